@@ -1,0 +1,175 @@
+"""The SIMT machine: runs a CUDA kernel on numpy, counts its memory traffic, finds its bugs.
+
+    kernel = cupy.RawKernel(source, "softmax_naive")
+    trace = simulate(kernel, grid, block, (x, y, rows, cols))
+    print(trace.counters.sectors_per_load, trace.findings)
+
+compile -> parse -> translate (operations, memory) -> scheduler, which yields counters and
+findings. What is exact: results to a few ulp, requests and sectors of global memory. What is not
+modelled: registers, caches, DRAM, time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from .compile import DEFAULT_ARCH, CompileError, compile_ptx
+from .counters import Counters
+from .findings import Finding, Findings
+from .memory import GlobalMemory
+from .parse import Kernel, UnsupportedPTX, parse
+from .scheduler import Hang, basic_blocks, batches, run_batch, special_registers, summed_counters
+from .translate import Context
+
+__all__ = [
+    "CompileError",
+    "Counters",
+    "Finding",
+    "Findings",
+    "Trace",
+    "UnsupportedPTX",
+    "simulate",
+]
+
+INSTRUCTION_LIMIT = 20_000_000  # per batch of blocks; about a minute
+MAX_THREADS, MAX_GRID = 1024, (2**31 - 1, 65535, 65535)
+
+
+@dataclass
+class Trace:
+    """What one launch did."""
+
+    counters: Counters  # of the whole launch
+    lines: dict[tuple[str, int], Counters]  # the same per (file, source line)
+    findings: Findings
+    sectors_read: int  # distinct 32-byte sectors of global memory that were read
+    sectors_written: int
+    ptx: str
+
+
+def simulate(
+    kernel,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence,
+    shared_mem: int = 0,
+    *,
+    names: Sequence[str] = (),
+    arch: str = DEFAULT_ARCH,
+    instruction_limit: int = INSTRUCTION_LIMIT,
+) -> Trace:
+    """Execute a kernel on the SIMT machine; outputs are written into the arrays in place.
+
+    `kernel` is a `cupy.RawKernel`, or any object with its `code`, `name` and `options`. `args`
+    are C-contiguous numpy arrays (pointers) and numbers, as many as the kernel takes; a Python
+    int or a numpy scalar is converted to the parameter's size. `names` are used for the arrays
+    in findings. `shared_mem` is the dynamic shared memory in bytes.
+
+    Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
+    run, `ValueError` for a launch shape outside CUDA's limits, and `TypeError` for an argument
+    that does not fit its parameter. Bugs of the kernel do not raise: see `Trace.findings`.
+    """
+    grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
+    if prod(block) > MAX_THREADS:
+        raise ValueError(f"block {block} has {prod(block)} threads; CUDA allows {MAX_THREADS}")
+    ptx = compile_ptx(kernel.code, tuple(kernel.options), arch)
+    parsed = parse(ptx, kernel.name)
+    findings = Findings()
+    memory = GlobalMemory(findings)
+    parameters = _parameter_bytes(parsed, args, names, memory)
+    tallies = [Counters() for _ in parsed.instructions]
+    registers: list[np.ndarray] = [np.zeros(0)] * len(parsed.registers)
+    context = Context(parsed, memory, parameters, tallies, registers, _probe_specials(shared_mem))
+    with np.errstate(all="ignore"):
+        executed = _run(context, grid, block, shared_mem, findings, instruction_limit)
+    memory.write_back()
+    lines: dict[tuple[str, int], Counters] = {}
+    for instruction, tally in zip(parsed.instructions, executed, strict=True):
+        key = (instruction.file, instruction.line)
+        lines[key] = lines.get(key, Counters()) + tally
+    total = sum(lines.values(), Counters())
+    return Trace(total, lines, findings, *memory.unique_sectors(), ptx)
+
+
+def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
+    """A grid or block as three sizes. Raises `ValueError` if one is outside CUDA's limits."""
+    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    limits = MAX_GRID if what == "grid" else (1024, 1024, 64)
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"{what} {shape!r} must have one to three sizes")
+    sizes = tuple(int(size) for size in sizes) + (1,) * (3 - len(sizes))
+    for size, limit in zip(sizes, limits, strict=True):
+        if not 1 <= size <= limit:
+            raise ValueError(f"{what} {shape!r} is outside CUDA's limits of 1 to {limits}")
+    return sizes
+
+
+def _probe_specials(shared_mem: int) -> dict[str, np.ndarray]:
+    """The names of the special registers, for translation before the first batch."""
+    return special_registers((1, 1, 1), (32, 1, 1), 0, 1, 32, shared_mem)[1]
+
+
+def _run(context, grid, block, shared_mem, findings, instruction_limit) -> list[Counters]:
+    blocks = basic_blocks(context)
+    executed = [0] * len(blocks)
+    zeros = [
+        np.zeros(1, bool if kind == "pred" else f"uint{kind[1:]}")
+        for kind in context.kernel.registers.values()
+    ]
+    for first, count, padded in batches(grid, block):
+        alive, specials = special_registers(grid, block, first, count, padded, shared_mem)
+        context.specials.update(specials)
+        context.registers[:] = zeros
+        context.slots = count * padded
+        context.memory.tainted = None
+
+        def locate(slot: int, first=first, padded=padded):
+            return unravel(first + slot // padded, grid), unravel(slot % padded, block)
+
+        context.memory.locate_thread = locate
+        try:
+            run_batch(context, blocks, alive, executed, instruction_limit)
+        except Hang as hang:
+            where, who = locate(hang.slot)
+            message = (
+                f"still running after {instruction_limit} instructions of its batch; "
+                "an endless loop, or a larger instruction_limit is needed"
+            )
+            findings.report("hang", hang.instruction, message, where, who, hang.count)
+            break
+    return summed_counters(context, blocks, executed)
+
+
+def unravel(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """A linear block or thread number as (x, y, z), x fastest."""
+    return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])
+
+
+def _parameter_bytes(
+    kernel: Kernel, args: Sequence, names: Sequence[str], memory: GlobalMemory
+) -> bytes:
+    """Lay the arguments out as the kernel's parameter space and map the arrays."""
+    if len(args) != len(kernel.parameters):
+        raise TypeError(
+            f"{kernel.name} takes {len(kernel.parameters)} arguments, {len(args)} were given"
+        )
+    end = max((p.offset + p.size for p in kernel.parameters), default=0)
+    space = bytearray(end)
+    for number, (parameter, value) in enumerate(zip(kernel.parameters, args, strict=True)):
+        name = names[number] if number < len(names) else f"argument {number}"
+        if isinstance(value, np.ndarray) and value.ndim:
+            if not value.flags.c_contiguous:
+                raise TypeError(f"{name} is not C-contiguous; a kernel ignores strides")
+            encoded = np.array([memory.allocate(value, name)], np.int64)
+        elif parameter.type[0] == "f":
+            encoded = np.array([value], f"float{8 * parameter.size}")
+        else:
+            encoded = np.array([int(value)]).astype(f"int{8 * parameter.size}")
+        if encoded.nbytes != parameter.size:
+            raise TypeError(f"{name} has {encoded.nbytes} bytes, the kernel takes {parameter.size}")
+        space[parameter.offset : parameter.offset + parameter.size] = encoded.tobytes()
+    return bytes(space)

@@ -1,0 +1,62 @@
+"""What a launch asked of the memory system, counted as Nsight Compute counts it.
+
+A *request* is one memory instruction of one warp with at least one active lane. A *sector* is an
+aligned piece of 32 bytes, the unit in which the L1 cache asks the L2 for data; a request costs as
+many sectors as its active lanes touch. Bytes are those that active lanes ask for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+SECTOR = 32  # bytes
+
+# The same counters in Nsight Compute.
+NSIGHT_METRICS = {
+    "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+}
+
+
+@dataclass
+class Counters:
+    """Counts of one source line, or of a whole launch."""
+
+    load_requests: int = 0
+    load_sectors: int = 0
+    load_bytes: int = 0
+    store_requests: int = 0
+    store_sectors: int = 0
+    store_bytes: int = 0
+    warp_instructions: int = 0  # of PTX, not of SASS: they differ by up to a third
+    branches: int = 0  # conditional ones, per warp
+    divergent_branches: int = 0  # of those, the ones where lanes of a warp part ways
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(
+            *(getattr(self, item.name) + getattr(other, item.name) for item in fields(Counters))
+        )
+
+    @property
+    def sectors_per_load(self) -> float:
+        """Sectors a global load request costs: 4 when 32 lanes read 32 neighbouring floats,
+        32 when every lane reads another sector. 0.0 if nothing was loaded."""
+        return self.load_sectors / self.load_requests if self.load_requests else 0.0
+
+    @property
+    def sectors_per_store(self) -> float:
+        """Sectors a global store request costs; 0.0 if nothing was stored."""
+        return self.store_sectors / self.store_requests if self.store_requests else 0.0
+
+    def passes(self, elements: int, itemsize: int = 4) -> tuple[float, float]:
+        """How often the kernel asked for each element: (loads, stores)."""
+        size = elements * itemsize
+        return self.load_bytes / size, self.store_bytes / size
+
+    @property
+    def fetch_ratio(self) -> float:
+        """Bytes of the sectors touched, request by request, over the bytes asked for."""
+        asked = self.load_bytes + self.store_bytes
+        return (self.load_sectors + self.store_sectors) * SECTOR / asked if asked else 0.0

@@ -1,0 +1,243 @@
+"""The GPU's global memory: allocations at virtual addresses, checked and counted on access.
+
+Each numpy array of a launch becomes one allocation in a page of its own of 2^40 addresses, so
+that a wild address cannot land in a neighbour. Addresses keep the alignment that CuPy would give
+them: allocations start at a multiple of 256 bytes, and a view that starts k bytes into its base
+array starts k bytes past such a multiple.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .counters import SECTOR, Counters
+from .findings import Findings
+from .parse import Instruction
+
+PAGE_BITS = 40
+UNSIGNED = {size: np.dtype(f"uint{8 * size}") for size in (1, 2, 4, 8)}
+
+
+@dataclass
+class Allocation:
+    name: str
+    start: int  # address of the first byte
+    stop: int  # address past the last byte
+    page: int  # address of data[0]: start rounded down to the page
+    data: np.ndarray  # bytes, from the page's first
+    array: np.ndarray  # the caller's
+    views: dict[int, np.ndarray] = field(default_factory=dict)
+    read: np.ndarray = field(default=None)  # bool per sector
+    written: np.ndarray = field(default=None)
+
+
+@dataclass
+class Access:
+    """One memory instruction: `elements` values of `size` bytes each for every lane."""
+
+    instruction: Instruction
+    size: int
+    elements: int
+    tally: Counters
+    is_address: bool = False  # an integer is loaded, which may become an address
+
+    @property
+    def width(self) -> int:
+        return self.size * self.elements
+
+
+class GlobalMemory:
+    """Allocations of one launch. `locate_thread` turns a slot of the batch into (block, thread)."""
+
+    def __init__(self, findings: Findings):
+        self.findings = findings
+        self.allocations: list[Allocation] = []
+        self.locate_thread = lambda slot: ((0, 0, 0), (0, 0, 0))
+        self.tainted: np.ndarray | None = None  # threads that loaded an address out of bounds
+
+    def allocate(self, array: np.ndarray, name: str) -> int:
+        """Map a C-contiguous array and return the address of its first byte."""
+        pointer = array.__array_interface__["data"][0]
+        for known in self.allocations:
+            if known.array.__array_interface__["data"][0] == pointer and (
+                known.array.nbytes == array.nbytes
+            ):
+                return known.start
+        offset = byte_offset(array)
+        page = (len(self.allocations) + 1) << PAGE_BITS
+        data = np.zeros(-(-(offset + array.nbytes) // SECTOR) * SECTOR, np.uint8)
+        data[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
+        allocation = Allocation(
+            name, page + offset, page + offset + array.nbytes, page, data, array
+        )
+        allocation.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
+        allocation.read = np.zeros(len(data) // SECTOR, bool)
+        allocation.written = np.zeros(len(data) // SECTOR, bool)
+        self.allocations.append(allocation)
+        return allocation.start
+
+    def write_back(self) -> None:
+        """Copy what the kernel stored into the caller's arrays."""
+        for allocation in self.allocations:
+            if allocation.written.any():
+                offset = allocation.start - allocation.page
+                stored = allocation.data[offset : offset + allocation.array.nbytes]
+                allocation.array.reshape(-1).view(np.uint8)[:] = stored
+
+    def load(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
+        """Return one array of unsigned values per element; all ones where a lane may not read."""
+        allocation = self._common_allocation(addresses, access)
+        if allocation is None:
+            return self._load_carefully(addresses, access, lanes)
+        offsets = addresses - allocation.page
+        sectors = self._count_load(offsets >> 5, access, lanes)
+        allocation.read[sectors] = True
+        view = allocation.views[access.size]
+        index = offsets >> (access.size.bit_length() - 1)
+        if access.elements == 1:
+            return [view[index]]
+        return [view[index + element] for element in range(access.elements)]
+
+    def store(self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes) -> None:
+        """Store one array of unsigned values per element; lanes that may not write are dropped."""
+        allocation = self._common_allocation(addresses, access)
+        if allocation is None:
+            self._store_carefully(addresses, values, access, lanes)
+            return
+        offsets = addresses - allocation.page
+        sectors = self._count_store(offsets >> 5, access, lanes)
+        allocation.written[sectors] = True
+        view = allocation.views[access.size]
+        index = offsets >> (access.size.bit_length() - 1)
+        for element, value in enumerate(values):
+            view[index + element] = value
+
+    # ---- counting ----
+
+    def _count_load(self, sectors: np.ndarray, access: Access, lanes) -> np.ndarray:
+        tally = access.tally
+        tally.load_requests += lanes.warps
+        tally.load_sectors += distinct_per_warp(sectors) - lanes.idle_warps
+        tally.load_bytes += lanes.count * access.width
+        return sectors
+
+    def _count_store(self, sectors: np.ndarray, access: Access, lanes) -> np.ndarray:
+        tally = access.tally
+        tally.store_requests += lanes.warps
+        tally.store_sectors += distinct_per_warp(sectors) - lanes.idle_warps
+        tally.store_bytes += lanes.count * access.width
+        return sectors
+
+    # ---- checking ----
+
+    def _common_allocation(self, addresses: np.ndarray, access: Access) -> Allocation | None:
+        """The allocation that holds every lane's access, all aligned; None if there is none."""
+        lowest, highest = int(addresses.min()), int(addresses.max())
+        page = (lowest >> PAGE_BITS) - 1
+        if not 0 <= page < len(self.allocations):
+            return None
+        allocation = self.allocations[page]
+        if lowest < allocation.start or highest + access.width > allocation.stop:
+            return None
+        if int(np.bitwise_or.reduce(addresses)) & (access.width - 1):
+            return None
+        return allocation
+
+    def _sort_out(self, addresses: np.ndarray, access: Access, lanes, verb: str):
+        """Report the lanes at fault; yield (allocation, lanes that may access it)."""
+        misaligned = lanes.mask & (addresses & (access.width - 1) != 0)
+        inside, owners = np.zeros(len(addresses), bool), []
+        for allocation in self.allocations:
+            holds = (addresses >= allocation.start) & (addresses <= allocation.stop - access.width)
+            owners.append((allocation, holds & lanes.mask & ~misaligned))
+            inside |= holds
+        outside = lanes.mask & ~inside & ~misaligned
+        self._report(f"misaligned {verb}", misaligned, addresses, access, self._explain_alignment)
+        self._report(f"out-of-bounds {verb}", outside, addresses, access, self._explain_bounds)
+        if access.is_address and verb == "load" and (outside | misaligned).any():
+            if self.tainted is None:
+                self.tainted = np.zeros(len(addresses), bool)
+            self.tainted |= outside | misaligned
+        return [(allocation, active) for allocation, active in owners if active.any()]
+
+    def _report(self, kind: str, faulty: np.ndarray, addresses, access: Access, explain) -> None:
+        if self.tainted is not None:
+            faulty = faulty & ~self.tainted
+        slots = np.flatnonzero(faulty)
+        if len(slots):
+            block, thread = self.locate_thread(int(slots[0]))
+            message = explain(int(addresses[slots[0]]), access)
+            self.findings.report(kind, access.instruction, message, block, thread, len(slots))
+
+    def _explain_alignment(self, address: int, access: Access) -> str:
+        return (
+            f"an access of {access.width} bytes needs an address that is a multiple of "
+            f"{access.width}; {self._describe(address)}"
+        )
+
+    def _explain_bounds(self, address: int, access: Access) -> str:
+        return f"{access.width} bytes at an address that no array holds: {self._describe(address)}"
+
+    def _describe(self, address: int) -> str:
+        page = (address >> PAGE_BITS) - 1
+        if not 0 <= page < len(self.allocations):
+            return f"address {address & (1 << 64) - 1:#x}"
+        allocation = self.allocations[page]
+        size = allocation.stop - allocation.start
+        if address >= allocation.stop:
+            return f"{address - allocation.stop} bytes past the end of {allocation.name} ({size} bytes)"
+        if address < allocation.start:
+            return f"{allocation.start - address} bytes before {allocation.name}"
+        return f"byte {address - allocation.start} of {allocation.name}, which starts at {allocation.start & 255:#x} past a multiple of 256"
+
+    def _load_carefully(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
+        ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
+        values = [np.full(len(addresses), ones) for _ in range(access.elements)]
+        self._count_load(addresses >> 5, access, lanes)
+        for allocation, active in self._sort_out(addresses, access, lanes, "load"):
+            offsets = addresses[active] - allocation.page
+            allocation.read[offsets >> 5] = True
+            for element, value in enumerate(values):
+                value[active] = allocation.views[access.size][offsets // access.size + element]
+        return values
+
+    def _store_carefully(self, addresses, values, access: Access, lanes) -> None:
+        self._count_store(addresses >> 5, access, lanes)
+        for allocation, active in self._sort_out(addresses, access, lanes, "store"):
+            offsets = addresses[active] - allocation.page
+            allocation.written[offsets >> 5] = True
+            for element, value in enumerate(values):
+                kept = np.broadcast_to(value, addresses.shape)[active]
+                allocation.views[access.size][offsets // access.size + element] = kept
+
+    def unique_sectors(self) -> tuple[int, int]:
+        """Distinct sectors (read, written) since the allocations were made."""
+        return (
+            sum(int(allocation.read.sum()) for allocation in self.allocations),
+            sum(int(allocation.written.sum()) for allocation in self.allocations),
+        )
+
+
+def byte_offset(array: np.ndarray) -> int:
+    """Bytes (below 256) between the start of an array's base buffer and its first element.
+
+    numpy's buffers start at a multiple of 16, CuPy's at a multiple of 256: what a view adds to
+    its base is the same in both, and is what alignment depends on.
+    """
+    base = array
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    first = array.__array_interface__["data"][0]
+    return (first - base.__array_interface__["data"][0]) % 256
+
+
+def distinct_per_warp(sectors: np.ndarray) -> int:
+    """Sum over warps of the number of different sectors among the warp's 32 lanes."""
+    by_warp = sectors.reshape(-1, 32)
+    steps = by_warp[:, 1:] - by_warp[:, :-1]
+    if steps.min() < 0:  # lanes out of order: rare, and sorting costs
+        by_warp = np.sort(by_warp, axis=1)
+        steps = by_warp[:, 1:] - by_warp[:, :-1]
+    return int(np.count_nonzero(steps)) + len(by_warp)

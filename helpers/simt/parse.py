@@ -1,0 +1,268 @@
+"""PTX text to a list of instructions.
+
+NVRTC writes PTX one statement a line, with `.loc` directives that tie each instruction to a line
+of the source. The parser keeps what execution needs and nothing else; anything at module level
+that it does not know (a texture, a device function) is refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+
+
+class UnsupportedPTX(NotImplementedError):
+    """The kernel uses something that the SIMT machine does not execute; named in the message."""
+
+
+@dataclass(frozen=True)
+class Register:
+    name: str
+
+
+@dataclass(frozen=True)
+class Special:
+    """A read-only register of the hardware, such as %tid.x."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A literal: an int, or the raw bits of a float written as 0f.. or 0d.."""
+
+    value: int
+    float_bits: int = 0  # 32 or 64 if the literal was a float, else 0
+
+
+@dataclass(frozen=True)
+class Address:
+    """[base + offset]; base is a register, or the name of a parameter or variable."""
+
+    base: Register | str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Label:
+    name: str
+
+
+@dataclass(frozen=True)
+class Vector:
+    elements: tuple
+
+
+Operand = Register | Special | Immediate | Address | Label | Vector
+
+
+@dataclass(frozen=True)
+class Instruction:
+    opcode: str  # "ld"
+    modifiers: tuple[str, ...]  # ("global", "nc", "f32")
+    operands: tuple[Operand, ...]
+    guard: tuple[Register, bool] | None  # (predicate, negated)
+    text: str
+    file: str
+    line: int
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    type: str  # "u64", "f32", "b8" for a struct by value
+    size: int
+    offset: int
+
+
+@dataclass
+class Kernel:
+    name: str
+    parameters: list[Parameter]
+    registers: dict[str, str] = field(default_factory=dict)  # name -> type, e.g. "%r5" -> "b32"
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)  # label -> index of an instruction
+
+
+SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
+SPECIALS = re.compile(
+    r"%(tid|ntid|ctaid|nctaid)\.[xyz]|%(laneid|warpid|nwarpid|gridid|smid|nsmid"
+    r"|lanemask_(eq|le|lt|ge|gt)|clock|clock64|globaltimer|dynamic_smem_size|total_smem_size"
+    r"|envreg\d+|cluster_\w+(\.[xyz])?|is_explicit_cluster)$"
+)
+
+
+def type_size(name: str) -> int:
+    """Bytes of a PTX type such as f32, u64 or pred."""
+    return 1 if name == "pred" else SIZES[name.lstrip("busf")]
+
+
+def parse(ptx: str, kernel_name: str) -> Kernel:
+    """Return the entry `kernel_name` of a PTX module.
+
+    Raises `KeyError` naming the entries there are if it is missing, and `UnsupportedPTX` for
+    module-level constructs that the machine does not execute.
+    """
+    ptx = re.sub(r"/\*.*?\*/", "", ptx, flags=re.S)
+    lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
+    files = _source_files(lines)
+    entries = {}
+    for start, line in enumerate(lines):
+        match = re.match(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", line)
+        if match:
+            entries[match[1]] = start
+        elif re.match(r"(\.\w+\s+)*\.func\b", line):
+            raise UnsupportedPTX(f"the SIMT machine does not run function calls yet: {line}")
+        elif re.match(r"(\.(visible|extern|weak|common)\s+)*\.(shared|global|const|tex)\b", line):
+            raise UnsupportedPTX(f"the SIMT machine does not hold this variable yet: {line}")
+    if kernel_name not in entries:
+        known = ", ".join(entries) or "none"
+        raise KeyError(f"no kernel named {kernel_name!r} in this source; kernels there: {known}")
+    return _parse_entry(lines, entries[kernel_name], kernel_name, files)
+
+
+def _source_files(lines: list[str]) -> dict[int, str]:
+    """.file numbers to names; NVRTC prefixes the working directory, #line gave the tail."""
+    found = {}
+    for line in lines:
+        match = re.match(r'\.file\s+(\d+)\s+"([^"]*)"', line)
+        if match:
+            name = match[2]
+            cut = name.rfind("kernels/")
+            found[int(match[1])] = name[cut:] if cut >= 0 else name.rsplit("/", 1)[-1]
+    return found
+
+
+def _parse_entry(lines: list[str], start: int, name: str, files: dict[int, str]) -> Kernel:
+    header, body = [], start
+    while not lines[body].startswith("{"):
+        header.append(lines[body])
+        body += 1
+    kernel = Kernel(name, _parse_parameters(" ".join(header)))
+    file, line_number, depth, pending = "kernel.cu", 0, 0, ""
+    for line in lines[body:]:
+        if line.startswith(".loc"):
+            file, line_number = _location(line, files, file, line_number)
+            continue
+        pending = f"{pending} {line}".strip()
+        while pending:
+            if pending[0] in "{}":
+                depth += 1 if pending[0] == "{" else -1
+                if depth > 1:
+                    raise UnsupportedPTX(
+                        "the SIMT machine does not open a scope inside a kernel (inline asm with "
+                        f"braces) yet, at {file}:{line_number}"
+                    )
+                pending = pending[1:].lstrip()
+                if depth == 0:
+                    return kernel
+                continue
+            label = re.match(r"([\w$%.]+):(?!:)\s*", pending)
+            if label:
+                kernel.labels[label[1]] = len(kernel.instructions)
+                pending = pending[label.end() :]
+                continue
+            statement, semicolon, rest = pending.partition(";")
+            if not semicolon:
+                break
+            pending = rest.strip()
+            _parse_statement(statement.strip(), kernel, file, line_number)
+    raise ValueError(f"the PTX of {name} ends inside its body")
+
+
+def _location(line: str, files: dict[int, str], file: str, number: int) -> tuple[str, int]:
+    """Follow a .loc directive; line 0 means "no line", and code inlined from a header counts
+    for the user's line that it was inlined at."""
+    inlined = re.search(r"inlined_at\s+(\d+)\s+(\d+)", line)
+    numbers = inlined or re.match(r"\.loc\s+(\d+)\s+(\d+)", line)
+    if int(numbers[2]) == 0:
+        return file, number
+    return files.get(int(numbers[1]), "kernel.cu"), int(numbers[2])
+
+
+def _parse_parameters(header: str) -> list[Parameter]:
+    parameters, offset = [], 0
+    for text in re.findall(r"\.param\s+([^,)]*)", header):
+        align = re.search(r"\.align\s+(\d+)", text)
+        type_name = re.search(r"\.([busf]\d+)", text)[1]
+        array = re.search(r"\[(\d+)\]", text)
+        name = re.findall(r"[\w$]+", text.split("[")[0])[-1]
+        size = type_size(type_name) * (int(array[1]) if array else 1)
+        alignment = int(align[1]) if align and array else type_size(type_name)
+        offset = -(-offset // alignment) * alignment
+        parameters.append(Parameter(name, type_name, size, offset))
+        offset += size
+    return parameters
+
+
+def _parse_statement(text: str, kernel: Kernel, file: str, line: int) -> None:
+    if text.startswith(".reg"):
+        match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
+        for item in match[2].split(","):
+            count = re.match(r"\s*([\w$%]+)<(\d+)>", item)
+            if count:
+                for number in range(int(count[2])):
+                    kernel.registers[f"{count[1]}{number}"] = match[1]
+            else:
+                kernel.registers[item.strip()] = match[1]
+        return
+    if text.startswith(".pragma"):
+        return
+    if text.startswith("."):
+        raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
+    guard = re.match(r"@(!?)([\w$%]+)\s+", text)
+    rest = text[guard.end() :] if guard else text
+    opcode, _, operands = rest.partition(" ")
+    opcode, *modifiers = opcode.replace("::", "_").split(".")
+    kernel.instructions.append(
+        Instruction(
+            opcode,
+            tuple(modifiers),
+            tuple(_parse_operand(item, kernel) for item in _split_operands(operands.strip())),
+            (Register(guard[2]), guard[1] == "!") if guard else None,
+            re.sub(r"\s+", " ", text),
+            file,
+            line,
+        )
+    )
+
+
+def _split_operands(text: str) -> list[str]:
+    """Split at commas outside braces and brackets; `p|q` destinations split too."""
+    parts, depth, current = [], 0, ""
+    for character in text:
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(character, 0)
+        if character in ",|" and depth == 0:
+            parts.append(current.strip())
+            current = ""
+        else:
+            current += character
+    return [*parts, current.strip()] if current.strip() else parts
+
+
+def _parse_operand(text: str, kernel: Kernel) -> Operand:
+    if text.startswith("{"):
+        return Vector(tuple(_parse_operand(t.strip(), kernel) for t in text[1:-1].split(",")))
+    if text.startswith("["):
+        base, sign, offset = re.match(r"\[([\w$%.]+)\s*([+-]?)\s*(-?\w+)?\s*\]", text).groups()
+        number = int(offset, 0) if offset else 0
+        number = -number if sign == "-" else number
+        return Address(Register(base) if base in kernel.registers else base, number)
+    if text in kernel.registers or text == "_":
+        return Register(text)
+    if SPECIALS.match(text):
+        return Special(text)
+    if re.match(r"0[fF][0-9a-fA-F]{8}$", text):
+        return Immediate(int(text[2:], 16), 32)
+    if re.match(r"0[dD][0-9a-fA-F]{16}$", text):
+        return Immediate(int(text[2:], 16), 64)
+    if re.match(r"-?(0[xX][0-9a-fA-F]+|\d+)U?$", text):
+        return Immediate(int(text.rstrip("U"), 0))
+    if re.match(r"-?\d+\.\d*([eE][+-]?\d+)?$", text):
+        return Immediate(struct.unpack("<Q", struct.pack("<d", float(text)))[0], 64)
+    return Label(text)
