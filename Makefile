@@ -1,0 +1,72 @@
+# Every target is one or two plain commands; read them here and type them yourself if you like.
+#
+#   PYTHON=...  this interpreter as it is instead of .venv (conda: make lab PYTHON=python);
+#               for setup, the interpreter that .venv is made with
+#   ARGS=...    more arguments for the command, as in: make test ARGS="-k naive"
+
+# Some targets write what others read, so -j must not run two of them at once.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help setup run lab test gpu lint notebooks record evidence figures lock clean
+
+VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
+BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
+PY := $(or $(PYTHON),$(VENV))
+# helpers/install.py writes it last; it is older than a lock that git pull has just changed.
+READY := $(if $(PYTHON),,.venv/installed.txt)
+# A GPU machine that already has CuPy can record without a set-up.
+GPU_PY := $(or $(PYTHON),$(wildcard $(VENV)),$(BASE))
+NEED_CUPY = @$(GPU_PY) -c "import cupy" 2>/dev/null || \
+	{ echo "$(GPU_PY) cannot import CuPy: run 'make setup' first, or pass PYTHON=." >&2; exit 1; }
+UV := uv
+LOCK := $(UV) pip compile --quiet --universal --python-version 3.10 --no-emit-index-url \
+	--no-annotate --custom-compile-command "make lock" pyproject.toml --extra dev
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk '/^#   / {sub(/^# /, ""); print}' Makefile
+
+setup: ## make .venv and install the pinned packages (again: well under a second)
+	$(BASE) helpers/install.py
+
+$(READY): requirements/cuda12.txt requirements/cuda13.txt
+	$(BASE) helpers/install.py
+
+run: $(READY) ## run every notebook, check every kernel, draw the summary into build
+	$(PY) -m helpers.run $(ARGS)
+
+lab: $(READY) ## open the first notebook in JupyterLab
+	$(PY) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_the_limit.ipynb $(ARGS)
+
+test: $(READY) ## ruff, the tests, and every notebook against its committed output
+	$(PY) -m ruff check .
+	$(PY) -m pytest -n 2 --dist loadfile -q tests $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile -q --nbval notebooks
+
+gpu: ## the tests that need a GPU, alone
+	$(GPU_PY) -m pytest -m gpu tests $(ARGS)
+
+lint: $(READY) ## ruff alone
+	$(PY) -m ruff check . $(ARGS)
+
+notebooks: $(READY) ## run every notebook in replay mode and save the outputs that changed
+	$(PY) -m helpers.run --save $(ARGS)
+
+record: ## time every step on this machine's GPU into notebooks/records (needs only CuPy)
+	$(NEED_CUPY)
+	$(GPU_PY) -m helpers.recorder $(ARGS)
+
+evidence: ## Nsight Compute's counters and compute-sanitizer's verdicts into notebooks/records
+	$(NEED_CUPY)
+	$(GPU_PY) -m helpers.evidence $(ARGS)
+
+figures: $(READY) ## write the figures of the README and of kernel headers from the records
+	$(PY) -m helpers.figures $(ARGS)
+
+lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--upgrade for newer)
+	$(LOCK) --extra cuda12 $(ARGS) -o requirements/cuda12.txt
+	$(LOCK) --extra cuda13 $(ARGS) -o requirements/cuda13.txt
+
+clean: ## remove .venv, build and every cache
+	rm -rf .venv build .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,45 @@
+"""What pytest needs to know before it collects: how notebooks run, and which tests need a GPU."""
+
+import os
+from functools import cache
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make a bare `pytest --nbval` right: recorded timings, this interpreter, a short timeout."""
+    option = config.option
+    lax = getattr(option, "nbval_lax", False)
+    if not (lax or getattr(option, "nbval", False)):
+        return
+    # Committed outputs are those of replay mode. Only --nbval-lax, which compares nothing, may
+    # run the notebooks on a GPU: SOFTMAX_REPLAY=0 pytest --nbval-lax notebooks
+    if lax:
+        os.environ.setdefault("SOFTMAX_REPLAY", "1")
+    else:
+        os.environ["SOFTMAX_REPLAY"] = "1"
+    # A warning names its cell's temporary file, which differs from run to run.
+    os.environ.setdefault("IPYKERNEL_CELL_NAME", "<cell>")
+    option.nbval_current_env = True
+    if option.nbval_cell_timeout == 2000:  # nbval's default, for a dead kernel too
+        option.nbval_cell_timeout = 120
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked `gpu` where they cannot run, and say why."""
+    for item in items:
+        if item.get_closest_marker("gpu") and (reason := why_not_live()):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@cache
+def why_not_live() -> str:
+    """Why kernels do not run on a GPU here, or an empty string if they do."""
+    try:
+        import cupy
+
+        if not cupy.cuda.is_available():
+            return "no GPU"
+    except ImportError:
+        return "no GPU"
+    return "SOFTMAX_REPLAY=1" if os.environ.get("SOFTMAX_REPLAY") == "1" else ""

@@ -1,0 +1,192 @@
+"""Make .venv and install the pinned packages: `python3 helpers/install.py`, or `make setup`.
+
+Uses the standard library only and parses on Python 3.6, so that an old Python gets a sentence and
+not a SyntaxError. A second run finds the stamp that the first one left and returns at once.
+"""
+
+import hashlib
+import importlib.util
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+STAMP = VENV / "installed.txt"
+DRIVER = Path("/proc/driver/nvidia/version")
+
+PYTHONS = [(3, minor) for minor in range(14, 9, -1)]  # newest first; CuPy has wheels for these
+MACHINES = {"linux": ("x86_64", "aarch64"), "win32": ("amd64", "arm64")}
+OLDEST_DRIVER = {13: 580, 12: 525}  # by CUDA major
+
+CHECK = "import cupy; from cuda.bindings import nvrtc; assert not nvrtc.nvrtcVersion()[0].value"
+
+
+class Problem(Exception):
+    """One sentence that tells the user what is missing and what to do."""
+
+
+def other_python() -> "str | None":
+    """The newest usable Python on PATH, or None.
+
+    It is started, not only looked up: a version manager's stand-in can be on PATH for a version
+    that is not switched on.
+    """
+    for major, minor in PYTHONS:
+        path = shutil.which(f"python{major}.{minor}")
+        probe = f"import sys; sys.exit(sys.version_info[:2] != ({major}, {minor}))"
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        if path and subprocess.call([path, "-c", probe], **quiet) == 0:
+            return path
+    return None
+
+
+def check_machine() -> None:
+    """Raise Problem where CuPy and NVRTC have no wheels."""
+    machine = platform.machine().lower()
+    musl = "musl" in (sysconfig.get_config_var("SOABI") or "")  # Alpine
+    if machine in MACHINES.get(sys.platform, ()) and not musl:
+        return
+    system = "macOS" if sys.platform == "darwin" else f"{sys.platform} on {machine}"
+    raise Problem(
+        f"CuPy and NVRTC have no wheels for {'Linux without glibc' if musl else system}: open the "
+        "notebooks in Colab, or run make setup in a Debian or Ubuntu container (x86-64 or arm64)."
+    )
+
+
+def check_venv() -> None:
+    """Raise Problem if this Python cannot make an environment with pip in it."""
+    if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
+        name = "python{}.{}-venv".format(*sys.version_info[:2])
+        raise Problem(
+            "This Python has no venv and ensurepip modules: install them (Debian, Ubuntu: "
+            f"sudo apt install {name}) and run make setup again."
+        )
+
+
+def driver_version() -> "str | None":
+    """The NVIDIA driver's version, such as "580.65.06", or None without a driver."""
+    try:  # at once, where nvidia-smi may take a second or two to wake the GPU
+        text = DRIVER.read_text().splitlines()[0]
+    except (OSError, IndexError):
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        text = done.stdout if done.returncode == 0 else ""
+    found = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", text)
+    return found.group() if found else None
+
+
+def choose(driver: "str | None") -> "tuple[int, str]":
+    """The CUDA major to install for a driver, and the line that says why."""
+    replay = "kernels run on the SIMT machine and timings are replayed from the records."
+    if driver is None:
+        return 13, f"CUDA 13 packages; no NVIDIA GPU here, so {replay}"
+    for major, oldest in OLDEST_DRIVER.items():
+        if int(driver.split(".")[0]) >= oldest:
+            return major, f"CUDA {major} packages, for NVIDIA driver {driver}."
+    return 13, (
+        f"CUDA 13 packages; NVIDIA driver {driver} is too old for them (580 for CUDA 13, 525 for "
+        f"CUDA 12), so {replay}"
+    )
+
+
+def venv_python() -> Path:
+    """Where .venv has its interpreter."""
+    return VENV / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+
+
+def run(command: "list[str]") -> "tuple[int, str]":
+    """Exit status of a command, and the last line that it said."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace"
+        )
+    except OSError as error:
+        return 1, str(error)
+    lines = done.stdout.strip().splitlines() or ["it said nothing"]
+    return done.returncode, lines[-1]
+
+
+def install(major: int) -> None:
+    """Bring .venv to the state that the lock names.
+
+    Raises Problem if the environment cannot be made, pip fails, or the packages do not load.
+    """
+    lock = ROOT / "requirements" / f"cuda{major}.txt"
+    kind = "CUDA {}, Python {}.{}".format(major, *sys.version_info[:2])
+    stamp = f"{kind}, lock {hashlib.sha256(lock.read_bytes()).hexdigest()}\n"
+    python = str(venv_python())
+    try:
+        installed = STAMP.read_text()
+    except OSError:
+        installed = ""
+    works = bool(installed) and run([python, "-c", "pass"])[0] == 0
+    if works and installed == stamp:
+        STAMP.touch()  # make compares its age with the locks'
+        print(f".venv is up to date ({kind}).")
+        return
+
+    # Until the stamp is back, the next run knows that this one did not finish. An environment for
+    # another CUDA or Python is made anew: two CuPy wheels in one would overwrite each other.
+    start = time.monotonic()
+    if installed:
+        STAMP.unlink()
+    if not (works and installed.startswith(kind + ",")):
+        status, line = run([sys.executable, "-m", "venv", "--clear", str(VENV)])
+        if status:
+            raise Problem(f"Could not make .venv: remove it and run make setup again ({line}).")
+    print(f"Installing requirements/{lock.name} (up to 300 MB to download) ...", flush=True)
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
+    status, line = run([*pip, "--only-binary", ":all:", "-r", str(lock)])
+    if status:
+        raise Problem(
+            "pip could not install the packages: check the network connection, then run make setup "
+            f"again (pip said: {line})."
+        )
+    status, line = run([python, "-c", CHECK])
+    if status:
+        raise Problem(
+            "CuPy or the NVRTC wheel is installed but does not load: run make clean, then make "
+            f"setup; on Windows, install the Visual C++ runtime first ({line})."
+        )
+    STAMP.write_text(stamp)
+    print(f"Installed in {time.monotonic() - start:.0f} s.")
+
+
+def main() -> int:
+    """Set everything up; return 0, or 1 after one plain sentence on stderr."""
+    version = "{}.{}".format(*sys.version_info[:2])
+    try:
+        check_machine()
+        if tuple(sys.version_info[:2]) not in PYTHONS:
+            python = other_python()
+            if python is None:
+                raise Problem(
+                    f"This is Python {version}; install one from 3.10 to 3.14, such that "
+                    "python3.13, say, is on PATH, and run make setup again."
+                )
+            print(f"python3 is {version}; using {Path(python).name} instead.", flush=True)
+            return subprocess.call([python, str(Path(__file__).resolve())])
+        check_venv()
+        major, why = choose(driver_version())
+        print(why, flush=True)
+        install(major)
+    except Problem as problem:
+        print(problem, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped: run make setup again.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,408 @@
+"""helpers/install.py decides and speaks as promised, on machines that this one is not."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from helpers import install
+
+SOURCE = Path(install.__file__)
+CLOSED = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Oct 19 18:56:32 UTC 2023\nGCC 12.2.0"
+)
+OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build  (root@host)"
+
+posix = pytest.mark.skipif(os.name == "nt", reason="a POSIX shell script stands in for Python")
+
+
+class PretendedSys(SimpleNamespace):
+    """The sys module but for the attributes given."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(sys, name)
+
+
+class Computer:
+    """A pretended computer: what install.py asks of it, and the commands that it was given."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.patch = monkeypatch
+        self.commands: list[list[str]] = []
+        self.failing: dict[str, str] = {}
+        for major in (12, 13):
+            lock = folder / "requirements" / f"cuda{major}.txt"
+            lock.parent.mkdir(exist_ok=True)
+            lock.write_text(f"made-for-cuda=={major}\n")
+        monkeypatch.setattr(install, "ROOT", folder)
+        monkeypatch.setattr(install, "VENV", folder / ".venv")
+        monkeypatch.setattr(install, "STAMP", folder / ".venv" / "installed.txt")
+        monkeypatch.setattr(install, "DRIVER", folder / "driver")
+        monkeypatch.setattr(install, "run", self.run)
+        monkeypatch.setattr(install.subprocess, "run", self.no_nvidia_smi)
+        self.system()
+
+    @staticmethod
+    def no_nvidia_smi(command: list[str], **_: object) -> None:
+        raise FileNotFoundError(command[0])
+
+    def system(
+        self, platform: str = "linux", machine: str = "x86_64", version: tuple[int, int] = (3, 12)
+    ) -> None:
+        self.patch.setattr(install.platform, "machine", lambda: machine)
+        self.patch.setattr(
+            install.sysconfig, "get_config_var", lambda _: "cpython-x86_64-linux-gnu"
+        )
+        pretended = PretendedSys(platform=platform, version_info=version)
+        self.patch.setattr(install, "sys", pretended)
+
+    def driver(self, version: str | None) -> None:
+        if version is None:
+            install.DRIVER.unlink(missing_ok=True)
+        else:
+            install.DRIVER.write_text(CLOSED.format(version))
+
+    def run(self, command: list[str]) -> tuple[int, str]:
+        step = "venv" if "venv" in command else "pip" if "pip" in command else command[-1]
+        self.commands.append([step, *command])
+        if step == "venv" and "venv" not in self.failing:
+            shutil.rmtree(install.VENV, ignore_errors=True)
+            install.venv_python().parent.mkdir(parents=True)
+            install.venv_python().touch()
+        if step == "pass" and not install.venv_python().exists():
+            return 1, "no such file"
+        return (1, self.failing[step]) if step in self.failing else (0, "")
+
+    def setup(self) -> tuple[int, list[str]]:
+        """Run main(); its exit status and the steps that it took."""
+        self.commands.clear()
+        status = install.main()
+        return status, [step for step, *_ in self.commands]
+
+
+@pytest.fixture
+def computer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Computer:
+    return Computer(tmp_path, monkeypatch)
+
+
+Sentence = Callable[[], str]
+
+
+@pytest.fixture
+def sentence(capsys: pytest.CaptureFixture[str]) -> Sentence:
+    def read() -> str:
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1, lines
+        assert lines[0].endswith(".")
+        return lines[0]
+
+    return read
+
+
+# ------------------------------------------------------------ what it is written in
+
+
+def test_parses_on_an_old_python() -> None:
+    ast.parse(SOURCE.read_text(), feature_version=(3, 7))
+
+
+def test_needs_the_standard_library_only() -> None:
+    tree = ast.walk(ast.parse(SOURCE.read_text()))
+    imports = [node for node in tree if isinstance(node, (ast.Import, ast.ImportFrom))]
+    names = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    assert names and {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+# ------------------------------------------------------------ the driver decides
+
+
+@pytest.mark.parametrize(
+    ("driver", "major", "words"),
+    [
+        ("580.65.06", 13, "CUDA 13 packages, for NVIDIA driver 580.65.06."),
+        ("601.10", 13, "for NVIDIA driver 601.10."),
+        ("579.99", 12, "CUDA 12 packages, for NVIDIA driver 579.99."),
+        ("525.60.13", 12, "for NVIDIA driver 525.60.13."),
+        ("524.99", 13, "524.99 is too old"),
+        ("470.256.02", 13, "timings are replayed"),
+        (None, 13, "no NVIDIA GPU here, so kernels run on the SIMT machine"),
+    ],
+)
+def test_driver_decides_the_packages(
+    computer: Computer,
+    capsys: pytest.CaptureFixture[str],
+    driver: str | None,
+    major: int,
+    words: str,
+) -> None:
+    computer.driver(driver)
+    assert computer.setup() == (0, ["venv", "pip", install.CHECK])
+    assert computer.commands[1][-1].endswith(f"cuda{major}.txt")
+    choice, *_ = capsys.readouterr().out.splitlines()
+    assert words in choice and choice.startswith(f"CUDA {major} packages")
+    too_old_or_none = driver is None or int(driver[:3]) < 525
+    assert ("replayed" in choice) == too_old_or_none
+
+
+@pytest.mark.parametrize("text", [CLOSED, OPEN])
+def test_driver_from_the_kernel_module(computer: Computer, text: str) -> None:
+    install.DRIVER.write_text(text.format("535.129.03"))
+    assert install.driver_version() == "535.129.03"
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "version"),
+    [
+        (0, "576.52\n576.52\n", "576.52"),
+        (9, "NVIDIA-SMI has failed because it couldn't communicate with driver 535.1", None),
+        (0, "No devices were found\n", None),
+    ],
+)
+def test_driver_from_nvidia_smi(
+    computer: Computer, status: int, output: str, version: str | None
+) -> None:
+    def nvidia_smi(command: list[str], **options: object) -> SimpleNamespace:
+        assert command[0] == "nvidia-smi" and options["timeout"]
+        return SimpleNamespace(returncode=status, stdout=output)
+
+    computer.patch.setattr(install.subprocess, "run", nvidia_smi)
+    assert install.driver_version() == version
+
+
+def test_hanging_nvidia_smi_is_no_driver(computer: Computer) -> None:
+    def hang(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 30)
+
+    computer.patch.setattr(install.subprocess, "run", hang)
+    assert install.driver_version() is None
+
+
+# ------------------------------------------------------------ what is missing
+
+
+@pytest.mark.parametrize(
+    ("platform", "machine", "name"),
+    [
+        ("darwin", "arm64", "macOS"),
+        ("darwin", "x86_64", "macOS"),
+        ("linux", "riscv64", "linux on riscv64"),
+        ("win32", "x86", "win32 on x86"),
+        ("freebsd14", "amd64", "freebsd14 on amd64"),
+    ],
+)
+def test_platform_without_wheels(
+    computer: Computer, sentence: Sentence, platform: str, machine: str, name: str
+) -> None:
+    computer.system(platform, machine)
+    assert computer.setup() == (1, [])
+    said = sentence()
+    assert f"no wheels for {name}: " in said and "Colab" in said and "container" in said
+
+
+@pytest.mark.parametrize(
+    ("platform", "machine"),
+    [("linux", "x86_64"), ("linux", "aarch64"), ("win32", "AMD64"), ("win32", "ARM64")],
+)
+def test_platform_with_wheels(computer: Computer, platform: str, machine: str) -> None:
+    computer.system(platform, machine)
+    assert computer.setup()[0] == 0
+    place = ("Scripts", "python.exe") if platform == "win32" else ("bin", "python")
+    assert Path(computer.commands[1][1]).parts[-2:] == place
+
+
+def test_linux_without_glibc(computer: Computer, sentence: Sentence) -> None:
+    computer.patch.setattr(
+        install.sysconfig, "get_config_var", lambda _: "cpython-312-x86_64-linux-musl"
+    )
+    assert computer.setup() == (1, [])
+    assert "Linux without glibc" in sentence()
+
+
+@pytest.mark.parametrize("version", [(3, 6), (3, 9), (3, 15)])
+def test_python_out_of_range(
+    computer: Computer, sentence: Sentence, version: tuple[int, int]
+) -> None:
+    computer.system(version=version)
+    computer.patch.setattr(install.shutil, "which", lambda _: None)
+    assert computer.setup() == (1, [])
+    said = sentence()
+    assert said.startswith("This is Python {}.{}; install one".format(*version))
+
+
+def test_another_python_takes_over(computer: Computer, capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[list[str]] = []
+    computer.system(version=(3, 8))
+    computer.patch.setattr(install, "other_python", lambda: "folder/python3.11")
+    computer.patch.setattr(install.subprocess, "call", lambda command: calls.append(command) or 7)
+    assert computer.setup() == (7, [])
+    assert calls == [["folder/python3.11", str(SOURCE.resolve())]]
+    assert "python3 is 3.8; using python3.11 instead." in capsys.readouterr().out
+
+
+@posix
+def test_the_newest_python_that_starts_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stand-ins for all versions are on PATH, as a version manager leaves them; one works."""
+    for major, minor in install.PYTHONS:
+        works = (major, minor) == sys.version_info[:2]
+        script = tmp_path / f"python{major}.{minor}"
+        script.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" "$@"\n' if works else "#!/bin/sh\nexit 127\n"
+        )
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    name = "python{}.{}".format(*sys.version_info[:2])
+    assert install.other_python() == str(tmp_path / name)
+    (tmp_path / name).unlink()
+    assert install.other_python() is None
+
+
+@pytest.mark.parametrize("module", ["venv", "ensurepip"])
+def test_python_without_venv(computer: Computer, sentence: Sentence, module: str) -> None:
+    found = install.importlib.util.find_spec
+    computer.patch.setattr(
+        install.importlib.util, "find_spec", lambda name: None if name == module else found(name)
+    )
+    assert computer.setup() == (1, [])
+    assert "sudo apt install python3.12-venv" in sentence()
+
+
+@pytest.mark.parametrize(
+    ("step", "line", "words"),
+    [
+        ("venv", "Error: [Errno 13] Permission denied", "Could not make .venv"),
+        ("pip", "ERROR: No matching distribution found for anyio==4", "check the network"),
+        (install.CHECK, "ImportError: libnvrtc.so.13: cannot open", "does not load"),
+    ],
+)
+def test_failed_step_is_one_sentence_and_is_done_again(
+    computer: Computer, sentence: Sentence, step: str, line: str, words: str
+) -> None:
+    computer.failing = {step: line}
+    status, steps = computer.setup()
+    assert status == 1 and steps[-1] == step
+    said = sentence()
+    assert words in said and line in said
+    assert not install.STAMP.exists()
+    computer.failing = {}
+    assert computer.setup() == (0, ["venv", "pip", install.CHECK])
+
+
+# ------------------------------------------------------------ a second run
+
+
+def test_second_run_installs_nothing(
+    computer: Computer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    computer.setup()
+    os.utime(install.STAMP, (0, 0))
+    assert computer.setup() == (0, ["pass"])
+    assert ".venv is up to date (CUDA 13, Python 3.12)." in capsys.readouterr().out
+    assert install.STAMP.stat().st_mtime > 0  # or make would run it again and again
+
+
+def test_changed_lock_installs_into_the_same_venv(computer: Computer) -> None:
+    computer.setup()
+    (computer.folder / "requirements/cuda12.txt").write_text("other==1\n")
+    assert computer.setup() == (0, ["pass"])
+    (computer.folder / "requirements/cuda13.txt").write_text("other==1\n")
+    assert computer.setup() == (0, ["pass", "pip", install.CHECK])
+
+
+def test_failed_update_is_not_taken_for_the_old_state(computer: Computer) -> None:
+    lock = computer.folder / "requirements/cuda13.txt"
+    old = lock.read_text()
+    computer.setup()
+    lock.write_text("other==1\n")
+    computer.failing = {"pip": "ERROR: half of it was replaced"}
+    assert computer.setup() == (1, ["pass", "pip"])
+    lock.write_text(old)
+    computer.failing = {}
+    assert computer.setup() == (0, ["venv", "pip", install.CHECK])
+
+
+def test_other_cuda_makes_a_new_venv(computer: Computer) -> None:
+    computer.setup()
+    computer.driver("550.54.15")
+    assert computer.setup() == (0, ["pass", "venv", "pip", install.CHECK])
+    assert computer.setup() == (0, ["pass"])
+
+
+def test_other_python_makes_a_new_venv(computer: Computer) -> None:
+    computer.setup()
+    computer.system(version=(3, 13))
+    assert computer.setup() == (0, ["pass", "venv", "pip", install.CHECK])
+
+
+def test_broken_venv_is_made_anew(computer: Computer) -> None:
+    computer.setup()
+    install.venv_python().unlink()
+    assert computer.setup() == (0, ["pass", "venv", "pip", install.CHECK])
+
+
+def test_half_made_venv_is_made_anew(computer: Computer) -> None:
+    computer.setup()
+    install.STAMP.unlink()
+    status, steps = computer.setup()
+    assert status == 0 and steps[0] == "venv" and "--clear" in computer.commands[0]
+
+
+# ------------------------------------------------------------ the real thing, offline
+
+
+def wheel(folder: Path, name: str, files: dict[str, str]) -> None:
+    info = f"{name}-1.0.dist-info"
+    files = files | {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+
+
+def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
+    """A project with two toy wheels goes through pip and venv, then through a lock without one."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    nvrtc = "from types import SimpleNamespace\ndef nvrtcVersion():\n"
+    nvrtc += "    return SimpleNamespace(value=0), 13, 0\n"
+    wheel(wheels, "cupy", {"cupy.py": ""})
+    wheel(wheels, "cuda_bindings", {"cuda/bindings/nvrtc.py": nvrtc})
+    script = tmp_path / "helpers" / "install.py"
+    script.parent.mkdir()
+    shutil.copy(SOURCE, script)
+    locks = [tmp_path / "requirements" / f"cuda{major}.txt" for major in (12, 13)]
+    locks[0].parent.mkdir()
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+
+    def setup(lock: str) -> subprocess.CompletedProcess[str]:
+        for path in locks:
+            path.write_text(lock)
+        command = [sys.executable, str(script)]
+        return subprocess.run(command, env=os.environ | pip, capture_output=True, text=True)
+
+    good = "cupy==1.0\ncuda-bindings==1.0\n"
+    first = setup(good)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "\nInstalled in " in first.stdout
+
+    start = time.monotonic()
+    second = setup(good)
+    assert second.returncode == 0 and "up to date" in second.stdout
+    assert time.monotonic() - start < 2
+
+    missing = setup(good + "no-such-package==1.0\n")
+    assert missing.returncode == 1 and len(missing.stderr.splitlines()) == 1
+    assert "No matching distribution found for no-such-package==1.0" in missing.stderr

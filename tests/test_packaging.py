@@ -1,0 +1,232 @@
+"""The two package lists, the locks, the Makefile, CI and pytest's set-up agree with each other."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+
+from helpers.install import PYTHONS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# Where conda-forge's name is not PyPI's. What only conda has to be told follows.
+CONDA_NAME = {
+    "cupy-cuda12x": "cupy",
+    "cupy-cuda13x": "cupy",
+    "matplotlib": "matplotlib-base",
+    "nvidia-cuda-nvrtc": "cuda-nvrtc",
+    "nvidia-cuda-nvrtc-cu12": "cuda-nvrtc",
+    "nvidia-cuda-runtime": "cuda-cudart-dev",
+    "nvidia-cuda-runtime-cu12": "cuda-cudart-dev",
+}
+CONDA_ONLY = {"python", "cuda-version"}
+
+PLATFORMS = {
+    "linux": {"sys_platform": "linux", "os_name": "posix", "platform_system": "Linux"},
+    "win32": {"sys_platform": "win32", "os_name": "nt", "platform_system": "Windows"},
+}
+PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[a-z0-9.]+)( ; (?P<marker>[^/@]+))?")
+
+needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make")
+
+
+def wanted(major: int) -> list[Requirement]:
+    """What pyproject.toml asks for with the extras of one CUDA major and dev."""
+    extras = PROJECT["optional-dependencies"]
+    return [
+        Requirement(text)
+        for text in PROJECT["dependencies"] + extras[f"cuda{major}"] + extras["dev"]
+    ]
+
+
+def lock_lines(major: int) -> list[str]:
+    return (ROOT / "requirements" / f"cuda{major}.txt").read_text().splitlines()
+
+
+def pins(major: int, python: str, platform: str) -> dict[str, list[str]]:
+    """The versions that pip would install on one Python and platform, by package."""
+    environment = default_environment() | PLATFORMS[platform]
+    environment |= {"python_version": python, "python_full_version": f"{python}.5"}
+    found: dict[str, list[str]] = {}
+    for line in lock_lines(major):
+        if not line.startswith("#"):
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate(environment):
+                found.setdefault(requirement.name, []).append(str(requirement.specifier)[2:])
+    return found
+
+
+@pytest.mark.parametrize("major", [12, 13])
+def test_lock_holds_pins_and_nothing_else(major: int) -> None:
+    header, command, *lines = lock_lines(major)
+    assert header.startswith("# ") and "/" not in header
+    assert command == "#    make lock"
+    # No option, host name, path or hash has this form.
+    assert [line for line in lines if not PIN.fullmatch(line)] == []
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+@pytest.mark.parametrize("python", [f"{major}.{minor}" for major, minor in PYTHONS])
+@pytest.mark.parametrize("major", [12, 13])
+def test_lock_pins_each_dependency_once(major: int, python: str, platform: str) -> None:
+    found = pins(major, python, platform)
+    assert {name: v for name, v in found.items() if len(v) != 1} == {}
+    for requirement in wanted(major):
+        (version,) = found[requirement.name]
+        assert requirement.specifier.contains(version), requirement
+
+
+@pytest.mark.parametrize("major", [12, 13])
+def test_lock_stays_small(major: int) -> None:
+    """One CuPy, and of NVIDIA's packages only the compiler and the headers."""
+    names = {line.split("==")[0] for line in lock_lines(major) if not line.startswith("#")}
+    cuda = {name for name in names if name.startswith(("nvidia-", "cupy", "torch"))}
+    asked = {requirement.name for requirement in wanted(major)}
+    assert cuda == {name for name in asked if name.startswith(("nvidia-", "cupy"))}
+
+
+def conda_packages() -> dict[str, str]:
+    text = (ROOT / "environment.yml").read_text().split("dependencies:\n")[1]
+    lines = [line.strip().lstrip("- ") for line in text.splitlines() if "#" not in line]
+    return {name: spec for name, _, spec in (line.partition(" ") for line in lines)}
+
+
+@pytest.mark.parametrize("major", [12, 13])
+def test_conda_names_the_same_packages(major: int) -> None:
+    pip_names = {CONDA_NAME.get(r.name, r.name) for r in wanted(major)}
+    assert set(conda_packages()) - CONDA_ONLY == pip_names
+
+
+def test_conda_keeps_the_lower_bounds_of_pip() -> None:
+    conda = conda_packages()
+    for requirement in wanted(12):
+        lowest = [str(s) for s in requirement.specifier if s.operator == ">="]
+        spec = conda[CONDA_NAME.get(requirement.name, requirement.name)]
+        if spec and lowest:
+            assert spec.split(",")[0] == lowest[0], requirement.name
+
+
+def test_one_range_of_pythons() -> None:
+    oldest, newest = PYTHONS[-1], PYTHONS[0]
+    assert PROJECT["requires-python"] == f">={oldest[0]}.{oldest[1]}"
+    beyond = f"{newest[0]}.{newest[1] + 1}"
+    assert conda_packages()["python"] == f">={oldest[0]}.{oldest[1]},<{beyond}"
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    matrix = re.search(r"python: \[(.*)\]", workflow).group(1).replace('"', "").split(", ")
+    assert matrix == [f"{major}.{minor}" for major, minor in reversed(PYTHONS)]
+    sentence = (ROOT / "helpers/install.py").read_text()
+    assert f"from {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}" in sentence
+
+
+def test_ci_types_what_the_readme_says() -> None:
+    script = ROOT / ".ci/run"
+    text = script.read_text()
+    assert os.name == "nt" or os.access(script, os.X_OK)
+    assert "set -euo pipefail" in text
+    steps = re.search(r"for step in (.*); do", text).group(1).split()
+    assert steps + re.findall(r"^make .*?(\w+) <", text, re.M) == ["setup", "run", "test"]
+    assert "bash .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run make on the project's Makefile as from a fresh shell, not as a child of make test."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "PYTHON", "ARGS")}
+    command = ["make", "--no-print-directory", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+
+@needs_make
+def test_help_lists_every_target() -> None:
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M).group(1)
+    listed = re.findall(r"^  make (\w+) +\S", make().stdout, re.M)
+    assert listed == targets.split()
+
+
+@needs_make
+def test_make_test_runs_everything() -> None:
+    commands = make("-n", "test", "PYTHON=python", "ARGS=-x").stdout.splitlines()
+    assert commands == [
+        "python -m ruff check .",
+        "python -m pytest -n 2 --dist loadfile --nbval -q -x",
+    ]
+
+
+@needs_make
+@pytest.mark.parametrize("target", ["run", "lab", "test", "lint", "notebooks", "figures"])
+def test_python_given_means_no_venv(target: str) -> None:
+    commands = make("-n", "-j4", target, "PYTHON=some-python").stdout
+    assert "some-python -m " in commands
+    assert ".venv" not in commands and "install.py" not in commands
+
+
+@needs_make
+@pytest.mark.parametrize("target", ["record", "evidence"])
+def test_measuring_without_cupy_says_what_to_do(target: str, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\ncase "$*" in *cupy*) exit 1; esac\n')
+    python.chmod(0o755)
+    done = make(target, f"PYTHON={python}")
+    assert done.returncode != 0
+    assert "python cannot import CuPy: run 'make setup' first" in done.stderr
+    assert "-m helpers." not in done.stdout
+
+
+def configured(
+    monkeypatch: pytest.MonkeyPatch, replay: str | None, **flags: bool
+) -> SimpleNamespace:
+    """What conftest.py makes of pytest's options; SOFTMAX_REPLAY is `replay` before it."""
+    spec = importlib.util.spec_from_file_location("root_conftest", ROOT / "conftest.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    environment = {} if replay is None else {"SOFTMAX_REPLAY": replay}
+    monkeypatch.setattr(os, "environ", environment)
+    option = SimpleNamespace(nbval_current_env=False, nbval_cell_timeout=2000, **flags)
+    module.pytest_configure(SimpleNamespace(option=option))
+    return SimpleNamespace(option=option, environ=environment, module=module)
+
+
+@pytest.mark.parametrize("before", [None, "0", "1"])
+def test_strict_nbval_always_replays(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
+    seen = configured(monkeypatch, before, nbval=True, nbval_lax=False)
+    assert seen.environ == {"SOFTMAX_REPLAY": "1", "IPYKERNEL_CELL_NAME": "<cell>"}
+    assert seen.option.nbval_current_env and seen.option.nbval_cell_timeout == 120
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0"), ("1", "1")])
+def test_lax_nbval_may_run_live(
+    monkeypatch: pytest.MonkeyPatch, before: str | None, after: str
+) -> None:
+    # --nbval given too: nbval itself lets lax win.
+    seen = configured(monkeypatch, before, nbval=True, nbval_lax=True)
+    assert seen.environ["SOFTMAX_REPLAY"] == after
+
+
+def test_plain_pytest_leaves_the_mode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert configured(monkeypatch, None, nbval=False, nbval_lax=False).environ == {}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "replay", "reason"),
+    [(False, None, "no GPU"), (True, "1", "SOFTMAX_REPLAY=1"), (True, "0", ""), (True, None, "")],
+)
+def test_gpu_tests_say_why_they_are_skipped(
+    monkeypatch: pytest.MonkeyPatch, gpu: bool, replay: str | None, reason: str
+) -> None:
+    fake = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: gpu))
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    seen = configured(monkeypatch, replay)
+    assert seen.module.why_not_live() == reason
