@@ -1,0 +1,175 @@
+"""Is it softmax? Inputs that expose mistakes, an fp64 reference, a tolerance that can fail.
+
+The tolerance follows each element, since a mean output is 1/cols: a fixed 1e-4 would accept an
+all-zero answer for long rows.
+
+    |y - reference| <= (16 + |x - max| + sqrt(cols)) u reference + tiny
+
+u = 2^-24 is the unit roundoff of fp32. |x - max| is what rounding the argument of exp costs,
+sqrt(cols) is the growth of a serial sum of random rounding errors (Higham, Accuracy and Stability
+of Numerical Algorithms, section 2.6), 16 covers the few ulp of exp, the reduction tree and the
+division. `tiny` is the smallest normal fp32, since CuPy compiles with -ftz=true. A 16-bit output
+adds half an ulp of its type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from .kernels import header
+from .launch import launch
+
+UNIT_ROUNDOFF = 2.0**-24
+TINY = 2.0**-126
+
+# Shapes that catch the usual mistakes and cost little: one column, one row, lengths around a
+# warp, odd lengths, row counts around a block.
+QUICK_SHAPES = ((1, 1), (3, 7), (129, 31), (128, 32), (5, 33), (257, 65), (64, 256), (33, 1000))
+
+
+class WrongResult(AssertionError):
+    """A kernel's output is not softmax of its input; the message shows where and how."""
+
+
+def make_input(rows: int, cols: int, seed: int = 0) -> np.ndarray:
+    """A fp32 matrix of shape (rows, cols) on which wrong kernels look wrong.
+
+    Normal values of standard deviation 2, no two rows alike; each row is shifted by -200 to 200,
+    so that leaving out the maximum overflows or divides by zero; each row has one value 4 above
+    its maximum at a random place and, where it is long enough, a tie of two.
+    """
+    random = np.random.default_rng(seed)
+    x = random.normal(0, 2, (rows, cols))
+    peak = random.integers(0, cols, rows)
+    x[np.arange(rows), peak] = x.max(axis=1) + 4
+    if cols > 2:
+        x[np.arange(rows), (peak + 2) % cols] = x[np.arange(rows), (peak + 1) % cols]
+    shifts = random.uniform(100, 200, (rows, 1)) * random.choice([-1.0, 1.0], (rows, 1))
+    return (x + shifts).astype(np.float32)
+
+
+def special_rows(cols: int) -> np.ndarray:
+    """Six fp32 rows with -inf (tail, scattered, all but one, all), NaN and +inf."""
+    x = make_input(6, cols, seed=1)
+    minus_infinity = np.float32(-np.inf)
+    x[0, (cols + 1) // 2 :] = minus_infinity
+    x[1, 1::3] = minus_infinity
+    x[2, :-1] = minus_infinity
+    x[3] = minus_infinity
+    x[4, cols // 2] = np.nan
+    x[5, cols // 3] = np.inf
+    return x
+
+
+def poisoned(x: np.ndarray) -> np.ndarray:
+    """An output array like x, full of NaN: what a kernel does not write stays visible."""
+    return np.full_like(x, np.nan)
+
+
+def reference(x: np.ndarray) -> np.ndarray:
+    """Softmax over the last axis in fp64, with PyTorch's rules: a row of all -inf, or one with
+    NaN or +inf, gives NaN."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = x.astype(np.float64)
+        exponentials = np.exp(exact - exact.max(axis=-1, keepdims=True))
+        return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def tolerance(x: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Largest allowed |y - expected| per element; see the formula above."""
+    with np.errstate(invalid="ignore"):
+        exact = x.astype(np.float64)
+        distance = np.abs(exact - exact.max(axis=-1, keepdims=True))
+    distance = np.where(np.isfinite(distance), distance, 0.0)
+    relative = (16 + distance + np.sqrt(x.shape[-1])) * UNIT_ROUNDOFF
+    half_ulp = 0.0
+    if x.dtype.itemsize == 2:
+        half_ulp = np.finfo(x.dtype).eps / 2
+    return (relative + half_ulp) * np.abs(expected) + TINY
+
+
+def check_softmax(x: np.ndarray, y: np.ndarray) -> None:
+    """Raise `WrongResult` unless y is softmax of x over the last axis.
+
+    Both have the same shape and dtype. NaN is accepted exactly where the reference has it.
+    """
+    _check_form(x, y)
+    expected = reference(x)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(y.astype(np.float64) - expected)
+        right = (error <= tolerance(x, expected)) | (np.isnan(expected) & np.isnan(y))
+    if right.all():
+        return
+    wrong = np.argwhere(~right.reshape(-1, x.shape[-1]))
+    row, col = map(int, wrong[0])
+    got = y.reshape(-1, x.shape[-1])[row]
+    raise WrongResult(
+        f"{len(wrong)} of {x.size} elements are wrong, first at row {row}, column {col}: "
+        f"got {got[col]:.6g}, expected {expected.reshape(-1, got.size)[row, col]:.6g}"
+        f"{_hint(x, y, expected)}"
+    )
+
+
+def check_copy(x: np.ndarray, y: np.ndarray) -> None:
+    """Raise `WrongResult` unless y equals x bit for bit."""
+    _check_form(x, y)
+    same = x.reshape(-1).view(np.uint8) == y.reshape(-1).view(np.uint8)
+    if not same.all():
+        first = int(np.argmin(same)) // x.itemsize
+        place = tuple(map(int, np.unravel_index(first, x.shape)))
+        raise WrongResult(f"y differs from x, first at {place}: {y[place]} instead of {x[place]}")
+
+
+def _check_form(x: np.ndarray, y: np.ndarray) -> None:
+    if x.shape != y.shape or x.dtype != y.dtype:
+        raise WrongResult(f"y is {y.dtype}{y.shape}, x is {x.dtype}{x.shape}")
+
+
+def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
+    """What kind of mistake it looks like; empty if it looks like none of these."""
+    finite = np.isfinite(expected).all(axis=-1)
+    if not finite.any():
+        return ""
+    x, y, expected = x[finite], y[finite].astype(np.float64), expected[finite]
+    if np.isnan(y).all():
+        return " (nothing was written, or every row overflowed)"
+    if np.isnan(y).any():
+        return " (some elements are NaN: not written, or inf / inf)"
+    if not y.any():
+        return " (all zero)"
+    sums = y.sum(axis=-1)
+    worst = sums.reshape(-1)[np.abs(sums - 1).argmax()]
+    if abs(worst - 1) > 1e-3:
+        return f" (rows do not sum to 1; the worst sums to {worst:.4g})"
+    if x.shape[-1] > 1 and (y.argmax(axis=-1) != expected.argmax(axis=-1)).any():
+        return " (rows sum to 1, but the largest element is at another place)"
+    return ""
+
+
+def check_kernel(
+    kernel, shapes: Iterable[Sequence[int]] = QUICK_SHAPES, block: int | None = None
+) -> str:
+    """Run a kernel of the series over shapes and over special rows, and check every output.
+
+    `kernel` is a `cupy.RawKernel` whose source has a header; launch shapes come from there. A
+    kernel named "copy" is held against its input, any other against softmax. Shapes that the
+    header refuses are left out. Returns one sentence; raises `WrongResult` naming the shape.
+    """
+    contract = header(kernel.code)
+    if contract is None:
+        raise ValueError(f"{kernel.name} has no header to take its launch shape from")
+    compare = check_copy if kernel.name.startswith("copy") else check_softmax
+    inputs = [make_input(*shape) for shape in shapes if contract.accepts(*shape)]
+    specials = [special_rows(cols) for cols in (5, 100) if contract.accepts(6, cols)]
+    for x in [*inputs, *specials]:
+        y = poisoned(x)
+        grid, threads, shared = contract.launch(*x.shape, block)
+        launch(kernel, grid, threads, (x, y, *x.shape), shared_mem=shared)
+        try:
+            compare(x, y)
+        except WrongResult as error:
+            raise WrongResult(f"{kernel.name} at rows x cols = {x.shape}: {error}") from None
+    rows = sum(len(x) for x in specials)
+    return f"{kernel.name}: right on {len(inputs)} shapes and {rows} rows with -inf, NaN or +inf"

@@ -1,0 +1,163 @@
+"""Evidence from the hardware, stored beside the records: `make evidence`.
+
+counters.json   Nsight Compute's counters of every kernel, at small shapes (which the tests hold
+                against the SIMT machine's) and at the reference shape (which the prose explains)
+sanitizer.json  compute-sanitizer's verdicts on every kernel at the small shapes
+
+Needs a GPU, `ncu` and `compute-sanitizer` on the PATH, and the right to read counters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import io
+import re
+import shutil
+import subprocess
+import sys
+
+from . import recorder
+from .check import make_input, poisoned
+from .device import ROOT, has_gpu
+from .kernels import header, kernel_names, source, steps
+from .launch import launch
+from .records import FOLDER, REFERENCE_SHAPE, gpu_folder, write_json
+from .simt.counters import NSIGHT_METRICS
+
+SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
+# What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
+PROSE_METRICS = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_op_write.sum",
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__t_sector_hit_rate.pct",
+    "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__lsu_requests_throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__data_pipe_lsu_wavefronts.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "smsp__inst_executed.sum",
+    "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
+    "launch__registers_per_thread",
+)
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m helpers.evidence", description=__doc__)
+    parser.add_argument("--worker", choices=("small", "all"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if not has_gpu():
+        print("make evidence reads a GPU's counters, and CuPy finds no GPU.", file=sys.stderr)
+        return 1
+    if options.worker:
+        run_kernels(cases(options.worker))
+        return 0
+    for tool in ("ncu", "compute-sanitizer"):
+        if not shutil.which(tool):
+            print(f"make evidence needs {tool} of the CUDA toolkit on the PATH.", file=sys.stderr)
+            return 1
+    device = recorder.describe_device()
+    head = {
+        "device": device,
+        "versions": recorder.describe_versions(),
+        "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+    folder = FOLDER / gpu_folder(device["name"])
+    print("reading counters with ncu", flush=True)
+    write_json(folder / "counters.json", {**head, **collect_counters()})
+    print("running compute-sanitizer", flush=True)
+    verdicts = {**head, **collect_verdicts()}
+    write_json(folder / "sanitizer.json", verdicts)
+    return 0 if all(tool["errors"] == 0 for tool in verdicts["tools"].values()) else 1
+
+
+def cases(which: str = "all") -> list[tuple[str, int, int]]:
+    """(step, rows, cols) in the order in which the worker launches them."""
+    shapes = [*SMALL_SHAPES, REFERENCE_SHAPE] if which == "all" else SMALL_SHAPES
+    return [
+        (step, *shape)
+        for step in steps()
+        for shape in shapes
+        if header(source(f"{step}.cu")).accepts(*shape)
+    ]
+
+
+def run_kernels(chosen: list[tuple[str, int, int]]) -> None:
+    """Launch each case once and nothing else; every array in an allocation of its own, so that
+    compute-sanitizer sees its end."""
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+    for step, rows, cols in chosen:
+        code = source(f"{step}.cu")
+        kernel = cupy.RawKernel(code, kernel_names(code)[0])
+        grid, block, shared_mem = header(code).launch(rows, cols)
+        x = make_input(rows, cols)
+        launch(kernel, grid, block, (x, poisoned(x), rows, cols), shared_mem=shared_mem)
+
+
+def worker_command(which: str) -> list[str]:
+    return [sys.executable, "-m", "helpers.evidence", "--worker", which]
+
+
+def shown(command: list[str]) -> str:
+    """A command as a reader would type it."""
+    return " ".join(["python" if part == sys.executable else part for part in command])
+
+
+def collect_counters() -> dict:
+    """Run the worker under ncu; raises `RuntimeError` with its output if that fails."""
+    metrics = ",".join([*NSIGHT_METRICS.values(), *PROSE_METRICS])
+    command = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base"]
+    command += ["--metrics", metrics, *worker_command("all")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    start = done.stdout.find('"ID"')
+    if done.returncode or start < 0:
+        raise RuntimeError(f"ncu failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    launches: dict[int, dict[str, float]] = {}
+    for row in csv.DictReader(io.StringIO(done.stdout[start:])):
+        try:
+            value = float(row["Metric Value"].replace(",", ""))
+        except ValueError:
+            continue  # n/a: this GPU or version has no such metric
+        launches.setdefault(int(row["ID"]), {})[row["Metric Name"]] = value
+    expected = cases()
+    if len(launches) != len(expected):
+        raise RuntimeError(f"ncu saw {len(launches)} launches instead of {len(expected)}")
+    return {
+        "command": shown(command),
+        "cases": [
+            {"step": step, "rows": rows, "cols": cols, "metrics": launches[number]}
+            for (step, rows, cols), number in zip(expected, sorted(launches), strict=True)
+        ],
+    }
+
+
+def collect_verdicts() -> dict:
+    """Run the worker under each tool of compute-sanitizer."""
+    tools = {}
+    for tool in TOOLS:
+        command = ["compute-sanitizer", "--tool", tool, *worker_command("small")]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        summary = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)
+        hazards = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", done.stdout)
+        found = [int(number) for number in (*summary, *hazards)]
+        if not found:
+            raise RuntimeError(f"{shown(command)} gave no summary:\n{done.stdout[-2000:]}")
+        tools[tool] = {"command": shown(command), "errors": max(found)}
+        print(f"  {tool}: {max(found)} errors", flush=True)
+    return {"cases": [list(case) for case in cases("small")], "tools": tools}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

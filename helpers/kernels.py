@@ -1,0 +1,244 @@
+"""The kernel files: their text, their header contracts, their signatures.
+
+The header of a file in `kernels/` is the one place that says how the kernel is launched and what
+it accepts. Notebooks, tests, the recorder and the launcher all read it from there:
+
+    Launch:   block = 128, grid = (rows + block - 1) / block
+    Columns:  cols >= 1
+
+The expressions are C integer arithmetic over rows, cols and block; `/` truncates.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import hashlib
+import operator
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from .device import ROOT
+
+FOLDER = ROOT / "kernels"
+KEYS = (
+    "Idea",
+    "Row",
+    "Launch",
+    "Shared",
+    "Columns",
+    "Align",
+    "Dtype",
+    "Arch",
+    "Reads",
+    "Wastes",
+    "Measured",
+)
+C_DTYPES = {
+    "float": np.dtype(np.float32),
+    "double": np.dtype(np.float64),
+    "int": np.dtype(np.int32),
+    "unsigned": np.dtype(np.uint32),
+    "unsigned int": np.dtype(np.uint32),
+    "long long": np.dtype(np.int64),
+    "unsigned long long": np.dtype(np.uint64),
+    "char": np.dtype(np.int8),
+    "unsigned char": np.dtype(np.uint8),
+    "__half": np.dtype(np.float16),
+}
+
+
+def source(name: str) -> str:
+    """Return the text of a kernel file for `cupy.RawKernel`.
+
+    `name` is a path below `kernels/`, such as "01_naive.cu". A `#line` directive goes first, so
+    that a compiler error names the kernel file and its line.
+
+    Raises `FileNotFoundError` that lists the files there are.
+    """
+    path = FOLDER / name
+    if not path.is_file():
+        known = ", ".join(sorted(file.name for file in FOLDER.glob("*.cu")))
+        raise FileNotFoundError(f"no kernel file kernels/{name}; there are: {known}")
+    return f'#line 1 "kernels/{name}"\n{path.read_text(encoding="utf-8")}'
+
+
+def steps() -> list[str]:
+    """The steps of the series in order: the names of the kernel files without `.cu`."""
+    return sorted(file.stem for file in FOLDER.glob("[0-9][0-9]_*.cu"))
+
+
+# ---- header -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Header:
+    """The contract at the top of a kernel file."""
+
+    fields: dict[str, str]
+
+    @property
+    def align(self) -> int:
+        """Bytes that the addresses of x and y must be a multiple of."""
+        return int(self.fields["Align"])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.fields["Dtype"])
+
+    @property
+    def arch(self) -> int:
+        """The lowest compute capability that the file claims, 75 for sm_75."""
+        return int(self.fields["Arch"].removeprefix("sm_"))
+
+    def accepts(self, rows: int, cols: int) -> bool:
+        """Whether the kernel takes this shape."""
+        return bool(evaluate(self.fields["Columns"], rows=rows, cols=cols))
+
+    def launch(self, rows: int, cols: int, block: int | None = None) -> tuple[int, int, int]:
+        """(grid, block, bytes of dynamic shared memory) for a matrix of rows x cols.
+
+        Pass `block` to try another block size than the header's.
+        """
+        block_rule, grid_rule = re.fullmatch(
+            r"block = (.+), grid = (.+)", self.fields["Launch"]
+        ).groups()
+        block = block or evaluate(block_rule, rows=rows, cols=cols)
+        names = {"rows": rows, "cols": cols, "block": block}
+        return evaluate(grid_rule, **names), block, evaluate(self.fields["Shared"], **names)
+
+
+def header(code: str) -> Header | None:
+    """Parse the header of a kernel's source; None if the source has no header.
+
+    Raises `ValueError` naming the keys that are missing, unknown or malformed.
+    """
+    comment = "\n".join(
+        re.findall(r"^// ?(.*)$", code.partition('extern "C"')[0], flags=re.MULTILINE)
+    )
+    found = dict(re.findall(r"^([A-Z][a-z]+): +((?:.|\n +)*)", comment, flags=re.MULTILINE))
+    if "Launch" not in found:
+        return None
+    if tuple(found) != KEYS:
+        raise ValueError(f"a kernel header needs the keys {', '.join(KEYS)}; it has {list(found)}")
+    fields = {key: re.sub(r"\s+", " ", value).strip() for key, value in found.items()}
+    parsed = Header(fields)
+    try:
+        parsed.launch(33, 1000)
+        parsed.accepts(33, 1000)
+        assert parsed.align and parsed.dtype and parsed.arch
+    except Exception as error:
+        raise ValueError(f"a kernel header is malformed: {error}") from error
+    return parsed
+
+
+OPERATORS = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.GtE: operator.ge,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.Lt: operator.lt,
+    ast.Eq: operator.eq,
+}
+
+
+def evaluate(expression: str, **names: int) -> int:
+    """Value of an integer expression of a header; min and max may be called.
+
+    Raises `ValueError` for anything else than arithmetic, comparisons, `and`, and given names.
+    """
+
+    def value(node: ast.AST) -> int:
+        if isinstance(node, ast.Expression):
+            return value(node.body)
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            return node.value
+        if isinstance(node, ast.Name) and node.id in names:
+            return names[node.id]
+        if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+            return OPERATORS[type(node.op)](value(node.left), value(node.right))
+        if isinstance(node, ast.Compare):
+            sides = [value(side) for side in (node.left, *node.comparators)]
+            pairs = zip(node.ops, sides, sides[1:], strict=False)
+            return all(OPERATORS[type(op)](left, right) for op, left, right in pairs)
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+            return all(value(part) for part in node.values)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("min", "max"):
+            return {"min": min, "max": max}[node.func.id](*(value(part) for part in node.args))
+        raise ValueError(f"{expression!r} is not an expression over {', '.join(names)}")
+
+    return value(ast.parse(expression.replace("&&", " and "), mode="eval"))
+
+
+# ---- code -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel as its source declares it."""
+
+    name: str
+    type: str  # "float", "long long"; of the element for a pointer
+    pointer: bool
+    const: bool
+
+    @property
+    def dtype(self) -> np.dtype | None:
+        """None for a type that only the compiler knows, such as a typedef or macro."""
+        return C_DTYPES.get(self.type)
+
+
+@functools.lru_cache(maxsize=256)
+def signature(code: str, kernel_name: str) -> tuple[Parameter, ...]:
+    """The parameters that `kernel_name` declares.
+
+    Raises `ValueError` naming the kernels there are if it is not declared `__global__`.
+    """
+    plain = strip_comments(code)
+    match = re.search(rf"__global__[^;{{]*?\b{re.escape(kernel_name)}\s*\(([^)]*)\)", plain)
+    if not match:
+        known = ", ".join(kernel_names(code)) or "none"
+        raise ValueError(f"no kernel named {kernel_name!r} in this source; kernels there: {known}")
+    parameters = []
+    for text in filter(None, (part.strip() for part in match[1].split(","))):
+        words = re.findall(r"\w+|\*", text.replace("__restrict__", " "))
+        kind = [word for word in words[:-1] if word not in ("const", "*", "volatile")]
+        parameters.append(Parameter(words[-1], " ".join(kind), "*" in words, "const" in words))
+    return tuple(parameters)
+
+
+def kernel_names(code: str) -> list[str]:
+    """Names of the `__global__` functions of a source, in order."""
+    plain = strip_comments(code)
+    return re.findall(
+        r"__global__\s+(?:void\s+)?(?:__launch_bounds__\([^)]*\)\s*)?(?:void\s+)?(\w+)\s*\(", plain
+    )
+
+
+def strip_comments(code: str) -> str:
+    """The source without comments and `#line` directives."""
+    code = re.sub(r"/\*.*?\*/", " ", code, flags=re.DOTALL)
+    return re.sub(r"//[^\n]*|^#line[^\n]*$", "", code, flags=re.MULTILINE)
+
+
+def code_hash(code: str) -> str:
+    """Hash of what the compiler sees: comments and white space do not count."""
+    return hashlib.sha256(" ".join(strip_comments(code).split()).encode()).hexdigest()[:16]
+
+
+def diff(old: str, new: str) -> str:
+    """Unified diff of the code of two kernel files, without their headers."""
+
+    def body(name: str) -> list[str]:
+        text = source(name)
+        return text[text.index('extern "C"') :].splitlines()
+
+    lines = difflib.unified_diff(body(old), body(new), old, new, lineterm="", n=1)
+    return "\n".join(lines)

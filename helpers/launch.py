@@ -1,0 +1,190 @@
+"""Run a kernel: on the GPU through CuPy, or on the SIMT machine.
+
+Both take numpy arrays and write results into them in place, so a notebook cell is the same on a
+machine with a GPU and on one without. Arguments are checked first, because CUDA checks nothing:
+it ignores strides, converts no dtype, and reads a Python float as eight bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Integral
+
+import numpy as np
+
+from . import simt
+from .device import replaying
+from .kernels import Parameter, header, signature
+from .simt.memory import byte_offset
+
+
+class KernelBug(RuntimeError):
+    """The SIMT machine found a bug in the kernel; the message lists every finding."""
+
+
+def launch(
+    kernel,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence,
+    shared_mem: int = 0,
+) -> simt.Trace | None:
+    """Run a `cupy.RawKernel` once and wait for it.
+
+    `args` are numpy arrays and numbers in the order of the kernel's parameters; arrays that the
+    kernel takes as non-const pointers are written in place. `shared_mem` is the dynamic shared
+    memory in bytes.
+
+    Returns the SIMT machine's trace in replay mode, None on a GPU.
+
+    Raises `TypeError` or `ValueError` naming the argument that does not fit the kernel's
+    signature or header, `KernelBug` if the SIMT machine found a bug, and what `helpers.simt` or
+    CuPy raise for source that does not compile.
+    """
+    check_arguments(kernel, grid, block, args, shared_mem)
+    if replaying():
+        trace = _simulate(kernel, grid, block, args, shared_mem)
+        if trace.findings:
+            raise KernelBug(f"{kernel.name} has bugs:\n{trace.findings}")
+        return trace
+    _launch_on_gpu(kernel, grid, block, args, shared_mem)
+    return None
+
+
+def simulate(
+    kernel,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence,
+    shared_mem: int = 0,
+) -> simt.Trace:
+    """Run a kernel on the SIMT machine, also where a GPU is, and return its trace.
+
+    Takes and raises what `launch` does, except that bugs are returned in `trace.findings`.
+    """
+    check_arguments(kernel, grid, block, args, shared_mem)
+    return _simulate(kernel, grid, block, args, shared_mem)
+
+
+def _simulate(kernel, grid, block, args, shared_mem) -> simt.Trace:
+    names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
+    contract = header(kernel.code)
+    arch = f"compute_{max(90, contract.arch if contract else 0)}"
+    return simt.simulate(kernel, grid, block, args, shared_mem, names=names, arch=arch)
+
+
+def _launch_on_gpu(kernel, grid, block, args, shared_mem) -> None:
+    import cupy
+
+    if shared_mem > 48 * 1024:
+        kernel.max_dynamic_shared_size_bytes = shared_mem
+    on_gpu = [to_gpu(value) if isinstance(value, np.ndarray) else value for value in args]
+    sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
+    kernel(*sizes, tuple(on_gpu), shared_mem=shared_mem)
+    cupy.cuda.get_current_stream().synchronize()
+    declared = signature(kernel.code, kernel.name)
+    for parameter, value, device in zip(declared, args, on_gpu, strict=True):
+        if parameter.pointer and not parameter.const:
+            value[...] = cupy.asnumpy(device)
+
+
+def to_gpu(array: np.ndarray):
+    """A CuPy copy of a numpy array at an address with the same alignment."""
+    import cupy
+
+    offset = byte_offset(array)
+    space = cupy.empty(offset + array.nbytes, cupy.uint8)
+    device = space[offset:].view(array.dtype).reshape(array.shape)
+    device.set(array)
+    return device
+
+
+# ---- checks -----------------------------------------------------------------------------------
+
+
+def check_arguments(kernel, grid, block, args: Sequence, shared_mem: int) -> None:
+    """Raise `TypeError` or `ValueError` naming the first argument that the kernel cannot take."""
+    parameters = signature(kernel.code, kernel.name)
+    if len(args) != len(parameters):
+        wanted = ", ".join(parameter.name for parameter in parameters)
+        raise TypeError(
+            f"{kernel.name} takes {len(parameters)} arguments ({wanted}), {len(args)} were given"
+        )
+    for parameter, value in zip(parameters, args, strict=True):
+        if parameter.pointer:
+            _check_array(parameter, value)
+        else:
+            _check_number(parameter, value)
+    contract = header(kernel.code)
+    if contract:
+        _check_contract(contract, kernel.name, grid, block, args, shared_mem)
+
+
+def _check_array(parameter: Parameter, value) -> None:
+    name = parameter.name
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name} must be a numpy array, not {type(value).__name__}")
+    if not value.flags.c_contiguous:
+        raise TypeError(
+            f"{name} is not C-contiguous (strides {value.strides}); a kernel ignores strides: "
+            f"pass numpy.ascontiguousarray({name})"
+        )
+    if parameter.dtype is not None and value.dtype != parameter.dtype:
+        raise TypeError(
+            f"{name} is {value.dtype}, the kernel takes {parameter.dtype} ({parameter.type}*)"
+        )
+    if not parameter.const and not value.flags.writeable:
+        raise ValueError(f"{name} is read-only, the kernel writes to it")
+
+
+def _check_number(parameter: Parameter, value) -> None:
+    name, dtype = parameter.name, parameter.dtype
+    if isinstance(value, np.ndarray) and value.ndim:
+        raise TypeError(f"{name} must be a number ({parameter.type}), not an array")
+    if dtype is None:
+        return
+    if dtype.kind == "f":
+        if getattr(value, "dtype", None) != dtype and not (
+            isinstance(value, float) and dtype == np.float64
+        ):
+            raise TypeError(
+                f"{name} is a Python {type(value).__name__}, which CuPy passes as 8 bytes; the "
+                f"kernel takes a {parameter.type}: pass numpy.{dtype}({value})"
+            )
+    elif not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer ({parameter.type}), not {value!r}")
+    elif not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
+        raise ValueError(f"{name} = {value} does not fit the kernel's {parameter.type}")
+
+
+def _check_contract(contract, name: str, grid, block, args: Sequence, shared_mem: int) -> None:
+    """Hold the launch against the kernel file's header: (x, y, rows, cols, ...)."""
+    x, y, rows, cols = args[:4]
+    if rows < 1 or not contract.accepts(rows, cols):
+        raise ValueError(
+            f"{name} cannot take rows = {rows}, cols = {cols}; its header says "
+            f"rows >= 1, {contract.fields['Columns']}"
+        )
+    for label, array in (("x", x), ("y", y)):
+        if array.size != rows * cols:
+            raise ValueError(
+                f"{label} has shape {array.shape}, which is not rows x cols = {rows} x {cols}"
+            )
+        if byte_offset(array) % contract.align:
+            raise ValueError(
+                f"{label} must start at a multiple of {contract.align} bytes; it is a view that "
+                f"starts {byte_offset(array)} bytes into its base array"
+            )
+    if x.shape != y.shape:
+        raise ValueError(f"x has shape {x.shape}, y has shape {y.shape}")
+    if np.may_share_memory(x, y):
+        raise ValueError("y overlaps x; these kernels do not work in place")
+    block_size = block if isinstance(block, int) else int(np.prod(block))
+    wanted_grid, _, wanted_shared = contract.launch(rows, cols, block_size)
+    grid_size = grid if isinstance(grid, int) else int(np.prod(grid))
+    if grid_size != wanted_grid or shared_mem != wanted_shared:
+        raise ValueError(
+            f"{name} wants grid = {wanted_grid} and {wanted_shared} bytes of shared memory for "
+            f"rows = {rows}, cols = {cols}, block = {block_size}; got grid = {grid_size}, "
+            f"{shared_mem} bytes"
+        )

@@ -1,0 +1,179 @@
+"""Recorded timings: one JSON file per GPU and step, written by the recorder, replayed anywhere.
+
+    notebooks/records/<gpu>/<step>.json    timings of a kernel beside a same-size copy
+    notebooks/records/<gpu>/counters.json  Nsight Compute's counters
+    notebooks/records/<gpu>/sanitizer.json compute-sanitizer's verdicts
+    notebooks/records/predictions.json     written by hand, before the measurement
+
+GB/s is 2 * rows * cols * itemsize / time: one read and one write of every element, whatever the
+kernel really moved. 1 GB = 10^9 bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from .device import ROOT
+from .kernels import code_hash, source
+
+FOLDER = ROOT / "notebooks" / "records"
+REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
+REFERENCE_SHAPE = (65536, 4096)  # where predictions are made and steps are compared
+SCHEMA = 1
+
+# Two families of shapes. The grid: powers of two, 2^28 elements (1 GiB of fp32) each. The sweep:
+# 4096 rows, the shape that the field's tutorials plot.
+GRID_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(5, 16)))
+SWEEP_SHAPES = tuple((4096, cols) for cols in range(256, 12673, 128))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel at one shape, timed in turn with a copy kernel of the same size."""
+
+    dtype: str
+    rows: int
+    cols: int
+    launch: dict[str, int]  # grid, block, shared_mem
+    samples_us: list[float]  # time per call of each replay, microseconds
+    copy_samples_us: list[float]
+    calls: int  # calls per replay
+    check: str  # verdict on the output, before and after timing
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.cols
+
+    @property
+    def bytes(self) -> int:
+        """One read and one write of every element."""
+        return 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.samples_us)
+
+    @property
+    def gbps(self) -> float:
+        return self.bytes / self.median_us / 1e3
+
+    @property
+    def copy_gbps(self) -> float:
+        return self.bytes / statistics.median(self.copy_samples_us) / 1e3
+
+    @property
+    def share(self) -> float:
+        """Bandwidth as a share of the same-size copy's."""
+        return self.gbps / self.copy_gbps
+
+    @property
+    def spread(self) -> float:
+        """(slowest - fastest) / median of the samples."""
+        return (max(self.samples_us) - min(self.samples_us)) / self.median_us
+
+
+@dataclass
+class Record:
+    """All cases of one step on one GPU."""
+
+    step: str
+    kernel_hash: str
+    device: dict
+    versions: dict[str, str]
+    utc: str
+    protocol: dict
+    attributes: dict[str, int] = field(default_factory=dict)  # registers, local and shared bytes
+    cases: list[Case] = field(default_factory=list)
+    schema: int = SCHEMA
+
+    def case(self, rows: int, cols: int, dtype: str = "float32") -> Case:
+        """The case of a shape. Raises `KeyError` that names step and shape if it is missing."""
+        for case in self.cases:
+            if (case.rows, case.cols, case.dtype) == (rows, cols, dtype):
+                return case
+        raise KeyError(f"no record of {self.step} at {rows} x {cols} {dtype}")
+
+    def select(self, shapes: Iterable[tuple[int, int]]) -> list[Case]:
+        """The recorded cases among `shapes`, in that order; others are left out."""
+        known = {case.shape: case for case in self.cases}
+        return [known[shape] for shape in shapes if shape in known]
+
+    @property
+    def label(self) -> str:
+        """Where and when it was measured."""
+        return f"{self.device['name']}, {self.utc[:10]}"
+
+    def origin(self) -> str:
+        """One sentence on where the figures come from; says so if the kernel changed since."""
+        sentence = (
+            f"recorded on {self.device['name']} on {self.utc[:10]} "
+            f"(driver {self.versions['driver']}, CUDA {self.versions['cuda']}, "
+            f"CuPy {self.versions['cupy']})"
+        )
+        return sentence if self.is_current() else f"{sentence}, for an earlier version"
+
+    def is_current(self) -> bool:
+        """Whether the kernel's code is still the recorded one."""
+        return self.kernel_hash == step_hash(self.step)
+
+
+def step_hash(step: str) -> str:
+    """Hash of what a step measures: its kernel's code, or for the array version its name."""
+    return code_hash(source(f"{step}.cu")) if step != UNFUSED else UNFUSED
+
+
+UNFUSED = "00_unfused"  # softmax as five CuPy array operations: a record without a kernel file
+
+
+def record_path(step: str, gpu: str = REFERENCE_GPU) -> Path:
+    return FOLDER / gpu / f"{step}.json"
+
+
+def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
+    """Read a record. Raises `FileNotFoundError` that says how records are made."""
+    path = record_path(step, gpu)
+    if not path.is_file():
+        raise FileNotFoundError(f"no record of {step} on {gpu}: `make record` on that GPU makes it")
+    data = json.loads(path.read_text())
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"{path.name} has schema {data['schema']}, this version reads {SCHEMA}")
+    data["cases"] = [Case(**case) for case in data["cases"]]
+    return Record(**data)
+
+
+def recorded_gpus() -> list[str]:
+    """Names of the folders with records, the reference GPU first."""
+    found = sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir())
+    return sorted(found, key=lambda name: name != REFERENCE_GPU)
+
+
+def gpu_folder(name: str) -> str:
+    """ "NVIDIA H200" -> "nvidia-h200"."""
+    return "-".join(name.lower().replace("(", " ").replace(")", " ").split())
+
+
+def write_json(path: Path, data: dict) -> None:
+    """Write atomically: an interrupted run leaves the old file, never half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = json.dumps(data, indent=1)
+    scratch = path.with_suffix(".tmp")
+    scratch.write_text(lines + "\n")
+    os.replace(scratch, path)
+
+
+def save_record(record: Record, gpu: str) -> None:
+    write_json(record_path(record.step, gpu), asdict(record))
+
+
+@functools.lru_cache(maxsize=1)
+def predictions() -> dict[str, dict]:
+    """The prediction ledger: step -> {"share": of a copy at `REFERENCE_SHAPE`, "because": ...}."""
+    return json.loads((FOLDER / "predictions.json").read_text())
