@@ -71,6 +71,11 @@ def steps() -> list[str]:
     return sorted(file.stem for file in FOLDER.glob("[0-9][0-9]_*.cu"))
 
 
+def variants() -> list[str]:
+    """What was tried beside the steps: "variants/01_naive_fast" and so on."""
+    return sorted(f"variants/{file.stem}" for file in (FOLDER / "variants").glob("*.cu"))
+
+
 # ---- header -----------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from . import bench
 from .device import has_gpu
-from .kernels import header, kernel_names, source, steps
+from .kernels import header, kernel_names, source, steps, variants
 from .records import (
     GRID_SHAPES,
     SWEEP_SHAPES,
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     device, versions = describe_device(), describe_versions()
     gpu = gpu_folder(device["name"])
-    names = options.steps or [UNFUSED, *steps()]
+    names = options.steps or known_steps()
     records = {name: open_record(name, gpu, device, versions, options.fresh) for name in names}
     makers = {name: maker(name) for name in names}
     shapes = shapes_that_fit([*GRID_SHAPES, *SWEEP_SHAPES], options.quick)
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
                 add(records[name], *measured[name])
                 save_record(records[name], gpu)
         print_progress(number, len(shapes), rows, cols, records, began)
-    print(f"records are in {record_path(names[0], gpu).parent.name}/ under notebooks/records")
+    print(f"records are in {record_path(names[0], gpu).parent}")
     return 0
 
 
@@ -63,9 +63,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="the grid of shapes, no sweep")
     parser.add_argument("--fresh", action="store_true", help="measure recorded cases again")
     parser.add_argument(
-        "--steps", nargs="+", metavar="STEP", choices=[UNFUSED, *steps()], help="only these steps"
+        "--steps", nargs="+", metavar="STEP", choices=known_steps(), help="only these steps"
     )
     return parser.parse_args(arguments)
+
+
+def known_steps() -> list[str]:
+    """Everything that has a record: the steps, the array version, and what was tried."""
+    return [UNFUSED, *steps(), *variants()]
 
 
 def maker(step: str) -> Callable[[int, int], bench.Candidate]:
@@ -109,7 +114,10 @@ def open_record(step: str, gpu: str, device: dict, versions: dict, fresh: bool) 
 
 
 def needs(step: str, record: Record, rows: int, cols: int) -> bool:
-    """Whether a step can run a shape and has no case of it yet."""
+    """Whether a step can run a shape, has no case of it yet, and is not a variant that is only
+    tried on the grid."""
+    if step.startswith("variants/") and (rows, cols) in SWEEP_SHAPES:
+        return False
     if step != UNFUSED and not header(source(f"{step}.cu")).accepts(rows, cols):
         return False
     return all(case.shape != (rows, cols) for case in record.cases)

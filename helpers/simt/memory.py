@@ -187,10 +187,14 @@ class GlobalMemory:
         allocation = self.allocations[page]
         size = allocation.stop - allocation.start
         if address >= allocation.stop:
-            return f"{address - allocation.stop} bytes past the end of {allocation.name} ({size} bytes)"
+            past = address - allocation.stop
+            return f"{past} bytes past the end of {allocation.name} ({size} bytes)"
         if address < allocation.start:
             return f"{allocation.start - address} bytes before {allocation.name}"
-        return f"byte {address - allocation.start} of {allocation.name}, which starts at {allocation.start & 255:#x} past a multiple of 256"
+        return (
+            f"byte {address - allocation.start} of {allocation.name}, which starts "
+            f"{allocation.start & 255} bytes past a multiple of 256"
+        )
 
     def _load_carefully(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
         ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
