@@ -1,7 +1,8 @@
 """Evidence from the hardware, stored beside the records: `make evidence`.
 
-counters.json   Nsight Compute's counters of every kernel, at small shapes (which the tests hold
-                against the SIMT machine's) and at the reference shape (which the prose explains)
+counters.json   Nsight Compute's counters: of every step at small shapes (which the tests hold
+                against the SIMT machine's), of steps, variants and block trials at large shapes
+                (which the prose explains), and of each launch of the array version
 sanitizer.json  compute-sanitizer's verdicts on every kernel at the small shapes
 
 Needs a GPU, `ncu` and `compute-sanitizer` on the PATH, and the right to read counters.
@@ -19,14 +20,16 @@ import subprocess
 import sys
 
 from . import recorder
+from .bench import unfused_candidate
 from .check import make_input, poisoned
 from .device import ROOT, has_gpu
-from .kernels import header, kernel_names, source, steps
-from .launch import launch
-from .records import FOLDER, REFERENCE_SHAPE, gpu_folder, write_json
+from .kernels import BLOCK_TRIALS, header, kernel_names, source, split_trial, steps, variants
+from .launch import launch, to_gpu
+from .records import FOLDER, REFERENCE_SHAPE, UNFUSED, gpu_folder, write_json
 from .simt.counters import NSIGHT_METRICS
 
 SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
+LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE)  # 2^28 elements each
 # What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
 PROSE_METRICS = (
     "gpu__time_duration.sum",
@@ -60,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("make evidence reads a GPU's counters, and CuPy finds no GPU.", file=sys.stderr)
         return 1
     if options.worker:
-        run_kernels(cases(options.worker))
+        run_kernels(options.worker)
         return 0
     for tool in ("ncu", "compute-sanitizer"):
         if not shutil.which(tool):
@@ -83,27 +86,36 @@ def main(arguments: list[str] | None = None) -> int:
 
 def cases(which: str = "all") -> list[tuple[str, int, int]]:
     """(step, rows, cols) in the order in which the worker launches them."""
-    shapes = [*SMALL_SHAPES, REFERENCE_SHAPE] if which == "all" else SMALL_SHAPES
+    chosen = [(step, SMALL_SHAPES) for step in steps()]
+    if which == "all":
+        chosen += [(step, LARGE_SHAPES) for step in (*steps(), *variants(), *BLOCK_TRIALS)]
     return [
         (step, *shape)
-        for step in steps()
+        for step, shapes in chosen
         for shape in shapes
-        if header(source(f"{step}.cu")).accepts(*shape)
+        if header(source(f"{split_trial(step)[0]}.cu")).accepts(*shape)
     ]
 
 
-def run_kernels(chosen: list[tuple[str, int, int]]) -> None:
+def run_kernels(which: str) -> None:
     """Launch each case once and nothing else; every array in an allocation of its own, so that
-    compute-sanitizer sees its end."""
+    compute-sanitizer sees its end. With "all" the array version comes last."""
     import cupy
 
     cupy.cuda.set_allocator(None)
-    for step, rows, cols in chosen:
-        code = source(f"{step}.cu")
+    large = make_input(*REFERENCE_SHAPE) if which == "all" else None
+    for step, rows, cols in cases(which):
+        name, block = split_trial(step)
+        code = source(f"{name}.cu")
         kernel = cupy.RawKernel(code, kernel_names(code)[0])
-        grid, block, shared_mem = header(code).launch(rows, cols)
-        x = make_input(rows, cols)
+        grid, block, shared_mem = header(code).launch(rows, cols, block)
+        small = rows * cols < REFERENCE_SHAPE[0] * REFERENCE_SHAPE[1]
+        x = make_input(rows, cols) if small else large.reshape(rows, cols)
         launch(kernel, grid, block, (x, poisoned(x), rows, cols), shared_mem=shared_mem)
+    if large is not None:
+        x = to_gpu(large)
+        unfused_candidate(*REFERENCE_SHAPE).run(x, cupy.empty_like(x))
+        cupy.cuda.Device().synchronize()
 
 
 def worker_command(which: str) -> list[str]:
@@ -124,22 +136,24 @@ def collect_counters() -> dict:
     start = done.stdout.find('"ID"')
     if done.returncode or start < 0:
         raise RuntimeError(f"ncu failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    launches: dict[int, dict[str, float]] = {}
+    launches: dict[int, dict] = {}
     for row in csv.DictReader(io.StringIO(done.stdout[start:])):
+        entry = launches.setdefault(int(row["ID"]), {"kernel": row["Kernel Name"], "metrics": {}})
         try:
-            value = float(row["Metric Value"].replace(",", ""))
+            entry["metrics"][row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
         except ValueError:
             continue  # n/a: this GPU or version has no such metric
-        launches.setdefault(int(row["ID"]), {})[row["Metric Name"]] = value
-    expected = cases()
-    if len(launches) != len(expected):
-        raise RuntimeError(f"ncu saw {len(launches)} launches instead of {len(expected)}")
+    ordered, expected = [launches[number] for number in sorted(launches)], cases()
+    for entry, (step, rows, cols) in zip(ordered, expected, strict=False):
+        if entry["kernel"].split("(")[0] not in source(f"{split_trial(step)[0]}.cu"):
+            raise RuntimeError(f"ncu saw {entry['kernel']} where {step} at {rows} x {cols} ran")
+        entry.update(step=step, rows=rows, cols=cols)
+    if len(ordered) < len(expected):
+        raise RuntimeError(f"ncu saw {len(ordered)} launches instead of {len(expected)}")
     return {
         "command": shown(command),
-        "cases": [
-            {"step": step, "rows": rows, "cols": cols, "metrics": launches[number]}
-            for (step, rows, cols), number in zip(expected, sorted(launches), strict=True)
-        ],
+        "cases": ordered[: len(expected)],
+        UNFUSED: ordered[len(expected) :],
     }
 
 

@@ -76,6 +76,16 @@ def variants() -> list[str]:
     return sorted(f"variants/{file.stem}" for file in (FOLDER / "variants").glob("*.cu"))
 
 
+# Block sizes tried beside a header's own. A trial is named after its kernel: "01_naive-b32".
+BLOCK_TRIALS = ("01_naive-b32", "variants/00_copy_scalar-b1024")
+
+
+def split_trial(step: str) -> tuple[str, int | None]:
+    """("01_naive", 32) of "01_naive-b32"; the block is None where the header's own is meant."""
+    name, _, block = step.partition("-b")
+    return name, int(block) if block else None
+
+
 # ---- header -----------------------------------------------------------------------------------
 
 

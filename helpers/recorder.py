@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import subprocess
 import sys
 import time
@@ -16,7 +17,15 @@ from collections.abc import Callable
 
 from . import bench
 from .device import has_gpu
-from .kernels import header, kernel_names, source, steps, variants
+from .kernels import (
+    BLOCK_TRIALS,
+    header,
+    kernel_names,
+    source,
+    split_trial,
+    steps,
+    variants,
+)
 from .records import (
     GRID_SHAPES,
     SWEEP_SHAPES,
@@ -70,7 +79,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def known_steps() -> list[str]:
     """Everything that has a record: the steps, the array version, and what was tried."""
-    return [UNFUSED, *steps(), *variants()]
+    return [UNFUSED, *steps(), *variants(), *BLOCK_TRIALS]
 
 
 def maker(step: str) -> Callable[[int, int], bench.Candidate]:
@@ -79,9 +88,10 @@ def maker(step: str) -> Callable[[int, int], bench.Candidate]:
         return bench.unfused_candidate
     import cupy
 
-    code = source(f"{step}.cu")
+    name, block = split_trial(step)
+    code = source(f"{name}.cu")
     kernel = cupy.RawKernel(code, kernel_names(code)[0])
-    return lambda rows, cols: bench.kernel_candidate(kernel, rows, cols)
+    return lambda rows, cols: bench.kernel_candidate(kernel, rows, cols, block)
 
 
 def shapes_that_fit(shapes: list[tuple[int, int]], quick: bool) -> list[tuple[int, int]]:
@@ -116,9 +126,9 @@ def open_record(step: str, gpu: str, device: dict, versions: dict, fresh: bool) 
 def needs(step: str, record: Record, rows: int, cols: int) -> bool:
     """Whether a step can run a shape, has no case of it yet, and is not a variant that is only
     tried on the grid."""
-    if step.startswith("variants/") and (rows, cols) in SWEEP_SHAPES:
+    if step not in (UNFUSED, *steps()) and (rows, cols) in SWEEP_SHAPES:
         return False
-    if step != UNFUSED and not header(source(f"{step}.cu")).accepts(rows, cols):
+    if step != UNFUSED and not header(source(f"{split_trial(step)[0]}.cu")).accepts(rows, cols):
         return False
     return all(case.shape != (rows, cols) for case in record.cases)
 
@@ -170,7 +180,7 @@ def describe_versions() -> dict[str, str]:
         "cupy": cupy.__version__,
         "numpy": numpy.__version__,
         "python": sys.version.split()[0],
-        "commit": run_quietly(["git", "rev-parse", "--short", "HEAD"]),
+        "commit": os.environ.get("GIT_COMMIT") or run_quietly(["git", "rev-parse", "HEAD"])[:12],
     }
 
 

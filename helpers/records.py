@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from .device import ROOT
-from .kernels import code_hash, source
+from .kernels import code_hash, source, split_trial
 
 FOLDER = ROOT / "notebooks" / "records"
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
@@ -115,7 +115,7 @@ class Record:
         """One sentence on where the figures come from; says so if the kernel changed since."""
         sentence = (
             f"recorded on {self.device['name']} on {self.utc[:10]} "
-            f"(driver {self.versions['driver']}, CUDA {self.versions['cuda']}, "
+            f"(driver {self.versions['driver']}, NVRTC {self.versions['nvrtc']}, "
             f"CuPy {self.versions['cupy']})"
         )
         return sentence if self.is_current() else f"{sentence}, for an earlier version"
@@ -127,7 +127,7 @@ class Record:
 
 def step_hash(step: str) -> str:
     """Hash of what a step measures: its kernel's code, or for the array version its name."""
-    return code_hash(source(f"{step}.cu")) if step != UNFUSED else UNFUSED
+    return code_hash(source(f"{split_trial(step)[0]}.cu")) if step != UNFUSED else UNFUSED
 
 
 UNFUSED = "00_unfused"  # softmax as five CuPy array operations: a record without a kernel file
