@@ -1,0 +1,36 @@
+"""What the notebooks import: load a kernel, launch it, check it, count it, time it, plot it."""
+
+from .check import check_copy, check_kernel, check_softmax, make_input, poisoned, reference
+from .device import describe_mode
+from .exercises import grade
+from .kernels import diff, header, source
+from .launch import launch, simulate
+from .plot import ledger, plot_series, plot_step, table
+from .records import REFERENCE_SHAPE, load_record, nsight, nsight_unfused, predictions
+from .replay import timings
+
+__all__ = [
+    "REFERENCE_SHAPE",
+    "check_copy",
+    "check_kernel",
+    "check_softmax",
+    "describe_mode",
+    "diff",
+    "grade",
+    "header",
+    "launch",
+    "ledger",
+    "load_record",
+    "make_input",
+    "nsight",
+    "nsight_unfused",
+    "plot_series",
+    "plot_step",
+    "poisoned",
+    "predictions",
+    "reference",
+    "simulate",
+    "source",
+    "table",
+    "timings",
+]

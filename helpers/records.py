@@ -149,6 +149,27 @@ def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
     return Record(**data)
 
 
+def nsight(step: str, rows: int, cols: int, gpu: str = REFERENCE_GPU) -> dict[str, float]:
+    """Nsight Compute's metrics of one launch, by Nsight's names.
+
+    Raises `KeyError` that names step and shape if they were not profiled.
+    """
+    for case in _counters(gpu)["cases"]:
+        if (case["step"], case["rows"], case["cols"]) == (step, rows, cols):
+            return case["metrics"]
+    raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} on {gpu}")
+
+
+def nsight_unfused(gpu: str = REFERENCE_GPU) -> list[tuple[str, dict[str, float]]]:
+    """(CuPy's kernel, metrics) of each launch of the array version at `REFERENCE_SHAPE`."""
+    return [(entry["kernel"], entry["metrics"]) for entry in _counters(gpu)[UNFUSED]]
+
+
+@functools.lru_cache
+def _counters(gpu: str) -> dict:
+    return json.loads((FOLDER / gpu / "counters.json").read_text())
+
+
 def recorded_gpus() -> list[str]:
     """Names of the folders with records, the reference GPU first."""
     found = sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir())

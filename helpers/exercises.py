@@ -1,0 +1,125 @@
+"""The exercises: grade a learner's kernel file step by step on the SIMT machine.
+
+A stub is in `kernels/exercises/`, its solution in `kernels/exercises/solutions/` under the same
+name. Grading stops at the first step that fails and says what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .check import WrongResult, check_copy, check_softmax, make_input, poisoned, special_rows
+from .kernels import header, kernel_names, source
+from .launch import simulate
+from .simt import CompileError, Counters, UnsupportedPTX
+
+
+@dataclass(frozen=True)
+class Exercise:
+    compare: Callable[[np.ndarray, np.ndarray], None]
+    special: bool  # whether rows with -inf, NaN and +inf count
+    claim: str  # what the kernel may move, in words
+    keeps_claim: Callable[[Counters, int], bool]  # counters, elements -> does it?
+
+
+def _check_columns(x: np.ndarray, y: np.ndarray) -> None:
+    try:
+        check_softmax(np.ascontiguousarray(x.T), np.ascontiguousarray(y.T))
+    except WrongResult as error:
+        raise WrongResult(f"with columns taken as rows, {error.summary}") from None
+
+
+EXERCISES = {
+    "00_copy_a_row": Exercise(
+        check_copy,
+        False,
+        "no sector is fetched for less than 32 useful bytes",
+        lambda counters, elements: counters.fetch_ratio <= 1.0,
+    ),
+    "01_columns": Exercise(
+        _check_columns,
+        False,
+        "every request of a full warp costs 4 sectors, in at most 3 read passes",
+        lambda counters, elements: (
+            counters.sectors_per_load <= 4 and counters.passes(elements) <= (3.0, 1.0)
+        ),
+    ),
+    "02_two_pairs": Exercise(
+        check_softmax,
+        True,
+        "two read passes and one write pass",
+        lambda counters, elements: counters.passes(elements) == (2.0, 1.0),
+    ),
+}
+SHAPES = ((3, 5), (40, 64), (64, 96))
+CLAIM_SHAPE = (64, 128)  # whole warps either way, so that a claim about full warps holds
+
+
+def grade(name: str, solution: bool = False) -> str:
+    """Grade `kernels/exercises/<name>.cu`, or its solution; returns the verdict as text.
+
+    The last line is "passed" or says which step to work on. Raises `KeyError` for an unknown
+    exercise.
+    """
+    exercise = EXERCISES[name]
+    folder = "exercises/solutions" if solution else "exercises"
+    lines = []
+    for number, (task, attempt) in enumerate(_tasks(exercise, f"{folder}/{name}.cu"), 1):
+        try:
+            problem = attempt()
+        except WrongResult as error:
+            problem = error.summary
+        except (CompileError, UnsupportedPTX, ValueError, TypeError) as error:
+            problem = str(error)
+        lines.append(f"{number}. {task}: {'yes' if not problem else f'no - {problem}'}")
+        if problem:
+            return "\n".join([*lines, f"Work on step {number} in kernels/{folder}/{name}.cu."])
+    return "\n".join([*lines, "passed"])
+
+
+def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], str]]]:
+    """(what is asked, a function that returns what is wrong or "")."""
+
+    def run(x: np.ndarray):
+        import cupy
+
+        code = source(file)
+        kernel = cupy.RawKernel(code, kernel_names(code)[0])
+        y = poisoned(x)
+        grid, block, shared_mem = header(code).launch(*x.shape)
+        return simulate(kernel, grid, block, (x, y, *x.shape), shared_mem), y
+
+    def has_no_bugs() -> str:
+        findings = [finding for shape in SHAPES for finding in run(make_input(*shape))[0].findings]
+        return str(findings[0]) if findings else ""
+
+    def is_right() -> str:
+        for shape in SHAPES:
+            x = make_input(*shape)
+            exercise.compare(x, run(x)[1])
+        return ""
+
+    def handles_special_rows() -> str:
+        x = special_rows(64)
+        exercise.compare(x, run(x)[1])
+        return ""
+
+    def keeps_claim() -> str:
+        counters = run(make_input(*CLAIM_SHAPE))[0].counters
+        elements = CLAIM_SHAPE[0] * CLAIM_SHAPE[1]
+        if exercise.keeps_claim(counters, elements):
+            return ""
+        reads, writes = counters.passes(elements)
+        return (
+            f"{reads:.2f} read and {writes:.2f} write passes, "
+            f"{counters.sectors_per_load:.2f} sectors a load request, "
+            f"{counters.fetch_ratio:.2f} bytes fetched for every byte asked for"
+        )
+
+    tasks = [("runs without a finding", has_no_bugs), ("is right", is_right)]
+    if exercise.special:
+        tasks.append(("is right for rows with -inf, NaN and +inf", handles_special_rows))
+    return [*tasks, (exercise.claim, keeps_claim)]

@@ -1,0 +1,155 @@
+"""Write what the README and the kernel headers show of the records: `make figures`.
+
+The README keeps a table and a plot between markers, each kernel file a `Measured:` line. All are
+made from the records; --check says what is out of date without writing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+import sys
+from dataclasses import asdict
+
+from .device import ROOT
+from .kernels import FOLDER, split_trial, steps, variants
+from .records import (
+    REFERENCE_SHAPE,
+    UNFUSED,
+    Record,
+    load_record,
+    predictions,
+    record_path,
+)
+
+README = ROOT / "README.md"
+PLOT = record_path("series").with_suffix(".png")
+BEGIN, END = "<!-- begin: made by make figures -->", "<!-- end -->"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status: 1 if --check finds something out of date."""
+    parser = argparse.ArgumentParser(prog="python -m helpers.figures", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
+    options = parser.parse_args(arguments)
+    stale = out_of_date()
+    for name in stale:
+        print(f"{name} {'is out of date' if options.check else 'rewritten'}")
+    if options.check:
+        return 1 if stale else 0
+    for name, text in wanted_texts().items():
+        (ROOT / name).write_text(text, encoding="utf-8")
+    if plot_digest() != drawn_digest():
+        draw()
+    return 0
+
+
+def out_of_date() -> list[str]:
+    """Files, relative to the root, that do not show what the records say."""
+    stale = [name for name, text in wanted_texts().items() if (ROOT / name).read_text() != text]
+    if plot_digest() != drawn_digest():
+        stale.append(str(PLOT.relative_to(ROOT)))
+    return stale
+
+
+def wanted_texts() -> dict[str, str]:
+    """What README and kernel files should contain."""
+    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    texts = {"README.md": f"{before}{BEGIN}\n{readme_block()}\n{END}{after}"}
+    for step in (*steps(), *variants()):
+        path = FOLDER / f"{step}.cu"
+        texts[str(path.relative_to(ROOT))] = re.sub(
+            r"^// Measured: .*$",
+            f"// Measured: {measured_line(step)}",
+            path.read_text(encoding="utf-8"),
+            count=1,
+            flags=re.MULTILINE,
+        )
+    return texts
+
+
+def measured_line(step: str) -> str:
+    """One line for a kernel's header."""
+    try:
+        record = load_record(step)
+    except FileNotFoundError:
+        return "not yet"
+    case = record.case(*REFERENCE_SHAPE)
+    return (
+        f"{case.gbps:.0f} GB/s, {case.share:.2f} of a copy, at {case.rows} x {case.cols} "
+        f"({record.label})"
+    )
+
+
+def shown_records() -> list[Record]:
+    """The array version and every softmax step, in order."""
+    return [load_record(step) for step in (UNFUSED, *steps()) if step != "00_copy"]
+
+
+def readme_block() -> str:
+    """Plot and table in Markdown."""
+    rows, cols = REFERENCE_SHAPE
+    image = PLOT.relative_to(ROOT).as_posix()
+    copy = load_record("00_copy").case(rows, cols)
+    lines = [
+        f"![GB/s over row length for every step, below the copy ceiling]({image})",
+        "",
+        f"| step | notebook | GB/s at {rows} x {cols} | share of a copy | predicted |",
+        "|---|---|---|---|---|",
+    ]
+    for record in [load_record("00_copy"), *shown_records()]:
+        case = record.case(rows, cols)
+        lines.append(
+            f"| {step_link(record.step)} | {notebook_link(record.step)} | {case.gbps:.0f} "
+            f"| {case.share:.2f} | {predictions()[record.step]['share']:.2f} |"
+        )
+    lines += [
+        "",
+        f"float32, {load_record('00_copy').origin()}; the copy reaches {copy.gbps:.0f} GB/s. "
+        "Predictions were written down before the measurement; the wrong ones stay.",
+    ]
+    return "\n".join(lines)
+
+
+def step_link(step: str) -> str:
+    if step == UNFUSED:
+        return "five array operations"
+    return f"[`{step}`](kernels/{split_trial(step)[0]}.cu)"
+
+
+def notebook_link(step: str) -> str:
+    """The notebook whose number the step has."""
+    (path,) = (ROOT / "notebooks").glob(f"{step[:2]}_*.ipynb")
+    title = re.search(r'"# (.*?)(\\n)?"', path.read_text(encoding="utf-8"))[1]
+    return f"[{title}](notebooks/{path.name})"
+
+
+def plot_digest() -> str:
+    """Hash of everything that the plot shows."""
+    data = [asdict(record) for record in shown_records()]
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def drawn_digest() -> str:
+    """The hash that the plot on disk was drawn from, kept in the image's description."""
+    if not PLOT.is_file():
+        return ""
+    found = re.search(rb"Description\0([0-9a-f]{64})", PLOT.read_bytes())
+    return found[1].decode() if found else ""
+
+
+def draw() -> None:
+    """Draw the plot and keep the hash of its data in it."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from .plot import plot_series
+
+    plot_series(shown_records()).savefig(PLOT, dpi=150, metadata={"Description": plot_digest()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

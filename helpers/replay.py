@@ -1,0 +1,70 @@
+"""Timings for a notebook: measured now on a GPU, replayed from the records without one."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .device import replaying
+from .kernels import code_hash
+from .records import REFERENCE_GPU, UNFUSED, Record, load_record
+
+
+def timings(kernels: Mapping[str, object]) -> list[Record]:
+    """Timings of several steps beside a same-size copy kernel, in the order given.
+
+    `kernels` maps the name of a step to its `cupy.RawKernel`, or to None for the array version
+    "00_unfused". In replay mode the records of the reference GPU are returned. Live, the kernels
+    given are timed in turn at six shapes, which takes some seconds.
+
+    Raises `FileNotFoundError` if a step has no record, `WrongResult` if a kernel is wrong.
+    """
+    if replaying():
+        records = []
+        for name, kernel in kernels.items():
+            record = load_record(name)
+            if kernel is not None and code_hash(kernel.code) != record.kernel_hash:
+                record = replace(record, kernel_hash="edited")
+            records.append(record)
+        return records
+    return _measure_now(kernels)
+
+
+def _measure_now(kernels: Mapping[str, object]) -> list[Record]:
+    from . import bench, recorder
+
+    def maker(name: str):
+        if name == UNFUSED:
+            return bench.unfused_candidate
+        return lambda rows, cols: bench.kernel_candidate(kernels[name], rows, cols)
+
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    device, versions = recorder.describe_device(), recorder.describe_versions()
+    records = {
+        name: Record(
+            name,
+            code_hash(kernel.code) if kernel is not None else UNFUSED,
+            device,
+            versions,
+            now,
+            bench.PROTOCOL,
+        )
+        for name, kernel in kernels.items()
+    }
+    for rows, cols in bench.live_shapes():
+        with bench.fresh_pool():
+            measured = bench.measure({name: maker(name) for name in kernels}, rows, cols)
+        for name, record in records.items():
+            recorder.add(record, *measured[name])
+    return list(records.values())
+
+
+def recorded_beside(record: Record) -> Record | None:
+    """The reference GPU's record of the same step, to draw beside a live measurement."""
+    if replaying():
+        return None
+    try:
+        return load_record(record.step, REFERENCE_GPU)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,205 @@
+"""Run the whole series: `make run`. Every notebook, every kernel, one plot, one table.
+
+Executed copies and the plot go to build/; the committed notebooks stay as they are. With --save
+(`make notebooks`) the notebooks run in replay mode and are rewritten if their text changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import re
+import sys
+import time
+import warnings
+from pathlib import Path
+
+from .device import ROOT, SWITCH, describe_mode, replaying
+from .kernels import kernel_names, source, steps
+from .records import REFERENCE_SHAPE, load_record, predictions
+from .simt import UnsupportedPTX
+
+NOTEBOOKS = ROOT / "notebooks"
+BUILD = ROOT / "build"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status: 0 if everything ran and every kernel is right."""
+    parser = argparse.ArgumentParser(prog="python -m helpers.run", description=__doc__)
+    parser.add_argument("names", nargs="*", help="only notebooks whose name starts like this")
+    parser.add_argument("--save", action="store_true", help="replay and rewrite changed notebooks")
+    parser.add_argument("--force", action="store_true", help="with --save: rewrite plots too")
+    options = parser.parse_args(arguments)
+    if options.save:
+        os.environ[SWITCH] = "1"
+    print(describe_mode(), flush=True)
+    paths = [
+        path
+        for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
+        if not options.names or path.name.startswith(tuple(options.names))
+    ]
+    if not paths:
+        print(f"no notebook starts with {' or '.join(options.names)}", file=sys.stderr)
+        return 1
+    BUILD.mkdir(exist_ok=True)
+    good = True
+    for path in paths:
+        good &= run_notebook(path, options.save, options.force)
+    if options.save or options.names:
+        return 0 if good else 1
+    verdicts = check_steps()
+    draw_summary()
+    print(summary_table(verdicts))
+    print("\nExecuted notebooks and series.png are in build/.")
+    return 0 if good and all(verdict == "right" for verdict in verdicts.values()) else 1
+
+
+# ---- notebooks --------------------------------------------------------------------------------
+
+
+def run_notebook(path: Path, save: bool, force: bool) -> bool:
+    """Execute one notebook with progress a cell at a time; returns whether no cell failed."""
+    import nbclient
+    import nbformat
+
+    committed = nbformat.read(path, as_version=4)
+    notebook = copy.deepcopy(committed)
+    total = sum(cell.cell_type == "code" for cell in notebook.cells)
+    began, done = time.perf_counter(), 0
+
+    def progress(**_) -> None:
+        nonlocal done
+        done += 1
+        show_progress(path.stem, done, total, time.perf_counter() - began)
+
+    client = nbclient.NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+        on_cell_executed=progress,
+    )
+    failure = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            client.execute(env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+        except nbclient.exceptions.CellExecutionError as error:
+            failure = f"{error.ename}: {error.evalue}"
+    seconds = time.perf_counter() - began
+    end_progress(path.stem, total, seconds, failure)
+    nbformat.write(notebook, BUILD / path.name)
+    if save and failure is None:
+        tidy(notebook)
+        if force or text_of(notebook) != text_of(committed):
+            nbformat.write(notebook, path)
+            print(f"  {path.name} rewritten")
+    return failure is None
+
+
+def show_progress(name: str, done: int, total: int, seconds: float) -> None:
+    if sys.stdout.isatty():
+        print(f"\r{name:16} cell {done} of {total}, {seconds:.0f} s ", end="", flush=True)
+    else:
+        print(f"{name:16} " if done == 1 else "", end="")
+        print(f"{done} ", end="", flush=True)
+
+
+def end_progress(name: str, total: int, seconds: float, failure: str | None) -> None:
+    verdict = f"FAILED: {failure}" if failure else "ok"
+    if sys.stdout.isatty():
+        print(f"\r{name:16} {total} cells, {seconds:.1f} s, {verdict}        ", flush=True)
+    else:
+        print(f"of {total} cells, {seconds:.1f} s, {verdict}", flush=True)
+
+
+def tidy(notebook) -> None:
+    """Drop what differs between machines and says nothing."""
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+        "accelerator": "GPU",
+        "colab": {"gpuType": "T4"},
+    }
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+
+
+def text_of(notebook) -> list:
+    """What a reader reads: sources and outputs without the pixels of plots."""
+    return [
+        (
+            cell.source,
+            cell.get("execution_count"),
+            [
+                {
+                    key: {kind: text for kind, text in value.items() if kind != "image/png"}
+                    if key == "data"
+                    else value
+                    for key, value in output.items()
+                    if key != "traceback"
+                }
+                for output in cell.get("outputs", [])
+            ],
+        )
+        for cell in notebook.cells
+    ]
+
+
+# ---- summary ----------------------------------------------------------------------------------
+
+
+def check_steps() -> dict[str, str]:
+    """Run every step's kernel here, live or simulated: step -> "right" or what is wrong."""
+    import cupy
+
+    from .check import check_kernel
+
+    verdicts = {}
+    for step in steps():
+        code = source(f"{step}.cu")
+        kernel = cupy.RawKernel(code, kernel_names(code)[0])
+        try:
+            check_kernel(kernel)
+            verdicts[step] = "right"
+        except (AssertionError, RuntimeError, ValueError, UnsupportedPTX) as error:
+            verdicts[step] = re.sub(r"\s+", " ", str(error))
+    return verdicts
+
+
+def draw_summary() -> None:
+    """The series so far in one figure, build/series.png."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from .plot import plot_series
+
+    plot_series([load_record(step) for step in steps() if step != "00_copy"]).savefig(
+        BUILD / "series.png"
+    )
+
+
+def summary_table(verdicts: dict[str, str]) -> str:
+    """Step, bandwidth, prediction, origin, and this machine's verdict."""
+    rows, cols = REFERENCE_SHAPE
+    lines = [
+        "",
+        f"{rows} x {cols} float32, GB/s = 2 x rows x cols x 4 bytes / time",
+        f"{'step':12} {'GB/s':>6} {'of copy':>8} {'predicted':>10}  "
+        f"{'measured on':26} kernel {'on the SIMT machine' if replaying() else 'on this GPU'}",
+    ]
+    for step, verdict in verdicts.items():
+        record = load_record(step)
+        case = record.case(rows, cols)
+        stale = "" if record.is_current() else " (earlier version)"
+        lines.append(
+            f"{step:12} {case.gbps:6.0f} {case.share:8.3f} {predictions()[step]['share']:10.2f}  "
+            f"{record.label + stale:26} {verdict}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
