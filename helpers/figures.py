@@ -23,10 +23,11 @@ from .records import (
     predictions,
     record_path,
 )
+from .run import summary_table
 
 README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")
-BEGIN, END = "<!-- begin: made by make figures -->", "<!-- end -->"
+BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -56,9 +57,12 @@ def out_of_date() -> list[str]:
 
 def wanted_texts() -> dict[str, str]:
     """What README and kernel files should contain."""
-    before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    texts = {"README.md": f"{before}{BEGIN}\n{readme_block()}\n{END}{after}"}
+    readme = README.read_text(encoding="utf-8")
+    for name, block in (("result", result_block()), ("run", run_block())):
+        before, begin, rest = readme.partition(BEGIN.format(name))
+        _, end, after = rest.partition(END)
+        readme = f"{before}{begin}\n{block}\n{end}{after}"
+    texts = {"README.md": readme}
     for step in (*steps(), *variants()):
         path = FOLDER / f"{step}.cu"
         texts[str(path.relative_to(ROOT))] = re.sub(
@@ -89,7 +93,13 @@ def shown_records() -> list[Record]:
     return [load_record(step) for step in (UNFUSED, *steps()) if step != "00_copy"]
 
 
-def readme_block() -> str:
+def run_block() -> str:
+    """The last lines of `make run` on a machine without a GPU where all is well."""
+    table = summary_table({step: "right" for step in steps()}, "on the SIMT machine")
+    return f"```{table}\n```"
+
+
+def result_block() -> str:
     """Plot and table in Markdown."""
     rows, cols = REFERENCE_SHAPE
     image = PLOT.relative_to(ROOT).as_posix()

@@ -107,8 +107,6 @@ def bandwidth_axes(title: str, origin: str, log: bool, sweep: bool = False) -> t
     if log:
         axes.set_yscale("log", base=2)
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
-    else:
-        axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     return figure, axes
 
@@ -144,8 +142,10 @@ def _label(axes: Axes, x: float, y: float, text: str, color: str) -> None:
     )
 
 
-def _spread_labels(axes: Axes) -> None:
-    """Move labels that would overlap apart, keeping their order."""
+def _finish(axes: Axes) -> None:
+    """Start a linear axis at zero, and move labels that would overlap apart."""
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom=0)
     axes.figure.canvas.draw()
     labels = sorted(axes.texts, key=lambda label: label.get_window_extent().y0)
     lowest = -float("inf")
@@ -180,7 +180,7 @@ def plot_step(
         add_line(
             axes, _cases(beside, sweep), f"{beside.label}", SERIES[0], linestyle=":", linewidth=1
         )
-    _spread_labels(axes)
+    _finish(axes)
     plt.show()
 
 
@@ -194,5 +194,5 @@ def plot_series(records: Sequence[Record], log: bool = True, sweep: bool = False
         color = BLUE if number == len(records) - 1 else SERIES[number % 5]
         marker = {"marker": None} if sweep else {}
         add_line(axes, _cases(record, sweep), record.step, color, **marker)
-    _spread_labels(axes)
+    _finish(axes)
     return axes.figure

@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0 if good else 1
     verdicts = check_steps()
     draw_summary()
-    print(summary_table(verdicts))
+    print(summary_table(verdicts, "on the SIMT machine" if replaying() else "on this GPU"))
     print("\nExecuted notebooks and series.png are in build/.")
     return 0 if good and all(verdict == "right" for verdict in verdicts.values()) else 1
 
@@ -79,6 +79,8 @@ def run_notebook(path: Path, save: bool, force: bool) -> bool:
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
+        coalesce_streams=True,  # one text output a cell, however it was flushed
+        extra_arguments=["--log-level=40"],  # no advice on stderr about how kernels are reached
         on_cell_executed=progress,
     )
     failure = None
@@ -181,14 +183,14 @@ def draw_summary() -> None:
     )
 
 
-def summary_table(verdicts: dict[str, str]) -> str:
+def summary_table(verdicts: dict[str, str], where: str) -> str:
     """Step, bandwidth, prediction, origin, and this machine's verdict."""
     rows, cols = REFERENCE_SHAPE
     lines = [
         "",
         f"{rows} x {cols} float32, GB/s = 2 x rows x cols x 4 bytes / time",
         f"{'step':12} {'GB/s':>6} {'of copy':>8} {'predicted':>10}  "
-        f"{'measured on':26} kernel {'on the SIMT machine' if replaying() else 'on this GPU'}",
+        f"{'measured on':26} kernel {where}",
     ]
     for step, verdict in verdicts.items():
         record = load_record(step)
