@@ -161,7 +161,8 @@ def test_make_test_runs_everything() -> None:
     commands = make("-n", "test", "PYTHON=python", "ARGS=-x").stdout.splitlines()
     assert commands == [
         "python -m ruff check .",
-        "python -m pytest -n 2 --dist loadfile --nbval -q -x",
+        "python -m pytest -n 2 --dist loadfile -q tests -x",
+        "python -m pytest -n 2 --dist loadfile -q --nbval notebooks",
     ]
 
 
