@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import index
 
 import numpy as np
 
 from .compile import DEFAULT_ARCH, CompileError, compile_ptx
 from .counters import Counters
 from .findings import Finding, Findings
-from .memory import GlobalMemory
+from .memory import UNSIGNED, GlobalMemory
 from .parse import Kernel, UnsupportedPTX, parse
 from .scheduler import Hang, basic_blocks, batches, run_batch, special_registers, summed_counters
 from .translate import Context
@@ -49,6 +50,32 @@ class Trace:
     sectors_read: int  # distinct 32-byte sectors of global memory that were read
     sectors_written: int
     ptx: str
+    code: str
+
+    def report(self) -> str:
+        """The source lines that access global memory with their counters, and a total.
+
+        Lines of a header that the kernel includes are left out.
+        """
+        text = self.code.splitlines()
+        first = 0 if text and text[0].startswith("#line 1 ") else 1
+        head = f"{'line':>4} {'requests':>9} {'sectors':>9} {'per request':>11}  source"
+        rows = [head]
+        for (_, number), counters in sorted(self.lines.items(), key=lambda item: item[0][1]):
+            requests = counters.load_requests + counters.store_requests
+            if requests and number - first < len(text):
+                sectors = counters.load_sectors + counters.store_sectors
+                rows.append(
+                    f"{number:4} {requests:9} {sectors:9} {sectors / requests:11.2f}  "
+                    f"{text[number - first].strip()}"
+                )
+        total = self.counters
+        rows.append(
+            f"loads: {total.load_requests} requests, {total.load_sectors} sectors; "
+            f"stores: {total.store_requests} requests, {total.store_sectors} sectors; "
+            f"{self.findings if not self.findings else str(len(self.findings)) + ' findings'}"
+        )
+        return "\n".join(rows)
 
 
 def simulate(
@@ -66,8 +93,9 @@ def simulate(
 
     `kernel` is a `cupy.RawKernel`, or any object with its `code`, `name` and `options`. `args`
     are C-contiguous numpy arrays (pointers) and numbers, as many as the kernel takes; a Python
-    int or a numpy scalar is converted to the parameter's size. `names` are used for the arrays
-    in findings. `shared_mem` is the dynamic shared memory in bytes.
+    int or a numpy scalar is converted to the parameter's size, and a scalar of a structured dtype
+    is a struct by value. `names` are used for the arrays in findings. `shared_mem` is the dynamic
+    shared memory in bytes.
 
     Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
     run, `ValueError` for a launch shape outside CUDA's limits, and `TypeError` for an argument
@@ -92,7 +120,7 @@ def simulate(
         key = (instruction.file, instruction.line)
         lines[key] = lines.get(key, Counters()) + tally
     total = sum(lines.values(), Counters())
-    return Trace(total, lines, findings, *memory.unique_sectors(), ptx)
+    return Trace(total, lines, findings, *memory.unique_sectors(), ptx, kernel.code)
 
 
 def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
@@ -165,10 +193,15 @@ def _parameter_bytes(
             if not value.flags.c_contiguous:
                 raise TypeError(f"{name} is not C-contiguous; a kernel ignores strides")
             encoded = np.array([memory.allocate(value, name)], np.int64)
+        elif getattr(value, "dtype", np.dtype(int)).kind == "V":  # a struct by value
+            encoded = np.frombuffer(value.tobytes(), np.uint8)
+        elif parameter.size not in UNSIGNED:
+            raise TypeError(f"{name} is a struct of {parameter.size} bytes, not {value!r}")
         elif parameter.type[0] == "f":
             encoded = np.array([value], f"float{8 * parameter.size}")
         else:
-            encoded = np.array([int(value)]).astype(f"int{8 * parameter.size}")
+            number = value.item() if isinstance(value, np.generic) else value
+            encoded = np.array([index(number)]).astype(f"int{8 * parameter.size}")
         if encoded.nbytes != parameter.size:
             raise TypeError(f"{name} has {encoded.nbytes} bytes, the kernel takes {parameter.size}")
         space[parameter.offset : parameter.offset + parameter.size] = encoded.tobytes()

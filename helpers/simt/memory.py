@@ -1,9 +1,9 @@
 """The GPU's global memory: allocations at virtual addresses, checked and counted on access.
 
-Each numpy array of a launch becomes one allocation in a page of its own of 2^40 addresses, so
-that a wild address cannot land in a neighbour. Addresses keep the alignment that CuPy would give
-them: allocations start at a multiple of 256 bytes, and a view that starts k bytes into its base
-array starts k bytes past such a multiple.
+Each numpy array of a launch becomes one allocation in the middle of a page of its own of 2^40
+addresses, so that a wild address cannot land in a neighbour. Addresses keep the alignment that
+CuPy would give them: allocations start at a multiple of 256 bytes, and a view that starts k bytes
+into its base array starts k bytes past such a multiple.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Allocation:
     name: str
     start: int  # address of the first byte
     stop: int  # address past the last byte
-    page: int  # address of data[0]: start rounded down to the page
+    page: int  # address of data[0]: the middle of a page, where start is rounded down to
     data: np.ndarray  # bytes, from the page's first
     array: np.ndarray  # the caller's
     views: dict[int, np.ndarray] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Access:
     size: int
     elements: int
     tally: Counters
-    is_address: bool = False  # an integer is loaded, which may become an address
+    steers: bool = False  # an address or a jump depends on what is loaded
 
     @property
     def width(self) -> int:
@@ -55,7 +55,7 @@ class GlobalMemory:
         self.findings = findings
         self.allocations: list[Allocation] = []
         self.locate_thread = lambda slot: ((0, 0, 0), (0, 0, 0))
-        self.tainted: np.ndarray | None = None  # threads that loaded an address out of bounds
+        self.tainted: np.ndarray | None = None  # threads led astray by a bad load
 
     def allocate(self, array: np.ndarray, name: str) -> int:
         """Map a C-contiguous array and return the address of its first byte."""
@@ -66,7 +66,7 @@ class GlobalMemory:
             ):
                 return known.start
         offset = byte_offset(array)
-        page = (len(self.allocations) + 1) << PAGE_BITS
+        page = (2 * len(self.allocations) + 3) << PAGE_BITS - 1
         data = np.zeros(-(-(offset + array.nbytes) // SECTOR) * SECTOR, np.uint8)
         data[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
         allocation = Allocation(
@@ -156,7 +156,7 @@ class GlobalMemory:
         outside = lanes.mask & ~inside & ~misaligned
         self._report(f"misaligned {verb}", misaligned, addresses, access, self._explain_alignment)
         self._report(f"out-of-bounds {verb}", outside, addresses, access, self._explain_bounds)
-        if access.is_address and verb == "load" and (outside | misaligned).any():
+        if access.steers and verb == "load" and (outside | misaligned).any():
             if self.tainted is None:
                 self.tainted = np.zeros(len(addresses), bool)
             self.tainted |= outside | misaligned
@@ -178,9 +178,10 @@ class GlobalMemory:
         )
 
     def _explain_bounds(self, address: int, access: Access) -> str:
-        return f"{access.width} bytes at an address that no array holds: {self._describe(address)}"
+        place = self._describe(address, access.width)
+        return f"{access.width} bytes at an address that no array holds: {place}"
 
-    def _describe(self, address: int) -> str:
+    def _describe(self, address: int, width: int = 0) -> str:
         page = (address >> PAGE_BITS) - 1
         if not 0 <= page < len(self.allocations):
             return f"address {address & (1 << 64) - 1:#x}"
@@ -191,10 +192,13 @@ class GlobalMemory:
             return f"{past} bytes past the end of {allocation.name} ({size} bytes)"
         if address < allocation.start:
             return f"{allocation.start - address} bytes before {allocation.name}"
-        return (
-            f"byte {address - allocation.start} of {allocation.name}, which starts "
-            f"{allocation.start & 255} bytes past a multiple of 256"
+        if address + width > allocation.stop:
+            return f"from byte {address - allocation.start} of {allocation.name} ({size} bytes) on"
+        place, offset = (
+            f"byte {address - allocation.start} of {allocation.name}",
+            allocation.start & 255,
         )
+        return f"{place}, which starts {offset} bytes past a multiple of 256" if offset else place
 
     def _load_carefully(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
         ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)

@@ -6,8 +6,9 @@ To add an opcode, write a function that takes the instruction's modifiers and re
 that type (shape `(threads,)`, or `(1,)` if the value is the same in every thread); the result is
 an array of the same kind. Semantics follow the PTX ISA manual, section 9.7, with these limits:
 `.approx` functions are correctly rounded here and up to 2 ulp off on the hardware, a fused
-multiply-add goes through float64 (a double rounding in about one case in 2^29), and max or min of
-+0 and -0 may give either.
+multiply-add to nearest goes through float64 (a double rounding in about one case in 2^29) and is
+two operations for float64 itself, `.ftz` looks at a result after rounding (the hardware before),
+and max or min of +0 and -0 may give either.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Operation:
     sources: tuple[str, ...]  # PTX type of each source
     result: str  # PTX type of the result
     flush: bool = False  # .ftz: subnormal fp32 sources and results count as zero
+    complement: Callable[..., np.ndarray] | None = None  # what a second target gets (setp)
 
 
 OPCODES: dict[str, Callable[[list[str]], Operation]] = {}
@@ -90,29 +92,43 @@ def _is_float(kind: str) -> bool:
     return kind.startswith("f")
 
 
-def round_to_f32(exact: np.ndarray, rounding: str) -> np.ndarray:
-    """Round float64 values to fp32 in one of PTX's directions: rn, rz, rm (down), rp (up)."""
+def round_to_f32(exact: np.ndarray, rounding: str, rest: np.ndarray | float = 0.0) -> np.ndarray:
+    """Round float64 values to fp32 in one of PTX's directions: rn, rz, rm (down), rp (up).
+
+    `rest` is what a value lacks to be exact, less than half of its last bit.
+    """
     nearest = exact.astype(np.float32)
     if rounding == "rn":
         return nearest
     back = nearest.astype(np.float64)
-    down = np.nextafter(nearest, np.float32(-np.inf))
-    up = np.nextafter(nearest, np.float32(np.inf))
-    if rounding == "rm":
-        return np.where(back > exact, down, nearest)
-    if rounding == "rp":
-        return np.where(back < exact, up, nearest)
-    return np.where(
-        back > np.maximum(exact, 0), down, np.where(back < np.minimum(exact, 0), up, nearest)
-    )
+    result = nearest
+    if rounding in ("rm", "rz"):
+        too_high = (back > exact) | (back == exact) & (rest < 0)
+        too_high = too_high if rounding == "rm" else too_high & (back > 0)
+        result = np.where(too_high, np.nextafter(nearest, np.float32(-np.inf)), result)
+    if rounding in ("rp", "rz"):
+        too_low = (back < exact) | (back == exact) & (rest > 0)
+        too_low = too_low if rounding == "rp" else too_low & (back < 0)
+        result = np.where(too_low, np.nextafter(nearest, np.float32(np.inf)), result)
+    return result
+
+
+def _rounded_sum(a: np.ndarray, b: np.ndarray, rounding: str) -> np.ndarray:
+    """The sum of float64 values in fp32, as if it had been exact before rounding."""
+    if rounding == "rn":
+        return (a + b).astype(np.float32)
+    total = -(-a - b) if rounding == "rm" else a + b  # rounding down, 1 - 1 is -0
+    part = total - a
+    return round_to_f32(total, rounding, (a - (total - part)) + (b - part))
 
 
 def _saturate(function: Callable) -> Callable:
-    """.sat: clamp to [0, 1], NaN to 0."""
+    """.sat: clamp to [0, 1], NaN and -0 to 0."""
 
     def saturated(*sources):
         result = function(*sources)
-        return np.fmin(np.fmax(result, result.dtype.type(0)), result.dtype.type(1))
+        zero, one = result.dtype.type(0), result.dtype.type(1)
+        return np.where(result > 0, np.minimum(result, one), zero)
 
     return saturated
 
@@ -120,11 +136,11 @@ def _saturate(function: Callable) -> Callable:
 # ---- arithmetic -------------------------------------------------------------------------------
 
 
-def _arithmetic(function: Callable, count: int):
+def _arithmetic(function: np.ufunc):
     def build(modifiers: list[str]) -> Operation:
         kind = _kind(modifiers)
         if not _is_float(kind):
-            return Operation(function, (kind,) * count, kind)
+            return Operation(function, (kind, kind), kind)
         rounding = _take(modifiers, "rn", "rz", "rm", "rp") or "rn"
         ftz, saturate = _take(modifiers, "ftz"), _take(modifiers, "sat")
         apply = function
@@ -132,23 +148,26 @@ def _arithmetic(function: Callable, count: int):
             if kind != "f32":
                 raise KeyError(kind)
 
-            def apply(*sources):
-                return round_to_f32(function(*(s.astype(np.float64) for s in sources)), rounding)
+            def apply(a, b):
+                a, b = a.astype(np.float64), b.astype(np.float64)
+                if function in (np.add, np.subtract):
+                    return _rounded_sum(a, b if function is np.add else -b, rounding)
+                return round_to_f32(function(a, b), rounding)
 
-        return Operation(_saturate(apply) if saturate else apply, (kind,) * count, kind, bool(ftz))
+        return Operation(_saturate(apply) if saturate else apply, (kind, kind), kind, bool(ftz))
 
     return build
 
 
-OPCODES["add"] = _arithmetic(np.add, 2)
-OPCODES["sub"] = _arithmetic(np.subtract, 2)
+OPCODES["add"] = _arithmetic(np.add)
+OPCODES["sub"] = _arithmetic(np.subtract)
 
 
 @opcode("mul")
 def _mul(modifiers: list[str]) -> Operation:
     part = _take(modifiers, "lo", "hi", "wide")
     if part in ("", "lo"):
-        return _arithmetic(np.multiply, 2)(modifiers)
+        return _arithmetic(np.multiply)(modifiers)
     kind = _kind(modifiers)
     if part == "wide":
         wide = f"{kind[0]}{2 * int(kind[1:])}"
@@ -178,7 +197,7 @@ def _fma(modifiers: list[str]) -> Operation:
         ftz, saturate = _take(modifiers, "ftz"), _take(modifiers, "sat")
 
         def apply(a, b, c):
-            return round_to_f32(np.multiply(a, b, dtype=np.float64) + c, rounding)
+            return _rounded_sum(np.multiply(a, b, dtype=np.float64), c, rounding)
 
         return Operation(_saturate(apply) if saturate else apply, (kind,) * 3, kind, bool(ftz))
     if kind == "f64":
@@ -207,7 +226,7 @@ def _integer_remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def _div(modifiers: list[str]) -> Operation:
     _take(modifiers, "approx", "full")
     if _is_float(modifiers[-1]):
-        return _arithmetic(np.divide, 2)(modifiers)
+        return _arithmetic(np.divide)(modifiers)
     kind = _kind(modifiers)
     return Operation(_integer_division, (kind, kind), kind)
 
@@ -288,8 +307,11 @@ OPCODES["cnot"] = _same_type(lambda a: (a == 0).astype(a.dtype), 1)
 
 def _shift(function: Callable):
     def build(modifiers: list[str]) -> Operation:
-        kind = _kind(modifiers)  # numpy shifts all bits out past the width, as PTX does
-        return Operation(lambda a, n: function(a, n.astype(a.dtype)), (kind, "u32"), kind)
+        kind = _kind(modifiers)  # numpy shifts all bits out from the width on, as PTX does
+        width = np.uint32(int(kind[1:]))
+        return Operation(
+            lambda a, n: function(a, np.minimum(n, width).astype(a.dtype)), (kind, "u32"), kind
+        )
 
     return build
 
@@ -474,9 +496,13 @@ def _setp(modifiers: list[str]) -> Operation:
     combine = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
     joined = _take(modifiers, *combine)
     if not joined:
-        return Operation(compare, (kind, kind), "pred", ftz)
+        return Operation(compare, (kind, kind), "pred", ftz, lambda a, b: ~compare(a, b))
     return Operation(
-        lambda a, b, c: combine[joined](compare(a, b), c), (kind, kind, "pred"), "pred", ftz
+        lambda a, b, c: combine[joined](compare(a, b), c),
+        (kind, kind, "pred"),
+        "pred",
+        ftz,
+        lambda a, b, c: combine[joined](~compare(a, b), c),
     )
 
 
@@ -489,8 +515,12 @@ def _selp(modifiers: list[str]) -> Operation:
 @opcode("slct")
 def _slct(modifiers: list[str]) -> Operation:
     selector, kind = modifiers.pop(), modifiers.pop()
-    _take(modifiers, "ftz")
-    return Operation(lambda a, b, c: np.where(c >= 0, a, b), (kind, kind, selector), kind)
+    above = -TINY if _take(modifiers, "ftz") else None  # .ftz is about the selector alone
+
+    def apply(a, b, c):
+        return np.where(c >= 0 if above is None else c > above, a, b)
+
+    return Operation(apply, (kind, kind, selector), kind)
 
 
 @opcode("testp")
@@ -502,7 +532,7 @@ def _testp(modifiers: list[str]) -> Operation:
         "infinite": np.isinf,
         "number": lambda a: ~np.isnan(a),
         "notanumber": np.isnan,
-        "normal": lambda a: np.isfinite(a) & (np.abs(a) >= smallest),
+        "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= smallest) | (a == 0)),
         "subnormal": lambda a: (np.abs(a) < smallest) & (a != 0),
     }[modifiers.pop()]
     return Operation(test, (kind,), "pred")
@@ -544,28 +574,39 @@ def _cvt(modifiers: list[str]) -> Operation:
 
         apply = _saturate(apply) if saturate else apply
     elif _is_float(source):
-        # Float to integer always clamps, and NaN becomes 0 (PTX ISA, cvt).
+        # Float to integer always clamps; NaN becomes 0, or the top bit if a side has 64 bits.
         low, high = float(np.iinfo(to).min), float(np.iinfo(to).max)
         to_integer = ROUND_TO_INTEGER[rounding]
+        has_64_bits = DTYPES[source].itemsize == 8 or to.itemsize == 8
+        nan = np.array(
+            1 << 8 * to.itemsize - 1 if has_64_bits else 0, f"uint{8 * to.itemsize}"
+        ).view(to)
 
         def apply(a):
-            whole = to_integer(
-                np.nan_to_num(a.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
-            )
+            whole = to_integer(a.astype(np.float64))
             inside = np.where((whole > low) & (whole < high), whole, 0).astype(to)
             top, bottom = np.iinfo(to).max, np.iinfo(to).min
-            return np.where(whole >= high, top, np.where(whole <= low, bottom, inside)).astype(to)
+            result = np.where(
+                whole >= high, to.type(top), np.where(whole <= low, to.type(bottom), inside)
+            )
+            return np.where(np.isnan(a), nan, result)
 
     elif _is_float(result):
-        if rounding in ("rz", "rm", "rp") and result == "f32":
-
-            def apply(a):
-                return round_to_f32(a.astype(np.float64), rounding)
-        else:
+        if rounding not in (("rn", "rz", "rm", "rp") if result == "f32" else ("rn",)):
+            raise KeyError(rounding)
+        if rounding == "rn":
 
             def apply(a):
                 return a.astype(to)
+        else:
 
+            def apply(a):
+                whole = a.astype(f"{a.dtype.kind}8")
+                low = whole & whole.dtype.type(0xFFFFFFFF)
+                high = whole - low  # both halves are exact in float64
+                return _rounded_sum(high.astype(np.float64), low.astype(np.float64), rounding)
+
+        apply = _saturate(apply) if saturate else apply
     elif saturate:
         limits = np.iinfo(to)
 

@@ -145,9 +145,10 @@ def _parse_entry(lines: list[str], start: int, name: str, files: dict[int, str])
         body += 1
     kernel = Kernel(name, _parse_parameters(" ".join(header)))
     file, line_number, depth, pending = "kernel.cu", 0, 0, ""
+    sites: dict[tuple[str, ...], tuple[str, int]] = {}
     for line in lines[body:]:
-        if line.startswith(".loc"):
-            file, line_number = _location(line, files, file, line_number)
+        if re.match(r"\.loc\s", line):
+            file, line_number = _location(line, files, sites, file, line_number)
             continue
         pending = f"{pending} {line}".strip()
         while pending:
@@ -175,14 +176,31 @@ def _parse_entry(lines: list[str], start: int, name: str, files: dict[int, str])
     raise ValueError(f"the PTX of {name} ends inside its body")
 
 
-def _location(line: str, files: dict[int, str], file: str, number: int) -> tuple[str, int]:
+def _location(
+    line: str,
+    files: dict[int, str],
+    sites: dict[tuple[str, ...], tuple[str, int]],
+    file: str,
+    number: int,
+) -> tuple[str, int]:
     """Follow a .loc directive; line 0 means "no line", and code inlined from a header counts
-    for the user's line that it was inlined at."""
-    inlined = re.search(r"inlined_at\s+(\d+)\s+(\d+)", line)
-    numbers = inlined or re.match(r"\.loc\s+(\d+)\s+(\d+)", line)
-    if int(numbers[2]) == 0:
+    for the user's line that it was inlined at.
+
+    `sites` holds where each place met so far counts; the kernel's own comes first, and the place
+    that code was inlined at comes before that code.
+    """
+    numbers = re.match(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)", line).groups()
+    if numbers[1] == "0":
         return file, number
-    return files.get(int(numbers[1]), "kernel.cu"), int(numbers[2])
+    inlined = re.search(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)", line)
+    own_file = next(iter(sites), numbers)[0]
+    if inlined and numbers[0] != own_file:
+        there = inlined.groups()
+        place = sites.get(there) or (files.get(int(there[0]), "kernel.cu"), int(there[1]))
+    else:
+        place = files.get(int(numbers[0]), "kernel.cu"), int(numbers[1])
+    sites[numbers] = place
+    return place
 
 
 def _parse_parameters(header: str) -> list[Parameter]:
@@ -203,6 +221,8 @@ def _parse_parameters(header: str) -> list[Parameter]:
 def _parse_statement(text: str, kernel: Kernel, file: str, line: int) -> None:
     if text.startswith(".reg"):
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
+        if match[1] != "pred" and match[1].lstrip("busf") not in SIZES:
+            raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
         for item in match[2].split(","):
             count = re.match(r"\s*([\w$%]+)<(\d+)>", item)
             if count:
@@ -213,6 +233,8 @@ def _parse_statement(text: str, kernel: Kernel, file: str, line: int) -> None:
         return
     if text.startswith(".pragma"):
         return
+    if re.match(r"\.(local|shared)\b", text):
+        raise UnsupportedPTX(f"the SIMT machine does not hold this variable yet: {text}")
     if text.startswith("."):
         raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
     guard = re.match(r"@(!?)([\w$%]+)\s+", text)

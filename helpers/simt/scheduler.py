@@ -82,7 +82,8 @@ def run_batch(
 ) -> None:
     """Run one batch to its end. `executed[k]` counts warps that entered basic block k.
 
-    Raises `Hang` once more than `instruction_limit` instructions were executed.
+    Raises `Hang` at the first jump back once more than `instruction_limit` instructions were
+    executed.
     """
     waiting: dict[int, np.ndarray] = {0: alive}
     budget = instruction_limit
@@ -100,10 +101,9 @@ def run_batch(
             for step in block.steps:
                 step(lanes)
             budget -= block.size
-            if budget < 0:
-                stuck = context.kernel.instructions[block.first + block.size - 1]
-                raise Hang(stuck, int(lanes.mask.argmax()), lanes.count)
             taken, staying = _branch(context, block, lanes)
+            if budget < 0 and taken is not None and block.target in range(current + 1):
+                raise Hang(block.branch, int(taken.argmax()), int(np.count_nonzero(taken)))
             if taken is not None and staying is None:
                 following, mask = block.target, taken
             elif taken is None:

@@ -81,6 +81,7 @@ class Context:
     def __post_init__(self) -> None:
         self.index = {name: number for number, name in enumerate(self.kernel.registers)}
         self.normal = _never_subnormal(self.kernel)
+        self.steering = _steering(self.kernel)
 
 
 def translate(context: Context) -> list[Step | None]:
@@ -146,8 +147,8 @@ def _reader(context: Context, operand, kind: str) -> Callable[[], np.ndarray]:
     if isinstance(operand, Special):
         if operand.name not in context.specials:
             raise UnsupportedPTX(f"the SIMT machine does not have the register {operand.name!r}")
-        specials, name = context.specials, operand.name
-        return lambda: specials[name].view(wanted)
+        specials, name, bits = context.specials, operand.name, UNSIGNED[wanted.itemsize]
+        return lambda: specials[name].astype(bits, copy=False).view(wanted)
     if not isinstance(operand, Register) or operand.name not in context.index:
         raise UnsupportedPTX(f"the SIMT machine does not know the operand {operand}")
     registers, number = context.registers, context.index[operand.name]
@@ -173,6 +174,8 @@ def _constant(operand: Immediate, kind: str) -> np.ndarray:
         return np.array([operand.value != 0])
     if operand.float_bits == 0 and kind.startswith("f"):
         return np.array([operand.value], dtype)
+    if operand.float_bits == 64 and kind == "f32":  # a decimal, or 0d...
+        return np.array([operand.value], np.uint64).view(np.float64).astype(dtype)
     bits = operand.value & (1 << 8 * dtype.itemsize) - 1
     return np.array([bits], UNSIGNED[dtype.itemsize]).view(dtype)
 
@@ -216,19 +219,19 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
     for operand, kind in zip(operands[targets:], operation.sources, strict=True):
         read = _reader(context, operand, kind)
         subnormal = not (isinstance(operand, Register) and operand.name in context.normal)
-        if operation.flush and kind == "f32" and subnormal and not isinstance(operand, Immediate):
-            read = _flushing(read)
+        if operation.flush and kind == "f32" and subnormal:
+            read = _flushing(read, isinstance(operand, Immediate))
         readers.append(read)
     apply = operation.apply
     if operation.flush and operation.result == "f32" and instruction.opcode not in UNCHANGED_BITS:
         apply = _flush_result(apply)
     if targets == 2:
-        write_complement = _writer(context, operands[1], "pred")
+        complement, write_complement = operation.complement, _writer(context, operands[1], "pred")
 
         def both(lanes: Lanes) -> None:
-            result = apply(*(read() for read in readers))
-            write(result, lanes)
-            write_complement(~result, lanes)
+            values = [read() for read in readers]
+            write(apply(*values), lanes)
+            write_complement(complement(*values), lanes)
 
         return both
     if len(readers) == 1:
@@ -243,7 +246,10 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
     return lambda lanes: write(apply(*(read() for read in readers)), lanes)
 
 
-def _flushing(read: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
+def _flushing(read: Callable[[], np.ndarray], constant: bool) -> Callable[[], np.ndarray]:
+    if constant:
+        value = flush(read())
+        return lambda: value
     return lambda: flush(read())
 
 
@@ -265,8 +271,8 @@ def _never_subnormal(kernel: Kernel) -> set[str]:
                     writers.setdefault(target.name, []).append(instruction)
 
     def is_normal(instruction: Instruction, normal: set[str]) -> bool:
-        if "ftz" in instruction.modifiers:
-            return instruction.modifiers[-1] == "f32" and instruction.opcode != "setp"
+        if "ftz" in instruction.modifiers and instruction.opcode not in ("setp", "slct"):
+            return instruction.modifiers[-2 if instruction.opcode == "cvt" else -1] == "f32"
         if instruction.opcode != "mov":
             return False
         source = instruction.operands[1]
@@ -345,6 +351,32 @@ def _load_parameter(context: Context, instruction: Instruction) -> Step:
     return load_parameter
 
 
+def _steering(kernel: Kernel) -> set[str]:
+    """Registers that an address depends on, or a jump through a comparison of integers.
+
+    What a bad load puts into one of them leads to accesses that are no bugs of their own.
+    """
+    sources: dict[str, list] = {}
+    found: list = []
+    for instruction in kernel.instructions:
+        if instruction.guard:
+            found.append(instruction.guard[0])
+        found += [operand.base for operand in instruction.operands if isinstance(operand, Address)]
+        if instruction.opcode != "setp" or not instruction.modifiers[-1].startswith("f"):
+            for target in instruction.operands[:1]:
+                for element in _vector(target):
+                    sources.setdefault(element, []).extend(instruction.operands[1:])
+    names: set[str] = set()
+    while found:
+        operand = found.pop()
+        if isinstance(operand, Vector):
+            found += operand.elements
+        elif isinstance(operand, Register) and operand.name not in names:
+            names.add(operand.name)
+            found += sources.get(operand, [])
+    return names
+
+
 def _address_reader(context: Context, address: Address) -> Callable[[Lanes], np.ndarray]:
     """A function that returns the int64 address of every slot, stand-ins for idle slots."""
     if not isinstance(address, Address) or not isinstance(address.base, Register):
@@ -364,9 +396,8 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     _check_qualifiers(instruction)
     kind = instruction.modifiers[-1]
     targets = _vector(instruction.operands[0])
-    access = Access(
-        instruction, type_size(kind), len(targets), tally, is_address=not kind.startswith("f")
-    )
+    steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
+    access = Access(instruction, type_size(kind), len(targets), tally, steers)
     addresses = _address_reader(context, instruction.operands[1])
     writers = [_writer(context, target, kind) for target in targets]
     memory, dtype = context.memory, DTYPES[kind]

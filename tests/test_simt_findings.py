@@ -1,0 +1,323 @@
+"""Planted bugs: the SIMT machine finds each, on its line, and none in the repaired twin.
+
+The kernels are in tests/kernels. A line with a bug ends in a comment such as
+`// <- out-of-bounds load`. The kernel `buggy` of a file has the bugs, `clean` has none.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers.simt import Trace, simulate
+from helpers.simt.scheduler import BATCH_THREADS
+
+FOLDER = Path(__file__).parent / "kernels"
+LIMIT = 20_000  # instructions; every kernel here needs fewer
+
+Place = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What a finding has to say; block and thread are the first of `count` occurrences."""
+
+    kind: str
+    count: int
+    block: Place = (0, 0, 0)
+    thread: Place = (0, 0, 0)
+
+
+OUTSIDE, BEYOND = "out-of-bounds load", "out-of-bounds store"
+
+
+def marks(file: str, kernel: str) -> list[tuple[str, int]]:
+    """(kind, line) of the bugs that the comments of that kernel announce, its helpers included."""
+    lines = (FOLDER / f"{file}.cu").read_text().splitlines()
+    kernels = [number for number, line in enumerate(lines) if "__global__" in line]
+    (start,) = (number for number in kernels if f"void {kernel}(" in lines[number])
+    after = [number for number in kernels if number > start]
+    first = 0 if start == kernels[0] else start
+    found = []
+    for number in range(first, after[0] if after else len(lines)):
+        mark = re.search(r"// <- (.+)$", lines[number])
+        if mark:
+            found.append((mark[1], number + 1))
+    return found
+
+
+def run(file: str, kernel: str, grid, block, *args, limit: int = LIMIT, names=()) -> Trace:
+    code = f'#line 1 "kernels/{file}.cu"\n' + (FOLDER / f"{file}.cu").read_text()
+    raw = cupy.RawKernel(code, kernel)
+    return simulate(raw, grid, block, args, names=names, instruction_limit=limit)
+
+
+def assert_finds(trace: Trace, file: str, kernel: str, *bugs: Bug) -> None:
+    expected = [
+        (bug.kind, f"kernels/{file}.cu", line, bug.block, bug.thread, bug.count)
+        for bug, (_, line) in zip(bugs, marks(file, kernel), strict=True)
+    ]
+    found = [(f.kind, f.file, f.line, f.block, f.thread, f.count) for f in trace.findings]
+    assert found == expected, str(trace.findings)
+    assert [bug.kind for bug in bugs] == [kind for kind, _ in marks(file, kernel)]
+
+
+def floats(count: int, skip: int = 0) -> np.ndarray:
+    """1, 2, 3, ... in an array that starts `skip` elements into its memory."""
+    return np.arange(1 - skip, count + 1, dtype=np.float32)[skip:]
+
+
+def walled(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """A zeroed array, and the longer one around it that must stay as it is: all sevens."""
+    around = np.full(count + 128, 7, np.float32)
+    inside = around[64 : 64 + count]
+    inside[:] = 0
+    return inside, around
+
+
+def assert_wall_stands(around: np.ndarray) -> None:
+    assert (around[:64] == 7).all() and (around[-64:] == 7).all()
+
+
+# ---- out of bounds ------------------------------------------------------------------------------
+
+
+def test_a_loop_that_runs_one_element_too_far() -> None:
+    x, y = floats(1000), np.zeros(100, np.float32)
+    trace = run("off_by_one", "buggy", 2, 64, x, y, 100, 10, names=("x", "y"))
+    bug = Bug(OUTSIDE, 1, (1, 0, 0), (35, 0, 0))  # the other rows read into the next one
+    assert_finds(trace, "off_by_one", "buggy", bug)
+    assert "4 bytes at an address that no array holds" in trace.findings[0].message
+    assert "0 bytes past the end of x (4000 bytes)" in trace.findings[0].message
+    assert np.isnan(y[99]) and not np.isnan(y[:99]).any()
+
+
+def test_a_read_before_the_array() -> None:
+    x, y = floats(100), np.zeros(100, np.float32)
+    trace = run("before_the_array", "buggy", 2, 64, x, y, 100, names=("x", "y"))
+    assert_finds(trace, "before_the_array", "buggy", Bug(OUTSIDE, 1))
+    assert "4 bytes before x" in trace.findings[0].message
+    assert np.isnan(y[0]) and (y[1:] == 1).all()
+
+
+def test_a_missing_guard_shows_at_the_load_in_a_device_function_and_at_the_store() -> None:
+    x = floats(100)
+    y, around = walled(100)
+    trace = run("missing_guard", "buggy", 2, 64, x, y, 100)
+    first = {"count": 28, "block": (1, 0, 0), "thread": (36, 0, 0)}
+    assert_finds(trace, "missing_guard", "buggy", Bug(OUTSIDE, **first), Bug(BEYOND, **first))
+    assert (y == 2 * x).all()
+    assert_wall_stands(around)
+
+
+def test_integers_that_nothing_depends_on_hide_no_later_bug() -> None:
+    x, y = np.arange(300, dtype=np.int32), np.zeros(300, np.int32)
+    trace = run("flat_index", "buggy", (2, 2), (32, 4), x, y, 6, 50)
+    first = {"count": 100, "block": (0, 1, 0), "thread": (0, 2, 0)}
+    assert_finds(trace, "flat_index", "buggy", Bug(OUTSIDE, **first), Bug(BEYOND, **first))
+    assert (y == x).all()
+
+
+def test_a_store_past_the_end_is_dropped() -> None:
+    y, around = walled(100)
+    trace = run("store_past_the_end", "buggy", 2, 64, floats(100), y, 100)
+    bug = Bug(BEYOND, 50, (0, 0, 0), (50, 0, 0))
+    assert_finds(trace, "store_past_the_end", "buggy", bug, bug)
+    assert y.tolist() == [1 + i // 2 for i in range(100)]
+    assert_wall_stands(around)
+
+
+def test_a_vector_that_hangs_over_the_end_is_out_of_bounds_as_a_whole() -> None:
+    x, y = floats(6), np.zeros(8, np.float32)
+    trace = run("misaligned", "buggy", 1, 2, x, y, 8, names=("x", "y"))
+    assert [(f.kind, f.count, f.thread) for f in trace.findings] == [(OUTSIDE, 1, (1, 0, 0))]
+    assert "16 bytes" in trace.findings[0].message
+    assert "from byte 16 of x (24 bytes) on" in trace.findings[0].message
+    assert y[:4].tolist() == [2, 4, 6, 8] and np.isnan(y[4:]).all()
+
+
+def test_a_wild_pointer_lands_in_no_array() -> None:
+    x, y = floats(32), np.zeros(32, np.float32)
+    trace = run("wild_pointer", "buggy", 1, 32, x, y, 0x7F00DEADBEE0)
+    assert_finds(
+        trace, "wild_pointer", "buggy", Bug(OUTSIDE, 32), Bug(OUTSIDE, 31, thread=(1, 0, 0))
+    )
+    assert "address 0x7f00deadbee0" in trace.findings[0].message
+    assert np.isnan(y).all()
+
+
+def test_a_null_pointer_is_no_array() -> None:
+    trace = run("wild_pointer", "clean", 1, 32, 0, np.zeros(32, np.float32), 0)
+    assert [(f.kind, f.count) for f in trace.findings] == [(OUTSIDE, 32)]
+    assert "address 0x0" in trace.findings[0].message
+
+
+def test_an_empty_array_holds_nothing() -> None:
+    x, y = np.zeros(0, np.float32), np.zeros(32, np.float32)
+    trace = run("wild_pointer", "clean", 1, 32, x, y, 0)
+    assert [(f.kind, f.count) for f in trace.findings] == [(OUTSIDE, 32)]
+
+
+# ---- misaligned ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skip", [1, 2, 3, 5])
+def test_vectors_in_a_view_that_starts_off_16_bytes_are_misaligned(skip: int) -> None:
+    x, y = floats(100, skip), np.zeros(100 + skip, np.float32)[skip:]
+    trace = run("misaligned", "buggy", 1, 32, x, y, 100, names=("x", "y"))
+    bugs = Bug("misaligned load", 25), Bug("misaligned store", 25)
+    assert_finds(trace, "misaligned", "buggy", *bugs)
+    message = trace.findings[0].message
+    assert "an access of 16 bytes needs an address that is a multiple of 16" in message
+    assert f"byte 0 of x, which starts {4 * skip} bytes past a multiple of 256" in message
+    assert not y.any()
+
+
+@pytest.mark.parametrize("skip", [0, 4, 8])
+def test_vectors_in_an_aligned_view_are_fine(skip: int) -> None:
+    x, y = floats(100, skip), np.zeros(100 + skip, np.float32)[skip:]
+    trace = run("misaligned", "buggy", 1, 32, x, y, 100)
+    assert not trace.findings and (y == 2 * x).all()
+
+
+def test_scalars_in_a_misaligned_view_are_fine() -> None:
+    x, y = floats(100, 1), np.zeros(101, np.float32)[1:]
+    trace = run("misaligned", "clean", 1, 32, x, y, 100)
+    assert not trace.findings and (y == 2 * x).all()
+
+
+# ---- hangs --------------------------------------------------------------------------------------
+
+
+def test_an_endless_loop_is_a_hang_at_its_loop() -> None:
+    y = np.zeros(100, np.float32)
+    trace = run("endless_loop", "buggy", 2, 64, y, 100, 0)
+    assert_finds(trace, "endless_loop", "buggy", Bug("hang", 100))
+    assert f"still running after {LIMIT} instructions" in trace.findings[0].message
+    assert y[0] == 0 and (y[1:] > 100).all()  # what was stored so far is there
+
+
+def test_a_hang_counts_the_threads_that_hang() -> None:
+    trace = run("endless_loop", "buggy", 1, 96, np.zeros(96, np.float32), 40, 0)
+    assert_finds(trace, "endless_loop", "buggy", Bug("hang", 40))
+
+
+def test_more_instructions_may_be_what_a_kernel_needs() -> None:
+    y = np.zeros(4000, np.float32)
+    enough = run("endless_loop", "buggy", 1, 32, y, 4000, 1, limit=10**6)
+    assert not enough.findings
+    too_few = run("endless_loop", "buggy", 1, 32, y, 4000, 1, limit=1000)
+    assert [f.kind for f in too_few.findings] == ["hang"]
+    assert "a larger instruction_limit" in too_few.findings[0].message
+
+
+# ---- what follows from a bug --------------------------------------------------------------------
+
+
+def test_what_follows_from_a_bad_index_is_no_finding() -> None:
+    offsets = np.arange(100, dtype=np.int32) // 2
+    y = np.zeros(100, np.float32)
+    trace = run("bad_index", "buggy", 2, 64, offsets, floats(100), y, 100)
+    assert_finds(trace, "bad_index", "buggy", Bug(OUTSIDE, 1, (1, 0, 0), (35, 0, 0)))
+    assert not np.isnan(y[:99]).any()
+
+
+def test_what_follows_from_a_bad_pointer_is_no_finding() -> None:
+    y = np.zeros(64, np.float32)
+    trace = run("bad_index", "bad_pointer", 2, 32, np.zeros(64, np.uint64), y, 64)
+    assert_finds(trace, "bad_index", "bad_pointer", Bug(OUTSIDE, 64))
+    assert np.isnan(y).all()
+
+
+def test_what_follows_from_a_bad_loop_bound_is_no_finding() -> None:
+    y = np.zeros(64, np.float32)
+    trace = run("bad_index", "unsigned_bound", 2, 32, np.ones(64, np.uint32), y, 64)
+    assert_finds(trace, "bad_index", "unsigned_bound", Bug(OUTSIDE, 64))
+
+
+def test_a_wrong_index_from_a_good_load_is_a_finding() -> None:
+    offsets = np.zeros(101, np.int32)
+    offsets[41] = 1000
+    trace = run("bad_index", "clean", 2, 64, offsets, floats(100), np.zeros(100, np.float32), 101)
+    first = trace.findings[0]
+    assert (first.kind, first.thread, first.count) == (OUTSIDE, (40, 0, 0), 1)
+
+
+def test_one_thread_led_astray_silences_no_other() -> None:
+    offsets = np.arange(100, dtype=np.int32) // 2
+    offsets[50] = -5000
+    trace = run("bad_index", "buggy", 2, 64, offsets, floats(100), np.zeros(100, np.float32), 100)
+    first = [(f.kind, f.line, f.thread, f.count) for f in trace.findings[:2]]
+    ((_, line),) = marks("bad_index", "buggy")
+    assert first == [(OUTSIDE, line, (35, 0, 0), 1), (OUTSIDE, line + 1, (49, 0, 0), 1)]
+
+
+# ---- several bugs, many blocks ------------------------------------------------------------------
+
+
+def test_one_run_shows_every_bug() -> None:
+    x, z = floats(32), floats(40)
+    y, around = walled(32)
+    trace = run("several", "buggy", 1, 32, x, z, y, 32)
+    assert_finds(
+        trace,
+        "several",
+        "buggy",
+        Bug(OUTSIDE, 1, thread=(31, 0, 0)),
+        Bug(OUTSIDE, 1, thread=(1, 0, 0)),
+        Bug("misaligned load", 32),
+        Bug(BEYOND, 1, thread=(5, 0, 0)),
+    )
+    assert_wall_stands(around)
+
+
+def test_a_report_has_a_line_for_each_finding() -> None:
+    trace = run("several", "buggy", 1, 32, floats(32), floats(40), np.zeros(32, np.float32), 32)
+    lines = str(trace.findings).splitlines()
+    assert len(lines) == len(trace.findings) == 4
+    assert re.match(r"kernels/several\.cu:\d+: out-of-bounds load, once: 4 bytes ", lines[0])
+    assert lines[2].startswith("kernels/several.cu:10: misaligned load, 32 times: ")
+    assert lines[0].endswith("(first in block (0, 0, 0), thread (31, 0, 0))")
+    assert "ld.global" in trace.findings[0].ptx
+    clean = run("several", "clean", 1, 32, floats(32), floats(40), np.zeros(32, np.float32), 32)
+    assert str(clean.findings) == "no findings"
+
+
+def test_findings_of_later_batches_count_into_the_first() -> None:
+    grid = 300
+    size = 128 * grid - 128 * 140 - 7  # the first bad thread is in the second batch
+    assert BATCH_THREADS < 128 * grid and size > 0
+    trace = run("missing_guard", "buggy", grid, 128, floats(size), np.zeros(size, np.float32), size)
+    first = {"count": 128 * grid - size, "block": (159, 0, 0), "thread": (121, 0, 0)}
+    assert_finds(trace, "missing_guard", "buggy", Bug(OUTSIDE, **first), Bug(BEYOND, **first))
+
+
+TWINS = {
+    "off_by_one": (2, 64, floats(1000), np.zeros(100, np.float32), 100, 10),
+    "before_the_array": (2, 64, floats(100), np.zeros(100, np.float32), 100),
+    "missing_guard": (2, 64, floats(100), np.zeros(100, np.float32), 100),
+    "flat_index": ((2, 2), (32, 4), np.ones(300, np.int32), np.zeros(300, np.int32), 6, 50),
+    "store_past_the_end": (2, 64, floats(100), np.zeros(100, np.float32), 100),
+    "misaligned": (1, 32, floats(100, 1), np.zeros(101, np.float32)[1:], 100),
+    "wild_pointer": (1, 32, floats(32), np.zeros(32, np.float32), 0x7F00DEADBEE0),
+    "endless_loop": (2, 64, np.zeros(100, np.float32), 100, 0),
+    "bad_index": (2, 64, np.zeros(100, np.int32), floats(100), np.zeros(100, np.float32), 100),
+    "several": (1, 32, floats(32), floats(40), np.zeros(32, np.float32), 32),
+}
+
+
+@pytest.mark.parametrize("file", TWINS)
+def test_only_the_buggy_twin_has_findings(file: str) -> None:
+    grid, block, *args = TWINS[file]
+    assert run(file, "buggy", grid, block, *args).findings
+    trace = run(file, "clean", grid, block, *args)
+    assert not trace.findings, str(trace.findings)
+
+
+def test_every_kernel_with_planted_bugs_has_a_twin() -> None:
+    assert {path.stem for path in FOLDER.glob("*.cu")} >= set(TWINS)
+    for file in TWINS:
+        assert marks(file, "buggy") and not marks(file, "clean")
