@@ -57,11 +57,14 @@ def source(name: str) -> str:
     `name` is a path below `kernels/`, such as "01_naive.cu". A `#line` directive goes first, so
     that a compiler error names the kernel file and its line.
 
-    Raises `FileNotFoundError` that lists the files there are.
+    Raises `FileNotFoundError` that lists the files there are in that folder.
     """
     path = FOLDER / name
     if not path.is_file():
-        known = ", ".join(sorted(file.name for file in FOLDER.glob("*.cu")))
+        folder = path.parent if path.parent.is_dir() else FOLDER
+        known = ", ".join(
+            sorted(file.relative_to(FOLDER).as_posix() for file in folder.glob("*.cu"))
+        )
         raise FileNotFoundError(f"no kernel file kernels/{name}; there are: {known}")
     return f'#line 1 "kernels/{name}"\n{path.read_text(encoding="utf-8")}'
 
@@ -138,15 +141,25 @@ def header(code: str) -> Header | None:
     if "Launch" not in found:
         return None
     if tuple(found) != KEYS:
-        raise ValueError(f"a kernel header needs the keys {', '.join(KEYS)}; it has {list(found)}")
+        missing = ", ".join(key for key in KEYS if key not in found) or "none"
+        unknown = ", ".join(key for key in found if key not in KEYS) or "none"
+        raise ValueError(
+            f"a kernel header needs the keys {', '.join(KEYS)} in this order; "
+            f"missing: {missing}; unknown: {unknown}"
+        )
     fields = {key: re.sub(r"\s+", " ", value).strip() for key, value in found.items()}
     parsed = Header(fields)
-    try:
-        parsed.launch(33, 1000)
-        parsed.accepts(33, 1000)
-        assert parsed.align and parsed.dtype and parsed.arch
-    except Exception as error:
-        raise ValueError(f"a kernel header is malformed: {error}") from error
+    for keys, read in (
+        ("Launch, Shared", lambda: parsed.launch(33, 1000)),
+        ("Columns", lambda: parsed.accepts(33, 1000)),
+        ("Align", lambda: 1 // parsed.align),
+        ("Dtype", lambda: parsed.dtype),
+        ("Arch", lambda: parsed.arch),
+    ):
+        try:
+            read()
+        except Exception as error:
+            raise ValueError(f"a kernel header is malformed at {keys}: {error}") from error
     return parsed
 
 
@@ -179,7 +192,7 @@ def evaluate(expression: str, **names: int) -> int:
             return names[node.id]
         if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
             return OPERATORS[type(node.op)](value(node.left), value(node.right))
-        if isinstance(node, ast.Compare):
+        if isinstance(node, ast.Compare) and all(type(op) in OPERATORS for op in node.ops):
             sides = [value(side) for side in (node.left, *node.comparators)]
             pairs = zip(node.ops, sides, sides[1:], strict=False)
             return all(OPERATORS[type(op)](left, right) for op, left, right in pairs)
@@ -189,7 +202,11 @@ def evaluate(expression: str, **names: int) -> int:
             return {"min": min, "max": max}[node.func.id](*(value(part) for part in node.args))
         raise ValueError(f"{expression!r} is not an expression over {', '.join(names)}")
 
-    return value(ast.parse(expression.replace("&&", " and "), mode="eval"))
+    try:
+        tree = ast.parse(expression.replace("&&", " and "), mode="eval")
+    except SyntaxError:
+        raise ValueError(f"{expression!r} is not an expression") from None
+    return value(tree)
 
 
 # ---- code -------------------------------------------------------------------------------------
@@ -225,7 +242,9 @@ def signature(code: str, kernel_name: str) -> tuple[Parameter, ...]:
     for text in filter(None, (part.strip() for part in match[1].split(","))):
         words = re.findall(r"\w+|\*", text.replace("__restrict__", " "))
         kind = [word for word in words[:-1] if word not in ("const", "*", "volatile")]
-        parameters.append(Parameter(words[-1], " ".join(kind), "*" in words, "const" in words))
+        # What the pointer points to is const; in `float* const y` the pointer alone is.
+        const = "const" in " ".join(words).partition("*")[0].split()
+        parameters.append(Parameter(words[-1], " ".join(kind), "*" in words, const))
     return tuple(parameters)
 
 
@@ -239,8 +258,8 @@ def kernel_names(code: str) -> list[str]:
 
 def strip_comments(code: str) -> str:
     """The source without comments and `#line` directives."""
-    code = re.sub(r"/\*.*?\*/", " ", code, flags=re.DOTALL)
-    return re.sub(r"//[^\n]*|^#line[^\n]*$", "", code, flags=re.MULTILINE)
+    pattern = r"//[^\n]*|/\*.*?\*/|^#line[^\n]*$"  # in one go: // may hold /* and the reverse
+    return re.sub(pattern, " ", code, flags=re.MULTILINE | re.DOTALL)
 
 
 def code_hash(code: str) -> str:

@@ -8,7 +8,7 @@ it ignores strides, converts no dtype, and reads a Python float as eight bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -110,6 +110,8 @@ def check_arguments(kernel, grid, block, args: Sequence, shared_mem: int) -> Non
         raise TypeError(
             f"{kernel.name} takes {len(parameters)} arguments ({wanted}), {len(args)} were given"
         )
+    _check_sizes("grid", grid)
+    _check_sizes("block", block)
     for parameter, value in zip(parameters, args, strict=True):
         if parameter.pointer:
             _check_array(parameter, value)
@@ -120,10 +122,18 @@ def check_arguments(kernel, grid, block, args: Sequence, shared_mem: int) -> Non
         _check_contract(contract, kernel.name, grid, block, args, shared_mem)
 
 
+def _check_sizes(what: str, sizes) -> None:
+    for size in sizes if isinstance(sizes, Sequence) else (sizes,):
+        if not isinstance(size, Integral):
+            raise TypeError(f"{what} must be one to three integers, not {sizes!r}; divide with //")
+
+
 def _check_array(parameter: Parameter, value) -> None:
     name = parameter.name
-    if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name} must be a numpy array, not {type(value).__name__}")
+    if not isinstance(value, np.ndarray) or not value.ndim:
+        raise TypeError(
+            f"{name} must be a numpy array of one or more dimensions, not a {_kind(value)}"
+        )
     if not value.flags.c_contiguous:
         raise TypeError(
             f"{name} is not C-contiguous (strides {value.strides}); a kernel ignores strides: "
@@ -139,17 +149,16 @@ def _check_array(parameter: Parameter, value) -> None:
 
 def _check_number(parameter: Parameter, value) -> None:
     name, dtype = parameter.name, parameter.dtype
-    if isinstance(value, np.ndarray) and value.ndim:
+    if isinstance(value, np.ndarray):
         raise TypeError(f"{name} must be a number ({parameter.type}), not an array")
     if dtype is None:
         return
     if dtype.kind == "f":
-        if getattr(value, "dtype", None) != dtype and not (
-            isinstance(value, float) and dtype == np.float64
-        ):
+        if not isinstance(value, float if dtype == np.float64 else dtype.type):
+            wide = ", which CuPy passes as 8 bytes" if type(value) in (int, float) else ""
+            cure = f": pass numpy.{dtype}({value})" if isinstance(value, Real) else ""
             raise TypeError(
-                f"{name} is a Python {type(value).__name__}, which CuPy passes as 8 bytes; the "
-                f"kernel takes a {parameter.type}: pass numpy.{dtype}({value})"
+                f"{name} is a {_kind(value)}{wide}; the kernel takes a {parameter.type}{cure}"
             )
     elif not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer ({parameter.type}), not {value!r}")
@@ -157,9 +166,15 @@ def _check_number(parameter: Parameter, value) -> None:
         raise ValueError(f"{name} = {value} does not fit the kernel's {parameter.type}")
 
 
+def _kind(value) -> str:
+    """ "Python float", "numpy.float64", "cupy.ndarray"."""
+    module, name = type(value).__module__, type(value).__name__
+    return f"Python {name}" if module == "builtins" else f"{module}.{name}"
+
+
 def _check_contract(contract, name: str, grid, block, args: Sequence, shared_mem: int) -> None:
     """Hold the launch against the kernel file's header: (x, y, rows, cols, ...)."""
-    x, y, rows, cols = args[:4]
+    x, y, rows, cols = *args[:2], int(args[2]), int(args[3])
     if rows < 1 or not contract.accepts(rows, cols):
         raise ValueError(
             f"{name} cannot take rows = {rows}, cols = {cols}; its header says "

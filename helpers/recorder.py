@@ -112,13 +112,10 @@ def shapes_that_fit(shapes: list[tuple[int, int]], quick: bool) -> list[tuple[in
 
 def open_record(step: str, gpu: str, device: dict, versions: dict, fresh: bool) -> Record:
     """The record to go on with, or an empty one if kernel or protocol are not the recorded."""
-    try:
+    if not fresh and record_path(step, gpu).is_file():
         record = load_record(step, gpu)
-        same = record.kernel_hash == step_hash(step) and record.protocol == bench.PROTOCOL
-        if same and not fresh:
+        if record.kernel_hash == step_hash(step) and record.protocol == bench.PROTOCOL:
             return record
-    except FileNotFoundError:
-        pass
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return Record(step, step_hash(step), device, versions, now, bench.PROTOCOL)
 

@@ -1,0 +1,505 @@
+"""The checker bites: planted mistakes are rejected, what is right or PyTorch's rule is accepted."""
+
+import re
+from collections.abc import Callable
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers.check import (
+    QUICK_SHAPES,
+    TINY,
+    WrongResult,
+    check_copy,
+    check_kernel,
+    check_softmax,
+    make_input,
+    poisoned,
+    reference,
+    special_rows,
+)
+from helpers.kernels import source
+
+SHAPES = ((1, 1), (5, 1), (1, 2), (3, 7), (133, 33), (4, 1000), (1, 4097), (3, 32768))
+INF, NAN = np.inf, np.nan
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels with planted bugs run on the SIMT machine, also where a GPU is."""
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+
+
+def right(x: np.ndarray) -> np.ndarray:
+    return reference(x).astype(np.float32)
+
+
+# ---- planted defects --------------------------------------------------------------------------
+
+
+def zeros(x):
+    return np.zeros_like(x)
+
+
+def constant(x):
+    return np.full_like(x, 1 / x.shape[1])
+
+
+def shifted_columns(x):
+    return np.roll(right(x), 1, axis=1)
+
+
+def dropped_tail(x):
+    y = right(x)
+    y[:, -1] = 0
+    return y
+
+
+def unwritten_tail(x):
+    y = right(x)
+    y[-1, -1] = NAN
+    return y
+
+
+def one_nan(x):
+    y = right(x)
+    y[len(y) // 2, y.shape[1] // 3] = NAN
+    return y
+
+
+def stale_half(x):
+    """The second half still holds the result for another input."""
+    y = right(x).reshape(-1)
+    y[x.size // 2 :] = right(make_input(*x.shape, seed=77)).reshape(-1)[x.size // 2 :]
+    return y.reshape(x.shape)
+
+
+def no_maximum(x):
+    """exp(x) / sum(exp(x)) in fp32, with subnormals flushed as -ftz=true does."""
+    with np.errstate(all="ignore"):
+        exponentials = np.exp(x)
+        exponentials[exponentials < TINY] = 0
+        return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def swapped_rows(x):
+    return np.roll(right(x), 1, axis=0)
+
+
+def unnormalised(x):
+    return np.exp(x - x.max(axis=1, keepdims=True))
+
+
+def wrong_stride(x):
+    """Row i is read from i * (cols - 1) instead of i * cols."""
+    rows, cols = x.shape
+    starts = np.arange(rows) * (cols - 1)
+    return right(x.reshape(-1)[starts[:, None] + np.arange(cols)])
+
+
+def half_precision_sum(x):
+    """Exponentials added up in fp16, one after the other."""
+    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
+    halves = exponentials.astype(np.float16)
+    total = np.add.accumulate(halves, axis=1, dtype=np.float16)[:, -1:]
+    return exponentials / total.astype(np.float32)
+
+
+def unwritten(x):
+    return poisoned(x)
+
+
+DEFECTS = (
+    zeros,
+    constant,
+    shifted_columns,
+    dropped_tail,
+    unwritten_tail,
+    one_nan,
+    stale_half,
+    no_maximum,
+    swapped_rows,
+    unnormalised,
+    wrong_stride,
+    half_precision_sum,
+    unwritten,
+)
+# With one column the only right answer is 1, with one row there is no other row: here these are
+# no defects, and the checker has to accept them.
+RIGHT_WITH_ONE_COLUMN = {
+    constant,
+    shifted_columns,
+    stale_half,
+    swapped_rows,
+    unnormalised,
+    wrong_stride,
+    half_precision_sum,
+}
+RIGHT_WITH_ONE_ROW = {swapped_rows, wrong_stride}
+
+
+def is_harmless(defect: Callable, rows: int, cols: int) -> bool:
+    return (cols == 1 and defect in RIGHT_WITH_ONE_COLUMN) or (
+        rows == 1 and defect in RIGHT_WITH_ONE_ROW
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
+def test_planted_defect_is_rejected(defect: Callable, shape: tuple[int, int]) -> None:
+    x = make_input(*shape)
+    y = defect(x)
+    assert y.shape == x.shape and y.dtype == np.float32
+    if is_harmless(defect, *shape):
+        check_softmax(x, y)
+    else:
+        with pytest.raises(WrongResult, match=r"elements? (is|are) wrong, first at row \d+"):
+            check_softmax(x, y)
+
+
+def test_each_defect_is_rejected_at_several_shapes() -> None:
+    for defect in DEFECTS:
+        assert sum(not is_harmless(defect, *shape) for shape in SHAPES) >= 4, defect.__name__
+
+
+@pytest.mark.parametrize("cols", [2, 7, 1000, 4097])
+def test_ignored_mask_is_rejected(cols: int) -> None:
+    x = make_input(3, cols)
+    masked = x.copy()
+    masked[:, cols // 2] = -INF
+    with pytest.raises(WrongResult):
+        check_softmax(masked, right(x))
+    check_softmax(masked, right(masked))
+
+
+@pytest.mark.parametrize("cols", [7, 1000, 32768])
+@pytest.mark.parametrize("column", ["largest", "smallest"])
+def test_single_element_off_by_a_thousandth_is_rejected(cols: int, column: str) -> None:
+    x = make_input(2, cols)
+    y = right(x)
+    place = y[1].argmax() if column == "largest" else y[1].argmin()
+    y[1, place] *= 1.001
+    with pytest.raises(WrongResult, match=rf"^1 of {x.size} .*row 1, column {place}\b"):
+        check_softmax(x, y)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        np.zeros((3, 8), np.float32),
+        np.zeros((21,), np.float32),
+        np.zeros((7, 3), np.float32),
+        np.zeros((3, 7), np.float64),
+        np.zeros((3, 7), np.float16),
+        np.zeros((3, 7), np.int32),
+    ],
+    ids=lambda y: f"{y.dtype}{y.shape}",
+)
+@pytest.mark.parametrize("check", [check_softmax, check_copy])
+def test_wrong_shape_or_dtype_is_rejected(check: Callable, y: np.ndarray) -> None:
+    x = make_input(3, 7)
+    form = re.escape(f"y is {y.dtype}{y.shape}, x is float32(3, 7)")
+    with pytest.raises(WrongResult, match=form):
+        check(x, y)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (4, 1000)], ids=str)
+@pytest.mark.parametrize(
+    ("defect", "hint"),
+    [
+        (zeros, "all zero"),
+        (unwritten, "nothing was written, or every row overflowed"),
+        (one_nan, "some elements are NaN"),
+        (unnormalised, "rows do not sum to 1; the worst sums to"),
+        (shifted_columns, "the largest element is at another place"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_message_hints_at_the_mistake(defect: Callable, hint: str, shape) -> None:
+    x = make_input(*shape)
+    with pytest.raises(WrongResult, match=hint):
+        check_softmax(x, defect(x))
+
+
+# ---- correct answers --------------------------------------------------------------------------
+
+
+def rounded_reference(x):
+    return right(x)
+
+
+def plain_fp32(x):
+    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def serial_fp32(x):
+    """One element after the other, as one thread per row adds them up."""
+    exponentials = np.exp(x - x.max(axis=1, keepdims=True))
+    return exponentials / np.add.accumulate(exponentials, axis=1, dtype=np.float32)[:, -1:]
+
+
+def online_fp32(x):
+    """Maximum and sum in one pass, the sum rescaled whenever the maximum grows."""
+    largest = np.full(len(x), np.finfo(np.float32).min)
+    total = np.zeros(len(x), np.float32)
+    for column in x.T:
+        new = np.maximum(largest, column)
+        total = total * np.exp(largest - new) + np.exp(column - new)
+        largest = new
+    return np.exp(x - largest[:, None]) / total[:, None]
+
+
+def fast_fp32(x):
+    """exp as a power of 2, and a reciprocal instead of the division."""
+    exponentials = np.exp2((x - x.max(axis=1, keepdims=True)) * np.float32(np.log2(np.e)))
+    return exponentials * (np.float32(1) / exponentials.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("cols", [1, 7, 31, 32, 33, 1000, 1024, 4097, 32768])
+@pytest.mark.parametrize(
+    "evaluation",
+    [rounded_reference, plain_fp32, serial_fp32, online_fp32, fast_fp32],
+    ids=lambda evaluation: evaluation.__name__,
+)
+def test_correct_answer_is_accepted(evaluation: Callable, cols: int) -> None:
+    """On many rows: the error of a serial sum is a random walk, and some walk far."""
+    x = make_input(min(2000, 2**19 // cols), cols)
+    y = evaluation(x)
+    assert y.dtype == np.float32
+    check_softmax(x, y)
+
+
+def test_serial_sum_may_lose_terms_below_its_last_bit() -> None:
+    """32767 terms of 5e-8 after a 1 are lost one by one, 1.6e-3 in all; nobody may lose more."""
+    x = np.full((1, 32768), np.log(5e-8), np.float32)
+    x[0, 0] = 0
+    y = serial_fp32(x)
+    assert y[0, 0] == 1 and 1.6e-3 < 1 - reference(x)[0, 0] < 1.7e-3
+    check_softmax(x, y)
+    with pytest.raises(WrongResult):
+        check_softmax(x, y * np.float32(1.002))
+    with pytest.raises(WrongResult):
+        check_softmax(x, np.where(y < 1, np.float32(0), y))
+
+
+@pytest.mark.parametrize("cols", [1, 7, 1000, 4097])
+def test_half_precision_result_is_accepted_if_rounded_once(cols: int) -> None:
+    x = make_input(5, cols).astype(np.float16)
+    check_softmax(x, reference(x).astype(np.float16))
+
+
+@pytest.mark.parametrize("cols", [7, 1000, 4097])
+@pytest.mark.parametrize("defect", [zeros, constant, half_precision_sum, unnormalised])
+def test_half_precision_result_is_rejected_if_wrong(defect: Callable, cols: int) -> None:
+    x = make_input(16, cols).astype(np.float16)
+    with pytest.raises(WrongResult):
+        check_softmax(x, defect(x.astype(np.float32)).astype(np.float16))
+
+
+def test_reference_is_softmax_of_known_rows() -> None:
+    x = np.log(np.array([[1, 2, 5], [4, 4, 8]], np.float64))
+    assert np.allclose(reference(x), [[1 / 8, 2 / 8, 5 / 8], [1 / 4, 1 / 4, 1 / 2]], rtol=1e-15)
+    assert np.allclose(reference(x + 1000), reference(x), rtol=1e-12)
+
+
+# ---- -inf, NaN, +inf --------------------------------------------------------------------------
+
+# What PyTorch gives: a masked element is 0; a row of all -inf, or one with NaN or +inf, is NaN.
+SPECIAL_CASES = {
+    "one masked": ([0, -INF, 0], [0.5, 0, 0.5]),
+    "all but one masked": ([-INF, -7, -INF], [0, 1, 0]),
+    "first masked": ([-INF, 3, 3], [0, 0.5, 0.5]),
+    "all masked": ([-INF, -INF, -INF], [NAN, NAN, NAN]),
+    "a NaN": ([0, NAN, 1], [NAN, NAN, NAN]),
+    "a +inf": ([0, INF, 1], [NAN, NAN, NAN]),
+    "two +inf": ([INF, 0, INF], [NAN, NAN, NAN]),
+    "+inf and -inf": ([INF, 0, -INF], [NAN, NAN, NAN]),
+    "a NaN and a +inf": ([NAN, 0, INF], [NAN, NAN, NAN]),
+}
+
+
+@pytest.mark.parametrize("case", SPECIAL_CASES)
+def test_special_row_accepts_exactly_what_pytorch_gives(case: str) -> None:
+    ordinary = [1, 1, 1]
+    row, result = SPECIAL_CASES[case]
+    x = np.array([ordinary, row], np.float32)
+    y = np.array([[1 / 3] * 3, result], np.float32)
+    check_softmax(x, y)
+    for column in range(3):
+        for other in {0.0, 0.25, 1.0, NAN, INF} - {float(y[1, column])}:
+            if np.isnan(other) and np.isnan(y[1, column]):
+                continue
+            wrong = y.copy()
+            wrong[1, column] = other
+            with pytest.raises(WrongResult, match=rf"^1 of 6 .* row 1, column {column}\b"):
+                check_softmax(x, wrong)
+
+
+@pytest.mark.parametrize("cols", [1, 2, 3, 5, 100])
+def test_special_rows_hold_every_special_value(cols: int) -> None:
+    x = special_rows(cols)
+    assert x.shape == (6, cols) and x.dtype == np.float32
+    assert np.isneginf(x[3]).all()
+    assert np.isnan(x[4]).sum() == 1
+    assert np.isposinf(x[5]).sum() == 1
+    assert np.isfinite(x[2]).sum() == 1
+    if cols > 2:
+        for row in (0, 1):  # masks of the tail, and scattered
+            assert 0 < np.isneginf(x[row]).sum() < cols
+    check_softmax(x, right(x))
+
+
+@pytest.mark.parametrize("cols", [5, 100])
+def test_dropped_special_value_is_rejected(cols: int) -> None:
+    """fmaxf drops a NaN; a guard against division by zero turns a masked row into zeros."""
+    x = special_rows(cols)
+    guarded = right(x)
+    guarded[3] = 0
+    dropped = right(x)
+    dropped[4] = right(np.where(np.isnan(x), -INF, x))[4]
+    clipped = right(x)
+    clipped[5] = np.isposinf(x[5])
+    for row, y in ((3, guarded), (4, dropped), (5, clipped)):
+        with pytest.raises(WrongResult, match=rf"^{cols} of {x.size} .* row {row}, column 0\b"):
+            check_softmax(x, y)
+
+
+# ---- inputs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (33, 2), (33, 3), (257, 65), (4, 4097)], ids=str)
+def test_input_exposes_mistakes(shape: tuple[int, int]) -> None:
+    rows, cols = shape
+    x = make_input(rows, cols)
+    assert x.shape == shape and x.dtype == np.float32 and x.flags.c_contiguous
+    assert np.isfinite(x).all()
+    assert len(np.unique(x, axis=0)) == rows
+    assert (np.abs(np.median(x, axis=1)) > 80).all(), "each row is far from 0"
+    if rows > 30:
+        assert (x[:, 0] > 0).any() and (x[:, 0] < 0).any()
+    if cols > 1:
+        top = np.sort(x, axis=1)[:, -2:]
+        assert (np.diff(top, axis=1) > 3.9).all(), "one value of a row towers over the others"
+    if cols > 2:
+        assert all(len(np.unique(row)) < cols for row in x), "a row has a tie"
+        if rows > 30:
+            assert len(np.unique(x.argmax(axis=1))) > 1, "not always in the same column"
+
+
+def test_input_depends_on_seed_and_shape_alone() -> None:
+    assert np.array_equal(make_input(5, 33, seed=3), make_input(5, 33, seed=3))
+    assert not np.array_equal(make_input(5, 33, seed=3), make_input(5, 33, seed=4))
+
+
+def test_poisoned_output_is_all_nan() -> None:
+    x = make_input(5, 33)
+    y = poisoned(x)
+    assert y.shape == x.shape and y.dtype == x.dtype and np.isnan(y).all()
+    assert not np.shares_memory(x, y)
+
+
+# ---- copies -----------------------------------------------------------------------------------
+
+
+def test_copy_is_compared_bit_for_bit() -> None:
+    x = special_rows(33)
+    check_copy(x, x.copy())
+    for change in (np.float32(1), np.float32(-0.0), np.float32(NAN)):
+        y = x.copy()
+        y[2, 32] = change
+        with pytest.raises(WrongResult, match=r"first at \(2, 32\)"):
+            check_copy(x, y)
+
+
+# ---- kernels with planted defects -------------------------------------------------------------
+
+
+def mutant(name: str, *changes: tuple[str, str]):
+    """A kernel of the series with a bug: each text in `changes` is replaced where it occurs."""
+    code = source(f"{name}.cu")
+    for old, new in changes:
+        assert old in code, f"{name} no longer has {old!r}"
+        code = code.replace(old, new)
+    return cupy.RawKernel(code, re.search(r"void (\w+)\(", code)[1])
+
+
+ROW = "(long long)row * cols;\n    y +="  # end of the line that advances x
+MUTANTS = {
+    "maximum left out": ("01_naive", "every row overflowed", (" - row_max", "")),
+    "maximum of the first column only": ("01_naive", "are NaN", ("fmaxf(row_max, x[col])", "x[0]")),
+    "stride of the input too small": (
+        "01_naive",
+        "the largest element is at another place",
+        (ROW, f"(long long)row * (cols - 1);{ROW.partition(';')[2]}"),
+    ),
+    "last column not written": (
+        "01_naive",
+        "nothing was written",
+        ("y[col] =", "if (col + 1 < cols) y[col] ="),
+    ),
+    "last column written as zero": (
+        "02_online",
+        "all zero",
+        (" / sum;", " / sum * (col + 1 < cols);"),
+    ),
+    "last column left out of the sum": (
+        "01_naive",
+        "do not sum to 1",
+        ("sum += expf", "if (col + 1 < cols) sum += expf"),
+    ),
+    "not divided by the sum": ("01_naive", "do not sum to 1", (" / sum;", ";")),
+    "sum not rescaled to a new maximum": (
+        "02_online",
+        "do not sum to 1",
+        ("sum * expf(row_max - new_max) +", "sum +"),
+    ),
+    "rows written one further": (
+        "01_naive",
+        "21 of 21 elements are wrong",
+        ("y += (long long)row", "y += (long long)((row + 1) % rows)"),
+    ),
+    "tail of a pack not copied": ("00_copy", "nan instead of", ("i < count", "i < first")),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_kernel_with_planted_defect_is_rejected(name: str) -> None:
+    original, hint, *changes = MUTANTS[name]
+    kernel = mutant(original, *changes)
+    with pytest.raises(WrongResult, match=rf"^{kernel.name} at rows x cols = \(\d+, \d+\): ") as e:
+        check_kernel(kernel)
+    assert re.search(hint, str(e.value)), str(e.value)
+
+
+def test_summary_of_a_wrong_kernel_leaves_out_the_values() -> None:
+    with pytest.raises(WrongResult) as caught:
+        check_kernel(mutant("01_naive", (" / sum;", ";")), shapes=[(3, 7)])
+    message, summary = str(caught.value), caught.value.summary
+    assert re.fullmatch(re.escape(summary) + r": got [\d.e-]+, expected [\d.e-]+", message)
+
+
+def test_masked_rows_are_part_of_checking_a_kernel() -> None:
+    """A start at -inf passes every ordinary row of an online pass, and fails a masked one."""
+    kernel = mutant("02_online", ("-3.402823466e+38f", "__int_as_float(0xff800000)"))
+    with pytest.raises(WrongResult, match=r"at rows x cols = \(6, \d+\)"):
+        check_kernel(kernel, shapes=[(3, 7)])
+
+
+def test_correct_kernels_are_accepted() -> None:
+    verdict = check_kernel(mutant("01_naive"), shapes=[(3, 7), (129, 31)])
+    assert verdict == "softmax_naive: right on 2 shapes and 12 rows with -inf, NaN or +inf"
+    assert "right on 8 shapes" in check_kernel(mutant("00_copy"), shapes=QUICK_SHAPES)
+
+
+def test_shapes_that_the_header_refuses_are_left_out() -> None:
+    kernel = mutant("01_naive", ("cols >= 1", "cols >= 6 && cols <= 40"))
+    verdict = check_kernel(kernel, shapes=[(1, 1), (3, 7), (129, 31), (2, 65)])
+    assert "right on 2 shapes and 0 rows" in verdict
+
+
+def test_kernel_without_header_cannot_be_checked() -> None:
+    kernel = cupy.RawKernel('extern "C" __global__ void bare(float* y) {}', "bare")
+    with pytest.raises(ValueError, match="bare has no header"):
+        check_kernel(kernel)

@@ -1,0 +1,378 @@
+"""Every kernel file: its header, its signature, and that it compiles alone wherever it says so."""
+
+import re
+from collections.abc import Sequence
+
+import cupy
+import numpy as np
+import pytest
+from cuda.bindings import nvrtc
+
+from helpers import kernels
+from helpers.check import make_input, poisoned
+from helpers.kernels import (
+    FOLDER,
+    KEYS,
+    code_hash,
+    evaluate,
+    header,
+    kernel_names,
+    signature,
+    source,
+)
+from helpers.launch import simulate
+from helpers.simt.compile import CompileError, compile_ptx, include_folders
+
+ARCHS = (75, 80, 86, 89, 90, 100, 120)
+HEADERS = {"<cuda_fp16.h>", "<cuda_bf16.h>"}
+SHAPES = ((1, 1), (1, 32768), (33, 1000), (4096, 12672), (8388608, 32), (100_000_000, 1))
+
+
+def kernel_files() -> list[str]:
+    """Paths below kernels/. An exercise may do without a header, a kernel of the series not."""
+    files = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*.cu"))
+    return [file for file in files if "exercises/" not in file or "// Launch:" in source(file)]
+
+
+FILES = kernel_files()
+SERIES = [file for file in FILES if not file.startswith("exercises/")]
+EXAMPLE = source("01_naive.cu")
+each_file = pytest.mark.parametrize("file", FILES)
+
+
+def compile_plain(code: str, arch: int, options: Sequence[str] = ()) -> str:
+    """What NVRTC has to say about the source as plain C++17, without CuPy's options."""
+    flags = [f"--gpu-architecture=compute_{arch}", "--std=c++17", *options]
+    flags += [f"-I{folder}" for folder in include_folders()]
+    _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = bytearray(size)
+        nvrtc.nvrtcGetProgramLog(program, log)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    text = log.decode(errors="replace").strip("\0\n ")
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"{status.name}\n{text}")
+    return text
+
+
+def test_series_is_complete() -> None:
+    """The lists that notebooks and recorder use are the files that are there."""
+    assert [f"{name}.cu" for name in kernels.steps() + kernels.variants()] == SERIES
+    numbers = [int(name[:2]) for name in kernels.steps()]
+    assert numbers == list(range(len(numbers))) and len(numbers) >= 3
+    for name in kernels.variants():
+        assert re.match(r"variants/\d\d_", name), f"{name} belongs to no step"
+        assert int(name.split("/")[1][:2]) in numbers
+
+
+# ---- each file --------------------------------------------------------------------------------
+
+
+@each_file
+def test_license_is_on_the_first_line(file: str) -> None:
+    text = (FOLDER / file).read_text(encoding="utf-8")
+    assert text.splitlines()[0] == "// SPDX-License-Identifier: MIT"
+    assert text.endswith("\n") and "\t" not in text and "\r" not in text
+
+
+@each_file
+def test_header_has_every_key_in_order(file: str) -> None:
+    contract = header(source(file))
+    assert contract is not None
+    assert tuple(contract.fields) == KEYS
+    assert all(contract.fields.values())
+
+
+@each_file
+def test_header_launch_is_sensible(file: str) -> None:
+    contract = header(source(file))
+    assert not contract.accepts(8, 0) and not contract.accepts(8, -4)
+    shapes = [shape for shape in SHAPES if contract.accepts(*shape)]
+    assert len(shapes) >= 3, "the header refuses nearly every shape"
+    for rows, cols in shapes:
+        grid, block, shared_mem = contract.launch(rows, cols)
+        assert 1 <= grid < 2**31
+        assert 32 <= block <= 1024 and block % 32 == 0
+        assert 0 <= shared_mem <= 227 * 1024
+        if contract.fields["Row"] == "one thread":
+            assert 0 <= grid * block - rows < block
+        wider = contract.launch(rows, cols, block=64)
+        assert wider[1] == 64 and wider[0] >= 1
+
+
+@each_file
+def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) -> None:
+    code = source(file)
+    contract = header(code)
+    x, y = signature(code, kernel_names(code)[0])[:2]
+    assert x.dtype == y.dtype == contract.dtype
+    assert contract.align in (4, 8, 16) and contract.align >= contract.dtype.itemsize
+    assert contract.arch in ARCHS and contract.fields["Arch"] == f"sm_{contract.arch}"
+
+
+@each_file
+def test_one_kernel_that_takes_x_y_rows_cols_first(file: str) -> None:
+    code = source(file)
+    (name,) = kernel_names(code)
+    x, y, rows, cols = signature(code, name)[:4]
+    assert [p.name for p in (x, y, rows, cols)] == ["x", "y", "rows", "cols"]
+    assert x.pointer and x.const and y.pointer and not y.const
+    assert (rows.type, cols.type) == ("int", "int") and not rows.pointer and not cols.pointer
+    assert name.startswith("copy") == ("copy" in file), (
+        "its name decides what it is checked against"
+    )
+
+
+@each_file
+def test_only_fp16_headers_are_included(file: str) -> None:
+    included = re.findall(r"^\s*#\s*include\s*(\S+)", source(file), flags=re.MULTILINE)
+    assert set(included) <= HEADERS
+
+
+@each_file
+@pytest.mark.parametrize("arch", ARCHS, ids=lambda arch: f"sm_{arch}")
+def test_compiles_alone_without_a_warning(file: str, arch: int) -> None:
+    """Under CuPy's options as on the SIMT machine, and as plain C++17: CuPy's options make every
+    function a device function, so that a missing __device__ shows in the second alone."""
+    code = source(file)
+    if arch < header(code).arch:
+        pytest.skip(f"needs {header(code).fields['Arch']}")
+    assert f".target sm_{arch}" in compile_ptx(code, arch=f"compute_{arch}")
+    assert compile_plain(code, arch) == ""
+
+
+@pytest.mark.parametrize("file", SERIES)
+def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
+    code = source(file)
+    kernel = cupy.RawKernel(code, kernel_names(code)[0])
+    contract = header(code)
+    claim = re.match(r"(\d+) reads? \+ (\d+) writes?", contract.fields["Reads"])
+    x = make_input(64, 96)
+    grid, block, shared_mem = contract.launch(*x.shape)
+    trace = simulate(kernel, grid, block, (x, poisoned(x), *x.shape), shared_mem)
+    assert trace.counters.passes(x.size) == tuple(map(float, claim.groups()))
+
+
+def test_plain_compilation_catches_a_missing_device() -> None:
+    """The check above can fail: this compiles with CuPy's options and not without."""
+    code = """
+    float twice(float value) { return 2.0f * value; }
+    extern "C" __global__ void kernel(float* y) { y[0] = twice(y[0]); }
+    """
+    compile_ptx(code)
+    with pytest.raises(CompileError, match="is considered a host function"):
+        compile_plain(code, 90)
+    assert compile_plain(code.replace("float twice", "__device__ float twice"), 90) == ""
+
+
+def test_plain_compilation_reports_warnings() -> None:
+    code = 'extern "C" __global__ void kernel(float* y) { int unused; y[0] = 1.0f; }'
+    assert "never referenced" in compile_plain(code, 90)
+
+
+# ---- reading a header -------------------------------------------------------------------------
+
+
+def test_header_fields_run_over_several_lines() -> None:
+    fields = header(EXAMPLE).fields
+    assert fields["Launch"] == "block = 128, grid = (rows + block - 1) / block"
+    assert fields["Wastes"].startswith("reads the row three times where two would do (02); neighb")
+    assert "\n" not in fields["Wastes"] and "  " not in fields["Wastes"]
+    assert header(EXAMPLE).launch(129, 7) == (2, 128, 0)
+    assert header(EXAMPLE).launch(129, 7, block=32) == (5, 32, 0)
+
+
+def test_source_without_header_has_none() -> None:
+    assert header('// Idea: not much\nextern "C" __global__ void bare() {}') is None
+    assert header("") is None
+
+
+def without(key: str) -> str:
+    return re.sub(rf"^// {key}:.*\n(//  .*\n)*", "", EXAMPLE, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key != "Launch"])
+def test_missing_key_is_named(key: str) -> None:
+    with pytest.raises(ValueError, match=f"missing: {key}; unknown: none"):
+        header(without(key))
+
+
+def test_unknown_and_misplaced_keys_are_named() -> None:
+    with pytest.raises(ValueError, match="missing: none; unknown: Speed"):
+        header(EXAMPLE.replace("// Measured:", "// Speed:    high\n// Measured:"))
+    with pytest.raises(ValueError, match="missing: Align; unknown: Alingment"):
+        header(EXAMPLE.replace("Align: ", "Alingment:"))
+    align = re.search(r"// Align:.*\n", EXAMPLE)[0]
+    moved = EXAMPLE.replace(align, "").replace("// Shared:", f"{align}// Shared:")
+    with pytest.raises(ValueError, match="in this order; missing: none; unknown: none"):
+        header(moved)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("block = 128, grid =", "grid =", "Launch"),
+        ("/ block", "/ blocks", "Launch"),
+        ("/ block", "// block", "Launch"),
+        ("Shared:   0", "Shared:   4 * warps", "Shared"),
+        ("cols >= 1", "any", "Columns"),
+        ("Align:    4", "Align:    none", "Align"),
+        ("Align:    4", "Align:    0", "Align"),
+        ("Dtype:    float32", "Dtype:    float23", "Dtype"),
+        ("Arch:     sm_75", "Arch:     volta", "Arch"),
+    ],
+)
+def test_malformed_value_is_named(old: str, new: str, key: str) -> None:
+    assert old in EXAMPLE
+    with pytest.raises(ValueError, match=f"a kernel header is malformed at .*{key}"):
+        header(EXAMPLE.replace(old, new, 1))
+
+
+# ---- expressions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("0", 0),
+        ("rows", 33),
+        ("(rows + block - 1) / block", 1),
+        ("(rows * cols + 4 * block - 1) / (4 * block)", 65),
+        ("rows / 2 * 2", 32),
+        ("rows % 32", 1),
+        ("min(cols, 256)", 256),
+        ("max(rows, min(block, 64))", 64),
+        ("4 * (cols / 32)", 124),
+        ("cols >= 1", True),
+        ("cols >= 1 && cols <= 999", False),
+        ("1 <= rows <= 40 && cols == 1000 && cols % 8 == 0", True),
+        ("rows < 33", False),
+        ("rows > 32", True),
+    ],
+)
+def test_expression_is_evaluated_as_c_integers(expression: str, value: int) -> None:
+    assert evaluate(expression, rows=33, cols=1000, block=128) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "rows +",
+        "columns",
+        "rows != 3",
+        "rows // 2",
+        "rows ** 2",
+        "rows << 2",
+        "-rows",
+        "not rows",
+        "rows || cols",
+        "rows or cols",
+        "1.5 * rows",
+        "'rows'",
+        "rows if cols else 1",
+        "rows in (1, 2)",
+        "[rows]",
+        "abs(rows)",
+        "rows.real",
+        "(lambda: rows)()",
+        "__import__('os').getcwd()",
+        "open('x')",
+        "rows; cols",
+        "rows := 3",
+    ],
+)
+def test_anything_but_arithmetic_is_refused(expression: str) -> None:
+    with pytest.raises(ValueError, match="is not an expression"):
+        evaluate(expression, rows=33, cols=1000)
+
+
+# ---- reading code -----------------------------------------------------------------------------
+
+
+def test_source_starts_with_a_line_directive() -> None:
+    first, rest = source("variants/01_naive_fast.cu").split("\n", 1)
+    assert first == '#line 1 "kernels/variants/01_naive_fast.cu"'
+    assert rest == (FOLDER / "variants" / "01_naive_fast.cu").read_text(encoding="utf-8")
+
+
+def test_hash_ignores_comments_and_white_space() -> None:
+    code = 'extern "C" __global__ void k(float* y)\n{\n    y[0] = 1.0f;\n}\n'
+    same = [
+        code.replace("\n", "\r\n"),
+        code.replace("    ", "\t"),
+        f"// a comment\n{code}",
+        f"{code}// at the end, without a new line",
+        code.replace("1.0f;", "1.0f;  // one"),
+        code.replace("{", "{ /* two\n lines */"),
+        code.replace("y[0] =", "y[0] /* here */ ="),
+        f'#line 1 "kernels/k.cu"\n{code}',
+        f"// SPDX-License-Identifier: MIT\n// Idea: none\n\n{code}",
+    ]
+    assert {code_hash(text) for text in same} == {code_hash(code)}
+    assert re.fullmatch("[0-9a-f]{16}", code_hash(code))
+
+
+def test_hash_follows_code() -> None:
+    code = "// see /* below\nint a = 1;\nint b = 2; // */ here\nint c = 3;\n"
+    others = [code.replace(old, new) for old, new in (("1", "4"), ("2", "4"), ("3", "4"))]
+    others += [code.replace("int b", "long b"), f"{code}int d;", f"#define N 1\n{code}"]
+    hashes = {code_hash(text) for text in (code, *others)}
+    assert len(hashes) == 1 + len(others)
+    real = EXAMPLE.replace("col < cols", "col <= cols", 1)
+    assert code_hash(real) != code_hash(EXAMPLE)
+
+
+@each_file
+def test_hash_of_a_file_does_not_depend_on_its_header(file: str) -> None:
+    """`make figures` rewrites the line; that must not make the record an old one."""
+    code = source(file)
+    measured = code.replace("// Measured: ", "// Measured: 4321 GB/s, or ")
+    assert measured != code and code_hash(measured) == code_hash(code)
+
+
+def test_signature_tells_types_and_pointers_apart() -> None:
+    code = """
+    // __global__ void commented(int nothing)
+    extern "C" __global__ void __launch_bounds__(128)
+    many(const float* __restrict__ a, float *b, float const * c, float* const __restrict__ d,
+         unsigned int e, long long f, const int g, /* double */ __half h, thing i, size_t j)
+    {
+    }
+    __global__ void none() {}
+    """
+    assert kernel_names(code) == ["many", "none"]
+    assert signature(code, "none") == ()
+    found = [(p.name, p.dtype, p.pointer, p.const) for p in signature(code, "many")]
+    f32 = np.dtype(np.float32)
+    assert found == [
+        ("a", f32, True, True),
+        ("b", f32, True, False),
+        ("c", f32, True, True),
+        ("d", f32, True, False),
+        ("e", np.dtype(np.uint32), False, False),
+        ("f", np.dtype(np.int64), False, False),
+        ("g", np.dtype(np.int32), False, True),
+        ("h", np.dtype(np.float16), False, False),
+        ("i", None, False, False),
+        ("j", None, False, False),
+    ]
+
+
+def test_diff_shows_changed_code_without_headers() -> None:
+    text = kernels.diff("01_naive.cu", "variants/01_naive_fast.cu")
+    changed = [line[1:].strip() for line in text.splitlines() if line[0] in "+-"][2:]
+    assert "sum += __expf(x[col] - row_max);" in changed
+    assert not any(line.startswith("Idea") or "SPDX" in line for line in changed)
+
+
+def test_trial_is_named_after_its_kernel_and_block() -> None:
+    assert kernels.split_trial("01_naive-b32") == ("01_naive", 32)
+    assert kernels.split_trial("variants/00_copy_scalar") == ("variants/00_copy_scalar", None)
+    for trial in kernels.BLOCK_TRIALS:
+        name, block = kernels.split_trial(trial)
+        own = header(source(f"{name}.cu")).launch(64, 64)[1]
+        assert block != own and block % 32 == 0

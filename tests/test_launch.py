@@ -1,0 +1,527 @@
+"""Bad input to `launch` gives one clear error that names the culprit, before anything runs."""
+
+import re
+import sys
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers import device
+from helpers.check import check_softmax, make_input, poisoned, reference
+from helpers.kernels import header, kernel_names, source
+from helpers.launch import KernelBug, launch, simulate, to_gpu
+from helpers.simt import CompileError
+from helpers.simt.memory import byte_offset
+
+SCALE = cupy.RawKernel(
+    """
+    extern "C" __global__ void scale(const float* x, float* y, int count, float factor)
+    {
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < count)
+            y[i] = factor * x[i];
+    }
+    """,
+    "scale",
+)
+NUMBERS = cupy.RawKernel(
+    """
+    extern "C" __global__ void numbers(double* y, double number, unsigned small, long long large)
+    {
+        y[0] = number;
+        y[1] = small;
+        y[2] = large;
+    }
+    """,
+    "numbers",
+)
+ROWS, COLS = 6, 8
+
+
+@pytest.fixture(autouse=True)
+def replay_unless_live(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.node.get_closest_marker("gpu"):
+        monkeypatch.setenv(device.SWITCH, "1")
+
+
+def series_kernel(name: str, *changes: tuple[str, str]):
+    """A kernel of the series, with texts replaced."""
+    code = source(f"{name}.cu")
+    for old, new in changes:
+        assert old in code, f"{name} no longer has {old!r}"
+        code = code.replace(old, new)
+    return cupy.RawKernel(code, kernel_names(code)[0])
+
+
+def arrays(rows: int = ROWS, cols: int = COLS) -> tuple[np.ndarray, np.ndarray]:
+    x = make_input(rows, cols)
+    return x, poisoned(x)
+
+
+def shape_of(kernel, rows: int, cols: int) -> tuple[int, int]:
+    return header(kernel.code).launch(rows, cols)[:2]
+
+
+def refusal(kernel, grid, block, args, shared_mem: int = 0, error=(TypeError, ValueError)) -> str:
+    """The message with which launch and simulate refuse; one line, and no array was written."""
+    outputs = [value for value in args if isinstance(value, np.ndarray)]
+    before = [value.tobytes() for value in outputs]
+    messages = set()
+    for run in (launch, simulate):
+        with pytest.raises(error) as caught:
+            run(kernel, grid, block, args, shared_mem=shared_mem)
+        messages.add(str(caught.value))
+    assert [value.tobytes() for value in outputs] == before
+    (message,) = messages
+    assert "\n" not in message and len(message) < 250
+    return message
+
+
+def shifted(rows: int, cols: int, items: int) -> np.ndarray:
+    """A float32 array that starts `items` elements into its base array."""
+    return np.full(rows * cols + items, np.nan, np.float32)[items:].reshape(rows, cols)
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+# ---- arrays -----------------------------------------------------------------------------------
+
+X, Y = arrays()
+BAD_ARRAYS = {
+    "transposed input": (make_input(COLS, ROWS).T, Y, TypeError, "x is not C-contiguous"),
+    "strided input": (make_input(ROWS, 2 * COLS)[:, ::2], Y, TypeError, "x is not C-contiguous"),
+    "columns of a wider input": (
+        make_input(ROWS, COLS + 1)[:, :COLS],
+        Y,
+        TypeError,
+        "pass numpy.ascontiguousarray(x)",
+    ),
+    "transposed output": (X, np.zeros((COLS, ROWS), np.float32).T, TypeError, "y is not C-cont"),
+    "double input": (X.astype(np.float64), Y, TypeError, "x is float64, the kernel takes float32"),
+    "integer input": (X.astype(np.int32), Y, TypeError, "x is int32, the kernel takes float32"),
+    "half output": (X, Y.astype(np.float16), TypeError, "y is float16, the kernel takes float32"),
+    "list": (
+        X.tolist(),
+        Y,
+        TypeError,
+        "x must be a numpy array of one or more dimensions, not a Python list",
+    ),
+    "number": (X, 0.0, TypeError, "y must be a numpy array of one or more dimensions, not a"),
+    "scalar array": (X, np.array(0, np.float32), TypeError, "y must be a numpy array of one or"),
+    "read-only output": (X, read_only(np.zeros_like(X)), ValueError, "y is read-only"),
+    "longer output": (X, arrays(ROWS + 1)[1], ValueError, "y has shape (7, 8), which is not rows"),
+    "shorter input": (X[:-1], Y, ValueError, "x has shape (5, 8), which is not rows x cols"),
+    "other shape of output": (X, Y.reshape(COLS, ROWS), ValueError, "x has shape (6, 8), y has"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+@pytest.mark.parametrize("name", ["00_copy", "01_naive"])
+def test_array_that_does_not_fit_is_named(name: str, case: str) -> None:
+    x, y, error, text = BAD_ARRAYS[case]
+    kernel = series_kernel(name)
+    args = (x, y, ROWS, COLS)
+    assert text in refusal(kernel, *shape_of(kernel, ROWS, COLS), args, error=error)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(ROWS, COLS + 1), (ROWS - 1, COLS), (ROWS * COLS, 2)])
+def test_rows_and_cols_that_are_not_the_arrays_are_named(rows: int, cols: int) -> None:
+    kernel = series_kernel("01_naive")
+    message = refusal(kernel, *shape_of(kernel, rows, cols), (X, Y, rows, cols), error=ValueError)
+    assert f"x has shape (6, 8), which is not rows x cols = {rows} x {cols}" in message
+
+
+def test_array_of_another_library_is_named_with_it() -> None:
+    foreign = type("ndarray", (), {"__module__": "cupy"})()
+    kernel = series_kernel("01_naive")
+    message = refusal(kernel, 1, 128, (foreign, Y, ROWS, COLS), error=TypeError)
+    assert message.startswith("x must be a numpy array") and message.endswith("not a cupy.ndarray")
+
+
+def test_output_in_place_is_refused() -> None:
+    kernel = series_kernel("01_naive")
+    base = np.zeros(ROWS * COLS + COLS, np.float32)
+    overlapping = [base[start:][: ROWS * COLS].reshape(ROWS, COLS) for start in (0, COLS)]
+    for x, y in ((Y, Y), (Y, Y[:]), overlapping, overlapping[::-1]):
+        message = refusal(kernel, 1, 128, (x, y, ROWS, COLS), error=ValueError)
+        assert "y overlaps x" in message
+    neighbours = np.zeros((2, ROWS, COLS), np.float32)
+    launch(kernel, 1, 128, (*neighbours, ROWS, COLS))
+    assert (neighbours[1] == 1 / COLS).all() and not neighbours[0].any()
+
+
+@pytest.mark.parametrize("items", [1, 2, 3])
+def test_view_that_is_not_aligned_as_the_header_asks_is_refused(items: int) -> None:
+    kernel = series_kernel("00_copy")
+    grid, block = shape_of(kernel, ROWS, COLS)
+    assert header(kernel.code).align == 16
+    for name, x, y in (
+        ("x", shifted(ROWS, COLS, items), Y),
+        ("y", X, shifted(ROWS, COLS, items)),
+    ):
+        message = refusal(kernel, grid, block, (x, y, ROWS, COLS), error=ValueError)
+        assert f"{name} must start at a multiple of 16 bytes" in message
+        assert f"starts {4 * items} bytes into its base array" in message
+
+
+def test_view_that_is_aligned_as_the_header_asks_is_taken() -> None:
+    for name, items in (("00_copy", 4), ("01_naive", 1)):
+        kernel = series_kernel(name)
+        x, y = shifted(ROWS, COLS, items), shifted(ROWS, COLS, items)
+        x[:] = X
+        launch(kernel, *shape_of(kernel, ROWS, COLS), (x, y, ROWS, COLS))
+        assert np.allclose(y, X if name == "00_copy" else reference(X), rtol=1e-5)
+
+
+# ---- numbers ----------------------------------------------------------------------------------
+
+BAD_NUMBERS = {
+    "Python float for float": (48, 0.5, TypeError, "factor is a Python float, which CuPy passes"),
+    "Python int for float": (48, 2, TypeError, "pass numpy.float32(2)"),
+    "Python bool for float": (48, True, TypeError, "factor is a Python bool"),
+    "double for float": (
+        48,
+        np.float64(0.5),
+        TypeError,
+        "factor is a numpy.float64; the kernel takes a float",
+    ),
+    "half for float": (
+        48,
+        np.float16(0.5),
+        TypeError,
+        "factor is a numpy.float16; the kernel takes a float",
+    ),
+    "array for float": (48, np.ones(1, np.float32), TypeError, "factor must be a number (float)"),
+    "scalar array for float": (48, np.array(2, np.float32), TypeError, "factor must be a number"),
+    "text for float": (48, "2", TypeError, "factor is a Python str"),
+    "nothing for float": (48, None, TypeError, "factor is a Python NoneType"),
+    "float for int": (48.0, np.float32(2), TypeError, "count must be an integer (int), not 48.0"),
+    "numpy float for int": (np.float32(48), np.float32(2), TypeError, "count must be an integer"),
+    "bool for int": (True, np.float32(2), TypeError, "count must be an integer (int), not True"),
+    "array for int": (np.arange(2), np.float32(2), TypeError, "count must be a number (int)"),
+    "too large for int": (2**31, np.float32(2), ValueError, "count = 2147483648 does not fit"),
+    "too small for int": (-(2**31) - 1, np.float32(2), ValueError, "does not fit the kernel's int"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_NUMBERS)
+def test_number_that_does_not_fit_is_named(case: str) -> None:
+    count, factor, error, text = BAD_NUMBERS[case]
+    assert text in refusal(SCALE, 1, 64, (X, Y, count, factor), error=error)
+
+
+def test_numbers_that_fit_are_passed_unchanged() -> None:
+    y = np.zeros(3)
+    for number in (0.1, np.float64(0.1)):
+        for large in (-(2**62), np.int64(-(2**62))):
+            launch(NUMBERS, 1, 1, (y, number, 2**32 - 1, large))
+            assert list(y) == [0.1, 2.0**32 - 1, -(2.0**62)]
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (
+            (1, 0, 0),
+            "number is a Python int, which CuPy passes as 8 bytes; the kernel takes a double",
+        ),
+        (("1", 0, 0), "number is a Python str; the kernel takes a double"),
+        ((None, 0, 0), "number is a Python NoneType; the kernel takes a double"),
+        ((np.float32(1), 0, 0), "number is a numpy.float32; the kernel takes a double"),
+        ((0.5, -1, 0), "small = -1 does not fit the kernel's unsigned"),
+        ((0.5, 2**32, 0), "small = 4294967296 does not fit the kernel's unsigned"),
+        ((0.5, 0, 2**63), "does not fit the kernel's long long"),
+    ],
+)
+def test_number_outside_its_type_is_named(args: tuple, text: str) -> None:
+    assert text in refusal(NUMBERS, 1, 1, (np.zeros(3), *args))
+
+
+@pytest.mark.parametrize("kind", [np.int16, np.int32, np.int64, np.uint16])
+def test_numpy_integers_serve_as_rows_and_cols(kind: type) -> None:
+    """200 * 200 is more than an int16 holds."""
+    kernel = series_kernel("00_copy")
+    x, y = arrays(200, 200)
+    rows, cols = kind(200), kind(200)
+    launch(kernel, *shape_of(kernel, 200, 200), (x, y, rows, cols))
+    assert np.array_equal(x, y)
+
+
+@pytest.mark.parametrize(("rows", "cols"), [(0, COLS), (-1, COLS), (ROWS, 0), (ROWS, -1)])
+@pytest.mark.parametrize("name", ["00_copy", "01_naive", "02_online"])
+def test_empty_matrix_is_refused(name: str, rows: int, cols: int) -> None:
+    kernel = series_kernel(name)
+    x = np.zeros((max(rows, 0), max(cols, 0)), np.float32)
+    message = refusal(kernel, 1, 128, (x, x.copy(), rows, cols), error=ValueError)
+    assert f"cannot take rows = {rows}, cols = {cols}" in message
+    assert "rows >= 1, cols >= 1" in message
+
+
+def test_columns_that_the_header_excludes_are_refused() -> None:
+    kernel = series_kernel("01_naive", ("cols >= 1", "cols >= 1 && cols % 4 == 0"))
+    x, y = arrays(3, 6)
+    message = refusal(kernel, 1, 128, (x, y, 3, 6), error=ValueError)
+    assert "cols = 6; its header says rows >= 1, cols >= 1 && cols % 4 == 0" in message
+
+
+# ---- launch shape -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args", [(), (X,), (X, Y, ROWS), (X, Y, ROWS, COLS, 1), (X, Y, ROWS, COLS, X, Y)], ids=len
+)
+def test_wrong_number_of_arguments_is_counted(args: tuple) -> None:
+    message = refusal(series_kernel("01_naive"), 1, 128, args, error=TypeError)
+    expected = f"softmax_naive takes 4 arguments (x, y, rows, cols), {len(args)} were given"
+    assert message == expected
+
+
+@pytest.mark.parametrize("name", ["00_copy", "01_naive", "variants/00_copy_scalar"])
+@pytest.mark.parametrize("change", [-1, 1, 100])
+def test_wrong_grid_is_refused(name: str, change: int) -> None:
+    kernel = series_kernel(name)
+    x, y = arrays(300, 40)
+    grid, block = shape_of(kernel, 300, 40)
+    for wrong in (grid + change, (grid + change,), (grid, 2)):
+        message = refusal(kernel, wrong, block, (x, y, 300, 40), error=ValueError)
+        assert f"wants grid = {grid} and 0 bytes of shared memory" in message
+        assert f"got grid = {int(np.prod(wrong))}, 0 bytes" in message
+
+
+def test_grid_follows_a_block_size_that_is_not_the_headers() -> None:
+    kernel = series_kernel("01_naive")
+    x, y = arrays(300, 40)
+    for block in (32, (64,), np.int64(256)):
+        threads = int(np.prod(block))
+        grid = -(-300 // threads)
+        message = refusal(kernel, 77, block, (x, y, 300, 40), error=ValueError)
+        assert f"wants grid = {grid} " in message and f"block = {threads}; got grid = 77" in message
+        y.fill(np.nan)
+        launch(kernel, grid, block, (x, y, 300, 40))
+        check_softmax(x, y)
+
+
+@pytest.mark.parametrize("shared_mem", [4, 1024])
+def test_wrong_shared_memory_is_refused(shared_mem: int) -> None:
+    message = refusal(series_kernel("01_naive"), 1, 128, (X, Y, ROWS, COLS), shared_mem, ValueError)
+    assert "0 bytes of shared memory" in message and f"got grid = 1, {shared_mem} bytes" in message
+    needs_some = series_kernel("01_naive", ("Shared:   0", "Shared:   4 * block"))
+    message = refusal(needs_some, 1, 128, (X, Y, ROWS, COLS), error=ValueError)
+    assert "wants grid = 1 and 512 bytes of shared memory" in message
+
+
+@pytest.mark.parametrize("kernel", [SCALE, series_kernel("01_naive")], ids=lambda k: k.name)
+@pytest.mark.parametrize(("grid", "block"), [(300 / 128, 128), ((1.0,), 128), (3, 128.0), ("3", 1)])
+def test_grid_or_block_that_is_no_integer_is_named(kernel, grid, block) -> None:
+    x, y = arrays(300, 40)
+    last = np.float32(1) if kernel is SCALE else 40
+    message = refusal(kernel, grid, block, (x, y, 300, last), error=TypeError)
+    culprit, value = ("block", block) if isinstance(block, float) else ("grid", grid)
+    assert message == f"{culprit} must be one to three integers, not {value!r}; divide with //"
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "culprit"),
+    [
+        (0, 64, "grid 0"),
+        (-1, 64, "grid -1"),
+        ((1, 65536), 64, "grid (1, 65536)"),
+        (1, 0, "block 0"),
+        (1, 1025, "block 1025"),
+        (1, (1, 1, 65), "block (1, 1, 65)"),
+        (1, (64, 32), "block (64, 32, 1) has 2048 threads"),
+        (1, (1, 1, 1, 1), "block (1, 1, 1, 1)"),
+        ((), 64, "grid ()"),
+    ],
+)
+def test_grid_or_block_outside_the_limits_is_named(grid, block, culprit: str) -> None:
+    message = refusal(SCALE, grid, block, (X, Y, 48, np.float32(2)), error=ValueError)
+    assert message.startswith(culprit)
+
+
+# ---- source -----------------------------------------------------------------------------------
+
+
+def line_of(code: str, text: str) -> int:
+    """Line of the kernel file; the source's first line is the #line directive."""
+    return code[: code.index(text)].count("\n")
+
+
+@pytest.mark.parametrize("name", ["01_naive", "variants/01_naive_fast"])
+def test_typo_in_a_kernel_names_file_and_line(name: str) -> None:
+    kernel = series_kernel(name, ("fmaxf", "fmaxx"))
+    line = line_of(kernel.code, "fmaxx")
+    with pytest.raises(CompileError, match=rf"kernels/{name}\.cu\({line}\): error: .*fmaxx"):
+        launch(kernel, 1, 128, (X, Y, ROWS, COLS))
+
+
+def test_unknown_kernel_name_lists_the_names_there_are() -> None:
+    kernel = cupy.RawKernel(source("01_naive.cu"), "softmax_native")
+    message = refusal(kernel, 1, 128, (X, Y, ROWS, COLS), error=ValueError)
+    assert message == (
+        "no kernel named 'softmax_native' in this source; kernels there: softmax_naive"
+    )
+    empty = cupy.RawKernel("// nothing", "softmax")
+    assert refusal(empty, 1, 128, ()).endswith("kernels there: none")
+
+
+def test_missing_kernel_file_lists_the_files_there_are() -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        source("01_naiv.cu")
+    assert str(caught.value).startswith("no kernel file kernels/01_naiv.cu; there are: 00_copy.cu")
+    assert "01_naive.cu" in str(caught.value) and "variants" not in str(caught.value)
+    with pytest.raises(FileNotFoundError, match=r"there are: variants/00_copy_scalar\.cu"):
+        source("variants/00_copy_scala.cu")
+    with pytest.raises(FileNotFoundError, match=r"there are: 00_copy\.cu"):
+        source("varants/00_copy_scalar.cu")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "array"),
+    [
+        ("if (row >= rows) return;", "", "out-of-bounds load", "x"),
+        ("col < cols; ++col)\n        y", "col <= cols; ++col)\n        y", "out-of-bounds", "x"),
+        ("y[col] =", "y[col + 1] =", "out-of-bounds store", "y"),
+    ],
+)
+def test_kernel_that_leaves_its_arrays_is_reported_with_its_line(old, new, kind, array) -> None:
+    kernel = series_kernel("01_naive", (old, new))
+    args = (*arrays(), ROWS, COLS)
+    with pytest.raises(KernelBug) as caught:
+        launch(kernel, 1, 128, args)
+    first, *findings = str(caught.value).splitlines()
+    assert first == "softmax_naive has bugs:"
+    pattern = rf"kernels/01_naive\.cu:\d+: {kind}.* the end of {array} \(192 bytes\)"
+    assert any(re.match(pattern, finding) for finding in findings), findings
+    assert simulate(kernel, 1, 128, args).findings, "simulate returns what launch raises"
+
+
+def test_misaligned_pack_is_reported_with_its_line() -> None:
+    kernel = series_kernel("00_copy", ("Align:    16", "Align:    4"))
+    x, y = shifted(ROWS, COLS, 1), arrays()[1]
+    line = line_of(kernel.code, "*(float4*)")
+    with pytest.raises(KernelBug, match=rf"kernels/00_copy\.cu:{line}: misaligned load"):
+        launch(kernel, 1, 128, (x, y, ROWS, COLS))
+
+
+def test_compiler_options_of_the_kernel_are_used() -> None:
+    code = 'extern "C" __global__ void option(int* y) { y[0] = WIDTH; }'
+    y = np.zeros(1, np.int32)
+    launch(cupy.RawKernel(code, "option", options=("-DWIDTH=77",)), 1, 1, (y,))
+    assert y[0] == 77
+    with pytest.raises(CompileError, match="WIDTH"):
+        launch(cupy.RawKernel(code, "option"), 1, 1, (y,))
+
+
+# ---- what a launch returns --------------------------------------------------------------------
+
+
+def test_launch_writes_outputs_in_place_and_returns_the_trace() -> None:
+    x, y = arrays()
+    kept = x.copy()
+    trace = launch(SCALE, 1, 64, (x, y, x.size, np.float32(2)))
+    assert np.array_equal(y, 2 * kept) and np.array_equal(x, kept)
+    assert trace.counters.load_bytes == trace.counters.store_bytes == x.nbytes
+    assert not trace.findings
+
+
+def test_const_of_the_pointer_itself_leaves_an_array_writable() -> None:
+    """`float* const y` is written; only `const float*` is not."""
+    code = 'extern "C" __global__ void fill(float* const __restrict__ y) { y[threadIdx.x] = 7; }'
+    kernel = cupy.RawKernel(code, "fill")
+    y = np.zeros(4, np.float32)
+    launch(kernel, 1, 4, (y,))
+    assert (y == 7).all()
+    assert "y is read-only" in refusal(kernel, 1, 4, (read_only(y),), error=ValueError)
+
+
+def test_read_only_input_is_taken() -> None:
+    x, y = arrays()
+    launch(series_kernel("01_naive"), 1, 128, (read_only(x), y, ROWS, COLS))
+    assert np.allclose(y, reference(x), rtol=1e-5)
+
+
+# ---- SOFTMAX_REPLAY ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["yes", "2", "true", " 1"])
+def test_switch_takes_0_and_1_alone(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(device.SWITCH, value)
+    with pytest.raises(
+        ValueError, match=re.escape(f"SOFTMAX_REPLAY must be 0 or 1, not {value!r}")
+    ):
+        launch(SCALE, 1, 64, (X, Y.copy(), 48, np.float32(2)))
+
+
+@pytest.mark.parametrize("value", ["", "0", "1", None])
+@pytest.mark.parametrize("gpu", [False, True])
+def test_switch_decides_the_mode(value, gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "has_gpu", lambda: gpu)
+    monkeypatch.delenv(device.SWITCH)
+    if value is not None:
+        monkeypatch.setenv(device.SWITCH, value)
+    if value == "0" and not gpu:
+        with pytest.raises(RuntimeError, match="SOFTMAX_REPLAY=0 asks for a GPU.* finds none"):
+            device.replaying()
+    else:
+        assert device.replaying() is (value == "1" or not gpu)
+
+
+def test_mode_is_described_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert device.describe_mode().startswith("Replay mode: kernels run on the SIMT machine")
+    monkeypatch.setattr(device, "has_gpu", lambda: True)
+    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA Test")
+    monkeypatch.setenv(device.SWITCH, "0")
+    text = device.describe_mode()
+    assert text.startswith("Live mode: kernels run on this NVIDIA Test") and "\n" not in text
+
+
+def test_no_gpu_where_cupy_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    device.has_gpu.cache_clear()
+    try:
+        assert device.has_gpu() is False
+    finally:
+        device.has_gpu.cache_clear()
+
+
+# ---- on a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_gpu_launch_writes_outputs_in_place() -> None:
+    x, y = arrays()
+    assert launch(SCALE, 1, 64, (x, y, x.size, np.float32(2))) is None
+    assert np.array_equal(y, 2 * x)
+    numbers = np.zeros(3)
+    launch(NUMBERS, 1, 1, (numbers, 0.1, 2**32 - 1, -(2**62)))
+    assert list(numbers) == [0.1, 2.0**32 - 1, -(2.0**62)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("items", [0, 1, 3, 4, 61])
+def test_gpu_copy_of_a_view_keeps_its_alignment(items: int) -> None:
+    view = shifted(ROWS, COLS, items)
+    view[:] = X
+    copy = to_gpu(view)
+    assert copy.data.ptr % 256 == byte_offset(view) == 4 * items
+    assert np.array_equal(cupy.asnumpy(copy), X)
+
+
+@pytest.mark.gpu
+def test_gpu_launch_can_ask_for_much_shared_memory() -> None:
+    code = """
+    extern "C" __global__ void last_byte(int* y, int size)
+    {
+        extern __shared__ char space[];
+        space[size - 1] = 77;
+        y[0] = space[size - 1];
+    }
+    """
+    y = np.zeros(1, np.int32)
+    launch(cupy.RawKernel(code, "last_byte"), 1, 1, (y, 64 * 1024), shared_mem=64 * 1024)
+    assert y[0] == 77

@@ -1,0 +1,500 @@
+"""The records are complete, current and plausible; the recorder can be interrupted."""
+
+import contextlib
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import cupy
+import pytest
+
+from helpers import bench, recorder, records
+from helpers.device import ROOT, has_gpu
+from helpers.kernels import BLOCK_TRIALS, header, source, split_trial, steps, variants
+from helpers.records import (
+    GRID_SHAPES,
+    REFERENCE_GPU,
+    REFERENCE_SHAPE,
+    SWEEP_SHAPES,
+    UNFUSED,
+    Case,
+    Record,
+    load_record,
+    predictions,
+    record_path,
+    save_record,
+)
+
+STEPS = [UNFUSED, *steps()]
+TRIED = [*variants(), *BLOCK_TRIALS]
+COPIES = [name for name in steps() if name.endswith("_copy")]
+each_record = pytest.mark.parametrize("step", [*STEPS, *TRIED])
+
+
+def accepted(step: str, shapes) -> list[tuple[int, int]]:
+    """Those of the shapes that the step's kernel takes."""
+    if step == UNFUSED:
+        return list(shapes)
+    contract = header(source(f"{split_trial(step)[0]}.cu"))
+    return [shape for shape in shapes if contract.accepts(*shape)]
+
+
+# ---- what is recorded -------------------------------------------------------------------------
+
+
+def test_shapes_of_the_protocol() -> None:
+    assert len(GRID_SHAPES) == 11 and len(SWEEP_SHAPES) == 98
+    assert all(rows * cols == 2**28 and cols & (cols - 1) == 0 for rows, cols in GRID_SHAPES)
+    assert (GRID_SHAPES[0][1], GRID_SHAPES[-1][1]) == (32, 32768)
+    assert {rows for rows, _ in SWEEP_SHAPES} == {4096}
+    assert REFERENCE_SHAPE in GRID_SHAPES
+    assert not set(GRID_SHAPES) & set(SWEEP_SHAPES)
+
+
+@each_record
+def test_record_is_of_the_kernel_as_it_is_now(step: str) -> None:
+    record = load_record(step)
+    assert record.step == step
+    assert record.is_current(), f"{step} was edited since: run `make record` on a {REFERENCE_GPU}"
+    assert record.protocol == bench.PROTOCOL
+    assert "earlier version" not in record.origin()
+
+
+@each_record
+def test_grid_is_complete(step: str) -> None:
+    assert [case.shape for case in load_record(step).select(GRID_SHAPES)] == accepted(
+        step, GRID_SHAPES
+    )
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_sweep_is_complete(step: str) -> None:
+    assert [case.shape for case in load_record(step).select(SWEEP_SHAPES)] == accepted(
+        step, SWEEP_SHAPES
+    )
+
+
+@each_record
+def test_every_case_was_checked_and_timed_often_enough(step: str) -> None:
+    cases = load_record(step).cases
+    assert len({(case.shape, case.dtype) for case in cases}) == len(cases), "a shape twice"
+    for case in cases:
+        assert case.check == "right before and after timing"
+        assert len(case.samples_us) >= 7 and len(case.copy_samples_us) >= 7
+        assert min(case.samples_us) > 0 and min(case.copy_samples_us) > 0
+        assert case.calls >= 3
+        assert case.calls * case.median_us > 100, "a graph too short for the event timer"
+
+
+@each_record
+def test_timings_are_plausible(step: str) -> None:
+    for case in load_record(step).cases:
+        assert case.spread < 0.2, case.shape
+        assert 0 < case.share < 1.05, f"faster than a copy at {case.shape}"
+        if case.shape in GRID_SHAPES:
+            assert case.gbps < 4800, "more than the memory's bandwidth, and no cache holds 2 GiB"
+
+
+@each_record
+def test_launch_is_what_the_header_says(step: str) -> None:
+    name, block = split_trial(step)
+    for case in load_record(step).cases:
+        if step == UNFUSED:
+            assert case.launch == {"grid": 0, "block": 0, "shared_mem": 0}
+        else:
+            expected = header(source(f"{name}.cu")).launch(*case.shape, block)
+            assert tuple(case.launch.values()) == expected
+            assert list(case.launch) == ["grid", "block", "shared_mem"]
+
+
+@pytest.mark.parametrize("step", [*steps(), *TRIED])
+def test_attributes_of_the_kernel_are_recorded(step: str) -> None:
+    attributes = load_record(step).attributes
+    assert set(attributes) == {"registers", "local_bytes", "static_shared_bytes"}
+    assert 1 <= attributes["registers"] <= 255
+    assert attributes["local_bytes"] == 0, "the kernel spills"
+
+
+@pytest.mark.parametrize("step", COPIES)
+def test_copy_timed_twice_agrees_with_itself(step: str) -> None:
+    for case in load_record(step).cases:
+        assert abs(case.share - 1) < 0.01, case.shape
+
+
+def test_there_is_a_copy_to_compare_with() -> None:
+    assert COPIES == [bench.COPY]
+
+
+@each_record
+def test_record_says_where_it_comes_from(step: str) -> None:
+    record = load_record(step)
+    assert record.device["name"] == "NVIDIA H200" and REFERENCE_GPU == "nvidia-h200"
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", record.utc)
+    assert {"driver", "cuda", "nvrtc", "cupy", "numpy", "python"} <= set(record.versions)
+    assert record.label == f"NVIDIA H200, {record.utc[:10]}"
+    assert record.versions["driver"] in record.origin()
+
+
+def test_every_record_belongs_to_a_kernel() -> None:
+    folder = records.FOLDER / REFERENCE_GPU
+    found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
+    assert found - {"counters", "sanitizer"} == {*STEPS, *TRIED} == set(recorder.known_steps())
+
+
+PATH = re.compile(r"""(?:^|[\s=:,'"(]|-I)(?:~|[A-Za-z]:)?[/\\]+\w""")
+
+
+def strings(data) -> list[str]:
+    """Every string in JSON data, keys included."""
+    if isinstance(data, dict):
+        return [text for item in data.items() for part in item for text in strings(part)]
+    if isinstance(data, list):
+        return [text for item in data for text in strings(item)]
+    return [data] if isinstance(data, str) else []
+
+
+def test_records_hold_no_paths_of_the_machine() -> None:
+    files = list(records.FOLDER.rglob("*.json"))
+    assert len(files) > 5
+    for file in files:
+        paths = [text for text in strings(json.loads(file.read_text())) if PATH.search(text)]
+        assert not paths, f"{file.name}: {paths[:3]}"
+    assert not list(records.FOLDER.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize(
+    "text", ["/home/me/x", "run /opt/bin/python -m x", "C:\\me", "-I/usr/include", "~/x", "a:/b"]
+)
+def test_search_for_paths_finds_them(text: str) -> None:
+    assert PATH.search(text)
+    assert not PATH.search("4/3 of 2.5 TB/s, calls / replay, variants/01_naive")
+
+
+# ---- predictions ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_was_predicted_with_a_reason(step: str) -> None:
+    prediction = predictions()[step]
+    assert 0 < prediction["share"] <= 1.05
+    assert len(prediction["because"].split()) >= 8
+
+
+def test_every_prediction_has_a_record_to_hold_it_against() -> None:
+    for step, prediction in predictions().items():
+        assert set(prediction) - {"rows", "cols"} == {"share", "because"}
+        shape = prediction.get("rows", REFERENCE_SHAPE[0]), prediction.get("cols", 4096)
+        assert load_record(step).case(*shape).share > 0
+
+
+# ---- a record on its own ----------------------------------------------------------------------
+
+
+def example(step: str = "01_naive", shapes=((1024, 512), (64, 2048))) -> Record:
+    cases = [
+        Case(
+            "float32",
+            rows,
+            cols,
+            {"grid": 8, "block": 128, "shared_mem": 0},
+            [10.0, 12.0, 11.0],
+            [5.0, 5.5, 6.0],
+            50,
+            "right before and after timing",
+        )
+        for rows, cols in shapes
+    ]
+    device = {"name": "NVIDIA Test GPU"}
+    versions = {"driver": "1.2", "nvrtc": "13.0", "cupy": "14.0"}
+    return Record(
+        step,
+        records.step_hash(step),
+        device,
+        versions,
+        "2030-01-02T03:04:05+00:00",
+        bench.PROTOCOL,
+        {"registers": 31},
+        cases,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of records."""
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_figures_of_a_case() -> None:
+    case = example().cases[0]
+    assert case.shape == (1024, 512)
+    assert case.bytes == 2 * 1024 * 512 * 4
+    assert case.median_us == 11.0
+    assert case.gbps == pytest.approx(4194304 / 11e-6 / 1e9)
+    assert case.copy_gbps == pytest.approx(4194304 / 5.5e-6 / 1e9)
+    assert case.share == pytest.approx(0.5)
+    assert case.spread == pytest.approx(2 / 11)
+    half = dataclasses.replace(case, dtype="float16")
+    assert half.bytes == case.bytes // 2
+
+
+def test_case_is_found_by_shape_and_dtype() -> None:
+    record = example()
+    assert record.case(64, 2048) is record.cases[1]
+    with pytest.raises(KeyError, match="no record of 01_naive at 64 x 2049 float32"):
+        record.case(64, 2049)
+    with pytest.raises(KeyError, match="no record of 01_naive at 64 x 2048 float16"):
+        record.case(64, 2048, "float16")
+    assert record.select([(64, 2048), (1, 1), (1024, 512)]) == record.cases[::-1]
+
+
+@pytest.mark.parametrize("step", ["01_naive", UNFUSED, "variants/01_naive_fast", "01_naive-b32"])
+def test_record_survives_saving_and_loading(step: str, folder: Path) -> None:
+    record = example(step)
+    save_record(record, "test-gpu")
+    assert load_record(step, "test-gpu") == record
+    assert record_path(step, "test-gpu").is_relative_to(folder)
+    assert record_path(step, "test-gpu").read_text().endswith("}\n")
+
+
+def test_missing_record_says_how_to_make_one(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        load_record("01_naive", "nvidia-other")
+    assert str(caught.value) == (
+        "no record of 01_naive on nvidia-other: `make record` on that GPU makes it"
+    )
+
+
+def test_record_of_another_schema_is_refused(folder: Path) -> None:
+    save_record(dataclasses.replace(example(), schema=99), "test-gpu")
+    with pytest.raises(ValueError, match=r"01_naive\.json has schema 99, this version reads 1"):
+        load_record("01_naive", "test-gpu")
+
+
+def test_record_of_an_edited_kernel_says_so() -> None:
+    record = example()
+    assert record.origin() == (
+        "recorded on NVIDIA Test GPU on 2030-01-02 (driver 1.2, NVRTC 13.0, CuPy 14.0)"
+    )
+    record.kernel_hash = "0" * 16
+    assert not record.is_current()
+    assert record.origin().endswith("CuPy 14.0), for an earlier version")
+
+
+def test_edit_of_code_makes_a_record_old_and_of_a_comment_not(monkeypatch) -> None:
+    record, text = example(), source("01_naive.cu")
+    monkeypatch.setattr(records, "source", lambda name: text.replace("// Idea: ", "// Thought: "))
+    assert record.is_current()
+    monkeypatch.setattr(records, "source", lambda name: text.replace("fmaxf", "fminf"))
+    assert not record.is_current()
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError("disk full")])
+def test_interrupted_write_leaves_the_old_record(failure, folder: Path, monkeypatch) -> None:
+    old = example()
+    save_record(old, "test-gpu")
+    write = Path.write_text
+
+    def half(self: Path, text: str, *args, **options) -> None:
+        write(self, text[: len(text) // 2])
+        raise failure
+
+    new = example(shapes=[(7, 7)])
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", half)
+        with pytest.raises((KeyboardInterrupt, OSError)):
+            save_record(new, "test-gpu")
+    assert load_record("01_naive", "test-gpu") == old
+    save_record(new, "test-gpu")
+    assert load_record("01_naive", "test-gpu") == new
+    assert [path.name for path in (folder / "test-gpu").iterdir()] == ["01_naive.json"]
+
+
+def test_data_that_json_cannot_hold_leaves_the_old_record(folder: Path) -> None:
+    old = example()
+    save_record(old, "test-gpu")
+    with pytest.raises(TypeError):
+        save_record(dataclasses.replace(old, protocol={"bad": object()}), "test-gpu")
+    assert load_record("01_naive", "test-gpu") == old
+
+
+def test_recorded_gpus_are_the_folders_with_the_reference_first(folder: Path) -> None:
+    for name in ("aaa", "zzz", REFERENCE_GPU):
+        (folder / name).mkdir()
+    (folder / "predictions.json").write_text("{}")
+    assert records.recorded_gpus() == [REFERENCE_GPU, "aaa", "zzz"]
+
+
+def test_name_of_a_gpu_becomes_a_folder() -> None:
+    assert records.gpu_folder("NVIDIA H200") == REFERENCE_GPU
+    assert records.gpu_folder("NVIDIA RTX 6000 Ada Generation (Laptop)") == (
+        "nvidia-rtx-6000-ada-generation-laptop"
+    )
+
+
+# ---- going on where the recorder stopped ------------------------------------------------------
+
+
+def opened(step: str = "01_naive", fresh: bool = False) -> Record:
+    return recorder.open_record(step, "test-gpu", {"name": "new"}, {"driver": "new"}, fresh)
+
+
+def test_recorder_goes_on_with_a_record_of_the_same_kernel(folder: Path) -> None:
+    save_record(example(), "test-gpu")
+    assert opened() == example()
+
+
+def test_recorder_starts_afresh_without_a_record(folder: Path) -> None:
+    record = opened()
+    assert record.cases == [] and record.is_current() and record.protocol == bench.PROTOCOL
+    assert record.device == {"name": "new"} and record.utc.startswith("20")
+
+
+@pytest.mark.parametrize(
+    "change", [{"kernel_hash": "0" * 16}, {"protocol": {**bench.PROTOCOL, "replays": 3}}]
+)
+def test_recorder_starts_afresh_if_kernel_or_protocol_changed(change: dict, folder: Path) -> None:
+    save_record(dataclasses.replace(example(), **change), "test-gpu")
+    record = opened()
+    assert record.cases == [] and record.is_current() and record.protocol == bench.PROTOCOL
+
+
+def test_recorder_starts_afresh_on_request_whatever_the_file_holds(folder: Path) -> None:
+    save_record(example(), "test-gpu")
+    assert opened(fresh=True).cases == []
+    record_path("01_naive", "test-gpu").write_text('{"schema": 1, "ste')
+    assert opened(fresh=True).cases == []
+    with pytest.raises(json.JSONDecodeError):
+        opened()
+
+
+def test_recorder_needs_the_cases_that_are_missing() -> None:
+    record = example(shapes=[GRID_SHAPES[0]])
+    assert not recorder.needs("01_naive", record, *GRID_SHAPES[0])
+    assert recorder.needs("01_naive", record, *GRID_SHAPES[1])
+    assert recorder.needs("01_naive", record, *SWEEP_SHAPES[0])
+    assert recorder.needs(UNFUSED, record, *SWEEP_SHAPES[0])
+
+
+def test_recorder_sweeps_no_variants() -> None:
+    for step in TRIED:
+        record = example(step, shapes=[])
+        assert recorder.needs(step, record, *GRID_SHAPES[1])
+        assert not recorder.needs(step, record, *SWEEP_SHAPES[0])
+
+
+def test_recorder_leaves_out_what_a_header_refuses(monkeypatch) -> None:
+    text = source("01_naive.cu").replace("cols >= 1", "cols >= 1 && cols <= 1024")
+    monkeypatch.setattr(recorder, "source", lambda name: text)
+    record = example(shapes=[])
+    assert recorder.needs("01_naive", record, 64, 1024)
+    assert not recorder.needs("01_naive", record, 64, 2048)
+
+
+def test_shapes_shrink_to_the_memory_of_the_gpu(monkeypatch) -> None:
+    every = [*GRID_SHAPES, *SWEEP_SHAPES]
+
+    def shapes(free: float, quick: bool = False) -> list[tuple[int, int]]:
+        monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (int(free), int(free)))
+        return recorder.shapes_that_fit(every, quick)
+
+    assert shapes(100e9) == every
+    assert shapes(100e9, quick=True) == list(GRID_SHAPES)
+    small = shapes(2e9)
+    assert len(small) == len(set(small))
+    assert all(24 * rows * cols <= 1.8e9 for rows, cols in small)
+    assert [cols for _, cols in small[:11]] == [cols for _, cols in GRID_SHAPES]
+
+
+@pytest.fixture
+def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A recorder that measures nothing: `measured` lists what it was asked for."""
+    fake = SimpleNamespace(measured=[], fail_after=None)
+
+    def measure(makers: dict, rows: int, cols: int) -> dict:
+        if len(fake.measured) == fake.fail_after:
+            raise KeyboardInterrupt
+        fake.measured.append((frozenset(makers), rows, cols))
+        case = example(shapes=[(rows, cols)]).cases[0]
+        return {name: (case, {"registers": 31}) for name in makers}
+
+    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(bench, "fresh_pool", contextlib.nullcontext)
+    monkeypatch.setattr(recorder, "has_gpu", lambda: True)
+    monkeypatch.setattr(recorder, "describe_device", lambda: {"name": "NVIDIA Test"})
+    monkeypatch.setattr(recorder, "describe_versions", lambda: {"driver": "1.2"})
+    monkeypatch.setattr(recorder, "maker", lambda step: None)
+    monkeypatch.setattr(recorder, "shapes_that_fit", lambda shapes, quick: shapes[9:14])
+    return fake
+
+
+def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None:
+    wanted = ["00_copy", "01_naive", "variants/01_naive_fast"]
+    fake_gpu.fail_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        recorder.main(["--steps", *wanted])
+    assert len(load_record("01_naive", "nvidia-test").cases) == 3
+    assert len(load_record("variants/01_naive_fast", "nvidia-test").cases) == 2
+
+    fake_gpu.fail_after, first = None, fake_gpu.measured.copy()
+    assert recorder.main(["--steps", *wanted]) == 0
+    assert [shape for _, *shape in fake_gpu.measured] == [
+        list(shape) for shape in [*GRID_SHAPES, *SWEEP_SHAPES][9:14]
+    ]
+    assert fake_gpu.measured[:3] == first
+    assert fake_gpu.measured[3] == ({"00_copy", "01_naive"}, *SWEEP_SHAPES[1])
+    assert len(load_record("01_naive", "nvidia-test").cases) == 5
+
+    assert recorder.main(["--steps", *wanted]) == 0
+    assert len(fake_gpu.measured) == 5, "nothing was left to measure"
+    assert "[5/5, " in capsys.readouterr().out
+
+    assert recorder.main(["--steps", "01_naive", "--fresh"]) == 0
+    assert fake_gpu.measured[5:] == [({"01_naive"}, *shape) for _, *shape in fake_gpu.measured[:5]]
+
+
+def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
+    assert recorder.main([]) == 0
+    assert fake_gpu.measured[0][0] == {*STEPS, *TRIED}
+    assert fake_gpu.measured[-1][0] == set(STEPS)
+
+
+def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
+    record = example(shapes=[(64, 1024)])
+    recorder.print_progress(1, 1, 64, 1024, {"01_naive": record}, 0.0)
+    assert "look!" not in capsys.readouterr().out
+    record.cases[0].samples_us[:] = [4.0, 4.0, 4.0]
+    recorder.print_progress(1, 1, 64, 1024, {"01_naive": record}, 0.0)
+    assert "01_naive 131 (1.38) above the copy: look!" in capsys.readouterr().out
+
+
+def test_recorder_refuses_unknown_steps(capsys) -> None:
+    with pytest.raises(SystemExit):
+        recorder.main(["--steps", "99_missing"])
+    assert "99_missing" in capsys.readouterr().err
+
+
+def test_recorder_without_gpu_says_so_in_one_sentence(monkeypatch, capsys, folder: Path) -> None:
+    monkeypatch.setattr(recorder, "has_gpu", lambda: False)
+    assert recorder.main([]) == 1
+    text = capsys.readouterr()
+    assert text.err == "make record measures on a GPU, and CuPy finds none here.\n"
+    assert text.out == "" and not list(folder.iterdir())
+
+
+@pytest.mark.skipif(has_gpu(), reason="there is a GPU")
+def test_recorder_as_a_command_without_gpu_ends_with_status_1() -> None:
+    command = [sys.executable, "-m", "helpers.recorder", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_versions_are_unknown_where_a_tool_is_missing() -> None:
+    assert recorder.run_quietly(["no-such-command-anywhere"]) == "unknown"
+    assert recorder.run_quietly([sys.executable, "-c", "raise SystemExit(3)"]) == "unknown"
+    assert recorder.run_quietly([sys.executable, "-c", "print(' 580.1 ')"]) == "580.1"

@@ -1,0 +1,283 @@
+"""Every kernel of the series computes what it should: on the SIMT machine, and live on a GPU."""
+
+import functools
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers import kernels
+from helpers.check import (
+    check_copy,
+    check_kernel,
+    check_softmax,
+    make_input,
+    poisoned,
+    special_rows,
+)
+from helpers.device import SWITCH
+from helpers.kernels import header, kernel_names, source
+from helpers.launch import launch, simulate
+
+NAMES = [*kernels.steps(), *kernels.variants()]
+# 25 shapes of at most 2^18 elements. Where a thread computes a row, time follows the columns.
+SHAPES = (
+    *((1, 1), (5, 1), (2**18, 1), (1000, 2), (5, 3), (87381, 3), (33, 4), (1, 7), (4097, 7)),
+    *((5, 8), (129, 16), (1, 31), (257, 31), (8192, 32), (5, 33), (100, 63), (64, 65)),
+    *((33, 100), (1, 127), (2, 257), (300, 129), (5, 1000), (256, 1024), (1, 1025), (5, 4097)),
+)
+BLOCKS = (32, 64, 256, 1024)
+
+LIVE_COLS = (
+    *(1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 77, 100, 127, 128, 129),
+    *(255, 256, 257, 500, 512, 1000, 1024, 1025, 2047, 2048, 2049, 4096, 4097),
+    *(8192, 12672, 16384, 32768),
+)
+LIVE_ROWS = (1, 5, 33, 128, 1000, 4097)
+LIVE_SHAPES = [(r, c) for c in LIVE_COLS for r in LIVE_ROWS if r * c <= 2**26]
+CHECKED = 2**20  # elements of a live result that go through the fp64 reference, in whole rows
+
+each_kernel = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(autouse=True)
+def replay_unless_live(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.node.get_closest_marker("gpu"):
+        monkeypatch.setenv(SWITCH, "1")
+
+
+@functools.cache
+def kernel_of(name: str) -> cupy.RawKernel:
+    code = source(f"{name}.cu")
+    return cupy.RawKernel(code, kernel_names(code)[0])
+
+
+def computed(name: str, x: np.ndarray, block: int | None = None) -> np.ndarray:
+    """What the kernel gives for x; NaN where it wrote nothing."""
+    kernel, y = kernel_of(name), poisoned(x)
+    grid, block, shared_mem = header(kernel.code).launch(*x.shape, block)
+    launch(kernel, grid, block, (x, y, *x.shape), shared_mem=shared_mem)
+    return y
+
+
+def check(name: str, x: np.ndarray, y: np.ndarray) -> None:
+    compare = check_copy if kernel_of(name).name.startswith("copy") else check_softmax
+    compare(x, y)
+
+
+def accepts_or_skip(name: str, rows: int, cols: int) -> None:
+    contract = header(kernel_of(name).code)
+    if not contract.accepts(rows, cols):
+        pytest.skip(f"the header says {contract.fields['Columns']}")
+
+
+# ---- on the SIMT machine ----------------------------------------------------------------------
+
+
+def test_shapes_cover_what_matters() -> None:
+    assert len(set(SHAPES)) == 25
+    assert all(rows * cols <= 2**18 for rows, cols in SHAPES)
+    assert {1, 7, 31, 33, 1000, 1025, 4097} <= {cols for _, cols in SHAPES}
+    assert {1, 5} <= {rows for rows, _ in SHAPES}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids="{0[0]}x{0[1]}".format)
+@each_kernel
+def test_result_is_right(name: str, shape: tuple[int, int]) -> None:
+    accepts_or_skip(name, *shape)
+    x = make_input(*shape)
+    kept = x.copy()
+    check(name, x, computed(name, x))
+    assert np.array_equal(x, kept)
+
+
+@pytest.mark.parametrize("cols", [1, 2, 5, 33, 100, 257])
+@each_kernel
+def test_rows_with_infinities_and_nan_are_right(name: str, cols: int) -> None:
+    accepts_or_skip(name, 6, cols)
+    x = special_rows(cols)
+    check(name, x, computed(name, x))
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+@each_kernel
+def test_result_is_right_with_another_block_size(name: str, block: int) -> None:
+    for rows, cols in ((1, 5), (37, 132), (1025, 33), (2049, 4)):
+        if header(kernel_of(name).code).accepts(rows, cols):
+            x = make_input(rows, cols)
+            check(name, x, computed(name, x, block))
+
+
+@each_kernel
+def test_extreme_rows_are_right(name: str) -> None:
+    """Ascending and descending rows move an online maximum at every column and at none."""
+    ramp = np.linspace(-300, 300, 64)
+    largest = float(np.finfo(np.float32).max)
+    x = np.array(
+        [
+            ramp,
+            ramp[::-1],
+            np.full(64, 5),
+            np.full(64, largest),
+            np.full(64, -1e38),
+            np.where(np.arange(64) == 63, largest, 0),
+            np.where(np.arange(64) % 2, 1e-40, -1e-40),  # subnormals
+            np.zeros(64),
+        ],
+        np.float32,
+    )
+    check(name, x, computed(name, x))
+
+
+@each_kernel
+def test_rows_may_start_anywhere_that_the_header_allows(name: str) -> None:
+    """A view `Align` bytes into its base: too little asked for is a misaligned access."""
+    contract = header(kernel_of(name).code)
+    items = contract.align // contract.dtype.itemsize
+    for rows, cols in ((3, 32), (5, 7)):
+        if contract.accepts(rows, cols):
+            size = rows * cols
+            x, y = (np.full(items + size, np.nan, np.float32)[items:] for _ in range(2))
+            x = x.reshape(rows, cols)
+            y = y.reshape(rows, cols)
+            x[:] = make_input(rows, cols)
+            grid, block, shared_mem = contract.launch(rows, cols)
+            launch(kernel_of(name), grid, block, (x, y, rows, cols), shared_mem=shared_mem)
+            check(name, x, y)
+
+
+@each_kernel
+def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
+    x = make_input(33, 100)
+    kernel, contract = kernel_of(name), header(kernel_of(name).code)
+    accepts_or_skip(name, *x.shape)
+    grid, block, shared_mem = contract.launch(*x.shape)
+    results = []
+    for held in (np.nan, 0.0, -1e30):
+        y = np.full_like(x, held)
+        trace = simulate(kernel, grid, block, (x, y, *x.shape), shared_mem)
+        assert not trace.findings
+        results.append(y)
+    assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
+
+
+# ---- live -------------------------------------------------------------------------------------
+
+
+def test_live_shapes_are_many() -> None:
+    assert len(set(LIVE_SHAPES)) >= 200
+    assert {rows for rows, _ in LIVE_SHAPES} == set(LIVE_ROWS)
+    assert {cols for _, cols in LIVE_SHAPES} == set(LIVE_COLS)
+
+
+def check_live(name: str, x: np.ndarray, y: np.ndarray) -> None:
+    """Every element for NaN, and as many rows, evenly spread, as fit in `CHECKED` elements."""
+    assert not np.isnan(y).any(), f"{name} left NaN at {x.shape}"
+    rows, cols = x.shape
+    count = max(2, min(rows, CHECKED // cols))
+    sample = np.unique(np.linspace(0, rows - 1, count).astype(int))
+    check(name, x[sample], y[sample])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", LIVE_SHAPES, ids="{0[0]}x{0[1]}".format)
+def test_live_results_are_right(shape: tuple[int, int]) -> None:
+    x = make_input(*shape)
+    for name in NAMES:
+        if header(kernel_of(name).code).accepts(*shape):
+            check_live(name, x, computed(name, x))
+
+
+@pytest.mark.gpu
+@each_kernel
+def test_live_rows_with_infinities_and_nan_are_right(name: str) -> None:
+    for cols in (1, 2, 5, 33, 100, 257, 4097):
+        if header(kernel_of(name).code).accepts(6, cols):
+            x = special_rows(cols)
+            check(name, x, computed(name, x))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("block", BLOCKS)
+@each_kernel
+def test_live_result_is_right_with_another_block_size(name: str, block: int) -> None:
+    for rows, cols in ((1, 5), (37, 132), (1025, 33), (513, 1000)):
+        if header(kernel_of(name).code).accepts(rows, cols):
+            x = make_input(rows, cols)
+            check(name, x, computed(name, x, block))
+
+
+@pytest.mark.gpu
+@each_kernel
+def test_live_kernel_passes_the_check_of_the_notebooks(name: str) -> None:
+    assert check_kernel(kernel_of(name)).startswith(f"{kernel_of(name).name}: right on ")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1, 1), (257, 65), (33, 1000)], ids="{0[0]}x{0[1]}".format)
+@each_kernel
+def test_simt_machine_and_gpu_agree(name: str, shape: tuple[int, int], monkeypatch) -> None:
+    accepts_or_skip(name, *shape)
+    x = make_input(*shape)
+    live = computed(name, x)
+    monkeypatch.setenv(SWITCH, "1")
+    assert np.allclose(computed(name, x), live, rtol=2e-6, atol=2.0**-126)
+
+
+@pytest.fixture(scope="module")
+def huge() -> tuple:
+    """x and y of more than 2^32 elements on the GPU: past what int and unsigned offsets reach."""
+    cols = 4099  # odd, so that no row start is a round number
+    rows = 2**32 // cols + 1000
+    needed = 2 * 4 * rows * cols + 2**30
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    pool = cupy.get_default_memory_pool()
+    if free + pool.free_bytes() < max(needed, 40e9):
+        pytest.skip(f"needs 40 GB of free GPU memory, there are {free / 1e9:.0f}")
+    pool.free_all_blocks()
+    random = cupy.random.default_rng(0)
+    x, y = (cupy.empty((rows, cols), cupy.float32) for _ in range(2))
+    for first in range(0, rows, 2**16):
+        piece = x[first : first + 2**16]
+        random.standard_normal(piece.shape, cupy.float32, out=piece)
+        piece += random.random((len(piece), 1), cupy.float32) * 100 + 100
+    return x, y
+
+
+def run_huge(kernel: cupy.RawKernel, x, y) -> None:
+    """Launch past `launch`, which would need as much memory again on the host; y starts as NaN."""
+    grid, block, shared_mem = header(kernel.code).launch(*x.shape)
+    if shared_mem > 48 * 1024:
+        kernel.max_dynamic_shared_size_bytes = shared_mem
+    y.fill(cupy.nan)
+    kernel((grid,), (block,), (x, y, *x.shape), shared_mem=shared_mem)
+
+
+def unwritten_rows(y) -> list[int]:
+    """The pieces of y, by their first row, in which something is NaN."""
+    starts = range(0, len(y), 2**16)
+    return [first for first in starts if cupy.isnan(y[first : first + 2**16]).any()]
+
+
+@pytest.mark.gpu
+@each_kernel
+def test_live_rows_past_32_bit_offsets_are_right(name: str, huge) -> None:
+    x, y = huge
+    rows, cols = x.shape
+    assert rows * cols > 2**32
+    accepts_or_skip(name, rows, cols)
+    run_huge(kernel_of(name), x, y)
+    assert not unwritten_rows(y)
+    for row in (0, 2**31 // cols, 2**32 // cols, rows // 3, rows - 1):
+        near = slice(max(row - 4, 0), row + 5)
+        check(name, cupy.asnumpy(x[near]), cupy.asnumpy(y[near]))
+
+
+@pytest.mark.gpu
+def test_live_check_notices_a_32_bit_offset(huge) -> None:
+    """An unsigned offset wraps to the start of the array, so this mutant breaks nothing else."""
+    code = source("01_naive.cu")
+    assert code.count("(long long)row * cols") == 2
+    mutant = cupy.RawKernel(code.replace("(long long)row", "(unsigned)row"), "softmax_naive")
+    run_huge(mutant, *huge)
+    assert len(huge[0]) - 1000 < unwritten_rows(huge[1])[-1] + 2**16
