@@ -3,9 +3,12 @@
 counters.json   Nsight Compute's counters: of every step at small shapes (which the tests hold
                 against the SIMT machine's), of steps, variants and block trials at large shapes
                 (which the prose explains), and of each launch of the array version
+sass.json       the machine instructions that matter, in order, of every kernel: loads, stores,
+                special functions, branches, calls
 sanitizer.json  compute-sanitizer's verdicts on every kernel at the small shapes
 
-Needs a GPU, `ncu` and `compute-sanitizer` on the PATH, and the right to read counters.
+Needs a GPU, `ncu`, `cuobjdump` and `compute-sanitizer` on the PATH, and the right to read
+counters.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 from . import recorder
 from .bench import unfused_candidate
@@ -26,6 +31,7 @@ from .device import ROOT, has_gpu
 from .kernels import BLOCK_TRIALS, header, kernel_names, source, split_trial, steps, variants
 from .launch import launch, to_gpu
 from .records import FOLDER, REFERENCE_SHAPE, UNFUSED, gpu_folder, write_json
+from .simt.compile import compile_cubin
 from .simt.counters import NSIGHT_METRICS
 
 SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
@@ -42,6 +48,7 @@ PROSE_METRICS = (
     "l1tex__t_sector_hit_rate.pct",
     "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
     "l1tex__lsu_requests_throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
     "l1tex__data_pipe_lsu_wavefronts.sum",
     "sm__warps_active.avg.pct_of_peak_sustained_active",
     "smsp__inst_executed.sum",
@@ -51,6 +58,7 @@ PROSE_METRICS = (
     "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
     "launch__registers_per_thread",
 )
+SASS_KEPT = frozenset("LDG STG LDL STL LDS STS SHFL BAR MUFU BRA CALL EXIT".split())
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
@@ -65,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.worker:
         run_kernels(options.worker)
         return 0
-    for tool in ("ncu", "compute-sanitizer"):
+    for tool in ("ncu", "cuobjdump", "compute-sanitizer"):
         if not shutil.which(tool):
             print(f"make evidence needs {tool} of the CUDA toolkit on the PATH.", file=sys.stderr)
             return 1
@@ -78,6 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     folder = FOLDER / gpu_folder(device["name"])
     print("reading counters with ncu", flush=True)
     write_json(folder / "counters.json", {**head, **collect_counters()})
+    print("disassembling", flush=True)
+    write_json(folder / "sass.json", {**head, **collect_sass(f"sm_{device['compute_capability']}")})
     print("running compute-sanitizer", flush=True)
     verdicts = {**head, **collect_verdicts()}
     write_json(folder / "sanitizer.json", verdicts)
@@ -155,6 +165,23 @@ def collect_counters() -> dict:
         "cases": ordered[: len(expected)],
         UNFUSED: ordered[len(expected) :],
     }
+
+
+def collect_sass(arch: str) -> dict:
+    """Compile every kernel for `arch` and list its memory, special-function and control
+    instructions; a register spill would show as LDL and STL."""
+    kernels = {}
+    for step in (*steps(), *variants()):
+        with tempfile.TemporaryDirectory() as folder:
+            cubin = Path(folder) / "kernel.cubin"
+            cubin.write_bytes(compile_cubin(source(f"{step}.cu"), (), arch))
+            done = subprocess.run(
+                ["cuobjdump", "-sass", str(cubin)], capture_output=True, text=True, check=True
+            )
+        opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
+        kept = [code for code in opcodes if code.split(".")[0] in SASS_KEPT]
+        kernels[step] = {"instructions": len(opcodes), "in_order": kept}
+    return {"arch": arch, "command": "cuobjdump -sass kernel.cubin", "kernels": kernels}
 
 
 def collect_verdicts() -> dict:

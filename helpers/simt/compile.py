@@ -30,11 +30,20 @@ def compile_ptx(code: str, options: tuple[str, ...] = (), arch: str = DEFAULT_AR
 
     Raises `CompileError` with NVRTC's log if the source or an option is wrong.
     """
-    return _compile(code, tuple(options), arch)
+    return _compile(code, tuple(options), arch, "PTX").decode()
+
+
+def compile_cubin(code: str, options: tuple[str, ...] = (), arch: str = "sm_90") -> bytes:
+    """Compile CUDA C++ source text to machine code for `arch`, as a cubin file's bytes.
+
+    The SIMT machine does not run it; its disassembly shows what the hardware executes. Raises
+    what `compile_ptx` raises.
+    """
+    return _compile(code, tuple(options), arch, "CUBIN")
 
 
 @functools.lru_cache(maxsize=256)
-def _compile(code: str, options: tuple[str, ...], arch: str) -> str:
+def _compile(code: str, options: tuple[str, ...], arch: str, form: str) -> bytes:
     from cuda.bindings import nvrtc
 
     flags = [f"-arch={arch}", "-lineinfo", *CUPY_OPTIONS]
@@ -58,11 +67,11 @@ def _compile(code: str, options: tuple[str, ...], arch: str) -> str:
     _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
     try:
         call(nvrtc.nvrtcCompileProgram, program, len(flags), [flag.encode() for flag in flags])
-        ptx = bytearray(call(nvrtc.nvrtcGetPTXSize, program))
-        call(nvrtc.nvrtcGetPTX, program, ptx)
+        result = bytearray(call(getattr(nvrtc, f"nvrtcGet{form}Size"), program))
+        call(getattr(nvrtc, f"nvrtcGet{form}"), program, result)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return ptx.decode().rstrip("\0")
+    return bytes(result).rstrip(b"\0") if form == "PTX" else bytes(result)
 
 
 @functools.lru_cache(maxsize=1)
