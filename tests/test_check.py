@@ -10,6 +10,7 @@ import pytest
 from helpers.check import (
     QUICK_SHAPES,
     TINY,
+    UNIT_ROUNDOFF,
     WrongResult,
     check_copy,
     check_kernel,
@@ -268,6 +269,16 @@ def test_correct_answer_is_accepted(evaluation: Callable, cols: int) -> None:
     x = make_input(min(2000, 2**19 // cols), cols)
     y = evaluation(x)
     assert y.dtype == np.float32
+    check_softmax(x, y)
+
+
+def test_serial_sum_may_walk_at_random() -> None:
+    """4095 small terms after a 1: every addition rounds by up to u, and none is lost."""
+    terms = np.random.default_rng(0).uniform(2e-6, 2e-5, (500, 4096))
+    terms[:, 0] = 1
+    x = np.log(terms).astype(np.float32)
+    y = serial_fp32(x)
+    assert np.abs(y[:, 0] / reference(x)[:, 0] - 1).max() > 100 * UNIT_ROUNDOFF
     check_softmax(x, y)
 
 
