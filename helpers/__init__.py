@@ -6,7 +6,7 @@ from .exercises import grade
 from .kernels import diff, header, source
 from .launch import launch, simulate
 from .plot import ledger, plot_series, plot_step, table
-from .records import REFERENCE_SHAPE, load_record, nsight, nsight_unfused, predictions
+from .records import REFERENCE_SHAPE, load_record, nsight, nsight_unfused, predictions, sass
 from .replay import timings
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "poisoned",
     "predictions",
     "reference",
+    "sass",
     "simulate",
     "source",
     "table",

@@ -36,13 +36,13 @@ EXERCISES = {
     "00_copy_a_row": Exercise(
         check_copy,
         False,
-        "no sector is fetched for less than 32 useful bytes",
+        "uses every byte of the sectors it fetches, at 128 columns",
         lambda counters, elements: counters.fetch_ratio <= 1.0,
     ),
     "01_columns": Exercise(
         _check_columns,
         False,
-        "every request of a full warp costs 4 sectors, in at most 3 read passes",
+        "a warp's load costs 4 sectors, in at most 3 read passes",
         lambda counters, elements: (
             counters.sectors_per_load <= 4 and counters.passes(elements) <= (3.0, 1.0)
         ),
@@ -69,19 +69,20 @@ def grade(name: str, solution: bool = False) -> str:
     lines = []
     for number, (task, attempt) in enumerate(_tasks(exercise, f"{folder}/{name}.cu"), 1):
         try:
-            problem = attempt()
+            passed, detail = attempt()
         except WrongResult as error:
-            problem = error.summary
+            passed, detail = False, error.summary
         except (CompileError, UnsupportedPTX, ValueError, TypeError) as error:
-            problem = str(error)
-        lines.append(f"{number}. {task}: {'yes' if not problem else f'no - {problem}'}")
-        if problem:
+            passed, detail = False, str(error)
+        verdict = f"{'yes' if passed else 'no'}{f' - {detail}' if detail else ''}"
+        lines.append(f"{number}. {task}: {verdict}")
+        if not passed:
             return "\n".join([*lines, f"Work on step {number} in kernels/{folder}/{name}.cu."])
     return "\n".join([*lines, "passed"])
 
 
-def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], str]]]:
-    """(what is asked, a function that returns what is wrong or "")."""
+def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[bool, str]]]]:
+    """(what is asked, a function that returns whether it is so, and what was seen)."""
 
     def run(x: np.ndarray):
         import cupy
@@ -92,31 +93,29 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], str]]]
         grid, block, shared_mem = header(code).launch(*x.shape)
         return simulate(kernel, grid, block, (x, y, *x.shape), shared_mem), y
 
-    def has_no_bugs() -> str:
+    def has_no_bugs() -> tuple[bool, str]:
         findings = [finding for shape in SHAPES for finding in run(make_input(*shape))[0].findings]
-        return str(findings[0]) if findings else ""
+        return not findings, str(findings[0]) if findings else ""
 
-    def is_right() -> str:
+    def is_right() -> tuple[bool, str]:
         for shape in SHAPES:
             x = make_input(*shape)
             exercise.compare(x, run(x)[1])
-        return ""
+        return True, ""
 
-    def handles_special_rows() -> str:
+    def handles_special_rows() -> tuple[bool, str]:
         x = special_rows(64)
         exercise.compare(x, run(x)[1])
-        return ""
+        return True, ""
 
-    def keeps_claim() -> str:
+    def keeps_claim() -> tuple[bool, str]:
         counters = run(make_input(*CLAIM_SHAPE))[0].counters
         elements = CLAIM_SHAPE[0] * CLAIM_SHAPE[1]
-        if exercise.keeps_claim(counters, elements):
-            return ""
         reads, writes = counters.passes(elements)
-        return (
-            f"{reads:.2f} read and {writes:.2f} write passes, "
-            f"{counters.sectors_per_load:.2f} sectors a load request, "
-            f"{counters.fetch_ratio:.2f} bytes fetched for every byte asked for"
+        return exercise.keeps_claim(counters, elements), (
+            f"{reads:.0f} read and {writes:.0f} write passes, "
+            f"{counters.sectors_per_load:.0f} sectors a load, "
+            f"{counters.fetch_ratio:.0f} bytes fetched for each byte used"
         )
 
     tasks = [("runs without a finding", has_no_bugs), ("is right", is_right)]

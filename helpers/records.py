@@ -165,6 +165,14 @@ def nsight_unfused(gpu: str = REFERENCE_GPU) -> list[tuple[str, dict[str, float]
     return [(entry["kernel"], entry["metrics"]) for entry in _counters(gpu)[UNFUSED]]
 
 
+def sass(step: str, gpu: str = REFERENCE_GPU) -> list[str]:
+    """The kernel's machine instructions for memory, special functions and control, in order."""
+    kernels = json.loads((FOLDER / gpu / "sass.json").read_text())["kernels"]
+    if step not in kernels:
+        raise KeyError(f"no disassembly of {step}; there are: {', '.join(kernels)}")
+    return kernels[step]["in_order"]
+
+
 @functools.lru_cache
 def _counters(gpu: str) -> dict:
     return json.loads((FOLDER / gpu / "counters.json").read_text())

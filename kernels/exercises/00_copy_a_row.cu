@@ -19,7 +19,7 @@ extern "C" __global__ void copy_a_row(const float* __restrict__ x, float* __rest
     y += (long long)row * cols;
 
     // One thread works, 127 watch. Share the columns out, so that the 32 lanes of a warp read 32
-    // neighbouring floats in one request, whatever cols is.
+    // neighbouring floats in one request. The copy must be right for every cols.
     if (threadIdx.x == 0)
         for (int col = 0; col < cols; ++col)
             y[col] = x[col];

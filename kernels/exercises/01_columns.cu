@@ -17,8 +17,8 @@ extern "C" __global__ void softmax_columns(const float* __restrict__ x, float* _
     const int col = blockIdx.x * blockDim.x + threadIdx.x;
     if (col >= cols) return;
 
-    // x is stored by rows: element (row, col) is at x[row * cols + col]. This index is for a
-    // matrix that is stored by columns. Mend it, and see what it does to the sectors.
+    // The index below is right for a matrix that is stored column after column. Ours is stored
+    // row after row. Correct it, in all four places.
     float column_max = __int_as_float(0xff800000);  // -inf
     for (int row = 0; row < rows; ++row)
         column_max = fmaxf(column_max, x[(long long)col * rows + row]);
