@@ -599,6 +599,18 @@ def test_inline_ptx_runs(run: Run) -> None:
         assert abs(y[i] - expected) <= 2.0**-21 * expected
 
 
+def test_inline_ptx_may_address_backwards(run: Run) -> None:
+    x, y = floats(40), np.zeros(32, np.float32)
+    body = r"""
+        float a, b;
+        asm("ld.global.f32 %0, [%1+-8];" : "=f"(a) : "l"(x + i + 3));
+        asm("ld.global.f32 %0, [%1 + 0x8];" : "=f"(b) : "l"(x + i));
+        y[i] = a - b;"""
+    run(kernel(body, "float* y, const float* x"), 1, 32, y, x)
+    values = x.tolist()
+    assert y.tolist() == [rounded(values[i + 1] - values[i + 2]) for i in range(32)]
+
+
 @pytest.mark.parametrize("load", ["__ldg", "__ldca", "__ldcg", "__ldcs", "__ldlu", "__ldcv"])
 def test_cache_hints_change_no_value(run: Run, load: str) -> None:
     x, y = floats(64), np.zeros(64, np.float32)

@@ -286,13 +286,19 @@ def test_a_report_has_a_line_for_each_finding() -> None:
     assert str(clean.findings) == "no findings"
 
 
-def test_findings_of_later_batches_count_into_the_first() -> None:
-    grid = 300
-    size = 128 * grid - 128 * 140 - 7  # the first bad thread is in the second batch
-    assert BATCH_THREADS < 128 * grid and size > 0
+def test_the_first_thread_at_fault_may_be_in_a_later_batch() -> None:
+    grid, size = 300, 128 * 280 - 7
+    assert BATCH_THREADS < size < 128 * grid
     trace = run("missing_guard", "buggy", grid, 128, floats(size), np.zeros(size, np.float32), size)
-    first = {"count": 128 * grid - size, "block": (159, 0, 0), "thread": (121, 0, 0)}
+    first = {"count": 128 * 20 + 7, "block": (279, 0, 0), "thread": (121, 0, 0)}
     assert_finds(trace, "missing_guard", "buggy", Bug(OUTSIDE, **first), Bug(BEYOND, **first))
+
+
+def test_every_batch_counts_into_the_same_finding() -> None:
+    y = np.zeros(300 * 128, np.float32)
+    assert len(y) > BATCH_THREADS
+    trace = run("bad_index", "bad_pointer", 300, 128, np.zeros(64, np.uint64), y, 64)
+    assert_finds(trace, "bad_index", "bad_pointer", Bug(OUTSIDE, 300 * 128))
 
 
 TWINS = {

@@ -312,14 +312,14 @@ def register_type(kind: str) -> str:
 def module(lines: list[str], pointers: int, registers: list[str]) -> str:
     """PTX of a kernel "k" that gets that many pointers; its thread's 8 bytes are at %at0, ..."""
     parameters = ", ".join(f".param .u64 p{number}" for number in range(pointers))
-    head = [f".reg {register};" for register in (*registers, ".b32 %t", ".b64 %o")]
-    head += [f".reg .b64 %at<{pointers}>;", "mov.u32 %t, %tid.x;", "mul.wide.u32 %o, %t, 8;"]
+    lead = [f".reg {register};" for register in (*registers, ".b32 %t", ".b64 %o")]
+    lead += [f".reg .b64 %at<{pointers}>;", "mov.u32 %t, %tid.x;", "mul.wide.u32 %o, %t, 8;"]
     for number in range(pointers):
-        head += [
+        lead += [
             f"ld.param.u64 %at{number}, [p{number}];",
             f"add.s64 %at{number}, %at{number}, %o;",
         ]
-    body = "\n".join((*head, *lines, "ret;"))
+    body = "\n".join((*lead, *lines, "ret;"))
     head = ".version 8.0\n.target sm_90\n.address_size 64\n"
     return f"{head}.visible .entry k({parameters})\n{{\n{body}\n}}\n"
 
@@ -968,6 +968,11 @@ def test_other_forms_are_refused_by_name(ptx: str) -> None:
         find_operation(name, tuple(modifiers))
 
 
+def test_registers_of_other_types_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedPTX, match=r"\.reg \.b128 %q"):
+        run(module([], 1, [".b128 %q"]))
+
+
 # ---- operands -----------------------------------------------------------------------------------
 
 
@@ -988,12 +993,13 @@ def bits(number: float) -> int:
         (["mov.f32 %r0, 0f40000000;", "add.f32 %r0, %r0, 0.1;"], bits(2.1)),
         (["mov.f64 %l0, 1.5;", "cvt.rn.f32.f64 %r0, %l0;"], bits(1.5)),
         (["mov.u32 %r0, %ntid.x;"], 32),
+        (["mov.u16 %h0, %ntid.x;", "cvt.u32.u16 %r0, %h0;"], 32),
         (["mov.u32 %r0, %laneid;", "mov.u32 %r0, 7;"], 7),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_literals_mean_what_ptx_says(lines: list[str], expected: int) -> None:
-    registers = [".b32 %r0", ".b64 %l0"]
+    registers = [".b32 %r0", ".b64 %l0", ".b16 %h0"]
     assert run(module([*lines, "st.global.u32 [%at0], %r0;"], 1, registers)) == [expected] * 32
 
 
