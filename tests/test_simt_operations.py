@@ -197,87 +197,15 @@ F64_TO_INTEGER = tuple(
     encode(number, "f64")
     for number in HALVES + AROUND + FAR + [2.0**31 - 0.5, -(2.0**31) - 0.5, 2.0**63 - 1024, 1e300]
 )
-ANGLES = tuple(
-    encode(number, "f32")
-    for number in (0.0, -0.0, 1e-40, 2.0**-126, 0.5, -0.5, 1.0, 1.5707964, -3.1415927, 3.0, -2.0)
-)
-EXPONENTS = tuple(
-    encode(number, "f32")
-    for number in (
-        0,
-        1,
-        -1,
-        0.5,
-        10.25,
-        -20.7,
-        127,
-        127.99999,
-        128,
-        -126,
-        -126.5,
-        -149,
-        -149.5,
-        -151,
-    )
-) + (encode(-200.0, "f32"), encode(1e-40, "f32"))
-SHIFTS = (
-    0,
-    1,
-    3,
-    7,
-    8,
-    15,
-    16,
-    17,
-    31,
-    32,
-    33,
-    63,
-    64,
-    65,
-    255,
-    256,
-    0x10000,
-    0x10001,
-    2**31,
-    2**32 - 1,
-)
-FIELDS = (
-    0,
-    1,
-    5,
-    8,
-    16,
-    30,
-    31,
-    32,
-    33,
-    40,
-    62,
-    63,
-    64,
-    65,
-    128,
-    200,
-    254,
-    255,
-    256,
-    263,
-    2**32 - 1,
-)
-SELECTORS = (
-    0x3210,
-    0x7654,
-    0x0123,
-    0x4567,
-    0xFEDC,
-    0xBA98,
-    0x8888,
-    0xFFFF,
-    0x5410,
-    0x9B71,
-    0xABCD7F3A,
-)
+ANGLES = (0.0, -0.0, 1e-40, 2.0**-126, 0.5, -0.5, 1.0, 1.5707964, -3.1415927, 3.0, -2.0)
+EXPONENTS = (1e-40, 0.0, 1.0, -1.0, 0.5, 10.25, -20.7, 127.0, 127.99999, 128.0)
+EXPONENTS += (-126.0, -126.5, -149.0, -149.5, -151.0, -200.0)
+SHIFTS = (0, 1, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256)
+SHIFTS += (0x10000, 0x10001, 2**31, 2**32 - 1)
+FIELDS = (0, 1, 5, 8, 16, 30, 31, 32, 33, 40, 62, 63, 64, 65, 128, 200, 254, 255)
+FIELDS += (256, 263, 2**32 - 1)
+SELECTORS = (0x3210, 0x7654, 0x0123, 0x4567, 0xFEDC, 0xBA98, 0x8888, 0xFFFF, 0x5410, 0x9B71)
+SELECTORS += (0xABCD7F3A,)
 
 
 def cases(form: Form) -> list[tuple[int, ...]]:
@@ -320,7 +248,7 @@ def module(lines: list[str], pointers: int, registers: list[str]) -> str:
             f"add.s64 %at{number}, %at{number}, %o;",
         ]
     body = "\n".join((*lead, *lines, "ret;"))
-    head = ".version 8.0\n.target sm_90\n.address_size 64\n"
+    head = ".version 7.0\n.target sm_80\n.address_size 64\n"
     return f"{head}.visible .entry k({parameters})\n{{\n{body}\n}}\n"
 
 
@@ -780,13 +708,13 @@ def hard_to_divide(a: float, b: float) -> bool:
 APPROXIMATIONS = {
     # function, extra cases, relative and absolute error of the hardware
     "ex2": (exponential, EXPONENTS, 2.0**-21.5, 0.0),
-    "lg2": (logarithm, None, 2.0**-22, 2.0**-22),
+    "lg2": (logarithm, (), 2.0**-22, 2.0**-22),
     "sin": (wave(math.sin), ANGLES, 0.0, 2.0**-20),
     "cos": (wave(math.cos), ANGLES, 0.0, 2.0**-20),
     "tanh": (tangent, ANGLES, 2.0**-10, 0.0),
-    "sqrt": (functools.partial(root, kind="f32"), None, 2.0**-22, 0.0),
-    "rcp": (functools.partial(ratio, 1.0), None, 2.0**-22.5, 0.0),
-    "rsqrt": (functools.partial(inverse_root, kind="f32"), None, 2.0**-22, 0.0),
+    "sqrt": (functools.partial(root, kind="f32"), (), 2.0**-22, 0.0),
+    "rcp": (functools.partial(ratio, 1.0), (), 2.0**-22.5, 0.0),
+    "rsqrt": (functools.partial(inverse_root, kind="f32"), (), 2.0**-22, 0.0),
 }
 for name, (function, more, relative, absolute) in APPROXIMATIONS.items():
     for ftz in ("", ".ftz"):
@@ -799,7 +727,7 @@ for name, (function, more, relative, absolute) in APPROXIMATIONS.items():
                 "f32",
                 "f32",
                 with_modifiers(function, ftz=bool(ftz)),
-                choices=(tuple(edges("f32")) + (more or ()),),
+                choices=((*edges("f32"), *(encode(number, "f32") for number in more)),),
                 ulp=0 if exact else 1,
                 hardware=0.0 if exact else relative,
                 absolute=0.0 if exact else absolute,
@@ -902,6 +830,8 @@ def test_the_gpu_agrees_with_the_table(tmp_path: Path) -> None:
     """The expectations themselves, against hardware."""
     import cupy
 
+    if int(cupy.cuda.Device().compute_capability) < 80:
+        pytest.skip("max.NaN needs compute capability 8.0")
     wrong = []
     for number, form in enumerate(FORMS):
         given = [
