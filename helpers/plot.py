@@ -178,7 +178,12 @@ def plot_step(
     beside = recorded_beside(current)
     if beside is not None:
         add_line(
-            axes, _cases(beside, sweep), f"{beside.label}", SERIES[0], linestyle=":", linewidth=1
+            axes,
+            _cases(beside, sweep),
+            f"record: {beside.label}",
+            SERIES[0],
+            linestyle=":",
+            linewidth=1,
         )
     _finish(axes)
     plt.show()

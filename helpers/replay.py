@@ -11,6 +11,20 @@ from .kernels import code_hash
 from .records import REFERENCE_GPU, UNFUSED, Record, load_record
 
 
+class LiveRecord(Record):
+    """Timings of a kernel as the notebook holds it, measured in this session."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.device['name']}, now"
+
+    def origin(self) -> str:
+        return (
+            f"measured now on {self.device['name']} (driver {self.versions['driver']}, "
+            f"NVRTC {self.versions['nvrtc']}, CuPy {self.versions['cupy']})"
+        )
+
+
 def timings(kernels: Mapping[str, object]) -> list[Record]:
     """Timings of several steps beside a same-size copy kernel, in the order given.
 
@@ -42,7 +56,7 @@ def _measure_now(kernels: Mapping[str, object]) -> list[Record]:
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     device, versions = recorder.describe_device(), recorder.describe_versions()
     records = {
-        name: Record(
+        name: LiveRecord(
             name,
             code_hash(kernel.code) if kernel is not None else UNFUSED,
             device,

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import cupy
 import pytest
 
-from helpers import bench, recorder, records
+from helpers import bench, recorder, records, replay
 from helpers.device import ROOT, has_gpu
 from helpers.kernels import BLOCK_TRIALS, header, source, split_trial, steps, variants
 from helpers.records import (
@@ -142,7 +142,9 @@ def test_record_says_where_it_comes_from(step: str) -> None:
 def test_every_record_belongs_to_a_kernel() -> None:
     folder = records.FOLDER / REFERENCE_GPU
     found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
-    assert found - {"counters", "sass", "sanitizer"} == {*STEPS, *TRIED} == set(recorder.known_steps())
+    assert (
+        found - {"counters", "sass", "sanitizer"} == {*STEPS, *TRIED} == set(recorder.known_steps())
+    )
 
 
 PATH = re.compile(r"""(?:^|[\s=:,'"(]|-I)(?:~|[A-Za-z]:)?[/\\]+\w""")
@@ -498,3 +500,20 @@ def test_versions_are_unknown_where_a_tool_is_missing() -> None:
     assert recorder.run_quietly(["no-such-command-anywhere"]) == "unknown"
     assert recorder.run_quietly([sys.executable, "-c", "raise SystemExit(3)"]) == "unknown"
     assert recorder.run_quietly([sys.executable, "-c", "print(' 580.1 ')"]) == "580.1"
+
+
+def test_a_live_measurement_does_not_claim_to_be_recorded() -> None:
+    recorded = records.load_record("01_naive")
+    live = replay.LiveRecord(**vars(recorded))
+    assert live.origin().startswith("measured now on") and "recorded" not in live.origin()
+    assert live.label.endswith("now")
+    assert recorded.origin().startswith("recorded on")
+
+
+def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None:
+    class Kernel:
+        code = "__global__ void softmax_naive(float* x) { x[0] = 1; }"
+
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+    (record,) = replay.timings({"01_naive": Kernel})
+    assert record.origin().endswith("for an earlier version")
