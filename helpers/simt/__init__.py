@@ -24,6 +24,7 @@ from .findings import Finding, Findings
 from .memory import UNSIGNED, GlobalMemory
 from .parse import Kernel, UnsupportedPTX, parse
 from .scheduler import Hang, basic_blocks, batches, run_batch, special_registers, summed_counters
+from .shared import SharedMemory
 from .translate import Context
 
 __all__ = [
@@ -111,7 +112,14 @@ def simulate(
     parameters = _parameter_bytes(parsed, args, names, memory)
     tallies = [Counters() for _ in parsed.instructions]
     registers: list[np.ndarray] = [np.zeros(0)] * len(parsed.registers)
-    context = Context(parsed, memory, parameters, tallies, registers, _probe_specials(shared_mem))
+    shared = SharedMemory(parsed, shared_mem, findings)
+    if shared.static_bytes > 48 * 1024 or shared.bytes > 227 * 1024:
+        raise ValueError(
+            f"{kernel.name} wants {shared.static_bytes} bytes of static, {shared_mem} of dynamic "
+            "shared memory; CUDA allows 48 KB static, and 227 KB in all on an H200"
+        )
+    specials = _probe_specials(shared_mem)
+    context = Context(parsed, memory, parameters, tallies, registers, specials, shared)
     with np.errstate(all="ignore"):
         executed = _run(context, grid, block, shared_mem, findings, instruction_limit)
     memory.write_back()
@@ -154,11 +162,12 @@ def _run(context, grid, block, shared_mem, findings, instruction_limit) -> list[
         context.registers[:] = zeros
         context.slots = count * padded
         context.memory.tainted = None
+        context.shared.start_batch(count, padded)
 
         def locate(slot: int, first=first, padded=padded):
             return unravel(first + slot // padded, grid), unravel(slot % padded, block)
 
-        context.memory.locate_thread = locate
+        context.memory.locate_thread = context.shared.locate_thread = locate
         try:
             run_batch(context, blocks, alive, executed, instruction_limit)
         except Hang as hang:

@@ -3,6 +3,10 @@
 A *request* is one memory instruction of one warp with at least one active lane. A *sector* is an
 aligned piece of 32 bytes, the unit in which the L1 cache asks the L2 for data; a request costs as
 many sectors as its active lanes touch. Bytes are those that active lanes ask for.
+
+Shared memory has 32 banks of 4-byte words. A *wavefront* serves one word of each bank; a request
+whose lanes want different words of one bank needs more wavefronts (a bank conflict). Accesses of
+8 and 16 bytes are served for half and quarter warps.
 """
 
 from __future__ import annotations
@@ -17,6 +21,10 @@ NSIGHT_METRICS = {
     "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
     "store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "shared_load_requests": "smsp__inst_executed_op_shared_ld.sum",
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_store_requests": "smsp__inst_executed_op_shared_st.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
 }
 
 
@@ -30,6 +38,10 @@ class Counters:
     store_requests: int = 0
     store_sectors: int = 0
     store_bytes: int = 0
+    shared_load_requests: int = 0
+    shared_load_wavefronts: int = 0
+    shared_store_requests: int = 0
+    shared_store_wavefronts: int = 0
     warp_instructions: int = 0  # of PTX, not of SASS: they differ by up to a third
     branches: int = 0  # conditional ones, per warp
     divergent_branches: int = 0  # of those, the ones where lanes of a warp part ways

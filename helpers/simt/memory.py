@@ -92,7 +92,8 @@ class GlobalMemory:
         if allocation is None:
             return self._load_carefully(addresses, access, lanes)
         offsets = addresses - allocation.page
-        sectors = self._count_load(offsets >> 5, access, lanes)
+        sectors = offsets >> 5
+        self._count("load", sectors, access, lanes)
         allocation.read[sectors] = True
         view = allocation.views[access.size]
         index = offsets >> (access.size.bit_length() - 1)
@@ -107,7 +108,8 @@ class GlobalMemory:
             self._store_carefully(addresses, values, access, lanes)
             return
         offsets = addresses - allocation.page
-        sectors = self._count_store(offsets >> 5, access, lanes)
+        sectors = offsets >> 5
+        self._count("store", sectors, access, lanes)
         allocation.written[sectors] = True
         view = allocation.views[access.size]
         index = offsets >> (access.size.bit_length() - 1)
@@ -116,19 +118,11 @@ class GlobalMemory:
 
     # ---- counting ----
 
-    def _count_load(self, sectors: np.ndarray, access: Access, lanes) -> np.ndarray:
-        tally = access.tally
-        tally.load_requests += lanes.warps
-        tally.load_sectors += distinct_per_warp(sectors) - lanes.idle_warps
-        tally.load_bytes += lanes.count * access.width
-        return sectors
-
-    def _count_store(self, sectors: np.ndarray, access: Access, lanes) -> np.ndarray:
-        tally = access.tally
-        tally.store_requests += lanes.warps
-        tally.store_sectors += distinct_per_warp(sectors) - lanes.idle_warps
-        tally.store_bytes += lanes.count * access.width
-        return sectors
+    def _count(self, verb: str, sectors: np.ndarray, access: Access, lanes) -> None:
+        tally = vars(access.tally)
+        tally[f"{verb}_requests"] += lanes.warps
+        tally[f"{verb}_sectors"] += distinct_per_warp(sectors) - lanes.idle_warps
+        tally[f"{verb}_bytes"] += lanes.count * access.width
 
     # ---- checking ----
 
@@ -203,7 +197,7 @@ class GlobalMemory:
     def _load_carefully(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
         ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
         values = [np.full(len(addresses), ones) for _ in range(access.elements)]
-        self._count_load(addresses >> 5, access, lanes)
+        self._count("load", addresses >> 5, access, lanes)
         for allocation, active in self._sort_out(addresses, access, lanes, "load"):
             offsets = addresses[active] - allocation.page
             allocation.read[offsets >> 5] = True
@@ -212,7 +206,7 @@ class GlobalMemory:
         return values
 
     def _store_carefully(self, addresses, values, access: Access, lanes) -> None:
-        self._count_store(addresses >> 5, access, lanes)
+        self._count("store", addresses >> 5, access, lanes)
         for allocation, active in self._sort_out(addresses, access, lanes, "store"):
             offsets = addresses[active] - allocation.page
             allocation.written[offsets >> 5] = True

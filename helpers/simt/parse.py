@@ -54,7 +54,14 @@ class Vector:
     elements: tuple
 
 
-Operand = Register | Special | Immediate | Address | Label | Vector
+@dataclass(frozen=True)
+class Negated:
+    """!%p: a predicate read the other way round."""
+
+    register: Register
+
+
+Operand = Register | Special | Immediate | Address | Label | Vector | Negated
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,15 @@ class Parameter:
     offset: int
 
 
+@dataclass(frozen=True)
+class Variable:
+    """A variable in shared memory; size 0 if the launch gives the size (`extern`)."""
+
+    name: str
+    align: int
+    size: int
+
+
 @dataclass
 class Kernel:
     name: str
@@ -87,6 +103,7 @@ class Kernel:
     registers: dict[str, str] = field(default_factory=dict)  # name -> type, e.g. "%r5" -> "b32"
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index of an instruction
+    shared: list[Variable] = field(default_factory=list)  # those that the kernel names
 
 
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
@@ -111,19 +128,32 @@ def parse(ptx: str, kernel_name: str) -> Kernel:
     ptx = re.sub(r"/\*.*?\*/", "", ptx, flags=re.S)
     lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
     files = _source_files(lines)
-    entries = {}
+    entries, shared = {}, []
     for start, line in enumerate(lines):
         match = re.match(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", line)
         if match:
             entries[match[1]] = start
         elif re.match(r"(\.\w+\s+)*\.func\b", line):
             raise UnsupportedPTX(f"the SIMT machine does not run function calls yet: {line}")
-        elif re.match(r"(\.(visible|extern|weak|common)\s+)*\.(shared|global|const|tex)\b", line):
+        elif re.match(r"(\.\w+\s+)*\.shared\b", line):
+            shared.append(_parse_variable(line))
+        elif re.match(r"(\.(visible|extern|weak|common)\s+)*\.(global|const|tex)\b", line):
             raise UnsupportedPTX(f"the SIMT machine does not hold this variable yet: {line}")
     if kernel_name not in entries:
         known = ", ".join(entries) or "none"
         raise KeyError(f"no kernel named {kernel_name!r} in this source; kernels there: {known}")
-    return _parse_entry(lines, entries[kernel_name], kernel_name, files)
+    kernel = _parse_entry(lines, entries[kernel_name], kernel_name, files)
+    named = {part for one in kernel.instructions for part in re.findall(r"[\w$]+", one.text)}
+    kernel.shared += [variable for variable in shared if variable.name in named]
+    return kernel
+
+
+def _parse_variable(text: str) -> Variable:
+    """.shared .align 4 .b8 name[128]"""
+    align = re.search(r"\.align\s+(\d+)", text)
+    kind, name, array, count = re.search(r"\.([busf]\d+)\s+([\w$]+)\s*(\[(\d*)\])?", text).groups()
+    elements = int(count or 0) if array else 1
+    return Variable(name, int(align[1]) if align else type_size(kind), elements * type_size(kind))
 
 
 def _source_files(lines: list[str]) -> dict[int, str]:
@@ -233,7 +263,10 @@ def _parse_statement(text: str, kernel: Kernel, file: str, line: int) -> None:
         return
     if text.startswith(".pragma"):
         return
-    if re.match(r"\.(local|shared)\b", text):
+    if re.match(r"\.shared\b", text):
+        kernel.shared.append(_parse_variable(text))
+        return
+    if re.match(r"\.local\b", text):
         raise UnsupportedPTX(f"the SIMT machine does not hold this variable yet: {text}")
     if text.startswith("."):
         raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
@@ -275,6 +308,8 @@ def _parse_operand(text: str, kernel: Kernel) -> Operand:
         number = int(offset, 0) if offset else 0
         number = -number if sign == "-" else number
         return Address(Register(base) if base in kernel.registers else base, number)
+    if text.startswith("!"):
+        return Negated(Register(text[1:]))
     if text in kernel.registers or text == "_":
         return Register(text)
     if SPECIALS.match(text):

@@ -4,6 +4,9 @@ Blocks run in batches of up to `BATCH_THREADS` threads, padded to whole warps. T
 at the same instruction form a group; the group at the lowest instruction runs first, straight on
 to the next branch. Groups that meet become one again: this is how lanes that parted at an `if`
 reconverge behind it.
+
+At a barrier, and at a shuffle whose mask names absent lanes, threads park. They are judged only
+when no other thread can run: then either all have come, or the missing ones never will.
 """
 
 from __future__ import annotations
@@ -13,8 +16,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .collectives import (
+    active_mask,
+    bits_of_warps,
+    is_collective,
+    member_mask,
+    membership,
+    translate_collective,
+)
 from .counters import Counters
-from .parse import Instruction, Kernel, Label, UnsupportedPTX
+from .parse import Immediate, Instruction, Kernel, Label, UnsupportedPTX
 from .translate import Context, Lanes, Step, predicate_reader, translate
 
 BATCH_THREADS = 32768
@@ -28,8 +39,20 @@ class BasicBlock:
     steps: list[Step]
     branch: Instruction | None
     target: int | None  # basic block that a taken branch goes to
-    guard: object  # reads the branch's predicate, None if it is always taken
+    guard: object  # reads the predicate of the branch or sync, None if it is always taken
     size: int
+    sync: Sync | None = None  # what the threads wait for behind the steps
+
+
+@dataclass
+class Sync:
+    """A barrier of the block, or a collective of the warp with its mask and its function."""
+
+    instruction: Instruction
+    barrier: int = 0  # which of the block's barriers
+    expected: int | None = None  # threads that the barrier waits for; None: all of the block
+    members: object = None  # reads the mask of lanes, None for a barrier
+    step: Step | None = None
 
 
 class Hang(Exception):
@@ -42,7 +65,9 @@ class Hang(Exception):
 def basic_blocks(context: Context) -> list[BasicBlock]:
     """Translate the kernel and cut it at branches and labels that branches name."""
     kernel = context.kernel
-    steps = translate(context)
+    syncs: dict[int, Sync] = {}
+    extra = {name: _translate_sync(syncs) for name in SYNC_OPCODES}
+    steps = translate(context, {**extra, "activemask": active_mask})
     leaders = {0}
     for number, instruction in enumerate(kernel.instructions):
         if steps[number] is None:
@@ -54,16 +79,41 @@ def basic_blocks(context: Context) -> list[BasicBlock]:
     blocks = []
     for start, stop in zip(starts, [*starts[1:], len(steps)], strict=True):
         last = kernel.instructions[stop - 1]
-        branches = steps[stop - 1] is None
+        ends = steps[stop - 1] is None
+        sync = syncs.get(id(last)) if ends else None
+        branches = ends and sync is None
         target = None
         if branches and last.opcode == "bra":
             target = number_of.get(_target(kernel, last))  # a label at the end means return
-        guard = predicate_reader(context, last) if branches and last.guard else None
-        body = steps[start : stop - 1] if branches else steps[start:stop]
+        guard = predicate_reader(context, last) if ends and last.guard else None
+        body = steps[start : stop - 1] if ends else steps[start:stop]
         blocks.append(
-            BasicBlock(start, body, last if branches else None, target, guard, stop - start)
+            BasicBlock(start, body, last if branches else None, target, guard, stop - start, sync)
         )
     return blocks
+
+
+SYNC_OPCODES = ("bar", "barrier", "shfl", "vote", "match", "redux")
+
+
+def _translate_sync(syncs: dict[int, Sync]):
+    """A translator that files barriers and collectives in `syncs` and returns None for them."""
+
+    def translate_one(context: Context, instruction: Instruction) -> None:
+        if is_collective(instruction):
+            step = translate_collective(context, instruction)
+            members = member_mask(context, instruction)
+            syncs[id(instruction)] = Sync(instruction, members=members, step=step)
+            return
+        kinds = [kind for kind in instruction.modifiers if kind not in ("aligned", "cta")]
+        numbers = [
+            operand.value for operand in instruction.operands if isinstance(operand, Immediate)
+        ]
+        if kinds != ["sync"] or len(numbers) != len(instruction.operands):
+            raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
+        syncs[id(instruction)] = Sync(instruction, *numbers)
+
+    return translate_one
 
 
 def _target(kernel: Kernel, instruction: Instruction) -> int:
@@ -86,13 +136,18 @@ def run_batch(
     executed.
     """
     waiting: dict[int, np.ndarray] = {0: alive}
+    parked: dict[int, np.ndarray] = {}
     budget = instruction_limit
     current, lanes = -1, None
-    while waiting:
+    while waiting or parked:
+        if not waiting:
+            _release(context, blocks, alive, parked, waiting)
+            continue
         number = min(waiting)
         mask = waiting.pop(number)
-        if lanes is None or lanes.mask is not mask or lanes.whole != (not waiting):
-            lanes = Lanes(mask, whole=not waiting)
+        whole = not waiting and not parked
+        if lanes is None or lanes.mask is not mask or lanes.whole != whole:
+            lanes = Lanes(mask, whole)
         current = number
         # Straight on, as long as no other group waits at or before the next basic block.
         while True:
@@ -101,6 +156,13 @@ def run_batch(
             for step in block.steps:
                 step(lanes)
             budget -= block.size
+            if block.sync:
+                passing = _arrive(context, block, lanes, parked, current)
+                if passing is None:
+                    break
+                if passing is not lanes.mask:
+                    _join(waiting, current + 1, passing, len(blocks))
+                    break
             taken, staying = _branch(context, block, lanes)
             if budget < 0 and taken is not None and block.target in range(current + 1):
                 raise Hang(block.branch, int(taken.argmax()), int(np.count_nonzero(taken)))
@@ -118,6 +180,137 @@ def run_batch(
                 _join(waiting, following, mask, len(blocks))
                 break
             current = following
+
+
+def _arrive(
+    context: Context, block: BasicBlock, lanes: Lanes, parked: dict[int, np.ndarray], number: int
+) -> np.ndarray | None:
+    """Threads reach a sync point; returns those that may pass at once, None for nobody."""
+    sync, mask = block.sync, lanes.mask
+    skipping = None
+    if block.guard is not None:
+        chosen = mask & block.guard()
+        skipping = mask & ~chosen
+        mask = chosen
+    if sync.members is None:
+        if mask.any():
+            parked[number] = parked[number] | mask if number in parked else mask
+        return skipping if skipping is not None and skipping.any() else None
+    if number in parked:
+        mask = mask | parked.pop(number)
+    required, present = sync.members(), np.repeat(bits_of_warps(mask), 32)
+    complete = mask & (required & ~present == 0)
+    if not (mask & ~complete).any():
+        complete = mask
+    else:
+        parked[number] = mask & ~complete
+    if complete.any():
+        same = complete is lanes.mask
+        sync.step(lanes if same else Lanes(complete, False))
+        if same and skipping is None:
+            return lanes.mask
+    passing = complete if skipping is None else complete | skipping
+    return passing if passing.any() else None
+
+
+def _release(
+    context: Context,
+    blocks: list[BasicBlock],
+    started: np.ndarray,
+    parked: dict[int, np.ndarray],
+    waiting: dict[int, np.ndarray],
+) -> None:
+    """No thread can run: open the barriers that are complete; failing that, report what is
+    missing and let the threads go on, so that one run shows every bug."""
+    alive = np.logical_or.reduce(list(parked.values()))
+    opened = np.zeros_like(alive)
+    barriers = sorted({blocks[n].sync.barrier for n in parked if blocks[n].sync.members is None})
+    for barrier in barriers:
+        places = {
+            n: mask
+            for n, mask in parked.items()
+            if blocks[n].sync.members is None and blocks[n].sync.barrier == barrier
+        }
+        opened |= _complete_blocks(context, blocks, alive, started, places)
+    if opened.any():
+        context.shared.end_block_epoch(np.unique(np.flatnonzero(opened) // context.shared.padded))
+        _let_go(parked, waiting, opened, len(blocks))
+        return
+    collectives = [n for n in parked if blocks[n].sync.members is not None]
+    if collectives:
+        for number in collectives:
+            sync, mask = blocks[number].sync, parked[number]
+            context.report(
+                "lane missing from a warp operation",
+                sync.instruction,
+                f"lanes of {membership(sync.instruction)} never execute it: they have returned "
+                "or wait elsewhere",
+                mask,
+            )
+            sync.step(Lanes(mask, False))
+            _let_go(parked, waiting, mask, len(blocks))
+        return
+    for number, mask in parked.items():
+        context.report(
+            "barrier that never completes",
+            blocks[number].sync.instruction,
+            "the other threads of the block wait at another barrier or have returned",
+            mask,
+        )
+    parked.clear()
+
+
+def _complete_blocks(
+    context: Context,
+    blocks: list[BasicBlock],
+    alive: np.ndarray,
+    started: np.ndarray,
+    places: dict[int, np.ndarray],
+) -> np.ndarray:
+    """The threads parked at one barrier of the block that now may pass; reports threads of one
+    block that wait at different places, and warps of which some lanes have returned."""
+    padded = context.shared.padded
+    arrived = np.logical_or.reduce(list(places.values()))
+    count = arrived.reshape(-1, padded).sum(axis=1)
+    expected = next(iter(blocks[n].sync.expected for n in places))
+    needed = alive.reshape(-1, padded).sum(axis=1) if expected is None else expected
+    complete = np.repeat((count > 0) & (count >= needed), padded) & arrived
+    if expected is None and complete.any():
+        at = [(n, (mask & complete).reshape(-1, padded).any(axis=1)) for n, mask in places.items()]
+        split = np.sum([here for _, here in at], axis=0) > 1
+        if split.any():
+            late = max(n for n, here in at if (here & split).any())
+            context.report(
+                "barrier in divergent code",
+                blocks[late].sync.instruction,
+                "threads of one block wait at different barriers of the source",
+                places[late] & np.repeat(split, padded),
+            )
+        gone = started & ~alive
+        partial = gone.reshape(-1, 32).any(axis=1) & complete.reshape(-1, 32).any(axis=1)
+        if partial.any():
+            first = min(places)
+            context.report(
+                "barrier after an early return",
+                blocks[first].sync.instruction,
+                "some lanes of this warp have returned and never reach the barrier",
+                np.repeat(partial, 32) & complete,
+            )
+    return complete
+
+
+def _let_go(
+    parked: dict[int, np.ndarray], waiting: dict[int, np.ndarray], free: np.ndarray, end: int
+) -> None:
+    """Move threads from their sync points to the basic blocks behind them."""
+    for number in list(parked):
+        going, staying = parked[number] & free, parked[number] & ~free
+        if staying.any():
+            parked[number] = staying
+        else:
+            del parked[number]
+        if going.any():
+            _join(waiting, number + 1, going, end)
 
 
 def _join(waiting: dict[int, np.ndarray], number: int | None, mask: np.ndarray, end: int) -> None:

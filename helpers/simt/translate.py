@@ -20,19 +20,21 @@ from .parse import (
     Immediate,
     Instruction,
     Kernel,
+    Label,
     Register,
     Special,
     UnsupportedPTX,
     Vector,
     type_size,
 )
+from .shared import WINDOW, WINDOW_BYTES, SharedMemory
 
-# Qualifiers of a global access that change caching or ordering, never the value that one thread
+# Qualifiers of an access that change caching or ordering, never the value that one thread
 # of a race-free kernel sees.
 CACHE_QUALIFIERS = frozenset(
     "global nc weak ca cg cs cv lu wb wt L1_no_allocate L1_evict_last L1_evict_first"
     " L1_evict_normal L1_evict_unchanged L2_64B L2_128B L2_256B L2_evict_first L2_evict_last"
-    " L2_evict_normal".split()
+    " L2_evict_normal shared shared_cta volatile".split()
 )
 UNCHANGED_BITS = ("max", "min", "neg", "abs")  # cannot make a subnormal out of normal values
 
@@ -64,6 +66,7 @@ class Lanes:
 
 
 Step = Callable[[Lanes], None]
+Translator = Callable[["Context", Instruction], "Step | None"]
 
 
 @dataclass
@@ -76,16 +79,61 @@ class Context:
     tallies: list[Counters]  # one per instruction
     registers: list[np.ndarray]
     specials: dict[str, np.ndarray]
+    shared: SharedMemory
     slots: int = 0
 
     def __post_init__(self) -> None:
         self.index = {name: number for number, name in enumerate(self.kernel.registers)}
         self.normal = _never_subnormal(self.kernel)
+        self.either = EitherMemory(self.memory, self.shared)
         self.steering = _steering(self.kernel)
 
+    def report(self, kind: str, instruction: Instruction, message: str, slots: np.ndarray) -> None:
+        """Add a finding about the slots of a bool array."""
+        numbers = np.flatnonzero(slots)
+        block, thread = self.memory.locate_thread(int(numbers[0]))
+        self.memory.findings.report(kind, instruction, message, block, thread, len(numbers))
 
-def translate(context: Context) -> list[Step | None]:
+
+class EitherMemory:
+    """Generic addresses: those in the window of shared memory, and all others global."""
+
+    def __init__(self, memory: GlobalMemory, shared: SharedMemory):
+        self.memory, self.shared = memory, shared
+
+    def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
+        inside = _in_window(addresses)
+        if not inside.any():
+            return self.memory.load(addresses, access, lanes)
+        if inside[lanes.mask].all():
+            return self.shared.load(addresses - WINDOW, access, lanes)
+        chosen, others = Lanes(lanes.mask & inside, False), Lanes(lanes.mask & ~inside, False)
+        from_shared = self.shared.load(addresses - WINDOW, access, chosen)
+        from_global = self.memory.load(addresses[others.stand_in], access, others)
+        pairs = zip(from_shared, from_global, strict=True)
+        return [np.where(inside, near, far) for near, far in pairs]
+
+    def store(self, addresses, values, access: Access, lanes: Lanes) -> None:
+        inside = _in_window(addresses)
+        if not inside.any():
+            self.memory.store(addresses, values, access, lanes)
+        elif inside[lanes.mask].all():
+            self.shared.store(addresses - WINDOW, values, access, lanes)
+        else:
+            others = Lanes(lanes.mask & ~inside, False)
+            self.shared.store(addresses - WINDOW, values, access, Lanes(lanes.mask & inside, False))
+            spread = [np.broadcast_to(value, addresses.shape)[others.stand_in] for value in values]
+            self.memory.store(addresses[others.stand_in], spread, access, others)
+
+
+def _in_window(addresses: np.ndarray) -> np.ndarray:
+    return (addresses >= WINDOW) & (addresses < WINDOW + WINDOW_BYTES)
+
+
+def translate(context: Context, extra: dict[str, Translator]) -> list[Step | None]:
     """Return one function per instruction; None for the branches, which the scheduler runs.
+
+    `extra` maps further opcodes to functions that translate them.
 
     Raises `UnsupportedPTX` naming the opcode and the source line.
     """
@@ -94,6 +142,8 @@ def translate(context: Context) -> list[Step | None]:
         try:
             if instruction.opcode in ("bra", "ret", "exit"):
                 step = None
+            elif instruction.opcode in extra:
+                step = extra[instruction.opcode](context, instruction)
             else:
                 step = _translate_one(context, instruction, context.tallies[number])
                 if instruction.guard:
@@ -113,6 +163,8 @@ def _translate_one(context: Context, instruction: Instruction, tally: Counters) 
         return _store(context, instruction, tally)
     if instruction.opcode == "mov" and any(isinstance(o, Vector) for o in instruction.operands):
         return _pack_or_unpack(context, instruction)
+    if instruction.opcode == "cvta" and "shared" in instruction.modifiers:
+        return _convert_shared_address(context, instruction)
     return _arithmetic(context, instruction)
 
 
@@ -138,7 +190,7 @@ def predicate_reader(context: Context, instruction: Instruction) -> Callable[[],
 # ---- operands ---------------------------------------------------------------------------------
 
 
-def _reader(context: Context, operand, kind: str) -> Callable[[], np.ndarray]:
+def reader(context: Context, operand, kind: str) -> Callable[[], np.ndarray]:
     """A function that returns an operand's value as an array of PTX type `kind`."""
     wanted = DTYPES[kind]
     if isinstance(operand, Immediate):
@@ -149,6 +201,9 @@ def _reader(context: Context, operand, kind: str) -> Callable[[], np.ndarray]:
             raise UnsupportedPTX(f"the SIMT machine does not have the register {operand.name!r}")
         specials, name, bits = context.specials, operand.name, UNSIGNED[wanted.itemsize]
         return lambda: specials[name].astype(bits, copy=False).view(wanted)
+    if isinstance(operand, Label) and operand.name in context.shared.offsets:
+        place = np.array([context.shared.offsets[operand.name]], UNSIGNED[wanted.itemsize])
+        return lambda: place.view(wanted)
     if not isinstance(operand, Register) or operand.name not in context.index:
         raise UnsupportedPTX(f"the SIMT machine does not know the operand {operand}")
     registers, number = context.registers, context.index[operand.name]
@@ -180,7 +235,7 @@ def _constant(operand: Immediate, kind: str) -> np.ndarray:
     return np.array([bits], UNSIGNED[dtype.itemsize]).view(dtype)
 
 
-def _writer(context: Context, operand, kind: str) -> Callable[[np.ndarray, Lanes], None]:
+def writer(context: Context, operand, kind: str) -> Callable[[np.ndarray, Lanes], None]:
     """A function that stores a result of PTX type `kind` for the given lanes."""
     if not isinstance(operand, Register):
         raise UnsupportedPTX(f"the SIMT machine cannot write to {operand}")
@@ -214,10 +269,10 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
         raise UnsupportedPTX(
             f"the SIMT machine expects another operand count in {instruction.text!r}"
         )
-    write = _writer(context, operands[0], operation.result)
+    write = writer(context, operands[0], operation.result)
     readers = []
     for operand, kind in zip(operands[targets:], operation.sources, strict=True):
-        read = _reader(context, operand, kind)
+        read = reader(context, operand, kind)
         subnormal = not (isinstance(operand, Register) and operand.name in context.normal)
         if operation.flush and kind == "f32" and subnormal:
             read = _flushing(read, isinstance(operand, Immediate))
@@ -226,7 +281,7 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
     if operation.flush and operation.result == "f32" and instruction.opcode not in UNCHANGED_BITS:
         apply = _flush_result(apply)
     if targets == 2:
-        complement, write_complement = operation.complement, _writer(context, operands[1], "pred")
+        complement, write_complement = operation.complement, writer(context, operands[1], "pred")
 
         def both(lanes: Lanes) -> None:
             values = [read() for read in readers]
@@ -297,8 +352,8 @@ def _pack_or_unpack(context: Context, instruction: Instruction) -> Step:
     wide = int(instruction.modifiers[-1][1:])
     if isinstance(target, Vector):
         part = wide // len(target.elements)
-        read = _reader(context, source, f"b{wide}")
-        writers = [_writer(context, element, f"b{part}") for element in target.elements]
+        read = reader(context, source, f"b{wide}")
+        writers = [writer(context, element, f"b{part}") for element in target.elements]
 
         def unpack(lanes: Lanes) -> None:
             value = read()
@@ -308,8 +363,8 @@ def _pack_or_unpack(context: Context, instruction: Instruction) -> Step:
 
         return unpack
     part = wide // len(source.elements)
-    readers = [_reader(context, element, f"b{part}") for element in source.elements]
-    write = _writer(context, target, f"b{wide}")
+    readers = [reader(context, element, f"b{part}") for element in source.elements]
+    write = writer(context, target, f"b{wide}")
     dtype = UNSIGNED[wide // 8]
 
     def pack(lanes: Lanes) -> None:
@@ -342,7 +397,7 @@ def _load_parameter(context: Context, instruction: Instruction) -> Step:
     for place, element in enumerate(_vector(target)):
         start = offset + place * type_size(kind)
         value = np.frombuffer(context.parameters, UNSIGNED[type_size(kind)], 1, start)
-        steps.append((_writer(context, element, kind), value.view(DTYPES[kind])))
+        steps.append((writer(context, element, kind), value.view(DTYPES[kind])))
 
     def load_parameter(lanes: Lanes) -> None:
         for write, value in steps:
@@ -377,11 +432,37 @@ def _steering(kernel: Kernel) -> set[str]:
     return names
 
 
+def _convert_shared_address(context: Context, instruction: Instruction) -> Step:
+    """cvta between addresses within shared memory and generic ones."""
+    target, source = instruction.operands
+    kind = instruction.modifiers[-1]
+    shift = -WINDOW if "to" in instruction.modifiers else WINDOW
+    read, write = reader(context, source, f"s{kind[1:]}"), writer(context, target, f"s{kind[1:]}")
+    return lambda lanes: write(read() + np.int64(shift), lanes)
+
+
+def _space(context: Context, instruction: Instruction):
+    """The memory that a load or store goes to."""
+    if "shared" in instruction.modifiers or "shared_cta" in instruction.modifiers:
+        return context.shared
+    return context.memory if "global" in instruction.modifiers else context.either
+
+
 def _address_reader(context: Context, address: Address) -> Callable[[Lanes], np.ndarray]:
     """A function that returns the int64 address of every slot, stand-ins for idle slots."""
-    if not isinstance(address, Address) or not isinstance(address.base, Register):
-        raise UnsupportedPTX("the SIMT machine does not address a variable by name yet")
-    read, offset = _reader(context, address.base, "s64"), np.int64(address.offset)
+    if not isinstance(address, Address):
+        raise UnsupportedPTX(f"the SIMT machine does not know the address {address}")
+    offset = np.int64(address.offset)
+    if isinstance(address.base, str):
+        if address.base not in context.shared.offsets:
+            raise UnsupportedPTX(f"the SIMT machine does not hold {address.base!r} yet")
+        place = np.array([context.shared.offsets[address.base]], np.int64)
+        return lambda lanes: np.broadcast_to(place + offset, context.slots)
+    wide = context.kernel.registers[address.base.name].endswith("64")
+    read_narrow = reader(context, address.base, "s64" if wide else "s32")
+
+    def read() -> np.ndarray:
+        return read_narrow() if wide else read_narrow().astype(np.int64)
 
     def addresses(lanes: Lanes) -> np.ndarray:
         value = read() + offset if offset else read()
@@ -399,8 +480,8 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
     access = Access(instruction, type_size(kind), len(targets), tally, steers)
     addresses = _address_reader(context, instruction.operands[1])
-    writers = [_writer(context, target, kind) for target in targets]
-    memory, dtype = context.memory, DTYPES[kind]
+    writers = [writer(context, target, kind) for target in targets]
+    memory, dtype = _space(context, instruction), DTYPES[kind]
 
     def load(lanes: Lanes) -> None:
         values = memory.load(addresses(lanes), access, lanes)
@@ -416,8 +497,8 @@ def _store(context: Context, instruction: Instruction, tally: Counters) -> Step:
     sources = _vector(instruction.operands[1])
     access = Access(instruction, type_size(kind), len(sources), tally)
     addresses = _address_reader(context, instruction.operands[0])
-    readers = [_reader(context, source, f"b{8 * access.size}") for source in sources]
-    memory = context.memory
+    readers = [reader(context, source, f"b{8 * access.size}") for source in sources]
+    memory = _space(context, instruction)
 
     def store(lanes: Lanes) -> None:
         values = []

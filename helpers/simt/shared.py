@@ -1,0 +1,243 @@
+"""Shared memory of the blocks of a batch: checked for bounds, unwritten reads and races.
+
+Lock-step execution hides races: without a barrier the numbers often come out right. So a shadow
+remembers, for every few bytes, who wrote and who read them last and in which *epoch*. A barrier
+of the block ends the block's epoch, `__syncwarp` that of a warp. Two threads that touch the same
+bytes in one epoch, at least one of them writing, race.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .findings import Findings
+from .memory import UNSIGNED, Access
+from .parse import Instruction, Kernel
+
+WINDOW = 1 << 32  # generic addresses of shared memory start here, below every global page
+WINDOW_BYTES = 1 << 24
+BANKS = 32
+
+
+class SharedMemory:
+    """Static and dynamic shared memory, one copy for each block of the batch."""
+
+    def __init__(self, kernel: Kernel, dynamic_bytes: int, findings: Findings):
+        self.findings = findings
+        self.offsets: dict[str, int] = {}
+        end = 0
+        fixed = [variable for variable in kernel.shared if variable.size]
+        for variable in fixed + [v for v in kernel.shared if not v.size]:
+            align = max(variable.align, 1 if variable.size else 16)
+            self.offsets[variable.name] = end = -(-end // align) * align
+            end += variable.size
+        self.static_bytes = end
+        self.bytes = end + dynamic_bytes
+        self.stride = max(32, -(-self.bytes // 32) * 32)  # bytes from block to block
+        self.grain = _smallest_access(kernel)  # bytes that one shadow entry stands for
+        self.instructions = kernel.instructions
+        self.numbers = {id(one): number for number, one in enumerate(kernel.instructions)}
+        self.locate_thread = lambda slot: ((0, 0, 0), (0, 0, 0))
+
+    def start_batch(self, blocks: int, padded: int) -> None:
+        """Fresh, unwritten shared memory for `blocks` blocks of `padded` slots each."""
+        self.padded = padded
+        data = np.zeros(blocks * self.stride, np.uint8)
+        self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
+        entries = len(data) // self.grain
+        self.block_epoch = np.zeros(blocks, np.int32)
+        self.warp_epoch = np.zeros(blocks * padded // 32, np.int32)
+        # Per shadow entry: the last writer; the lowest and highest reader of the read epoch.
+        self.writer = np.full(entries, -1, np.int32)
+        self.reader_low = np.full(entries, -1, np.int32)
+        self.reader_high = np.full(entries, -1, np.int32)
+        self.write_epoch = np.zeros((2, entries), np.int32)  # of the block, of the warp
+        self.read_epoch = np.zeros((2, entries), np.int32)
+        self.write_site = np.zeros(entries, np.int32)  # number of the instruction
+        self.read_site = np.zeros(entries, np.int32)
+
+    def end_block_epoch(self, blocks: np.ndarray) -> None:
+        self.block_epoch[blocks] += 1
+
+    def end_warp_epoch(self, warps: np.ndarray) -> None:
+        self.warp_epoch[warps] += 1
+
+    # ---- access ----
+
+    def load(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
+        """Return one array of unsigned values per element; all ones where a lane may not read."""
+        ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
+        values = [np.full(len(addresses), ones) for _ in range(access.elements)]
+        slots, places = self._valid(addresses, access, lanes, "load")
+        access.tally.shared_load_requests += lanes.warps
+        access.tally.shared_load_wavefronts += wavefronts(addresses, access.width, lanes)
+        if len(slots):
+            for entry in self._entries(places, access):
+                self._check_read(slots, entry, access.instruction)
+            index = places // access.size
+            for element, value in enumerate(values):
+                value[slots] = self.views[access.size][index + element]
+        return values
+
+    def store(self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes) -> None:
+        """Store one array of unsigned values per element; lanes that may not write are dropped."""
+        slots, places = self._valid(addresses, access, lanes, "store")
+        access.tally.shared_store_requests += lanes.warps
+        access.tally.shared_store_wavefronts += wavefronts(addresses, access.width, lanes)
+        if not len(slots):
+            return
+        for entry in self._entries(places, access):
+            self._check_write(slots, entry, access.instruction)
+        index = places // access.size
+        view = self.views[access.size]
+        for element, value in enumerate(values):
+            kept = np.broadcast_to(value, addresses.shape)[slots]
+            view[index + element] = kept
+            lost = view[index + element] != kept
+            if lost.any():  # lanes of one instruction stored different values at one place
+                self._race(slots[lost], "store", access.instruction, access.instruction)
+
+    def _valid(self, addresses, access: Access, lanes, verb: str) -> tuple[np.ndarray, np.ndarray]:
+        """(slots that may access, their places in the batch's bytes); reports the others."""
+        slots = np.flatnonzero(lanes.mask)
+        wanted = addresses[slots]
+        misaligned = wanted & (access.width - 1) != 0
+        outside = (wanted < 0) | (wanted + access.width > self.bytes)
+        for kind, faulty, explain in (
+            ("misaligned shared", misaligned & ~outside, self._explain_alignment),
+            ("out-of-bounds shared", outside, self._explain_bounds),
+        ):
+            if faulty.any():
+                first = int(faulty.argmax())
+                block, thread = self.locate_thread(int(slots[first]))
+                self.findings.report(
+                    f"{kind} {verb}",
+                    access.instruction,
+                    explain(int(wanted[first]), access),
+                    block,
+                    thread,
+                    int(faulty.sum()),
+                )
+        good = ~(misaligned | outside)
+        slots, wanted = slots[good], wanted[good]
+        return slots, slots // self.padded * self.stride + wanted
+
+    def _entries(self, places: np.ndarray, access: Access):
+        first = places // self.grain
+        return (first + step for step in range(max(1, access.width // self.grain)))
+
+    def _explain_alignment(self, address: int, access: Access) -> str:
+        return (
+            f"an access of {access.width} bytes needs an address that is a multiple of "
+            f"{access.width}; this one is at byte {address} of the block's shared memory"
+        )
+
+    def _explain_bounds(self, address: int, access: Access) -> str:
+        dynamic = self.bytes - self.static_bytes
+        return (
+            f"{access.width} bytes at byte {address}, but the block has {self.bytes} bytes of "
+            f"shared memory ({self.static_bytes} static, {dynamic} dynamic)"
+        )
+
+    # ---- shadow ----
+
+    def _check_read(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
+        blocks, warps = slots // self.padded, slots // 32
+        unwritten = self.writer[entry] < 0
+        if unwritten.any():
+            block, thread = self.locate_thread(int(slots[unwritten.argmax()]))
+            self.findings.report(
+                "read of unwritten shared memory",
+                instruction,
+                "no thread has stored anything there",
+                block,
+                thread,
+                int(unwritten.sum()),
+            )
+        racing = self._unordered(
+            self.writer[entry], self.writer[entry], self.write_epoch[:, entry], slots
+        )
+        racing &= ~unwritten
+        if racing.any():
+            site = self.instructions[self.write_site[entry[racing][0]]]
+            self._race(slots[racing], "load", instruction, site)
+        fresh = (self.read_epoch[0, entry] != self.block_epoch[blocks]) | (
+            self.reader_low[entry] < 0
+        )
+        low = np.where(fresh, slots, np.minimum(self.reader_low[entry], slots))
+        high = np.where(fresh, slots, np.maximum(self.reader_high[entry], slots))
+        self.reader_low[entry[::-1]] = low[::-1]  # lanes ascend: the last assignment wins
+        self.reader_high[entry] = high
+        self.read_epoch[0, entry] = self.block_epoch[blocks]
+        self.read_epoch[1, entry] = self.warp_epoch[warps]
+        self.read_site[entry] = self.numbers[id(instruction)]
+
+    def _check_write(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
+        blocks, warps = slots // self.padded, slots // 32
+        writers = self.writer[entry]
+        after_write = (writers >= 0) & self._unordered(
+            writers, writers, self.write_epoch[:, entry], slots
+        )
+        low, high = self.reader_low[entry], self.reader_high[entry]
+        after_read = (low >= 0) & self._unordered(low, high, self.read_epoch[:, entry], slots)
+        for racing, sites in ((after_write, self.write_site), (after_read, self.read_site)):
+            if racing.any():
+                site = self.instructions[sites[entry[racing][0]]]
+                self._race(slots[racing], "store", instruction, site)
+        self.writer[entry] = slots
+        self.write_epoch[0, entry] = self.block_epoch[blocks]
+        self.write_epoch[1, entry] = self.warp_epoch[warps]
+        self.write_site[entry] = self.numbers[id(instruction)]
+
+    def _unordered(self, low, high, epochs, slots) -> np.ndarray:
+        """Whether one of the earlier threads low..high is another than ours, with no barrier
+        between its access and now."""
+        others = (low != slots) | (high != slots)
+        same_block_epoch = epochs[0] == self.block_epoch[slots // self.padded]
+        warps = slots // 32
+        one_warp = (low // 32 == warps) & (high // 32 == warps)
+        ordered_in_warp = one_warp & (epochs[1] != self.warp_epoch[warps])
+        return others & same_block_epoch & ~ordered_in_warp
+
+    def _race(
+        self, slots: np.ndarray, verb: str, instruction: Instruction, site: Instruction
+    ) -> None:
+        block, thread = self.locate_thread(int(slots[0]))
+        where = "the same store" if site is instruction else f"line {site.line}"
+        self.findings.report(
+            "race on shared memory",
+            instruction,
+            f"this {verb} touches what another thread accessed at {where}, with no barrier between",
+            block,
+            thread,
+            len(slots),
+        )
+
+
+def _smallest_access(kernel: Kernel) -> int:
+    """Bytes of the smallest element that the kernel loads from or stores to shared memory."""
+    sizes = [
+        int(one.modifiers[-1].lstrip("busf")) // 8
+        for one in kernel.instructions
+        if one.opcode in ("ld", "st", "atom", "red") and "param" not in one.modifiers
+    ]
+    return min([4, *sizes])
+
+
+def wavefronts(addresses: np.ndarray, width: int, lanes) -> int:
+    """Wavefronts of one shared-memory request of each active warp, summed.
+
+    A group of lanes (32, or 16 and 8 for accesses of 8 and 16 bytes) needs as many wavefronts as
+    the bank that most different words are wanted from; no wavefront for a group without lanes.
+    """
+    words = max(1, width // 4)
+    group = 32 // words
+    slots = np.flatnonzero(lanes.mask)
+    first = addresses[slots] >> 2
+    wanted = (first[:, None] + np.arange(words)).reshape(-1)
+    groups = np.repeat(slots // group, words)
+    keys = np.unique(groups * (1 << 32) + wanted)  # a word that several lanes want counts once
+    bank = (keys >> 32) * BANKS + (keys & (BANKS - 1))
+    counts = np.bincount(bank, minlength=0)
+    counts = np.pad(counts, (0, -len(counts) % BANKS)).reshape(-1, BANKS)
+    return int(counts.max(axis=1).sum())
