@@ -32,7 +32,7 @@ from .kernels import BLOCK_TRIALS, header, kernel_names, source, split_trial, st
 from .launch import launch, to_gpu
 from .records import FOLDER, REFERENCE_SHAPE, UNFUSED, gpu_folder, write_json
 from .simt.compile import compile_cubin
-from .simt.counters import NSIGHT_METRICS
+from .simt.counters import NSIGHT_METRICS, SHARED_METRICS
 
 SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
 LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE)  # 2^28 elements each
@@ -139,7 +139,7 @@ def shown(command: list[str]) -> str:
 
 def collect_counters() -> dict:
     """Run the worker under ncu; raises `RuntimeError` with its output if that fails."""
-    metrics = ",".join([*NSIGHT_METRICS.values(), *PROSE_METRICS])
+    metrics = ",".join([*NSIGHT_METRICS.values(), *SHARED_METRICS.values(), *PROSE_METRICS])
     command = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base"]
     command += ["--metrics", metrics, *worker_command("all")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -70,7 +70,7 @@ class SharedMemory:
         values = [np.full(len(addresses), ones) for _ in range(access.elements)]
         slots, places = self._valid(addresses, access, lanes, "load")
         access.tally.shared_load_requests += lanes.warps
-        access.tally.shared_load_wavefronts += wavefronts(addresses, access.width, lanes)
+        access.tally.shared_load_wavefronts += wavefronts(addresses, access.width, lanes, True)
         if len(slots):
             for entry in self._entries(places, access):
                 self._check_read(slots, entry, access.instruction)
@@ -83,7 +83,7 @@ class SharedMemory:
         """Store one array of unsigned values per element; lanes that may not write are dropped."""
         slots, places = self._valid(addresses, access, lanes, "store")
         access.tally.shared_store_requests += lanes.warps
-        access.tally.shared_store_wavefronts += wavefronts(addresses, access.width, lanes)
+        access.tally.shared_store_wavefronts += wavefronts(addresses, access.width, lanes, False)
         if not len(slots):
             return
         for entry in self._entries(places, access):
@@ -224,20 +224,26 @@ def _smallest_access(kernel: Kernel) -> int:
     return min([4, *sizes])
 
 
-def wavefronts(addresses: np.ndarray, width: int, lanes) -> int:
+def wavefronts(addresses: np.ndarray, width: int, lanes, load: bool) -> int:
     """Wavefronts of one shared-memory request of each active warp, summed.
 
     A group of lanes (32, or 16 and 8 for accesses of 8 and 16 bytes) needs as many wavefronts as
     the bank that most different words are wanted from; no wavefront for a group without lanes.
+    If in a warp lanes 2k and 2k + 1 always load from one address, its groups are twice as large.
+    Measured on an H200 with Nsight Compute over 123 patterns; see tests/data.
     """
     words = max(1, width // 4)
-    group = 32 // words
+    group = np.full(len(addresses) // 32, 32 // words)
+    if load and words > 1:
+        pairs, active = addresses.reshape(-1, 16, 2), lanes.mask.reshape(-1, 16, 2)
+        alike = (pairs[:, :, 0] == pairs[:, :, 1]) | ~active.all(axis=2)
+        group = np.where(alike.all(axis=1), 2 * group, group)
     slots = np.flatnonzero(lanes.mask)
     first = addresses[slots] >> 2
     wanted = (first[:, None] + np.arange(words)).reshape(-1)
-    groups = np.repeat(slots // group, words)
+    # Number the groups apart from warp to warp: no warp has more than 32.
+    groups = np.repeat(slots // 32 * 32 + slots % 32 // group[slots // 32], words)
     keys = np.unique(groups * (1 << 32) + wanted)  # a word that several lanes want counts once
-    bank = (keys >> 32) * BANKS + (keys & (BANKS - 1))
-    counts = np.bincount(bank, minlength=0)
+    counts = np.bincount((keys >> 32) * BANKS + (keys & (BANKS - 1)))
     counts = np.pad(counts, (0, -len(counts) % BANKS)).reshape(-1, BANKS)
     return int(counts.max(axis=1).sum())
