@@ -54,29 +54,40 @@ class Trace:
     code: str
 
     def report(self) -> str:
-        """The source lines that access global memory with their counters, and a total.
+        """The source lines that access memory with their counters, and a total.
 
-        Lines of a header that the kernel includes are left out.
+        Global memory in sectors, shared memory in wavefronts. Lines of a header that the kernel
+        includes are left out.
         """
+        rows = self._table("sectors", "load", "store")
+        if self.counters.shared_load_requests or self.counters.shared_store_requests:
+            rows += self._table("wavefronts", "shared_load", "shared_store")
+        found = f"{len(self.findings)} findings" if self.findings else "no findings"
+        rows[-1] += f"; {found}"
+        return "\n".join(rows)
+
+    def _table(self, unit: str, load: str, store: str) -> list[str]:
         text = self.code.splitlines()
         first = 0 if text and text[0].startswith("#line 1 ") else 1
-        head = f"{'line':>4} {'requests':>9} {'sectors':>9} {'per request':>11}  source"
-        rows = [head]
+        rows = [f"{'line':>4} {'requests':>9} {unit:>10} {'per request':>11}  source"]
         for (_, number), counters in sorted(self.lines.items(), key=lambda item: item[0][1]):
-            requests = counters.load_requests + counters.store_requests
+            counted = vars(counters)
+            requests = counted[f"{load}_requests"] + counted[f"{store}_requests"]
             if requests and number - first < len(text):
-                sectors = counters.load_sectors + counters.store_sectors
+                pieces = counted[f"{load}_{unit}"] + counted[f"{store}_{unit}"]
                 rows.append(
-                    f"{number:4} {requests:9} {sectors:9} {sectors / requests:11.2f}  "
+                    f"{number:4} {requests:9} {pieces:10} {pieces / requests:11.2f}  "
                     f"{text[number - first].strip()}"
                 )
-        total = self.counters
+        total = vars(self.counters)
         rows.append(
-            f"loads: {total.load_requests} requests, {total.load_sectors} sectors; "
-            f"stores: {total.store_requests} requests, {total.store_sectors} sectors; "
-            f"{self.findings if not self.findings else str(len(self.findings)) + ' findings'}"
+            "; ".join(
+                f"{name.replace('_', ' ')}s: {total[f'{name}_requests']} requests, "
+                f"{total[f'{name}_{unit}']} {unit}"
+                for name in (load, store)
+            )
         )
-        return "\n".join(rows)
+        return rows
 
 
 def simulate(

@@ -1,0 +1,148 @@
+"""Run any kernel file on the SIMT machine: `python -m helpers.simt FILE.cu ...`.
+
+Prints statistics of the arrays that the kernel wrote, its memory traffic line by line, and the
+bugs that were found. Exit status: 0 if there are none, 1 if there are, 2 if it cannot be run.
+
+    python -m helpers.simt kernels/01_naive.cu --shape 64x1024
+    python -m helpers.simt mine.cu --kernel scale --grid 4 --block 256 \\
+        --args float32[1024] float32[1024] 1024 0.5
+
+Each of --args is an argument of the kernel: an integer, a number, a .npy file, or an array such
+as int32[64,1024], which is random if the kernel takes it as a const pointer and NaN (or -1) if
+not. --shape ROWSxCOLS replaces --grid, --block and --args for a kernel file with a header.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..check import make_input, poisoned
+from ..kernels import Parameter, header, kernel_names, signature
+from ..launch import simulate
+from . import CompileError, UnsupportedPTX
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """What the machine needs of a `cupy.RawKernel`."""
+
+    code: str
+    name: str
+    options: tuple[str, ...]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    options = parse_arguments(arguments)
+    try:
+        kernel = load_kernel(options.file, options.kernel, tuple(options.option))
+        declared = signature(kernel.code, kernel.name)
+        grid, block, shared, values = plan_launch(options, kernel, declared)
+        trace = simulate(kernel, grid, block, values, shared)
+    except (OSError, ValueError, TypeError, KeyError, CompileError, UnsupportedPTX) as error:
+        print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
+        return 2
+    print(f"{kernel.name}: grid {grid}, block {block}, {shared} bytes of dynamic shared memory")
+    for parameter, value in zip(declared, values, strict=True):
+        if parameter.pointer and not parameter.const:
+            print(describe(parameter.name, value))
+    print(trace.report())
+    if trace.findings:
+        print(trace.findings)
+    return 1 if trace.findings else 0
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.simt",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, help="a CUDA source file")
+    parser.add_argument("--kernel", help="name of the kernel; the file's only one if left out")
+    parser.add_argument("--shape", help="ROWSxCOLS, for a kernel file with a header")
+    parser.add_argument("--grid", type=int, nargs="+", help="blocks, one to three numbers")
+    parser.add_argument("--block", type=int, nargs="+", help="threads, one to three numbers")
+    parser.add_argument("--args", nargs="*", default=[], help="the kernel's arguments in order")
+    parser.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
+    parser.add_argument(
+        "--option", action="append", default=[], help="compiler option, as --option=-DTILE=32"
+    )
+    return parser.parse_args(arguments)
+
+
+def load_kernel(path: Path, name: str | None, options: tuple[str, ...]) -> KernelText:
+    """Read a file; raises `ValueError` that lists the kernels if `name` does not pick one."""
+    text = path.read_text(encoding="utf-8")
+    known = kernel_names(text)
+    if name is None and len(known) != 1:
+        raise ValueError(f"{path} has {len(known)} kernels, pass --kernel: {', '.join(known)}")
+    return KernelText(f'#line 1 "{path.as_posix()}"\n{text}', name or known[0], options)
+
+
+def plan_launch(
+    options: argparse.Namespace, kernel: KernelText, declared: tuple[Parameter, ...]
+) -> tuple:
+    """(grid, block, dynamic shared bytes, arguments) from the command line."""
+    if options.shape:
+        contract = header(kernel.code)
+        match = re.fullmatch(r"(\d+)x(\d+)", options.shape)
+        if contract is None or not match:
+            raise ValueError("--shape needs ROWSxCOLS and a kernel file with a header")
+        rows, cols = map(int, match.groups())
+        x = make_input(rows, cols)
+        return *contract.launch(rows, cols), (x, poisoned(x), rows, cols)
+    if not options.grid or not options.block:
+        raise ValueError("--grid and --block are needed, or --shape for a file with a header")
+    if len(options.args) != len(declared):
+        wanted = ", ".join(parameter.name for parameter in declared)
+        raise ValueError(f"{kernel.name} takes {len(declared)} arguments: {wanted}")
+    random = np.random.default_rng(0)
+    values = [
+        make_argument(text, parameter, random)
+        for text, parameter in zip(options.args, declared, strict=True)
+    ]
+    return tuple(options.grid), tuple(options.block), options.shared, tuple(values)
+
+
+def make_argument(text: str, parameter: Parameter, random: np.random.Generator):
+    """One argument from its text; raises `ValueError` that names the parameter."""
+    array = re.fullmatch(r"(\w+)\[([\d,]+)\]", text)
+    if text.endswith(".npy"):
+        return np.load(text)
+    if array:
+        dtype, shape = np.dtype(array[1]), tuple(int(size) for size in array[2].split(","))
+        if not parameter.const:
+            return np.full(shape, np.nan if dtype.kind == "f" else -1).astype(dtype)
+        if dtype.kind == "f":
+            return random.standard_normal(shape).astype(dtype)
+        return random.integers(0, 100, shape).astype(dtype)
+    try:
+        number = float(text) if re.search(r"[.eE]", text) else int(text, 0)
+    except ValueError:
+        raise ValueError(
+            f"{parameter.name}: {text!r} is no number, no .npy file and no dtype[shape]"
+        ) from None
+    return parameter.dtype.type(number) if parameter.dtype is not None else number
+
+
+def describe(name: str, array: np.ndarray) -> str:
+    """Statistics of an output, to see at a glance whether it is what was meant."""
+    missing = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
+    kept = array[~np.isnan(array)] if missing else array
+    if not kept.size:
+        return f"{name}: {array.dtype}{list(array.shape)}, all NaN"
+    return (
+        f"{name}: {array.dtype}{list(array.shape)}, min {kept.min():.6g}, max {kept.max():.6g}, "
+        f"mean {kept.mean(dtype=np.float64):.6g}, {missing} NaN"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
