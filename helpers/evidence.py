@@ -17,6 +17,7 @@ import argparse
 import csv
 import datetime
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -27,8 +28,17 @@ from pathlib import Path
 from . import recorder
 from .bench import unfused_candidate
 from .check import make_input, poisoned
-from .device import ROOT, has_gpu
-from .kernels import BLOCK_TRIALS, header, kernel_names, source, split_trial, steps, variants
+from .device import ROOT, SWITCH, has_gpu
+from .kernels import (
+    BLOCK_TRIALS,
+    code_hash,
+    header,
+    kernel_names,
+    source,
+    split_trial,
+    steps,
+    variants,
+)
 from .launch import launch, to_gpu
 from .records import FOLDER, REFERENCE_SHAPE, UNFUSED, gpu_folder, write_json
 from .simt.compile import compile_cubin
@@ -81,6 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     head = {
         "device": device,
         "versions": recorder.describe_versions(),
+        "hashes": {step: code_hash(source(f"{step}.cu")) for step in (*steps(), *variants())},
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
     folder = FOLDER / gpu_folder(device["name"])
@@ -132,6 +143,12 @@ def worker_command(which: str) -> list[str]:
     return [sys.executable, "-m", "helpers.evidence", "--worker", which]
 
 
+def run_worker(command: list[str]) -> subprocess.CompletedProcess:
+    """Run a tool over the worker, which must use the GPU even where replay is asked for."""
+    live = {**os.environ, SWITCH: "0"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=live)
+
+
 def shown(command: list[str]) -> str:
     """A command as a reader would type it."""
     return " ".join(["python" if part == sys.executable else part for part in command])
@@ -142,7 +159,7 @@ def collect_counters() -> dict:
     metrics = ",".join([*NSIGHT_METRICS.values(), *SHARED_METRICS.values(), *PROSE_METRICS])
     command = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base"]
     command += ["--metrics", metrics, *worker_command("all")]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    done = run_worker(command)
     start = done.stdout.find('"ID"')
     if done.returncode or start < 0:
         raise RuntimeError(f"ncu failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -189,7 +206,7 @@ def collect_verdicts() -> dict:
     tools = {}
     for tool in TOOLS:
         command = ["compute-sanitizer", "--tool", tool, *worker_command("small")]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        done = run_worker(command)
         summary = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)
         hazards = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", done.stdout)
         found = [int(number) for number in (*summary, *hazards)]

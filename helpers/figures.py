@@ -18,12 +18,11 @@ from .kernels import FOLDER, split_trial, steps, variants
 from .records import (
     REFERENCE_SHAPE,
     UNFUSED,
-    Record,
     load_record,
     predictions,
     record_path,
 )
-from .run import summary_table
+from .run import recorded_steps, summary_table
 
 README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")
@@ -41,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.check:
         return 1 if stale else 0
     for name, text in wanted_texts().items():
-        (ROOT / name).write_text(text, encoding="utf-8")
+        (ROOT / name).write_text(text, encoding="utf-8", newline="\n")
     if plot_digest() != drawn_digest():
         draw()
     return 0
@@ -49,7 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def out_of_date() -> list[str]:
     """Files, relative to the root, that do not show what the records say."""
-    stale = [name for name, text in wanted_texts().items() if (ROOT / name).read_text() != text]
+    stale = [
+        name
+        for name, text in wanted_texts().items()
+        if (ROOT / name).read_text(encoding="utf-8") != text
+    ]
     if plot_digest() != drawn_digest():
         stale.append(str(PLOT.relative_to(ROOT)))
     return stale
@@ -88,11 +91,6 @@ def measured_line(step: str) -> str:
     )
 
 
-def shown_records() -> list[Record]:
-    """The array version and every softmax step, in order."""
-    return [load_record(step) for step in (UNFUSED, *steps()) if step != "00_copy"]
-
-
 def run_block() -> str:
     """The last lines of `make run` on a machine without a GPU where all is well."""
     table = summary_table({step: "right" for step in steps()}, "on the SIMT machine")
@@ -109,7 +107,7 @@ def result_block() -> str:
         f"| step | notebook | GB/s at {rows} x {cols} | share of a copy | predicted |",
         "|---|---|---|---|---|",
     ]
-    for record in [load_record("00_copy"), *shown_records()]:
+    for record in [load_record("00_copy"), *recorded_steps()]:
         case = record.case(rows, cols)
         lines.append(
             f"| {step_link(record.step)} | {notebook_link(record.step)} | {case.gbps:.0f} "
@@ -139,7 +137,7 @@ def notebook_link(step: str) -> str:
 
 def plot_digest() -> str:
     """Hash of everything that the plot shows."""
-    data = [asdict(record) for record in shown_records()]
+    data = [asdict(record) for record in recorded_steps()]
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -158,7 +156,7 @@ def draw() -> None:
     matplotlib.use("agg")
     from .plot import plot_series
 
-    plot_series(shown_records()).savefig(PLOT, dpi=150, metadata={"Description": plot_digest()})
+    plot_series(recorded_steps()).savefig(PLOT, dpi=150, metadata={"Description": plot_digest()})
 
 
 if __name__ == "__main__":

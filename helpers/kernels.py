@@ -6,7 +6,7 @@ it accepts. Notebooks, tests, the recorder and the launcher all read it from the
     Launch:   block = 128, grid = (rows + block - 1) / block
     Columns:  cols >= 1
 
-The expressions are C integer arithmetic over rows, cols and block; `/` truncates.
+The expressions are C integer arithmetic over rows, cols and block, none of them negative.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ C_DTYPES = {
     "char": np.dtype(np.int8),
     "unsigned char": np.dtype(np.uint8),
     "__half": np.dtype(np.float16),
+    "bool": np.dtype(np.bool_),
+    "short": np.dtype(np.int16),
+    "unsigned short": np.dtype(np.uint16),
+    "long": np.dtype(np.int64),
+    "size_t": np.dtype(np.uint64),
 }
 
 
@@ -138,7 +143,7 @@ def header(code: str) -> Header | None:
         re.findall(r"^// ?(.*)$", code.partition('extern "C"')[0], flags=re.MULTILINE)
     )
     found = dict(re.findall(r"^([A-Z][a-z]+): +((?:.|\n +)*)", comment, flags=re.MULTILINE))
-    if "Launch" not in found:
+    if len(set(found) & set(KEYS)) < 3:  # a header with a typo in it is not "no header"
         return None
     if tuple(found) != KEYS:
         missing = ", ".join(key for key in KEYS if key not in found) or "none"

@@ -78,14 +78,23 @@ def _launch_on_gpu(kernel, grid, block, args, shared_mem) -> None:
 
     if shared_mem > 48 * 1024:
         kernel.max_dynamic_shared_size_bytes = shared_mem
-    on_gpu = [to_gpu(value) if isinstance(value, np.ndarray) else value for value in args]
+    declared = signature(kernel.code, kernel.name)
+    on_gpu = [
+        to_gpu(value) if parameter.pointer else as_declared(parameter, value)
+        for parameter, value in zip(declared, args, strict=True)
+    ]
     sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
     kernel(*sizes, tuple(on_gpu), shared_mem=shared_mem)
     cupy.cuda.get_current_stream().synchronize()
-    declared = signature(kernel.code, kernel.name)
     for parameter, value, device in zip(declared, args, on_gpu, strict=True):
         if parameter.pointer and not parameter.const:
             value[...] = cupy.asnumpy(device)
+
+
+def as_declared(parameter: Parameter, value):
+    """A number in the size that the kernel reads; CuPy would pass a numpy.int32 as 4 bytes to a
+    long long."""
+    return value if parameter.dtype is None else parameter.dtype.type(value)
 
 
 def to_gpu(array: np.ndarray):
@@ -119,7 +128,7 @@ def check_arguments(kernel, grid, block, args: Sequence, shared_mem: int) -> Non
             _check_number(parameter, value)
     contract = header(kernel.code)
     if contract:
-        _check_contract(contract, kernel.name, grid, block, args, shared_mem)
+        _check_contract(contract, kernel, grid, block, args, shared_mem)
 
 
 def _check_sizes(what: str, sizes) -> None:
@@ -172,8 +181,18 @@ def _kind(value) -> str:
     return f"Python {name}" if module == "builtins" else f"{module}.{name}"
 
 
-def _check_contract(contract, name: str, grid, block, args: Sequence, shared_mem: int) -> None:
+def _check_contract(contract, kernel, grid, block, args: Sequence, shared_mem: int) -> None:
     """Hold the launch against the kernel file's header: (x, y, rows, cols, ...)."""
+    name = kernel.name
+    declared = [parameter.name for parameter in signature(kernel.code, name)]
+    if declared[:4] != ["x", "y", "rows", "cols"]:
+        raise ValueError(
+            f"{name} has a header, so it must take x, y, rows, cols first; it takes "
+            f"{', '.join(declared)}"
+        )
+    for label, array in (("x", args[0]), ("y", args[1])):
+        if array.dtype != contract.dtype:
+            raise TypeError(f"{label} is {array.dtype}, the header says {contract.dtype}")
     x, y, rows, cols = *args[:2], int(args[2]), int(args[3])
     if rows < 1 or not contract.accepts(rows, cols):
         raise ValueError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .records import GRID_SHAPES, REFERENCE_SHAPE, SWEEP_SHAPES, Case, Record, predictions
+from .records import REFERENCE_SHAPE, SWEEP_SHAPES, Case, Record, predictions
 from .replay import recorded_beside
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
@@ -43,7 +43,7 @@ def table(current: Record, previous: Record | None = None, sweep: bool = False) 
     """GB/s of a step beside the copy of the same size, one row a shape.
 
     "spread" is (slowest - fastest) / median of the replays. "x previous" is how many times
-    faster the step is than the previous one.
+    faster the step is than the previous one. Raises `KeyError` if that lacks a shape.
     """
     cases = _cases(current, sweep)
     head = f"{'rows':>8} {'cols':>6} {'copy GB/s':>10} {'GB/s':>8} {'spread':>7} {'of copy':>8}"
@@ -76,7 +76,8 @@ def ledger(records: Sequence[Record]) -> str:
         try:
             share = record.case(*shape).share
         except KeyError:
-            continue  # a live measurement has its own shapes
+            lines.append(f"{record.step:30} {shape[0]:>8} x {shape[1]:<4} not measured here")
+            continue
         lines.append(
             f"{record.step:30} {shape[0]:>8} x {shape[1]:<4} {expected['share']:10.2f} "
             f"{share:9.3f} {share / expected['share']:21.2f}"
@@ -85,9 +86,11 @@ def ledger(records: Sequence[Record]) -> str:
 
 
 def _cases(record: Record, sweep: bool) -> list[Case]:
-    """The cases of one family of shapes; all of them for a live measurement."""
-    chosen = record.select(SWEEP_SHAPES if sweep else GRID_SHAPES)
-    return chosen or record.cases
+    """The cases of one family of shapes. A smaller GPU's grid has fewer rows, so all that is not
+    of the sweep is of the grid."""
+    if sweep:
+        return record.select(SWEEP_SHAPES)
+    return [case for case in record.cases if case.shape not in SWEEP_SHAPES]
 
 
 # ---- figures ----------------------------------------------------------------------------------
@@ -175,13 +178,12 @@ def plot_step(
     if previous is not None:
         add_line(axes, _cases(previous, sweep), previous.step, GREY)
     add_line(axes, cases, current.step, BLUE)
-    beside = recorded_beside(current)
-    if beside is not None:
+    for number, beside in enumerate(recorded_beside(current)):
         add_line(
             axes,
             _cases(beside, sweep),
             f"record: {beside.label}",
-            SERIES[0],
+            SERIES[number % 5],
             linestyle=":",
             linewidth=1,
         )

@@ -39,6 +39,8 @@ from .records import (
     step_hash,
 )
 
+MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
@@ -53,6 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
     makers = {name: maker(name) for name in names}
     shapes = shapes_that_fit([*GRID_SHAPES, *SWEEP_SHAPES], options.quick)
     print(f"recording {', '.join(names)} on {device['name']} at {len(shapes)} shapes")
+    if versions.get("commit") == "unknown":
+        print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
     began = time.perf_counter()
     for number, (rows, cols) in enumerate(shapes, 1):
         missing = {name for name, record in records.items() if needs(name, record, rows, cols)}
@@ -111,10 +115,12 @@ def shapes_that_fit(shapes: list[tuple[int, int]], quick: bool) -> list[tuple[in
 
 
 def open_record(step: str, gpu: str, device: dict, versions: dict, fresh: bool) -> Record:
-    """The record to go on with, or an empty one if kernel or protocol are not the recorded."""
+    """The record to go on with, or an empty one if kernel, launch rule, protocol, driver,
+    compiler or CuPy are not the recorded: cases under one heading must be comparable."""
     if not fresh and record_path(step, gpu).is_file():
         record = load_record(step, gpu)
-        if record.kernel_hash == step_hash(step) and record.protocol == bench.PROTOCOL:
+        same = all(record.versions.get(key) == versions.get(key) for key in MUST_NOT_CHANGE)
+        if record.is_current() and record.protocol == bench.PROTOCOL and same:
             return record
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return Record(step, step_hash(step), device, versions, now, bench.PROTOCOL)

@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .device import replaying
-from .kernels import code_hash
-from .records import REFERENCE_GPU, UNFUSED, Record, load_record
+from .kernels import code_hash, header
+from .records import (
+    REFERENCE_GPU,
+    UNFUSED,
+    Record,
+    load_record,
+    record_path,
+    recorded_gpus,
+)
 
 
 class LiveRecord(Record):
@@ -67,6 +74,13 @@ def _measure_now(kernels: Mapping[str, object]) -> list[Record]:
         for name, kernel in kernels.items()
     }
     for rows, cols in bench.live_shapes():
+        refusing = [
+            name
+            for name, kernel in kernels.items()
+            if kernel is not None and not header(kernel.code).accepts(rows, cols)
+        ]
+        if refusing:
+            continue
         with bench.fresh_pool():
             measured = bench.measure({name: maker(name) for name in kernels}, rows, cols)
         for name, record in records.items():
@@ -74,11 +88,12 @@ def _measure_now(kernels: Mapping[str, object]) -> list[Record]:
     return list(records.values())
 
 
-def recorded_beside(record: Record) -> Record | None:
-    """The reference GPU's record of the same step, to draw beside a live measurement."""
-    if replaying():
-        return None
-    try:
-        return load_record(record.step, REFERENCE_GPU)
-    except FileNotFoundError:
-        return None
+def recorded_beside(record: Record) -> list[Record]:
+    """Records of the same step to draw beside it: of GPUs that readers recorded, and beside a
+    live measurement the reference GPU's."""
+    return [
+        load_record(record.step, gpu)
+        for gpu in recorded_gpus()
+        if record_path(record.step, gpu).is_file()
+        and (gpu != REFERENCE_GPU or isinstance(record, LiveRecord))
+    ]

@@ -34,6 +34,10 @@ def test_every_notebook_number_has_one_exercise_with_stub_and_solution():
         ("02_two_pairs", "x[col + 1]", "x[col + 1 + (long long)rows * cols]", "out-of-bounds"),
         ("02_two_pairs", "y[col] = expf(x[col] - row_max)",
          "y[col] = (x[(col + 1) % cols] == 1e38f ? 0 : 1) * expf(x[col] - row_max)", "3 read"),
+        ("00_copy_a_row", "int col = threadIdx.x; col < cols; col += blockDim.x",
+         "int col = 0; col < cols; ++col", "128 read and 128 write passes"),
+        ("00_copy_a_row", 'extern "C" ', "", "no kernel named"),
+        ("00_copy_a_row", "__global__", "__device__", "needs its header and one __global__"),
         ("01_columns", "(long long)row * cols + col", "(long long)col * rows + row", "2. is right"),
     ],
 )  # fmt: skip

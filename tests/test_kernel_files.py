@@ -358,7 +358,7 @@ def test_signature_tells_types_and_pointers_apart() -> None:
         ("g", np.dtype(np.int32), False, True),
         ("h", np.dtype(np.float16), False, False),
         ("i", None, False, False),
-        ("j", None, False, False),
+        ("j", np.uint64, False, False),
     ]
 
 

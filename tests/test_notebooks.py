@@ -129,6 +129,7 @@ def test_readme_headers_and_plot_show_the_records():
 
 def test_a_changed_record_makes_the_readme_stale(monkeypatch):
     real = figures.load_record
+    from helpers import run
 
     def slower(step):
         record = real(step)
@@ -139,6 +140,7 @@ def test_a_changed_record_makes_the_readme_stale(monkeypatch):
         return record
 
     monkeypatch.setattr(figures, "load_record", slower)
+    monkeypatch.setattr(run, "load_record", slower)
     stale = figures.out_of_date()
     assert "README.md" in stale
     assert "kernels/01_naive.cu" in stale

@@ -196,13 +196,21 @@ def test_every_prediction_has_a_record_to_hold_it_against() -> None:
 # ---- a record on its own ----------------------------------------------------------------------
 
 
+def launch_of(step: str, rows: int, cols: int) -> dict[str, int]:
+    if step == UNFUSED:
+        return {"grid": 0, "block": 0, "shared_mem": 0}
+    name, block = split_trial(step)
+    rule = header(source(f"{name}.cu")).launch(rows, cols, block)
+    return dict(zip(("grid", "block", "shared_mem"), rule, strict=True))
+
+
 def example(step: str = "01_naive", shapes=((1024, 512), (64, 2048))) -> Record:
     cases = [
         Case(
             "float32",
             rows,
             cols,
-            {"grid": 8, "block": 128, "shared_mem": 0},
+            launch_of(step, rows, cols),
             [10.0, 12.0, 11.0],
             [5.0, 5.5, 6.0],
             50,
@@ -284,14 +292,16 @@ def test_record_of_an_edited_kernel_says_so() -> None:
     )
     record.kernel_hash = "0" * 16
     assert not record.is_current()
-    assert record.origin().endswith("CuPy 14.0), for an earlier version")
+    assert record.origin().endswith("CuPy 14.0), for an earlier version of the kernel")
 
 
 def test_edit_of_code_makes_a_record_old_and_of_a_comment_not(monkeypatch) -> None:
     record, text = example(), source("01_naive.cu")
-    monkeypatch.setattr(records, "source", lambda name: text.replace("// Idea: ", "// Thought: "))
+    monkeypatch.setattr(records, "source", lambda name: text.replace("one thread", "a thread"))
     assert record.is_current()
     monkeypatch.setattr(records, "source", lambda name: text.replace("fmaxf", "fminf"))
+    assert not record.is_current()
+    monkeypatch.setattr(records, "source", lambda name: text.replace("block = 128", "block = 64"))
     assert not record.is_current()
 
 
@@ -341,13 +351,22 @@ def test_name_of_a_gpu_becomes_a_folder() -> None:
 # ---- going on where the recorder stopped ------------------------------------------------------
 
 
-def opened(step: str = "01_naive", fresh: bool = False) -> Record:
-    return recorder.open_record(step, "test-gpu", {"name": "new"}, {"driver": "new"}, fresh)
+VERSIONS = {"driver": "1.2", "nvrtc": "13.0", "cupy": "14.0"}
+
+
+def opened(step: str = "01_naive", fresh: bool = False, versions: dict = VERSIONS) -> Record:
+    return recorder.open_record(step, "test-gpu", {"name": "new"}, versions, fresh)
 
 
 def test_recorder_goes_on_with_a_record_of_the_same_kernel(folder: Path) -> None:
     save_record(example(), "test-gpu")
     assert opened() == example()
+
+
+@pytest.mark.parametrize("changed", VERSIONS)
+def test_recorder_mixes_no_versions_under_one_heading(changed: str, folder: Path) -> None:
+    save_record(example(), "test-gpu")
+    assert opened(versions={**VERSIONS, changed: "another"}).cases == []
 
 
 def test_recorder_starts_afresh_without_a_record(folder: Path) -> None:
@@ -421,8 +440,8 @@ def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         if len(fake.measured) == fake.fail_after:
             raise KeyboardInterrupt
         fake.measured.append((frozenset(makers), rows, cols))
-        case = example(shapes=[(rows, cols)]).cases[0]
-        return {name: (case, {"registers": 31}) for name in makers}
+        shapes = [(rows, cols)]
+        return {name: (example(name, shapes).cases[0], {"registers": 31}) for name in makers}
 
     monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(bench, "fresh_pool", contextlib.nullcontext)
@@ -516,4 +535,4 @@ def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None
 
     monkeypatch.setenv("SOFTMAX_REPLAY", "1")
     (record,) = replay.timings({"01_naive": Kernel})
-    assert record.origin().endswith("for an earlier version")
+    assert record.origin().endswith("for an earlier version of the kernel")
