@@ -599,6 +599,19 @@ def test_inline_ptx_runs(run: Run) -> None:
         assert abs(y[i] - expected) <= 2.0**-21 * expected
 
 
+def test_inline_ptx_may_declare_registers_in_a_scope(run: Run) -> None:
+    y = np.zeros(32, np.int32)
+    body = r"""
+        int a, b;
+        asm("{ .reg .b32 t<2>, u; add.s32 t0, %1, 5; mov.b32 u, t0;"
+            "{ .reg .b32 t0; mov.b32 t0, 100; mad.lo.s32 t1, u, t0, t0; } add.s32 %0, t0, t1; }"
+            : "=r"(a) : "r"(i));
+        asm("{.reg .b32 t0; mov.b32 t0, %1; neg.s32 %0, t0;}" : "=r"(b) : "r"(n));
+        y[i] = a + b + i;"""
+    run(kernel(body), 1, 32, y, 3)
+    assert y.tolist() == [i + 5 + (i + 5) * 100 + 100 - 3 + i for i in range(32)]
+
+
 def test_inline_ptx_may_address_backwards(run: Run) -> None:
     x, y = floats(40), np.zeros(32, np.float32)
     body = r"""
@@ -658,26 +671,20 @@ def test_the_kernel_asked_for_is_the_one_that_runs() -> None:
 UNSUPPORTED = {
     "prefetch.global.L2": 'asm volatile("prefetch.global.L2 [%0];" :: "l"(y));',
     "atom.global.add.u32": "atomicAdd(y, 1);",
-    "bar.sync": "__syncthreads();",
-    "bar.warp.sync": "__syncwarp();",
-    "shfl.sync.bfly.b32": "y[i] = __shfl_xor_sync(~0u, i, 1);",
-    "vote.sync.any.pred": "y[i] = __any_sync(~0u, i > n);",
-    "activemask.b32": "y[i] = __activemask();",
+    "bar.red.popc": "y[i] = __syncthreads_count(i > n);",
+    "bar.arrive": 'asm volatile("bar.arrive 1, 64;");',
     "membar.gl": "__threadfence();",
     "trap": "__trap();",
-    ".volatile": "*(volatile int*)y = 1;",
     ".L2_cache_hint": 'asm volatile("st.global.L2::cache_hint.u32 [%0], 1, %1;"'
     ' :: "l"(y), "l"(0ull));',
     "cvt.rn.f16.f32": 'short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(1.0f)); y[i] = h;',
     "%clock64": "y[i] = clock64();",
     "%lanemask_lt": 'asm("mov.u32 %0, %%lanemask_lt;" : "=r"(y[i]));',
     "add.s32": 'asm("add.s32 %0, %1;" : "=r"(y[i]) : "r"(n));',
-    "scope": 'asm volatile("{ .reg .b32 t; mov.b32 t, 1; }");',
+    "scope": 'asm volatile("{ bra DONE; DONE: }");',
 }
 # Declarations stand at no line of the source.
 UNSUPPORTED_DECLARATIONS = {
-    ".shared": ("", "__shared__ int s[32]; s[i] = y[i]; y[i] = s[31 - i];"),
-    ".extern .shared": ("extern __shared__ int s[];", "s[i] = y[i]; y[i] = s[31 - i];"),
     ".global": ("__device__ int table[32];", "table[i] = y[i];"),
     ".const": ("__constant__ int table[32];", "y[i] = table[i];"),
     ".local": ("", "int t[8]; for (int j = 0; j < 8; ++j) t[j] = y[j]; y[i] = t[(i + n) & 7];"),

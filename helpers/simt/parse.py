@@ -144,6 +144,7 @@ def parse(ptx: str, kernel_name: str) -> Kernel:
         raise KeyError(f"no kernel named {kernel_name!r} in this source; kernels there: {known}")
     kernel = _parse_entry(lines, entries[kernel_name], kernel_name, files)
     named = {part for one in kernel.instructions for part in re.findall(r"[\w$]+", one.text)}
+    named -= {variable.name for variable in kernel.shared}  # declared in the kernel's own body
     kernel.shared += [variable for variable in shared if variable.name in named]
     return kernel
 
@@ -174,7 +175,9 @@ def _parse_entry(lines: list[str], start: int, name: str, files: dict[int, str])
         header.append(lines[body])
         body += 1
     kernel = Kernel(name, _parse_parameters(" ".join(header)))
-    file, line_number, depth, pending = "kernel.cu", 0, 0, ""
+    file, line_number, pending = "kernel.cu", 0, ""
+    scopes: list[dict[str, str]] = []  # registers that each open brace declares, renamed
+    opened = 0
     sites: dict[tuple[str, ...], tuple[str, int]] = {}
     for line in lines[body:]:
         if re.match(r"\.loc\s", line):
@@ -183,18 +186,21 @@ def _parse_entry(lines: list[str], start: int, name: str, files: dict[int, str])
         pending = f"{pending} {line}".strip()
         while pending:
             if pending[0] in "{}":
-                depth += 1 if pending[0] == "{" else -1
-                if depth > 1:
-                    raise UnsupportedPTX(
-                        "the SIMT machine does not open a scope inside a kernel (inline asm with "
-                        f"braces) yet, at {file}:{line_number}"
-                    )
+                if pending[0] == "{":
+                    scopes.append({})
+                else:
+                    scopes.pop()
                 pending = pending[1:].lstrip()
-                if depth == 0:
+                if not scopes:
                     return kernel
                 continue
             label = re.match(r"([\w$%.]+):(?!:)\s*", pending)
             if label:
+                if len(scopes) > 1:
+                    raise UnsupportedPTX(
+                        "the SIMT machine does not jump within a scope (inline asm with braces) "
+                        f"yet, at {file}:{line_number}"
+                    )
                 kernel.labels[label[1]] = len(kernel.instructions)
                 pending = pending[label.end() :]
                 continue
@@ -202,8 +208,25 @@ def _parse_entry(lines: list[str], start: int, name: str, files: dict[int, str])
             if not semicolon:
                 break
             pending = rest.strip()
-            _parse_statement(statement.strip(), kernel, file, line_number)
+            text = statement.strip()
+            if len(scopes) > 1:
+                opened += text.startswith(".reg")
+                text = _rename_locals(text, scopes, opened)
+            _parse_statement(text, kernel, file, line_number)
     raise ValueError(f"the PTX of {name} ends inside its body")
+
+
+def _rename_locals(text: str, scopes: list[dict[str, str]], number: int) -> str:
+    """Give the registers that a scope declares names of their own, throughout that scope."""
+    if text.startswith(".reg"):
+        for name, count in re.findall(r"([\w$%]+)\s*(<\d+>)?\s*(?:,|$)", text):
+            for local in [f"{name}{k}" for k in range(int(count[1:-1]))] if count else [name]:
+                scopes[-1][local] = f"%scope{number}${local}"
+        kind, names = text.split()[1], [*scopes[-1].values()]
+        own = [name for name in names if name.startswith(f"%scope{number}$")]
+        return f".reg {kind} {', '.join(own)}"
+    local = {name: renamed for scope in scopes for name, renamed in scope.items()}
+    return re.sub(r"(?<![\w$%.])[\w$%]+", lambda match: local.get(match[0], match[0]), text)
 
 
 def _location(

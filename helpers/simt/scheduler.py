@@ -157,7 +157,7 @@ def run_batch(
                 step(lanes)
             budget -= block.size
             if block.sync:
-                passing = _arrive(context, block, lanes, parked, current)
+                passing = _arrive(context, block, lanes, alive, parked, current)
                 if passing is None:
                     break
                 if passing is not lanes.mask:
@@ -183,7 +183,12 @@ def run_batch(
 
 
 def _arrive(
-    context: Context, block: BasicBlock, lanes: Lanes, parked: dict[int, np.ndarray], number: int
+    context: Context,
+    block: BasicBlock,
+    lanes: Lanes,
+    started: np.ndarray,
+    parked: dict[int, np.ndarray],
+    number: int,
 ) -> np.ndarray | None:
     """Threads reach a sync point; returns those that may pass at once, None for nobody."""
     sync, mask = block.sync, lanes.mask
@@ -196,21 +201,52 @@ def _arrive(
         if mask.any():
             parked[number] = parked[number] | mask if number in parked else mask
         return skipping if skipping is not None and skipping.any() else None
+    required = sync.members()
+    unnamed = mask & (required >> (np.arange(len(mask)) & 31).astype(np.uint32) & 1 == 0)
+    if unnamed.any():
+        context.report(
+            "lane missing from its own mask",
+            sync.instruction,
+            f"it executes this, but {membership(sync.instruction)} does not name it",
+            unnamed,
+        )
     if number in parked:
         mask = mask | parked.pop(number)
-    required, present = sync.members(), np.repeat(bits_of_warps(mask), 32)
-    complete = mask & (required & ~present == 0)
-    if not (mask & ~complete).any():
-        complete = mask
-    else:
-        parked[number] = mask & ~complete
-    if complete.any():
-        same = complete is lanes.mask
-        sync.step(lanes if same else Lanes(complete, False))
-        if same and skipping is None:
-            return lanes.mask
-    passing = complete if skipping is None else complete | skipping
+    exist = np.repeat(bits_of_warps(started), 32)  # a block need not be whole warps
+    passing = np.zeros_like(mask) if skipping is None else skipping
+    for part in _by_members(mask, required):
+        present = np.repeat(bits_of_warps(part), 32)
+        complete = part & (required & exist & ~present == 0)
+        if not (part & ~complete).any():
+            if part is lanes.mask:
+                sync.step(lanes)
+                return part
+            complete = part
+        else:
+            waits = part & ~complete
+            parked[number] = parked[number] | waits if number in parked else waits
+        if complete.any():
+            sync.step(Lanes(complete, False))
+            passing = passing | complete
     return passing if passing.any() else None
+
+
+def _by_members(mask: np.ndarray, required: np.ndarray) -> Iterator[np.ndarray]:
+    """Cut threads into groups that, in each warp, name the same lanes."""
+    if len(required) == 1:
+        if mask.any():
+            yield mask
+        return
+    by_warp = required.reshape(-1, 32)
+    while mask.any():
+        first = mask.reshape(-1, 32).argmax(axis=1)
+        named = np.repeat(by_warp[np.arange(len(first)), first], 32)
+        part = mask & (required == named)
+        if (part == mask).all():
+            yield mask
+            return
+        yield part
+        mask = mask & ~part
 
 
 def _release(
@@ -247,7 +283,8 @@ def _release(
                 "or wait elsewhere",
                 mask,
             )
-            sync.step(Lanes(mask, False))
+            for part in _by_members(mask, sync.members()):
+                sync.step(Lanes(part, False))
             _let_go(parked, waiting, mask, len(blocks))
         return
     for number, mask in parked.items():
@@ -271,31 +308,43 @@ def _complete_blocks(
     block that wait at different places, and warps of which some lanes have returned."""
     padded = context.shared.padded
     arrived = np.logical_or.reduce(list(places.values()))
-    count = arrived.reshape(-1, padded).sum(axis=1)
+    # A warp arrives as 32 threads even where the block ends within it.
+    padding = ~started & np.repeat(arrived.reshape(-1, 32).any(axis=1), 32)
+    count = (arrived | padding).reshape(-1, padded).sum(axis=1)
     expected = next(iter(blocks[n].sync.expected for n in places))
-    needed = alive.reshape(-1, padded).sum(axis=1) if expected is None else expected
+    needed = (alive | padding).reshape(-1, padded).sum(axis=1) if expected is None else expected
     complete = np.repeat((count > 0) & (count >= needed), padded) & arrived
+    if expected is not None and (crowded := count > needed).any():
+        number = min(places)
+        context.report(
+            "barrier for fewer threads",
+            blocks[number].sync.instruction,
+            f"it opens after {expected} threads, but {int(count[crowded][0])} wait at it",
+            arrived & np.repeat(crowded, padded),
+        )
     if expected is None and complete.any():
         at = [(n, (mask & complete).reshape(-1, padded).any(axis=1)) for n, mask in places.items()]
         split = np.sum([here for _, here in at], axis=0) > 1
         if split.any():
-            late = max(n for n, here in at if (here & split).any())
+            # Whoever waits further on has gone around this one, so it stands in a branch.
+            early = min(n for n, here in at if (here & split).any())
             context.report(
                 "barrier in divergent code",
-                blocks[late].sync.instruction,
+                blocks[early].sync.instruction,
                 "threads of one block wait at different barriers of the source",
-                places[late] & np.repeat(split, padded),
+                places[early] & np.repeat(split, padded),
             )
         gone = started & ~alive
         partial = gone.reshape(-1, 32).any(axis=1) & complete.reshape(-1, 32).any(axis=1)
-        if partial.any():
-            first = min(places)
-            context.report(
-                "barrier after an early return",
-                blocks[first].sync.instruction,
-                "some lanes of this warp have returned and never reach the barrier",
-                np.repeat(partial, 32) & complete,
-            )
+        for number, mask in places.items():
+            short = mask & complete & np.repeat(partial, 32)
+            if short.any():
+                context.report(
+                    "barrier after an early return",
+                    blocks[number].sync.instruction,
+                    "some lanes of this warp have returned and never reach the barrier",
+                    short,
+                )
     return complete
 
 

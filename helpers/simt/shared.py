@@ -72,8 +72,7 @@ class SharedMemory:
         access.tally.shared_load_requests += lanes.warps
         access.tally.shared_load_wavefronts += wavefronts(addresses, access.width, lanes, True)
         if len(slots):
-            for entry in self._entries(places, access):
-                self._check_read(slots, entry, access.instruction)
+            self._check_read(slots, self._entries(places, access), access.instruction)
             index = places // access.size
             for element, value in enumerate(values):
                 value[slots] = self.views[access.size][index + element]
@@ -86,16 +85,16 @@ class SharedMemory:
         access.tally.shared_store_wavefronts += wavefronts(addresses, access.width, lanes, False)
         if not len(slots):
             return
-        for entry in self._entries(places, access):
-            self._check_write(slots, entry, access.instruction)
+        self._check_write(slots, self._entries(places, access), access.instruction)
         index = places // access.size
         view = self.views[access.size]
+        lost = np.zeros(len(slots), bool)
         for element, value in enumerate(values):
             kept = np.broadcast_to(value, addresses.shape)[slots]
             view[index + element] = kept
-            lost = view[index + element] != kept
-            if lost.any():  # lanes of one instruction stored different values at one place
-                self._race(slots[lost], "store", access.instruction, access.instruction)
+            lost |= view[index + element] != kept
+        if lost.any():  # lanes of one instruction stored different values at one place
+            self._race(slots[lost], "store", access.instruction, access.instruction)
 
     def _valid(self, addresses, access: Access, lanes, verb: str) -> tuple[np.ndarray, np.ndarray]:
         """(slots that may access, their places in the batch's bytes); reports the others."""
@@ -122,9 +121,10 @@ class SharedMemory:
         slots, wanted = slots[good], wanted[good]
         return slots, slots // self.padded * self.stride + wanted
 
-    def _entries(self, places: np.ndarray, access: Access):
-        first = places // self.grain
-        return (first + step for step in range(max(1, access.width // self.grain)))
+    def _entries(self, places: np.ndarray, access: Access) -> np.ndarray:
+        """A row for each access: the shadow entries of its bytes."""
+        steps = np.arange(access.width // self.grain)
+        return (places // self.grain)[:, None] + steps
 
     def _explain_alignment(self, address: int, access: Access) -> str:
         return (
@@ -142,30 +142,31 @@ class SharedMemory:
     # ---- shadow ----
 
     def _check_read(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
-        blocks, warps = slots // self.padded, slots // 32
+        reader = slots[:, None]
+        blocks, warps = reader // self.padded, reader // 32
         unwritten = self.writer[entry] < 0
-        if unwritten.any():
-            block, thread = self.locate_thread(int(slots[unwritten.argmax()]))
+        missing = unwritten.any(axis=1)
+        if missing.any():
+            block, thread = self.locate_thread(int(slots[missing.argmax()]))
             self.findings.report(
                 "read of unwritten shared memory",
                 instruction,
                 "no thread has stored anything there",
                 block,
                 thread,
-                int(unwritten.sum()),
+                int(missing.sum()),
             )
-        racing = self._unordered(
-            self.writer[entry], self.writer[entry], self.write_epoch[:, entry], slots
-        )
-        racing &= ~unwritten
-        if racing.any():
-            site = self.instructions[self.write_site[entry[racing][0]]]
-            self._race(slots[racing], "load", instruction, site)
-        fresh = (self.read_epoch[0, entry] != self.block_epoch[blocks]) | (
-            self.reader_low[entry] < 0
-        )
-        low = np.where(fresh, slots, np.minimum(self.reader_low[entry], slots))
-        high = np.where(fresh, slots, np.maximum(self.reader_high[entry], slots))
+        writers = self.writer[entry]
+        racing = self._unordered(writers, writers, self.write_epoch[:, entry], reader) & ~unwritten
+        self._race_after(racing, self.write_site, slots, entry, "load", instruction)
+        low, high = self.reader_low[entry], self.reader_high[entry]
+        fresh = (low < 0) | (self.read_epoch[0, entry] != self.block_epoch[blocks])
+        # Readers of our warp before its __syncwarp() are ordered with all that we may race with
+        # in the warp, and other warps race with us as much as with them.
+        ours = (low // 32 == warps) & (high // 32 == warps)
+        fresh |= ours & (self.read_epoch[1, entry] != self.warp_epoch[warps])
+        low = np.where(fresh, reader, np.minimum(low, reader))
+        high = np.where(fresh, reader, np.maximum(high, reader))
         self.reader_low[entry[::-1]] = low[::-1]  # lanes ascend: the last assignment wins
         self.reader_high[entry] = high
         self.read_epoch[0, entry] = self.block_epoch[blocks]
@@ -173,21 +174,27 @@ class SharedMemory:
         self.read_site[entry] = self.numbers[id(instruction)]
 
     def _check_write(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
-        blocks, warps = slots // self.padded, slots // 32
-        writers = self.writer[entry]
-        after_write = (writers >= 0) & self._unordered(
-            writers, writers, self.write_epoch[:, entry], slots
+        writer = slots[:, None]
+        blocks, warps = writer // self.padded, writer // 32
+        before = self.writer[entry]
+        after_write = (before >= 0) & self._unordered(
+            before, before, self.write_epoch[:, entry], writer
         )
         low, high = self.reader_low[entry], self.reader_high[entry]
-        after_read = (low >= 0) & self._unordered(low, high, self.read_epoch[:, entry], slots)
-        for racing, sites in ((after_write, self.write_site), (after_read, self.read_site)):
-            if racing.any():
-                site = self.instructions[sites[entry[racing][0]]]
-                self._race(slots[racing], "store", instruction, site)
-        self.writer[entry] = slots
+        after_read = (low >= 0) & self._unordered(low, high, self.read_epoch[:, entry], writer)
+        self._race_after(after_write, self.write_site, slots, entry, "store", instruction)
+        after_read &= ~after_write.any(axis=1)[:, None]  # one race of a thread is enough
+        self._race_after(after_read, self.read_site, slots, entry, "store", instruction)
+        self.writer[entry] = writer
         self.write_epoch[0, entry] = self.block_epoch[blocks]
         self.write_epoch[1, entry] = self.warp_epoch[warps]
         self.write_site[entry] = self.numbers[id(instruction)]
+
+    def _race_after(self, racing, sites, slots, entry, verb: str, instruction: Instruction) -> None:
+        """Report the threads with a racing entry; `sites` knows the earlier access of each."""
+        if racing.any():
+            site = self.instructions[sites[entry[racing][0]]]
+            self._race(slots[racing.any(axis=1)], verb, instruction, site)
 
     def _unordered(self, low, high, epochs, slots) -> np.ndarray:
         """Whether one of the earlier threads low..high is another than ours, with no barrier
@@ -239,7 +246,7 @@ def wavefronts(addresses: np.ndarray, width: int, lanes, load: bool) -> int:
         alike = (pairs[:, :, 0] == pairs[:, :, 1]) | ~active.all(axis=2)
         group = np.where(alike.all(axis=1), 2 * group, group)
     slots = np.flatnonzero(lanes.mask)
-    first = addresses[slots] >> 2
+    first = addresses[slots] >> 2 & (1 << 30) - 1  # even where the address is a wild one
     wanted = (first[:, None] + np.arange(words)).reshape(-1)
     # Number the groups apart from warp to warp: no warp has more than 32.
     groups = np.repeat(slots // 32 * 32 + slots % 32 // group[slots // 32], words)

@@ -146,8 +146,8 @@ def translate(context: Context, extra: dict[str, Translator]) -> list[Step | Non
                 step = extra[instruction.opcode](context, instruction)
             else:
                 step = _translate_one(context, instruction, context.tallies[number])
-                if instruction.guard:
-                    step = _guarded(context, instruction, step)
+            if instruction.guard and step is not None:
+                step = _guarded(context, instruction, step)
         except UnsupportedPTX as error:
             raise UnsupportedPTX(f"{error}, at {instruction.where}: {instruction.text}") from None
         steps.append(step)

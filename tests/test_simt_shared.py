@@ -1,0 +1,582 @@
+"""Shared memory and barriers on the SIMT machine: results, wavefronts, races and other bugs.
+
+Results are compared with numpy, wavefronts with what an H200 counted (tests/data), and the
+kernels with planted bugs are in tests/kernels; see test_simt_findings for their comments.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import cupy
+import numpy as np
+import pytest
+from test_simt_findings import FOLDER, marks
+
+from helpers.simt import Trace, simulate
+from helpers.simt.scheduler import BATCH_THREADS
+
+Run = Callable[..., None]
+
+
+def on_simt(code: str, grid, block, *args, shared: int = 0) -> None:
+    trace = simulate(cupy.RawKernel(code, "k"), grid, block, args, shared)
+    assert not trace.findings, str(trace.findings)
+
+
+def on_gpu(code: str, grid, block, *args, shared: int = 0) -> None:
+    arrays = {id(a): cupy.array(a) for a in args if isinstance(a, np.ndarray)}
+    sizes = [(size,) if isinstance(size, int) else size for size in (grid, block)]
+    values = tuple(arrays.get(id(a), a) for a in args)
+    cupy.RawKernel(code, "k")(*sizes, values, shared_mem=shared)
+    for array in args:
+        if id(array) in arrays:
+            array[...] = arrays[id(array)].get()
+
+
+@pytest.fixture(params=["simt", pytest.param("gpu", marks=pytest.mark.gpu)])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Compile the kernel `k` and run it on numpy arrays, in place."""
+    return on_simt if request.param == "simt" else on_gpu
+
+
+def kernel(body: str, parameters: str = "float* y, const float* x, int n", before="") -> str:
+    """Source of a kernel `k`; `t` is the thread in its block, `i` in the launch."""
+    return (
+        f'{before}\nextern "C" __global__ void k({parameters})\n{{\n'
+        "    const int t = threadIdx.x;\n"
+        f"    const int i = blockIdx.x * blockDim.x + t;\n{body}\n}}\n"
+    )
+
+
+def numbers(*shape: int) -> np.ndarray:
+    """Small whole numbers, whose sums are exact in fp32."""
+    return np.random.default_rng(len(shape)).integers(-50, 50, shape).astype(np.float32)
+
+
+# ---- results ------------------------------------------------------------------------------------
+
+
+REVERSE = """
+    s[t] = x[i];
+    __syncthreads();
+    y[i] = s[blockDim.x - 1 - t];"""
+
+
+@pytest.mark.parametrize(
+    ("grid", "block"), [(1, 32), (3, 64), (2, 50), (5, 33), (2, 1), (2, 1024), (300, 128)]
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_block_turns_its_elements_round(run: Run, grid: int, block: int, dynamic: bool) -> None:
+    x, y = numbers(grid, block), np.zeros((grid, block), np.float32)
+    if dynamic:
+        code = kernel(REVERSE, before="extern __shared__ float s[];")
+    else:
+        code = kernel("__shared__ float s[1024];" + REVERSE)
+    run(code, grid, block, y, x, 0, shared=4 * block if dynamic else 0)
+    assert (y == x[:, ::-1]).all()
+
+
+def test_static_and_dynamic_shared_memory_lie_side_by_side(run: Run) -> None:
+    x, y = numbers(2, 64), np.zeros((2, 64), np.float32)
+    body = """
+        __shared__ char bytes[7];
+        __shared__ double wide[64];
+        __shared__ float narrow[64];
+        if (t < 7) bytes[t] = (char)(t + 1);
+        wide[t] = 2 * x[i]; narrow[t] = 3 * x[i]; dynamic[t] = 5 * x[i];
+        __syncthreads();
+        y[i] = (float)wide[63 - t] + narrow[t ^ 1] + dynamic[t ^ 2] + bytes[t % 7];"""
+    run(kernel(body, before="extern __shared__ float dynamic[];"), 2, 64, y, x, 0, shared=256)
+    t = np.arange(64)
+    assert (y == 2 * x[:, ::-1] + 3 * x[:, t ^ 1] + 5 * x[:, t ^ 2] + t % 7 + 1).all()
+
+
+def test_nearly_all_of_48_kilobytes_is_one_array(run: Run) -> None:
+    x, y = numbers(256), np.zeros(256, np.float32)
+    body = """
+        __shared__ float s[12 * 1024];
+        for (int j = t; j < 12 * 1024; j += 256) s[j] = x[j % 256] + j;
+        __syncthreads();
+        y[i] = s[12 * 1024 - 1 - t];"""
+    run(kernel(body), 1, 256, y, x, 0)
+    assert (y == x[::-1] + 12 * 1024 - 1 - np.arange(256)).all()
+
+
+@pytest.mark.parametrize("width", [32, 33])
+def test_a_tile_is_transposed_with_and_without_padding(run: Run, width: int) -> None:
+    x, y = numbers(64, 96), np.zeros((96, 64), np.float32)
+    body = f"""
+        __shared__ float tile[32][{width}];
+        const int column = blockIdx.x * 32 + t, row = blockIdx.y * 32;
+        for (int j = threadIdx.y; j < 32; j += 8) tile[j][t] = x[(row + j) * 96 + column];
+        __syncthreads();
+        for (int j = threadIdx.y; j < 32; j += 8)
+            y[(blockIdx.x * 32 + j) * 64 + row + t] = tile[t][j];"""
+    run(kernel(body), (3, 2), (32, 8), y, x, 0)
+    assert (y == x.T).all()
+    if width == 33:
+        return
+    counted = [
+        simulate(cupy.RawKernel(kernel(code), "k"), (3, 2), (32, 8), (y, x, 0)).counters
+        for code in (body, body.replace("[32][32]", "[32][33]"))
+    ]
+    assert [c.shared_load_requests for c in counted] == [6 * 32] * 2
+    assert [c.shared_load_wavefronts for c in counted] == [6 * 32 * 32, 6 * 32]
+    assert [c.shared_store_wavefronts for c in counted] == [6 * 32] * 2
+
+
+def test_blocks_of_three_dimensions_share_a_cube(run: Run) -> None:
+    x, y = numbers(2, 3, 4, 5), np.zeros((2, 5, 4, 3), np.float32)
+    body = """
+        __shared__ float cube[3][4][5];
+        cube[threadIdx.z][threadIdx.y][t] = x[((blockIdx.x * 3 + threadIdx.z) * 4
+                                               + threadIdx.y) * 5 + t];
+        __syncthreads();
+        y[((blockIdx.x * 5 + t) * 4 + threadIdx.y) * 3 + threadIdx.z] =
+            cube[threadIdx.z][threadIdx.y][t] + cube[2 - threadIdx.z][threadIdx.y][t];"""
+    run(kernel(body), 2, (5, 4, 3), y, x, 0)
+    assert (y == (x + x[:, ::-1]).transpose(0, 3, 2, 1)).all()
+
+
+def test_structs_of_mixed_sizes_keep_their_fields(run: Run) -> None:
+    before = "struct S { char a; short b; float c; double d; int e; };"
+    x, y = numbers(64), np.zeros(64, np.float32)
+    body = """
+        __shared__ S s[64];
+        s[t].a = (char)t; s[t].b = (short)(-3 * t); s[t].c = x[i]; s[t].d = x[i] / 4.0;
+        s[t].e = 1000 * t;
+        __syncthreads();
+        const S other = s[63 - t];
+        y[i] = other.a + other.b + other.c + (float)(other.d * 4.0) + other.e;"""
+    run(kernel(body, before=before), 1, 64, y, x, 0)
+    assert (y == (998 * np.arange(64) + 2 * x)[::-1]).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "scalar", "dtype", "lanes"),
+    [
+        ("char", "char", np.int8, 1),
+        ("unsigned char", "unsigned char", np.uint8, 1),
+        ("short", "short", np.int16, 1),
+        ("int", "int", np.int32, 1),
+        ("double", "double", np.float64, 1),
+        ("long long", "long long", np.int64, 1),
+        ("uchar4", "unsigned char", np.uint8, 4),
+        ("short2", "short", np.int16, 2),
+        ("float2", "float", np.float32, 2),
+        ("float4", "float", np.float32, 4),
+        ("double2", "double", np.float64, 2),
+    ],
+)
+def test_elements_of_every_size_pass_through(run: Run, name, scalar, dtype, lanes) -> None:
+    x = np.random.default_rng(3).integers(0, 120, (96, lanes)).astype(dtype)
+    y, one = np.zeros_like(x), np.zeros(96, dtype)
+    body = f"""
+        __shared__ {name} s[48];
+        s[t] = x[i];
+        __syncthreads();
+        y[i] = s[(t + 5) % 48];
+        one[i] = reinterpret_cast<const {scalar}*>(s)[t];"""
+    run(kernel(body, f"{name}* y, const {name}* x, {scalar}* one"), 2, 48, y, x, one)
+    by_block = x.reshape(2, 48, lanes)
+    assert (y.reshape(by_block.shape) == np.roll(by_block, -5, axis=1)).all()
+    assert (one.reshape(2, 48) == by_block.reshape(2, -1)[:, :48]).all()
+
+
+def test_a_device_function_takes_a_pointer_into_either_memory(run: Run) -> None:
+    before = """
+        __device__ float last(const float* p, int count) { return p[count - 1]; }
+        __device__ void put(float* p, float v) { *p = v; }"""
+    x, y = numbers(128), np.zeros(128, np.float32)
+    body = """
+        __shared__ float s[64];
+        put(s + t, 2 * x[i]);
+        __syncthreads();
+        put(y + i, last(s + t % 32, 33) + last(x + t, n));"""
+    run(kernel(body, before=before), 2, 64, y, x, 1)
+    blocks, t = x.reshape(2, 64), np.arange(64)
+    assert (y.reshape(2, 64) == 2 * blocks[:, t % 32 + 32] + blocks[0]).all()
+
+
+@pytest.mark.parametrize("condition", ["t % 2", "t < 32", "t == 7", "blockIdx.x", "n", "n == 0"])
+def test_every_lane_may_choose_its_memory(run: Run, condition: str) -> None:
+    x, y = numbers(3, 64), np.zeros((3, 64), np.float32)
+    body = f"""
+        __shared__ float s[64];
+        s[t] = -x[i];
+        __syncthreads();
+        float* p = {condition} ? s + 63 - t : y + i;
+        *p = {condition} ? x[i] : 1000 + x[i];
+        __syncthreads();
+        const float* q = {condition} ? s + t : x + i;
+        const float v = *q;
+        __syncthreads();
+        y[i] += 2 * v + 5 * s[t];"""
+    run(kernel(body), 3, 64, y, x, 3)
+    for block in range(3):
+        chosen = [
+            bool(eval(condition, {"t": t, "n": 3, "blockIdx": type("B", (), {"x": block})}))
+            for t in range(64)
+        ]
+        row = x[block].tolist()
+        shared = [-v for v in row]
+        for t in range(64):
+            if chosen[t]:
+                shared[63 - t] = row[t]
+        for t in range(64):
+            v = shared[t] if chosen[t] else row[t]
+            stored = 0 if chosen[t] else 1000 + row[t]
+            assert y[block, t] == stored + 2 * v + 5 * shared[t]
+
+
+@pytest.mark.parametrize(("grid", "block"), [(3, 256), (70, 1024), (1100, 64)])
+def test_a_tree_adds_up_each_block(run: Run, grid: int, block: int) -> None:
+    x, y = numbers(grid, block), np.zeros(grid, np.float32)
+    body = """
+        s[t] = x[i];
+        __syncthreads();
+        for (int half = blockDim.x / 2; half > 0; half /= 2) {
+            if (t < half) s[t] += s[t + half];
+            __syncthreads();
+        }
+        if (t == 0) y[blockIdx.x] = s[0];"""
+    run(kernel(body, before="extern __shared__ float s[];"), grid, block, y, x, 0, shared=4 * block)
+    assert (y == x.sum(axis=1)).all()
+    assert grid < 10 or grid * block > BATCH_THREADS
+
+
+@pytest.mark.parametrize("block", [32, 100, 256])
+def test_a_scan_gives_running_sums(run: Run, block: int) -> None:
+    x, y = numbers(2, block), np.zeros((2, block), np.float32)
+    body = """
+        __shared__ float s[2][256];
+        int now = 0;
+        s[0][t] = x[i];
+        __syncthreads();
+        for (int step = 1; step < blockDim.x; step *= 2, now ^= 1) {
+            s[now ^ 1][t] = s[now][t] + (t >= step ? s[now][t - step] : 0.0f);
+            __syncthreads();
+        }
+        y[i] = s[now][t];"""
+    run(kernel(body), 2, block, y, x, 0)
+    assert (y == x.cumsum(axis=1)).all()
+
+
+def test_loops_with_barriers_may_run_another_number_of_times_in_each_block(run: Run) -> None:
+    y = np.zeros((5, 64), np.float32)
+    body = """
+        __shared__ float s[64];
+        s[t] = t;
+        __syncthreads();
+        for (int j = 0; j < blockIdx.x * n; ++j) {
+            const float v = s[(t + 1) % 64];
+            __syncthreads();
+            s[t] = v;
+            __syncthreads();
+        }
+        y[i] = s[t];"""
+    run(kernel(body), 5, 64, y, y, 3)
+    assert y.tolist() == [[(t + 3 * block) % 64 for t in range(64)] for block in range(5)]
+
+
+def test_volatile_and_one_word_variables_hold(run: Run) -> None:
+    x, y = numbers(96), np.zeros(96, np.float32)
+    body = """
+        __shared__ volatile float total;
+        __shared__ int who;
+        if (t == 31) total = x[i];
+        if (t == 5) who = i;
+        __syncthreads();
+        y[i] = total + who;"""
+    run(kernel(body), 3, 32, y, x, 0)
+    assert y.tolist() == [x[32 * b + 31] + 32 * b + 5 for b in range(3) for _ in range(32)]
+
+
+# ---- named barriers, and the barrier of a warp --------------------------------------------------
+
+
+def bar(number: int, threads: int) -> str:
+    return f'asm volatile("bar.sync {number}, {threads};" ::: "memory");'
+
+
+@pytest.mark.parametrize("block", [128, 112])
+def test_each_half_of_a_block_may_have_its_own_barrier(run: Run, block: int) -> None:
+    x, y = numbers(2, block), np.zeros((2, block), np.float32)
+    body = f"""
+        __shared__ float s[128];
+        s[t] = x[i];
+        if (t < 64) {{
+            for (int j = 0; j < n; ++j) {{
+                const float v = s[(t + 1) % 64];
+                {bar(1, 64)}
+                s[t] = v;
+                {bar(1, 64)}
+            }}
+        }} else {{
+            {bar(2, 64)}
+            s[t] -= 1;
+        }}
+        y[i] = s[t];"""
+    body = body.replace("for (", bar(1, 64) + " for (")
+    run(kernel(body), 2, block, y, x, 3)
+    assert (y[:, :64] == np.roll(x[:, :64], -3, axis=1)).all()
+    assert (y[:, 64:] == x[:, 64:] - 1).all()
+
+
+def test_warps_that_produce_and_consume_hand_over_at_named_barriers(run: Run) -> None:
+    x, y = numbers(4, 32), np.zeros((4, 32), np.float32)
+    body = f"""
+        __shared__ float s[32];
+        for (int j = 0; j < n; ++j) {{
+            if (t < 32) {{
+                s[t] = x[j * 32 + t];
+                {bar(1, 64)}
+                {bar(2, 64)}
+            }} else {{
+                {bar(1, 64)}
+                y[j * 32 + t - 32] = s[63 - t] + j;
+                {bar(2, 64)}
+            }}
+        }}"""
+    run(kernel(body), 1, 64, y, x, 4)
+    assert (y == x[:, ::-1] + np.arange(4)[:, None]).all()
+
+
+@pytest.mark.parametrize("block", [32, 64, 48])
+def test_syncwarp_orders_the_lanes_of_a_warp(run: Run, block: int) -> None:
+    x, y = numbers(2, block), np.zeros((2, block), np.float32)
+    body = """
+        __shared__ float s[64];
+        s[t] = x[i];
+        __syncwarp();
+        for (int offset = 1; offset < n; offset *= 2) {
+            const float v = s[t ^ offset];
+            __syncwarp();
+            s[t] += v;
+            __syncwarp();
+        }
+        y[i] = s[t];"""
+    run(kernel(body), 2, block, y, x, 16)
+    sums = x.reshape(2, -1, 16).sum(axis=2, keepdims=True)
+    assert (y.reshape(2, -1, 16) == sums).all()
+
+
+# ---- wavefronts ---------------------------------------------------------------------------------
+
+
+MEASURED = json.loads((Path(__file__).parent / "data/shared_wavefronts_h200.json").read_text())
+COUNTS = ("load_requests", "load_wavefronts", "store_requests", "store_wavefronts")
+FLOATS = {"float": 1, "float2": 2, "float4": 4}
+
+
+def counts_of(element: str, index: list[int]) -> list[int]:
+    """What a warp's load of s[index[lane]] and, launched apart, its store there count."""
+    size = max(index) + 1
+    parameters = f"{element}* y, const int* index"
+    load = f"""
+        int where = index[t];
+        for (int j = t; j < {size}; j += 32) s[j] = y[0];
+        __syncthreads();
+        if (where >= 0) y[t] = s[where];"""
+    store = "int where = index[t]; if (where >= 0) s[where] = y[0];"
+    found = []
+    for body in (load, store):
+        code = kernel(body, parameters, f"extern __shared__ {element} s[];")
+        y = np.zeros((32, FLOATS[element]), np.float32)
+        args = y, np.array(index, np.int32)
+        shared = 4 * FLOATS[element] * size
+        trace = simulate(cupy.RawKernel(code, "k"), 1, 32, args, shared)
+        assert not trace.findings, str(trace.findings)
+        c = trace.counters
+        found += (
+            [c.shared_load_requests, c.shared_load_wavefronts]
+            if body is load
+            else [c.shared_store_requests, c.shared_store_wavefronts]
+        )
+    return found
+
+
+@pytest.mark.parametrize("element", FLOATS)
+def test_requests_and_wavefronts_are_those_of_the_hardware(element: str) -> None:
+    cases = [case for case in MEASURED["cases"] if case["type"] == element]
+    assert len(cases) > 20
+    for case in cases:
+        found = counts_of(element, case["index"])
+        assert found == [case[name] for name in COUNTS], case["pattern"]
+
+
+def test_all_measured_patterns_are_compared() -> None:
+    assert len(MEASURED["cases"]) == 123
+    assert {case["type"] for case in MEASURED["cases"]} == set(FLOATS)
+
+
+def bank_conflicts(index: list[int]) -> int:
+    """Wavefronts of one 4-byte request: the most different words wanted from one bank."""
+    words = {number for number in index if number >= 0}
+    return max(sum(word % 32 == bank for word in words) for bank in range(32))
+
+
+def random_patterns() -> list[list[int]]:
+    chance = random.Random(7)
+    patterns = [[chance.randrange(size) for _ in range(32)] for size in (8, 33, 64, 1000)]
+    return patterns + [[n if chance.random() < 0.5 else -1 for n in p] for p in patterns]
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        list(range(32)),
+        [2 * lane for lane in range(32)],
+        [33 * lane for lane in range(32)],
+        [32 * lane for lane in range(32)],
+        [5] * 32,
+        [lane // 2 * 32 for lane in range(32)],
+        [-1] * 31 + [64],
+        *random_patterns(),
+    ],
+    ids=lambda index: "-".join(map(str, index[:6])),
+)
+def test_wavefronts_are_the_worst_bank(index: list[int]) -> None:
+    assert counts_of("float", index) == [1, bank_conflicts(index)] * 2
+
+
+def test_counts_belong_to_lines_and_add_up_over_warps_and_blocks() -> None:
+    body = """
+        __shared__ float s[1024];
+        s[t] = 0;
+        s[t + 512] = 0;
+        __syncthreads();
+        y[i] = s[2 * t] + s[t];"""
+    y = np.zeros(300 * 500, np.float32)
+    code = '#line 1 "kernels/x.cu"\n' + kernel(body, "float* y")
+    trace = simulate(cupy.RawKernel(code, "k"), 300, 500, (y,))
+    lines = {
+        line: (c.shared_store_wavefronts, c.shared_load_wavefronts)
+        for (_, line), c in trace.lines.items()
+        if c.shared_store_requests + c.shared_load_requests
+    }
+    warps = 300 * 16
+    # The last warp of a block has 20 lanes: words 0, 2, .. 38 share 4 banks.
+    assert lines == {8: (warps, 0), 9: (warps, 0), 11: (0, 300 * (15 * 2 + 2 + 16))}
+    assert trace.counters.shared_load_requests == 2 * warps
+    assert trace.counters.load_requests == 0
+
+
+# ---- planted bugs -------------------------------------------------------------------------------
+
+
+RACE = "race on shared memory"
+DIVERGENT, NEVER = "barrier in divergent code", "barrier that never completes"
+
+# Kernel -> (block, thread, count) of its findings, in the order of the source.
+PLANTED = {
+    "shared_races": {
+        "after_fill": [(0, 0, 128)],
+        "inside_tree": [(0, 0, 62)],
+        "before_reuse": [(0, 0, 128)],
+        "between_reductions": [(0, 0, 2)],
+        "after_broadcast": [(0, 1, 126)],
+        "one_place": [(0, 0, 126)],
+        "two_warps": [(0, 0, 64)],
+        "neighbour": [(0, 1, 124)],
+        "within_warp": [(0, 0, 128)],
+        "warp_for_block": [(0, 0, 128)],
+        "second_block": [(1, 0, 64)],
+        "transpose": [(0, 1, 56)],
+        "bytes": [(0, 0, 128)],
+        "own_bytes": [(0, 0, 128)],
+        "one_counter": [(0, 0, 2)],
+        "vectors": [(0, 0, 128)],
+        "any_pointer": [(0, 1, 64)],
+    },
+    "shared_bounds": {
+        "read_past": [(0, 63, 2)],
+        "read_before": [(0, 0, 2)],
+        "store_past": [(0, 63, 2)],
+        "far_away": [(0, 0, 128)],
+        "too_small": [(0, 32, 64), (0, 0, 64)],
+        "misaligned_load": [(0, 0, 128)],
+        "misaligned_store": [(0, 0, 128)],
+        "partial_fill": [(0, 0, 48)],
+        "no_fill": [(0, 0, 128)],
+        "half_a_vector": [(0, 0, 128)],
+        "any_pointer_past": [(0, 63, 2)],
+    },
+    "shared_barriers": {
+        "in_a_branch": [(0, 0, 64)],
+        "in_both_branches": [(0, 0, 64)],
+        "uneven_loops": [(0, 32, None)],
+        "early_return": [(0, 32, 16)],
+        "waits_for_more": [(0, 0, 128)],
+        "waits_elsewhere": [(0, 0, 64), (0, 32, 64)],
+        "waits_for_fewer": [(0, 0, 128)],
+        "endless": [(0, 0, 128)],
+    },
+}
+LAUNCHES = {"transpose": (1, (8, 8)), "one_counter": (2, 32)}
+NUMBERS = {"early_return": 40, "far_away": 1 << 28, "inside_tree": 0}
+CASES = [(file, name) for file, names in PLANTED.items() for name in names]
+
+
+def run_planted(file: str, name: str) -> Trace:
+    """Run one kernel of a file on x = 1, 2, 3, ..."""
+    code = f'#line 1 "kernels/{file}.cu"\n' + (FOLDER / f"{file}.cu").read_text()
+    base = name.removesuffix("_clean")
+    grid, block = LAUNCHES.get(base, (2, 64))
+    args = np.arange(1, 257, dtype=np.float32), np.zeros(256, np.float32), NUMBERS.get(base, 5)
+    shared = {"too_small": 128, "too_small_clean": 256}.get(name, 0)
+    raw = cupy.RawKernel(code, name)
+    return simulate(raw, grid, block, args, shared, instruction_limit=20_000)
+
+
+@pytest.mark.parametrize(("file", "name"), CASES)
+def test_a_planted_bug_is_found_on_its_line(file: str, name: str) -> None:
+    trace = run_planted(file, name)
+    expected = marks(file, name)
+    assert expected
+    assert [(f.kind, f.line) for f in trace.findings] == expected, str(trace.findings)
+    for finding, (block, thread, count) in zip(trace.findings, PLANTED[file][name], strict=True):
+        assert finding.file == f"kernels/{file}.cu"
+        assert (finding.block, finding.thread) == ((block, 0, 0), (thread, 0, 0))
+        assert count in (None, finding.count)
+
+
+@pytest.mark.parametrize(("file", "name"), CASES)
+def test_the_repaired_twin_has_no_finding(file: str, name: str) -> None:
+    assert not marks(file, f"{name}_clean")
+    trace = run_planted(file, f"{name}_clean")
+    assert not trace.findings, str(trace.findings)
+
+
+@pytest.mark.parametrize("file", PLANTED)
+def test_every_kernel_with_a_planted_bug_is_run(file: str) -> None:
+    text = (FOLDER / f"{file}.cu").read_text()
+    there = {
+        line.split("void ")[1].split("(")[0] for line in text.splitlines() if "_global_" in line
+    }
+    assert there == {name + twin for name in PLANTED[file] for twin in ("", "_clean")}
+
+
+def test_messages_say_where_the_other_thread_was_and_how_much_memory_there_is() -> None:
+    ((_, line),) = marks("shared_races", "after_fill")
+    race = run_planted("shared_races", "after_fill").findings[0].message
+    assert f"accessed at line {line - 1}, with no barrier between" in race
+    assert "the same store" in run_planted("shared_races", "one_place").findings[0].message
+    past = run_planted("shared_bounds", "read_past").findings[0].message
+    assert "4 bytes at byte 256" in past and "(256 bytes of" not in past
+    assert "256 bytes of shared memory (256 static, 0 dynamic)" in past
+    small = run_planted("shared_bounds", "too_small").findings[0].message
+    assert "4 bytes at byte 128" in small and "(0 static, 128 dynamic)" in small
+    off = run_planted("shared_bounds", "misaligned_load").findings[0].message
+    assert "multiple of 16; this one is at byte 4 " in off
+
+
+@pytest.mark.parametrize(("static", "dynamic"), [(12 * 1024 + 1, 0), (16, 227 * 1024)])
+def test_more_shared_memory_than_a_block_may_have_is_refused(static: int, dynamic: int) -> None:
+    body = f"__shared__ float s[{static}]; s[t] = x[t]; d[t] = s[t ^ 1]; y[t] = d[t ^ n];"
+    code = kernel(body, before="extern __shared__ float d[];")
+    args = np.zeros(32, np.float32), np.zeros(32, np.float32), 1
+    with pytest.raises(ValueError, match="CUDA allows 48 KB static, and 227 KB in all"):
+        simulate(cupy.RawKernel(code, "k"), 1, 32, args, dynamic)
