@@ -57,20 +57,24 @@ def simulate(
     block: int | Sequence[int],
     args: Sequence,
     shared_mem: int = 0,
+    instruction_limit: int = simt.INSTRUCTION_LIMIT,
 ) -> simt.Trace:
     """Run a kernel on the SIMT machine, also where a GPU is, and return its trace.
 
-    Takes and raises what `launch` does, except that bugs are returned in `trace.findings`.
+    Takes and raises what `launch` does, except that bugs are returned in `trace.findings`. A
+    batch of blocks that executes more than `instruction_limit` instructions counts as hanging.
     """
     check_arguments(kernel, grid, block, args, shared_mem)
-    return _simulate(kernel, grid, block, args, shared_mem)
+    return _simulate(kernel, grid, block, args, shared_mem, instruction_limit)
 
 
-def _simulate(kernel, grid, block, args, shared_mem) -> simt.Trace:
+def _simulate(kernel, grid, block, args, shared_mem, limit=simt.INSTRUCTION_LIMIT) -> simt.Trace:
     names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
     contract = header(kernel.code)
     arch = f"compute_{max(90, contract.arch if contract else 0)}"
-    return simt.simulate(kernel, grid, block, args, shared_mem, names=names, arch=arch)
+    return simt.simulate(
+        kernel, grid, block, args, shared_mem, names=names, arch=arch, instruction_limit=limit
+    )
 
 
 def _launch_on_gpu(kernel, grid, block, args, shared_mem) -> None:

@@ -196,7 +196,7 @@ def test_an_endless_loop_is_a_hang_at_its_loop() -> None:
     y = np.zeros(100, np.float32)
     trace = run("endless_loop", "buggy", 2, 64, y, 100, 0)
     assert_finds(trace, "endless_loop", "buggy", Bug("hang", 100))
-    assert f"still running after {LIMIT} instructions" in trace.findings[0].message
+    assert f"stopped after {LIMIT} instructions" in trace.findings[0].message
     assert y[0] == 0 and (y[1:] > 100).all()  # what was stored so far is there
 
 

@@ -37,7 +37,7 @@ __all__ = [
     "simulate",
 ]
 
-INSTRUCTION_LIMIT = 20_000_000  # per batch of blocks; about a minute
+INSTRUCTION_LIMIT = 100_000_000  # per batch of blocks; some minutes
 MAX_THREADS, MAX_GRID = 1024, (2**31 - 1, 65535, 65535)
 
 
@@ -167,7 +167,7 @@ def _run(context, grid, block, shared_mem, findings, instruction_limit) -> list[
         np.zeros(1, bool if kind == "pred" else f"uint{kind[1:]}")
         for kind in context.kernel.registers.values()
     ]
-    for first, count, padded in batches(grid, block):
+    for first, count, padded in batches(grid, block, context.shared.bytes):
         alive, specials = special_registers(grid, block, first, count, padded, shared_mem)
         context.specials.update(specials)
         context.registers[:] = zeros
@@ -184,8 +184,8 @@ def _run(context, grid, block, shared_mem, findings, instruction_limit) -> list[
         except Hang as hang:
             where, who = locate(hang.slot)
             message = (
-                f"still running after {instruction_limit} instructions of its batch; "
-                "an endless loop, or a larger instruction_limit is needed"
+                f"stopped after {instruction_limit} instructions of its batch of blocks: an "
+                "endless loop, or work that needs a larger instruction_limit"
             )
             findings.report("hang", hang.instruction, message, where, who, hang.count)
             break

@@ -25,7 +25,7 @@ import numpy as np
 from ..check import make_input, poisoned
 from ..kernels import Parameter, header, kernel_names, signature
 from ..launch import simulate
-from . import CompileError, UnsupportedPTX
+from . import INSTRUCTION_LIMIT, CompileError, UnsupportedPTX
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         kernel = load_kernel(options.file, options.kernel, tuple(options.option))
         declared = signature(kernel.code, kernel.name)
         grid, block, shared, values = plan_launch(options, kernel, declared)
-        trace = simulate(kernel, grid, block, values, shared)
+        trace = simulate(kernel, grid, block, values, shared, options.limit)
     except (OSError, ValueError, TypeError, KeyError, CompileError, UnsupportedPTX) as error:
         print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
         return 2
@@ -73,6 +73,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
     parser.add_argument(
         "--option", action="append", default=[], help="compiler option, as --option=-DTILE=32"
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=INSTRUCTION_LIMIT,
+        help="instructions that a batch of blocks may execute before it counts as hanging",
     )
     return parser.parse_args(arguments)
 

@@ -29,6 +29,7 @@ from .parse import Immediate, Instruction, Kernel, Label, UnsupportedPTX
 from .translate import Context, Lanes, Step, predicate_reader, translate
 
 BATCH_THREADS = 32768
+BATCH_SHARED_BYTES = 16 << 20
 
 
 @dataclass
@@ -394,13 +395,16 @@ def _branch(
 
 
 def batches(
-    grid: tuple[int, int, int], block: tuple[int, int, int]
+    grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int = 0
 ) -> Iterator[tuple[int, int, int]]:
-    """Cut the grid: yields (first block, number of blocks, slots per block)."""
+    """Cut the grid: yields (first block, number of blocks, slots per block).
+
+    A batch is bounded in threads and in shared memory, so that memory is bounded for any grid.
+    """
     threads = block[0] * block[1] * block[2]
     padded = -(-threads // 32) * 32
     count = grid[0] * grid[1] * grid[2]
-    step = max(1, BATCH_THREADS // padded)
+    step = max(1, min(BATCH_THREADS // padded, BATCH_SHARED_BYTES // max(1, shared_bytes)))
     for first in range(0, count, step):
         yield first, min(step, count - first), padded
 
