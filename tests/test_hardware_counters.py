@@ -7,7 +7,15 @@ import pytest
 
 from helpers import evidence
 from helpers.check import make_input, poisoned
-from helpers.kernels import header, kernel_names, source, split_trial, steps
+from helpers.kernels import (
+    code_hash,
+    header,
+    kernel_names,
+    source,
+    split_trial,
+    steps,
+    variants,
+)
 from helpers.launch import simulate
 from helpers.records import FOLDER, REFERENCE_GPU, UNFUSED
 from helpers.simt import Trace
@@ -84,3 +92,12 @@ def test_evidence_says_where_it_comes_from(file: dict) -> None:
     assert file["device"]["name"] == "NVIDIA H200"
     assert {"driver", "nvrtc", "cupy"} <= set(file["versions"])
     assert file["utc"].endswith("+00:00")
+
+
+@pytest.mark.parametrize("file", ["counters", "sass", "sanitizer"])
+def test_evidence_is_of_the_kernels_as_they_are(file: str) -> None:
+    """An edited kernel needs `make evidence` again; comments do not count."""
+    hashes = json.loads((FOLDER / REFERENCE_GPU / f"{file}.json").read_text())["hashes"]
+    assert hashes == {step: code_hash(source(f"{step}.cu")) for step in (*steps(), *variants())}, (
+        "run `make evidence` on the reference GPU"
+    )
