@@ -670,7 +670,8 @@ def test_the_kernel_asked_for_is_the_one_that_runs() -> None:
 # What the machine does not execute, and the name that the error must give.
 UNSUPPORTED = {
     "prefetch.global.L2": 'asm volatile("prefetch.global.L2 [%0];" :: "l"(y));',
-    "atom.global.add.u32": "atomicAdd(y, 1);",
+    "atom.global.add.v2.f32": 'float a, b; asm volatile("atom.global.add.v2.f32 {%0, %1}, [%2],'
+    ' {%3, %3};" : "=f"(a), "=f"(b) : "l"(y), "f"(1.0f)); y[i] = a;',
     "bar.red.popc": "y[i] = __syncthreads_count(i > n);",
     "bar.arrive": 'asm volatile("bar.arrive 1, 64;");',
     "membar.gl": "__threadfence();",

@@ -44,6 +44,7 @@ class Counters:
     shared_load_wavefronts: int = 0
     shared_store_requests: int = 0
     shared_store_wavefronts: int = 0
+    atomic_requests: int = 0  # on global and shared memory
     warp_instructions: int = 0  # of PTX, not of SASS: they differ by up to a third
     branches: int = 0  # conditional ones, per warp
     divergent_branches: int = 0  # of those, the ones where lanes of a warp part ways

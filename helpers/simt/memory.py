@@ -42,6 +42,7 @@ class Access:
     elements: int
     tally: Counters
     steers: bool = False  # an address or a jump depends on what is loaded
+    atomic: bool = False  # half of a read-modify-write; counted and ordered by itself
 
     @property
     def width(self) -> int:
@@ -119,6 +120,8 @@ class GlobalMemory:
     # ---- counting ----
 
     def _count(self, verb: str, sectors: np.ndarray, access: Access, lanes) -> None:
+        if access.atomic:
+            return
         tally = vars(access.tally)
         tally[f"{verb}_requests"] += lanes.warps
         tally[f"{verb}_sectors"] += distinct_per_warp(sectors) - lanes.idle_warps

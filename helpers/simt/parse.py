@@ -128,7 +128,7 @@ def parse(ptx: str, kernel_name: str) -> Kernel:
     ptx = re.sub(r"/\*.*?\*/", "", ptx, flags=re.S)
     lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
     files = _source_files(lines)
-    entries, shared = {}, []
+    entries, shared, elsewhere = {}, [], {}
     for start, line in enumerate(lines):
         match = re.match(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", line)
         if match:
@@ -138,13 +138,19 @@ def parse(ptx: str, kernel_name: str) -> Kernel:
         elif re.match(r"(\.\w+\s+)*\.shared\b", line):
             shared.append(_parse_variable(line))
         elif re.match(r"(\.(visible|extern|weak|common)\s+)*\.(global|const|tex)\b", line):
-            raise UnsupportedPTX(f"the SIMT machine does not hold this variable yet: {line}")
+            elsewhere[_parse_variable(line).name] = line
     if kernel_name not in entries:
         known = ", ".join(entries) or "none"
-        raise KeyError(f"no kernel named {kernel_name!r} in this source; kernels there: {known}")
+        hint = ' (is extern "C" missing?)' if any("_Z" in name for name in entries) else ""
+        raise KeyError(
+            f"no kernel named {kernel_name!r} in this source; kernels there: {known}{hint}"
+        )
     kernel = _parse_entry(lines, entries[kernel_name], kernel_name, files)
     named = {part for one in kernel.instructions for part in re.findall(r"[\w$]+", one.text)}
     named -= {variable.name for variable in kernel.shared}  # declared in the kernel's own body
+    for name, line in elsewhere.items():
+        if name in named:
+            raise UnsupportedPTX(f"the SIMT machine does not hold this variable yet: {line}")
     kernel.shared += [variable for variable in shared if variable.name in named]
     return kernel
 

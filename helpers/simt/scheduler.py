@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .atomics import translate_atomic
 from .collectives import (
     active_mask,
     bits_of_warps,
@@ -68,7 +69,15 @@ def basic_blocks(context: Context) -> list[BasicBlock]:
     kernel = context.kernel
     syncs: dict[int, Sync] = {}
     extra = {name: _translate_sync(syncs) for name in SYNC_OPCODES}
-    steps = translate(context, {**extra, "activemask": active_mask})
+    steps = translate(
+        context,
+        {
+            **extra,
+            "activemask": active_mask,
+            "atom": translate_atomic,
+            "red": translate_atomic,
+        },
+    )
     leaders = {0}
     for number, instruction in enumerate(kernel.instructions):
         if steps[number] is None:

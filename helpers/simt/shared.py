@@ -12,6 +12,7 @@ import numpy as np
 
 from .findings import Findings
 from .memory import UNSIGNED, Access
+from .operations import DTYPES
 from .parse import Instruction, Kernel
 
 WINDOW = 1 << 32  # generic addresses of shared memory start here, below every global page
@@ -49,6 +50,7 @@ class SharedMemory:
         self.warp_epoch = np.zeros(blocks * padded // 32, np.int32)
         # Per shadow entry: the last writer; the lowest and highest reader of the read epoch.
         self.writer = np.full(entries, -1, np.int32)
+        self.write_atomic = np.zeros(entries, bool)
         self.reader_low = np.full(entries, -1, np.int32)
         self.reader_high = np.full(entries, -1, np.int32)
         self.write_epoch = np.zeros((2, entries), np.int32)  # of the block, of the warp
@@ -69,10 +71,11 @@ class SharedMemory:
         ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
         values = [np.full(len(addresses), ones) for _ in range(access.elements)]
         slots, places = self._valid(addresses, access, lanes, "load")
-        access.tally.shared_load_requests += lanes.warps
-        access.tally.shared_load_wavefronts += wavefronts(addresses, access.width, lanes, True)
+        if not access.atomic:
+            access.tally.shared_load_requests += lanes.warps
+            access.tally.shared_load_wavefronts += wavefronts(addresses, access.width, lanes, True)
         if len(slots):
-            self._check_read(slots, self._entries(places, access), access.instruction)
+            self._check_read(slots, self._entries(places, access), access)
             index = places // access.size
             for element, value in enumerate(values):
                 value[slots] = self.views[access.size][index + element]
@@ -81,11 +84,14 @@ class SharedMemory:
     def store(self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes) -> None:
         """Store one array of unsigned values per element; lanes that may not write are dropped."""
         slots, places = self._valid(addresses, access, lanes, "store")
-        access.tally.shared_store_requests += lanes.warps
-        access.tally.shared_store_wavefronts += wavefronts(addresses, access.width, lanes, False)
+        if not access.atomic:
+            access.tally.shared_store_requests += lanes.warps
+            access.tally.shared_store_wavefronts += wavefronts(
+                addresses, access.width, lanes, False
+            )
         if not len(slots):
             return
-        self._check_write(slots, self._entries(places, access), access.instruction)
+        self._check_write(slots, self._entries(places, access), access)
         index = places // access.size
         view = self.views[access.size]
         lost = np.zeros(len(slots), bool)
@@ -141,7 +147,8 @@ class SharedMemory:
 
     # ---- shadow ----
 
-    def _check_read(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
+    def _check_read(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
+        instruction = access.instruction
         reader = slots[:, None]
         blocks, warps = reader // self.padded, reader // 32
         unwritten = self.writer[entry] < 0
@@ -156,6 +163,8 @@ class SharedMemory:
                 thread,
                 int(missing.sum()),
             )
+        if access.atomic:
+            return  # the store that follows at once is held against the others
         writers = self.writer[entry]
         racing = self._unordered(writers, writers, self.write_epoch[:, entry], reader) & ~unwritten
         self._race_after(racing, self.write_site, slots, entry, "load", instruction)
@@ -173,19 +182,23 @@ class SharedMemory:
         self.read_epoch[1, entry] = self.warp_epoch[warps]
         self.read_site[entry] = self.numbers[id(instruction)]
 
-    def _check_write(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
+    def _check_write(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
+        instruction = access.instruction
         writer = slots[:, None]
         blocks, warps = writer // self.padded, writer // 32
         before = self.writer[entry]
         after_write = (before >= 0) & self._unordered(
             before, before, self.write_epoch[:, entry], writer
         )
+        if access.atomic:
+            after_write &= ~self.write_atomic[entry]  # atomics take turns among themselves
         low, high = self.reader_low[entry], self.reader_high[entry]
         after_read = (low >= 0) & self._unordered(low, high, self.read_epoch[:, entry], writer)
         self._race_after(after_write, self.write_site, slots, entry, "store", instruction)
         after_read &= ~after_write.any(axis=1)[:, None]  # one race of a thread is enough
         self._race_after(after_read, self.read_site, slots, entry, "store", instruction)
         self.writer[entry] = writer
+        self.write_atomic[entry] = access.atomic
         self.write_epoch[0, entry] = self.block_epoch[blocks]
         self.write_epoch[1, entry] = self.warp_epoch[warps]
         self.write_site[entry] = self.numbers[id(instruction)]
@@ -224,9 +237,11 @@ class SharedMemory:
 def _smallest_access(kernel: Kernel) -> int:
     """Bytes of the smallest element that the kernel loads from or stores to shared memory."""
     sizes = [
-        int(one.modifiers[-1].lstrip("busf")) // 8
+        DTYPES[one.modifiers[-1]].itemsize
         for one in kernel.instructions
-        if one.opcode in ("ld", "st", "atom", "red") and "param" not in one.modifiers
+        if one.opcode in ("ld", "st", "atom", "red")
+        and "param" not in one.modifiers
+        and one.modifiers[-1] in DTYPES
     ]
     return min([4, *sizes])
 

@@ -441,14 +441,14 @@ def _convert_shared_address(context: Context, instruction: Instruction) -> Step:
     return lambda lanes: write(read() + np.int64(shift), lanes)
 
 
-def _space(context: Context, instruction: Instruction):
+def memory_space(context: Context, instruction: Instruction):
     """The memory that a load or store goes to."""
     if "shared" in instruction.modifiers or "shared_cta" in instruction.modifiers:
         return context.shared
     return context.memory if "global" in instruction.modifiers else context.either
 
 
-def _address_reader(context: Context, address: Address) -> Callable[[Lanes], np.ndarray]:
+def address_reader(context: Context, address: Address) -> Callable[[Lanes], np.ndarray]:
     """A function that returns the int64 address of every slot, stand-ins for idle slots."""
     if not isinstance(address, Address):
         raise UnsupportedPTX(f"the SIMT machine does not know the address {address}")
@@ -479,9 +479,9 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     targets = _vector(instruction.operands[0])
     steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
     access = Access(instruction, type_size(kind), len(targets), tally, steers)
-    addresses = _address_reader(context, instruction.operands[1])
+    addresses = address_reader(context, instruction.operands[1])
     writers = [writer(context, target, kind) for target in targets]
-    memory, dtype = _space(context, instruction), DTYPES[kind]
+    memory, dtype = memory_space(context, instruction), DTYPES[kind]
 
     def load(lanes: Lanes) -> None:
         values = memory.load(addresses(lanes), access, lanes)
@@ -496,9 +496,9 @@ def _store(context: Context, instruction: Instruction, tally: Counters) -> Step:
     kind = instruction.modifiers[-1]
     sources = _vector(instruction.operands[1])
     access = Access(instruction, type_size(kind), len(sources), tally)
-    addresses = _address_reader(context, instruction.operands[0])
+    addresses = address_reader(context, instruction.operands[0])
     readers = [reader(context, source, f"b{8 * access.size}") for source in sources]
-    memory = _space(context, instruction)
+    memory = memory_space(context, instruction)
 
     def store(lanes: Lanes) -> None:
         values = []

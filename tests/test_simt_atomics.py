@@ -1,0 +1,121 @@
+"""Atomics of the SIMT machine: results, tickets, and what they do and do not race with."""
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers.simt import simulate
+
+HISTOGRAM = """#line 1 "kernels/histogram.cu"
+extern "C" __global__ void histogram(const int* x, int* bins, int n)
+{
+    __shared__ int own[16];
+    if (threadIdx.x < 16) own[threadIdx.x] = 0;
+    __syncthreads();
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        atomicAdd(&own[x[i]], 1);
+    __syncthreads();
+    if (threadIdx.x < 16) atomicAdd(&bins[threadIdx.x], own[threadIdx.x]);
+}
+"""
+
+
+def histogram(code: str = HISTOGRAM):
+    x = np.random.default_rng(0).integers(0, 16, 3000).astype(np.int32)
+    bins = np.zeros(16, np.int32)
+    trace = simulate(cupy.RawKernel(code, "histogram"), 3, 96, (x, bins, len(x)))
+    return trace, bins, np.bincount(x, minlength=16)
+
+
+def test_histogram_in_shared_and_global_memory():
+    trace, bins, expected = histogram()
+    assert bins.tolist() == expected.tolist()
+    assert not trace.findings
+    # 3000 elements in 288 threads: 11 rounds, of which the last has 120 threads in 4 warps.
+    assert trace.counters.atomic_requests == 10 * 9 + 4 + 3
+
+
+@pytest.mark.parametrize(
+    ("barrier", "kind", "line"),
+    [
+        ("first", "race on shared memory", 7),
+        ("second", "race on shared memory", 9),
+        ("zero", "read of unwritten shared memory", 7),
+    ],
+)
+def test_planted_bugs_around_atomics_are_found(barrier, kind, line):
+    before, _, after = HISTOGRAM.partition("    __syncthreads();\n")
+    code = {
+        "first": before + "\n" + after,
+        "second": before + "    __syncthreads();\n" + after.replace("    __syncthreads();", ""),
+        "zero": HISTOGRAM.replace("if (threadIdx.x < 16) own[threadIdx.x] = 0;", ""),
+    }[barrier]
+    trace, _, _ = histogram(code)
+    assert (kind, line) in [(finding.kind, finding.line) for finding in trace.findings]
+
+
+OPERATIONS = {  # CUDA's function: (what it leaves of old and value)
+    "atomicAdd(y, v)": lambda old, v: old + v,
+    "atomicSub(y, v)": lambda old, v: old - v,
+    "atomicMin(y, v)": min,
+    "atomicMax(y, v)": max,
+    "atomicAnd(y, v)": lambda old, v: old & v,
+    "atomicOr(y, v)": lambda old, v: old | v,
+    "atomicXor(y, v)": lambda old, v: old ^ v,
+    "atomicExch(y, v)": lambda old, v: v,
+    "atomicInc(y, v)": lambda old, v: 0 if old >= v else old + 1,
+    "atomicDec(y, v)": lambda old, v: v if old == 0 or old > v else old - 1,
+    "atomicCAS(y, 7u, v)": lambda old, v: v if old == 7 else old,
+}
+
+
+@pytest.mark.parametrize("call", OPERATIONS)
+def test_operation_equals_taking_turns_lane_by_lane(call):
+    code = (
+        'extern "C" __global__ void run(const unsigned* x, unsigned* y, unsigned* old)\n'
+        f"{{ unsigned v = x[threadIdx.x]; old[threadIdx.x] = {call}; }}"
+    )
+    x = np.random.default_rng(1).integers(0, 50, 40).astype(np.uint32)
+    y, old = np.array([7], np.uint32), np.zeros(40, np.uint32)
+    simulate(cupy.RawKernel(code, "run"), 1, 40, (x, y, old))
+    state, seen = 7, []
+    for value in map(int, x):
+        seen.append(state)
+        state = OPERATIONS[call](state, value) & 0xFFFFFFFF
+    assert old.tolist() == seen
+    assert int(y[0]) == state
+
+
+@pytest.mark.parametrize(
+    ("type_name", "dtype"),
+    [("float", np.float32), ("double", np.float64), ("unsigned long long", np.uint64)],
+)
+def test_sum_of_other_types(type_name, dtype):
+    code = (
+        f'extern "C" __global__ void total(const {type_name}* x, {type_name}* y, int n)\n'
+        "{ int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) atomicAdd(y, x[i]); }"
+    )
+    x = np.arange(1000).astype(dtype)
+    y = np.zeros(1, dtype)
+    trace = simulate(cupy.RawKernel(code, "total"), 8, 128, (x, y, 1000))
+    assert y[0] == 499500 and not trace.findings
+
+
+def test_every_thread_gets_a_ticket_of_its_own():
+    code = (
+        'extern "C" __global__ void ticket(int* next, int* mine)\n'
+        "{ mine[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(next, 1); }"
+    )
+    mine, counter = np.zeros(500, np.int32), np.zeros(1, np.int32)
+    simulate(cupy.RawKernel(code, "ticket"), 5, 100, (counter, mine))
+    assert sorted(mine) == list(range(500)) and counter[0] == 500
+
+
+def test_atomic_out_of_bounds_is_found_at_its_line():
+    code = (
+        '#line 1 "kernels/wild.cu"\nextern "C" __global__ void wild(int* y, int n)\n'
+        "{\n    atomicAdd(&y[n], 1);\n}"
+    )
+    trace = simulate(cupy.RawKernel(code, "wild"), 1, 32, (np.zeros(4, np.int32), 4))
+    assert {finding.line for finding in trace.findings} == {3}
+    assert all("out-of-bounds" in finding.kind for finding in trace.findings)
