@@ -255,17 +255,32 @@ def wavefronts(addresses: np.ndarray, width: int, lanes, load: bool) -> int:
     Measured on an H200 with Nsight Compute over 123 patterns; see tests/data.
     """
     words = max(1, width // 4)
-    group = np.full(len(addresses) // 32, 32 // words)
+    lanes_at_once = 32 // words
+    first = addresses >> 2 & (1 << 30) - 1  # even where the address is a wild one
     if load and words > 1:
         pairs, active = addresses.reshape(-1, 16, 2), lanes.mask.reshape(-1, 16, 2)
-        alike = (pairs[:, :, 0] == pairs[:, :, 1]) | ~active.all(axis=2)
-        group = np.where(alike.all(axis=1), 2 * group, group)
-    slots = np.flatnonzero(lanes.mask)
-    first = addresses[slots] >> 2 & (1 << 30) - 1  # even where the address is a wild one
-    wanted = (first[:, None] + np.arange(words)).reshape(-1)
+        alike = ((pairs[:, :, 0] == pairs[:, :, 1]) | ~active.all(axis=2)).all(axis=1)
+        if alike.any():
+            group = np.where(alike, 2 * lanes_at_once, lanes_at_once)
+            return _wavefronts_of(np.flatnonzero(lanes.mask), first, words, group)
+    # Within 32 neighbouring words no bank is wanted twice: the usual case, and quick to see.
+    by_group = first.reshape(-1, lanes_at_once)
+    active = lanes.mask.reshape(-1, lanes_at_once).any(axis=1)
+    near = by_group.max(axis=1) - by_group.min(axis=1) + words <= BANKS
+    if (near | ~active).all():
+        return int(np.count_nonzero(active))
+    far = np.repeat(active & ~near, lanes_at_once)
+    group = np.full(len(addresses) // 32, lanes_at_once)
+    slow = _wavefronts_of(np.flatnonzero(lanes.mask & far), first, words, group)
+    return int(np.count_nonzero(active & near)) + slow
+
+
+def _wavefronts_of(slots: np.ndarray, first: np.ndarray, words: int, group: np.ndarray) -> int:
+    """Wavefronts for some slots, given each slot's first word and each warp's lanes at once."""
+    wanted = (first[slots][:, None] + np.arange(words)).reshape(-1)
     # Number the groups apart from warp to warp: no warp has more than 32.
     groups = np.repeat(slots // 32 * 32 + slots % 32 // group[slots // 32], words)
     keys = np.unique(groups * (1 << 32) + wanted)  # a word that several lanes want counts once
-    counts = np.bincount((keys >> 32) * BANKS + (keys & (BANKS - 1)))
-    counts = np.pad(counts, (0, -len(counts) % BANKS)).reshape(-1, BANKS)
-    return int(counts.max(axis=1).sum())
+    banks, counts = np.unique((keys >> 32) * BANKS + (keys & (BANKS - 1)), return_counts=True)
+    starts = np.flatnonzero(np.r_[True, np.diff(banks // BANKS) != 0])
+    return int(np.maximum.reduceat(counts, starts).sum())
