@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass, field
 
 
-class UnsupportedPTX(NotImplementedError):
+class UnsupportedPTX(RuntimeError):
     """The kernel uses something that the SIMT machine does not execute; named in the message."""
 
 
