@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
+import importlib.util
 import io
 import os
 import re
@@ -79,6 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not has_gpu():
         print("make evidence reads a GPU's counters, and CuPy finds no GPU.", file=sys.stderr)
+        return 1
+    if importlib.util.find_spec("cuda.bindings") is None:
+        print("make evidence needs the package cuda-bindings to disassemble.", file=sys.stderr)
         return 1
     if options.worker:
         run_kernels(options.worker)

@@ -13,7 +13,7 @@ import re
 import sys
 from dataclasses import asdict
 
-from .device import ROOT
+from .device import REPO_URL, ROOT
 from .kernels import FOLDER, split_trial, steps, variants
 from .records import (
     REFERENCE_SHAPE,
@@ -65,6 +65,8 @@ def wanted_texts() -> dict[str, str]:
         before, begin, rest = readme.partition(BEGIN.format(name))
         _, end, after = rest.partition(END)
         readme = f"{before}{begin}\n{block}\n{end}{after}"
+    if REPO_URL:
+        readme = readme.replace("<the address of this repository>", REPO_URL)
     texts = {"README.md": readme}
     for step in (*steps(), *variants()):
         path = FOLDER / f"{step}.cu"

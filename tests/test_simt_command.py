@@ -102,3 +102,10 @@ def test_what_cannot_run_gives_status_2_and_one_reason(scale, change, complaint,
     assert change(scale) == 2
     captured = capsys.readouterr()
     assert complaint in captured.err and not captured.out
+
+
+def test_a_hang_follows_the_limit_of_the_command_line(scale, capsys):
+    assert launch(scale, "--limit", "1000000") == 0
+    scale.write_text(SCALE.replace("if (i < n)", "while (n > 0)"))
+    assert launch(scale, "--limit", "1000") == 1
+    assert "hang" in capsys.readouterr().out

@@ -4,13 +4,14 @@
     trace = simulate(kernel, grid, block, (x, y, rows, cols))
     print(trace.counters.sectors_per_load, trace.findings)
 
-compile -> parse -> translate (operations, memory) -> scheduler, which yields counters and
-findings. What is exact: results to a few ulp, requests and sectors of global memory. What is not
-modelled: registers, caches, DRAM, time.
+compile -> parse -> translate (operations, memory, shared, atomics, collectives) -> scheduler,
+which yields counters and findings. Requests, sectors and wavefronts are those of the hardware;
+results agree to a few ulp. Not modelled: registers, caches, DRAM, time.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -22,7 +23,7 @@ from .compile import DEFAULT_ARCH, CompileError, compile_ptx
 from .counters import Counters
 from .findings import Finding, Findings
 from .memory import UNSIGNED, GlobalMemory
-from .parse import Kernel, UnsupportedPTX, parse
+from .parse import Kernel, UnsupportedPTX, parse, short_name
 from .scheduler import Hang, basic_blocks, batches, run_batch, special_registers, summed_counters
 from .shared import SharedMemory
 from .translate import Context
@@ -62,18 +63,19 @@ class Trace:
         rows = self._table("sectors", "load", "store")
         if self.counters.shared_load_requests or self.counters.shared_store_requests:
             rows += self._table("wavefronts", "shared_load", "shared_store")
-        found = f"{len(self.findings)} findings" if self.findings else "no findings"
-        rows[-1] += f"; {found}"
+        count = len(self.findings)
+        rows[-1] += f"; {count or 'no'} finding{'' if count == 1 else 's'}"
         return "\n".join(rows)
 
     def _table(self, unit: str, load: str, store: str) -> list[str]:
         text = self.code.splitlines()
-        first = 0 if text and text[0].startswith("#line 1 ") else 1
+        named = re.match(r'#line 1 "(.*)"', self.code)
+        own, first = (short_name(named[1]), 0) if named else ("kernel.cu", 1)
         rows = [f"{'line':>4} {'requests':>9} {unit:>10} {'per request':>11}  source"]
-        for (_, number), counters in sorted(self.lines.items(), key=lambda item: item[0][1]):
+        for (file, number), counters in sorted(self.lines.items(), key=lambda item: item[0][1]):
             counted = vars(counters)
             requests = counted[f"{load}_requests"] + counted[f"{store}_requests"]
-            if requests and number - first < len(text):
+            if requests and file == own and number - first < len(text):
                 pieces = counted[f"{load}_{unit}"] + counted[f"{store}_{unit}"]
                 rows.append(
                     f"{number:4} {requests:9} {pieces:10} {pieces / requests:11.2f}  "

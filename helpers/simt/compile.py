@@ -1,7 +1,7 @@
 """CUDA source to PTX, with NVRTC and the options that CuPy would use.
 
 CuPy compiles a `RawKernel` for the GPU it finds. The SIMT machine has none, so it compiles the
-same source for a virtual architecture (`compute_90` unless the file's header asks for a lower
+same source for a virtual architecture (`compute_90` unless the file's header asks for a higher
 floor) and stops at PTX, NVRTC's typed and stable intermediate language.
 """
 

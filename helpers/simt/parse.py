@@ -169,10 +169,14 @@ def _source_files(lines: list[str]) -> dict[int, str]:
     for line in lines:
         match = re.match(r'\.file\s+(\d+)\s+"([^"]*)"', line)
         if match:
-            name = match[2]
-            cut = name.rfind("kernels/")
-            found[int(match[1])] = name[cut:] if cut >= 0 else name.rsplit("/", 1)[-1]
+            found[int(match[1])] = short_name(match[2])
     return found
+
+
+def short_name(path: str) -> str:
+    """A source file as messages name it: from `kernels/` on, or its last part."""
+    cut = path.rfind("kernels/")
+    return path[cut:] if cut >= 0 else path.rsplit("/", 1)[-1]
 
 
 def _parse_entry(lines: list[str], start: int, name: str, files: dict[int, str]) -> Kernel:
