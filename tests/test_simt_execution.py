@@ -669,18 +669,15 @@ def test_the_kernel_asked_for_is_the_one_that_runs() -> None:
 
 # What the machine does not execute, and the name that the error must give.
 UNSUPPORTED = {
-    "prefetch.global.L2": 'asm volatile("prefetch.global.L2 [%0];" :: "l"(y));',
     "atom.global.add.v2.f32": 'float a, b; asm volatile("atom.global.add.v2.f32 {%0, %1}, [%2],'
     ' {%3, %3};" : "=f"(a), "=f"(b) : "l"(y), "f"(1.0f)); y[i] = a;',
     "bar.red.popc": "y[i] = __syncthreads_count(i > n);",
     "bar.arrive": 'asm volatile("bar.arrive 1, 64;");',
-    "membar.gl": "__threadfence();",
     "trap": "__trap();",
     ".L2_cache_hint": 'asm volatile("st.global.L2::cache_hint.u32 [%0], 1, %1;"'
     ' :: "l"(y), "l"(0ull));',
     "cvt.rn.f16.f32": 'short h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(1.0f)); y[i] = h;',
     "%clock64": "y[i] = clock64();",
-    "%lanemask_lt": 'asm("mov.u32 %0, %%lanemask_lt;" : "=r"(y[i]));',
     "add.s32": 'asm("add.s32 %0, %1;" : "=r"(y[i]) : "r"(n));',
     "scope": 'asm volatile("{ bra DONE; DONE: }");',
 }
@@ -780,3 +777,31 @@ def test_a_wrong_compiler_option_is_a_compile_error() -> None:
     raw = cupy.RawKernel(kernel("y[i] = n;"), "k", ("--nonsense",))
     with pytest.raises(CompileError, match="nonsense"):
         simulate(raw, 1, 32, (np.zeros(32, np.int32), 1))
+
+
+@pytest.mark.parametrize("name", ["eq", "lt", "le", "gt", "ge"])
+def test_lane_mask_registers(name):
+    body = f'asm("mov.u32 %0, %%lanemask_{name};" : "=r"(y[threadIdx.x]));'
+    y = np.zeros(64, np.uint32)
+    code = f'extern "C" __global__ void masks(unsigned* y) {{ {body} }}'
+    simulate(cupy.RawKernel(code, "masks"), 1, 64, (y,))
+    compare = {"eq": int.__eq__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__}
+    compare["ge"] = int.__ge__
+    for lane in range(64):
+        bits = sum(1 << k for k in range(32) if compare[name](k, lane % 32))
+        assert y[lane] == bits
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "__threadfence();",
+        "__threadfence_block();",
+        'asm volatile("prefetch.global.L2 [%0];" :: "l"(y));',
+    ],
+)
+def test_fences_and_prefetches_change_no_result(statement):
+    code = f'extern "C" __global__ void f(int* y) {{ {statement} y[threadIdx.x] = 5; }}'
+    y = np.zeros(32, np.int32)
+    trace = simulate(cupy.RawKernel(code, "f"), 1, 32, (y,))
+    assert (y == 5).all() and not trace.findings

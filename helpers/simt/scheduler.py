@@ -430,6 +430,12 @@ def special_registers(
     slots = np.arange(count * padded, dtype=np.int64)
     thread, block_number = slots % padded, first + slots // padded
     values = {"%laneid": thread % 32, "%warpid": thread // 32}
+    lane = thread % 32
+    bits = np.int64(1) << lane
+    values["%lanemask_eq"], values["%lanemask_lt"] = bits, bits - 1
+    values["%lanemask_le"] = 2 * bits - 1
+    values["%lanemask_gt"] = 0xFFFFFFFF - values["%lanemask_le"]
+    values["%lanemask_ge"] = 0xFFFFFFFF - values["%lanemask_lt"]
     for sizes, index, prefix in ((block, thread, "tid"), (grid, block_number, "ctaid")):
         values[f"%{prefix}.x"] = index % sizes[0]
         values[f"%{prefix}.y"] = index // sizes[0] % sizes[1]

@@ -36,6 +36,10 @@ CACHE_QUALIFIERS = frozenset(
     " L1_evict_normal L1_evict_unchanged L2_64B L2_128B L2_256B L2_evict_first L2_evict_last"
     " L2_evict_normal shared shared_cta volatile".split()
 )
+# Fences order what other threads see, prefetches only warm caches: threads here see every store
+# at once, and there are no caches. Fences of the asynchronous proxy are another matter.
+ORDERING = frozenset(("membar", "fence", "prefetch", "prefetchu"))
+ORDERING_UNKNOWN = frozenset(("proxy", "mbarrier_init", "op_restrict"))
 UNCHANGED_BITS = ("max", "min", "neg", "abs")  # cannot make a subnormal out of normal values
 
 
@@ -163,6 +167,8 @@ def _translate_one(context: Context, instruction: Instruction, tally: Counters) 
         return _store(context, instruction, tally)
     if instruction.opcode == "mov" and any(isinstance(o, Vector) for o in instruction.operands):
         return _pack_or_unpack(context, instruction)
+    if instruction.opcode in ORDERING and not ORDERING_UNKNOWN & {*instruction.modifiers}:
+        return lambda lanes: None
     if instruction.opcode == "cvta" and "shared" in instruction.modifiers:
         return _convert_shared_address(context, instruction)
     return _arithmetic(context, instruction)
