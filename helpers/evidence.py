@@ -34,9 +34,9 @@ from .kernels import (
     BLOCK_TRIALS,
     code_hash,
     header,
-    kernel_names,
     source,
     split_trial,
+    step_kernel,
     steps,
     variants,
 )
@@ -118,7 +118,7 @@ def cases(which: str = "all") -> list[tuple[str, int, int]]:
         (step, *shape)
         for step, shapes in chosen
         for shape in shapes
-        if header(source(f"{split_trial(step)[0]}.cu")).accepts(*shape)
+        if header(step_kernel(step).code).accepts(*shape)
     ]
 
 
@@ -130,10 +130,8 @@ def run_kernels(which: str) -> None:
     cupy.cuda.set_allocator(None)
     large = make_input(*REFERENCE_SHAPE) if which == "all" else None
     for step, rows, cols in cases(which):
-        name, block = split_trial(step)
-        code = source(f"{name}.cu")
-        kernel = cupy.RawKernel(code, kernel_names(code)[0])
-        grid, block, shared_mem = header(code).launch(rows, cols, block)
+        kernel, (_, block) = step_kernel(step), split_trial(step)
+        grid, block, shared_mem = header(kernel.code).launch(rows, cols, block)
         small = rows * cols < REFERENCE_SHAPE[0] * REFERENCE_SHAPE[1]
         x = make_input(rows, cols) if small else large.reshape(rows, cols)
         launch(kernel, grid, block, (x, poisoned(x), rows, cols), shared_mem=shared_mem)
@@ -176,7 +174,7 @@ def collect_counters() -> dict:
             continue  # n/a: this GPU or version has no such metric
     ordered, expected = [launches[number] for number in sorted(launches)], cases()
     for entry, (step, rows, cols) in zip(ordered, expected, strict=False):
-        if entry["kernel"].split("(")[0] not in source(f"{split_trial(step)[0]}.cu"):
+        if entry["kernel"].split("(")[0] != step_kernel(step).name:
             raise RuntimeError(f"ncu saw {entry['kernel']} where {step} at {rows} x {cols} ran")
         entry.update(step=step, rows=rows, cols=cols)
     if len(ordered) < len(expected):

@@ -94,6 +94,14 @@ def split_trial(step: str) -> tuple[str, int | None]:
     return name, int(block) if block else None
 
 
+def step_kernel(step: str):
+    """The `cupy.RawKernel` of a step, a variant or a block trial."""
+    import cupy
+
+    code = source(f"{split_trial(step)[0]}.cu")
+    return cupy.RawKernel(code, kernel_names(code)[0])
+
+
 # ---- header -----------------------------------------------------------------------------------
 
 

@@ -20,9 +20,8 @@ from .device import has_gpu
 from .kernels import (
     BLOCK_TRIALS,
     header,
-    kernel_names,
-    source,
     split_trial,
+    step_kernel,
     steps,
     variants,
 )
@@ -90,11 +89,7 @@ def maker(step: str) -> Callable[[int, int], bench.Candidate]:
     """What makes a step's candidate for a shape."""
     if step == UNFUSED:
         return bench.unfused_candidate
-    import cupy
-
-    name, block = split_trial(step)
-    code = source(f"{name}.cu")
-    kernel = cupy.RawKernel(code, kernel_names(code)[0])
+    kernel, (_, block) = step_kernel(step), split_trial(step)
     return lambda rows, cols: bench.kernel_candidate(kernel, rows, cols, block)
 
 
@@ -131,7 +126,7 @@ def needs(step: str, record: Record, rows: int, cols: int) -> bool:
     tried on the grid."""
     if step not in (UNFUSED, *steps()) and (rows, cols) in SWEEP_SHAPES:
         return False
-    if step != UNFUSED and not header(source(f"{split_trial(step)[0]}.cu")).accepts(rows, cols):
+    if step != UNFUSED and not header(step_kernel(step).code).accepts(rows, cols):
         return False
     return all(case.shape != (rows, cols) for case in record.cases)
 

@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 from .device import ROOT, SWITCH, describe_mode, replaying
-from .kernels import kernel_names, source, steps
+from .kernels import step_kernel, steps
 from .records import (
     REFERENCE_SHAPE,
     UNFUSED,
@@ -167,16 +167,12 @@ def text_of(notebook) -> list:
 
 def check_steps() -> dict[str, str]:
     """Run every step's kernel here, live or simulated: step -> "right" or what is wrong."""
-    import cupy
-
     from .check import check_kernel
 
     verdicts = {}
     for step in steps():
-        code = source(f"{step}.cu")
-        kernel = cupy.RawKernel(code, kernel_names(code)[0])
         try:
-            check_kernel(kernel)
+            check_kernel(step_kernel(step))
             verdicts[step] = "right"
         except Exception as error:  # whatever a broken kernel raises, the others still run
             verdicts[step] = str(error)

@@ -410,7 +410,8 @@ def test_recorder_sweeps_no_variants() -> None:
 
 def test_recorder_leaves_out_what_a_header_refuses(monkeypatch) -> None:
     text = source("01_naive.cu").replace("cols >= 1", "cols >= 1 && cols <= 1024")
-    monkeypatch.setattr(recorder, "source", lambda name: text)
+    kernel = cupy.RawKernel(text, "softmax_naive")
+    monkeypatch.setattr(recorder, "step_kernel", lambda step: kernel)
     record = example(shapes=[])
     assert recorder.needs("01_naive", record, 64, 1024)
     assert not recorder.needs("01_naive", record, 64, 2048)
