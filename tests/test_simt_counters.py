@@ -291,7 +291,7 @@ def test_distinct_sectors_are_counted_once_per_array() -> None:
 @pytest.fixture
 def run_ptx(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trace]:
     """Run the lines of PTX as a kernel; %t is the thread, %b the block, %at an array's start."""
-    monkeypatch.setattr(simt, "compile_ptx", lambda code, options, arch: code)
+    monkeypatch.setattr(simt, "compile_template", lambda code, name, *_: (code, name))
 
     def run(lines: str, grid: int, block: int) -> Trace:
         code = f"""

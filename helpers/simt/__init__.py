@@ -19,12 +19,24 @@ from operator import index
 
 import numpy as np
 
-from .compile import DEFAULT_ARCH, CompileError, compile_ptx
+from .asynchronous import Copies
+from .compile import DEFAULT_ARCH, CompileError, compile_template
 from .counters import Counters
 from .findings import Finding, Findings
+from .local import LocalMemory
 from .memory import UNSIGNED, GlobalMemory
-from .parse import Kernel, UnsupportedPTX, parse, short_name
-from .scheduler import Hang, basic_blocks, batches, run_batch, special_registers, summed_counters
+from .parse import Kernel, UnsupportedPTX, parse, short_name, type_size
+from .scheduler import (
+    RESIDENT_THREADS,
+    Hang,
+    basic_blocks,
+    batches,
+    block_place,
+    run_batch,
+    special_registers,
+    summed_counters,
+    unravel,
+)
 from .shared import SharedMemory
 from .translate import Context
 
@@ -118,23 +130,41 @@ def simulate(
     grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
     if prod(block) > MAX_THREADS:
         raise ValueError(f"block {block} has {prod(block)} threads; CUDA allows {MAX_THREADS}")
-    ptx = compile_ptx(kernel.code, tuple(kernel.options), arch)
-    parsed = parse(ptx, kernel.name)
+    ptx, mangled = compile_template(kernel.code, kernel.name, tuple(kernel.options), arch)
+    parsed = parse(ptx, mangled)
     findings = Findings()
     memory = GlobalMemory(findings)
     parameters = _parameter_bytes(parsed, args, names, memory)
-    tallies = [Counters() for _ in parsed.instructions]
-    registers: list[np.ndarray] = [np.zeros(0)] * len(parsed.registers)
+    for variable in parsed.module:
+        memory.allocate_variable(variable)
+    workspace = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
+    memory.initialise_variables()
     shared = SharedMemory(parsed, shared_mem, findings)
     if shared.static_bytes > 48 * 1024 or shared.bytes > 227 * 1024:
         raise ValueError(
             f"{kernel.name} wants {shared.static_bytes} bytes of static, {shared_mem} of dynamic "
             "shared memory; CUDA allows 48 KB static, and 227 KB in all on an H200"
         )
-    specials = _probe_specials(shared_mem)
-    context = Context(parsed, memory, parameters, tallies, registers, specials, shared)
+    cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
+    _check_grid(kernel.name, grid, block, parsed.cluster, cooperative)
+    context = Context(
+        parsed,
+        memory,
+        parameters,
+        [Counters() for _ in parsed.instructions],
+        [np.zeros(0)] * len(parsed.registers),
+        special_registers(grid, (32, 1, 1), 0, 1, 32, shared_mem)[1],
+        shared,
+        LocalMemory(parsed, findings),
+    )
+    # Where the cooperative groups look for the barrier of a grid that was launched as one.
+    context.specials["%envreg1"] = np.array([workspace >> 32 if cooperative else 0], np.uint32)
+    context.specials["%envreg2"] = np.array(
+        [workspace & 0xFFFFFFFF if cooperative else 0], np.uint32
+    )
+    context.copies = Copies(shared)
     with np.errstate(all="ignore"):
-        executed = _run(context, grid, block, shared_mem, findings, instruction_limit)
+        executed = _run(context, grid, block, shared_mem, findings, instruction_limit, cooperative)
     memory.write_back()
     lines: dict[tuple[str, int], Counters] = {}
     for instruction, tally in zip(parsed.instructions, executed, strict=True):
@@ -157,46 +187,48 @@ def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
     return sizes
 
 
-def _probe_specials(shared_mem: int) -> dict[str, np.ndarray]:
-    """The names of the special registers, for translation before the first batch."""
-    return special_registers((1, 1, 1), (32, 1, 1), 0, 1, 32, shared_mem)[1]
+def _check_grid(name: str, grid, block, cluster, cooperative: bool) -> None:
+    if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
+        raise ValueError(f"{name}: grid {grid} is not a multiple of the cluster {cluster}")
+    padded = -(-prod(block) // 64) * 64
+    if cooperative and prod(grid) * padded > RESIDENT_THREADS:
+        raise ValueError(
+            f"a cooperative launch of {prod(grid)} blocks of {prod(block)} threads does not fit "
+            "on an H200 at once"
+        )
 
 
-def _run(context, grid, block, shared_mem, findings, instruction_limit) -> list[Counters]:
+def _run(context, grid, block, shared_mem, findings, instruction_limit, cooperative) -> list:
     blocks = basic_blocks(context)
     executed = [0] * len(blocks)
     zeros = [
-        np.zeros(1, bool if kind == "pred" else f"uint{kind[1:]}")
+        np.zeros(1, bool if kind == "pred" else f"uint{8 * type_size(kind)}")
         for kind in context.kernel.registers.values()
     ]
-    for first, count, padded in batches(grid, block, context.shared.bytes):
-        alive, specials = special_registers(grid, block, first, count, padded, shared_mem)
+    shared, local, cluster = context.shared, context.local, context.kernel.cluster
+    together = cooperative or any(one.poll for one in blocks)
+    per_block = shared.bytes + prod(block) * local.bytes
+    for first, count, padded in batches(grid, block, per_block, prod(cluster), together):
+        alive, specials = special_registers(grid, block, first, count, padded, shared_mem, cluster)
         context.specials.update(specials)
         context.registers[:] = zeros
         context.slots = count * padded
         context.memory.tainted = None
-        context.shared.start_batch(count, padded)
+        shared.start_batch(count, padded)
+        local.start_batch(context.slots)
+        context.copies.start_batch(context.slots)
 
         def locate(slot: int, first=first, padded=padded):
-            return unravel(first + slot // padded, grid), unravel(slot % padded, block)
+            place = block_place(first + slot // padded, grid, cluster)
+            return place, unravel(slot % padded, block)
 
-        context.memory.locate_thread = context.shared.locate_thread = locate
+        context.memory.locate_thread = shared.locate_thread = local.locate_thread = locate
         try:
             run_batch(context, blocks, alive, executed, instruction_limit)
         except Hang as hang:
-            where, who = locate(hang.slot)
-            message = (
-                f"stopped after {instruction_limit} instructions of its batch of blocks: an "
-                "endless loop, or work that needs a larger instruction_limit"
-            )
-            findings.report("hang", hang.instruction, message, where, who, hang.count)
+            context.report("hang", hang.instruction, hang.reason, hang.slots)
             break
     return summed_counters(context, blocks, executed)
-
-
-def unravel(number: int, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
-    """A linear block or thread number as (x, y, z), x fastest."""
-    return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])
 
 
 def _parameter_bytes(

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from .memory import UNSIGNED, Access
-from .operations import DTYPES
-from .parse import Instruction, UnsupportedPTX, type_size
+from .operations import DTYPES, find_operation
+from .parse import Instruction, UnsupportedPTX, Vector, type_size
 from .translate import Context, Lanes, Step, address_reader, memory_space, reader, writer
 
 OPERATIONS: dict[str, Callable] = {
@@ -28,36 +28,42 @@ OPERATIONS: dict[str, Callable] = {
     "cas": lambda old, expected, new: np.where(old == expected, new, old),
 }
 QUALIFIERS = frozenset(
-    "global shared shared_cta relaxed acq_rel acquire release gpu cta sys".split()
+    "global shared shared_cta shared_cluster L2_cache_hint noftz relaxed acq_rel acquire release"
+    " gpu cta cluster sys".split()
 )
 
 
 def translate_atomic(context: Context, instruction: Instruction) -> Step:
     """The function that executes atom (with a result) or red (without one).
 
-    Raises `UnsupportedPTX` for a vector form, a packed type or an operation it does not know.
+    A vector is one atomic operation for each element. Raises `UnsupportedPTX` for an operation
+    or a type that it does not know.
     """
-    kind = instruction.modifiers[-1]
-    names = [name for name in instruction.modifiers[:-1] if name not in QUALIFIERS]
-    if len(names) != 1 or names[0] not in OPERATIONS or kind not in DTYPES or kind == "pred":
+    names = [name for name in instruction.modifiers if name not in QUALIFIERS]
+    kind = next((name for name in names if name in DTYPES and name != "pred"), None)
+    vector = next((name for name in names if name in ("v2", "v4", "v8")), None)
+    name = next((name for name in names if name in OPERATIONS), None)
+    if kind is None or name is None or {*names} != {kind, name, vector} - {None}:
         raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
-    apply = OPERATIONS[names[0]]
+    apply = OPERATIONS[name]
+    if "16" in kind and kind[0] in "fb" and kind != "b16":  # f16, bf16, f16x2, bf16x2
+        apply = find_operation(name, (kind,)).apply
     operands = list(instruction.operands)
-    target = operands.pop(0) if instruction.opcode == "atom" else None
+    targets = _elements(operands.pop(0)) if instruction.opcode == "atom" else ()
     addresses = address_reader(context, operands.pop(0))
-    readers = [reader(context, operand, kind) for operand in operands]
-    write = writer(context, target, kind) if target is not None else None
+    if "L2_cache_hint" in instruction.modifiers:
+        operands.pop()
+    sources = [[reader(context, part, kind) for part in _elements(one)] for one in operands]
+    writers = [writer(context, target, kind) for target in targets]
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
-    tally = context.tallies[context.kernel.instructions.index(instruction)]
-    access = Access(instruction, type_size(kind), 1, tally, atomic=True)
+    tally = context.tally_of(instruction)
+    access = Access(instruction, type_size(kind), 1, tally, atomic=True, strong=True)
     raw = UNSIGNED[access.size]
 
-    def atomic(lanes: Lanes) -> None:
-        places = addresses(lanes)
+    def change(lanes: Lanes, places: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
+        """Returns what was there before."""
         slots = np.flatnonzero(lanes.mask)
-        values = [np.broadcast_to(read(), context.slots) for read in readers]
         result = np.zeros(context.slots, dtype)
-        tally.atomic_requests += lanes.warps
         for turn in _turns(places[slots]):
             mask = np.zeros(context.slots, bool)
             mask[slots[turn]] = True
@@ -66,11 +72,24 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             old = memory.load(places[stand_in], access, taking)[0].view(dtype)
             new = apply(old, *(value[stand_in] for value in values)).astype(dtype)
             memory.store(places[stand_in], [new.view(raw)], access, taking)
+            context.memory.changes += int((new.view(raw) != old.view(raw)).any())
             result[mask] = old[mask]
-        if write is not None:
-            write(result, lanes)
+        return result
+
+    def atomic(lanes: Lanes) -> None:
+        places = addresses(lanes)
+        tally.atomic_requests += lanes.warps
+        for number in range(len(sources[0])):
+            values = [np.broadcast_to(parts[number](), context.slots) for parts in sources]
+            before = change(lanes, places + number * access.size, values)
+            if writers:
+                writers[number](before, lanes)
 
     return atomic
+
+
+def _elements(operand) -> tuple:
+    return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
 def _turns(places: np.ndarray) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ def is_collective(instruction: Instruction) -> bool:
     """Whether the instruction names the lanes that must take part in it."""
     if instruction.opcode == "bar":
         return instruction.modifiers[:1] == ("warp",)
-    return instruction.opcode in ("shfl", "vote", "match", "redux") and (
+    return instruction.opcode in ("shfl", "vote", "match", "redux", "elect") and (
         "sync" in instruction.modifiers
     )
 
@@ -39,7 +39,8 @@ def bits_of_warps(mask: np.ndarray) -> np.ndarray:
 def translate_collective(context: Context, instruction: Instruction) -> Step:
     """The function that executes the instruction; raises `UnsupportedPTX` for a form it does
     not know."""
-    builders = {"shfl": _shuffle, "vote": _vote, "match": _match, "redux": _reduce, "bar": _sync}
+    builders = {"shfl": _shuffle, "vote": _vote, "match": _match, "redux": _reduce}
+    builders |= {"bar": _sync, "elect": _elect}
     return builders[instruction.opcode](context, instruction)
 
 
@@ -167,9 +168,23 @@ def _reduce(context: Context, instruction: Instruction) -> Step:
 
 def _sync(context: Context, instruction: Instruction) -> Step:
     def sync(lanes: Lanes) -> None:
-        context.shared.end_warp_epoch(np.flatnonzero(lanes.active_warps))
+        context.shared.order_warps(np.flatnonzero(lanes.active_warps))
 
     return sync
+
+
+def _elect(context: Context, instruction: Instruction) -> Step:
+    """elect.sync: the lowest lane that takes part."""
+    write_lane = writer(context, instruction.operands[0], "b32")
+    write_chosen = writer(context, instruction.operands[1], "pred")
+
+    def elect(lanes: Lanes) -> None:
+        first = lanes.mask.reshape(-1, 32).argmax(axis=1).astype(np.uint32)
+        leader = np.repeat(first, 32)
+        write_lane(leader, lanes)
+        write_chosen(leader == np.arange(context.slots) % 32, lanes)
+
+    return elect
 
 
 def membership(instruction: Instruction) -> str:

@@ -44,7 +44,16 @@ class Counters:
     shared_load_wavefronts: int = 0
     shared_store_requests: int = 0
     shared_store_wavefronts: int = 0
+    local_load_requests: int = 0
+    local_load_sectors: int = 0
+    local_store_requests: int = 0
+    local_store_sectors: int = 0
+    remote_requests: int = 0  # loads and stores in the shared memory of another block
     atomic_requests: int = 0  # on global and shared memory
+    copy_requests: int = 0  # asynchronous copies between global and shared memory
+    copy_sectors: int = 0
+    copied_in_bytes: int = 0  # from global memory
+    copied_out_bytes: int = 0
     warp_instructions: int = 0  # of PTX, not of SASS: they differ by up to a third
     branches: int = 0  # conditional ones, per warp
     divergent_branches: int = 0  # of those, the ones where lanes of a warp part ways
@@ -68,7 +77,8 @@ class Counters:
     def passes(self, elements: int, itemsize: int = 4) -> tuple[float, float]:
         """How often the kernel asked for each element: (loads, stores)."""
         size = elements * itemsize
-        return self.load_bytes / size, self.store_bytes / size
+        loaded = self.load_bytes + self.copied_in_bytes
+        return loaded / size, (self.store_bytes + self.copied_out_bytes) / size
 
     @property
     def fetch_ratio(self) -> float:

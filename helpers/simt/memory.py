@@ -14,7 +14,7 @@ import numpy as np
 
 from .counters import SECTOR, Counters
 from .findings import Findings
-from .parse import Instruction
+from .parse import Instruction, Variable
 
 PAGE_BITS = 40
 UNSIGNED = {size: np.dtype(f"uint{8 * size}") for size in (1, 2, 4, 8)}
@@ -31,6 +31,7 @@ class Allocation:
     views: dict[int, np.ndarray] = field(default_factory=dict)
     read: np.ndarray = field(default=None)  # bool per sector
     written: np.ndarray = field(default=None)
+    variable: Variable | None = None  # of the module that it is, not an array
 
 
 @dataclass
@@ -43,6 +44,8 @@ class Access:
     tally: Counters
     steers: bool = False  # an address or a jump depends on what is loaded
     atomic: bool = False  # half of a read-modify-write; counted and ordered by itself
+    polls: bool = False  # a loop runs until this load reads otherwise
+    strong: bool = False  # atomic or volatile: may be what another thread polls
 
     @property
     def width(self) -> int:
@@ -57,6 +60,7 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
         self.locate_thread = lambda slot: ((0, 0, 0), (0, 0, 0))
         self.tainted: np.ndarray | None = None  # threads led astray by a bad load
+        self.changes = 0  # counts stores, so that a wait for one can be given up
 
     def allocate(self, array: np.ndarray, name: str) -> int:
         """Map a C-contiguous array and return the address of its first byte."""
@@ -78,6 +82,21 @@ class GlobalMemory:
         allocation.written = np.zeros(len(data) // SECTOR, bool)
         self.allocations.append(allocation)
         return allocation.start
+
+    def allocate_variable(self, variable: Variable) -> None:
+        """Hold a variable of the module, with its initial bytes: every launch starts afresh."""
+        self.allocate(np.zeros(max(1, variable.size), np.uint8), variable.name)
+        self.allocations[-1].variable = variable
+
+    def initialise_variables(self) -> None:
+        """Fill in initial values; addresses of other variables are known by now."""
+        for allocation in self.allocations:
+            for offset, value in allocation.variable.initial if allocation.variable else ():
+                if isinstance(value, str):
+                    name, _, further = value.partition("+")
+                    (start,) = (a.start for a in self.allocations if a.name == name)
+                    value = (start + int(further or 0)).to_bytes(8, "little")
+                allocation.data[offset : offset + len(value)] = np.frombuffer(value, np.uint8)
 
     def write_back(self) -> None:
         """Copy what the kernel stored into the caller's arrays."""
@@ -110,6 +129,7 @@ class GlobalMemory:
             return
         offsets = addresses - allocation.page
         sectors = offsets >> 5
+        self.changes += not access.atomic
         self._count("store", sectors, access, lanes)
         allocation.written[sectors] = True
         view = allocation.views[access.size]
@@ -207,6 +227,38 @@ class GlobalMemory:
             for element, value in enumerate(values):
                 value[active] = allocation.views[access.size][offsets // access.size + element]
         return values
+
+    def read_range(
+        self, address: int, size: int, instruction: Instruction, slot: int
+    ) -> np.ndarray | None:
+        """The bytes from an address on; None, and a finding, if no array holds them all."""
+        allocation = self._holder(address, size, "load", instruction, slot)
+        if allocation is None:
+            return None
+        start = address - allocation.page
+        allocation.read[start // SECTOR : -(-(start + size) // SECTOR)] = True
+        return allocation.data[start : start + size].copy()
+
+    def write_range(
+        self, address: int, data: np.ndarray, instruction: Instruction, slot: int
+    ) -> None:
+        """Store bytes from an address on; dropped, with a finding, if no array holds them all."""
+        allocation = self._holder(address, len(data), "store", instruction, slot)
+        if allocation is not None:
+            start = address - allocation.page
+            allocation.written[start // SECTOR : -(-(start + len(data)) // SECTOR)] = True
+            allocation.data[start : start + len(data)] = data
+            self.changes += 1
+
+    def _holder(self, address: int, size: int, verb: str, instruction: Instruction, slot: int):
+        for allocation in self.allocations:
+            if allocation.start <= address and address + size <= allocation.stop:
+                return allocation
+        place = self._describe(address, size)
+        message = f"{size} bytes at an address that no array holds: {place}"
+        where = self.locate_thread(slot)
+        self.findings.report(f"out-of-bounds {verb}", instruction, message, *where, 1)
+        return None
 
     def _store_carefully(self, addresses, values, access: Access, lanes) -> None:
         self._count("store", addresses >> 5, access, lanes)

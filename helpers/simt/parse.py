@@ -89,11 +89,13 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable in shared memory; size 0 if the launch gives the size (`extern`)."""
+    """A variable in memory; size 0 if the launch gives the size (`extern __shared__`)."""
 
     name: str
     align: int
     size: int
+    # Initial bytes from an offset on; or "name" or "name+8", for the address of a variable.
+    initial: tuple[tuple[int, bytes | str], ...] = ()
 
 
 @dataclass
@@ -103,14 +105,18 @@ class Kernel:
     registers: dict[str, str] = field(default_factory=dict)  # name -> type, e.g. "%r5" -> "b32"
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index of an instruction
+    tables: dict[str, list[str]] = field(default_factory=dict)  # of switches: labels by case
     shared: list[Variable] = field(default_factory=list)  # those that the kernel names
+    module: list[Variable] = field(default_factory=list)  # likewise: __device__, __constant__
+    local: list[Variable] = field(default_factory=list)  # per thread: arrays, calls' arguments
+    cluster: tuple[int, int, int] = (1, 1, 1)
 
 
-SIZES = {"8": 1, "16": 2, "32": 4, "64": 8}
+SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "16x2": 4}
 SPECIALS = re.compile(
     r"%(tid|ntid|ctaid|nctaid)\.[xyz]|%(laneid|warpid|nwarpid|gridid|smid|nsmid"
     r"|lanemask_(eq|le|lt|ge|gt)|clock|clock64|globaltimer|dynamic_smem_size|total_smem_size"
-    r"|envreg\d+|cluster_\w+(\.[xyz])?|is_explicit_cluster)$"
+    r"|envreg\d+|n?clusterid\.[xyz]|cluster_\w+(\.[xyz])?|is_explicit_cluster|pm\d+)$"
 )
 
 
@@ -120,47 +126,94 @@ def type_size(name: str) -> int:
 
 
 def parse(ptx: str, kernel_name: str) -> Kernel:
-    """Return the entry `kernel_name` of a PTX module.
+    """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
 
     Raises `KeyError` naming the entries there are if it is missing, and `UnsupportedPTX` for
-    module-level constructs that the machine does not execute.
+    constructs that the machine does not execute.
     """
     ptx = re.sub(r"/\*.*?\*/", "", ptx, flags=re.S)
     lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
-    files = _source_files(lines)
-    entries, shared, elsewhere = {}, [], {}
+    entries, functions, shared, module = {}, {}, {}, {}
     for start, line in enumerate(lines):
         match = re.match(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", line)
         if match:
             entries[match[1]] = start
-        elif re.match(r"(\.\w+\s+)*\.func\b", line):
-            raise UnsupportedPTX(f"the SIMT machine does not run function calls yet: {line}")
-        elif re.match(r"(\.\w+\s+)*\.shared\b", line):
-            shared.append(_parse_variable(line))
-        elif re.match(r"(\.(visible|extern|weak|common)\s+)*\.(global|const|tex)\b", line):
-            elsewhere[_parse_variable(line).name] = line
+        elif re.match(r"(\.(visible|weak)\s+)*\.func\b", line):
+            name = _function_name(lines, start)
+            if name:
+                functions[name] = start
+        elif re.match(r"(\.(visible|extern|weak|common)\s+)*\.(shared|global|const)\b", line):
+            name = re.search(r"\.[busf]\d+\s+([\w$]+)", line)[1]
+            (shared if ".shared" in line else module)[name] = line
     if kernel_name not in entries:
         known = ", ".join(entries) or "none"
         hint = ' (is extern "C" missing?)' if any("_Z" in name for name in entries) else ""
         raise KeyError(
             f"no kernel named {kernel_name!r} in this source; kernels there: {known}{hint}"
         )
-    kernel = _parse_entry(lines, entries[kernel_name], kernel_name, files)
+    kernel = _BodyParser(lines, functions).parse_entry(kernel_name, entries[kernel_name])
     named = {part for one in kernel.instructions for part in re.findall(r"[\w$]+", one.text)}
-    named -= {variable.name for variable in kernel.shared}  # declared in the kernel's own body
-    for name, line in elsewhere.items():
-        if name in named:
-            raise UnsupportedPTX(f"the SIMT machine does not hold this variable yet: {line}")
-    kernel.shared += [variable for variable in shared if variable.name in named]
+    own = {variable.name for variable in kernel.shared}  # declared in the kernel's own body
+    kernel.shared += [
+        _parse_variable(line) for name, line in shared.items() if name in named and name not in own
+    ]
+    kernel.module = _reachable_variables(module, named)
     return kernel
 
 
+def _reachable_variables(lines: dict[str, str], named: set[str]) -> list[Variable]:
+    """The variables that are named, and those whose address one of them holds."""
+    found: dict[str, Variable] = {}
+    wanted = [name for name in lines if name in named]
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found[name] = _parse_variable(lines[name])
+            addresses = [value for _, value in found[name].initial if isinstance(value, str)]
+            wanted += [address.partition("+")[0] for address in addresses]
+    return list(found.values())
+
+
 def _parse_variable(text: str) -> Variable:
-    """.shared .align 4 .b8 name[128]"""
-    align = re.search(r"\.align\s+(\d+)", text)
-    kind, name, array, count = re.search(r"\.([busf]\d+)\s+([\w$]+)\s*(\[(\d*)\])?", text).groups()
-    elements = int(count or 0) if array else 1
-    return Variable(name, int(align[1]) if align else type_size(kind), elements * type_size(kind))
+    """.global .align 4 .b8 name[8] = {0, 0, 128, 63, 0, 0, 0, 64}"""
+    text = text.rstrip("; ")
+    if ".extern" in text and ".shared" not in text:
+        raise UnsupportedPTX(f"the SIMT machine does not link other modules: {text}")
+    declared, _, given = text.partition("=")
+    align = re.search(r"\.align\s+(\d+)", declared)
+    match = re.search(r"\.([busf]\d+)\s+([\w$]+)\s*((?:\[\d*\])*)", declared)
+    kind, name, dimensions = match.groups()
+    elements = 1
+    for size in re.findall(r"\[(\d*)\]", dimensions):
+        elements *= int(size or 0)
+    size = type_size(kind)
+    initial = []
+    for place, item in enumerate(re.split(r"[,\s{}]+", given.strip(" {}")) if given else ()):
+        initial.append((place * size, _parse_initial(item, kind, text)))
+    return Variable(name, int(align[1]) if align else size, elements * size, tuple(initial))
+
+
+def _parse_initial(item: str, kind: str, text: str) -> bytes | str:
+    size = type_size(kind)
+    if re.fullmatch(r"(generic\([\w$]+\)|[A-Za-z_$][\w$]*)(\+\d+)?", item):
+        return re.sub(r"generic\(([\w$]+)\)", r"\1", item)
+    if match := re.fullmatch(r"0[fFdD]([0-9a-fA-F]+)", item):
+        return int(match[1], 16).to_bytes(size, "little")
+    try:
+        return (int(item, 0) & (1 << 8 * size) - 1).to_bytes(size, "little")
+    except ValueError:
+        raise UnsupportedPTX(
+            f"the SIMT machine does not know the initial value {item!r}: {text[:80]}"
+        ) from None
+
+
+def _function_name(lines: list[str], start: int) -> str | None:
+    """The name of the function whose definition starts here; None if it is a declaration."""
+    text = " ".join(lines[start : start + 64])
+    head = re.match(r"[^{;]*", text)
+    if text[head.end() : head.end() + 1] != "{":
+        return None
+    return re.search(r"\.func\s*(?:\([^)]*\))?\s*([\w$]+)", head[0])[1]
 
 
 def _source_files(lines: list[str]) -> dict[int, str]:
@@ -179,64 +232,160 @@ def short_name(path: str) -> str:
     return path[cut:] if cut >= 0 else path.rsplit("/", 1)[-1]
 
 
-def _parse_entry(lines: list[str], start: int, name: str, files: dict[int, str]) -> Kernel:
-    header, body = [], start
-    while not lines[body].startswith("{"):
-        header.append(lines[body])
-        body += 1
-    kernel = Kernel(name, _parse_parameters(" ".join(header)))
-    file, line_number, pending = "kernel.cu", 0, ""
-    scopes: list[dict[str, str]] = []  # registers that each open brace declares, renamed
-    opened = 0
-    sites: dict[tuple[str, ...], tuple[str, int]] = {}
-    for line in lines[body:]:
-        if re.match(r"\.loc\s", line):
-            file, line_number = _location(line, files, sites, file, line_number)
-            continue
-        pending = f"{pending} {line}".strip()
-        while pending:
-            if pending[0] in "{}":
-                if pending[0] == "{":
-                    scopes.append({})
+class _BodyParser:
+    """Reads the body of an entry. A call is replaced by the function's body, its registers and
+    labels renamed: without recursion, that is what a call does."""
+
+    def __init__(self, lines: list[str], functions: dict[str, int]):
+        self.lines, self.functions = lines, functions
+        self.files = _source_files(lines)
+        self.sites: dict[tuple[str, ...], tuple[str, int]] = {}
+        self.calls: list[str] = []  # functions that are being inlined now
+        self.scopes = 0  # opened so far; makes names unique
+
+    def parse_entry(self, name: str, start: int) -> Kernel:
+        header, statements = self._statements(start)
+        self.kernel = Kernel(name, _parse_parameters(header))
+        cluster = re.search(r"\.reqnctapercluster\s+([\d,\s]+)", header)
+        if cluster:
+            sizes = [int(size) for size in cluster[1].split(",")]
+            self.kernel.cluster = tuple(sizes + [1] * (3 - len(sizes)))
+        self._scope(statements, {}, "")
+        return self.kernel
+
+    def _statements(self, start: int) -> tuple[str, list[tuple[str, str, int]]]:
+        """(header, body): braces, labels and statements, each with its file and line."""
+        header, number = [], start
+        while not self.lines[number].startswith("{"):
+            header.append(self.lines[number])
+            number += 1
+        found, depth, pending, file, line_number = [], 0, "", "kernel.cu", 0
+        for line in self.lines[number:]:
+            if re.match(r"\.loc\s", line):
+                file, line_number = _location(line, self.files, self.sites, file, line_number)
+                continue
+            pending = f"{pending} {line}".strip()
+            while pending:
+                match = re.match(r"[{}]|[\w$%.]+:(?!:)", pending)
+                if match:
+                    text, pending = match[0], pending[match.end() :].lstrip()
+                    depth += {"{": 1, "}": -1}.get(text, 0)
                 else:
-                    scopes.pop()
-                pending = pending[1:].lstrip()
-                if not scopes:
-                    return kernel
+                    text, semicolon, rest = pending.partition(";")
+                    if not semicolon:
+                        break
+                    text, pending = " ".join(text.split()), rest.strip()
+                found.append((text, file, line_number))
+                if depth == 0:
+                    return " ".join(header), found[1:-1]
+        raise ValueError("the PTX ends inside a function's body")
+
+    def _scope(self, statements: list, names: dict[str, str], end_label: str) -> None:
+        """Parse the statements between two braces. `names` renames what outer scopes declare;
+        `end_label` is where a return jumps to, "" if it ends the thread."""
+        kernel, number = self.kernel, 0
+        while number < len(statements):
+            text, file, line = statements[number]
+            number += 1
+            if text == "{":
+                inside = statements[number : _closing(statements, number)]
+                number += len(inside) + 1
+                self._scope(inside, names | self._declared(inside), end_label)
+            elif text.startswith(".branchtargets"):
+                label = statements[number - 2][0][:-1]
+                kernel.tables[names.get(label, label)] = _items(
+                    _rename(text, names).removeprefix(".branchtargets")
+                )
+            elif text.endswith(":") and " " not in text:
+                kernel.labels[names.get(text[:-1], text[:-1])] = len(kernel.instructions)
+            elif re.match(r"(@!?[\w$%]+\s+)?call\b", text):
+                self._inline(_rename(text, names), file, line)
+            elif end_label and re.match(r"(@!?[\w$%]+\s+)?ret\b", text):
+                jump = re.sub(r"ret(\.uni)?$", f"bra {end_label}", text)
+                _parse_statement(_rename(jump, names), kernel, file, line)
+            else:
+                _parse_statement(_rename(text, names), kernel, file, line)
+
+    def _declared(self, statements: list) -> dict[str, str]:
+        """New names for the registers, labels and variables that a scope declares itself."""
+        self.scopes += 1
+        names, depth = [], 0
+        for text, _, _ in statements:
+            depth += {"{": 1, "}": -1}.get(text, 0)
+            if depth:
                 continue
-            label = re.match(r"([\w$%.]+):(?!:)\s*", pending)
-            if label:
-                if len(scopes) > 1:
-                    raise UnsupportedPTX(
-                        "the SIMT machine does not jump within a scope (inline asm with braces) "
-                        f"yet, at {file}:{line_number}"
-                    )
-                kernel.labels[label[1]] = len(kernel.instructions)
-                pending = pending[label.end() :]
-                continue
-            statement, semicolon, rest = pending.partition(";")
-            if not semicolon:
-                break
-            pending = rest.strip()
-            text = statement.strip()
-            if len(scopes) > 1:
-                opened += text.startswith(".reg")
-                text = _rename_locals(text, scopes, opened)
-            _parse_statement(text, kernel, file, line_number)
-    raise ValueError(f"the PTX of {name} ends inside its body")
+            if text.endswith(":") and " " not in text:
+                names.append(text[:-1])
+            elif re.match(r"\.(local|param)\b", text):
+                names.append(re.search(r"\.[busf]\d+\s+([\w$]+)", text)[1])
+            elif text.startswith(".reg"):
+                names += _register_names(text)
+        return {name: f"%scope{self.scopes}${name}" for name in names}
+
+    def _inline(self, text: str, file: str, line: int) -> None:
+        match = re.match(
+            r"(?P<guard>@!?[\w$%]+\s+)?call(?:\.uni)?\s*(?:\((?P<results>[^)]*)\)\s*,)?"
+            r"\s*(?P<name>[\w$%]+)\s*(?:,\s*\((?P<arguments>[^)]*)\))?\s*$",
+            text,
+        )
+        name = match["name"] if match else text
+        if name in self.calls:
+            raise UnsupportedPTX(
+                f"the SIMT machine does not run recursion: {name} calls itself, at {file}:{line}"
+            )
+        if name not in self.functions:
+            raise UnsupportedPTX(
+                f"the SIMT machine cannot call {name}, which this source does not define, "
+                f"at {file}:{line}"
+            )
+        if match["guard"]:
+            raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
+        header, statements = self._statements(self.functions[name])
+        names = self._declared(statements)
+        formal = re.match(
+            rf".*?\.func\s*(?:\(([^)]*)\))?\s*{re.escape(name)}\s*\(([^)]*)\)", header
+        )
+        for declared, given in zip(
+            formal.groups(), (match["results"], match["arguments"]), strict=True
+        ):
+            inner = [re.findall(r"[\w$]+", one.split("[")[0])[-1] for one in _items(declared)]
+            names |= dict(zip(inner, _items(given), strict=True))
+        end = f"%scope{self.scopes}$return"
+        self.calls.append(name)
+        self._scope(statements, names, end)
+        self.calls.pop()
+        self.kernel.labels[end] = len(self.kernel.instructions)
 
 
-def _rename_locals(text: str, scopes: list[dict[str, str]], number: int) -> str:
-    """Give the registers that a scope declares names of their own, throughout that scope."""
-    if text.startswith(".reg"):
-        for name, count in re.findall(r"([\w$%]+)\s*(<\d+>)?\s*(?:,|$)", text):
-            for local in [f"{name}{k}" for k in range(int(count[1:-1]))] if count else [name]:
-                scopes[-1][local] = f"%scope{number}${local}"
-        kind, names = text.split()[1], [*scopes[-1].values()]
-        own = [name for name in names if name.startswith(f"%scope{number}$")]
-        return f".reg {kind} {', '.join(own)}"
-    local = {name: renamed for scope in scopes for name, renamed in scope.items()}
-    return re.sub(r"(?<![\w$%.])[\w$%]+", lambda match: local.get(match[0], match[0]), text)
+def _register_names(text: str) -> list[str]:
+    """.reg .b32 %r<3>, flag  ->  %r0, %r1, %r2, flag"""
+    names = []
+    for item in text.split(None, 2)[2].split(","):
+        name, _, count = item.strip().partition("<")
+        names += [f"{name}{k}" for k in range(int(count[:-1]))] if count else [name]
+    return names
+
+
+def _items(text: str | None) -> list[str]:
+    return [item.strip() for item in (text or "").split(",") if item.strip()]
+
+
+def _closing(statements: list, number: int) -> int:
+    """Where the brace that was opened just before `number` closes."""
+    depth = 1
+    while depth:
+        depth += {"{": 1, "}": -1}.get(statements[number][0], 0)
+        number += 1
+    return number - 1
+
+
+def _rename(text: str, names: dict[str, str]) -> str:
+    if not names:
+        return text
+    if text.startswith(".reg"):  # one by one, since %r<3> stands for %r0, %r1 and %r2
+        kind = text.split()[1]
+        return f".reg {kind} {', '.join(names[name] for name in _register_names(text))}"
+    return re.sub(r"(?<![\w$%.])[\w$%]+", lambda match: names.get(match[0], match[0]), text)
 
 
 def _location(
@@ -286,34 +435,35 @@ def _parse_statement(text: str, kernel: Kernel, file: str, line: int) -> None:
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
         if match[1] != "pred" and match[1].lstrip("busf") not in SIZES:
             raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
-        for item in match[2].split(","):
-            count = re.match(r"\s*([\w$%]+)<(\d+)>", item)
-            if count:
-                for number in range(int(count[2])):
-                    kernel.registers[f"{count[1]}{number}"] = match[1]
-            else:
-                kernel.registers[item.strip()] = match[1]
+        kernel.registers.update(dict.fromkeys(_register_names(text), match[1]))
         return
     if text.startswith(".pragma"):
         return
     if re.match(r"\.shared\b", text):
         kernel.shared.append(_parse_variable(text))
         return
-    if re.match(r"\.local\b", text):
-        raise UnsupportedPTX(f"the SIMT machine does not hold this variable yet: {text}")
+    if re.match(r"\.(local|param)\b", text):
+        match = re.match(r"(.*?\.[busf]\d+\s+)([\w$%]+)(.*)", text)
+        variable = _parse_variable(match[1] + "name" + match[3])
+        kernel.local.append(Variable(match[2], variable.align, variable.size))
+        return
     if text.startswith("."):
         raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
     guard = re.match(r"@(!?)([\w$%]+)\s+", text)
     rest = text[guard.end() :] if guard else text
     opcode, _, operands = rest.partition(" ")
     opcode, *modifiers = opcode.replace("::", "_").split(".")
+    try:
+        parsed = [_parse_operand(item, kernel) for item in _split_operands(operands.strip())]
+    except UnsupportedPTX as error:
+        raise UnsupportedPTX(f"{error}, at {file}:{line}: {text}") from None
     kernel.instructions.append(
         Instruction(
             opcode,
             tuple(modifiers),
-            tuple(_parse_operand(item, kernel) for item in _split_operands(operands.strip())),
+            tuple(parsed),
             (Register(guard[2]), guard[1] == "!") if guard else None,
-            re.sub(r"\s+", " ", text),
+            text,
             file,
             line,
         )
@@ -337,10 +487,15 @@ def _parse_operand(text: str, kernel: Kernel) -> Operand:
     if text.startswith("{"):
         return Vector(tuple(_parse_operand(t.strip(), kernel) for t in text[1:-1].split(",")))
     if text.startswith("["):
-        base, sign, offset = re.match(r"\[([\w$%.]+)\s*([+-]?)\s*(-?\w+)?\s*\]", text).groups()
+        match = re.match(r"\[([\w$%.]+)\s*([+-]?)\s*(-?\w+)?\s*\]", text)
+        if not match:
+            raise UnsupportedPTX(f"the SIMT machine does not know the address {text}")
+        base, sign, offset = match.groups()
         number = int(offset, 0) if offset else 0
         number = -number if sign == "-" else number
         return Address(Register(base) if base in kernel.registers else base, number)
+    if text == "WARP_SZ":
+        return Immediate(32)
     if text.startswith("!"):
         return Negated(Register(text[1:]))
     if text in kernel.registers or text == "_":

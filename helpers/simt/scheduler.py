@@ -5,32 +5,31 @@ at the same instruction form a group; the group at the lowest instruction runs f
 to the next branch. Groups that meet become one again: this is how lanes that parted at an `if`
 reconverge behind it.
 
-At a barrier, and at a shuffle whose mask names absent lanes, threads park. They are judged only
-when no other thread can run: then either all have come, or the missing ones never will.
+Threads that wait for one another park: see barriers.py. Threads that spin, reading memory until
+another thread has stored something there, let all others go first: blocks and warps take turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
+from .asynchronous import translators
 from .atomics import translate_atomic
-from .collectives import (
-    active_mask,
-    bits_of_warps,
-    is_collective,
-    member_mask,
-    membership,
-    translate_collective,
-)
+from .barriers import OPCODES, Barriers, Sync, join, translate_sync
+from .collectives import active_mask
 from .counters import Counters
-from .parse import Immediate, Instruction, Kernel, Label, UnsupportedPTX
-from .translate import Context, Lanes, Step, predicate_reader, translate
+from .parse import Instruction, Kernel, Label, UnsupportedPTX
+from .translate import Context, Lanes, Step, predicate_reader, reader, translate
 
 BATCH_THREADS = 32768
-BATCH_SHARED_BYTES = 16 << 20
+BATCH_BYTES = 16 << 20  # of shared and local memory
+RESIDENT_THREADS = 132 * 2048  # that an H200 runs at once: enough for blocks that wait for others
+SPINS = 32  # rounds of a loop that polls, before it lets others go first
+STALE_ROUNDS = 1000  # rounds in which every thread polls and none stores anything
 
 
 @dataclass
@@ -44,46 +43,28 @@ class BasicBlock:
     guard: object  # reads the predicate of the branch or sync, None if it is always taken
     size: int
     sync: Sync | None = None  # what the threads wait for behind the steps
-
-
-@dataclass
-class Sync:
-    """A barrier of the block, or a collective of the warp with its mask and its function."""
-
-    instruction: Instruction
-    barrier: int = 0  # which of the block's barriers
-    expected: int | None = None  # threads that the barrier waits for; None: all of the block
-    members: object = None  # reads the mask of lanes, None for a barrier
-    step: Step | None = None
+    poll: Instruction | None = None  # the branch closes a loop that ends once this reads otherwise
+    table: tuple | None = None  # of a switch: (reads the case, basic block of each case)
 
 
 class Hang(Exception):
-    """The instruction budget of a batch is used up."""
+    """The threads of a batch will not come to an end."""
 
-    def __init__(self, instruction: Instruction, slot: int, count: int):
-        self.instruction, self.slot, self.count = instruction, slot, count
+    def __init__(self, instruction: Instruction, slots: np.ndarray, reason: str):
+        self.instruction, self.slots, self.reason = instruction, slots, reason
 
 
 def basic_blocks(context: Context) -> list[BasicBlock]:
     """Translate the kernel and cut it at branches and labels that branches name."""
     kernel = context.kernel
     syncs: dict[int, Sync] = {}
-    extra = {name: _translate_sync(syncs) for name in SYNC_OPCODES}
-    steps = translate(
-        context,
-        {
-            **extra,
-            "activemask": active_mask,
-            "atom": translate_atomic,
-            "red": translate_atomic,
-        },
-    )
+    extra = dict.fromkeys(OPCODES, translate_sync(syncs))
+    extra |= {"activemask": active_mask, "atom": translate_atomic, "red": translate_atomic}
+    steps = translate(context, extra | translators())
     leaders = {0}
     for number, instruction in enumerate(kernel.instructions):
         if steps[number] is None:
-            leaders.add(number + 1)
-            if instruction.opcode == "bra":
-                leaders.add(_target(kernel, instruction))
+            leaders |= {number + 1, *_targets(kernel, instruction)}
     starts = sorted(leader for leader in leaders if leader < len(steps))
     number_of = {start: number for number, start in enumerate(starts)}
     blocks = []
@@ -92,45 +73,30 @@ def basic_blocks(context: Context) -> list[BasicBlock]:
         ends = steps[stop - 1] is None
         sync = syncs.get(id(last)) if ends else None
         branches = ends and sync is None
-        target = None
-        if branches and last.opcode == "bra":
-            target = number_of.get(_target(kernel, last))  # a label at the end means return
+        targets = [number_of.get(to) for to in _targets(kernel, last)] if branches else []
         guard = predicate_reader(context, last) if ends and last.guard else None
         body = steps[start : stop - 1] if ends else steps[start:stop]
-        blocks.append(
-            BasicBlock(start, body, last if branches else None, target, guard, stop - start, sync)
-        )
+        block = BasicBlock(start, body, last if branches else None, None, guard, stop - start, sync)
+        if branches and last.opcode == "brx":
+            block.table = reader(context, last.operands[0], "u32"), targets
+        elif targets:
+            block.target = targets[0]  # None: a label at the end means return
+        block.poll = context.polls.get(stop - 1)
+        blocks.append(block)
     return blocks
 
 
-SYNC_OPCODES = ("bar", "barrier", "shfl", "vote", "match", "redux")
-
-
-def _translate_sync(syncs: dict[int, Sync]):
-    """A translator that files barriers and collectives in `syncs` and returns None for them."""
-
-    def translate_one(context: Context, instruction: Instruction) -> None:
-        if is_collective(instruction):
-            step = translate_collective(context, instruction)
-            members = member_mask(context, instruction)
-            syncs[id(instruction)] = Sync(instruction, members=members, step=step)
-            return
-        kinds = [kind for kind in instruction.modifiers if kind not in ("aligned", "cta")]
-        numbers = [
-            operand.value for operand in instruction.operands if isinstance(operand, Immediate)
-        ]
-        if kinds != ["sync"] or len(numbers) != len(instruction.operands):
-            raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
-        syncs[id(instruction)] = Sync(instruction, *numbers)
-
-    return translate_one
-
-
-def _target(kernel: Kernel, instruction: Instruction) -> int:
+def _targets(kernel: Kernel, instruction: Instruction) -> list[int]:
+    """The instructions that a branch may go to."""
+    if instruction.opcode not in ("bra", "brx"):
+        return []
     label = instruction.operands[-1]
-    if not isinstance(label, Label) or label.name not in kernel.labels:
+    names = [label.name] if isinstance(label, Label) else [None]
+    if instruction.opcode == "brx":
+        names = kernel.tables.get(names[0], [None])
+    if any(name not in kernel.labels for name in names):
         raise UnsupportedPTX(f"the SIMT machine cannot follow {instruction.text!r}")
-    return kernel.labels[label.name]
+    return [kernel.labels[name] for name in names]
 
 
 def run_batch(
@@ -143,19 +109,34 @@ def run_batch(
     """Run one batch to its end. `executed[k]` counts warps that entered basic block k.
 
     Raises `Hang` at the first jump back once more than `instruction_limit` instructions were
-    executed.
+    executed, and when all threads wait for something that none of them can bring about.
     """
     waiting: dict[int, np.ndarray] = {0: alive}
-    parked: dict[int, np.ndarray] = {}
+    polling: dict[int, np.ndarray] = {}
+    spins = [0] * len(blocks)
+    polls: dict[int, Instruction] = {}  # by the basic block that a polling loop begins with
+    stale, changes = 0, -1
+    barriers = context.barriers = Barriers(context, blocks, alive)
+    parked = barriers.parked
     budget = instruction_limit
-    current, lanes = -1, None
-    while waiting or parked:
+    lanes = None
+    while waiting or parked or polling:
         if not waiting:
-            _release(context, blocks, alive, parked, waiting)
-            continue
+            present = np.logical_or.reduce([*parked.values(), *polling.values()])
+            if parked and barriers.open(waiting, present):
+                continue
+            if not polling:
+                barriers.give_up(waiting)
+                continue
+            stale = stale + 1 if context.changes() == changes else 0
+            changes = context.changes()
+            if stale > STALE_ROUNDS:
+                number = min(polling)
+                raise Hang(polls[number], polling[number], _explain_wait(context))
+            waiting, polling = polling, {}
         number = min(waiting)
         mask = waiting.pop(number)
-        whole = not waiting and not parked
+        whole = not waiting and not parked and not polling
         if lanes is None or lanes.mask is not mask or lanes.whole != whole:
             lanes = Lanes(mask, whole)
         current = number
@@ -166,216 +147,69 @@ def run_batch(
             for step in block.steps:
                 step(lanes)
             budget -= block.size
+            context.clock += block.size
             if block.sync:
-                passing = _arrive(context, block, lanes, alive, parked, current)
+                passing = barriers.arrive(block, lanes, current)
                 if passing is None:
                     break
                 if passing is not lanes.mask:
-                    _join(waiting, current + 1, passing, len(blocks))
+                    join(waiting, current + 1, passing, len(blocks))
                     break
+            if block.table:
+                _switch(context, block, lanes, waiting, len(blocks))
+                break
             taken, staying = _branch(context, block, lanes)
-            if budget < 0 and taken is not None and block.target in range(current + 1):
-                raise Hang(block.branch, int(taken.argmax()), int(np.count_nonzero(taken)))
+            if taken is not None and block.target in range(current + 1):
+                if budget < 0:
+                    reason = (
+                        f"stopped after {instruction_limit} instructions of its batch of blocks: "
+                        "an endless loop, or work that needs a larger instruction_limit"
+                    )
+                    raise Hang(block.branch, taken, reason)
+                if block.poll:
+                    spins[current] += 1
+                    if spins[current] > SPINS:
+                        polls[block.target] = block.poll
+                        join(polling, block.target, taken, len(blocks))
+                        if staying is not None:
+                            join(waiting, current + 1, staying, len(blocks))
+                        break
             if taken is not None and staying is None:
                 following, mask = block.target, taken
             elif taken is None:
                 following, mask = current + 1, staying
             else:
-                _join(waiting, block.target, taken, len(blocks))
-                _join(waiting, current + 1, staying, len(blocks))
+                join(waiting, block.target, taken, len(blocks))
+                join(waiting, current + 1, staying, len(blocks))
                 break
             if mask is None or following is None or following >= len(blocks):
                 break  # these threads are done
             if waiting and min(waiting) <= following:
-                _join(waiting, following, mask, len(blocks))
+                join(waiting, following, mask, len(blocks))
                 break
             current = following
+    context.shared.end_batch()
+    context.copies.end_batch()
 
 
-def _arrive(
-    context: Context,
-    block: BasicBlock,
-    lanes: Lanes,
-    started: np.ndarray,
-    parked: dict[int, np.ndarray],
-    number: int,
-) -> np.ndarray | None:
-    """Threads reach a sync point; returns those that may pass at once, None for nobody."""
-    sync, mask = block.sync, lanes.mask
-    skipping = None
-    if block.guard is not None:
-        chosen = mask & block.guard()
-        skipping = mask & ~chosen
-        mask = chosen
-    if sync.members is None:
-        if mask.any():
-            parked[number] = parked[number] | mask if number in parked else mask
-        return skipping if skipping is not None and skipping.any() else None
-    required = sync.members()
-    unnamed = mask & (required >> (np.arange(len(mask)) & 31).astype(np.uint32) & 1 == 0)
-    if unnamed.any():
-        context.report(
-            "lane missing from its own mask",
-            sync.instruction,
-            f"it executes this, but {membership(sync.instruction)} does not name it",
-            unnamed,
-        )
-    if number in parked:
-        mask = mask | parked.pop(number)
-    exist = np.repeat(bits_of_warps(started), 32)  # a block need not be whole warps
-    passing = np.zeros_like(mask) if skipping is None else skipping
-    for part in _by_members(mask, required):
-        present = np.repeat(bits_of_warps(part), 32)
-        complete = part & (required & exist & ~present == 0)
-        if not (part & ~complete).any():
-            if part is lanes.mask:
-                sync.step(lanes)
-                return part
-            complete = part
-        else:
-            waits = part & ~complete
-            parked[number] = parked[number] | waits if number in parked else waits
-        if complete.any():
-            sync.step(Lanes(complete, False))
-            passing = passing | complete
-    return passing if passing.any() else None
+def _explain_wait(context: Context) -> str:
+    if context.copies.failed:
+        return f"this wait never ends: {context.copies.failed}"
+    return "it waits for a store that no thread of the blocks that run at once will make"
 
 
-def _by_members(mask: np.ndarray, required: np.ndarray) -> Iterator[np.ndarray]:
-    """Cut threads into groups that, in each warp, name the same lanes."""
-    if len(required) == 1:
-        if mask.any():
-            yield mask
-        return
-    by_warp = required.reshape(-1, 32)
-    while mask.any():
-        first = mask.reshape(-1, 32).argmax(axis=1)
-        named = np.repeat(by_warp[np.arange(len(first)), first], 32)
-        part = mask & (required == named)
-        if (part == mask).all():
-            yield mask
-            return
-        yield part
-        mask = mask & ~part
-
-
-def _release(
-    context: Context,
-    blocks: list[BasicBlock],
-    started: np.ndarray,
-    parked: dict[int, np.ndarray],
-    waiting: dict[int, np.ndarray],
-) -> None:
-    """No thread can run: open the barriers that are complete; failing that, report what is
-    missing and let the threads go on, so that one run shows every bug."""
-    alive = np.logical_or.reduce(list(parked.values()))
-    opened = np.zeros_like(alive)
-    barriers = sorted({blocks[n].sync.barrier for n in parked if blocks[n].sync.members is None})
-    for barrier in barriers:
-        places = {
-            n: mask
-            for n, mask in parked.items()
-            if blocks[n].sync.members is None and blocks[n].sync.barrier == barrier
-        }
-        opened |= _complete_blocks(context, blocks, alive, started, places)
-    if opened.any():
-        context.shared.end_block_epoch(np.unique(np.flatnonzero(opened) // context.shared.padded))
-        _let_go(parked, waiting, opened, len(blocks))
-        return
-    collectives = [n for n in parked if blocks[n].sync.members is not None]
-    if collectives:
-        for number in collectives:
-            sync, mask = blocks[number].sync, parked[number]
-            context.report(
-                "lane missing from a warp operation",
-                sync.instruction,
-                f"lanes of {membership(sync.instruction)} never execute it: they have returned "
-                "or wait elsewhere",
-                mask,
-            )
-            for part in _by_members(mask, sync.members()):
-                sync.step(Lanes(part, False))
-            _let_go(parked, waiting, mask, len(blocks))
-        return
-    for number, mask in parked.items():
-        context.report(
-            "barrier that never completes",
-            blocks[number].sync.instruction,
-            "the other threads of the block wait at another barrier or have returned",
-            mask,
-        )
-    parked.clear()
-
-
-def _complete_blocks(
-    context: Context,
-    blocks: list[BasicBlock],
-    alive: np.ndarray,
-    started: np.ndarray,
-    places: dict[int, np.ndarray],
-) -> np.ndarray:
-    """The threads parked at one barrier of the block that now may pass; reports threads of one
-    block that wait at different places, and warps of which some lanes have returned."""
-    padded = context.shared.padded
-    arrived = np.logical_or.reduce(list(places.values()))
-    # A warp arrives as 32 threads even where the block ends within it.
-    padding = ~started & np.repeat(arrived.reshape(-1, 32).any(axis=1), 32)
-    count = (arrived | padding).reshape(-1, padded).sum(axis=1)
-    expected = next(iter(blocks[n].sync.expected for n in places))
-    needed = (alive | padding).reshape(-1, padded).sum(axis=1) if expected is None else expected
-    complete = np.repeat((count > 0) & (count >= needed), padded) & arrived
-    if expected is not None and (crowded := count > needed).any():
-        number = min(places)
-        context.report(
-            "barrier for fewer threads",
-            blocks[number].sync.instruction,
-            f"it opens after {expected} threads, but {int(count[crowded][0])} wait at it",
-            arrived & np.repeat(crowded, padded),
-        )
-    if expected is None and complete.any():
-        at = [(n, (mask & complete).reshape(-1, padded).any(axis=1)) for n, mask in places.items()]
-        split = np.sum([here for _, here in at], axis=0) > 1
-        if split.any():
-            # Whoever waits further on has gone around this one, so it stands in a branch.
-            early = min(n for n, here in at if (here & split).any())
-            context.report(
-                "barrier in divergent code",
-                blocks[early].sync.instruction,
-                "threads of one block wait at different barriers of the source",
-                places[early] & np.repeat(split, padded),
-            )
-        gone = started & ~alive
-        partial = gone.reshape(-1, 32).any(axis=1) & complete.reshape(-1, 32).any(axis=1)
-        for number, mask in places.items():
-            short = mask & complete & np.repeat(partial, 32)
-            if short.any():
-                context.report(
-                    "barrier after an early return",
-                    blocks[number].sync.instruction,
-                    "some lanes of this warp have returned and never reach the barrier",
-                    short,
-                )
-    return complete
-
-
-def _let_go(
-    parked: dict[int, np.ndarray], waiting: dict[int, np.ndarray], free: np.ndarray, end: int
-) -> None:
-    """Move threads from their sync points to the basic blocks behind them."""
-    for number in list(parked):
-        going, staying = parked[number] & free, parked[number] & ~free
-        if staying.any():
-            parked[number] = staying
-        else:
-            del parked[number]
-        if going.any():
-            _join(waiting, number + 1, going, end)
-
-
-def _join(waiting: dict[int, np.ndarray], number: int | None, mask: np.ndarray, end: int) -> None:
-    """Let a group wait at a basic block, together with those that wait there already."""
-    if number is not None and number < end:
-        waiting[number] = waiting[number] | mask if number in waiting else mask
+def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: dict, end: int) -> None:
+    """A jump through a table; more than one group of a warp's lanes makes it divergent."""
+    read, targets = block.table
+    case = np.broadcast_to(read(), context.slots)
+    mask = lanes.mask
+    groups = [(targets[int(k)], mask & (case == k)) for k in np.unique(case[mask])]
+    parts = sum(group.reshape(-1, 32).any(axis=1).astype(int) for _, group in groups)
+    tally = context.tallies[block.first + block.size - 1]
+    tally.branches += lanes.warps
+    tally.divergent_branches += int(np.count_nonzero(parts > 1))
+    for target, group in groups:
+        join(waiting, target, group, end)
 
 
 def _branch(
@@ -384,6 +218,8 @@ def _branch(
     """(threads that jump, threads that go on); None for nobody. A return jumps to nowhere."""
     if block.branch is None:
         return None, lanes.mask
+    if block.branch.opcode == "trap":
+        return _trap(context, block, lanes)
     if block.guard is None:
         return lanes.mask, None
     predicate = block.guard()
@@ -403,19 +239,52 @@ def _branch(
     return taken, staying
 
 
+def _trap(context: Context, block: BasicBlock, lanes: Lanes):
+    """The threads that reach a trap end there."""
+    mask = lanes.mask & block.guard() if block.guard else lanes.mask
+    if not mask.any():
+        return None, lanes.mask
+    message = "the kernel stops itself here: a failed assertion, or __trap()"
+    context.report("trap", block.branch, message, mask)
+    staying = lanes.mask & ~mask
+    return mask, staying if staying.any() else None
+
+
 def batches(
-    grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int = 0
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    bytes_per_block: int = 0,
+    cluster: int = 1,
+    together: bool = False,
 ) -> Iterator[tuple[int, int, int]]:
     """Cut the grid: yields (first block, number of blocks, slots per block).
 
-    A batch is bounded in threads and in shared memory, so that memory is bounded for any grid.
+    A batch is bounded in threads and in shared and local memory, so that memory is bounded for
+    any grid. It holds whole clusters, and if blocks wait for others (`together`) as many as run
+    at once on an H200.
     """
     threads = block[0] * block[1] * block[2]
     padded = -(-threads // 32) * 32
     count = grid[0] * grid[1] * grid[2]
-    step = max(1, min(BATCH_THREADS // padded, BATCH_SHARED_BYTES // max(1, shared_bytes)))
+    step = min(BATCH_THREADS // padded, BATCH_BYTES // max(1, bytes_per_block))
+    if together:
+        step = RESIDENT_THREADS // max(padded, 64)  # and at most 32 blocks on each of 132 SMs
+    step = max(1, step // cluster) * cluster
     for first in range(0, count, step):
         yield first, min(step, count - first), padded
+
+
+def unravel(number, sizes: tuple[int, int, int]) -> tuple:
+    """A linear number (or an array of them) as (x, y, z), x fastest."""
+    return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])
+
+
+def block_place(number, grid: tuple[int, int, int], cluster: tuple[int, int, int]) -> tuple:
+    """(x, y, z) in the grid of the block that runs as that number: cluster after cluster."""
+    size = prod(cluster)
+    clusters = tuple(blocks // one for blocks, one in zip(grid, cluster, strict=True))
+    pairs = zip(unravel(number // size, clusters), unravel(number % size, cluster), strict=True)
+    return tuple(of * one + own for (of, own), one in zip(pairs, cluster, strict=True))
 
 
 def special_registers(
@@ -425,6 +294,7 @@ def special_registers(
     count: int,
     padded: int,
     shared_bytes: int,
+    cluster: tuple[int, int, int] = (1, 1, 1),
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Which slots of a batch hold a thread, and the special registers, all as uint32."""
     slots = np.arange(count * padded, dtype=np.int64)
@@ -436,22 +306,34 @@ def special_registers(
     values["%lanemask_le"] = 2 * bits - 1
     values["%lanemask_gt"] = 0xFFFFFFFF - values["%lanemask_le"]
     values["%lanemask_ge"] = 0xFFFFFFFF - values["%lanemask_lt"]
-    for sizes, index, prefix in ((block, thread, "tid"), (grid, block_number, "ctaid")):
-        values[f"%{prefix}.x"] = index % sizes[0]
-        values[f"%{prefix}.y"] = index // sizes[0] % sizes[1]
-        values[f"%{prefix}.z"] = index // (sizes[0] * sizes[1])
+    places = block_place(block_number, grid, cluster)
+    for prefix, place in (("tid", unravel(thread, block)), ("ctaid", places)):
+        for axis, own in zip("xyz", place, strict=True):
+            values[f"%{prefix}.{axis}"] = own
     for sizes, prefix in ((block, "ntid"), (grid, "nctaid")):
         for axis, size in zip("xyz", sizes, strict=True):
             values[f"%{prefix}.{axis}"] = np.array([size])
+    rank = np.arange(len(slots)) // padded % prod(cluster)
+    for axis, own, size, all_blocks in zip(
+        "xyz", unravel(rank, cluster), cluster, grid, strict=True
+    ):
+        values[f"%cluster_ctaid.{axis}"] = own
+        values[f"%cluster_nctaid.{axis}"] = np.array([size])
+        values[f"%clusterid.{axis}"] = values[f"%ctaid.{axis}"] // size
+        values[f"%nclusterid.{axis}"] = np.array([all_blocks // size])
+    values["%cluster_ctarank"], values["%cluster_nctarank"] = rank, np.array([prod(cluster)])
+    values["%is_explicit_cluster"] = np.array([prod(cluster) > 1])
     values["%nwarpid"] = np.array([padded // 32])
     values["%gridid"] = values["%smid"] = np.array([0])
-    values["%dynamic_smem_size"] = np.array([shared_bytes])
-    for name in ("%tid.y", "%tid.z", "%ctaid.y", "%ctaid.z"):
+    values["%nsmid"] = np.array([132])
+    values["%dynamic_smem_size"] = values["%total_smem_size"] = np.array([shared_bytes])
+    for name in list(values):
         if not values[name].any():
             values[name] = np.array([0])  # the same in every thread: one value serves all
     if count == 1:
-        for axis in "xyz":
-            values[f"%ctaid.{axis}"] = values[f"%ctaid.{axis}"][:1]
+        for name in list(values):
+            if "cta" in name or "cluster" in name:
+                values[name] = values[name][:1]
     alive = thread < block[0] * block[1] * block[2]
     return alive, {name: value.astype(np.uint32) for name, value in values.items()}
 

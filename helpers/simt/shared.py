@@ -1,12 +1,17 @@
 """Shared memory of the blocks of a batch: checked for bounds, unwritten reads and races.
 
 Lock-step execution hides races: without a barrier the numbers often come out right. So a shadow
-remembers, for every few bytes, who wrote and who read them last and in which *epoch*. A barrier
-of the block ends the block's epoch, `__syncwarp` that of a warp. Two threads that touch the same
-bytes in one epoch, at least one of them writing, race.
+remembers, for every few bytes, who wrote and who read them last, and when. A clock counts
+synchronisations; `seen[w, v]` says up to when the accesses of warp v are ordered before those
+that warp w makes now. A barrier, a `__syncwarp` or a wait moves it on. Two threads that touch
+the same bytes, at least one of them writing and neither ordered before the other, race.
+
+Bytes that an asynchronous copy writes or reads are its own until a wait: see asynchronous.py.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 
@@ -15,9 +20,13 @@ from .memory import UNSIGNED, Access
 from .operations import DTYPES
 from .parse import Instruction, Kernel
 
-WINDOW = 1 << 32  # generic addresses of shared memory start here, below every global page
+# Addresses within the shared memory of the own block start at 0, those of rank r of the cluster
+# at (r + 1) * WINDOW_BYTES. Generic addresses are WINDOW more, below every global page.
+WINDOW = 1 << 32
 WINDOW_BYTES = 1 << 24
+MAX_CLUSTER = 16
 BANKS = 32
+FREE, WRITTEN, READ = 0, 1, 2  # what an asynchronous copy is doing to bytes
 
 
 class SharedMemory:
@@ -36,9 +45,12 @@ class SharedMemory:
         self.bytes = end + dynamic_bytes
         self.stride = max(32, -(-self.bytes // 32) * 32)  # bytes from block to block
         self.grain = _smallest_access(kernel)  # bytes that one shadow entry stands for
+        self.cluster = prod(kernel.cluster)  # blocks that see one another's shared memory
         self.instructions = kernel.instructions
         self.numbers = {id(one): number for number, one in enumerate(kernel.instructions)}
         self.locate_thread = lambda slot: ((0, 0, 0), (0, 0, 0))
+        self.flags = False  # threads poll: what they read orders them behind who stored it
+        self.changes = 0  # counts stores, so that a wait for one can be given up
 
     def start_batch(self, blocks: int, padded: int) -> None:
         """Fresh, unwritten shared memory for `blocks` blocks of `padded` slots each."""
@@ -46,23 +58,71 @@ class SharedMemory:
         data = np.zeros(blocks * self.stride, np.uint8)
         self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
         entries = len(data) // self.grain
-        self.block_epoch = np.zeros(blocks, np.int32)
-        self.warp_epoch = np.zeros(blocks * padded // 32, np.int32)
-        # Per shadow entry: the last writer; the lowest and highest reader of the read epoch.
+        self.now = 1
+        self.warps = self.cluster * padded // 32  # of a cluster
+        self.seen = np.zeros((blocks * padded // 32, self.warps), np.int32)
+        # Per shadow entry: the last writer, and two readers that no barrier has ordered.
         self.writer = np.full(entries, -1, np.int32)
+        self.write_time = np.zeros(entries, np.int32)
         self.write_atomic = np.zeros(entries, bool)
-        self.reader_low = np.full(entries, -1, np.int32)
-        self.reader_high = np.full(entries, -1, np.int32)
-        self.write_epoch = np.zeros((2, entries), np.int32)  # of the block, of the warp
-        self.read_epoch = np.zeros((2, entries), np.int32)
+        self.readers = np.full((2, entries), -1, np.int32)
+        self.read_times = np.zeros((2, entries), np.int32)
         self.write_site = np.zeros(entries, np.int32)  # number of the instruction
         self.read_site = np.zeros(entries, np.int32)
+        self.owner = np.zeros(entries, np.int8)  # FREE, WRITTEN or READ by an asynchronous copy
+        self.released: dict[int, np.ndarray] = {}  # by shadow entry: what a flag's store ordered
+        self.remote: list[tuple[np.ndarray, Instruction]] = []  # since the last cluster barrier
 
-    def end_block_epoch(self, blocks: np.ndarray) -> None:
-        self.block_epoch[blocks] += 1
+    # ---- order ----
 
-    def end_warp_epoch(self, warps: np.ndarray) -> None:
-        self.warp_epoch[warps] += 1
+    def order_blocks(self, passing: np.ndarray, arrived: dict[int, int] | None = None) -> None:
+        """The warps of these threads have met at a barrier of their block. `arrived` holds the
+        warps that came earlier without waiting, and when."""
+        self.now += 1
+        by_block = passing.reshape(-1, 32).any(axis=1).reshape(-1, self.padded // 32)
+        blocks = np.flatnonzero(by_block.any(axis=1))
+        per_block = self.padded // 32
+        for number, warp in (arrived or {}).items():
+            rows = number // per_block * per_block + np.flatnonzero(by_block[number // per_block])
+            np.maximum.at(self.seen, (rows, number % self.warps), warp)
+        seen = self.seen.reshape(-1, per_block, self.warps)[blocks]
+        taking = by_block[blocks]
+        if self.cluster > 1 or not taking.all():  # what one of them knows, all know now
+            known = np.where(taking[:, :, None], seen, 0).max(axis=1, keepdims=True)
+            seen = np.where(taking[:, :, None], np.maximum(seen, known), seen)
+        first = blocks % self.cluster * per_block  # the columns of the block's own warps
+        columns = np.arange(self.warps) - first[:, None]
+        own = (columns >= 0) & (columns < per_block)
+        own &= np.take_along_axis(taking, np.clip(columns, 0, per_block - 1), axis=1)
+        seen[taking[:, :, None] & own[:, None, :]] = self.now
+        self.seen.reshape(-1, per_block, self.warps)[blocks] = seen
+
+    def order_warps(self, warps: np.ndarray) -> None:
+        """The lanes of these warps have met."""
+        self.now += 1
+        self.seen[warps, warps % self.warps] = self.now
+
+    def order_clusters(self, passing: np.ndarray) -> None:
+        """All threads of the clusters of these threads have met."""
+        self.now += 1
+        clusters = np.unique(np.flatnonzero(passing) // (self.cluster * self.padded))
+        self.seen.reshape(-1, self.warps, self.warps)[clusters] = self.now
+        kept = []
+        for slots, instruction in self.remote:
+            left = slots[~np.isin(slots // (self.cluster * self.padded), clusters)]
+            if len(left):
+                kept.append((left, instruction))
+        self.remote = kept
+
+    def end_batch(self) -> None:
+        """Report remote accesses to blocks that may have ended before them."""
+        for slots, instruction in self.remote:
+            self.report(
+                "shared memory of a block that may have ended",
+                instruction,
+                "no barrier of the cluster follows this access, so the other block may have ended",
+                slots,
+            )
 
     # ---- access ----
 
@@ -70,12 +130,10 @@ class SharedMemory:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
         ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
         values = [np.full(len(addresses), ones) for _ in range(access.elements)]
-        slots, places = self._valid(addresses, access, lanes, "load")
-        if not access.atomic:
-            access.tally.shared_load_requests += lanes.warps
-            access.tally.shared_load_wavefronts += wavefronts(addresses, access.width, lanes, True)
+        slots, places = self.valid(addresses, access, lanes, "load")
+        self._count("load", addresses, access, lanes)
         if len(slots):
-            self._check_read(slots, self._entries(places, access), access)
+            self.check_read(slots, self._entries(places, access), access)
             index = places // access.size
             for element, value in enumerate(values):
                 value[slots] = self.views[access.size][index + element]
@@ -83,15 +141,12 @@ class SharedMemory:
 
     def store(self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes) -> None:
         """Store one array of unsigned values per element; lanes that may not write are dropped."""
-        slots, places = self._valid(addresses, access, lanes, "store")
-        if not access.atomic:
-            access.tally.shared_store_requests += lanes.warps
-            access.tally.shared_store_wavefronts += wavefronts(
-                addresses, access.width, lanes, False
-            )
+        slots, places = self.valid(addresses, access, lanes, "store")
+        self._count("store", addresses, access, lanes)
         if not len(slots):
             return
-        self._check_write(slots, self._entries(places, access), access)
+        self.check_write(slots, self._entries(places, access), access)
+        self.changes += 1
         index = places // access.size
         view = self.views[access.size]
         lost = np.zeros(len(slots), bool)
@@ -102,35 +157,64 @@ class SharedMemory:
         if lost.any():  # lanes of one instruction stored different values at one place
             self._race(slots[lost], "store", access.instruction, access.instruction)
 
-    def _valid(self, addresses, access: Access, lanes, verb: str) -> tuple[np.ndarray, np.ndarray]:
+    def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes) -> None:
+        if access.atomic:
+            return
+        if self.cluster > 1 and (addresses[lanes.mask] >= WINDOW_BYTES).any():
+            access.tally.remote_requests += lanes.warps
+            return
+        tally = vars(access.tally)
+        tally[f"shared_{verb}_requests"] += lanes.warps
+        tally[f"shared_{verb}_wavefronts"] += wavefronts(
+            addresses, access.width, lanes, verb == "load"
+        )
+
+    def valid(self, addresses, access: Access, lanes, verb: str) -> tuple[np.ndarray, np.ndarray]:
         """(slots that may access, their places in the batch's bytes); reports the others."""
         slots = np.flatnonzero(lanes.mask)
         wanted = addresses[slots]
+        blocks = slots // self.padded
+        outside = np.zeros(len(slots), bool)
+        if self.cluster > 1:
+            blocks, wanted, outside = self.locate(slots, wanted, access.instruction)
         misaligned = wanted & (access.width - 1) != 0
-        outside = (wanted < 0) | (wanted + access.width > self.bytes)
+        outside = outside | (wanted < 0) | (wanted + access.width > self.bytes)
         for kind, faulty, explain in (
             ("misaligned shared", misaligned & ~outside, self._explain_alignment),
             ("out-of-bounds shared", outside, self._explain_bounds),
         ):
             if faulty.any():
-                first = int(faulty.argmax())
-                block, thread = self.locate_thread(int(slots[first]))
-                self.findings.report(
-                    f"{kind} {verb}",
-                    access.instruction,
-                    explain(int(wanted[first]), access),
-                    block,
-                    thread,
-                    int(faulty.sum()),
-                )
+                message = explain(int(wanted[faulty.argmax()]), access)
+                self.report(f"{kind} {verb}", access.instruction, message, slots[faulty])
         good = ~(misaligned | outside)
-        slots, wanted = slots[good], wanted[good]
-        return slots, slots // self.padded * self.stride + wanted
+        return slots[good], blocks[good] * self.stride + wanted[good]
+
+    def locate(self, slots: np.ndarray, wanted: np.ndarray, instruction: Instruction):
+        """(block, address within it, whether there is no such block) of each thread's address."""
+        own = slots // self.padded
+        far = wanted >= WINDOW_BYTES
+        rank = np.where(far, wanted // WINDOW_BYTES - 1, own % self.cluster)
+        blocks = own // self.cluster * self.cluster + rank
+        outside = rank >= self.cluster
+        others = (blocks != own) & ~outside
+        if others.any():
+            self.remote.append((slots[others], instruction))
+        near = np.where(far, wanted % WINDOW_BYTES, wanted)
+        return np.where(outside, own, blocks), near, outside
+
+    def at_rank(self, address: int, rank: int) -> int:
+        """The same byte in the block of another rank."""
+        return address % WINDOW_BYTES + (rank + 1) * WINDOW_BYTES
 
     def _entries(self, places: np.ndarray, access: Access) -> np.ndarray:
         """A row for each access: the shadow entries of its bytes."""
         steps = np.arange(access.width // self.grain)
         return (places // self.grain)[:, None] + steps
+
+    def report(self, kind: str, instruction: Instruction, message: str, slots: np.ndarray) -> None:
+        """Add a finding about these threads."""
+        block, thread = self.locate_thread(int(slots[0]))
+        self.findings.report(kind, instruction, message, block, thread, len(slots))
 
     def _explain_alignment(self, address: int, access: Access) -> str:
         return (
@@ -147,61 +231,94 @@ class SharedMemory:
 
     # ---- shadow ----
 
-    def _check_read(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
+    def check_read(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
         instruction = access.instruction
         reader = slots[:, None]
-        blocks, warps = reader // self.padded, reader // 32
-        unwritten = self.writer[entry] < 0
+        writers = self.writer[entry]
+        unwritten = writers < 0
+        self._check_owner(slots, entry, instruction, self.owner[entry] == WRITTEN)
+        unwritten &= self.owner[entry] != WRITTEN
         missing = unwritten.any(axis=1)
         if missing.any():
-            block, thread = self.locate_thread(int(slots[missing.argmax()]))
-            self.findings.report(
+            self.report(
                 "read of unwritten shared memory",
                 instruction,
                 "no thread has stored anything there",
-                block,
-                thread,
-                int(missing.sum()),
+                slots[missing],
             )
         if access.atomic:
             return  # the store that follows at once is held against the others
-        writers = self.writer[entry]
-        racing = self._unordered(writers, writers, self.write_epoch[:, entry], reader) & ~unwritten
+        if access.polls:
+            self._acquire(slots, entry)
+            return
+        racing = (writers >= 0) & ~self._ordered(writers, self.write_time[entry], reader)
         self._race_after(racing, self.write_site, slots, entry, "load", instruction)
-        low, high = self.reader_low[entry], self.reader_high[entry]
-        fresh = (low < 0) | (self.read_epoch[0, entry] != self.block_epoch[blocks])
-        # Readers of our warp before its __syncwarp() are ordered with all that we may race with
-        # in the warp, and other warps race with us as much as with them.
-        ours = (low // 32 == warps) & (high // 32 == warps)
-        fresh |= ours & (self.read_epoch[1, entry] != self.warp_epoch[warps])
-        low = np.where(fresh, reader, np.minimum(low, reader))
-        high = np.where(fresh, reader, np.maximum(high, reader))
-        self.reader_low[entry[::-1]] = low[::-1]  # lanes ascend: the last assignment wins
-        self.reader_high[entry] = high
-        self.read_epoch[0, entry] = self.block_epoch[blocks]
-        self.read_epoch[1, entry] = self.warp_epoch[warps]
+        before, times = self.readers[:, entry], self.read_times[:, entry]
+        fresh = (before < 0) | self._ordered(before, times, reader)
+        # Two readers are kept: those that the new one comes after need not be.
+        low = fresh[0] | (reader < before[0]) & ~fresh[1]
+        high = fresh[1] | (reader > before[1]) & ~fresh[0]
+        # Lanes ascend and the last assignment wins: the lowest reader, and the highest.
+        self.readers[0, entry[::-1]] = np.where(low, reader, before[0])[::-1]
+        self.read_times[0, entry[::-1]] = np.where(low, self.now, times[0])[::-1]
+        self.readers[1, entry] = np.where(high, reader, before[1])
+        self.read_times[1, entry] = np.where(high, self.now, times[1])
         self.read_site[entry] = self.numbers[id(instruction)]
 
-    def _check_write(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
+    def check_write(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
         instruction = access.instruction
         writer = slots[:, None]
-        blocks, warps = writer // self.padded, writer // 32
         before = self.writer[entry]
-        after_write = (before >= 0) & self._unordered(
-            before, before, self.write_epoch[:, entry], writer
-        )
-        if access.atomic:
+        self._check_owner(slots, entry, instruction, self.owner[entry] != FREE)
+        flag = self.flags and access.strong
+        if flag and access.atomic:
+            self._acquire(slots, entry)
+        after_write = (before >= 0) & ~self._ordered(before, self.write_time[entry], writer)
+        if flag or access.atomic:
             after_write &= ~self.write_atomic[entry]  # atomics take turns among themselves
-        low, high = self.reader_low[entry], self.reader_high[entry]
-        after_read = (low >= 0) & self._unordered(low, high, self.read_epoch[:, entry], writer)
+        readers = self.readers[:, entry]
+        unordered = ~self._ordered(readers, self.read_times[:, entry], writer)
+        after_read = ((readers >= 0) & unordered).any(axis=0)
         self._race_after(after_write, self.write_site, slots, entry, "store", instruction)
         after_read &= ~after_write.any(axis=1)[:, None]  # one race of a thread is enough
         self._race_after(after_read, self.read_site, slots, entry, "store", instruction)
         self.writer[entry] = writer
-        self.write_atomic[entry] = access.atomic
-        self.write_epoch[0, entry] = self.block_epoch[blocks]
-        self.write_epoch[1, entry] = self.warp_epoch[warps]
+        self.write_atomic[entry] = flag or access.atomic
+        self.write_time[entry] = self.now
         self.write_site[entry] = self.numbers[id(instruction)]
+        if flag:
+            self._release(slots, entry)
+
+    def _release(self, slots: np.ndarray, entry: np.ndarray) -> None:
+        """What these threads did before comes before what reads their store."""
+        self.now += 1
+        for slot, row in zip(slots, entry, strict=True):
+            clock = self.seen[slot // 32].copy()
+            clock[slot // 32 % self.warps] = self.now
+            for one in row.tolist():
+                known = self.released.get(one)
+                self.released[one] = clock if known is None else np.maximum(known, clock)
+
+    def _acquire(self, slots: np.ndarray, entry: np.ndarray) -> None:
+        for slot, row in zip(slots, entry, strict=True):
+            clock = self.released.get(int(row[0]))
+            if clock is not None:
+                np.maximum(self.seen[slot // 32], clock, out=self.seen[slot // 32])
+
+    def check_order(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
+        """Report the threads before which the last store to these bytes is not ordered."""
+        writers = self.writer[entry]
+        racing = (writers >= 0) & ~self._ordered(writers, self.write_time[entry], slots[:, None])
+        self._race_after(racing, self.write_site, slots, entry, "access", instruction)
+
+    def _check_owner(self, slots, entry, instruction: Instruction, owned: np.ndarray) -> None:
+        if owned.any():
+            self.report(
+                "asynchronous copy used before its wait",
+                instruction,
+                "a copy that nobody has waited for may still be working on these bytes",
+                slots[owned.any(axis=1)],
+            )
 
     def _race_after(self, racing, sites, slots, entry, verb: str, instruction: Instruction) -> None:
         """Report the threads with a racing entry; `sites` knows the earlier access of each."""
@@ -209,28 +326,20 @@ class SharedMemory:
             site = self.instructions[sites[entry[racing][0]]]
             self._race(slots[racing.any(axis=1)], verb, instruction, site)
 
-    def _unordered(self, low, high, epochs, slots) -> np.ndarray:
-        """Whether one of the earlier threads low..high is another than ours, with no barrier
-        between its access and now."""
-        others = (low != slots) | (high != slots)
-        same_block_epoch = epochs[0] == self.block_epoch[slots // self.padded]
-        warps = slots // 32
-        one_warp = (low // 32 == warps) & (high // 32 == warps)
-        ordered_in_warp = one_warp & (epochs[1] != self.warp_epoch[warps])
-        return others & same_block_epoch & ~ordered_in_warp
+    def _ordered(self, earlier: np.ndarray, times: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Whether an earlier access at that time comes before one of `slots` now."""
+        seen = self.seen.reshape(-1)[slots // 32 * self.warps + earlier // 32 % self.warps]
+        return (times < seen) | (earlier == slots)
 
     def _race(
         self, slots: np.ndarray, verb: str, instruction: Instruction, site: Instruction
     ) -> None:
-        block, thread = self.locate_thread(int(slots[0]))
         where = "the same store" if site is instruction else f"line {site.line}"
-        self.findings.report(
+        self.report(
             "race on shared memory",
             instruction,
             f"this {verb} touches what another thread accessed at {where}, with no barrier between",
-            block,
-            thread,
-            len(slots),
+            slots,
         )
 
 

@@ -13,6 +13,9 @@ from functools import cached_property
 import numpy as np
 
 from .counters import Counters
+from .local import WINDOW as LOCAL_WINDOW
+from .local import WINDOW_BYTES as LOCAL_WINDOW_BYTES
+from .local import LocalMemory
 from .memory import UNSIGNED, Access, GlobalMemory
 from .operations import DTYPES, TINY, find_operation, flush
 from .parse import (
@@ -27,19 +30,24 @@ from .parse import (
     Vector,
     type_size,
 )
-from .shared import WINDOW, WINDOW_BYTES, SharedMemory
+from .polling import STRONG_LOADS, polling_loops
+from .shared import MAX_CLUSTER, WINDOW, WINDOW_BYTES, SharedMemory
 
 # Qualifiers of an access that change caching or ordering, never the value that one thread
 # of a race-free kernel sees.
 CACHE_QUALIFIERS = frozenset(
     "global nc weak ca cg cs cv lu wb wt L1_no_allocate L1_evict_last L1_evict_first"
     " L1_evict_normal L1_evict_unchanged L2_64B L2_128B L2_256B L2_evict_first L2_evict_last"
-    " L2_evict_normal shared shared_cta volatile".split()
+    " L2_evict_normal L2_cache_hint shared shared_cta shared_cluster volatile local const param"
+    " relaxed acquire release gpu cta cluster sys mmio unified".split()
 )
 # Fences order what other threads see, prefetches only warm caches: threads here see every store
 # at once, and there are no caches. Fences of the asynchronous proxy are another matter.
-ORDERING = frozenset(("membar", "fence", "prefetch", "prefetchu"))
-ORDERING_UNKNOWN = frozenset(("proxy", "mbarrier_init", "op_restrict"))
+# setmaxnreg and griddepcontrol are about registers and about when a launch starts.
+NOTHING = frozenset(
+    "membar fence prefetch prefetchu applypriority discard nanosleep setmaxnreg griddepcontrol"
+    " pmevent".split()
+)
 UNCHANGED_BITS = ("max", "min", "neg", "abs")  # cannot make a subnormal out of normal values
 
 
@@ -84,54 +92,86 @@ class Context:
     registers: list[np.ndarray]
     specials: dict[str, np.ndarray]
     shared: SharedMemory
+    local: LocalMemory
     slots: int = 0
+    clock: int = 0  # instructions that a batch has executed
+    copies: object = None  # asynchronous.Copies of the batch
+    barriers: object = None  # barriers.Barriers of the batch
 
     def __post_init__(self) -> None:
         self.index = {name: number for number, name in enumerate(self.kernel.registers)}
         self.normal = _never_subnormal(self.kernel)
-        self.either = EitherMemory(self.memory, self.shared)
+        self.generic = GenericMemory(self.memory, self.shared, self.local)
         self.steering = _steering(self.kernel)
+        self.polls = polling_loops(self.kernel)
+        self.polling = {id(instruction) for instruction in self.polls.values()}
+        self.shared.flags = bool(self.polls)
+        self.uncounted = Counters()  # of accesses that the hardware serves in other ways
+        self.addresses = {  # of the variables, each in its own address space
+            **{parameter.name: parameter.offset for parameter in self.kernel.parameters},
+            **{one.name: one.start for one in self.memory.allocations},
+            **self.local.offsets,
+            **self.shared.offsets,
+        }
+
+    def tally_of(self, instruction: Instruction) -> Counters:
+        return self.tallies[self.shared.numbers[id(instruction)]]
+
+    def changes(self) -> int:
+        """Counts what may end another thread's wait."""
+        return self.memory.changes + self.shared.changes + self.copies.changes
 
     def report(self, kind: str, instruction: Instruction, message: str, slots: np.ndarray) -> None:
         """Add a finding about the slots of a bool array."""
-        numbers = np.flatnonzero(slots)
-        block, thread = self.memory.locate_thread(int(numbers[0]))
-        self.memory.findings.report(kind, instruction, message, block, thread, len(numbers))
+        self.shared.report(kind, instruction, message, np.flatnonzero(slots))
 
 
-class EitherMemory:
-    """Generic addresses: those in the window of shared memory, and all others global."""
+class GenericMemory:
+    """Generic addresses: a window for shared memory, one for local memory, all others global."""
 
-    def __init__(self, memory: GlobalMemory, shared: SharedMemory):
-        self.memory, self.shared = memory, shared
+    def __init__(self, memory: GlobalMemory, shared: SharedMemory, local: LocalMemory):
+        self.memory = memory
+        self.windows = (
+            (WINDOW, WINDOW + (MAX_CLUSTER + 1) * WINDOW_BYTES, shared),
+            (LOCAL_WINDOW, LOCAL_WINDOW + LOCAL_WINDOW_BYTES, local),
+        )
+
+    def parts(self, addresses: np.ndarray, lanes: Lanes):
+        """Yields (memory, first address of its window, lanes whose addresses are there)."""
+        left = lanes.mask
+        if addresses.min() < self.windows[-1][1]:
+            for low, high, memory in self.windows:
+                inside = left & (addresses >= low) & (addresses < high)
+                if inside.any():
+                    yield memory, low, Lanes(inside, False)
+                    left = left & ~inside
+        if left is lanes.mask:
+            yield self.memory, 0, lanes
+        elif left.any():
+            yield self.memory, 0, Lanes(left, False)
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
-        inside = _in_window(addresses)
-        if not inside.any():
-            return self.memory.load(addresses, access, lanes)
-        if inside[lanes.mask].all():
-            return self.shared.load(addresses - WINDOW, access, lanes)
-        chosen, others = Lanes(lanes.mask & inside, False), Lanes(lanes.mask & ~inside, False)
-        from_shared = self.shared.load(addresses - WINDOW, access, chosen)
-        from_global = self.memory.load(addresses[others.stand_in], access, others)
-        pairs = zip(from_shared, from_global, strict=True)
-        return [np.where(inside, near, far) for near, far in pairs]
+        result = None
+        for memory, low, chosen in self.parts(addresses, lanes):
+            places = addresses if chosen.stand_in is None else addresses[chosen.stand_in]
+            values = memory.load(places - low, access, chosen)
+            if result is None:
+                result = values
+            else:
+                pairs = zip(values, result, strict=True)
+                result = [np.where(chosen.mask, new, old) for new, old in pairs]
+        return result
 
     def store(self, addresses, values, access: Access, lanes: Lanes) -> None:
-        inside = _in_window(addresses)
-        if not inside.any():
-            self.memory.store(addresses, values, access, lanes)
-        elif inside[lanes.mask].all():
-            self.shared.store(addresses - WINDOW, values, access, lanes)
-        else:
-            others = Lanes(lanes.mask & ~inside, False)
-            self.shared.store(addresses - WINDOW, values, access, Lanes(lanes.mask & inside, False))
-            spread = [np.broadcast_to(value, addresses.shape)[others.stand_in] for value in values]
-            self.memory.store(addresses[others.stand_in], spread, access, others)
+        for memory, low, chosen in self.parts(addresses, lanes):
+            places, kept = addresses, values
+            if chosen.stand_in is not None:
+                places = addresses[chosen.stand_in]
+                kept = [np.broadcast_to(v, addresses.shape)[chosen.stand_in] for v in values]
+            memory.store(places - low, kept, access, chosen)
 
 
-def _in_window(addresses: np.ndarray) -> np.ndarray:
-    return (addresses >= WINDOW) & (addresses < WINDOW + WINDOW_BYTES)
+JUMPS = ("bra", "brx", "ret", "exit", "trap")
 
 
 def translate(context: Context, extra: dict[str, Translator]) -> list[Step | None]:
@@ -144,7 +184,7 @@ def translate(context: Context, extra: dict[str, Translator]) -> list[Step | Non
     steps: list[Step | None] = []
     for number, instruction in enumerate(context.kernel.instructions):
         try:
-            if instruction.opcode in ("bra", "ret", "exit"):
+            if instruction.opcode in JUMPS:
                 step = None
             elif instruction.opcode in extra:
                 step = extra[instruction.opcode](context, instruction)
@@ -159,18 +199,24 @@ def translate(context: Context, extra: dict[str, Translator]) -> list[Step | Non
 
 
 def _translate_one(context: Context, instruction: Instruction, tally: Counters) -> Step:
-    if instruction.opcode == "ld" and "param" in instruction.modifiers:
+    modifiers = instruction.modifiers
+    if instruction.opcode == "ld" and any("param" in name for name in modifiers):
         return _load_parameter(context, instruction)
     if instruction.opcode in ("ld", "ldu"):
         return _load(context, instruction, tally)
-    if instruction.opcode == "st":
-        return _store(context, instruction, tally)
     if instruction.opcode == "mov" and any(isinstance(o, Vector) for o in instruction.operands):
         return _pack_or_unpack(context, instruction)
-    if instruction.opcode in ORDERING and not ORDERING_UNKNOWN & {*instruction.modifiers}:
+    if instruction.opcode in NOTHING:
         return lambda lanes: None
-    if instruction.opcode == "cvta" and "shared" in instruction.modifiers:
-        return _convert_shared_address(context, instruction)
+    if instruction.opcode == "createpolicy":  # a hint for the L2 cache: any number will do
+        write = writer(context, instruction.operands[0], "b64")
+        return lambda lanes: write(np.zeros(1, np.uint64), lanes)
+    if instruction.opcode == "cvta" and not {"global", "const"} & {*modifiers}:
+        return _convert_address(context, instruction)
+    if instruction.opcode == "isspacep":
+        return _is_in_space(context, instruction)
+    if instruction.opcode in ("mapa", "getctarank"):
+        return _map_address(context, instruction)
     return _arithmetic(context, instruction)
 
 
@@ -203,12 +249,20 @@ def reader(context: Context, operand, kind: str) -> Callable[[], np.ndarray]:
         constant = _constant(operand, kind)
         return lambda: constant
     if isinstance(operand, Special):
+        if operand.name in ("%clock", "%clock64", "%globaltimer", "%clock_hi"):
+
+            def tick() -> np.ndarray:
+                context.clock += 1
+                now = 0 if operand.name == "%clock_hi" else context.clock
+                return np.array([now]).astype(UNSIGNED[wanted.itemsize]).view(wanted)
+
+            return tick
         if operand.name not in context.specials:
             raise UnsupportedPTX(f"the SIMT machine does not have the register {operand.name!r}")
         specials, name, bits = context.specials, operand.name, UNSIGNED[wanted.itemsize]
         return lambda: specials[name].astype(bits, copy=False).view(wanted)
-    if isinstance(operand, Label) and operand.name in context.shared.offsets:
-        place = np.array([context.shared.offsets[operand.name]], UNSIGNED[wanted.itemsize])
+    if isinstance(operand, Label) and operand.name in context.addresses:
+        place = np.array([context.addresses[operand.name]], UNSIGNED[wanted.itemsize])
         return lambda: place.view(wanted)
     if not isinstance(operand, Register) or operand.name not in context.index:
         raise UnsupportedPTX(f"the SIMT machine does not know the operand {operand}")
@@ -391,23 +445,34 @@ def _vector(operand) -> tuple:
 
 def _check_qualifiers(instruction: Instruction) -> None:
     for modifier in instruction.modifiers[:-1]:
-        if modifier not in CACHE_QUALIFIERS and modifier not in ("v2", "v4"):
+        if modifier not in CACHE_QUALIFIERS and modifier not in ("v2", "v4", "v8"):
             raise UnsupportedPTX(f"the SIMT machine does not know .{modifier} in a memory access")
 
 
 def _load_parameter(context: Context, instruction: Instruction) -> Step:
     target, address = instruction.operands
     kind = instruction.modifiers[-1]
-    offset = address.offset + {p.name: p.offset for p in context.kernel.parameters}[address.base]
-    steps = []
-    for place, element in enumerate(_vector(target)):
-        start = offset + place * type_size(kind)
-        value = np.frombuffer(context.parameters, UNSIGNED[type_size(kind)], 1, start)
-        steps.append((writer(context, element, kind), value.view(DTYPES[kind])))
+    if address.base in context.local.offsets:  # an argument or the result of a function call
+        return _load(context, instruction, context.uncounted)
+    writers = [writer(context, element, kind) for element in _vector(target)]
+    size, space = type_size(kind), np.frombuffer(context.parameters, np.uint8)
+    if isinstance(address.base, Register):  # an array in a struct, indexed at run time
+        addresses = address_reader(context, address)
+
+        def load_indexed(lanes: Lanes) -> None:
+            for place, write in enumerate(writers):
+                start = addresses(lanes) + place * size
+                start = np.clip(start, 0, len(space) - size)  # the parameters and nothing else
+                taken = space[start[:, None] + np.arange(size)]
+                write(taken.view(DTYPES[kind]).reshape(-1), lanes)
+
+        return load_indexed
+    offset = address.offset + context.addresses[address.base]
+    values = [space[offset + k * size : offset + (k + 1) * size] for k in range(len(writers))]
 
     def load_parameter(lanes: Lanes) -> None:
-        for write, value in steps:
-            write(value, lanes)
+        for write, value in zip(writers, values, strict=True):
+            write(value.view(DTYPES[kind]), lanes)
 
     return load_parameter
 
@@ -438,20 +503,76 @@ def _steering(kernel: Kernel) -> set[str]:
     return names
 
 
-def _convert_shared_address(context: Context, instruction: Instruction) -> Step:
-    """cvta between addresses within shared memory and generic ones."""
+def _convert_address(context: Context, instruction: Instruction) -> Step:
+    """cvta between addresses within shared or local memory and generic ones."""
     target, source = instruction.operands
     kind = instruction.modifiers[-1]
-    shift = -WINDOW if "to" in instruction.modifiers else WINDOW
+    windows = {"shared": WINDOW, "shared_cta": WINDOW, "shared_cluster": WINDOW}
+    windows["local"] = LOCAL_WINDOW
+    start = next((windows[name] for name in instruction.modifiers if name in windows), None)
+    if start is None:
+        raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
+    shift = np.int64(-start if "to" in instruction.modifiers else start)
     read, write = reader(context, source, f"s{kind[1:]}"), writer(context, target, f"s{kind[1:]}")
-    return lambda lanes: write(read() + np.int64(shift), lanes)
+    return lambda lanes: write(read() + shift, lanes)
+
+
+def _is_in_space(context: Context, instruction: Instruction) -> Step:
+    """isspacep: whether a generic address lies in shared, local or global memory."""
+    target, source = instruction.operands
+    space = instruction.modifiers[0]
+    read, write = reader(context, source, "s64"), writer(context, target, "pred")
+    near, far, _ = context.generic.windows[0]
+    local_from, local_to, _ = context.generic.windows[1]
+    tests = {
+        "shared": lambda a: (a >= near) & (a < near + WINDOW_BYTES),
+        "shared_cta": lambda a: (a >= near) & (a < near + WINDOW_BYTES),
+        "shared_cluster": lambda a: (a >= near) & (a < far),
+        "local": lambda a: (a >= local_from) & (a < local_to),
+        "global": lambda a: (a < near) | (a >= local_to),
+    }
+    if space not in tests:
+        raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
+    return lambda lanes: write(tests[space](read()), lanes)
+
+
+def _map_address(context: Context, instruction: Instruction) -> Step:
+    """mapa: an address of the own shared memory as that of a block of the cluster; getctarank:
+    the block that an address belongs to."""
+    generic = "shared_cluster" not in instruction.modifiers
+    kind = f"s{instruction.modifiers[-1][1:]}"
+    start = np.int64(WINDOW if generic else 0)
+    if instruction.opcode == "mapa":
+        target, source, rank = instruction.operands
+        read, write = reader(context, source, kind), writer(context, target, kind)
+        read_rank = reader(context, rank, "u32")
+
+        def map_address(lanes: Lanes) -> None:
+            near = (read() - start) % WINDOW_BYTES
+            value = near + (read_rank().astype(np.int64) + 1) * WINDOW_BYTES + start
+            write(value.astype(DTYPES[kind]), lanes)
+
+        return map_address
+    target, source = instruction.operands
+    width = "s64" if generic else "s32"
+    read, write = reader(context, source, width), writer(context, target, "u32")
+
+    def rank_of(lanes: Lanes) -> None:
+        rank = (read() - start) // WINDOW_BYTES - 1
+        own = context.specials["%cluster_ctarank"].astype(np.int64)
+        write(np.where(rank < 0, own, rank).astype(np.uint32), lanes)
+
+    return rank_of
 
 
 def memory_space(context: Context, instruction: Instruction):
     """The memory that a load or store goes to."""
-    if "shared" in instruction.modifiers or "shared_cta" in instruction.modifiers:
+    modifiers = {*instruction.modifiers}
+    if modifiers & {"shared", "shared_cta", "shared_cluster"}:
         return context.shared
-    return context.memory if "global" in instruction.modifiers else context.either
+    if modifiers & {"local", "param", "param_func"}:
+        return context.local
+    return context.memory if modifiers & {"global", "const"} else context.generic
 
 
 def address_reader(context: Context, address: Address) -> Callable[[Lanes], np.ndarray]:
@@ -460,9 +581,9 @@ def address_reader(context: Context, address: Address) -> Callable[[Lanes], np.n
         raise UnsupportedPTX(f"the SIMT machine does not know the address {address}")
     offset = np.int64(address.offset)
     if isinstance(address.base, str):
-        if address.base not in context.shared.offsets:
-            raise UnsupportedPTX(f"the SIMT machine does not hold {address.base!r} yet")
-        place = np.array([context.shared.offsets[address.base]], np.int64)
+        if address.base not in context.addresses:
+            raise UnsupportedPTX(f"the SIMT machine does not hold {address.base!r}")
+        place = np.array([context.addresses[address.base]], np.int64)
         return lambda lanes: np.broadcast_to(place + offset, context.slots)
     wide = context.kernel.registers[address.base.name].endswith("64")
     read_narrow = reader(context, address.base, "s64" if wide else "s32")
@@ -481,10 +602,13 @@ def address_reader(context: Context, address: Address) -> Callable[[Lanes], np.n
 
 def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     _check_qualifiers(instruction)
+    if "const" in instruction.modifiers:  # served by a cache of its own
+        tally = context.uncounted
     kind = instruction.modifiers[-1]
     targets = _vector(instruction.operands[0])
     steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
-    access = Access(instruction, type_size(kind), len(targets), tally, steers)
+    polls = id(instruction) in context.polling
+    access = Access(instruction, type_size(kind), len(targets), tally, steers, polls=polls)
     addresses = address_reader(context, instruction.operands[1])
     writers = [writer(context, target, kind) for target in targets]
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
@@ -497,11 +621,16 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     return load
 
 
-def _store(context: Context, instruction: Instruction, tally: Counters) -> Step:
+def translate_store(context: Context, instruction: Instruction) -> Step:
+    """The function that executes an ordinary store."""
     _check_qualifiers(instruction)
+    tally = context.tally_of(instruction)
+    if any("param" in name for name in instruction.modifiers):
+        tally = context.uncounted
     kind = instruction.modifiers[-1]
     sources = _vector(instruction.operands[1])
-    access = Access(instruction, type_size(kind), len(sources), tally)
+    strong = bool((STRONG_LOADS | {"release"}) & {*instruction.modifiers})
+    access = Access(instruction, type_size(kind), len(sources), tally, strong=strong)
     addresses = address_reader(context, instruction.operands[0])
     readers = [reader(context, source, f"b{8 * access.size}") for source in sources]
     memory = memory_space(context, instruction)

@@ -1,0 +1,69 @@
+"""Which loops wait for another thread: those that end once memory reads otherwise.
+
+Threads in such a loop must let others run, or they would spin for ever.
+"""
+
+from __future__ import annotations
+
+from .parse import Address, Instruction, Kernel, Label, Register, Vector
+
+STRONG_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+
+
+def polling_loops(kernel: Kernel) -> dict[int, Instruction]:
+    """For the branch that closes such a loop, by its number: the instruction that polls, which is
+    a volatile or acquiring load, an atomic, or a test of an mbarrier."""
+    found = {}
+    for number, instruction in enumerate(kernel.instructions):
+        label = instruction.operands[-1] if instruction.operands else None
+        if instruction.opcode == "bra" and isinstance(label, Label):
+            start = kernel.labels.get(label.name, number + 1)
+            poll = _polling(kernel.instructions[start : number + 1])
+            if poll:
+                found[number] = poll
+    return found
+
+
+def _polling(loop: list[Instruction]) -> Instruction | None:
+    """What one of the loop's conditional jumps depends on and another thread can change."""
+    source: dict[str, Instruction] = {}
+    known = -1
+    while known != len(source):  # until no register is found to depend on one any more
+        known = len(source)
+        for instruction in loop:
+            targets, read = _registers(instruction)
+            origin = next((source[name] for name in read if name in source), None)
+            if _reads_what_others_store(instruction):
+                origin = instruction
+            if origin is not None:
+                for name in targets:
+                    source.setdefault(name, origin)
+            if instruction.opcode in ("bra", "exit", "ret") and instruction.guard:
+                if instruction.guard[0].name in source:
+                    return source[instruction.guard[0].name]
+    return None
+
+
+def _reads_what_others_store(instruction: Instruction) -> bool:
+    modifiers = instruction.modifiers
+    if instruction.opcode == "ld":
+        return bool(STRONG_LOADS & {*modifiers})
+    return instruction.opcode == "atom" or (
+        instruction.opcode == "mbarrier" and modifiers[0] in ("test_wait", "try_wait")
+    )
+
+
+def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
+    """Names of the registers that an instruction may write, and those that it reads."""
+    names: list[list[str]] = []
+    for operand in instruction.operands:
+        parts = operand.elements if isinstance(operand, Vector) else (operand,)
+        parts = [part.base if isinstance(part, Address) else part for part in parts]
+        parts = [getattr(part, "register", part) for part in parts]
+        names.append([part.name for part in parts if isinstance(part, Register)])
+    if not names or instruction.opcode in ("st", "red", "bra"):
+        return [], [name for part in names for name in part]
+    guard = [instruction.guard[0].name] if instruction.guard else []
+    # setp and shfl may have a second target; to take a source for one does no harm.
+    targets = names[0] + (names[1] if instruction.opcode in ("setp", "shfl") else [])
+    return targets, guard + [name for part in names[1:] for name in part]
