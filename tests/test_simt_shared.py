@@ -15,6 +15,7 @@ import pytest
 from test_simt_findings import FOLDER, marks
 
 from helpers.simt import Trace, simulate
+from helpers.simt.counters import SHARED_METRICS
 from helpers.simt.scheduler import BATCH_THREADS
 
 Run = Callable[..., None]
@@ -368,11 +369,17 @@ def test_syncwarp_orders_the_lanes_of_a_warp(run: Run, block: int) -> None:
 
 MEASURED = json.loads((Path(__file__).parent / "data/shared_wavefronts_h200.json").read_text())
 COUNTS = ("load_requests", "load_wavefronts", "store_requests", "store_wavefronts")
+PATTERNS = json.loads((Path(__file__).parent / "data/counters_h200.json").read_text())["patterns"]
+CONFLICTS = [
+    [row["metrics"][SHARED_METRICS[f"shared_{verb}_bank_conflicts"]] for verb in ("load", "store")]
+    for row in PATTERNS
+]
 FLOATS = {"float": 1, "float2": 2, "float4": 4}
 
 
 def counts_of(element: str, index: list[int]) -> list[int]:
-    """What a warp's load of s[index[lane]] and, launched apart, its store there count."""
+    """What a warp's load of s[index[lane]] and, launched apart, its store there count: requests
+    and wavefronts of both, then bank conflicts of both."""
     size = max(index) + 1
     parameters = f"{element}* y, const int* index"
     load = f"""
@@ -381,7 +388,7 @@ def counts_of(element: str, index: list[int]) -> list[int]:
         __syncthreads();
         if (where >= 0) y[t] = s[where];"""
     store = "int where = index[t]; if (where >= 0) s[where] = y[0];"
-    found = []
+    found, conflicts = [], []
     for body in (load, store):
         code = kernel(body, parameters, f"extern __shared__ {element} s[];")
         y = np.zeros((32, FLOATS[element]), np.float32)
@@ -395,16 +402,20 @@ def counts_of(element: str, index: list[int]) -> list[int]:
             if body is load
             else [c.shared_store_requests, c.shared_store_wavefronts]
         )
-    return found
+        conflicts.append(
+            c.shared_load_bank_conflicts if body is load else c.shared_store_bank_conflicts
+        )
+    return found + conflicts
 
 
 @pytest.mark.parametrize("element", FLOATS)
-def test_requests_and_wavefronts_are_those_of_the_hardware(element: str) -> None:
-    cases = [case for case in MEASURED["cases"] if case["type"] == element]
+def test_requests_wavefronts_and_conflicts_are_those_of_the_hardware(element: str) -> None:
+    both = zip(MEASURED["cases"], CONFLICTS, strict=True)
+    cases = [(case, conflicts) for case, conflicts in both if case["type"] == element]
     assert len(cases) > 20
-    for case in cases:
+    for case, conflicts in cases:
         found = counts_of(element, case["index"])
-        assert found == [case[name] for name in COUNTS], case["pattern"]
+        assert found == [case[name] for name in COUNTS] + conflicts, case["pattern"]
 
 
 def test_all_measured_patterns_are_compared() -> None:
@@ -439,7 +450,8 @@ def random_patterns() -> list[list[int]]:
     ids=lambda index: "-".join(map(str, index[:6])),
 )
 def test_wavefronts_are_the_worst_bank(index: list[int]) -> None:
-    assert counts_of("float", index) == [1, bank_conflicts(index)] * 2
+    needed = bank_conflicts(index)
+    assert counts_of("float", index) == [1, needed] * 2 + [needed - 1] * 2
 
 
 def test_counts_belong_to_lines_and_add_up_over_warps_and_blocks() -> None:

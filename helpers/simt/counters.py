@@ -5,8 +5,8 @@ aligned piece of 32 bytes, the unit in which the L1 cache asks the L2 for data; 
 many sectors as its active lanes touch. Bytes are those that active lanes ask for.
 
 Shared memory has 32 banks of 4-byte words. A *wavefront* serves one word of each bank; a request
-whose lanes want different words of one bank needs more wavefronts (a bank conflict). Accesses of
-8 and 16 bytes are served for half and quarter warps.
+whose lanes want different words of one bank needs more wavefronts, and each one more is a bank
+conflict. Accesses of 8 and 16 bytes are served for half and quarter warps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ NSIGHT_METRICS = {
 SHARED_METRICS = {
     "shared_load_requests": "smsp__inst_executed_op_shared_ld.sum",
     "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_load_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
     "shared_store_requests": "smsp__inst_executed_op_shared_st.sum",
     "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_store_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
 }
 
 
@@ -42,8 +44,10 @@ class Counters:
     store_bytes: int = 0
     shared_load_requests: int = 0
     shared_load_wavefronts: int = 0
+    shared_load_bank_conflicts: int = 0
     shared_store_requests: int = 0
     shared_store_wavefronts: int = 0
+    shared_store_bank_conflicts: int = 0
     local_load_requests: int = 0
     local_load_sectors: int = 0
     local_store_requests: int = 0

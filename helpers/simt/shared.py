@@ -165,9 +165,9 @@ class SharedMemory:
             return
         tally = vars(access.tally)
         tally[f"shared_{verb}_requests"] += lanes.warps
-        tally[f"shared_{verb}_wavefronts"] += wavefronts(
-            addresses, access.width, lanes, verb == "load"
-        )
+        needed, least = wavefronts(addresses, access.width, lanes, verb == "load")
+        tally[f"shared_{verb}_wavefronts"] += needed
+        tally[f"shared_{verb}_bank_conflicts"] += needed - least
 
     def valid(self, addresses, access: Access, lanes, verb: str) -> tuple[np.ndarray, np.ndarray]:
         """(slots that may access, their places in the batch's bytes); reports the others."""
@@ -355,8 +355,9 @@ def _smallest_access(kernel: Kernel) -> int:
     return min([4, *sizes])
 
 
-def wavefronts(addresses: np.ndarray, width: int, lanes, load: bool) -> int:
-    """Wavefronts of one shared-memory request of each active warp, summed.
+def wavefronts(addresses: np.ndarray, width: int, lanes, load: bool) -> tuple[int, int]:
+    """(wavefronts, what they would be without bank conflicts) of one shared-memory request of
+    each active warp, summed.
 
     A group of lanes (32, or 16 and 8 for accesses of 8 and 16 bytes) needs as many wavefronts as
     the bank that most different words are wanted from; no wavefront for a group without lanes.
@@ -376,20 +377,22 @@ def wavefronts(addresses: np.ndarray, width: int, lanes, load: bool) -> int:
     by_group = first.reshape(-1, lanes_at_once)
     active = lanes.mask.reshape(-1, lanes_at_once).any(axis=1)
     near = by_group.max(axis=1) - by_group.min(axis=1) + words <= BANKS
+    groups = int(np.count_nonzero(active))
     if (near | ~active).all():
-        return int(np.count_nonzero(active))
+        return groups, groups
     far = np.repeat(active & ~near, lanes_at_once)
     group = np.full(len(addresses) // 32, lanes_at_once)
-    slow = _wavefronts_of(np.flatnonzero(lanes.mask & far), first, words, group)
-    return int(np.count_nonzero(active & near)) + slow
+    slow, _ = _wavefronts_of(np.flatnonzero(lanes.mask & far), first, words, group)
+    return int(np.count_nonzero(active & near)) + slow, groups
 
 
-def _wavefronts_of(slots: np.ndarray, first: np.ndarray, words: int, group: np.ndarray) -> int:
-    """Wavefronts for some slots, given each slot's first word and each warp's lanes at once."""
+def _wavefronts_of(slots: np.ndarray, first: np.ndarray, words: int, group: np.ndarray):
+    """(wavefronts, groups) of some slots, given each slot's first word and each warp's lanes at
+    once."""
     wanted = (first[slots][:, None] + np.arange(words)).reshape(-1)
     # Number the groups apart from warp to warp: no warp has more than 32.
     groups = np.repeat(slots // 32 * 32 + slots % 32 // group[slots // 32], words)
     keys = np.unique(groups * (1 << 32) + wanted)  # a word that several lanes want counts once
     banks, counts = np.unique((keys >> 32) * BANKS + (keys & (BANKS - 1)), return_counts=True)
     starts = np.flatnonzero(np.r_[True, np.diff(banks // BANKS) != 0])
-    return int(np.maximum.reduceat(counts, starts).sum())
+    return int(np.maximum.reduceat(counts, starts).sum()), len(starts)

@@ -1,0 +1,301 @@
+"""Nsight Compute's counters of the kernels beside this file, for comparison with the SIMT machine.
+
+Runs `ncu` over three groups of launches (`cases.py`): those whose counters must be equal, the
+measured access patterns of shared memory, and those that are only reported. Every launch is
+checked against numpy, so that the counters are those of a kernel that did its work. A metric that
+this ncu does not know is left out and named. Needs a GPU and the right to read counters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import io
+import json
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from helpers.device import has_gpu
+from helpers.evidence import shown
+from helpers.kernels import code_hash
+from helpers.launch import to_gpu
+from helpers.simt.counters import NSIGHT_METRICS, SHARED_METRICS
+
+from .cases import DATA, FILES, Case, compared, measured_patterns, patterns, reported, source
+from .processes import Done, run, write_data, write_text
+
+# Counter of the SIMT machine -> metric that must be equal.
+COMPARED_METRICS = {**NSIGHT_METRICS, **SHARED_METRICS}
+BANK_METRICS = (
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+)
+OTHER_METRICS = (
+    "smsp__inst_executed.sum",
+    "smsp__inst_executed_op_local_ld.sum",
+    "smsp__inst_executed_op_local_st.sum",
+    "l1tex__t_requests_pipe_lsu_mem_local_op_ld.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
+    "l1tex__t_requests_pipe_lsu_mem_local_op_st.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
+    "smsp__inst_executed_op_global_atom.sum",
+    "smsp__inst_executed_op_global_red.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_atom.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_atom.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_red.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_red.sum",
+    "smsp__inst_executed_op_shared_atom.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_atom.sum",
+    "smsp__inst_executed_op_ldgsts.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_access.sum",
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ldgsts_cache_bypass.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum",
+    "l1tex__m_xbar2l1tex_read_bytes.sum",
+    "l1tex__m_l1tex2xbar_write_bytes.sum",
+    "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",
+    "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_st.sum",
+    "lts__t_sectors_srcunit_tex_op_read.sum",
+    "lts__t_sectors_srcunit_tex_op_write.sum",
+)
+EVERY = (*COMPARED_METRICS.values(), *BANK_METRICS, *OTHER_METRICS)
+GROUPS = {"compared": compared, "patterns": patterns, "reported": reported}
+METRICS = {
+    "compared": (*COMPARED_METRICS.values(), *BANK_METRICS, OTHER_METRICS[0]),
+    "patterns": (*SHARED_METRICS.values(), *BANK_METRICS),
+    "reported": EVERY,
+}
+TRIAL = "trial"  # one launch, to see which metrics there are
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.counters", description=__doc__)
+    parser.add_argument("--out", type=Path, default=DATA / "counters_h200.json", metavar="FILE")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep ncu's output there")
+    parser.add_argument("--seconds", type=float, default=150, help="time limit of each group (150)")
+    parser.add_argument("--plain", action="store_true", help="launch and check, without ncu")
+    parser.add_argument("--table", action="store_true", help="print what --out holds and stop")
+    parser.add_argument("--worker", choices=(TRIAL, *GROUPS), help=argparse.SUPPRESS)
+    parser.add_argument("--checked", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.table:
+        print(table(json.loads(options.out.read_text())))
+        return 0
+    if not has_gpu():
+        print("the counters are a GPU's, and CuPy finds no GPU", file=sys.stderr)
+        return 1
+    if options.worker:
+        return work(options.worker, options.checked)
+    if options.plain:
+        return max(work(group, None) for group in GROUPS)
+    if not shutil.which("ncu"):
+        print("needs ncu of the CUDA toolkit on the PATH", file=sys.stderr)
+        return 1
+    return collect(options)
+
+
+def group_cases(group: str) -> list[Case]:
+    return GROUPS[group]() if group in GROUPS else compared()[:1]
+
+
+# ---- the program that ncu watches ---------------------------------------------------------------
+
+
+def work(group: str, checked: Path | None) -> int:
+    """Launch each case of a group once; write the names of those with wrong results."""
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+    launched, wrong = [], []
+    chosen = group_cases(group)
+    for number, case in enumerate(chosen, 1):
+        print(f"  {group} {number}/{len(chosen)} {case.name}", file=sys.stderr, flush=True)
+        if launch_on_gpu(case):
+            wrong.append(case.name)
+            print(f"  WRONG RESULT: {case.name}", file=sys.stderr, flush=True)
+        launched.append(case.name)
+    if checked:
+        write_text(checked, json.dumps({"launched": launched, "wrong": wrong}))
+    return 3 if wrong else 0
+
+
+def launch_on_gpu(case: Case) -> list[int]:
+    """Run one case; returns the arguments that do not hold what they must."""
+    import cupy
+
+    launch = case.launch()
+    kernel = cupy.RawKernel(source(case.kernel.file), case.kernel.name)
+    arrays = {
+        place: to_gpu(value)
+        for place, value in enumerate(launch.args)
+        if isinstance(value, np.ndarray)
+    }
+    values = [arrays.get(place, value) for place, value in enumerate(launch.args)]
+    values = [np.int32(value) if isinstance(value, int) else value for value in values]
+    grid, block = (
+        sizes if isinstance(sizes, tuple) else (sizes,) for sizes in (launch.grid, launch.block)
+    )
+    kernel(grid, block, tuple(values), shared_mem=launch.shared_mem)
+    cupy.cuda.get_current_stream().synchronize()
+    for place, array in arrays.items():
+        launch.args[place][...] = array.get()
+    return launch.wrong()
+
+
+# ---- the program that starts ncu ----------------------------------------------------------------
+
+
+def collect(options: argparse.Namespace) -> int:
+    from helpers import recorder
+
+    data = {
+        "device": recorder.describe_device(),
+        "versions": {**recorder.describe_versions(), "ncu": ncu_version()},
+        "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "hashes": {file: code_hash(source(file)) for file in FILES},
+    }
+    known = usable_metrics(options)
+    data["metrics_unknown"] = [metric for metric in EVERY if metric not in known]
+    print("not known here:", ", ".join(data["metrics_unknown"]) or "none", flush=True)
+    commands, failures, wrong, groups = {}, {}, [], {}
+    for group in GROUPS:
+        print(f"reading counters: {group}", flush=True)
+        metrics = [metric for metric in METRICS[group] if metric in known]
+        commands[group] = shown(command(metrics, group))
+        done, checked = run_ncu(options, metrics, group)
+        wrong += checked.get("wrong", [])
+        try:
+            groups[group] = assign(group, parse(done.out), checked)
+        except ValueError as error:
+            failures[group] = str(error)
+            groups[group] = []
+            print(f"FAILED: {error}\n{done.out[-1500:]}\n{done.err[-1500:]}", file=sys.stderr)
+    data.update(commands=commands, failures=failures, wrong_results=wrong, **groups)
+    write_data(options.out, data)
+    counts = {group: len(rows) for group, rows in groups.items()}
+    print(f"wrote {options.out}: {counts}; wrong results: {wrong or 'none'}")
+    return 1 if failures or wrong else 0
+
+
+def ncu_version() -> str:
+    found = re.search(r"Version ([\d.]+)", run(["ncu", "--version"], 60).out)
+    return found[1] if found else "unknown"
+
+
+def command(metrics: list[str], group: str, checked: Path | None = None) -> list[str]:
+    ncu = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base"]
+    worker = [sys.executable, "-m", f"{__package__}.counters", "--worker", group]
+    return [*ncu, "--metrics", ",".join(metrics), *worker] + (
+        ["--checked", str(checked)] if checked else []
+    )
+
+
+def run_ncu(options: argparse.Namespace, metrics: list[str], group: str) -> tuple[Done, dict]:
+    """(what ncu printed, what the launches gave)"""
+    with tempfile.TemporaryDirectory() as folder:
+        checked = Path(folder) / "checked.json"
+        done = run(command(metrics, group, checked), options.seconds, echo=group != TRIAL)
+        results = json.loads(checked.read_text()) if checked.exists() else {}
+    if options.logs:
+        write_text(options.logs / f"ncu-{group}.out", done.out)
+        write_text(options.logs / f"ncu-{group}.err", done.err)
+    return done, results
+
+
+def usable_metrics(options: argparse.Namespace) -> list[str]:
+    """The metrics that this ncu knows on this GPU, found out with one small launch.
+
+    ncu refuses a list with a name that it does not know, and says "n/a" of others.
+    """
+    listing = run(["ncu", "--query-metrics"], 120)
+    if options.logs:
+        write_text(options.logs / "ncu-metrics.out", listing.out)
+    listed = set(re.findall(r"^(\w+__\w+)", listing.out, re.MULTILINE))
+    chosen = list(EVERY)
+    for _ in range(16):
+        done, _ = run_ncu(options, chosen, TRIAL)
+        rows = parse(done.out)
+        if rows and rows[0]["metrics"]:
+            return [metric for metric in chosen if metric in rows[0]["metrics"]]
+        complaints = "\n".join(
+            line for line in (done.out + done.err).splitlines() if line.startswith("==")
+        )
+        blamed = {m for m in chosen if re.search(rf"\b{re.escape(m.split('.')[0])}\b", complaints)}
+        if listed.intersection(metric.split(".")[0] for metric in EVERY):
+            blamed |= {metric for metric in OTHER_METRICS if metric.split(".")[0] not in listed}
+        blamed -= set(COMPARED_METRICS.values())
+        left = [metric for metric in chosen if metric not in blamed]
+        if left == chosen:
+            left = list(COMPARED_METRICS.values())
+        if left == chosen:
+            break
+        print(f"ncu refused; without {sorted(set(chosen) - set(left))}", flush=True)
+        chosen = left
+    raise SystemExit(f"ncu counts nothing here:\n{done.out[-2000:]}\n{done.err[-2000:]}")
+
+
+def parse(text: str) -> list[dict]:
+    """ncu's CSV as {"kernel", "metrics"} in the order of the launches."""
+    start = text.find('"ID"')
+    launches: dict[int, dict] = {}
+    for row in csv.DictReader(io.StringIO(text[start:])) if start >= 0 else ():
+        if not (row["ID"] or "").isdigit():
+            continue  # a line of the program itself
+        entry = launches.setdefault(int(row["ID"]), {"kernel": row["Kernel Name"], "metrics": {}})
+        try:
+            value = float(row["Metric Value"].replace(",", ""))
+        except (ValueError, AttributeError):
+            continue  # n/a
+        entry["metrics"][row["Metric Name"]] = int(value) if value.is_integer() else value
+    return [launches[number] for number in sorted(launches)]
+
+
+def assign(group: str, rows: list[dict], checked: dict) -> list[dict]:
+    """Say of each launch which case it is. Raises `ValueError` if they do not fit together."""
+    cases = group_cases(group)
+    if len(rows) != len(cases):
+        launched = len(checked.get("launched", []))
+        raise ValueError(f"{len(cases)} launches wanted, {launched} done, {len(rows)} counted")
+    found = []
+    for case, row in zip(cases, rows, strict=True):
+        if row["kernel"].split("(")[0] != case.kernel.name:
+            raise ValueError(f"ncu saw {row['kernel']} where {case.name} was launched")
+        launch = case.launch()
+        entry = {"kernel": case.kernel.name, "shape": list(case.shape)}
+        if group == "patterns":
+            named = measured_patterns()[case.shape[0]]
+            entry.update(type=named["type"], pattern=named["pattern"])
+        entry.update(grid=launch.grid, block=launch.block, shared_mem=launch.shared_mem)
+        found.append({**entry, "metrics": row["metrics"]})
+    return found
+
+
+# ---- reading the data ---------------------------------------------------------------------------
+
+
+def table(data: dict) -> str:
+    """Markdown: what the hardware counted of the kernels that are only reported."""
+    rows = ["| Kernel | Shape | Counted |", "|---|---|---|"]
+    for case in data["reported"]:
+        counted = "; ".join(
+            f"{name.removesuffix('.sum')} {value}"
+            for name, value in case["metrics"].items()
+            if value
+        )
+        rows.append(f"| {case['kernel']} | {' x '.join(map(str, case['shape']))} | {counted} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,406 @@
+"""compute-sanitizer over the kernels with planted bugs, beside what the SIMT machine finds.
+
+Runs each kernel of tests/kernels with a planted bug in a process of its own under memcheck,
+racecheck, synccheck and initcheck, and its twins without bugs file by file. A kernel that does
+not end is stopped and noted as a hang. Needs a GPU, compute-sanitizer and pytest (whose test
+files hold the launches).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import datetime
+import json
+import os
+import pickle
+import re
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from .processes import Done, run, write_data, write_text
+
+DATA = Path(__file__).parent.parent / "data"
+OPTIONS = ("-lineinfo",)  # so that the tools can name a line
+# Headlines of the tools that are no report about the kernel.
+NO_REPORT = re.compile(
+    r"COMPUTE-SANITIZER|\w+ SUMMARY|Program hit|The |Target |Internal |No "
+    r"|(Error|Warning): (?!Race|Potential)"
+)
+SLOW = ("hang", "never completes")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__package__}.sanitizer", description=__doc__)
+    parser.add_argument("--out", type=Path, default=DATA / "sanitizer_h200.json", metavar="FILE")
+    parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the tools' output there")
+    parser.add_argument(
+        "--from-logs", type=Path, metavar="FOLDER", help="read that output again, without a GPU"
+    )
+    parser.add_argument("--jobs", type=int, default=8, help="processes at a time (8)")
+    parser.add_argument("--only", default="", help="kernels whose file/name contains this")
+    parser.add_argument("--seconds", type=float, default=12, help="limit of one kernel (12)")
+    parser.add_argument("--minutes", type=float, default=8, help="start nothing after so long (8)")
+    parser.add_argument("--table", action="store_true", help="print --out as Markdown and stop")
+    parser.add_argument("--list", action="store_true", help="print the kernels and stop")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("kernels", nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.worker:
+        return work(options.worker, options.kernels, options.seconds)
+    if options.table:
+        print(table(json.loads(options.out.read_text())))
+        return 0
+    if options.from_logs:
+        return read_again(options)
+    from .bugs import collect
+
+    planted = {name: one for name, one in collect().items() if options.only in name}
+    if options.list:
+        for name, one in planted.items():
+            print(name, one.grid, one.block, one.shared_mem, one.marks)
+        return 0
+    from helpers.device import has_gpu
+
+    if not has_gpu():
+        print("compute-sanitizer watches a GPU, and CuPy finds no GPU", file=sys.stderr)
+        return 1
+    if not shutil.which("compute-sanitizer"):
+        print("needs compute-sanitizer of the CUDA toolkit on the PATH", file=sys.stderr)
+        return 1
+    return run_all(options, planted)
+
+
+# ---- the program that the tools watch -----------------------------------------------------------
+
+
+def work(launches: Path, names: list[str], seconds: float) -> int:
+    """Launch kernels of a pickle one after the other; every array an allocation of its own, so
+    that the tools see its end. A kernel that takes longer than `seconds` ends the process."""
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+    known = pickle.loads(launches.read_bytes())
+    for name in names:
+        one = known[name]
+        print(f"preparing {name}", flush=True)
+        kernel = make_kernel(one)
+        values = [to_gpu(*value) if isinstance(value, tuple) else value for value in one["args"]]
+        cupy.cuda.Device().synchronize()
+
+        def stop(name: str = name) -> None:
+            print(f"hang {name}", flush=True)
+            os._exit(9)
+
+        watchdog = threading.Timer(seconds, stop)
+        watchdog.daemon = True
+        print(f"launching {name}", flush=True)
+        watchdog.start()
+        try:
+            kernel(one["grid"], one["block"], tuple(values), shared_mem=one["shared_mem"])
+            cupy.cuda.Device().synchronize()
+        except Exception as error:  # the driver's, of a type that depends on the version
+            print(f"failed {name}: {' '.join(str(error).split())[:200]}", flush=True)
+            os._exit(8)  # nothing more can be launched after it
+        watchdog.cancel()
+        print(f"done {name}", flush=True)
+    return 0
+
+
+def make_kernel(one: dict):
+    """The compiled kernel of a launch."""
+    import cupy
+
+    options = tuple(dict.fromkeys((*one["options"], *OPTIONS)))
+    if "<" in one["kernel"]:  # a template
+        module = cupy.RawModule(code=one["code"], options=options, name_expressions=[one["kernel"]])
+        return module.get_function(one["kernel"])
+    kernel = cupy.RawKernel(
+        one["code"], one["kernel"], options, enable_cooperative_groups=one["cooperative"]
+    )
+    kernel.compile()
+    if one["shared_mem"] > 48 * 1024:
+        kernel.max_dynamic_shared_size_bytes = one["shared_mem"]
+    return kernel
+
+
+def to_gpu(offset: int, array):
+    """A copy that starts so many bytes into its allocation and ends where that ends."""
+    import cupy
+
+    space = cupy.zeros(offset + array.nbytes, cupy.uint8)
+    device = space[offset:].view(array.dtype)
+    device.set(array.reshape(-1))
+    return device
+
+
+# ---- the program that starts the tools ----------------------------------------------------------
+
+
+def pickled(one) -> dict:
+    """A launch with its arrays as (offset in the allocation, values)."""
+    import numpy as np
+
+    from helpers.simt.memory import byte_offset
+
+    args = [
+        (byte_offset(value), np.ascontiguousarray(value))
+        if isinstance(value, np.ndarray)
+        else value
+        for value in one.args
+    ]
+    keep = ("kernel", "code", "grid", "block", "shared_mem", "options", "cooperative")
+    return {**{name: getattr(one, name) for name in keep}, "args": args}
+
+
+def run_all(options: argparse.Namespace, planted: dict) -> int:
+    """Run everything, print progress, write the data."""
+    from helpers import recorder
+    from helpers.evidence import TOOLS
+
+    head = {
+        "device": recorder.describe_device(),
+        "versions": {**recorder.describe_versions(), "compute-sanitizer": sanitizer_version()},
+        "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": "compute-sanitizer --tool TOOL python -m tests.hardware.sanitizer --worker ..",
+    }
+    launches = {name: pickled(one) for name, one in planted.items()}
+    print(f"compiling {len({one.file for one in planted.values()})} files", flush=True)
+    for one in {one.file: launches[name] for name, one in planted.items()}.values():
+        make_kernel(one)  # the processes find it in CuPy's cache
+    outputs: dict[tuple[str, str], str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "launches.pickle"
+        path.write_bytes(pickle.dumps(launches))
+        batches = first_batches(planted, TOOLS)
+        deadline = time.monotonic() + 60 * options.minutes
+        while batches:
+            done, again = 0, []
+            with ThreadPoolExecutor(options.jobs) as pool:
+                jobs = [
+                    (batch, pool.submit(run_tool, options, path, deadline, *batch))
+                    for batch in batches
+                ]
+                for (tool, names), job in jobs:
+                    text = as_text(job.result())
+                    outcomes = [verdict(text, name, []) for name in names]
+                    done += 1
+                    if len(names) > 1 and any(not clean(one) for one in outcomes):
+                        again += [(tool, [name]) for name in names]
+                        print(
+                            f"  {done}/{len(batches)} {tool} {names[0]} ..: once more, one by one",
+                            flush=True,
+                        )
+                        continue
+                    outputs.update({(name, tool): text for name in names})
+                    what = f"{names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}"
+                    told = f"{outcomes[0]['outcome']}, {outcomes[0]['errors']} errors"
+                    print(f"  {done}/{len(batches)} {tool} {what}: {told}", flush=True)
+            batches = again
+    if options.logs:
+        for (name, tool), text in outputs.items():
+            write_text(options.logs / f"{name.replace('/', '.')}.{tool}.log", text)
+    return write(options.out, head, planted, outputs)
+
+
+def first_batches(planted: dict, tools) -> list[tuple[str, list[str]]]:
+    """(tool, kernels of one process): a bug alone, twins file by file; what hangs comes last."""
+    bugs = [one for one in planted.values() if one.marks]
+    bugs.sort(key=lambda one: any(word in kind for kind, _ in one.marks for word in SLOW))
+    twins = collections.defaultdict(list)
+    for one in planted.values():
+        if not one.marks:
+            twins[one.file].append(one.name)
+    groups = [*twins.values(), *([one.name] for one in bugs)]
+    return [(tool, group) for group in groups for tool in tools]
+
+
+def run_tool(
+    options: argparse.Namespace, launches: Path, deadline: float, tool: str, names: list[str]
+) -> Done:
+    if time.monotonic() > deadline:
+        return Done(None, "too late to start\n", "")
+    worker = [sys.executable, "-m", f"{__package__}.sanitizer", "--worker", str(launches)]
+    worker += ["--seconds", str(options.seconds), *names]
+    limit = 30 + options.seconds + 3 * len(names)
+    return run(["compute-sanitizer", "--tool", tool, *worker], limit)
+
+
+def as_text(done: Done) -> str:
+    if done.status is None:
+        done.out += "\nran past its time\n"
+    return done.out + "".join(f"stderr: {line}\n" for line in done.err.splitlines()[-20:])
+
+
+def clean(found: dict) -> bool:
+    return found["outcome"] == "ran" and not found["errors"]
+
+
+def sanitizer_version() -> str:
+    found = re.search(r"Version ([\d.]+)", run(["compute-sanitizer", "--version"], 60).out)
+    return found[1] if found else "unknown"
+
+
+# ---- what the tools said ------------------------------------------------------------------------
+
+
+def verdict(text: str, name: str, marked: list[tuple[str, int]]) -> dict:
+    """What one tool's output says of a kernel; `marked` are the (kind, line) of its bugs.
+
+    outcome: "ran", "hang" (stopped), "launch failed" (the driver ended it), "not run"
+    errors:  what the tool reported, without complaints about calls of the CUDA API
+    """
+    found = reports(text)
+    outcome = "not run"
+    for line in text.splitlines():
+        word, _, rest = line.partition(" ")
+        if rest.split(":")[0] == name or line == "ran past its time" and outcome == "launched":
+            outcome = {
+                "launching": "launched",
+                "done": "ran",
+                "failed": "launch failed",
+                "hang": "hang",
+                "ran": "hang",
+            }.get(word, outcome)
+    if outcome == "launched":
+        outcome = "launch failed"  # the process died of it
+    lines = sorted({line for report in found for line in report["lines"]})
+    return {
+        "outcome": outcome,
+        "errors": sum(report["count"] for report in found),
+        "on_the_line": sorted({line for _, line in marked} & set(lines)),
+        "reports": found,
+    }
+
+
+def reports(text: str) -> list[dict]:
+    """The reports of a tool: what it says, the source lines that it names, how often."""
+    found: list[tuple[str, list[int]]] = []
+    current: list[int] | None = None
+    for line in text.splitlines():
+        if not line.startswith("========="):
+            continue
+        body = line[9:]
+        if not body.strip():
+            current = None
+            continue
+        if not body.startswith("  "):
+            headline = body.strip()
+            current = None
+            if not NO_REPORT.match(headline):
+                current = []
+                found.append((headline.split(" at ")[0].rstrip("."), current))
+        if current is not None:
+            for number in re.findall(r"\.cu:(\d+)", body):
+                if int(number) not in current:
+                    current.append(int(number))
+    counts = collections.Counter((what, tuple(lines)) for what, lines in found)
+    return [
+        {"what": what, "lines": list(lines), "count": count}
+        for (what, lines), count in counts.items()
+    ]
+
+
+def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], str]) -> int:
+    """Write the data; returns 1 if a tool ran nothing."""
+    from helpers.evidence import TOOLS
+    from helpers.kernels import code_hash
+
+    kernels = {}
+    tools = [tool for tool in TOOLS if any(tool == other for _, other in outputs)]
+    for name, one in planted.items():
+        kernels[name] = {
+            "bugs": one.marks,
+            "twin": f"{one.file}/{one.twin}" if one.twin else None,
+            **{
+                tool: verdict(outputs[name, tool], name, one.marks)
+                for tool in tools
+                if (name, tool) in outputs
+            },
+        }
+    head["hashes"] = {one.file: code_hash(one.code) for one in planted.values()}
+    write_data(out, {**head, "kernels": kernels})
+    missed = [
+        f"{name} {tool}"
+        for name, kernel in kernels.items()
+        for tool in tools
+        if kernel.get(tool, {}).get("outcome", "not run") == "not run"
+    ]
+    print(f"wrote {out}: {len(kernels)} kernels, {len(tools)} tools; not run: {missed or 'none'}")
+    return 1 if missed else 0
+
+
+def read_again(options: argparse.Namespace) -> int:
+    """Rewrite the verdicts of --out from kept output, after a change of how it is read."""
+    from .bugs import collect
+
+    head = json.loads(options.out.read_text()) if options.out.exists() else {}
+    head.pop("kernels", None)
+    planted = {name: one for name, one in collect().items() if options.only in name}
+    outputs = {}
+    for path in sorted(options.from_logs.glob("*.log")):
+        file, kernel, tool, _ = path.name.split(".")
+        outputs[f"{file}/{kernel}", tool] = path.read_text()
+    return write(options.out, head, planted, outputs)
+
+
+def table(data: dict) -> str:
+    """Markdown: every planted bug, and which tool of compute-sanitizer sees it.
+
+    "line": the tool reports it and names its line; "found": it reports it elsewhere; "fails": the
+    driver ends the kernel and the tool says no more; "hangs": the kernel does not end and the tool
+    says nothing; "-": nothing.
+    """
+    tools = tools_of(data)
+    rows = [
+        f"| Kernel | Planted, found by the SIMT machine | {' | '.join(tools)} |",
+        "|---" * (2 + len(tools)) + "|",
+    ]
+    seen: dict[str, int] = dict.fromkeys(tools, 0)
+    bugs = {name: kernel for name, kernel in data["kernels"].items() if kernel["bugs"]}
+    by_any = 0
+    for name, kernel in bugs.items():
+        words = [in_a_word(kernel[tool]) for tool in tools]
+        for tool, word in zip(tools, words, strict=True):
+            seen[tool] += word in ("line", "found")
+        by_any += any(word in ("line", "found") for word in words)
+        kinds = "; ".join(dict.fromkeys(kind for kind, _ in kernel["bugs"]))
+        rows.append(f"| `{name}` | {kinds} | {' | '.join(words)} |")
+    rows.append(
+        f"| seen of {len(bugs)} | {len(bugs)} | {' | '.join(str(seen[tool]) for tool in tools)} |"
+    )
+    wrong = [
+        f"{name} ({tool})"
+        for name, kernel in data["kernels"].items()
+        for tool in tools
+        if not kernel["bugs"] and kernel[tool]["errors"]
+    ]
+    rows += ["", f"At least one tool sees {by_any} of {len(bugs)}."]
+    rows += [f"Reports about kernels without a bug: {', '.join(wrong) or 'none'}."]
+    return "\n".join(rows)
+
+
+def tools_of(data: dict) -> list[str]:
+    """The tools whose verdicts the data holds."""
+    first = next(iter(data.get("kernels", {}).values()), {})
+    return [name for name in first if name not in ("bugs", "twin")]
+
+
+def in_a_word(found: dict) -> str:
+    if found["on_the_line"]:
+        return "line"
+    if found["errors"]:
+        return "found"
+    return {"hang": "hangs", "launch failed": "fails", "not run": "not run"}.get(
+        found["outcome"], "-"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
