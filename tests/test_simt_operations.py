@@ -275,7 +275,7 @@ def form_module(form: Form) -> str:
 
 @pytest.fixture(autouse=True)
 def ptx_is_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simt, "compile_ptx", lambda code, options, arch: code)
+    monkeypatch.setattr(simt, "compile_template", lambda code, name, *_: (code, name))
 
 
 def run(ptx: str, *columns: list[int]) -> list[int]:
@@ -391,6 +391,29 @@ add("and.pred", "pred pred", "pred", lambda a, b: a and b)
 add("or.pred", "pred pred", "pred", lambda a, b: a or b)
 add("xor.pred", "pred pred", "pred", lambda a, b: a != b)
 add("not.pred", "pred", "pred", lambda a: not a)
+
+
+for k in WORDS:
+    expect = wrapping(lambda a, b, c: abs(a - b) + c, k)
+    add(f"sad.{k}", f"{k} {k} {k}", k, expect)
+
+
+def dot_product(a: int, b: int, c: int, types: tuple[str, str], part: str) -> int:
+    """c and four products of bytes, or two of 16-bit values with two bytes."""
+    first, second = (kind[0] for kind in types)
+    count, size = (2, 16) if part else (4, 8)
+    skipped = 2 if part == "hi" else 0
+    for place_ in range(count):
+        piece = wrap(a >> size * place_, f"{first}{size}")
+        c += piece * wrap(b >> 8 * (place_ + skipped), f"{second}8")
+    return wrap(c, "s32" if "s" in (first, second) else "u32")
+
+
+for part, pair in itertools.product(("", "lo", "hi"), itertools.product(("u32", "s32"), repeat=2)):
+    ptx = ".".join(("dp2a", part, *pair) if part else ("dp4a", *pair))
+    result = "s32" if "s32" in pair else "u32"
+    expect = functools.partial(dot_product, types=pair, part=part)
+    add(ptx, f"{pair[0]} {pair[1]} {result}", result, expect)
 
 
 def funnel(left: bool, wraps: bool) -> Callable:
@@ -531,6 +554,18 @@ for join, (name, (k, compare)) in itertools.product(JOINED, comparison_forms().i
         add(joined, f"{k} {k} pred", "pred", expect)
 
 
+for name, (k, compare) in comparison_forms().items():
+    if k in ("u32", "s64", "b64", "f32", "f64"):
+        for result, true in (("u32", 2**32 - 1), ("s32", -1), ("f32", 1.0)):
+            written = f"{name.removesuffix(k).replace('setp', 'set')}{result}.{k}"
+            expect = lambda a, b, f=compare, t=true: t if f(a, b) else 0 * t  # noqa: E731
+            add(written, f"{k} {k}", result, expect)
+for join, ftz in itertools.product(JOINED, ("", ".ftz")):
+    compare = ordered(ORDERED["lt"], bool(ftz))
+    expect = lambda a, b, c, f=compare, g=JOINED[join]: -int(g(f(a, b), c))  # noqa: E731
+    add(f"set.lt.{join}{ftz}.s32.f32", "f32 f32 pred", "s32", expect)
+
+
 def chosen_by_sign(a, b, c, ftz: bool = False):
     """slct: a for c >= 0, -0 included; b for a NaN."""
     return a if (flushed(c) if ftz else c) >= 0 else b
@@ -574,15 +609,15 @@ def zero_sum(a: float, b: float, direction: str) -> float:
     return -0.0 if direction == "rm" else 0.0
 
 
-def total(a: float, b: float, direction: str = "rn") -> float:
+def total(a: float, b: float, direction: str = "rn", kind: str = "f32") -> float:
     if not (math.isfinite(a) and math.isfinite(b)):
         return a + b
     exact = Fraction(a) + Fraction(b)
-    return rounded(exact, "f32", direction) if exact else zero_sum(a, b, direction)
+    return rounded(exact, kind, direction) if exact else zero_sum(a, b, direction)
 
 
-def difference(a: float, b: float, direction: str = "rn") -> float:
-    return total(a, -b, direction)
+def difference(a: float, b: float, direction: str = "rn", kind: str = "f32") -> float:
+    return total(a, -b, direction, kind)
 
 
 def product(a: float, b: float, direction: str = "rn") -> float:
@@ -602,8 +637,8 @@ def ratio(a: float, b: float, kind: str = "f32", direction: str = "rn") -> float
 
 
 def fused(a: float, b: float, c: float, kind: str, direction: str = "rn") -> list[float]:
-    """a * b + c rounded once, or the machine's stated limit: rounded to fp64 on the way to
-    nearest."""
+    """a * b + c rounded once; fp32 may be rounded to fp64 on the way to nearest, the machine's
+    stated limit."""
     if not (math.isfinite(a) and math.isfinite(b)):
         return [a * b + c]
     if not math.isfinite(c):
@@ -613,9 +648,7 @@ def fused(a: float, b: float, c: float, kind: str, direction: str = "rn") -> lis
         sign = math.copysign(1, a) * math.copysign(1, b)
         return [zero_sum(sign if a and b else 0 * sign, c, direction)]
     results = [rounded(exact, kind, direction)]
-    if kind == "f64":
-        results.append(a * b + c)
-    elif direction == "rn":
+    if kind == "f32" and direction == "rn":
         results.append(rounded(Fraction(rounded(exact, "f64")), kind))
     return results
 
@@ -644,12 +677,43 @@ for d, ftz, sat in itertools.product(("", *DIRECTIONS), ("", ".ftz"), ("", ".sat
         if not sat:
             expect = with_modifiers(functools.partial(ratio, **towards), ftz=bool(ftz))
             add(f"div{dot}{ftz}.f32", "f32 f32", "f32", expect)
+HUGE = (*edges("f64"), *(encode(number, "f64") for number in (2.0**1023, -1.7e308, 1e292)))
+for d in ("", *DIRECTIONS):
+    dot = f".{d}" if d else ""
+    for name, function in (("add", total), ("sub", difference)):
+        expect = functools.partial(function, direction=d or "rn", kind="f64")
+        add(f"{name}{dot}.f64", "f64 f64", "f64", expect, choices=(HUGE, HUGE))
 for d in ("", ".rn"):
-    add(f"add{d}.f64", "f64 f64", "f64", lambda a, b: a + b)
-    add(f"sub{d}.f64", "f64 f64", "f64", lambda a, b: a - b)
     add(f"mul{d}.f64", "f64 f64", "f64", lambda a, b: a * b)
-for name in ("fma", "mad"):
-    add(f"{name}.rn.f64", "f64 f64 f64", "f64", functools.partial(fused, kind="f64"))
+
+
+def near_ties_and_limits() -> tuple[int, ...]:
+    """fp64 numbers whose products need all 106 bits, cancel, overflow, or are below 2^-1022."""
+    chance = random.Random("fma.rn.f64")
+    numbers = [1 + 2.0**-52, -1 - 2.0**-52, 1 - 2.0**-53, 1 + 2.0**-26, -1 - 2.0**-25, 1.5, 1.0]
+    numbers += [
+        2.0**-53,
+        -(2.0**-54),
+        2.0**-105,
+        -(2.0**-106),
+        2.0**-300,
+        2.0**-1074,
+        -(2.0**-1060),
+    ]
+    numbers += [sign * chance.uniform(1, 2) * 2.0**power for power in POWERS for sign in (1, -1)]
+    return (*edges("f64"), *(encode(number, "f64") for number in numbers))
+
+
+POWERS = (-1030, -1000, -537, -512, -511, -40, -1, 0, 0, 1, 52, 511, 512, 900, 1023)
+# All of these with all others: products just off half the last bit of another one.
+TIES = (1 + 2.0**-52, -1 - 2.0**-52, 2.0**-53 - 2.0**-105, 2.0**-53 + 2.0**-105, 2.0**-53)
+TIES += (2.0**1023, -INFINITY)
+for name, values in (
+    ("fma", near_ties_and_limits()),
+    ("mad", tuple(encode(number, "f64") for number in TIES)),
+):
+    expect = functools.partial(fused, kind="f64")
+    add(f"{name}.rn.f64", "f64 f64 f64", "f64", expect, choices=(values,) * 3)
 add("div.rn.f64", "f64 f64", "f64", functools.partial(ratio, kind="f64"))
 
 
@@ -735,6 +799,17 @@ for name, (function, more, relative, absolute) in APPROXIMATIONS.items():
             )
 add("sqrt.rn.f64", "f64", "f64", functools.partial(root, kind="f64"))
 add("rcp.rn.f64", "f64", "f64", lambda a: ratio(1.0, a, "f64"))
+
+
+def coarse_inverse(a: float) -> float:
+    """Of the upper 32 bits, cut to its upper 32 bits; subnormals count as zero."""
+    a = decode(encode(a, "f64") & ~0xFFFFFFFF, "f64") if a == a else a
+    result = ratio(1.0, math.copysign(0.0, a) if abs(a) < 2.0**-1022 else a, "f64")
+    result = math.copysign(0.0, result) if abs(result) < 2.0**-1022 else result
+    return result if result != result else decode(encode(result, "f64") & ~0xFFFFFFFF, "f64")
+
+
+add("rcp.approx.ftz.f64", "f64", "f64", coarse_inverse, hardware=2.0**-20)
 expect = functools.partial(inverse_root, kind="f64")
 add("rsqrt.approx.f64", "f64", "f64", expect, ulp=2, hardware=2.0**-20)
 for way, ftz in itertools.product(("approx", "full"), ("", ".ftz")):
@@ -848,7 +923,8 @@ def test_the_gpu_agrees_with_the_table(tmp_path: Path) -> None:
 
 
 def test_every_opcode_is_in_the_table() -> None:
-    assert {form.opcode for form in FORMS} == set(OPCODES)
+    # Those that read the carry flag are tested below, in chains.
+    assert {form.opcode for form in FORMS} | {"addc", "subc", "madc"} == set(OPCODES)
     assert len(FORMS) == len({str(form) for form in FORMS})
 
 
@@ -861,35 +937,71 @@ def test_every_comparison_is_in_the_table() -> None:
     [
         "frobnicate.b32",
         "add.sat.s32",
-        "add.cc.u32",
-        "addc.u32",
-        "add.rn.f16",
-        "fma.rn.f16x2",
-        "add.rm.f64",
+        "add.cc.f32",
+        "addc.u16",
+        "add.rz.f16",
+        "fma.rn.f32.f16",
+        "mul.rm.f64",
         "fma.rz.f64",
         "mul24.lo.u32",
         "mad.hi.sat.s32",
-        "sad.u32",
+        "sad.f32",
         "div.rm.f64",
         "max.xorsign.abs.f32",
         "max.relu.s32",
         "sqrt.rz.f32",
         "rcp.rp.ftz.f32",
-        "ex2.approx.f16",
+        "ex2.approx.bf16",
         "lop3.or.b32",
         "prmt.b32.f4e",
-        "set.lt.u32.f32",
+        "set.lt.u16.f32",
         "setp.almost.f32",
         "testp.odd.f32",
-        "cvt.rn.f16.f32",
+        "cvt.f16.f32",
         "cvt.rna.tf32.f32",
         "cvt.rn.relu.f32.f64",
         "cvt.rz.f64.s64",
         "cvt.s32.f32",
         "cvt.pack.sat.u8.s32.b32",
         "cvta.shared.u64",
-        "dp4a.u32.u32",
+        "dp4a.lo.u32.u32",
         "shfl.sync.bfly.b32",
+        "madc.wide.u32",
+        "dp2a.u32.u32",
+        "fns.b32",
+        "rcp.rz.f64",
+        "vabsdiff4.u32.u32.u32",
+        "add.sat.bf16",
+        "add.ftz.bf16x2",
+        "add.rn.f32.bf16",
+        "mul.u16x2",
+        "fma.f16",
+        "fma.rn.sat.relu.f16",
+        "fma.rn.oob.f16",
+        "max.relu.f16",
+        "max.u16x2.relu",
+        "max.xorsign.abs.f16x2",
+        "neg.s16x2",
+        "abs.ftz.f16",
+        "ex2.f16",
+        "ex2.approx.ftz.f16",
+        "set.lt.f32.f16",
+        "cvt.rn.sat.bf16.f32",
+        "cvt.rm.relu.f16.f32",
+        "tanh.approx.ftz.f16",
+        "selp.f16",
+        "mov.f16x2",
+        "and.bf16",
+        "set.lt.f32.f16x2",
+        "set.lt.f16.f32",
+        "cvt.rn.satfinite.bf16.f32",
+        "cvt.rm.f16x2.f32",
+        "cvt.rn.f16x2.f16",
+        "cvt.rn.f16.f16",
+        "cvt.rn.f32.f16",
+        "cvt.rn.ftz.f16.f64",
+        "cvt.bf16.s32",
+        "cvt.s32.f16",
     ],
 )
 def test_other_forms_are_refused_by_name(ptx: str) -> None:
@@ -1036,3 +1148,72 @@ def test_guards_choose_the_threads_that_execute() -> None:
     ]
     found = run(module(lines, 1, [".pred %p", ".b32 %r0"]))
     assert found == [7 if lane < 10 else 1 + lane for lane in range(32)]
+
+
+CHAINS = {  # three words, each with the carry of the one below
+    "add": (["add.cc", "addc.cc", "addc"], lambda a, b, c, w: a + b),
+    "sub": (["sub.cc", "subc.cc", "subc"], lambda a, b, c, w: a - b),
+    # The product of the lowest words, and what its upper word carries.
+    "mad": (
+        ["mad.lo.cc", "madc.hi.cc", "addc"],
+        lambda a, b, c, w: (a % 2**w) * (b % 2**w) + c,
+    ),
+    # The lower words of products, each with the carry of the one below, and at last an upper one.
+    "madc": (
+        ["mad.hi.cc", "madc.lo.cc", "madc.hi"],
+        lambda a, b, c, w: (
+            ((a % 2**w) * (b % 2**w) >> w)
+            + ((a >> w) % 2**w * ((b >> w) % 2**w) % 2**w << w)
+            + ((a >> 2 * w) * (b >> 2 * w) >> w << 2 * w)
+            + c
+        ),
+    ),
+}
+
+
+# The upper half of a signed product is another one, so products are chained unsigned.
+@pytest.mark.parametrize(
+    ("chain", "kind"),
+    [(c, k) for c in CHAINS for k in ("u32", "u64", "s32", "s64") if k[0] == "u" or "m" not in c],
+)
+def test_carry_goes_from_instruction_to_instruction(chain: str, kind: str) -> None:
+    opcodes, expect = CHAINS[chain]
+    size, chance = width(kind), random.Random(kind)
+    top = 2**size - 1
+    words = [(chance.choice((0, 1, top, chance.getrandbits(size)))) for _ in range(9 * 200)]
+    given = [tuple(words[9 * k : 9 * k + 9]) for k in range(200)]
+    lines = [f"ld.global.b{size} %s{k}, [%at{k + 3}];" for k in range(9)]
+    for k, opcode in enumerate(opcodes):
+        addend = [f"%s{k + 6}"] if opcode.startswith("mad") else []
+        first = [f"%s{k}", f"%s{k + 3}"]
+        if chain == "mad" and k == 1:
+            first = ["%s0", "%s3"]
+        if chain == "mad" and k == 2:
+            first = ["%s8", "0"]
+        lines += [f"{opcode}.{kind} {', '.join((f'%d{k}', *first, *addend))};"]
+        lines += ["add.u32 %t, %t, 1;"]  # leaves the flag alone
+    lines += [f"st.global.b{size} [%at{k}], %d{k};" for k in range(3)]
+    registers = [f".b{size} %s<9>", f".b{size} %d<3>"]
+    ptx = module(lines, 12, registers)
+    results = [np.zeros(200, np.uint64) for _ in range(3)]
+    arrays = [np.array(column, np.uint64) for column in zip(*given, strict=True)]
+    kernel = SimpleNamespace(code=ptx, name="k", options=())
+    trace = simt.simulate(kernel, 1, 200, (*results, *arrays))
+    assert not trace.findings, str(trace.findings)
+    for case, *found in zip(given, *(result.tolist() for result in results), strict=True):
+        a, b, c = (sum(case[3 * n + k] << size * k for k in range(3)) for n in range(3))
+        number = sum((word % 2**size) << size * k for k, word in enumerate(found))
+        assert number == expect(a, b, c, size) % 2 ** (3 * size), case
+
+
+def test_carry_belongs_to_its_thread() -> None:
+    lines = ["ld.global.b32 %r0, [%at1];", "add.cc.u32 %r1, %r0, 1;", "setp.lt.u32 %p, %t, 2;"]
+    lines += ["@%p add.cc.u32 %r1, %t, 1;", "addc.u32 %r1, 0, 0;", "st.global.u32 [%at0], %r1;"]
+    values = [2**32 - 1, 5, 2**32 - 1, 5]
+    assert run(module(lines, 2, [".b32 %r<2>", ".pred %p"]), values) == [0, 0, 1, 0]
+
+
+def test_a_difference_carries_unless_it_borrows() -> None:
+    lines = ["ld.global.b32 %r0, [%at1];", "sub.cc.u32 %r1, %r0, 5;", "addc.u32 %r1, 0, 0;"]
+    lines += ["st.global.u32 [%at0], %r1;"]
+    assert run(module(lines, 2, [".b32 %r<2>"]), [4, 5, 6, 0, 2**32 - 1]) == [0, 1, 1, 0, 1]

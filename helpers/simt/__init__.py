@@ -155,7 +155,8 @@ def simulate(
         [np.zeros(0)] * len(parsed.registers),
         special_registers(grid, (32, 1, 1), 0, 1, 32, shared_mem)[1],
         shared,
-        LocalMemory(parsed, findings),
+        LocalMemory(parsed.local, findings),
+        LocalMemory(parsed.arguments, findings),
     )
     # Where the cooperative groups look for the barrier of a grid that was launched as one.
     context.specials["%envreg1"] = np.array([workspace >> 32 if cooperative else 0], np.uint32)
@@ -207,7 +208,7 @@ def _run(context, grid, block, shared_mem, findings, instruction_limit, cooperat
     ]
     shared, local, cluster = context.shared, context.local, context.kernel.cluster
     together = cooperative or any(one.poll for one in blocks)
-    per_block = shared.bytes + prod(block) * local.bytes
+    per_block = shared.bytes + prod(block) * (local.bytes + context.arguments.bytes)
     for first, count, padded in batches(grid, block, per_block, prod(cluster), together):
         alive, specials = special_registers(grid, block, first, count, padded, shared_mem, cluster)
         context.specials.update(specials)
@@ -216,6 +217,7 @@ def _run(context, grid, block, shared_mem, findings, instruction_limit, cooperat
         context.memory.tainted = None
         shared.start_batch(count, padded)
         local.start_batch(context.slots)
+        context.arguments.start_batch(context.slots)
         context.copies.start_batch(context.slots)
 
         def locate(slot: int, first=first, padded=padded):
@@ -223,6 +225,7 @@ def _run(context, grid, block, shared_mem, findings, instruction_limit, cooperat
             return place, unravel(slot % padded, block)
 
         context.memory.locate_thread = shared.locate_thread = local.locate_thread = locate
+        context.arguments.locate_thread = locate
         try:
             run_batch(context, blocks, alive, executed, instruction_limit)
         except Hang as hang:

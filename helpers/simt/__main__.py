@@ -97,7 +97,7 @@ def plan_launch(
 ) -> tuple:
     """(grid, block, dynamic shared bytes, arguments) from the command line."""
     if options.shape:
-        contract = header(kernel.code)
+        contract = header(kernel.code, kernel.options)
         match = re.fullmatch(r"(\d+)x(\d+)", options.shape)
         if contract is None or not match:
             raise ValueError("--shape needs ROWSxCOLS and a kernel file with a header")

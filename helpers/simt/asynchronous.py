@@ -47,6 +47,7 @@ class Copy:
     places: np.ndarray
     data: np.ndarray
     groups: np.ndarray | None = None  # of cp.async: number of the thread's group
+    began: int = 0  # when, on the clock of shared memory
 
 
 @dataclass
@@ -59,8 +60,10 @@ class MBarrier:
     pending: int = 0
     bytes: int = 0
     phase: int = 0
+    coming: list[tuple[int, Copy | None]] = field(default_factory=list)  # bytes not yet counted
     copies: list[Copy] = field(default_factory=list)  # counted by the phase that runs
     done: list[Copy] = field(default_factory=list)  # of phases that ended, seen by nobody yet
+    missing: bool = False  # no mbarrier at all: reported, and then left alone
 
     def settle(self) -> None:
         """End the phase if nothing is pending."""
@@ -70,6 +73,15 @@ class MBarrier:
             self.clock = np.maximum(self.clock, self.arriving)
             self.arriving = np.zeros_like(self.arriving)
             self.done, self.copies = self.done + self.copies, []
+
+    def take(self) -> None:
+        """Count the bytes that have come. This is put off until a test would fail without them:
+        copies are slow, and a wait that does not wait for them would be right by chance."""
+        coming, self.coming = self.coming, []
+        for size, copy in coming:
+            self.copies += [copy] if copy else []
+            self.bytes -= size
+            self.settle()
 
 
 class Copies:
@@ -93,8 +105,10 @@ class Copies:
         """Report the copies that a block has not waited for before its end."""
         left = [(slot, instruction) for slot, _, _, instruction in self.reading]
         for barrier in self.mbarriers.values():
+            barrier.take()
             for copy in barrier.copies + barrier.done:
-                left += [(int(slot), copy.instruction) for slot in copy.slots]
+                unused = ~self._used(copy)  # a use without a wait has been reported
+                left += [(int(slot), copy.instruction) for slot in copy.slots[unused]]
         for slot, instruction in left:
             self.shared.report(
                 "asynchronous copy not waited for",
@@ -102,6 +116,14 @@ class Copies:
                 "the block may end, and its shared memory be given away, before the copy is done",
                 np.array([slot]),
             )
+
+    def _used(self, copy: Copy) -> np.ndarray:
+        """Whether a thread has touched bytes of the copy since it began, for each of its rows."""
+        shared, entries = self.shared, self.entries(copy.places, copy.data.shape[1])
+        read = shared.readers[:, entries] >= 0
+        read = (read & (shared.read_times[:, entries] >= copy.began)).any(axis=0)
+        written = shared.write_site[entries] != shared.numbers[id(copy.instruction)]
+        return (read | written).any(axis=1)
 
     # ---- copies into shared memory ----
 
@@ -112,12 +134,20 @@ class Copies:
 
     def begin(self, copy: Copy) -> None:
         """The bytes belong to the copy from now on."""
-        if not len(copy.slots):
+        if not copy.data.size:
             return
         entries = self.entries(copy.places, copy.data.shape[1])
         access = Access(copy.instruction, copy.data.shape[1], 1, Counters())
         self.shared.check_write(copy.slots, entries, access)
         self.shared.owner[entries] = WRITTEN
+        self.shared.write_time[entries] = -1  # what touches them is no race besides
+        copy.began = self.shared.now
+        order = np.argsort(copy.places, kind="stable")
+        same = np.diff(copy.places[order]) == 0
+        lost = order[:-1][same & (np.diff(copy.data[order], axis=0) != 0).any(axis=1)]
+        if len(lost):
+            message = "threads copy different values to one place with the same instruction"
+            self.shared.report("race on shared memory", copy.instruction, message, copy.slots[lost])
 
     def land(self, copy: Copy, slots: np.ndarray) -> None:
         """The data is there, as if these threads had stored it now."""
@@ -147,22 +177,36 @@ class Copies:
     def find(
         self, lanes: Lanes, addresses: np.ndarray, instruction: Instruction
     ) -> Iterator[tuple[MBarrier, np.ndarray]]:
-        """Yields each mbarrier with the threads that use it; reports those that are none."""
+        """Yields each mbarrier with the threads that use it; reports those that are none, once."""
         access = Access(instruction, 8, 1, Counters())
         slots, places = self.shared.valid(addresses, access, lanes, "load")
         for place in np.unique(places):
             users = slots[places == place]
-            if int(place) not in self.mbarriers:
+            barrier = self.mbarriers.get(int(place))
+            if barrier is None:
                 self.shared.report(
                     "mbarrier not initialised",
                     instruction,
                     "no thread has executed mbarrier.init there",
                     users,
                 )
+                none = np.zeros(0, np.int32)
+                barrier = self.mbarriers[int(place)] = MBarrier(0, none, none, missing=True)
+            if barrier.missing:
                 continue
-            entry = np.array([[place // self.shared.grain]])
-            self.shared.check_order(users, np.repeat(entry, len(users), axis=0), instruction)
-            yield self.mbarriers[int(place)], users
+            self._check_init(users, int(place), instruction)
+            yield barrier, users
+
+    def _check_init(self, users: np.ndarray, place: int, instruction: Instruction) -> None:
+        """Report the threads before which mbarrier.init is not ordered; their warps know it from
+        now on, so that one report does for all uses."""
+        shared, entry = self.shared, place // self.shared.grain
+        first, time = shared.writer[entry], shared.write_time[entry]
+        column = first // 32 % shared.warps
+        racing = users[(shared.seen[users // 32, column] <= time) & (users != first)]
+        if len(racing):
+            shared.check_order(racing, np.full((len(racing), 1), entry), instruction)
+            shared.seen[racing // 32, column] = time + 1
 
     def initialise(self, lanes: Lanes, addresses, counts, instruction: Instruction) -> None:
         access = Access(instruction, 8, 1, Counters())
@@ -180,6 +224,8 @@ class Copies:
         seen = self.shared.seen
         self.shared.now += 1
         for slot in slots:
+            if barrier.pending <= 0:
+                barrier.take()  # all have arrived, so that only bytes can end the phase
             barrier.bytes += int(expected[slot])
             barrier.pending -= int(counts[slot])
             barrier.expected -= int(counts[slot]) if drop else 0
@@ -191,10 +237,7 @@ class Copies:
     def complete(self, barrier: MBarrier, size: int, copy: Copy | None = None) -> None:
         """`size` bytes have come; `copy` is what brought them."""
         self.changes += 1
-        if copy is not None:
-            barrier.copies.append(copy)
-        barrier.bytes -= size
-        barrier.settle()
+        barrier.coming.append((size, copy))
 
     def observe(self, barrier: MBarrier, slots: np.ndarray) -> None:
         """These threads have seen that the last phase is over: what it ordered, is ordered."""
@@ -210,9 +253,8 @@ class Copies:
 
 def _part(copy: Copy, chosen: np.ndarray) -> Copy:
     groups = None if copy.groups is None else copy.groups[chosen]
-    return Copy(
-        copy.instruction, copy.slots[chosen], copy.places[chosen], copy.data[chosen], groups
-    )
+    rows = copy.slots[chosen], copy.places[chosen], copy.data[chosen]
+    return Copy(copy.instruction, *rows, groups, copy.began)
 
 
 # ---- translation ------------------------------------------------------------------------------
@@ -389,8 +431,8 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
     def report(kind: str, message: str, slot: int) -> None:
         shared.report(kind, instruction, message, np.array([slot]))
 
-    def place_of(slot: int, address: int, size: int, verb: str) -> int | None:
-        """The byte of the batch's shared memory; None, and a finding, if it is outside."""
+    def place_of(slot: int, address: int, size: int, verb: str) -> tuple[int, int]:
+        """(byte of the batch's shared memory, bytes that fit there); a finding if not all do."""
         block, near, outside = shared.locate(np.array([slot]), np.array([address]), instruction)
         if outside[0] or near[0] < 0 or near[0] + size > shared.bytes:
             message = (
@@ -398,16 +440,16 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
                 "shared memory"
             )
             report(f"out-of-bounds shared {verb}", message, slot)
-            return None
-        return int(block[0] * shared.stride + near[0])
+        room = shared.bytes - int(near[0]) if near[0] >= 0 and not outside[0] else 0
+        return int(block[0] * shared.stride + near[0]), min(size, max(0, room))
 
     def fetch(slot: int, address: int, size: int) -> np.ndarray | None:
         if not outward:
             tally.copied_in_bytes += size
             tally.copy_sectors += (address + size - 1) // SECTOR - address // SECTOR + 1
             return memory.read_range(address, size, instruction, slot)
-        place = place_of(slot, address, size, "load")
-        if place is None:
+        place, room = place_of(slot, address, size, "load")
+        if room < size:
             return None
         entries = copies.entries(np.array([place]), size)
         access = Access(instruction, size, 1, Counters())
@@ -427,17 +469,20 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
             copies.reading.append((slot, group, entries, instruction))
         return shared.views[1][place : place + size].copy()
 
-    def deliver(slot: int, address: int, bar_address: int, data: np.ndarray) -> None:
-        place = place_of(slot, address, len(data), "store")
-        if place is None:
-            return
+    def deliver(slot: int, address: int, bar_address: int, size: int, data) -> None:
+        """Without data, or room for it, what fits is filled with ones, and the wait ends."""
+        place, room = place_of(slot, address, size, "store")
+        data = np.full(room, 255, np.uint8) if data is None else data[:room]
+        new = Copy(instruction, np.array([slot]), np.array([place]), data[None])
+        copies.begin(new)
         only = np.zeros(context.slots, bool)
         only[slot] = True
         where = np.full(context.slots, bar_address)
-        new = Copy(instruction, np.array([slot]), np.array([place]), data[None])
-        copies.begin(new)
+        barrier = None
         for barrier, _ in copies.find(Lanes(only, False), where, instruction):
-            copies.complete(barrier, len(data), new)
+            copies.complete(barrier, size, new)
+        if barrier is None:
+            copies.land(new, new.slots)
 
     def copy(lanes: Lanes) -> None:
         targets, sources, lengths = into(lanes), out_of(lanes), sizes()
@@ -445,21 +490,20 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
         tally.copy_requests += lanes.warps
         for slot in np.flatnonzero(lanes.mask).tolist():
             to, start, size = int(targets[slot]), int(sources[slot]), int(lengths[slot])
+            data = None
             if (to | start | size) % BULK_ALIGN:
                 message = f"addresses and size ({size}) must be multiples of {BULK_ALIGN} bytes"
                 report("misaligned bulk copy", message, slot)
-                continue
-            if not size:
-                continue
-            data = fetch(slot, start, size)
-            if data is None:
+            elif size:
+                data = fetch(slot, start, size)
+            if not size or data is None and not inward:
                 continue
             if not inward:
                 tally.copied_out_bytes += size
                 tally.copy_sectors += (to + size - 1) // SECTOR - to // SECTOR + 1
                 memory.write_range(to, data, instruction, slot)
             elif masks is None:
-                deliver(slot, to, int(bars[slot]), data)
+                deliver(slot, to, int(bars[slot]), size, data)
             else:
                 for rank in range(16):
                     if masks()[slot] >> rank & 1:
@@ -467,6 +511,7 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
                             slot,
                             shared.at_rank(to, rank),
                             shared.at_rank(int(bars[slot]), rank),
+                            size,
                             data,
                         )
 
@@ -492,9 +537,13 @@ def _store(context: Context, instruction: Instruction) -> Step:
         context.tally_of(instruction).remote_requests += lanes.warps
         new = Copy(instruction, slots, places, data)
         copies.begin(new)
+        counted = np.zeros(len(slots), bool)
         for barrier, users in copies.find(lanes, bars(lanes), instruction):
             ours = np.isin(slots, users)
-            copies.complete(barrier, int(ours.sum()) * width, _part(new, ours))
+            copies.complete(barrier, len(users) * width, _part(new, ours))
+            counted |= ours
+        if not counted.all():
+            copies.land(_part(new, ~counted), slots[~counted])
 
     return store
 
@@ -522,7 +571,12 @@ def _mbarrier(context: Context, instruction: Instruction) -> Step:
                     }
                     continue
                 total = int(given()[slots].sum())
-                copies.complete(barrier, total if action == "complete_tx" else -total)
+                copies.changes += 1
+                if action == "complete_tx":
+                    copies.complete(barrier, total)
+                else:
+                    barrier.bytes += total
+                    barrier.settle()
 
         return change
     if action in ("arrive", "arrive_drop"):
@@ -546,14 +600,19 @@ def _mbarrier(context: Context, instruction: Instruction) -> Step:
     expected = _wide_reader(context, operands[0], "u32" if parity else "u64")
     write = writer(context, target, "pred")
 
+    def is_over(barrier: MBarrier, phases: np.ndarray) -> np.ndarray:
+        if parity:
+            return (barrier.phase & 1) != (phases & 1)
+        return barrier.phase > phases >> 32
+
     def test(lanes: Lanes) -> None:
         done = np.ones(context.slots, bool)  # of what is no mbarrier, so that the thread goes on
         wanted = expected()
         for barrier, slots in copies.find(lanes, addresses(lanes), instruction):
-            if parity:
-                over = (barrier.phase & 1) != (wanted[slots] & 1)
-            else:
-                over = barrier.phase > wanted[slots] >> 32
+            over = is_over(barrier, wanted[slots])
+            if not over.all():
+                barrier.take()
+                over |= is_over(barrier, wanted[slots])
             done[slots] = over
             if over.any():
                 copies.observe(barrier, slots[over])

@@ -11,7 +11,7 @@ import numpy as np
 
 from .findings import Findings
 from .memory import UNSIGNED, Access, distinct_per_warp
-from .parse import Kernel
+from .parse import Variable
 
 WINDOW = 1 << 33  # generic addresses of local memory start here, below every global page
 WINDOW_BYTES = 1 << 24
@@ -20,11 +20,11 @@ WINDOW_BYTES = 1 << 24
 class LocalMemory:
     """The local memory of all threads of a batch; addresses start at 0 in every thread."""
 
-    def __init__(self, kernel: Kernel, findings: Findings):
+    def __init__(self, variables: list[Variable], findings: Findings):
         self.findings = findings
         self.offsets: dict[str, int] = {}
         end = 0
-        for variable in kernel.local:
+        for variable in variables:
             self.offsets[variable.name] = end = -(-end // variable.align) * variable.align
             end += variable.size
         self.bytes = end

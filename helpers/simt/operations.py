@@ -5,19 +5,34 @@ To add an opcode, write a function that takes the instruction's modifiers and re
 ("f32", "s64"), which is also how the bits of the sources are read. Sources arrive as arrays of
 that type (shape `(threads,)`, or `(1,)` if the value is the same in every thread); the result is
 an array of the same kind. Semantics follow the PTX ISA manual, section 9.7, with these limits:
-`.approx` functions are correctly rounded here and up to 2 ulp off on the hardware, a fused
-multiply-add to nearest goes through float64 (a double rounding in about one case in 2^29) and is
-two operations for float64 itself, `.ftz` looks at a result after rounding (the hardware before),
-and max or min of +0 and -0 may give either.
+`.approx` functions are correctly rounded here and up to 2 ulp off on the hardware (more for 16-bit
+floats), an fp32 fused multiply-add to nearest goes through float64 (a double rounding in about one
+case in 2^29), `.ftz` looks at a result after rounding (the hardware before), and max or min of +0
+and -0 may give either. All else is exact: fp64 and 16-bit fused multiply-adds round once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 
+from .half import (
+    HALVES,
+    PAIRS,
+    TINIEST,
+    exact_sum,
+    in_pairs,
+    multiply_add,
+    narrow,
+    round_to,
+    split,
+    to_odd,
+    widen,
+)
 from .parse import UnsupportedPTX
 
 DTYPES = {
@@ -27,6 +42,9 @@ DTYPES = {
     **{f"s{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
     "f32": np.dtype(np.float32),
     "f64": np.dtype(np.float64),
+    "f16": np.dtype(np.float16),
+    "bf16": np.dtype(np.uint16),  # its bits
+    **{pair: np.dtype(np.uint32) for pair in PAIRS},  # the bits of both halves
 }
 TINY = np.float32(2.0**-126)  # the smallest normal fp32
 
@@ -37,10 +55,14 @@ class Operation:
     sources: tuple[str, ...]  # PTX type of each source
     result: str  # PTX type of the result
     flush: bool = False  # .ftz: subnormal fp32 sources and results count as zero
-    complement: Callable[..., np.ndarray] | None = None  # what a second target gets (setp)
+    complement: Callable[..., np.ndarray] | None = None  # what a second target gets (setp, .cc)
+    # The carry flag is a predicate: a second target with .cc, a further source of addc and alike.
+    writes_carry: bool = False
+    reads_carry: bool = False
 
 
 OPCODES: dict[str, Callable[[list[str]], Operation]] = {}
+HALF_OPCODES: dict[str, Callable[[list[str]], Operation]] = {}  # with a 16-bit float or a pair
 
 
 def opcode(*names: str):
@@ -58,8 +80,9 @@ def find_operation(name: str, modifiers: tuple[str, ...]) -> Operation:
     if name not in OPCODES:
         raise UnsupportedPTX(f"the SIMT machine does not know the opcode {written!r}")
     remaining = list(modifiers)
+    half = any(kind in HALVES or kind in PAIRS for kind in modifiers)
     try:
-        operation = OPCODES[name](remaining)
+        operation = (HALF_OPCODES if half else OPCODES)[name](remaining)
         types = [DTYPES[kind] for kind in (*operation.sources, operation.result)]
         assert types
     except (KeyError, IndexError):
@@ -70,9 +93,9 @@ def find_operation(name: str, modifiers: tuple[str, ...]) -> Operation:
     return operation
 
 
-def flush(values: np.ndarray) -> np.ndarray:
+def flush(values: np.ndarray, tiny: np.floating = TINY) -> np.ndarray:
     """Subnormal fp32 values to zero of the same sign (-ftz=true)."""
-    return values * (np.abs(values) >= TINY)
+    return values * (np.abs(values) >= tiny)
 
 
 def _take(modifiers: list[str], *choices: str) -> str:
@@ -92,34 +115,17 @@ def _is_float(kind: str) -> bool:
     return kind.startswith("f")
 
 
-def round_to_f32(exact: np.ndarray, rounding: str, rest: np.ndarray | float = 0.0) -> np.ndarray:
-    """Round float64 values to fp32 in one of PTX's directions: rn, rz, rm (down), rp (up).
-
-    `rest` is what a value lacks to be exact, less than half of its last bit.
-    """
-    nearest = exact.astype(np.float32)
+def _rounded_sum(
+    a: np.ndarray, b: np.ndarray, rounding: str, dtype: type = np.float32
+) -> np.ndarray:
+    """The sum of float64 values in fp32 or fp64, as if it had been exact before rounding."""
     if rounding == "rn":
-        return nearest
-    back = nearest.astype(np.float64)
-    result = nearest
-    if rounding in ("rm", "rz"):
-        too_high = (back > exact) | (back == exact) & (rest < 0)
-        too_high = too_high if rounding == "rm" else too_high & (back > 0)
-        result = np.where(too_high, np.nextafter(nearest, np.float32(-np.inf)), result)
-    if rounding in ("rp", "rz"):
-        too_low = (back < exact) | (back == exact) & (rest > 0)
-        too_low = too_low if rounding == "rp" else too_low & (back < 0)
-        result = np.where(too_low, np.nextafter(nearest, np.float32(np.inf)), result)
-    return result
-
-
-def _rounded_sum(a: np.ndarray, b: np.ndarray, rounding: str) -> np.ndarray:
-    """The sum of float64 values in fp32, as if it had been exact before rounding."""
-    if rounding == "rn":
-        return (a + b).astype(np.float32)
-    total = -(-a - b) if rounding == "rm" else a + b  # rounding down, 1 - 1 is -0
-    part = total - a
-    return round_to_f32(total, rounding, (a - (total - part)) + (b - part))
+        return (a + b).astype(dtype)
+    total, rest = exact_sum(a, b)
+    if rounding == "rm":
+        total = np.where(total == 0, -(-a - b), total)  # rounding down, 1 - 1 is -0
+    overflow = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
+    return round_to(total, dtype, rounding, np.where(overflow, -total, rest))
 
 
 def _saturate(function: Callable) -> Callable:
@@ -138,6 +144,8 @@ def _saturate(function: Callable) -> Callable:
 
 def _arithmetic(function: np.ufunc):
     def build(modifiers: list[str]) -> Operation:
+        if "cc" in modifiers:
+            return _with_carry(function)(modifiers)
         kind = _kind(modifiers)
         if not _is_float(kind):
             return Operation(function, (kind, kind), kind)
@@ -145,14 +153,16 @@ def _arithmetic(function: np.ufunc):
         ftz, saturate = _take(modifiers, "ftz"), _take(modifiers, "sat")
         apply = function
         if rounding != "rn":
-            if kind != "f32":
+            is_sum = function in (np.add, np.subtract)
+            if kind != "f32" and not is_sum:
                 raise KeyError(kind)
 
             def apply(a, b):
                 a, b = a.astype(np.float64), b.astype(np.float64)
-                if function in (np.add, np.subtract):
-                    return _rounded_sum(a, b if function is np.add else -b, rounding)
-                return round_to_f32(function(a, b), rounding)
+                if is_sum:
+                    b = b if function is np.add else -b
+                    return _rounded_sum(a, b, rounding, DTYPES[kind].type)
+                return round_to(function(a, b), np.float32, rounding)
 
         return Operation(_saturate(apply) if saturate else apply, (kind, kind), kind, bool(ftz))
 
@@ -161,6 +171,52 @@ def _arithmetic(function: np.ufunc):
 
 OPCODES["add"] = _arithmetic(np.add)
 OPCODES["sub"] = _arithmetic(np.subtract)
+
+
+def _with_carry(function: np.ufunc, carry_in: bool = False):
+    """add, sub, addc and subc with the carry (or borrow) as one more source or target."""
+
+    def build(modifiers: list[str]) -> Operation:
+        carry_out = bool(_take(modifiers, "cc"))
+        kind = _kind(modifiers)
+        if kind not in ("u32", "s32", "u64", "s64"):
+            raise KeyError(kind)
+        sources = (kind, kind, "pred") if carry_in else (kind, kind)
+        return Operation(
+            lambda a, b, *carry: _carried(function, a, b, *carry)[0],
+            sources,
+            kind,
+            complement=lambda a, b, *carry: _carried(function, a, b, *carry)[1],
+            writes_carry=carry_out,
+            reads_carry=carry_in,
+        )
+
+    return build
+
+
+def _carried(
+    function: np.ufunc, a: np.ndarray, b: np.ndarray, carry: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """a + b + carry modulo 2^width, and the carry out.
+
+    A difference is a + ~b + 1 as in the hardware: its carry says that nothing was borrowed. The
+    manual leaves that open; NVRTC's 128-bit division relies on it.
+    """
+    kind, bits = a.dtype, f"uint{8 * a.dtype.itemsize}"
+    a, b = a.view(bits), b.view(bits)
+    if function is np.subtract:
+        b = ~b
+        carry = np.ones(1, bool) if carry is None else carry
+    total = a + b
+    out = total < a
+    if carry is not None:
+        total = total + carry
+        out = out | (total < carry)
+    return total.view(kind), out
+
+
+OPCODES["addc"] = _with_carry(np.add, carry_in=True)
+OPCODES["subc"] = _with_carry(np.subtract, carry_in=True)
 
 
 @opcode("mul")
@@ -188,8 +244,26 @@ def _multiply_high(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a_high * b_high + (middle >> half) + ((a_low * b_high + (middle & low_mask)) >> half)
 
 
+@opcode("madc")
+def _madc(modifiers: list[str], carry_in: bool = True) -> Operation:
+    multiply = {"lo": np.multiply, "hi": _multiply_high}[_take(modifiers, "lo", "hi")]
+    base = _with_carry(np.add, carry_in)(modifiers)
+
+    def fused(function: Callable) -> Callable:
+        return lambda a, b, c, *carry: function(multiply(a, b), c, *carry)
+
+    return replace(
+        base,
+        apply=fused(base.apply),
+        complement=fused(base.complement),
+        sources=(base.result, *base.sources),
+    )
+
+
 @opcode("fma", "mad")
 def _fma(modifiers: list[str]) -> Operation:
+    if "cc" in modifiers:
+        return _madc(modifiers, carry_in=False)
     part = _take(modifiers, "lo", "hi", "wide")
     kind = _kind(modifiers)
     if kind == "f32":
@@ -202,13 +276,52 @@ def _fma(modifiers: list[str]) -> Operation:
         return Operation(_saturate(apply) if saturate else apply, (kind,) * 3, kind, bool(ftz))
     if kind == "f64":
         _take(modifiers, "rn")
-        return Operation(lambda a, b, c: a * b + c, (kind,) * 3, kind)
+        return Operation(_fused_f64, (kind,) * 3, kind)
     if part == "wide":
         wide = f"{kind[0]}{2 * int(kind[1:])}"
         return Operation(lambda a, b, c: a.astype(DTYPES[wide]) * b + c, (kind, kind, wide), wide)
     if part == "hi":
         return Operation(lambda a, b, c: _multiply_high(a, b) + c, (kind,) * 3, kind)
     return Operation(lambda a, b, c: a * b + c, (kind,) * 3, kind)
+
+
+SPLITTER = np.float64(2.0**27 + 1)  # cuts 53 bits into 26 and 26, one being in the sign
+
+
+def _fused_f64(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """a * b + c of float64 rounded once: the product as two floats, the last sum to odd."""
+    product = a * b
+    finite = np.isfinite(a) & np.isfinite(b)
+    plain = np.where(finite & np.isinf(c), c, product + c)
+    a_high, b_high = a * SPLITTER - (a * SPLITTER - a), b * SPLITTER - (b * SPLITTER - b)
+    a_low, b_low = a - a_high, b - b_high
+    low = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    upper, rest_of_c = exact_sum(c, low)
+    upper, rest = exact_sum(product, upper)
+    result = upper + to_odd(*exact_sum(rest_of_c, rest))
+    # Plain arithmetic is right for these; it also knows the sign of a zero.
+    simple = ~finite | ~np.isfinite(c) | (a == 0) | (b == 0)
+    result = np.where(simple | (result == 0), plain, result)
+    extreme = ~simple & ~(_in_reach(a) & _in_reach(b) & _in_reach(product) & _in_reach(c))
+    if extreme.any():
+        sources = np.broadcast_arrays(a, b, c)
+        for place in np.flatnonzero(extreme):
+            result[place] = _fused_exactly(*(float(source[place]) for source in sources))
+    return result
+
+
+def _in_reach(values: np.ndarray) -> np.ndarray:
+    """Whether no step of `_fused_f64` can overflow or lose bits to the smallest exponent."""
+    sizes = np.abs(values)
+    return (sizes > 2.0**-900) & (sizes < 2.0**900) | (values == 0)
+
+
+def _fused_exactly(a: float, b: float, c: float) -> float:
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return float(exact) if exact else a * b + c
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 def _integer_division(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -277,8 +390,60 @@ OPCODES["sin"] = _unary(_through_float64(np.sin), f32_only=True)
 OPCODES["cos"] = _unary(_through_float64(np.cos), f32_only=True)
 OPCODES["tanh"] = _unary(_through_float64(np.tanh), f32_only=True)
 OPCODES["sqrt"] = _unary(np.sqrt, f32_only=True)
-OPCODES["rcp"] = _unary(lambda a: a.dtype.type(1) / a, f32_only=True)
 OPCODES["rsqrt"] = _unary(_through_float64(lambda a: 1.0 / np.sqrt(a)), f32_only=True)
+
+
+@opcode("rcp")
+def _rcp(modifiers: list[str]) -> Operation:
+    if modifiers == ["approx", "ftz", "f64"]:  # of the upper 32 bits, to the upper 32 bits
+        modifiers.clear()
+        return Operation(_coarse_reciprocal, ("f64",), "f64")
+    return _unary(lambda a: a.dtype.type(1) / a, f32_only=True)(modifiers)
+
+
+def _coarse_reciprocal(a: np.ndarray) -> np.ndarray:
+    upper = np.uint64(0xFFFFFFFF00000000)
+    normal = np.where(np.abs(a) < SMALLEST_F64, np.copysign(0.0, a), a)
+    result = 1.0 / (normal.view(np.uint64) & upper).view(np.float64)
+    result = np.where(np.abs(result) < SMALLEST_F64, np.copysign(0.0, result), result)
+    coarse = (result.view(np.uint64) & upper).view(np.float64)
+    return np.where(np.isnan(a), a, coarse)
+
+
+SMALLEST_F64 = 2.0**-1022  # normal
+
+
+@opcode("sad")
+def _sad(modifiers: list[str]) -> Operation:
+    kind = _kind(modifiers)
+    if _is_float(kind):
+        raise KeyError(kind)
+    return Operation(
+        lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c.view(a.dtype), (kind,) * 3, kind
+    )
+
+
+@opcode("dp4a")
+def _dp4a(modifiers: list[str], part: str = "") -> Operation:
+    """c plus the products of four bytes, or of two 16-bit values with the lower or upper bytes."""
+    second, first = modifiers.pop(), modifiers.pop()
+    if not {first, second} <= {"s32", "u32"}:
+        raise KeyError(first)
+    result = "s32" if "s32" in (first, second) else "u32"
+    first_part = np.dtype(f"{'int' if first == 's32' else 'uint'}{16 if part else 8}")
+    second_part = np.dtype("int8" if second == "s32" else "uint8")
+    chosen = {"": slice(0, 4), "lo": slice(0, 2), "hi": slice(2, 4)}[part]
+
+    def apply(a, b, c):
+        products = split(a, first_part).astype(np.int64) * split(b, second_part)[:, chosen]
+        return (products.sum(axis=1) + c).astype(c.dtype)
+
+    return Operation(apply, (first, second, result), result)
+
+
+@opcode("dp2a")
+def _dp2a(modifiers: list[str]) -> Operation:
+    return _dp4a(modifiers, {"lo": "lo", "hi": "hi"}[_take(modifiers, "lo", "hi")])
 
 
 @opcode("copysign")
@@ -488,22 +653,50 @@ COMPARISONS: dict[str, Callable] = {
 }
 
 
-@opcode("setp")
-def _setp(modifiers: list[str]) -> Operation:
+def _comparison(modifiers: list[str]) -> tuple[str, bool, Callable, tuple[str, ...]]:
+    """Kind, .ftz, comparison and types of the sources, for setp and set."""
     kind = _kind(modifiers)
     ftz = bool(_take(modifiers, "ftz"))
     compare = COMPARISONS[modifiers.pop(0)]
-    combine = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
-    joined = _take(modifiers, *combine)
-    if not joined:
-        return Operation(compare, (kind, kind), "pred", ftz, lambda a, b: ~compare(a, b))
+    if PAIRS.get(kind, kind) in HALVES:
+        compare = _on_halves(compare, PAIRS.get(kind, kind), ftz)
+    joined = _take(modifiers, "and", "or", "xor")
+    return kind, ftz, compare, JOINS[joined], (kind, kind, "pred") if joined else (kind, kind)
+
+
+JOINS: dict[str, Callable] = {
+    "": lambda compared: compared,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}
+
+
+@opcode("setp")
+def _setp(modifiers: list[str]) -> Operation:
+    kind, ftz, compare, join, sources = _comparison(modifiers)
     return Operation(
-        lambda a, b, c: combine[joined](compare(a, b), c),
-        (kind, kind, "pred"),
+        lambda a, b, *c: join(compare(a, b), *c),
+        sources,
         "pred",
         ftz,
-        lambda a, b, c: combine[joined](~compare(a, b), c),
+        lambda a, b, *c: join(~compare(a, b), *c),
     )
+
+
+@opcode("set")
+def _set(modifiers: list[str]) -> Operation:
+    """All ones, or 1.0 if the result is a float, where the comparison holds; else zero."""
+    result = modifiers.pop(-2)
+    kind, ftz, compare, join, sources = _comparison(modifiers)
+    if result not in ("u32", "s32", "f32"):
+        raise KeyError(result)
+    true = DTYPES[result].type(1 if result == "f32" else -1 if result == "s32" else 2**32 - 1)
+
+    def apply(a, b, *c):
+        return np.where(join(compare(a, b), *c), true, DTYPES[result].type(0))
+
+    return Operation(apply, sources, result, ftz)
 
 
 @opcode("selp")
@@ -566,7 +759,7 @@ def _cvt(modifiers: list[str]) -> Operation:
         if rounding in ("rz", "rm", "rp") and (source, result) == ("f64", "f32"):
 
             def apply(a):
-                return round_to_f32(a, rounding)
+                return round_to(a, np.float32, rounding)
         else:
 
             def apply(a):
@@ -574,25 +767,9 @@ def _cvt(modifiers: list[str]) -> Operation:
 
         apply = _saturate(apply) if saturate else apply
     elif _is_float(source):
-        # Float to integer always clamps; NaN becomes 0, or the top bit if a side has 64 bits.
-        low, high = float(np.iinfo(to).min), float(np.iinfo(to).max)
-        to_integer = ROUND_TO_INTEGER[rounding]
-        has_64_bits = DTYPES[source].itemsize == 8 or to.itemsize == 8
-        nan = np.array(
-            1 << 8 * to.itemsize - 1 if has_64_bits else 0, f"uint{8 * to.itemsize}"
-        ).view(to)
-
-        def apply(a):
-            whole = to_integer(a.astype(np.float64))
-            inside = np.where((whole > low) & (whole < high), whole, 0).astype(to)
-            top, bottom = np.iinfo(to).max, np.iinfo(to).min
-            result = np.where(
-                whole >= high, to.type(top), np.where(whole <= low, to.type(bottom), inside)
-            )
-            return np.where(np.isnan(a), nan, result)
-
+        apply = _to_integer(to, rounding, DTYPES[source].itemsize == 8)
     elif _is_float(result):
-        if rounding not in (("rn", "rz", "rm", "rp") if result == "f32" else ("rn",)):
+        if rounding not in (DIRECTIONS if result == "f32" else ("rn",)):
             raise KeyError(rounding)
         if rounding == "rn":
 
@@ -601,10 +778,7 @@ def _cvt(modifiers: list[str]) -> Operation:
         else:
 
             def apply(a):
-                whole = a.astype(f"{a.dtype.kind}8")
-                low = whole & whole.dtype.type(0xFFFFFFFF)
-                high = whole - low  # both halves are exact in float64
-                return _rounded_sum(high.astype(np.float64), low.astype(np.float64), rounding)
+                return _rounded_sum(*_integer_parts(a), rounding)
 
         apply = _saturate(apply) if saturate else apply
     elif saturate:
@@ -622,9 +796,268 @@ def _cvt(modifiers: list[str]) -> Operation:
     return Operation(apply, (source,), result, ftz)
 
 
+DIRECTIONS = ("rn", "rz", "rm", "rp")
 ROUND_TO_INTEGER: dict[str, Callable] = {
     "rni": np.rint,
     "rzi": np.trunc,
     "rmi": np.floor,
     "rpi": np.ceil,
 }
+
+
+def _to_integer(to: np.dtype, rounding: str, from_64_bits: bool) -> Callable:
+    """Float to integer always clamps; NaN becomes 0, or the top bit if a side has 64 bits."""
+    top, bottom = np.iinfo(to).max, np.iinfo(to).min
+    to_integer = ROUND_TO_INTEGER[rounding]
+    top_bit = 1 << 8 * to.itemsize - 1 if from_64_bits or to.itemsize == 8 else 0
+    nan = np.array(top_bit, f"uint{8 * to.itemsize}").view(to)
+
+    def apply(a):
+        whole = to_integer(a.astype(np.float64))
+        inside = np.where((whole > float(bottom)) & (whole < float(top)), whole, 0).astype(to)
+        result = np.where(whole <= float(bottom), to.type(bottom), inside)
+        return np.where(np.isnan(a), nan, np.where(whole >= float(top), to.type(top), result))
+
+    return apply
+
+
+def _integer_parts(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Two float64 numbers whose sum an integer is."""
+    whole = a.astype(f"{a.dtype.kind}8")
+    low = whole & whole.dtype.type(0xFFFFFFFF)
+    return (whole - low).astype(np.float64), low.astype(np.float64)
+
+
+# ---- 16-bit floats, and pairs of 16-bit values ------------------------------------------------
+
+
+def half_opcode(*names: str):
+    def register(builder):
+        for name in names:
+            HALF_OPCODES[name] = builder
+        return builder
+
+    return register
+
+
+def _on_halves(function: Callable, base: str, ftz: bool) -> Callable:
+    """A function of 16-bit floats from one of fp32 numbers."""
+    tiny = TINIEST if base == "f16" else TINY
+
+    def apply(*sources):
+        wide = [widen(source, base) for source in sources]
+        return function(*(flush(one, tiny) for one in wide) if ftz else wide)
+
+    return apply
+
+
+def _half_operation(
+    function: Callable, kind: str, count: int, ftz: bool = False, finish: Callable | None = None
+) -> Operation:
+    """The operation of a function that takes fp32 numbers and gives fp32 or fp64.
+
+    `finish` gets the result before it is rounded, for .sat and .relu.
+    """
+    base = PAIRS.get(kind, kind)
+    tiny = TINIEST if base == "f16" else TINY
+
+    def rounded(*wide):
+        result = function(*wide) if finish is None else finish(function(*wide))
+        result = narrow(result, base)
+        if ftz:
+            small = np.abs(widen(result, base)) < tiny
+            bits = result.view(np.uint16)
+            result = np.where(small, bits & np.uint16(0x8000), bits).view(DTYPES[base])
+        return result
+
+    return _for_each_half(_on_halves(rounded, base, ftz), kind, count)
+
+
+def _for_each_half(function: Callable, kind: str, count: int) -> Operation:
+    if kind in PAIRS:
+        function = in_pairs(function, DTYPES[PAIRS[kind]])
+    return Operation(function, (kind,) * count, kind)
+
+
+def _half_arithmetic(function: Callable, count: int):
+    def build(modifiers: list[str]) -> Operation:
+        kind = _kind(modifiers)
+        if kind in ("u16x2", "s16x2"):
+            if function is not np.add:
+                raise KeyError(kind)
+            return _for_each_half(np.add, kind, 2)
+        if not _take(modifiers, "rn") and count == 3:
+            raise KeyError("rn")
+        is_f16 = PAIRS.get(kind, kind) == "f16"
+        ftz = is_f16 and bool(_take(modifiers, "ftz"))
+        finish = None
+        if is_f16 and _take(modifiers, "sat"):
+            finish = _saturate(lambda a: a)
+        elif count == 3 and _take(modifiers, "relu"):
+            finish = _not_negative
+        return _half_operation(function, kind, count, ftz, finish)
+
+    return build
+
+
+def _not_negative(values: np.ndarray) -> np.ndarray:
+    """.relu: negative values and -0 to 0; NaN stays."""
+    return np.where(values <= 0, values.dtype.type(0), values)
+
+
+# fp32 has more than twice the bits: rounding a sum or a product to it on the way changes nothing.
+HALF_OPCODES["add"] = _half_arithmetic(np.add, 2)
+HALF_OPCODES["sub"] = _half_arithmetic(np.subtract, 2)
+HALF_OPCODES["mul"] = _half_arithmetic(np.multiply, 2)
+HALF_OPCODES["fma"] = _half_arithmetic(multiply_add, 3)
+
+
+def _half_extremum(quiet: Callable, propagating: Callable):
+    def build(modifiers: list[str]) -> Operation:
+        relu = bool(_take(modifiers, "relu"))  # NVRTC writes it behind the type
+        kind = _kind(modifiers)
+        if relu and kind != "s16x2":
+            raise KeyError(kind)
+        if kind in ("u16x2", "s16x2"):
+            function = (lambda a, b: _not_negative(propagating(a, b))) if relu else propagating
+            return _for_each_half(function, kind, 2)
+        ftz = PAIRS.get(kind, kind) == "f16" and bool(_take(modifiers, "ftz"))
+        function = propagating if _take(modifiers, "NaN") else quiet
+        return _half_operation(function, kind, 2, ftz)
+
+    return build
+
+
+HALF_OPCODES["max"] = _half_extremum(np.fmax, np.maximum)
+HALF_OPCODES["min"] = _half_extremum(np.fmin, np.minimum)
+
+
+def _half_sign(function: Callable):
+    def build(modifiers: list[str]) -> Operation:
+        kind = _kind(modifiers)
+        if PAIRS.get(kind, kind) not in HALVES:
+            raise KeyError(kind)
+        return _half_operation(function, kind, 1)
+
+    return build
+
+
+HALF_OPCODES["neg"] = _half_sign(np.negative)
+HALF_OPCODES["abs"] = _half_sign(np.abs)
+
+
+@half_opcode("ex2")
+def _half_ex2(modifiers: list[str]) -> Operation:
+    kind = _kind(modifiers)
+    ftz = bool(_take(modifiers, "ftz"))
+    if not _take(modifiers, "approx") or ftz != (PAIRS.get(kind, kind) == "bf16"):
+        raise KeyError(kind)
+    return _half_operation(lambda a: np.exp2(a.astype(np.float64)), kind, 1, ftz)
+
+
+@half_opcode("tanh")
+def _half_tanh(modifiers: list[str]) -> Operation:
+    kind = _kind(modifiers)
+    if not _take(modifiers, "approx"):
+        raise KeyError(kind)
+    return _half_operation(lambda a: np.tanh(a.astype(np.float64)), kind, 1)
+
+
+@half_opcode("setp")
+def _half_setp(modifiers: list[str]) -> Operation:
+    if modifiers[-1] not in PAIRS:
+        return _setp(modifiers)
+    # The first target is about the lower halves, the second about the upper.
+    kind, _, compare, join, sources = _comparison(modifiers)
+    dtype = DTYPES[PAIRS[kind]]
+    low, high = (
+        lambda a, b, *c, half=half: join(compare(split(a, dtype), split(b, dtype))[:, half], *c)
+        for half in (0, 1)
+    )
+    return Operation(low, sources, "pred", complement=high)
+
+
+@half_opcode("set")
+def _half_set(modifiers: list[str]) -> Operation:
+    """As `set`; of pairs, each half of the result is about that half of the sources."""
+    result = modifiers.pop(-2)
+    kind, _, compare, join, sources = _comparison(modifiers)
+    pair = kind in PAIRS
+    if result not in ((kind, "u32", "s32") if pair else (kind, "u16", "s16", "u32", "s32")):
+        raise KeyError(result)
+    ones = {"f16": 0x3C00, "bf16": 0x3F80}
+    base = PAIRS.get(result, result)
+    bits = np.dtype(np.uint16 if pair else f"uint{8 * DTYPES[base].itemsize}")
+    true, false = bits.type(ones.get(base, np.iinfo(bits).max)), bits.type(0)
+
+    def apply(a, b, *c):
+        holds = join(compare(a, b), *(one[:, None] if pair else one for one in c))
+        return np.where(holds, true, false)
+
+    if not pair:
+        return Operation(lambda *s: apply(*s).view(DTYPES[result]), sources, result)
+    part = DTYPES[PAIRS[kind]]
+
+    def both(a, b, *c):
+        found = apply(split(a, part), split(b, part), *c)
+        return found.view(np.uint32).reshape(-1).view(DTYPES[result])
+
+    return Operation(both, sources, result)
+
+
+@half_opcode("cvt")
+def _half_cvt(modifiers: list[str]) -> Operation:
+    source, result = modifiers.pop(), modifiers.pop()
+    rounding = _take(modifiers, *DIRECTIONS, *ROUND_TO_INTEGER)
+    ftz, saturate = bool(_take(modifiers, "ftz")), bool(_take(modifiers, "sat"))
+    relu = bool(_take(modifiers, "relu"))
+    finish = _saturate(lambda a: a) if saturate else _not_negative if relu else lambda a: a
+    if relu and (source != "f32" or saturate or rounding not in ("rn", "rz")):
+        raise KeyError(source)
+    if (ftz and "f32" not in (source, result)) or (saturate and "bf16" in (source, result)):
+        raise KeyError(source)
+    if result in PAIRS:  # the first source becomes the upper half
+        base = PAIRS[result]
+        if source != "f32" or base not in HALVES or rounding not in ("rn", "rz"):
+            raise KeyError(source)
+
+        def pack(upper, lower):
+            upper, lower = (
+                narrow(finish(one), base, rounding).view(np.uint16).astype(np.uint32)
+                for one in (upper, lower)
+            )
+            return upper << np.uint32(16) | lower
+
+        return Operation(pack, ("f32", "f32"), result, ftz)
+    if result in HALVES:
+        return _cvt_to_half(source, result, rounding, finish, ftz)
+    if source not in HALVES:
+        raise KeyError(source)
+    if _is_float(result):
+        if rounding:
+            raise KeyError(rounding)
+        to = DTYPES[result]
+        return Operation(lambda a: finish(widen(a, source)).astype(to), (source,), result, ftz)
+    convert = _to_integer(DTYPES[result], rounding, False)
+    return Operation(lambda a: convert(widen(a, source)), (source,), result, ftz)
+
+
+def _cvt_to_half(source: str, result: str, rounding: str, finish: Callable, ftz: bool) -> Operation:
+    if source == result:
+        if rounding in DIRECTIONS:
+            raise KeyError(rounding)
+        to_integer = ROUND_TO_INTEGER.get(rounding, lambda a: a)
+        return Operation(
+            lambda a: narrow(finish(to_integer(widen(a, source))), result), (source,), result
+        )
+    if rounding not in DIRECTIONS:
+        raise KeyError(rounding)
+
+    def apply(a):
+        if source in HALVES:
+            a = widen(a, source)
+        elif not _is_float(source):
+            a = to_odd(*exact_sum(*_integer_parts(a)))
+        return narrow(finish(a), result, rounding)
+
+    return Operation(apply, (source,), result, ftz)

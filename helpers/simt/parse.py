@@ -108,7 +108,8 @@ class Kernel:
     tables: dict[str, list[str]] = field(default_factory=dict)  # of switches: labels by case
     shared: list[Variable] = field(default_factory=list)  # those that the kernel names
     module: list[Variable] = field(default_factory=list)  # likewise: __device__, __constant__
-    local: list[Variable] = field(default_factory=list)  # per thread: arrays, calls' arguments
+    local: list[Variable] = field(default_factory=list)  # arrays of each thread
+    arguments: list[Variable] = field(default_factory=list)  # of function calls, and results
     cluster: tuple[int, int, int] = (1, 1, 1)
 
 
@@ -132,7 +133,7 @@ def parse(ptx: str, kernel_name: str) -> Kernel:
     constructs that the machine does not execute.
     """
     ptx = re.sub(r"/\*.*?\*/", "", ptx, flags=re.S)
-    lines = [line.split("//")[0].strip() for line in ptx.splitlines()]
+    lines = [line.split("//")[0].strip().replace(".reg.", ".reg .") for line in ptx.splitlines()]
     entries, functions, shared, module = {}, {}, {}, {}
     for start, line in enumerate(lines):
         match = re.match(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", line)
@@ -329,6 +330,9 @@ class _BodyParser:
             text,
         )
         name = match["name"] if match else text
+        if name == "__assertfail":
+            _parse_statement("trap", self.kernel, file, line)
+            return
         if name in self.calls:
             raise UnsupportedPTX(
                 f"the SIMT machine does not run recursion: {name} calls itself, at {file}:{line}"
@@ -445,7 +449,8 @@ def _parse_statement(text: str, kernel: Kernel, file: str, line: int) -> None:
     if re.match(r"\.(local|param)\b", text):
         match = re.match(r"(.*?\.[busf]\d+\s+)([\w$%]+)(.*)", text)
         variable = _parse_variable(match[1] + "name" + match[3])
-        kernel.local.append(Variable(match[2], variable.align, variable.size))
+        kind = kernel.local if text.startswith(".local") else kernel.arguments
+        kind.append(Variable(match[2], variable.align, variable.size))
         return
     if text.startswith("."):
         raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")

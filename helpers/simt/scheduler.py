@@ -29,7 +29,7 @@ BATCH_THREADS = 32768
 BATCH_BYTES = 16 << 20  # of shared and local memory
 RESIDENT_THREADS = 132 * 2048  # that an H200 runs at once: enough for blocks that wait for others
 SPINS = 32  # rounds of a loop that polls, before it lets others go first
-STALE_ROUNDS = 1000  # rounds in which every thread polls and none stores anything
+STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anything
 
 
 @dataclass
@@ -164,6 +164,12 @@ def run_batch(
                     reason = (
                         f"stopped after {instruction_limit} instructions of its batch of blocks: "
                         "an endless loop, or work that needs a larger instruction_limit"
+                    )
+                    raise Hang(block.branch, taken, reason)
+                if block.target == current and not block.steps:
+                    reason = (
+                        "an endless loop with nothing in it: has the compiler moved a load out of "
+                        "it, because volatile or an atomic is missing?"
                     )
                     raise Hang(block.branch, taken, reason)
                 if block.poll:

@@ -71,7 +71,8 @@ class SharedMemory:
         self.read_site = np.zeros(entries, np.int32)
         self.owner = np.zeros(entries, np.int8)  # FREE, WRITTEN or READ by an asynchronous copy
         self.released: dict[int, np.ndarray] = {}  # by shadow entry: what a flag's store ordered
-        self.remote: list[tuple[np.ndarray, Instruction]] = []  # since the last cluster barrier
+        # Since the last barrier of the cluster: (threads, blocks accessed, instruction).
+        self.remote: list[tuple[np.ndarray, np.ndarray, Instruction]] = []
 
     # ---- order ----
 
@@ -105,18 +106,19 @@ class SharedMemory:
     def order_clusters(self, passing: np.ndarray) -> None:
         """All threads of the clusters of these threads have met."""
         self.now += 1
-        clusters = np.unique(np.flatnonzero(passing) // (self.cluster * self.padded))
+        blocks = np.unique(np.flatnonzero(passing) // self.padded)
+        clusters = np.unique(blocks // self.cluster)
         self.seen.reshape(-1, self.warps, self.warps)[clusters] = self.now
         kept = []
-        for slots, instruction in self.remote:
-            left = slots[~np.isin(slots // (self.cluster * self.padded), clusters)]
-            if len(left):
-                kept.append((left, instruction))
+        for slots, targets, instruction in self.remote:
+            left = ~np.isin(targets, blocks)  # a block that had ended took no part
+            if left.any():
+                kept.append((slots[left], targets[left], instruction))
         self.remote = kept
 
     def end_batch(self) -> None:
         """Report remote accesses to blocks that may have ended before them."""
-        for slots, instruction in self.remote:
+        for slots, _, instruction in self.remote:
             self.report(
                 "shared memory of a block that may have ended",
                 instruction,
@@ -198,7 +200,7 @@ class SharedMemory:
         outside = rank >= self.cluster
         others = (blocks != own) & ~outside
         if others.any():
-            self.remote.append((slots[others], instruction))
+            self.remote.append((slots[others], blocks[others], instruction))
         near = np.where(far, wanted % WINDOW_BYTES, wanted)
         return np.where(outside, own, blocks), near, outside
 

@@ -48,6 +48,7 @@ NOTHING = frozenset(
     "membar fence prefetch prefetchu applypriority discard nanosleep setmaxnreg griddepcontrol"
     " pmevent".split()
 )
+CARRY = Register("%carry")  # the flag of add.cc and addc, a predicate
 UNCHANGED_BITS = ("max", "min", "neg", "abs")  # cannot make a subnormal out of normal values
 
 
@@ -93,6 +94,7 @@ class Context:
     specials: dict[str, np.ndarray]
     shared: SharedMemory
     local: LocalMemory
+    arguments: LocalMemory  # of function calls
     slots: int = 0
     clock: int = 0  # instructions that a batch has executed
     copies: object = None  # asynchronous.Copies of the batch
@@ -111,6 +113,7 @@ class Context:
             **{parameter.name: parameter.offset for parameter in self.kernel.parameters},
             **{one.name: one.start for one in self.memory.allocations},
             **self.local.offsets,
+            **self.arguments.offsets,
             **self.shared.offsets,
         }
 
@@ -324,8 +327,15 @@ def writer(context: Context, operand, kind: str) -> Callable[[np.ndarray, Lanes]
 def _arithmetic(context: Context, instruction: Instruction) -> Step:
     operation = find_operation(instruction.opcode, instruction.modifiers)
     operands = instruction.operands
+    if operation.writes_carry or operation.reads_carry:
+        context.kernel.registers.setdefault(CARRY.name, "pred")
+        context.index.setdefault(CARRY.name, len(context.index))
+    if operation.writes_carry:
+        operands = (operands[0], CARRY, *operands[1:])
+    if operation.reads_carry:
+        operands = (*operands, CARRY)
     targets = len(operands) - len(operation.sources)
-    if targets not in (1, 2) or (targets == 2 and instruction.opcode != "setp"):
+    if targets not in (1, 2) or (targets == 2 and operation.complement is None):
         raise UnsupportedPTX(
             f"the SIMT machine expects another operand count in {instruction.text!r}"
         )
@@ -452,7 +462,7 @@ def _check_qualifiers(instruction: Instruction) -> None:
 def _load_parameter(context: Context, instruction: Instruction) -> Step:
     target, address = instruction.operands
     kind = instruction.modifiers[-1]
-    if address.base in context.local.offsets:  # an argument or the result of a function call
+    if address.base in context.arguments.offsets:  # an argument or the result of a function call
         return _load(context, instruction, context.uncounted)
     writers = [writer(context, element, kind) for element in _vector(target)]
     size, space = type_size(kind), np.frombuffer(context.parameters, np.uint8)
@@ -570,7 +580,9 @@ def memory_space(context: Context, instruction: Instruction):
     modifiers = {*instruction.modifiers}
     if modifiers & {"shared", "shared_cta", "shared_cluster"}:
         return context.shared
-    if modifiers & {"local", "param", "param_func"}:
+    if modifiers & {"param", "param_func"}:
+        return context.arguments
+    if "local" in modifiers:
         return context.local
     return context.memory if modifiers & {"global", "const"} else context.generic
 
