@@ -46,7 +46,7 @@ class Candidate:
 def kernel_candidate(kernel, rows: int, cols: int, block: int | None = None) -> Candidate:
     """A `cupy.RawKernel` whose source has a header, for one shape; `block` replaces the
     header's block size."""
-    contract = header(kernel.code)
+    contract = header(kernel.code, kernel.options)
     grid, block, shared_mem = contract.launch(rows, cols, block)
     if shared_mem > 48 * 1024:
         kernel.max_dynamic_shared_size_bytes = shared_mem

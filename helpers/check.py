@@ -168,7 +168,7 @@ def check_kernel(
     kernel named "copy" is held against its input, any other against softmax. Shapes that the
     header refuses are left out. Returns one sentence; raises `WrongResult` naming the shape.
     """
-    contract = header(kernel.code)
+    contract = header(kernel.code, kernel.options)
     if contract is None:
         raise ValueError(f"{kernel.name} has no header to take its launch shape from")
     compare = check_copy if kernel.name.startswith("copy") else check_softmax

@@ -31,12 +31,11 @@ from .bench import unfused_candidate
 from .check import make_input, poisoned
 from .device import ROOT, SWITCH, has_gpu
 from .kernels import (
-    BLOCK_TRIALS,
+    TRIALS,
     code_hash,
-    header,
     source,
-    split_trial,
     step_kernel,
+    step_launch,
     steps,
     variants,
 )
@@ -113,12 +112,9 @@ def cases(which: str = "all") -> list[tuple[str, int, int]]:
     """(step, rows, cols) in the order in which the worker launches them."""
     chosen = [(step, SMALL_SHAPES) for step in steps()]
     if which == "all":
-        chosen += [(step, LARGE_SHAPES) for step in (*steps(), *variants(), *BLOCK_TRIALS)]
+        chosen += [(step, LARGE_SHAPES) for step in (*steps(), *variants(), *TRIALS)]
     return [
-        (step, *shape)
-        for step, shapes in chosen
-        for shape in shapes
-        if header(step_kernel(step).code).accepts(*shape)
+        (step, *shape) for step, shapes in chosen for shape in shapes if step_launch(step, *shape)
     ]
 
 
@@ -130,8 +126,8 @@ def run_kernels(which: str) -> None:
     cupy.cuda.set_allocator(None)
     large = make_input(*REFERENCE_SHAPE) if which == "all" else None
     for step, rows, cols in cases(which):
-        kernel, (_, block) = step_kernel(step), split_trial(step)
-        grid, block, shared_mem = header(kernel.code).launch(rows, cols, block)
+        kernel = step_kernel(step)
+        grid, block, shared_mem = step_launch(step, rows, cols)
         small = rows * cols < REFERENCE_SHAPE[0] * REFERENCE_SHAPE[1]
         x = make_input(rows, cols) if small else large.reshape(rows, cols)
         launch(kernel, grid, block, (x, poisoned(x), rows, cols), shared_mem=shared_mem)

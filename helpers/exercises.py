@@ -57,6 +57,38 @@ EXERCISES = {
         "two read passes and one write pass",
         lambda counters, elements: counters.passes(elements) == (2.0, 1.0),
     ),
+    "03_one_array": Exercise(
+        check_softmax,
+        True,
+        "three read passes and one write pass, 4 sectors a load",
+        lambda counters, elements: (
+            counters.passes(elements) == (3.0, 1.0) and counters.sectors_per_load <= 4
+        ),
+    ),
+    "04_eight_lanes": Exercise(
+        check_softmax,
+        True,
+        "two read passes and one write pass, no shared memory",
+        lambda counters, elements: (
+            counters.passes(elements) == (2.0, 1.0) and not counters.shared_store_requests
+        ),
+    ),
+    "05_any_columns": Exercise(
+        check_softmax,
+        True,
+        "two read passes and one write pass, 16 sectors a load",
+        lambda counters, elements: (
+            counters.passes(elements) == (2.0, 1.0) and counters.sectors_per_load == 16
+        ),
+    ),
+    "06_read_once": Exercise(
+        check_softmax,
+        True,
+        "one read pass and one write pass, nothing in local memory",
+        lambda counters, elements: (
+            counters.passes(elements) == (1.0, 1.0) and not counters.local_load_requests
+        ),
+    ),
 }
 SHAPES = ((3, 5), (40, 64), (64, 96))
 CLAIM_SHAPE = (64, 128)  # whole warps either way, so that a claim about full warps holds

@@ -127,7 +127,7 @@ def result_block() -> str:
 def step_link(step: str) -> str:
     if step == UNFUSED:
         return "five array operations"
-    return f"[`{step}`](kernels/{split_trial(step)[0]}.cu)"
+    return f"[`{step}`](kernels/{split_trial(step).file}.cu)"
 
 
 def notebook_link(step: str) -> str:

@@ -6,7 +6,9 @@ it accepts. Notebooks, tests, the recorder and the launcher all read it from the
     Launch:   block = 128, grid = (rows + block - 1) / block
     Columns:  cols >= 1
 
-The expressions are C integer arithmetic over rows, cols and block, none of them negative.
+The expressions are C integer arithmetic over rows, cols, block and the integers that the file
+defines (`#define PACKS 8`), none of them negative. Launch may state what another block size has to
+be: `block = 256, block % 32 == 0, grid = rows`.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ import ast
 import difflib
 import functools
 import hashlib
+import itertools
 import operator
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,22 +89,50 @@ def variants() -> list[str]:
     return sorted(f"variants/{file.stem}" for file in (FOLDER / "variants").glob("*.cu"))
 
 
-# Block sizes tried beside a header's own. A trial is named after its kernel: "01_naive-b32".
-BLOCK_TRIALS = ("01_naive-b32", "variants/00_copy_scalar-b1024")
+# Block sizes and macros tried beside a kernel's own: "01_naive-b32", "06_registers-PACKS4".
+TRIALS = (
+    "variants/00_copy_scalar-b1024",
+    "01_naive-b32",
+    "03_shared-b64",
+    "03_shared-b128",
+    "03_shared-b512",
+    "03_shared-b1024",
+    "05_float4-UNROLL1",
+    "06_registers-PACKS2",
+    "06_registers-PACKS4",
+    "06_registers-PACKS16",
+)
 
 
-def split_trial(step: str) -> tuple[str, int | None]:
-    """("01_naive", 32) of "01_naive-b32"; the block is None where the header's own is meant."""
-    name, _, block = step.partition("-b")
-    return name, int(block) if block else None
+class Trial(NamedTuple):
+    """A kernel file and how it is used otherwise than its header says."""
+
+    file: str  # path below kernels/, without .cu
+    block: int | None  # None: the header's
+    options: tuple[str, ...]  # for the compiler
+
+
+def split_trial(step: str) -> Trial:
+    """The file, block size and compiler options of a step, a variant or a trial."""
+    match = re.fullmatch(r"(.+?)(?:-b(\d+)|-([A-Z]+)(\d+))?", step)
+    file, block, macro, value = match.groups()
+    return Trial(file, int(block) if block else None, (f"-D{macro}={value}",) if macro else ())
 
 
 def step_kernel(step: str):
-    """The `cupy.RawKernel` of a step, a variant or a block trial."""
+    """The `cupy.RawKernel` of a step, a variant or a trial."""
     import cupy
 
-    code = source(f"{split_trial(step)[0]}.cu")
-    return cupy.RawKernel(code, kernel_names(code)[0])
+    trial = split_trial(step)
+    code = source(f"{trial.file}.cu")
+    return cupy.RawKernel(code, kernel_names(code)[0], options=trial.options)
+
+
+def step_launch(step: str, rows: int, cols: int) -> tuple[int, int, int] | None:
+    """(grid, block, bytes of dynamic shared memory); None if the kernel does not take the shape."""
+    trial = split_trial(step)
+    contract = header(source(f"{trial.file}.cu"), trial.options)
+    return contract.launch(rows, cols, trial.block) if contract.accepts(rows, cols) else None
 
 
 # ---- header -----------------------------------------------------------------------------------
@@ -110,6 +143,7 @@ class Header:
     """The contract at the top of a kernel file."""
 
     fields: dict[str, str]
+    macros: dict[str, int]  # integers that the source defines
 
     @property
     def align(self) -> int:
@@ -127,23 +161,30 @@ class Header:
 
     def accepts(self, rows: int, cols: int) -> bool:
         """Whether the kernel takes this shape."""
-        return bool(evaluate(self.fields["Columns"], rows=rows, cols=cols))
+        return bool(evaluate(self.fields["Columns"], rows=rows, cols=cols, **self.macros))
 
     def launch(self, rows: int, cols: int, block: int | None = None) -> tuple[int, int, int]:
         """(grid, block, bytes of dynamic shared memory) for a matrix of rows x cols.
 
-        Pass `block` to try another block size than the header's.
+        Pass `block` to try another block size than the header's; `ValueError` if the header
+        rules it out.
         """
-        block_rule, grid_rule = re.fullmatch(
-            r"block = (.+), grid = (.+)", self.fields["Launch"]
+        block_rule, condition, grid_rule = re.fullmatch(
+            r"block = (.+?)(?:, (block .+))?, grid = (.+)", self.fields["Launch"]
         ).groups()
-        block = block or evaluate(block_rule, rows=rows, cols=cols)
-        names = {"rows": rows, "cols": cols, "block": block}
-        return evaluate(grid_rule, **names), block, evaluate(self.fields["Shared"], **names)
+        names = {"rows": rows, "cols": cols, **self.macros}
+        names["block"] = block or evaluate(block_rule, **names)
+        if condition and not evaluate(condition, **names):
+            raise ValueError(f"block = {names['block']} is not what the header asks: {condition}")
+        grid, shared = evaluate(grid_rule, **names), evaluate(self.fields["Shared"], **names)
+        return grid, names["block"], shared
 
 
-def header(code: str) -> Header | None:
+def header(code: str, options: Sequence[str] = ()) -> Header | None:
     """Parse the header of a kernel's source; None if the source has no header.
+
+    `options` are those that the kernel is compiled with: a -DNAME=... replaces a number that the
+    source defines.
 
     Raises `ValueError` naming the keys that are missing, unknown or malformed.
     """
@@ -161,7 +202,9 @@ def header(code: str) -> Header | None:
             f"missing: {missing}; unknown: {unknown}"
         )
     fields = {key: re.sub(r"\s+", " ", value).strip() for key, value in found.items()}
-    parsed = Header(fields)
+    defined = re.findall(r"^#define (\w+) (\d+)\b", code, flags=re.MULTILINE)
+    given = re.findall(r"^-D(\w+)=(\d+)$", "\n".join(options), flags=re.MULTILINE)
+    parsed = Header(fields, {name: int(value) for name, value in (*defined, *given)})
     for keys, read in (
         ("Launch, Shared", lambda: parsed.launch(33, 1000)),
         ("Columns", lambda: parsed.accepts(33, 1000)),
@@ -284,8 +327,8 @@ def diff(old: str, new: str) -> str:
     """Unified diff of the code of two kernel files, without their headers."""
 
     def body(name: str) -> list[str]:
-        text = source(name)
-        return text[text.index('extern "C"') :].splitlines()
+        lines = source(name).splitlines()[1:]
+        return [*itertools.dropwhile(lambda line: line.startswith("//") or not line, lines)]
 
     lines = difflib.unified_diff(body(old), body(new), old, new, lineterm="", n=1)
     return "\n".join(lines)

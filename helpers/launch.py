@@ -70,7 +70,7 @@ def simulate(
 
 def _simulate(kernel, grid, block, args, shared_mem, limit=simt.INSTRUCTION_LIMIT) -> simt.Trace:
     names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
-    contract = header(kernel.code)
+    contract = header(kernel.code, kernel.options)
     arch = f"compute_{max(90, contract.arch if contract else 0)}"
     return simt.simulate(
         kernel, grid, block, args, shared_mem, names=names, arch=arch, instruction_limit=limit
@@ -130,7 +130,7 @@ def check_arguments(kernel, grid, block, args: Sequence, shared_mem: int) -> Non
             _check_array(parameter, value)
         else:
             _check_number(parameter, value)
-    contract = header(kernel.code)
+    contract = header(kernel.code, kernel.options)
     if contract:
         _check_contract(contract, kernel, grid, block, args, shared_mem)
 

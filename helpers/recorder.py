@@ -18,10 +18,10 @@ from collections.abc import Callable
 from . import bench
 from .device import has_gpu
 from .kernels import (
-    BLOCK_TRIALS,
-    header,
+    TRIALS,
     split_trial,
     step_kernel,
+    step_launch,
     steps,
     variants,
 )
@@ -82,14 +82,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
 def known_steps() -> list[str]:
     """Everything that has a record: the steps, the array version, and what was tried."""
-    return [UNFUSED, *steps(), *variants(), *BLOCK_TRIALS]
+    return [UNFUSED, *steps(), *variants(), *TRIALS]
 
 
 def maker(step: str) -> Callable[[int, int], bench.Candidate]:
     """What makes a step's candidate for a shape."""
     if step == UNFUSED:
         return bench.unfused_candidate
-    kernel, (_, block) = step_kernel(step), split_trial(step)
+    kernel, block = step_kernel(step), split_trial(step).block
     return lambda rows, cols: bench.kernel_candidate(kernel, rows, cols, block)
 
 
@@ -126,7 +126,7 @@ def needs(step: str, record: Record, rows: int, cols: int) -> bool:
     tried on the grid."""
     if step not in (UNFUSED, *steps()) and (rows, cols) in SWEEP_SHAPES:
         return False
-    if step != UNFUSED and not header(step_kernel(step).code).accepts(rows, cols):
+    if step != UNFUSED and not step_launch(step, rows, cols):
         return False
     return all(case.shape != (rows, cols) for case in record.cases)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from .device import ROOT
-from .kernels import code_hash, header, source, split_trial
+from .kernels import code_hash, source, split_trial, step_launch
 
 FOLDER = ROOT / "notebooks" / "records"
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
@@ -125,21 +125,20 @@ class Record:
     def is_current(self) -> bool:
         """Whether the kernel's code and its launch rule are still the recorded ones."""
         return self.kernel_hash == step_hash(self.step) and all(
-            case.launch == step_launch(self.step, case) for case in self.cases
+            case.launch == case_launch(self.step, case) for case in self.cases
         )
 
 
 def step_hash(step: str) -> str:
     """Hash of what a step measures: its kernel's code, or for the array version its name."""
-    return code_hash(source(f"{split_trial(step)[0]}.cu")) if step != UNFUSED else UNFUSED
+    return code_hash(source(f"{split_trial(step).file}.cu")) if step != UNFUSED else UNFUSED
 
 
-def step_launch(step: str, case: Case) -> dict[str, int]:
+def case_launch(step: str, case: Case) -> dict[str, int]:
     """The launch that a step's header asks for at the shape of a case."""
     if step == UNFUSED:
         return case.launch
-    name, block = split_trial(step)
-    rule = header(source(f"{name}.cu")).launch(case.rows, case.cols, block)
+    rule = step_launch(step, case.rows, case.cols)
     return dict(zip(("grid", "block", "shared_mem"), rule, strict=True))
 
 

@@ -77,7 +77,7 @@ def _measure_now(kernels: Mapping[str, object]) -> list[Record]:
         refusing = [
             name
             for name, kernel in kernels.items()
-            if kernel is not None and not header(kernel.code).accepts(rows, cols)
+            if kernel is not None and not header(kernel.code, kernel.options).accepts(rows, cols)
         ]
         if refusing:
             continue

@@ -2,17 +2,17 @@
 
 import json
 
-import cupy
 import pytest
 
 from helpers import evidence
 from helpers.check import make_input, poisoned
 from helpers.kernels import (
     code_hash,
-    header,
     kernel_names,
     source,
     split_trial,
+    step_kernel,
+    step_launch,
     steps,
     variants,
 )
@@ -28,10 +28,8 @@ SMALL = [case for case in COUNTERS["cases"] if case["rows"] * case["cols"] < 2**
 
 
 def simulated(step: str, rows: int, cols: int) -> Trace:
-    name, block = split_trial(step)
-    code = source(f"{name}.cu")
-    kernel = cupy.RawKernel(code, kernel_names(code)[0])
-    grid, block, shared_mem = header(code).launch(rows, cols, block)
+    kernel = step_kernel(step)
+    grid, block, shared_mem = step_launch(step, rows, cols)
     x = make_input(rows, cols)
     return simulate(kernel, grid, block, (x, poisoned(x), rows, cols), shared_mem)
 
@@ -69,7 +67,7 @@ def test_counters_are_of_the_cases_that_the_evidence_asks_for() -> None:
     recorded = [(case["step"], case["rows"], case["cols"]) for case in COUNTERS["cases"]]
     assert recorded == evidence.cases()
     for case in COUNTERS["cases"]:
-        assert case["kernel"] in kernel_names(source(f"{split_trial(case['step'])[0]}.cu"))
+        assert case["kernel"] in kernel_names(source(f"{split_trial(case['step']).file}.cu"))
     assert len(COUNTERS[UNFUSED]) >= 5, "five array operations, some of more than one launch"
 
 

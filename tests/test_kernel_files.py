@@ -369,10 +369,33 @@ def test_diff_shows_changed_code_without_headers() -> None:
     assert not any(line.startswith("Idea") or "SPDX" in line for line in changed)
 
 
-def test_trial_is_named_after_its_kernel_and_block() -> None:
-    assert kernels.split_trial("01_naive-b32") == ("01_naive", 32)
-    assert kernels.split_trial("variants/00_copy_scalar") == ("variants/00_copy_scalar", None)
-    for trial in kernels.BLOCK_TRIALS:
-        name, block = kernels.split_trial(trial)
-        own = header(source(f"{name}.cu")).launch(64, 64)[1]
-        assert block != own and block % 32 == 0
+def test_trial_is_named_after_its_kernel_and_what_is_tried() -> None:
+    assert kernels.split_trial("01_naive-b32") == ("01_naive", 32, ())
+    assert kernels.split_trial("06_registers-PACKS4") == ("06_registers", None, ("-DPACKS=4",))
+    assert kernels.split_trial("variants/00_copy_scalar") == ("variants/00_copy_scalar", None, ())
+
+
+@pytest.mark.parametrize("trial", kernels.TRIALS)
+def test_a_trial_differs_from_its_kernel(trial: str) -> None:
+    file, block, options = kernels.split_trial(trial)
+    code = source(f"{file}.cu")
+    own = header(code)
+    if block:
+        assert block != own.launch(64, 64)[1] and block % 32 == 0
+        assert kernels.step_launch(trial, 64, 64) == own.launch(64, 64, block)
+    else:
+        assert header(code, options).macros != own.macros
+        assert set(header(code, options).macros) == set(own.macros)
+
+
+def test_a_header_may_use_numbers_that_the_file_defines() -> None:
+    code = EXAMPLE.replace("block = 128,", "block = 32 * WIDTH,") + "\n#define WIDTH 2  // why\n"
+    assert header(code).launch(100, 10)[1] == 64
+    assert header(code, ("-DWIDTH=8", "-O3")).launch(100, 10)[1] == 256
+
+
+def test_a_header_may_rule_out_block_sizes() -> None:
+    code = EXAMPLE.replace("block = 128,", "block = 128, block % 32 == 0,")
+    assert header(code).launch(100, 10, 64)[1] == 64
+    with pytest.raises(ValueError, match="block = 48 is not what the header asks: block % 32 == 0"):
+        header(code).launch(100, 10, 48)

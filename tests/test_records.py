@@ -14,7 +14,7 @@ import pytest
 
 from helpers import bench, recorder, records, replay
 from helpers.device import ROOT, has_gpu
-from helpers.kernels import BLOCK_TRIALS, header, source, split_trial, steps, variants
+from helpers.kernels import TRIALS, source, step_launch, steps, variants
 from helpers.records import (
     GRID_SHAPES,
     REFERENCE_GPU,
@@ -30,7 +30,7 @@ from helpers.records import (
 )
 
 STEPS = [UNFUSED, *steps()]
-TRIED = [*variants(), *BLOCK_TRIALS]
+TRIED = [*variants(), *TRIALS]
 COPIES = [name for name in steps() if name.endswith("_copy")]
 each_record = pytest.mark.parametrize("step", [*STEPS, *TRIED])
 
@@ -39,8 +39,7 @@ def accepted(step: str, shapes) -> list[tuple[int, int]]:
     """Those of the shapes that the step's kernel takes."""
     if step == UNFUSED:
         return list(shapes)
-    contract = header(source(f"{split_trial(step)[0]}.cu"))
-    return [shape for shape in shapes if contract.accepts(*shape)]
+    return [shape for shape in shapes if step_launch(step, *shape)]
 
 
 # ---- what is recorded -------------------------------------------------------------------------
@@ -101,13 +100,11 @@ def test_timings_are_plausible(step: str) -> None:
 
 @each_record
 def test_launch_is_what_the_header_says(step: str) -> None:
-    name, block = split_trial(step)
     for case in load_record(step).cases:
         if step == UNFUSED:
             assert case.launch == {"grid": 0, "block": 0, "shared_mem": 0}
         else:
-            expected = header(source(f"{name}.cu")).launch(*case.shape, block)
-            assert tuple(case.launch.values()) == expected
+            assert tuple(case.launch.values()) == step_launch(step, *case.shape)
             assert list(case.launch) == ["grid", "block", "shared_mem"]
 
 
@@ -199,9 +196,7 @@ def test_every_prediction_has_a_record_to_hold_it_against() -> None:
 def launch_of(step: str, rows: int, cols: int) -> dict[str, int]:
     if step == UNFUSED:
         return {"grid": 0, "block": 0, "shared_mem": 0}
-    name, block = split_trial(step)
-    rule = header(source(f"{name}.cu")).launch(rows, cols, block)
-    return dict(zip(("grid", "block", "shared_mem"), rule, strict=True))
+    return dict(zip(("grid", "block", "shared_mem"), step_launch(step, rows, cols), strict=True))
 
 
 def example(step: str = "01_naive", shapes=((1024, 512), (64, 2048))) -> Record:

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// Idea:     one block computes one row: neighbouring threads read neighbouring columns, and a
+//           tree in shared memory merges what the threads have found.
+// Row:      one block
+// Launch:   block = 256, grid = rows
+// Shared:   8 * block
+// Columns:  cols >= 1
+// Align:    4
+// Dtype:    float32
+// Arch:     sm_75
+// Reads:    2 reads + 1 write
+// Wastes:   every level of the tree stores to shared memory, waits for the whole block and loads
+//           again, though most of its exchanges stay within a warp (04).
+// Measured: not yet
+//
+// y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
+// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch.
+
+// Makes the pair (row_max, sum) describe the columns of both pairs.
+__device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
+{
+    const float new_max = fmaxf(row_max, other_max);
+    sum = sum * expf(row_max - new_max) + other_sum * expf(other_max - new_max);
+    row_max = new_max;
+}
+
+extern "C" __global__ void softmax_shared(const float* __restrict__ x, float* __restrict__ y,
+                                          int rows, int cols)
+{
+    extern __shared__ float pairs[];  // 8 bytes a thread
+    float* maxima = pairs;
+    float* sums = pairs + blockDim.x;
+
+    x += (long long)blockIdx.x * cols;
+    y += (long long)blockIdx.x * cols;
+
+    // Each thread takes every blockDim.x-th column. The start is the lowest finite float: a thread
+    // without columns must not compute exp(-inf - -inf) = NaN.
+    float row_max = -3.402823466e+38f;
+    float sum = 0.0f;
+    for (int col = threadIdx.x; col < cols; col += blockDim.x)
+        merge(row_max, sum, x[col], 1.0f);
+    maxima[threadIdx.x] = row_max;
+    sums[threadIdx.x] = sum;
+    __syncthreads();
+
+    // The upper half of the pairs goes into the lower half, until one is left.
+    for (int live = blockDim.x; live > 1;) {
+        const int half = (live + 1) / 2;
+        const int other = threadIdx.x + half;
+        if (other < live)
+            merge(maxima[threadIdx.x], sums[threadIdx.x], maxima[other], sums[other]);
+        live = half;
+        __syncthreads();  // the next level reads what this one wrote
+    }
+    row_max = maxima[0];
+    sum = sums[0];
+
+    for (int col = threadIdx.x; col < cols; col += blockDim.x)
+        y[col] = expf(x[col] - row_max) / sum;
+}

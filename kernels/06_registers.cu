@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+// Idea:     each thread keeps its columns in registers from the first pass to the last, so that
+//           the row is read once; the exponentials stay there too and are only scaled.
+// Row:      one block
+// Launch:   block = (cols + 128 * PACKS - 1) / (128 * PACKS) * 32, block % 32 == 0, grid = rows
+// Shared:   0
+// Columns:  cols >= 1 and cols <= 4096 * PACKS
+// Align:    16
+// Dtype:    float32
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   a row of few columns leaves most of a block idle (07); a long one leaves room for a
+//           single block on a multiprocessor, and past 4096 * PACKS columns none (08).
+// Measured: not yet
+//
+// y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
+// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch.
+
+#ifndef PACKS
+#define PACKS 8  // float4s that a thread keeps: 4 * PACKS registers
+#endif
+
+// exp(value) as the hardware computes it: 2^(value * log2(e)).
+__device__ __forceinline__ float exponential(float value)
+{
+    return exp2f(value * 1.44269504f);
+}
+
+// Makes the pair (row_max, sum) describe the columns of both pairs.
+__device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
+{
+    const float new_max = fmaxf(row_max, other_max);
+    sum = sum * exponential(row_max - new_max) + other_sum * exponential(other_max - new_max);
+    row_max = new_max;
+}
+
+// Afterwards every lane holds the pair of all 32: a butterfly of five exchanges.
+__device__ __forceinline__ void merge_warp(float& row_max, float& sum)
+{
+    for (int distance = 16; distance > 0; distance /= 2) {
+        const float other_max = __shfl_xor_sync(0xffffffff, row_max, distance);
+        const float other_sum = __shfl_xor_sync(0xffffffff, sum, distance);
+        merge(row_max, sum, other_max, other_sum);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(1024)
+softmax_registers(const float* __restrict__ x, float* __restrict__ y, int rows, int cols)
+{
+    __shared__ float maxima[32];  // a block has at most 32 warps
+    __shared__ float sums[32];
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const long long start = (long long)blockIdx.x * cols;
+    x += start;
+    y += start;
+
+    // As in 05_float4.cu: packs of four columns at multiples of 16 bytes, and up to six single
+    // columns beside them, of which thread t takes the t-th.
+    const int before = min((int)(-start & 3), cols);
+    const int packs = (cols - before) / 4;
+    const float4* x4 = reinterpret_cast<const float4*>(x + before);
+    float4* y4 = reinterpret_cast<float4*>(y + before);
+    const int single = threadIdx.x < before ? threadIdx.x : threadIdx.x + 4 * packs;
+
+    // Load everything before using anything: PACKS loads of a thread are in flight at once.
+    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: exp(-inf) = 0
+    float4 v[PACKS];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = threadIdx.x + k * blockDim.x;
+        v[k] = pack < packs ? x4[pack] : make_float4(minus_inf, minus_inf, minus_inf, minus_inf);
+    }
+    float last = single < cols ? x[single] : minus_inf;
+
+    // All maxima first, so that no sum is ever rescaled within a thread.
+    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
+    float thread_max = fmaxf(lowest, last);
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k)
+        thread_max = fmaxf(thread_max, fmaxf(fmaxf(v[k].x, v[k].y), fmaxf(v[k].z, v[k].w)));
+    last = exponential(last - thread_max);
+    float sum = last;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        v[k].x = exponential(v[k].x - thread_max);
+        v[k].y = exponential(v[k].y - thread_max);
+        v[k].z = exponential(v[k].z - thread_max);
+        v[k].w = exponential(v[k].w - thread_max);
+        sum += (v[k].x + v[k].y) + (v[k].z + v[k].w);
+    }
+
+    float row_max = thread_max;
+    merge_warp(row_max, sum);
+    if (lane == 0) {
+        maxima[warp] = row_max;
+        sums[warp] = sum;
+    }
+    __syncthreads();
+    const bool exists = lane < blockDim.x / 32;
+    row_max = exists ? maxima[lane] : lowest;
+    sum = exists ? sums[lane] : 0.0f;
+    merge_warp(row_max, sum);
+
+    // The exponentials are relative to the thread's maximum; this makes them relative to the row's.
+    const float scale = exponential(thread_max - row_max) / sum;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = threadIdx.x + k * blockDim.x;
+        if (pack < packs)
+            y4[pack] = make_float4(v[k].x * scale, v[k].y * scale, v[k].z * scale, v[k].w * scale);
+    }
+    if (single < cols) y[single] = last * scale;
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// Idea:     a row of up to 128 columns in the registers of a warp
+// Row:      one warp
+// Launch:   block = 32, grid = rows
+// Shared:   0
+// Columns:  cols >= 1 and cols <= 128
+// Align:    4
+// Dtype:    float32
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   most of a warp idles in a row of few columns
+// Measured: no, this is an exercise
+
+extern "C" __global__ void softmax_read_once(const float* __restrict__ x, float* __restrict__ y,
+                                             int rows, int cols)
+{
+    x += (long long)blockIdx.x * cols;
+    y += (long long)blockIdx.x * cols;
+
+    // A lane's columns, -inf where the row has none. The loop must be unrolled: registers have no
+    // addresses, and an array that is indexed at run time lies in local memory.
+    float v[4];
+    float row_max = -3.402823466e+38f;  // finite: see 02_online.cu
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const int col = threadIdx.x + 32 * k;
+        v[k] = col < cols ? x[col] : __int_as_float(0xff800000);
+        row_max = fmaxf(row_max, v[k]);
+    }
+    for (int distance = 16; distance > 0; distance /= 2)
+        row_max = fmaxf(row_max, __shfl_xor_sync(0xffffffff, row_max, distance));
+
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        v[k] = expf(v[k] - row_max);
+        sum += v[k];
+    }
+    for (int distance = 16; distance > 0; distance /= 2)
+        sum += __shfl_xor_sync(0xffffffff, sum, distance);
+
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+        const int col = threadIdx.x + 32 * k;
+        if (col < cols) y[col] = v[k] / sum;
+    }
+}
