@@ -2,7 +2,8 @@
 // Idea:     each thread keeps its columns in registers from the first pass to the last, so that
 //           the row is read once; the exponentials stay there too and are only scaled.
 // Row:      one block
-// Launch:   block = (cols + 128 * PACKS - 1) / (128 * PACKS) * 32, block % 32 == 0, grid = rows
+// Launch:   block = (cols + 128 * PACKS - 1) / (128 * PACKS) * 32,
+//           block % 32 == 0 and 4 * PACKS * block >= cols, grid = rows
 // Shared:   0
 // Columns:  cols >= 1 and cols <= 4096 * PACKS
 // Align:    16
