@@ -45,7 +45,7 @@ from .simt.compile import compile_cubin
 from .simt.counters import NSIGHT_METRICS, SHARED_METRICS
 
 SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
-LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE)  # 2^28 elements each
+LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE, (16384, 16384))  # 2^28 elements
 # What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
 PROSE_METRICS = (
     "gpu__time_duration.sum",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     lanes of a warp exchange pairs through registers; shared memory carries one pair a
-//           warp, behind the only barrier.
+// Idea:     lanes of a warp exchange values through registers, first maxima, then sums; shared
+//           memory carries one pair a warp, behind the only barrier.
 // Row:      one block
 // Launch:   block = 256, block % 32 == 0, grid = rows
 // Shared:   0
@@ -24,14 +24,20 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// Afterwards every lane holds the pair of all 32: a butterfly of five exchanges.
-__device__ __forceinline__ void merge_warp(float& row_max, float& sum)
+// The largest of 32 lanes' values, in every lane: a butterfly of five exchanges.
+__device__ __forceinline__ float warp_max(float value)
 {
-    for (int distance = 16; distance > 0; distance /= 2) {
-        const float other_max = __shfl_xor_sync(0xffffffff, row_max, distance);
-        const float other_sum = __shfl_xor_sync(0xffffffff, sum, distance);
-        merge(row_max, sum, other_max, other_sum);
-    }
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
 }
 
 extern "C" __global__ void softmax_shuffle(const float* __restrict__ x, float* __restrict__ y,
@@ -51,7 +57,10 @@ extern "C" __global__ void softmax_shuffle(const float* __restrict__ x, float* _
     for (int col = threadIdx.x; col < cols; col += blockDim.x)
         merge(row_max, sum, x[col], 1.0f);
 
-    merge_warp(row_max, sum);
+    // Agree on the maximum first: then one rescaling serves all five exchanges of the sum.
+    const float thread_max = row_max;
+    row_max = warp_max(thread_max);
+    sum = warp_sum(sum * expf(thread_max - row_max));
     if (lane == 0) {
         maxima[warp] = row_max;
         sums[warp] = sum;
@@ -60,9 +69,9 @@ extern "C" __global__ void softmax_shuffle(const float* __restrict__ x, float* _
 
     // Every warp merges the pairs of all warps, so that nobody has to wait for the result.
     const bool exists = lane < blockDim.x / 32;
-    row_max = exists ? maxima[lane] : lowest;
-    sum = exists ? sums[lane] : 0.0f;
-    merge_warp(row_max, sum);
+    const float warp_maximum = exists ? maxima[lane] : lowest;
+    row_max = warp_max(warp_maximum);
+    sum = warp_sum(exists ? sums[lane] * expf(warp_maximum - row_max) : 0.0f);
 
     for (int col = threadIdx.x; col < cols; col += blockDim.x)
         y[col] = expf(x[col] - row_max) / sum;

@@ -34,14 +34,20 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// Afterwards every lane holds the pair of all 32: a butterfly of five exchanges.
-__device__ __forceinline__ void merge_warp(float& row_max, float& sum)
+// The largest of 32 lanes' values, in every lane: a butterfly of five exchanges.
+__device__ __forceinline__ float warp_max(float value)
 {
-    for (int distance = 16; distance > 0; distance /= 2) {
-        const float other_max = __shfl_xor_sync(0xffffffff, row_max, distance);
-        const float other_sum = __shfl_xor_sync(0xffffffff, sum, distance);
-        merge(row_max, sum, other_max, other_sum);
-    }
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
 }
 
 extern "C" __global__ void softmax_float4(const float* __restrict__ x, float* __restrict__ y,
@@ -77,16 +83,20 @@ extern "C" __global__ void softmax_float4(const float* __restrict__ x, float* __
     }
     if (single < cols) merge(row_max, sum, x[single], 1.0f);
 
-    merge_warp(row_max, sum);
+    // Agree on the maximum first: then one rescaling serves all five exchanges of the sum.
+    const float thread_max = row_max;
+    row_max = warp_max(thread_max);
+    sum = warp_sum(sum * exponential(thread_max - row_max));
     if (lane == 0) {
         maxima[warp] = row_max;
         sums[warp] = sum;
     }
     __syncthreads();
+
     const bool exists = lane < blockDim.x / 32;
-    row_max = exists ? maxima[lane] : lowest;
-    sum = exists ? sums[lane] : 0.0f;
-    merge_warp(row_max, sum);
+    const float warp_maximum = exists ? maxima[lane] : lowest;
+    row_max = warp_max(warp_maximum);
+    sum = warp_sum(exists ? sums[lane] * exponential(warp_maximum - row_max) : 0.0f);
 
     const float scale = 1.0f / sum;
 #pragma unroll UNROLL

@@ -27,22 +27,20 @@ __device__ __forceinline__ float exponential(float value)
     return exp2f(value * 1.44269504f);
 }
 
-// Makes the pair (row_max, sum) describe the columns of both pairs.
-__device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
+// The largest of 32 lanes' values, in every lane: a butterfly of five exchanges.
+__device__ __forceinline__ float warp_max(float value)
 {
-    const float new_max = fmaxf(row_max, other_max);
-    sum = sum * exponential(row_max - new_max) + other_sum * exponential(other_max - new_max);
-    row_max = new_max;
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
 }
 
-// Afterwards every lane holds the pair of all 32: a butterfly of five exchanges.
-__device__ __forceinline__ void merge_warp(float& row_max, float& sum)
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
 {
-    for (int distance = 16; distance > 0; distance /= 2) {
-        const float other_max = __shfl_xor_sync(0xffffffff, row_max, distance);
-        const float other_sum = __shfl_xor_sync(0xffffffff, sum, distance);
-        merge(row_max, sum, other_max, other_sum);
-    }
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
@@ -91,17 +89,19 @@ softmax_registers(const float* __restrict__ x, float* __restrict__ y, int rows, 
         sum += (v[k].x + v[k].y) + (v[k].z + v[k].w);
     }
 
-    float row_max = thread_max;
-    merge_warp(row_max, sum);
+    // Agree on the maximum first: then one rescaling serves all five exchanges of the sum.
+    float row_max = warp_max(thread_max);
+    sum = warp_sum(sum * exponential(thread_max - row_max));
     if (lane == 0) {
         maxima[warp] = row_max;
         sums[warp] = sum;
     }
     __syncthreads();
+
     const bool exists = lane < blockDim.x / 32;
-    row_max = exists ? maxima[lane] : lowest;
-    sum = exists ? sums[lane] : 0.0f;
-    merge_warp(row_max, sum);
+    const float warp_maximum = exists ? maxima[lane] : lowest;
+    row_max = warp_max(warp_maximum);
+    sum = warp_sum(exists ? sums[lane] * exponential(warp_maximum - row_max) : 0.0f);
 
     // The exponentials are relative to the thread's maximum; this makes them relative to the row's.
     const float scale = exponential(thread_max - row_max) / sum;

@@ -23,14 +23,20 @@ __device__ __forceinline__ void merge(float& row_max, float& sum, float other_ma
     row_max = new_max;
 }
 
-// Afterwards lane 0 holds the pair of all 32; what the other lanes hold is of no use.
-__device__ __forceinline__ void merge_warp(float& row_max, float& sum)
+// The largest of 32 lanes' values, in lane 0; what the other lanes hold is of no use.
+__device__ __forceinline__ float warp_max(float value)
 {
-    for (int distance = 16; distance > 0; distance /= 2) {
-        const float other_max = __shfl_down_sync(0xffffffff, row_max, distance);
-        const float other_sum = __shfl_down_sync(0xffffffff, sum, distance);
-        merge(row_max, sum, other_max, other_sum);
-    }
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_down_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in lane 0.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_down_sync(0xffffffff, value, distance);
+    return value;
 }
 
 extern "C" __global__ void softmax_shuffle_down(const float* __restrict__ x, float* __restrict__ y,
@@ -50,7 +56,9 @@ extern "C" __global__ void softmax_shuffle_down(const float* __restrict__ x, flo
     for (int col = threadIdx.x; col < cols; col += blockDim.x)
         merge(row_max, sum, x[col], 1.0f);
 
-    merge_warp(row_max, sum);
+    const float thread_max = row_max;
+    row_max = __shfl_sync(0xffffffff, warp_max(thread_max), 0);  // every lane rescales to it
+    sum = warp_sum(sum * expf(thread_max - row_max));
     if (lane == 0) {
         maxima[warp] = row_max;
         sums[warp] = sum;
@@ -59,9 +67,9 @@ extern "C" __global__ void softmax_shuffle_down(const float* __restrict__ x, flo
 
     if (warp == 0) {
         const bool exists = lane < blockDim.x / 32;
-        row_max = exists ? maxima[lane] : lowest;
-        sum = exists ? sums[lane] : 0.0f;
-        merge_warp(row_max, sum);
+        const float warp_maximum = exists ? maxima[lane] : lowest;
+        row_max = __shfl_sync(0xffffffff, warp_max(warp_maximum), 0);
+        sum = warp_sum(exists ? sums[lane] * expf(warp_maximum - row_max) : 0.0f);
         if (lane == 0) {
             maxima[0] = row_max;
             sums[0] = sum;
