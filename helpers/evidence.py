@@ -5,6 +5,7 @@ counters.json   Nsight Compute's counters: of every step at small shapes (which 
                 (which the prose explains), and of each launch of the array version
 sass.json       the machine instructions that matter, in order, of every kernel: loads, stores,
                 special functions, branches, calls
+numerics.json   the error of the arithmetic that the kernels use, in units of the last place
 sanitizer.json  compute-sanitizer's verdicts on every kernel at the small shapes
 
 Needs a GPU, `ncu`, `cuobjdump` and `compute-sanitizer` on the PATH, and the right to read
@@ -25,6 +26,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import numpy as np
 
 from . import recorder
 from .bench import unfused_candidate
@@ -66,6 +69,10 @@ PROSE_METRICS = (
     "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
     "smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio",
     "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_mio_throttle_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio",
     "launch__registers_per_thread",
 )
 SASS_KEPT = frozenset("LDG STG LDL STL LDS STS SHFL BAR MUFU BRA CALL EXIT".split())
@@ -102,6 +109,8 @@ def main(arguments: list[str] | None = None) -> int:
     write_json(folder / "counters.json", {**head, **collect_counters()})
     print("disassembling", flush=True)
     write_json(folder / "sass.json", {**head, **collect_sass(f"sm_{device['compute_capability']}")})
+    print("measuring errors", flush=True)
+    write_json(folder / "numerics.json", {**head, **collect_numerics()})
     print("running compute-sanitizer", flush=True)
     verdicts = {**head, **collect_verdicts()}
     write_json(folder / "sanitizer.json", verdicts)
@@ -197,6 +206,47 @@ def collect_sass(arch: str) -> dict:
         kept = [code for code in opcodes if code.split(".")[0] in SASS_KEPT]
         kernels[step] = {"instructions": len(opcodes), "in_order": kept}
     return {"arch": arch, "command": "cuobjdump -sass kernel.cubin", "kernels": kernels}
+
+
+# x is the argument of an exponential, s a sum: what the kernels of 03 to 06 compute from them.
+NUMERICS = {
+    "expf(x)": ("expf(x)", lambda x, s: np.exp(x)),
+    "__expf(x)": ("__expf(x)", lambda x, s: np.exp(x)),
+    "exp2f(x * log2e)": ("exp2f(x * 1.44269504f)", lambda x, s: np.exp(x)),
+    "expf(x) / s": ("expf(x) / s", lambda x, s: np.exp(x) / s),
+    "expf(x) * (1 / s)": ("expf(x) * (1.0f / s)", lambda x, s: np.exp(x) / s),
+}
+
+
+def collect_numerics() -> dict:
+    """Largest and mean error of each formula against fp64, in ulp of the fp32 result.
+
+    Over 2^20 arguments from [-20, 0], and from [-80, 0] for the tails, with sums in [1, 4096].
+    """
+    import cupy
+
+    random = np.random.default_rng(0)
+    s = np.exp(random.uniform(0, np.log(4096), 2**20)).astype(np.float32)
+    found = {}
+    for lowest in (-20, -80):
+        x = random.uniform(lowest, 0, 2**20).astype(np.float32)
+        for name, (formula, exact) in NUMERICS.items():
+            code = (
+                'extern "C" __global__ void probe(const float* xs, const float* ss, float* y) {'
+                " const int i = blockIdx.x * blockDim.x + threadIdx.x;"
+                f" const float x = xs[i], s = ss[i]; y[i] = {formula}; }}"
+            )
+            y = np.empty_like(x)
+            launch(cupy.RawKernel(code, "probe"), 2**12, 2**8, (x, s, y))
+            wanted = exact(x.astype(np.float64), s.astype(np.float64))
+            normal = wanted >= np.finfo(np.float32).smallest_normal
+            ulp = np.spacing(wanted[normal].astype(np.float32)).astype(np.float64)
+            error = np.abs(y[normal] - wanted[normal]) / ulp
+            found.setdefault(name, {})[f"x in [{lowest}, 0]"] = {
+                "max_ulp": round(float(error.max()), 2),
+                "mean_ulp": round(float(error.mean()), 3),
+            }
+    return {"inputs": "2^20 random x and s, seed 0", "errors": found}
 
 
 def collect_verdicts() -> dict:
