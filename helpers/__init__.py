@@ -14,7 +14,15 @@ from .exercises import grade
 from .kernels import diff, header, source
 from .launch import KernelBug, launch, simulate
 from .plot import ledger, plot_series, plot_step, table
-from .records import REFERENCE_SHAPE, load_record, nsight, nsight_unfused, predictions, sass
+from .records import (
+    REFERENCE_SHAPE,
+    load_record,
+    nsight,
+    nsight_unfused,
+    numerics,
+    predictions,
+    sass,
+)
 from .replay import timings
 
 __all__ = [
@@ -34,6 +42,7 @@ __all__ = [
     "make_input",
     "nsight",
     "nsight_unfused",
+    "numerics",
     "plot_series",
     "plot_step",
     "poisoned",

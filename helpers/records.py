@@ -185,6 +185,11 @@ def sass(step: str, gpu: str = REFERENCE_GPU) -> list[str]:
     return kernels[step]["in_order"]
 
 
+def numerics(gpu: str = REFERENCE_GPU) -> dict[str, dict[str, dict[str, float]]]:
+    """Formula -> range of x -> its largest and mean error against fp64, in ulp of fp32."""
+    return json.loads((FOLDER / gpu / "numerics.json").read_text())["errors"]
+
+
 @functools.lru_cache
 def _counters(gpu: str) -> dict:
     return json.loads((FOLDER / gpu / "counters.json").read_text())
