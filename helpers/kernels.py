@@ -290,6 +290,7 @@ def signature(code: str, kernel_name: str) -> tuple[Parameter, ...]:
     Raises `ValueError` naming the kernels there are if it is not declared `__global__`.
     """
     plain = strip_comments(code)
+    kernel_name = kernel_name.partition("<")[0].rpartition("::")[2]  # of a template's expression
     match = re.search(rf"__global__[^;{{]*?\b{re.escape(kernel_name)}\s*\(([^)]*)\)", plain)
     if not match:
         known = ", ".join(kernel_names(code)) or "none"

@@ -135,11 +135,11 @@ def step_hash(step: str) -> str:
 
 
 def case_launch(step: str, case: Case) -> dict[str, int]:
-    """The launch that a step's header asks for at the shape of a case."""
+    """The launch that a step's header asks for at the shape of a case; empty if it refuses it."""
     if step == UNFUSED:
         return case.launch
     rule = step_launch(step, case.rows, case.cols)
-    return dict(zip(("grid", "block", "shared_mem"), rule, strict=True))
+    return dict(zip(("grid", "block", "shared_mem"), rule, strict=True)) if rule else {}
 
 
 UNFUSED = "00_unfused"  # softmax as five CuPy array operations: a record without a kernel file

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import cupy
 import pytest
 
-from helpers import bench, recorder, records, replay
+from helpers import bench, kernels, recorder, records, replay
 from helpers.device import ROOT, has_gpu
 from helpers.kernels import TRIALS, source, step_launch, steps, variants
 from helpers.records import (
@@ -113,7 +113,8 @@ def test_attributes_of_the_kernel_are_recorded(step: str) -> None:
     attributes = load_record(step).attributes
     assert set(attributes) == {"registers", "local_bytes", "static_shared_bytes"}
     assert 1 <= attributes["registers"] <= 255
-    assert attributes["local_bytes"] == 0, "the kernel spills"
+    spills = step == "06_registers-PACKS16"  # what its notebook shows
+    assert (attributes["local_bytes"] > 0) == spills
 
 
 @pytest.mark.parametrize("step", COPIES)
@@ -140,7 +141,7 @@ def test_every_record_belongs_to_a_kernel() -> None:
     folder = records.FOLDER / REFERENCE_GPU
     found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
     assert (
-        found - {"counters", "sass", "sanitizer"} == {*STEPS, *TRIED} == set(recorder.known_steps())
+        found - {"counters", "numerics", "sass", "sanitizer"} == {*STEPS, *TRIED} == set(recorder.known_steps())
     )
 
 
@@ -292,11 +293,18 @@ def test_record_of_an_edited_kernel_says_so() -> None:
 
 def test_edit_of_code_makes_a_record_old_and_of_a_comment_not(monkeypatch) -> None:
     record, text = example(), source("01_naive.cu")
-    monkeypatch.setattr(records, "source", lambda name: text.replace("one thread", "a thread"))
+
+    def edit(old: str, new: str) -> None:
+        for module in (records, kernels):
+            monkeypatch.setattr(module, "source", lambda name: text.replace(old, new))
+
+    edit("one thread", "a thread")
     assert record.is_current()
-    monkeypatch.setattr(records, "source", lambda name: text.replace("fmaxf", "fminf"))
+    edit("fmaxf", "fminf")
     assert not record.is_current()
-    monkeypatch.setattr(records, "source", lambda name: text.replace("block = 128", "block = 64"))
+    edit("block = 128", "block = 64")
+    assert not record.is_current()
+    edit("cols >= 1", "cols >= 1 && cols <= 512")
     assert not record.is_current()
 
 
@@ -405,8 +413,7 @@ def test_recorder_sweeps_no_variants() -> None:
 
 def test_recorder_leaves_out_what_a_header_refuses(monkeypatch) -> None:
     text = source("01_naive.cu").replace("cols >= 1", "cols >= 1 && cols <= 1024")
-    kernel = cupy.RawKernel(text, "softmax_naive")
-    monkeypatch.setattr(recorder, "step_kernel", lambda step: kernel)
+    monkeypatch.setattr(kernels, "source", lambda name: text)
     record = example(shapes=[])
     assert recorder.needs("01_naive", record, 64, 1024)
     assert not recorder.needs("01_naive", record, 64, 2048)
@@ -476,7 +483,11 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
 
 def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
     assert recorder.main([]) == 0
-    assert fake_gpu.measured[0][0] == {*STEPS, *TRIED}
+    left_out = [{*STEPS, *TRIED} - names for names, *_ in fake_gpu.measured[:2]]
+    assert left_out == [  # for their headers: rows of 16384 and of 32768 columns
+        {"06_registers-PACKS2"},
+        {"06_registers-PACKS2", "06_registers-PACKS4"},
+    ]
     assert fake_gpu.measured[-1][0] == set(STEPS)
 
 

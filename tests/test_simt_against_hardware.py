@@ -44,6 +44,18 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         for metric in (LOADS, STORES)
     },
 }
+# (twin, tool) -> why the tool reports something that is no bug. Likewise needed, or it fails.
+FALSE_ALARMS: dict[tuple[str, str], str] = {
+    ("shared_barriers/waits_elsewhere_clean", "synccheck"): (
+        "wants a block's threads at one instruction; PTX lets them wait for a barrier at several"
+    ),
+    ("asynchronous/too_few_arrivals_clean", "racecheck"): (
+        "does not see that a lane's arrival, behind __syncwarp, stands for its whole warp"
+    ),
+    ("clusters/st_async_not_waited_clean", "racecheck"): (
+        "warns of mbarrier.init and expect_tx by one and the same thread"
+    ),
+}
 # What the kernels that are only reported are about: metrics that cannot be zero.
 ABOUT = {
     "global_red": "l1tex__t_requests_pipe_lsu_mem_global_op_red.sum",
@@ -294,13 +306,16 @@ def test_the_verdicts_are_about_the_kernels_as_they_are() -> None:
 def test_the_tools_have_nothing_against_the_twins(tool: str) -> None:
     for name, kernel in SANITIZER["kernels"].items():
         if not kernel["bugs"]:
-            assert (kernel[tool]["outcome"], kernel[tool]["errors"]) == ("ran", 0), name
+            quiet = (kernel[tool]["outcome"], kernel[tool]["errors"]) == ("ran", 0)
+            assert quiet == ((name, tool) not in FALSE_ALARMS), name
 
 
 @checked
 def test_the_table_has_a_row_for_each_bug() -> None:
     text = sanitizer.table(SANITIZER)
     assert [row.split("`")[1] for row in text.splitlines() if row.startswith("| `")] == bugs()
+    page = (DATA / "sanitizer_h200.md").read_text()
+    assert text.strip() in page, "python -m tests.hardware.sanitizer --table > ..."
 
 
 MEMCHECK = """========= COMPUTE-SANITIZER

@@ -109,3 +109,41 @@ def test_a_hang_follows_the_limit_of_the_command_line(scale, capsys):
     scale.write_text(SCALE.replace("if (i < n)", "while (n > 0)"))
     assert launch(scale, "--limit", "1000") == 1
     assert "hang" in capsys.readouterr().out
+
+
+TEMPLATE = """
+template <typename T, int TIMES>
+__global__ void scale(const T* x, T* y, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = TIMES * x[i];
+}
+"""
+
+
+def test_template_runs_under_its_name_expression(tmp_path, capsys):
+    path = tmp_path / "template.cu"
+    path.write_text(TEMPLATE)
+    args = ("float32[100]", "float32[100]", "100")
+    assert launch(path, "--kernel", "scale<float, 3>", args=args) == 0
+    assert "y: float32[100]" in (shown := capsys.readouterr().out)
+    assert "scale<float, 3>: grid (1,)" in shown and "no findings" in shown
+
+
+GRID_SYNC = """
+#include <cooperative_groups.h>
+extern "C" __global__ void meet(int* y)
+{
+    cooperative_groups::this_grid().sync();
+    y[threadIdx.x] = 7;
+}
+"""
+
+
+def test_grid_synchronises_in_a_cooperative_launch_only(tmp_path, capsys):
+    path = tmp_path / "meet.cu"
+    path.write_text(GRID_SYNC)
+    assert launch(path, "--cooperative", args=("int32[128]",)) == 0
+    assert "min 7, max 7" in capsys.readouterr().out
+    assert launch(path, args=("int32[128]",)) == 1
+    assert "trap" in capsys.readouterr().out

@@ -35,13 +35,16 @@ class KernelText:
     code: str
     name: str
     options: tuple[str, ...]
+    enable_cooperative_groups: bool = False
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     options = parse_arguments(arguments)
     try:
-        kernel = load_kernel(options.file, options.kernel, tuple(options.option))
+        kernel = load_kernel(
+            options.file, options.kernel, tuple(options.option), options.cooperative
+        )
         declared = signature(kernel.code, kernel.name)
         grid, block, shared, values = plan_launch(options, kernel, declared)
         trace = simulate(kernel, grid, block, values, shared, options.limit)
@@ -65,12 +68,18 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, help="a CUDA source file")
-    parser.add_argument("--kernel", help="name of the kernel; the file's only one if left out")
+    parser.add_argument(
+        "--kernel",
+        help='name of the kernel, "scale<float, 4>" for a template; if left out, the only one',
+    )
     parser.add_argument("--shape", help="ROWSxCOLS, for a kernel file with a header")
     parser.add_argument("--grid", type=int, nargs="+", help="blocks, one to three numbers")
     parser.add_argument("--block", type=int, nargs="+", help="threads, one to three numbers")
     parser.add_argument("--args", nargs="*", default=[], help="the kernel's arguments in order")
     parser.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
+    parser.add_argument(
+        "--cooperative", action="store_true", help="all blocks run at once, and may synchronise"
+    )
     parser.add_argument(
         "--option", action="append", default=[], help="compiler option, as --option=-DTILE=32"
     )
@@ -83,13 +92,16 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def load_kernel(path: Path, name: str | None, options: tuple[str, ...]) -> KernelText:
+def load_kernel(
+    path: Path, name: str | None, options: tuple[str, ...], cooperative: bool = False
+) -> KernelText:
     """Read a file; raises `ValueError` that lists the kernels if `name` does not pick one."""
     text = path.read_text(encoding="utf-8")
     known = kernel_names(text)
     if name is None and len(known) != 1:
         raise ValueError(f"{path} has {len(known)} kernels, pass --kernel: {', '.join(known)}")
-    return KernelText(f'#line 1 "{path.as_posix()}"\n{text}', name or known[0], options)
+    code = f'#line 1 "{path.as_posix()}"\n{text}'
+    return KernelText(code, name or known[0], options, cooperative)
 
 
 def plan_launch(
