@@ -7,7 +7,7 @@
 # Some targets write what others read, so -j must not run two of them at once.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup run lab test gpu lint notebooks record evidence figures lock clean
+.PHONY: help setup nvcc run lab test gpu lint notebooks record evidence figures lock clean
 
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
@@ -28,6 +28,9 @@ help: ## this list
 
 setup: ## make .venv and install the pinned packages (again: well under a second)
 	$(BASE) helpers/install.py
+
+nvcc: $(READY) ## CUDA's C++ compiler into .venv, for the tests that copy kernels into C++
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/nvcc.txt
 
 $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	$(BASE) helpers/install.py

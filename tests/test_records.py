@@ -141,7 +141,9 @@ def test_every_record_belongs_to_a_kernel() -> None:
     folder = records.FOLDER / REFERENCE_GPU
     found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
     assert (
-        found - {"counters", "numerics", "sass", "sanitizer"} == {*STEPS, *TRIED} == set(recorder.known_steps())
+        found - {"counters", "numerics", "sass", "sanitizer"}
+        == {*STEPS, *TRIED}
+        == set(recorder.known_steps())
     )
 
 

@@ -17,6 +17,7 @@
 #ifndef UNROLL
 #define UNROLL 4  // accesses of a thread that may be in flight at once
 #endif
+constexpr int unroll = UNROLL;  // nvcc does not expand a macro within the pragma
 
 __device__ __forceinline__ float exponential(float value)
 {
@@ -69,7 +70,7 @@ extern "C" __global__ void softmax_float4_divide(const float* __restrict__ x, fl
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
     float row_max = lowest;
     float sum = 0.0f;
-#pragma unroll UNROLL
+#pragma unroll unroll
     for (int pack = threadIdx.x; pack < packs; pack += blockDim.x) {
         const float4 v = x4[pack];
         const float new_max = fmaxf(row_max, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)));
@@ -95,7 +96,7 @@ extern "C" __global__ void softmax_float4_divide(const float* __restrict__ x, fl
     row_max = warp_max(warp_maximum);
     sum = warp_sum(exists ? sums[lane] * exponential(warp_maximum - row_max) : 0.0f);
 
-#pragma unroll UNROLL
+#pragma unroll unroll
     for (int pack = threadIdx.x; pack < packs; pack += blockDim.x) {
         const float4 v = x4[pack];
         y4[pack] = make_float4(
