@@ -10,7 +10,7 @@
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
 // Wastes:   every load moves 4 bytes a lane and is waited for before the next one starts; two
-//           exponentials a column where one and a half would do (05).
+//           exponentials a column where one and a quarter would do (05).
 // Measured: not yet
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.

@@ -138,7 +138,7 @@ def test_ci_types_what_the_readme_says() -> None:
     assert os.name == "nt" or os.access(script, os.X_OK)
     assert "set -euo pipefail" in text
     steps = re.search(r"for step in (.*); do", text).group(1).split()
-    assert steps + re.findall(r"^make .*?(\w+) <", text, re.M) == ["setup", "run", "test"]
+    assert steps + re.findall(r"^make .*?(\w+) <", text, re.M) == ["setup", "nvcc", "run", "test"]
     assert "bash .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
 
 

@@ -42,7 +42,8 @@ int main()
         for (int col = 0; col < cols; ++col) sum += std::exp(in[col] - top);
         for (int col = 0; col < cols; ++col) {
             const double wanted = COPY ? in[col] : std::exp(in[col] - top) / sum;
-            const double error = std::abs(y[row * cols + col] - wanted) / std::abs(wanted);
+            const double off = std::abs(y[row * cols + col] - wanted);
+            const double error = wanted == 0 ? off : off / std::abs(wanted);
             if (!(error <= worst)) worst = std::isnan(error) ? INFINITY : error;
         }
     }
