@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .records import REFERENCE_SHAPE, SWEEP_SHAPES, Case, Record, predictions
+from .records import REFERENCE_SHAPE, SWEEP_SHAPES, UNFUSED, Case, Record, predictions
 from .replay import recorded_beside
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
@@ -192,14 +192,20 @@ def plot_step(
 
 
 def plot_series(records: Sequence[Record], log: bool = True, sweep: bool = False) -> Figure:
-    """All steps in one figure, the last one in blue; returns the figure for saving."""
+    """All steps in one figure, the last one in blue and the array version in grey; returns the
+    figure for saving."""
     cases = _cases(records[-1], sweep)
     shape = "4096 rows" if sweep else "2^28 elements"
     _, axes = bandwidth_axes(f"Softmax step by step, {shape}", records[-1].label, log, sweep)
     add_ceiling(axes, cases)
-    for number, record in enumerate(records):
-        color = BLUE if number == len(records) - 1 else SERIES[number % 5]
-        marker = {"marker": None} if sweep else {}
-        add_line(axes, _cases(record, sweep), record.step, color, **marker)
+    style = {"marker": None} if sweep else {}
+    steps = [record for record in records[:-1] if record.step != UNFUSED]
+    for record in records:
+        number = steps.index(record) if record in steps else 0
+        color = SERIES[number % 5] if record in steps else GREY
+        if record is records[-1]:
+            color = BLUE
+        dash = "-" if number < 5 else "-."  # the colours begin again
+        add_line(axes, _cases(record, sweep), record.step, color, linestyle=dash, **style)
     _finish(axes)
     return axes.figure
