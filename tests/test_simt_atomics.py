@@ -1,5 +1,7 @@
 """Atomics of the SIMT machine: results, tickets, and what they do and do not race with."""
 
+import time
+
 import cupy
 import numpy as np
 import pytest
@@ -119,3 +121,59 @@ def test_atomic_out_of_bounds_is_found_at_its_line():
     trace = simulate(cupy.RawKernel(code, "wild"), 1, 32, (np.zeros(4, np.int32), 4))
     assert {finding.line for finding in trace.findings} == {3}
     assert all("out-of-bounds" in finding.kind for finding in trace.findings)
+
+
+CROWD = """
+extern "C" __global__ void crowd(const int* x, int* found, int* total, float* sum, int* seen)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    found[i] = atomicAdd(total, x[i]);
+    atomicAdd(sum, (float)x[i]);
+    atomicMax(total + 1, x[i]);
+    seen[i] = atomicExch(total + 2, i + 1);
+    atomicInc((unsigned*)total + 3, 99);
+    if (atomicCAS(total + 4, 0, i + 1) == 0) total[5] = i;
+}
+"""
+
+
+def test_a_crowd_at_one_address_takes_turns_as_a_few_do() -> None:
+    blocks, threads = 40, 512
+    count = blocks * threads
+    x = np.random.default_rng(0).integers(-50, 50, count).astype(np.int32)
+    found, seen = np.full(count, -1, np.int32), np.full(count, -1, np.int32)
+    total, total_sum = np.zeros(6, np.int32), np.zeros(1, np.float32)
+    total[1] = -100
+    began = time.perf_counter()
+    args = x, found, total, total_sum, seen
+    trace = simulate(cupy.RawKernel(CROWD, "crowd"), blocks, threads, args)
+    assert not trace.findings and time.perf_counter() - began < 5
+    assert found.tolist() == [0, *np.cumsum(x)[:-1]]
+    assert total[0] == x.sum() == total_sum[0] and total[1] == x.max()
+    assert sorted([*seen, total[2]]) == list(range(count + 1))
+    assert total[3] == count % 100
+    assert total[4] == 1 and total[5] == 0
+
+
+SHARED_BY_TWO = """
+#include <cooperative_groups.h>
+extern "C" __global__ void __cluster_dims__(2) count(int* y)
+{
+    __shared__ int counter;
+    auto cluster = cooperative_groups::this_cluster();
+    if (threadIdx.x == 0) counter = 0;
+    cluster.sync();
+    // One instruction, two ways to name the counter of block 0.
+    int* first = cluster.block_rank() == 0 ? &counter : cluster.map_shared_rank(&counter, 0);
+    atomicAdd(first, 1);
+    cluster.sync();
+    if (threadIdx.x == 0) y[blockIdx.x] = counter;
+}
+"""
+
+
+def test_own_and_remote_addresses_of_one_word_do_not_lose_updates() -> None:
+    y = np.full(4, -1, np.int32)
+    trace = simulate(cupy.RawKernel(SHARED_BY_TWO, "count"), 4, 33, (y,))
+    assert not trace.findings, str(trace.findings)
+    assert y.tolist() == [66, 0, 66, 0]

@@ -13,6 +13,7 @@ import numpy as np
 from .memory import UNSIGNED, Access
 from .operations import DTYPES, find_operation
 from .parse import Instruction, UnsupportedPTX, Vector, type_size
+from .shared import MAX_CLUSTER, WINDOW, WINDOW_BYTES
 from .translate import Context, Lanes, Step, address_reader, memory_space, reader, writer
 
 OPERATIONS: dict[str, Callable] = {
@@ -64,7 +65,8 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
         """Returns what was there before."""
         slots = np.flatnonzero(lanes.mask)
         result = np.zeros(context.slots, dtype)
-        for turn in _turns(places[slots]):
+        turns, queues = _turns(_locations(context, memory, places[slots], slots))
+        for turn in turns:
             mask = np.zeros(context.slots, bool)
             mask[slots[turn]] = True
             taking = Lanes(mask, False)
@@ -74,6 +76,18 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             memory.store(places[stand_in], [new.view(raw)], access, taking)
             context.memory.changes += int((new.view(raw) != old.view(raw)).any())
             result[mask] = old[mask]
+        for queue in queues:  # many lanes at one address: the last one loads and stores for all
+            waiting = slots[queue]
+            mask = np.zeros(context.slots, bool)
+            mask[waiting[-1]] = True
+            taking = Lanes(mask, False)
+            one = np.broadcast_to(places[waiting[-1]], context.slots)
+            before = memory.load(one, access, taking)[0].view(dtype)[waiting[-1]]
+            history = _in_turn(name, apply, before, [value[waiting] for value in values])
+            after = np.full(context.slots, history[-1], dtype)
+            memory.store(one, [after.view(raw)], access, taking)
+            context.memory.changes += int((history != before).any())
+            result[waiting] = history[:-1]
         return result
 
     def atomic(lanes: Lanes) -> None:
@@ -92,12 +106,47 @@ def _elements(operand) -> tuple:
     return operand.elements if isinstance(operand, Vector) else (operand,)
 
 
-def _turns(places: np.ndarray) -> list[np.ndarray]:
-    """Split accesses so that none of a turn meet at one address: turn k holds the k-th of each."""
+def _locations(context: Context, memory, places: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """A number for each address that is the same for lanes that mean the same bytes: addresses
+    of shared memory are those of the own block, or name another one."""
+    shared = context.shared
+    start = 0 if memory is shared else WINDOW
+    inside = np.ones(len(places), bool)
+    if memory is not shared:
+        inside = (places >= WINDOW) & (places < WINDOW + (MAX_CLUSTER + 1) * WINDOW_BYTES)
+        if memory is context.memory or not inside.any():
+            return places
+    block, near = shared.block_of(slots, places - start)
+    return np.where(inside, -1 - (block * WINDOW_BYTES + near), places)
+
+
+QUEUE = 64  # lanes at one address from which on they are computed apart
+
+
+def _turns(places: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Split accesses so that none of a turn meet at one address: turn k holds the k-th of each.
+    Addresses that many lanes want come apart, as a queue of those lanes."""
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
-    rank = np.arange(len(places)) - np.repeat(starts, np.diff(np.r_[starts, len(places)]))
+    counts = np.diff(np.r_[starts, len(places)])
+    queues = [
+        order[start : start + n] for start, n in zip(starts, counts, strict=True) if n > QUEUE
+    ]
+    rank = np.arange(len(places)) - np.repeat(starts, counts)
+    rank[np.repeat(counts > QUEUE, counts)] = -1
     turn = np.empty(len(places), np.int64)
     turn[order] = rank
-    return [np.flatnonzero(turn == number) for number in range(int(rank.max()) + 1)]
+    return [np.flatnonzero(turn == number) for number in range(int(rank.max()) + 1)], queues
+
+
+def _in_turn(name: str, apply: Callable, before, values: list[np.ndarray]) -> np.ndarray:
+    """What is there before the first lane, and after each of them."""
+    function = OPERATIONS[name]
+    if isinstance(function, np.ufunc) and apply is function:
+        return function.accumulate(np.r_[np.array([before]), values[0]], dtype=values[0].dtype)
+    history = [np.array([before])]
+    for lane in range(len(values[0])):
+        operands = [value[lane : lane + 1] for value in values]
+        history.append(np.asarray(apply(history[-1], *operands)).astype(history[0].dtype))
+    return np.concatenate(history)

@@ -194,15 +194,21 @@ class SharedMemory:
     def locate(self, slots: np.ndarray, wanted: np.ndarray, instruction: Instruction):
         """(block, address within it, whether there is no such block) of each thread's address."""
         own = slots // self.padded
-        far = wanted >= WINDOW_BYTES
-        rank = np.where(far, wanted // WINDOW_BYTES - 1, own % self.cluster)
-        blocks = own // self.cluster * self.cluster + rank
-        outside = rank >= self.cluster
+        blocks, near = self.block_of(slots, wanted)
+        outside = blocks // self.cluster != own // self.cluster
         others = (blocks != own) & ~outside
         if others.any():
             self.remote.append((slots[others], blocks[others], instruction))
-        near = np.where(far, wanted % WINDOW_BYTES, wanted)
         return np.where(outside, own, blocks), near, outside
+
+    def block_of(self, slots: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(block of the batch, address within it) that each thread's address means."""
+        own = slots // self.padded
+        far = wanted >= WINDOW_BYTES
+        rank = np.where(far, wanted // WINDOW_BYTES - 1, own % self.cluster)
+        return own // self.cluster * self.cluster + rank, np.where(
+            far, wanted % WINDOW_BYTES, wanted
+        )
 
     def at_rank(self, address: int, rank: int) -> int:
         """The same byte in the block of another rank."""
