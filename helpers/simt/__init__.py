@@ -27,11 +27,11 @@ from .local import LocalMemory
 from .memory import UNSIGNED, GlobalMemory
 from .parse import Kernel, UnsupportedPTX, parse, short_name, type_size
 from .scheduler import (
-    RESIDENT_THREADS,
     Hang,
     basic_blocks,
     batches,
     block_place,
+    resident_blocks,
     run_batch,
     special_registers,
     summed_counters,
@@ -146,7 +146,7 @@ def simulate(
             "shared memory; CUDA allows 48 KB static, and 227 KB in all on an H200"
         )
     cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
-    _check_grid(kernel.name, grid, block, parsed.cluster, cooperative)
+    _check_grid(kernel.name, grid, block, parsed.cluster, cooperative, shared.bytes)
     context = Context(
         parsed,
         memory,
@@ -163,6 +163,7 @@ def simulate(
     context.specials["%envreg2"] = np.array(
         [workspace & 0xFFFFFFFF if cooperative else 0], np.uint32
     )
+    context.specials["%total_smem_size"] = np.array([shared.bytes], np.uint32)
     context.copies = Copies(shared)
     with np.errstate(all="ignore"):
         executed = _run(context, grid, block, shared_mem, findings, instruction_limit, cooperative)
@@ -188,14 +189,14 @@ def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
     return sizes
 
 
-def _check_grid(name: str, grid, block, cluster, cooperative: bool) -> None:
+def _check_grid(name: str, grid, block, cluster, cooperative: bool, shared_bytes: int) -> None:
     if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
         raise ValueError(f"{name}: grid {grid} is not a multiple of the cluster {cluster}")
-    padded = -(-prod(block) // 64) * 64
-    if cooperative and prod(grid) * padded > RESIDENT_THREADS:
+    resident = resident_blocks(block, shared_bytes)
+    if cooperative and prod(grid) > resident:
         raise ValueError(
-            f"a cooperative launch of {prod(grid)} blocks of {prod(block)} threads does not fit "
-            "on an H200 at once"
+            f"a cooperative launch of {prod(grid)} blocks of {prod(block)} threads and "
+            f"{shared_bytes} bytes of shared memory does not fit on an H200 at once: {resident} do"
         )
 
 
@@ -207,11 +208,13 @@ def _run(context, grid, block, shared_mem, findings, instruction_limit, cooperat
         for kind in context.kernel.registers.values()
     ]
     shared, local, cluster = context.shared, context.local, context.kernel.cluster
-    together = cooperative or any(one.poll for one in blocks)
+    waits = cooperative or any(one.poll for one in blocks)
+    resident = resident_blocks(block, shared.bytes) if waits else 0
     per_block = shared.bytes + prod(block) * (local.bytes + context.arguments.bytes)
-    for first, count, padded in batches(grid, block, per_block, prod(cluster), together):
+    for first, count, padded in batches(grid, block, per_block, prod(cluster), resident):
         alive, specials = special_registers(grid, block, first, count, padded, shared_mem, cluster)
         context.specials.update(specials)
+        context.specials["%total_smem_size"] = np.array([shared.bytes], np.uint32)
         context.registers[:] = zeros
         context.slots = count * padded
         context.memory.tainted = None
@@ -252,6 +255,8 @@ def _parameter_bytes(
             encoded = np.array([memory.allocate(value, name)], np.int64)
         elif getattr(value, "dtype", np.dtype(int)).kind == "V":  # a struct by value
             encoded = np.frombuffer(value.tobytes(), np.uint8)
+        elif isinstance(value, np.float16) and parameter.size == 2:  # __half, a struct in PTX
+            encoded = np.array([value])
         elif parameter.size not in UNSIGNED:
             raise TypeError(f"{name} is a struct of {parameter.size} bytes, not {value!r}")
         elif parameter.type[0] == "f":

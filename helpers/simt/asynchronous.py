@@ -336,6 +336,7 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
         data = np.zeros((context.slots, width), np.uint8)
         given = np.full(context.slots, width) if read_given is None else read_given()
         addresses = out_of(lanes)
+        given = _checked_lengths(context, instruction, lanes, given, width, addresses)
         for length in np.unique(given[lanes.mask]):
             chosen = lanes if read_given is None else Lanes(lanes.mask & (given == length), False)
             if length:
@@ -354,6 +355,19 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
         copies.copies.append(new)
 
     return copy
+
+
+def _checked_lengths(context, instruction, lanes, given, width: int, addresses) -> np.ndarray:
+    """The lengths to read; reports those that are too long, and addresses that do not fit."""
+    longer = lanes.mask & (given > width)
+    if longer.any():
+        message = f"the source size is larger than the {width} bytes of the copy"
+        context.report("asynchronous copy of more than its size", instruction, message, longer)
+    skewed = lanes.mask & (given > 0) & (addresses % width != 0)
+    if skewed.any():
+        message = f"a copy of {width} bytes needs a source at a multiple of {width}"
+        context.report("misaligned load", instruction, message, skewed)
+    return np.where(skewed, 0, np.minimum(given, width))
 
 
 def _arrive_after_copies(context: Context, instruction: Instruction) -> Step:

@@ -76,12 +76,12 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             memory.store(places[stand_in], [new.view(raw)], access, taking)
             context.memory.changes += int((new.view(raw) != old.view(raw)).any())
             result[mask] = old[mask]
-        for queue in queues:  # many lanes at one address: the last one loads and stores for all
+        for queue in queues:  # many lanes at one address: all store what the last one leaves
             waiting = slots[queue]
             mask = np.zeros(context.slots, bool)
-            mask[waiting[-1]] = True
+            mask[waiting] = True
             taking = Lanes(mask, False)
-            one = np.broadcast_to(places[waiting[-1]], context.slots)
+            one = places if taking.stand_in is None else places[taking.stand_in]
             before = memory.load(one, access, taking)[0].view(dtype)[waiting[-1]]
             history = _in_turn(name, apply, before, [value[waiting] for value in values])
             after = np.full(context.slots, history[-1], dtype)
@@ -140,11 +140,23 @@ def _turns(places: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return [np.flatnonzero(turn == number) for number in range(int(rank.max()) + 1)], queues
 
 
+def _compare_and_swap(before, expected: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """As `_in_turn`: from one lane that finds what it expects to the next."""
+    history = np.full(len(new) + 1, before)
+    lane = 0
+    while len(found := np.flatnonzero(expected[lane:] == history[lane])):
+        lane += int(found[0]) + 1
+        history[lane:] = new[lane - 1]
+    return history
+
+
 def _in_turn(name: str, apply: Callable, before, values: list[np.ndarray]) -> np.ndarray:
     """What is there before the first lane, and after each of them."""
     function = OPERATIONS[name]
     if isinstance(function, np.ufunc) and apply is function:
         return function.accumulate(np.r_[np.array([before]), values[0]], dtype=values[0].dtype)
+    if name == "cas" and apply is function:
+        return _compare_and_swap(before, *values)
     history = [np.array([before])]
     for lane in range(len(values[0])):
         operands = [value[lane : lane + 1] for value in values]

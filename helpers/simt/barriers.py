@@ -104,7 +104,8 @@ class Barriers:
         self.padded = context.shared.padded
         self.parked: dict[int, np.ndarray] = {}
         self.number = np.zeros(len(started), np.int64)  # the barrier that a parked thread is at
-        self.early: dict[tuple[int, int], dict[int, int]] = {}  # bar.arrive: warps, when
+        # Of bar.arrive, by (block, barrier): the warps that came, and what each had seen then.
+        self.early: dict[tuple[int, int], dict[int, np.ndarray]] = {}
         self.announced = np.zeros(len(started), bool)  # has arrived at the cluster's barrier
         self.released = np.zeros(len(started), bool)  # all others have as well
         # A warp arrives at a barrier as 32 threads even where the block ends within it.
@@ -136,7 +137,9 @@ class Barriers:
         numbers = np.broadcast_to(barrier, len(self.started))[::32]
         for warp in np.flatnonzero(lanes.active_warps):
             key = int(warp) * 32 // self.padded, int(numbers[warp])
-            self.early.setdefault(key, {})[int(warp)] = self.context.shared.now
+            seen = self.context.shared.seen[warp].copy()
+            seen[warp % self.context.shared.warps] = self.context.shared.now
+            self.early.setdefault(key, {})[int(warp)] = seen
 
     def announce_to_cluster(self, mask: np.ndarray) -> None:
         self.announced |= mask
@@ -226,7 +229,7 @@ class Barriers:
             return complete
         if sync.expected is None:
             self._report_misuse(places, complete, alive)
-        came: dict[int, int] = {}
+        came: dict[int, np.ndarray] = {}
         for block in early:
             if full[block]:
                 came.update(self.early.pop((block, barrier)))

@@ -70,6 +70,11 @@ class GlobalMemory:
                 known.array.nbytes == array.nbytes
             ):
                 return known.start
+            if np.may_share_memory(known.array, array):
+                raise TypeError(
+                    f"{name} overlaps {known.name}, which the SIMT machine cannot do: pass one "
+                    "array, or copies"
+                )
         offset = byte_offset(array)
         page = (2 * len(self.allocations) + 3) << PAGE_BITS - 1
         data = np.zeros(-(-(offset + array.nbytes) // SECTOR) * SECTOR, np.uint8)
@@ -101,6 +106,8 @@ class GlobalMemory:
     def write_back(self) -> None:
         """Copy what the kernel stored into the caller's arrays."""
         for allocation in self.allocations:
+            if allocation.written.any() and not allocation.array.flags.writeable:
+                raise ValueError(f"{allocation.name} is read-only, and the kernel wrote to it")
             if allocation.written.any():
                 offset = allocation.start - allocation.page
                 stored = allocation.data[offset : offset + allocation.array.nbytes]

@@ -337,6 +337,10 @@ class _BodyParser:
             raise UnsupportedPTX(
                 f"the SIMT machine does not run recursion: {name} calls itself, at {file}:{line}"
             )
+        if match is None or name.startswith("%"):
+            raise UnsupportedPTX(
+                f"the SIMT machine does not call through a function pointer, at {file}:{line}"
+            )
         if name not in self.functions:
             raise UnsupportedPTX(
                 f"the SIMT machine cannot call {name}, which this source does not define, "

@@ -5,23 +5,62 @@ Threads in such a loop must let others run, or they would spin for ever.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from .parse import Address, Instruction, Kernel, Label, Register, Vector
 
 STRONG_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 
 
-def polling_loops(kernel: Kernel) -> dict[int, Instruction]:
-    """For the branch that closes such a loop, by its number: the instruction that polls, which is
-    a volatile or acquiring load, an atomic, or a test of an mbarrier."""
+CLOCKS = ("%clock", "%clock64", "%globaltimer")
+
+
+@dataclass(frozen=True)
+class Poll:
+    """What polls: a volatile or acquiring load, an atomic, a test of an mbarrier."""
+
+    instruction: Instruction
+    alone: bool  # nothing else changes from round to round: only another thread can end the loop
+
+
+def polling_loops(kernel: Kernel) -> dict[int, Poll]:
+    """Of the loops that poll, by the number of the branch that closes them."""
     found = {}
     for number, instruction in enumerate(kernel.instructions):
         label = instruction.operands[-1] if instruction.operands else None
         if instruction.opcode == "bra" and isinstance(label, Label):
             start = kernel.labels.get(label.name, number + 1)
-            poll = _polling(kernel.instructions[start : number + 1])
+            loop = kernel.instructions[start : number + 1]
+            poll = _polling(loop)
             if poll:
-                found[number] = poll
+                found[number] = Poll(poll, not _goes_on(loop))
     return found
+
+
+def hands_over(kernel: Kernel) -> bool:
+    """Whether an atomic on shared memory has a result that is used: threads may rely on it to
+    come behind what others did before theirs."""
+    used = {name for instruction in kernel.instructions for name in _registers(instruction)[1]}
+    used |= {one.guard[0].name for one in kernel.instructions if one.guard}
+    return any(
+        instruction.opcode == "atom"
+        and "global" not in instruction.modifiers
+        and used & {*_registers(instruction)[0]}
+        for instruction in kernel.instructions
+    )
+
+
+def _goes_on(loop: list[Instruction]) -> bool:
+    """Whether a round differs from the one before: a register is carried over, or time passes."""
+    written: set[str] = set()
+    carried: set[str] = set()
+    for instruction in loop:
+        targets, read = _registers(instruction)
+        carried |= {name for name in read if name not in written}
+        if any(getattr(operand, "name", "") in CLOCKS for operand in instruction.operands):
+            return True
+        written |= {*targets}
+    return bool(carried & written)
 
 
 def _polling(loop: list[Instruction]) -> Instruction | None:

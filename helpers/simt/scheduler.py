@@ -23,11 +23,13 @@ from .barriers import OPCODES, Barriers, Sync, join, translate_sync
 from .collectives import active_mask
 from .counters import Counters
 from .parse import Instruction, Kernel, Label, UnsupportedPTX
+from .polling import Poll
 from .translate import Context, Lanes, Step, predicate_reader, reader, translate
 
 BATCH_THREADS = 32768
 BATCH_BYTES = 16 << 20  # of shared and local memory
-RESIDENT_THREADS = 132 * 2048  # that an H200 runs at once: enough for blocks that wait for others
+# What one of an H200's SMs runs at once.
+SMS, SM_THREADS, SM_BLOCKS, SM_SHARED_BYTES = 132, 2048, 32, 228 * 1024
 SPINS = 32  # rounds of a loop that polls, before it lets others go first
 STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anything
 
@@ -43,7 +45,7 @@ class BasicBlock:
     guard: object  # reads the predicate of the branch or sync, None if it is always taken
     size: int
     sync: Sync | None = None  # what the threads wait for behind the steps
-    poll: Instruction | None = None  # the branch closes a loop that ends once this reads otherwise
+    poll: Poll | None = None  # the branch closes a loop that ends once this reads otherwise
     table: tuple | None = None  # of a switch: (reads the case, basic block of each case)
 
 
@@ -114,7 +116,7 @@ def run_batch(
     waiting: dict[int, np.ndarray] = {0: alive}
     polling: dict[int, np.ndarray] = {}
     spins = [0] * len(blocks)
-    polls: dict[int, Instruction] = {}  # by the basic block that a polling loop begins with
+    polls: dict[int, Poll] = {}  # by the basic block that a polling loop begins with
     stale, changes = 0, -1
     barriers = context.barriers = Barriers(context, blocks, alive)
     parked = barriers.parked
@@ -130,9 +132,10 @@ def run_batch(
                 continue
             stale = stale + 1 if context.changes() == changes else 0
             changes = context.changes()
-            if stale > STALE_ROUNDS:
+            if stale > STALE_ROUNDS and all(polls[number].alone for number in polling):
                 number = min(polling)
-                raise Hang(polls[number], polling[number], _explain_wait(context))
+                poll = polls[number].instruction
+                raise Hang(poll, polling[number], _explain_wait(context))
             waiting, polling = polling, {}
         number = min(waiting)
         mask = waiting.pop(number)
@@ -256,26 +259,31 @@ def _trap(context: Context, block: BasicBlock, lanes: Lanes):
     return mask, staying if staying.any() else None
 
 
+def resident_blocks(block: tuple[int, int, int], shared_bytes: int) -> int:
+    """How many blocks an H200 runs at once, as far as threads and shared memory go."""
+    warps = -(-prod(block) // 32)
+    by_shared = SM_SHARED_BYTES // (shared_bytes + 1024)  # 1 KB a block is the system's
+    return SMS * min(SM_THREADS // (32 * warps), SM_BLOCKS, by_shared)
+
+
 def batches(
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
     bytes_per_block: int = 0,
     cluster: int = 1,
-    together: bool = False,
+    resident: int = 0,
 ) -> Iterator[tuple[int, int, int]]:
     """Cut the grid: yields (first block, number of blocks, slots per block).
 
     A batch is bounded in threads and in shared and local memory, so that memory is bounded for
-    any grid. It holds whole clusters, and if blocks wait for others (`together`) as many as run
-    at once on an H200.
+    any grid. It holds whole clusters, and if blocks wait for others at least the `resident` ones,
+    those that run at once.
     """
     threads = block[0] * block[1] * block[2]
     padded = -(-threads // 32) * 32
     count = grid[0] * grid[1] * grid[2]
     step = min(BATCH_THREADS // padded, BATCH_BYTES // max(1, bytes_per_block))
-    if together:
-        step = RESIDENT_THREADS // max(padded, 64)  # and at most 32 blocks on each of 132 SMs
-    step = max(1, step // cluster) * cluster
+    step = max(1, (resident or step) // cluster) * cluster
     for first in range(0, count, step):
         yield first, min(step, count - first), padded
 
@@ -332,7 +340,7 @@ def special_registers(
     values["%nwarpid"] = np.array([padded // 32])
     values["%gridid"] = values["%smid"] = np.array([0])
     values["%nsmid"] = np.array([132])
-    values["%dynamic_smem_size"] = values["%total_smem_size"] = np.array([shared_bytes])
+    values["%dynamic_smem_size"] = np.array([shared_bytes])
     for name in list(values):
         if not values[name].any():
             values[name] = np.array([0])  # the same in every thread: one value serves all

@@ -76,16 +76,18 @@ class SharedMemory:
 
     # ---- order ----
 
-    def order_blocks(self, passing: np.ndarray, arrived: dict[int, int] | None = None) -> None:
+    def order_blocks(
+        self, passing: np.ndarray, arrived: dict[int, np.ndarray] | None = None
+    ) -> None:
         """The warps of these threads have met at a barrier of their block. `arrived` holds the
-        warps that came earlier without waiting, and when."""
+        warps that came earlier without waiting, and what each of them had seen then."""
         self.now += 1
         by_block = passing.reshape(-1, 32).any(axis=1).reshape(-1, self.padded // 32)
         blocks = np.flatnonzero(by_block.any(axis=1))
         per_block = self.padded // 32
-        for number, warp in (arrived or {}).items():
+        for number, seen in (arrived or {}).items():
             rows = number // per_block * per_block + np.flatnonzero(by_block[number // per_block])
-            np.maximum.at(self.seen, (rows, number % self.warps), warp)
+            self.seen[rows] = np.maximum(self.seen[rows], seen)
         seen = self.seen.reshape(-1, per_block, self.warps)[blocks]
         taking = by_block[blocks]
         if self.cluster > 1 or not taking.all():  # what one of them knows, all know now
@@ -258,9 +260,12 @@ class SharedMemory:
             return  # the store that follows at once is held against the others
         if access.polls:
             self._acquire(slots, entry)
-            return
         racing = (writers >= 0) & ~self._ordered(writers, self.write_time[entry], reader)
+        if access.polls:  # what it waits for is stored by an atomic or a volatile store
+            racing &= ~self.write_atomic[entry]
         self._race_after(racing, self.write_site, slots, entry, "load", instruction)
+        if access.polls:
+            return
         before, times = self.readers[:, entry], self.read_times[:, entry]
         fresh = (before < 0) | self._ordered(before, times, reader)
         # Two readers are kept: those that the new one comes after need not be.

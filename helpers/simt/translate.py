@@ -30,7 +30,7 @@ from .parse import (
     Vector,
     type_size,
 )
-from .polling import STRONG_LOADS, polling_loops
+from .polling import CLOCKS, STRONG_LOADS, hands_over, polling_loops
 from .shared import MAX_CLUSTER, WINDOW, WINDOW_BYTES, SharedMemory
 
 # Qualifiers of an access that change caching or ordering, never the value that one thread
@@ -106,8 +106,8 @@ class Context:
         self.generic = GenericMemory(self.memory, self.shared, self.local)
         self.steering = _steering(self.kernel)
         self.polls = polling_loops(self.kernel)
-        self.polling = {id(instruction) for instruction in self.polls.values()}
-        self.shared.flags = bool(self.polls)
+        self.polling = {id(poll.instruction) for poll in self.polls.values()}
+        self.shared.flags = bool(self.polls) or hands_over(self.kernel)
         self.uncounted = Counters()  # of accesses that the hardware serves in other ways
         self.addresses = {  # of the variables, each in its own address space
             **{parameter.name: parameter.offset for parameter in self.kernel.parameters},
@@ -252,12 +252,11 @@ def reader(context: Context, operand, kind: str) -> Callable[[], np.ndarray]:
         constant = _constant(operand, kind)
         return lambda: constant
     if isinstance(operand, Special):
-        if operand.name in ("%clock", "%clock64", "%globaltimer", "%clock_hi"):
+        if operand.name in CLOCKS:
 
             def tick() -> np.ndarray:
                 context.clock += 1
-                now = 0 if operand.name == "%clock_hi" else context.clock
-                return np.array([now]).astype(UNSIGNED[wanted.itemsize]).view(wanted)
+                return np.array([context.clock]).astype(UNSIGNED[wanted.itemsize]).view(wanted)
 
             return tick
         if operand.name not in context.specials:
