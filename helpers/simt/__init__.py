@@ -4,9 +4,14 @@
     trace = simulate(kernel, grid, block, (x, y, rows, cols))
     print(trace.counters.sectors_per_load, trace.findings)
 
-compile -> parse -> translate (operations, memory, shared, atomics, collectives) -> scheduler,
-which yields counters and findings. Requests, sectors and wavefronts are those of the hardware;
-results agree to a few ulp. Not modelled: registers, caches, DRAM, time.
+compile -> parse -> translate (operations, half, memory, shared, local, atomics, collectives,
+asynchronous) -> scheduler (barriers, polling), which yields counters and findings. Requests,
+sectors, wavefronts and bank conflicts are those of the hardware; results agree to a few ulp.
+
+Not modelled: registers, caches, DRAM, time. Not seen: races in global memory, and by a lane that
+`__syncwarp` with part of a mask leaves out; a store between arriving at and waiting for a barrier
+of the cluster; an mbarrier that other data overwrite. Blocks of one batch run in lock-step, and
+among the orders that a GPU may choose this is one.
 """
 
 from __future__ import annotations
