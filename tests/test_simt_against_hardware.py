@@ -322,14 +322,14 @@ MEMCHECK = """========= COMPUTE-SANITIZER
 preparing file/buggy
 launching file/buggy
 ========= Invalid __global__ read of size 4 bytes
-=========     at buggy+0x250 in /work/kernels/file.cu:10
+=========     at buggy+0x250 in /somewhere/kernels/file.cu:10
 =========     by thread (35,0,0) in block (1,0,0)
 =========     Access at 0x7f is out of bounds
 =========     Saved host backtrace up to driver entry point at kernel launch time
 =========         Host Frame: main in main.c:99
 =========
 ========= Invalid __global__ read of size 4 bytes
-=========     at buggy+0x250 in /work/kernels/file.cu:10
+=========     at buggy+0x250 in /somewhere/kernels/file.cu:10
 =========     by thread (36,0,0) in block (1,0,0)
 =========
 ========= Program hit CUDA_ERROR_LAUNCH_FAILED (error 719) due to "failure" on CUDA API call
@@ -340,8 +340,8 @@ failed file/buggy: CUDA_ERROR_LAUNCH_FAILED: unspecified launch failure
 ========= ERROR SUMMARY: 3 errors
 """
 RACECHECK = """launching file/buggy
-========= Error: Race reported between Write access at buggy+0x80 in /work/kernels/file.cu:7
-=========     and Read access at buggy+0xb0 in /work/kernels/file.cu:9 [248 hazards]
+========= Error: Race reported between Write access at buggy+0x80 in /somewhere/kernels/file.cu:7
+=========     and Read access at buggy+0xb0 in /somewhere/kernels/file.cu:9 [248 hazards]
 =========
 done file/buggy
 ========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)

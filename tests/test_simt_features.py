@@ -8,29 +8,18 @@ optimised the feature away. Inputs are such that a kernel which skips its featur
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import cupy
 import numpy as np
 import pytest
 
-from helpers.simt import UnsupportedPTX, simulate
+from helpers.simt import KernelText, UnsupportedPTX, simulate
 from helpers.simt.compile import include_folders
 
 FOLDER = Path(__file__).parent / "kernels"
 LIMIT = 3_000_000  # instructions; a wait that never ends is to be found soon
 Run = Callable[..., None]
-
-
-@dataclass(frozen=True)
-class Source:
-    """What `simulate` needs of a kernel; its name may be a template such as "scale<float, 4>"."""
-
-    code: str
-    name: str
-    options: tuple[str, ...] = ()
-    enable_cooperative_groups: bool = False
 
 
 def text(file: str) -> str:
@@ -39,7 +28,7 @@ def text(file: str) -> str:
 
 
 def on_simt(file, name, grid, block, *args, shared=0, cooperative=False, ptx=()) -> None:
-    source = Source(text(file), name, (), cooperative)
+    source = KernelText(text(file), name, (), cooperative)
     trace = simulate(source, grid, block, args, shared, instruction_limit=LIMIT)
     assert not trace.findings, str(trace.findings)
     body = entry(trace.ptx, name)
@@ -199,7 +188,7 @@ def test_a_called_function_shuffles(run: Run) -> None:
 def test_recursion_is_refused_by_name() -> None:
     y = np.zeros(40, np.int32)
     with pytest.raises(UnsupportedPTX, match="recursion"):
-        simulate(Source(text("local"), "recursion"), 1, 40, (y, 40))
+        simulate(KernelText(text("local"), "recursion"), 1, 40, (y, 40))
     assert not y.any()
 
 

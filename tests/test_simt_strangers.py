@@ -6,14 +6,13 @@ machine must show it: by a finding, or by a result that the same comparison reje
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import cupy
 import numpy as np
 import pytest
 
-from helpers.simt import Trace, simulate
+from helpers.simt import KernelText, Trace, simulate
 from helpers.simt.compile import include_folders
 
 FOLDER = Path(__file__).parent / "strangers"
@@ -22,16 +21,6 @@ EMPTY = -123456789  # poison of integer outputs
 
 Shape = int | tuple[int, ...]
 Comparison = tuple[np.ndarray, np.ndarray, np.ndarray | float]  # result, reference, tolerance
-
-
-@dataclass(frozen=True)
-class Source:
-    """A kernel as `simulate` takes it; the name may be a template's expression."""
-
-    code: str
-    name: str
-    options: tuple[str, ...] = ()
-    enable_cooperative_groups: bool = False
 
 
 class Simt:
@@ -55,7 +44,7 @@ class Simt:
         if self.old:
             assert code.count(self.old) == 1
             code = code.replace(self.old, self.new)
-        source = Source(code, name, (), cooperative)
+        source = KernelText(code, name, (), cooperative)
         trace = simulate(source, grid, block, args, shared, instruction_limit=self.limit)
         self.traces.append(trace)
 

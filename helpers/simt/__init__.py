@@ -50,6 +50,7 @@ __all__ = [
     "Counters",
     "Finding",
     "Findings",
+    "KernelText",
     "Trace",
     "UnsupportedPTX",
     "simulate",
@@ -57,6 +58,17 @@ __all__ = [
 
 INSTRUCTION_LIMIT = 100_000_000  # per batch of blocks; some minutes
 MAX_THREADS, MAX_GRID = 1024, (2**31 - 1, 65535, 65535)
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """What `simulate` needs of a kernel, for those who have no `cupy.RawKernel`. The name may be a
+    template's name expression, such as "scale<float, 4>"."""
+
+    code: str
+    name: str
+    options: tuple[str, ...] = ()
+    enable_cooperative_groups: bool = False
 
 
 @dataclass
@@ -122,7 +134,7 @@ def simulate(
 ) -> Trace:
     """Execute a kernel on the SIMT machine; outputs are written into the arrays in place.
 
-    `kernel` is a `cupy.RawKernel`, or any object with its `code`, `name` and `options`. `args`
+    `kernel` is a `cupy.RawKernel`, or a `KernelText`. `args`
     are C-contiguous numpy arrays (pointers) and numbers, as many as the kernel takes; a Python
     int or a numpy scalar is converted to the parameter's size, and a scalar of a structured dtype
     is a struct by value. `names` are used for the arrays in findings. `shared_mem` is the dynamic

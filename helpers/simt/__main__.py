@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,17 +24,7 @@ import numpy as np
 from ..check import make_input, poisoned
 from ..kernels import Parameter, header, kernel_names, signature
 from ..launch import simulate
-from . import INSTRUCTION_LIMIT, CompileError, UnsupportedPTX
-
-
-@dataclass(frozen=True)
-class KernelText:
-    """What the machine needs of a `cupy.RawKernel`."""
-
-    code: str
-    name: str
-    options: tuple[str, ...]
-    enable_cooperative_groups: bool = False
+from . import INSTRUCTION_LIMIT, CompileError, KernelText, UnsupportedPTX
 
 
 def main(arguments: list[str] | None = None) -> int:

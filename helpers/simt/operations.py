@@ -65,10 +65,10 @@ OPCODES: dict[str, Callable[[list[str]], Operation]] = {}
 HALF_OPCODES: dict[str, Callable[[list[str]], Operation]] = {}  # with a 16-bit float or a pair
 
 
-def opcode(*names: str):
+def opcode(*names: str, table: dict = OPCODES):
     def register(builder):
         for name in names:
-            OPCODES[name] = builder
+            table[name] = builder
         return builder
 
     return register
@@ -831,15 +831,6 @@ def _integer_parts(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 # ---- 16-bit floats, and pairs of 16-bit values ------------------------------------------------
 
 
-def half_opcode(*names: str):
-    def register(builder):
-        for name in names:
-            HALF_OPCODES[name] = builder
-        return builder
-
-    return register
-
-
 def _on_halves(function: Callable, base: str, ftz: bool) -> Callable:
     """A function of 16-bit floats from one of fp32 numbers."""
     tiny = TINIEST if base == "f16" else TINY
@@ -946,7 +937,7 @@ HALF_OPCODES["neg"] = _half_sign(np.negative)
 HALF_OPCODES["abs"] = _half_sign(np.abs)
 
 
-@half_opcode("ex2")
+@opcode("ex2", table=HALF_OPCODES)
 def _half_ex2(modifiers: list[str]) -> Operation:
     kind = _kind(modifiers)
     ftz = bool(_take(modifiers, "ftz"))
@@ -955,7 +946,7 @@ def _half_ex2(modifiers: list[str]) -> Operation:
     return _half_operation(lambda a: np.exp2(a.astype(np.float64)), kind, 1, ftz)
 
 
-@half_opcode("tanh")
+@opcode("tanh", table=HALF_OPCODES)
 def _half_tanh(modifiers: list[str]) -> Operation:
     kind = _kind(modifiers)
     if not _take(modifiers, "approx"):
@@ -963,7 +954,7 @@ def _half_tanh(modifiers: list[str]) -> Operation:
     return _half_operation(lambda a: np.tanh(a.astype(np.float64)), kind, 1)
 
 
-@half_opcode("setp")
+@opcode("setp", table=HALF_OPCODES)
 def _half_setp(modifiers: list[str]) -> Operation:
     if modifiers[-1] not in PAIRS:
         return _setp(modifiers)
@@ -977,7 +968,7 @@ def _half_setp(modifiers: list[str]) -> Operation:
     return Operation(low, sources, "pred", complement=high)
 
 
-@half_opcode("set")
+@opcode("set", table=HALF_OPCODES)
 def _half_set(modifiers: list[str]) -> Operation:
     """As `set`; of pairs, each half of the result is about that half of the sources."""
     result = modifiers.pop(-2)
@@ -1005,7 +996,7 @@ def _half_set(modifiers: list[str]) -> Operation:
     return Operation(both, sources, result)
 
 
-@half_opcode("cvt")
+@opcode("cvt", table=HALF_OPCODES)
 def _half_cvt(modifiers: list[str]) -> Operation:
     source, result = modifiers.pop(), modifiers.pop()
     rounding = _take(modifiers, *DIRECTIONS, *ROUND_TO_INTEGER)
