@@ -8,6 +8,7 @@ drift, and only a ratio within one run survives that.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .check import WrongResult, check_copy, check_softmax
-from .kernels import header, source
+from .kernels import Plan, compiled_for, source
+from .launch import prepare
 from .records import Case
 
 PROTOCOL = {
@@ -35,28 +37,42 @@ COPY = "00_copy"
 
 @dataclass
 class Candidate:
-    """Something to time: `run(x, y)` enqueues one call on the current stream."""
+    """Something to time: `run(x, y)` enqueues one call on the current stream. x and y are CuPy
+    arrays of the dtype, for bfloat16 of uint16."""
 
     run: Callable
     launch: dict[str, int]
     attributes: dict[str, int]
     compare: Callable[[np.ndarray, np.ndarray], None]
+    note: str = ""
 
 
-def kernel_candidate(kernel, rows: int, cols: int, block: int | None = None) -> Candidate:
-    """A `cupy.RawKernel` whose source has a header, for one shape; `block` replaces the
-    header's block size."""
-    contract = header(kernel.code, kernel.options)
-    grid, block, shared_mem = contract.launch(rows, cols, block)
-    if shared_mem > 48 * 1024:
-        kernel.max_dynamic_shared_size_bytes = shared_mem
+Maker = Callable[[int, int, str], Candidate]  # for rows, cols and dtype
+
+
+def kernel_candidate(
+    kernel, rows: int, cols: int, dtype: str = "float32", block: int | None = None
+) -> Candidate:
+    """A kernel of the series at one shape: the text of its file, which is compiled for the shape,
+    or a `cupy.RawKernel` as it is; `block` replaces the header's block size."""
+    import cupy
+
+    kernel, plan = compiled_for(kernel, rows, cols, dtype, block)
+    prepare(kernel, plan)
+    # One is enough: calls follow each other on one stream, and each leaves zeros behind.
+    workspace = (cupy.zeros(plan.workspace, cupy.uint8),) if plan.workspace else ()
 
     def run(x, y) -> None:
-        kernel((grid,), (block,), (x, y, rows, cols), shared_mem=shared_mem)
+        arguments = (x, y, rows, cols, *workspace)
+        kernel((plan.grid,), (plan.block,), arguments, shared_mem=plan.shared_mem)
+
+    def run_programmatic(x, y) -> None:
+        pointers = (array.data.ptr for array in (x, y, *workspace))
+        launch_programmatic(kernel, plan, (next(pointers), next(pointers), rows, cols, *pointers))
 
     return Candidate(
-        run,
-        {"grid": grid, "block": block, "shared_mem": shared_mem},
+        run_programmatic if plan.programmatic else run,
+        plan.launch,
         {
             "registers": kernel.num_regs,
             "local_bytes": kernel.local_size_bytes,
@@ -66,12 +82,59 @@ def kernel_candidate(kernel, rows: int, cols: int, block: int | None = None) -> 
     )
 
 
-def unfused_candidate(rows: int, cols: int) -> Candidate:
-    """Softmax as five CuPy array operations with preallocated results."""
+def launch_programmatic(kernel, plan: Plan, arguments: Sequence[int]) -> None:
+    """Enqueue a kernel whose blocks may start while its predecessor on the stream still runs; it
+    waits for that one with griddepcontrol.wait. `arguments` are addresses and, in the third and
+    fourth place, 32-bit integers. CuPy has no launch attributes, so this goes to the driver.
+
+    Raises `RuntimeError` with the driver's name for what it refuses.
+    """
+    import cupy
+    from cuda.bindings import driver
+
+    kinds = [driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION]
+    if plan.cooperative:
+        kinds.append(driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+    attributes = []
+    for kind in kinds:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = kind
+        if kind == kinds[0]:
+            attribute.value.programmaticStreamSerializationAllowed = 1
+        else:
+            attribute.value.cooperative = 1
+        attributes.append(attribute)
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = plan.grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = plan.block, 1, 1
+    config.sharedMemBytes = plan.shared_mem
+    config.hStream = cupy.cuda.get_current_stream().ptr
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    types = [ctypes.c_int if place in (2, 3) else ctypes.c_void_p for place in range(len(arguments))]
+    packed = (tuple(arguments), tuple(types))
+    (status,) = driver.cuLaunchKernelEx(config, kernel.kernel.ptr, packed, 0)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"{kernel.name} cannot be launched: {status.name}")
+
+
+def copy_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
+    """The copy kernel over as many bytes: two 16-bit elements are one of its floats."""
+    if np.dtype(dtype).itemsize == 2:
+        if cols % 2 == 0:
+            cols //= 2
+        elif rows % 2 == 0:
+            rows //= 2
+        else:
+            raise ValueError(f"{rows} x {cols} {dtype} are no whole number of floats to copy")
+    return kernel_candidate(source(f"{COPY}.cu"), rows, cols)
+
+
+def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
+    """Softmax as five CuPy array operations with preallocated results, for float32 and float16."""
     import cupy
 
-    scratch = cupy.empty((rows, cols), cupy.float32)
-    column = cupy.empty((rows, 1), cupy.float32)
+    scratch = cupy.empty((rows, cols), dtype)
+    column = cupy.empty((rows, 1), dtype)
 
     def run(x, y) -> None:
         cupy.amax(x, axis=1, keepdims=True, out=column)
@@ -84,25 +147,26 @@ def unfused_candidate(rows: int, cols: int) -> Candidate:
 
 
 def measure(
-    makers: dict[str, Callable[[int, int], Candidate]], rows: int, cols: int
-) -> dict[str, tuple[Case, dict[str, int]]]:
-    """Time candidates and a copy kernel in turn at one shape (fp32).
+    makers: dict[str, Maker], rows: int, cols: int, dtype: str = "float32"
+) -> dict[str, Case]:
+    """Time candidates and a copy kernel in turn at one shape.
 
-    Returns, per name, the case and the kernel's attributes. Raises `WrongResult` if an output is
-    wrong before or after timing: a broken kernel has no time.
+    Returns each name's case. Raises `WrongResult` if an output is wrong before or after timing: a
+    broken kernel has no time.
     """
     import cupy
 
-    makers = {**makers, COPY: makers.get(COPY, copy_maker())}
-    candidates = {name: make(rows, cols) for name, make in makers.items()}
+    makers = {COPY: copy_candidate, **makers}
+    candidates = {name: make(rows, cols, dtype) for name, make in makers.items()}
     stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
     with stream:
-        buffers = _buffers(rows, cols)
+        buffers = _buffers(rows, cols, dtype)
         for name, candidate in candidates.items():
             x, y = buffers[0]
-            y.fill(cupy.nan)
+            _poison(y)
             candidate.run(x, y)
-            _verify(name, candidate, x, y)
+            _verify(name, candidate, x, y, dtype)
         timings = {name: _Timing(c, buffers, stream) for name, c in candidates.items()}
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its share of itself shows the noise.
@@ -111,32 +175,25 @@ def measure(
             for timing in (*timings.values(), again):
                 timing.replay()
         for name, candidate in candidates.items():
-            x, y = buffers[-1]
-            y.fill(cupy.nan)
-            timings[name].graph.launch(stream)  # what was timed is what must have written y
-            _verify(name, candidate, x, y)
-    cases = {}
-    for name, timing in timings.items():
-        reference = again if name == COPY else timings[COPY]
-        case = Case(
-            "float32",
+            timing = timings[name]
+            x, y = buffers[min(timing.calls, len(buffers)) - 1]
+            _poison(y)
+            timing.graph.launch(stream)  # what was timed is what must have written y
+            _verify(name, candidate, x, y, dtype)
+    return {
+        name: Case(
+            dtype,
             rows,
             cols,
             candidates[name].launch,
             timing.samples_us,
-            reference.samples_us,
+            (again if name == COPY else timings[COPY]).samples_us,
             timing.calls,
             "right before and after timing",
+            candidates[name].attributes,
         )
-        cases[name] = (case, candidates[name].attributes)
-    return cases
-
-
-def copy_maker() -> Callable[[int, int], Candidate]:
-    import cupy
-
-    kernel = cupy.RawKernel(source(f"{COPY}.cu"), "copy")
-    return lambda rows, cols: kernel_candidate(kernel, rows, cols)
+        for name, timing in timings.items()
+    }
 
 
 class _Timing:
@@ -159,17 +216,22 @@ class _Timing:
         self.samples_us: list[float] = []
 
     def _warm_up(self, candidate: Candidate, buffers: Sequence) -> float:
-        """Run for 0.2 s, so that clocks are up; returns the milliseconds of one call."""
+        """Run for 0.2 s, so that clocks are up; returns the milliseconds of one call, the mean of
+        several that follow each other: a short one alone takes less than its launch."""
         import cupy
 
         begin, calls, start, stop = time.perf_counter(), 0, cupy.cuda.Event(), cupy.cuda.Event()
+        burst = 1
         while time.perf_counter() - begin < PROTOCOL["warmup_s"] or calls < 2:
             start.record(self.stream)
-            candidate.run(*buffers[calls % len(buffers)])
+            for _ in range(burst):
+                candidate.run(*buffers[calls % len(buffers)])
+                calls += 1
             stop.record(self.stream)
             stop.synchronize()
-            calls += 1
-        return cupy.cuda.get_elapsed_time(start, stop)
+            single_ms = cupy.cuda.get_elapsed_time(start, stop) / burst
+            burst = 20 if single_ms < 1 else 1
+        return single_ms
 
     def replay(self) -> None:
         import cupy
@@ -182,34 +244,56 @@ class _Timing:
         self.samples_us.append(round(1e3 * elapsed / self.calls, 4))
 
 
-def _buffers(rows: int, cols: int) -> list[tuple]:
+def _buffers(rows: int, cols: int, dtype: str) -> list[tuple]:
     """Pairs (x, y) on the GPU, together past three times its L2 cache; no two inputs alike."""
     import cupy
 
     l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
-    pairs = max(2, math.ceil(3 * l2_bytes / (8 * rows * cols)))
+    pair_bytes = 2 * np.dtype(dtype).itemsize * rows * cols
+    pairs = max(2, math.ceil(3 * l2_bytes / pair_bytes))
     random = cupy.random.default_rng(0)
     buffers = []
     for _ in range(pairs):
         x = random.standard_normal((rows, cols), dtype=cupy.float32)
         shifts = random.random((rows, 1), dtype=cupy.float32) * 100 + 100
         x += cupy.where(random.random((rows, 1)) < 0.5, shifts, -shifts)
-        buffers.append((x, cupy.full_like(x, cupy.nan)))
+        x = _rounded(x, dtype)
+        y = cupy.empty_like(x)
+        _poison(y)
+        buffers.append((x, y))
     return buffers
 
 
-def _verify(name: str, candidate: Candidate, x, y) -> None:
+def _rounded(x, dtype: str):
+    """A float32 array on the GPU in another dtype, to nearest even; bfloat16 as its bits."""
+    import cupy
+
+    if dtype != "bfloat16":
+        return x.astype(dtype, copy=False)
+    bits = x.view(cupy.uint32)
+    bits += ((bits >> 16) & 1) + 0x7FFF
+    bits >>= 16
+    return bits.astype(cupy.uint16)
+
+
+def _poison(y) -> None:
+    """Fill an output with NaN: what is not written stays visible."""
+    y.fill(0x7FFF if y.dtype.kind == "u" else np.nan)
+
+
+def _verify(name: str, candidate: Candidate, x, y, dtype: str) -> None:
     """Check an output on the GPU: every element for NaN, sampled rows against fp64."""
     import cupy
 
     cupy.cuda.get_current_stream().synchronize()
-    if bool(cupy.isnan(y).any()):
+    has_nan = (y & 0x7FFF) > 0x7F80 if y.dtype.kind == "u" else cupy.isnan(y)
+    if bool(has_nan.any()):
         raise WrongResult(f"{name} left NaN in its output at {x.shape}")
     rows = x.shape[0]
     count = max(1, min(rows, 200_000 // x.shape[1]))
     sample = np.unique(np.linspace(0, rows - 1, count).astype(np.int64))
     try:
-        candidate.compare(cupy.asnumpy(x[sample]), cupy.asnumpy(y[sample]))
+        candidate.compare(*(cupy.asnumpy(array[sample]).view(dtype) for array in (x, y)))
     except WrongResult as error:
         raise WrongResult(f"{name} at {x.shape}: {error.summary}", error.values) from None
 

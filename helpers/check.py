@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import ml_dtypes
 import numpy as np
 
-from .kernels import header
-from .launch import launch
+from .kernels import compiled_for, contract_of
+from .launch import arguments, launch
 
 UNIT_ROUNDOFF = 2.0**-24
 TINY = 2.0**-126
@@ -29,6 +30,8 @@ TINY = 2.0**-126
 # Shapes that catch the usual mistakes and cost little: one column, one row, lengths around a
 # warp, odd lengths, row counts around a block.
 QUICK_SHAPES = ((1, 1), (3, 7), (129, 31), (128, 32), (5, 33), (257, 65), (64, 256), (33, 1000))
+# Beside them for a kernel that is compiled for each shape, which may take long rows alone.
+LONG_QUICK_SHAPES = ((3, 20000), (1, 32001))
 
 
 class WrongResult(AssertionError):
@@ -42,12 +45,13 @@ class WrongResult(AssertionError):
         self.summary, self.values = summary, values
 
 
-def make_input(rows: int, cols: int, seed: int = 0) -> np.ndarray:
-    """A fp32 matrix of shape (rows, cols) on which wrong kernels look wrong.
+def make_input(rows: int, cols: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
+    """A matrix of shape (rows, cols) on which wrong kernels look wrong.
 
     Normal values of standard deviation 2, no two rows alike; each row is shifted by -200 to 200,
     so that leaving out the maximum overflows or divides by zero; each row has one value 4 above
-    its maximum at a random place and, where it is long enough, a tie of two.
+    its maximum at a random place and, where it is long enough, a tie of two. With 16 bits every
+    second row stays where it is, since shifted values have hardly any digits left.
     """
     random = np.random.default_rng(seed)
     x = random.normal(0, 2, (rows, cols))
@@ -56,12 +60,14 @@ def make_input(rows: int, cols: int, seed: int = 0) -> np.ndarray:
     if cols > 2:
         x[np.arange(rows), (peak + 2) % cols] = x[np.arange(rows), (peak + 1) % cols]
     shifts = random.uniform(100, 200, (rows, 1)) * random.choice([-1.0, 1.0], (rows, 1))
-    return (x + shifts).astype(np.float32)
+    if np.dtype(dtype).itemsize == 2:
+        shifts[1::2] = 0
+    return (x + shifts).astype(dtype)
 
 
-def special_rows(cols: int) -> np.ndarray:
-    """Six fp32 rows with -inf (tail, scattered, all but one, all), NaN and +inf."""
-    x = make_input(6, cols, seed=1)
+def special_rows(cols: int, dtype: str = "float32") -> np.ndarray:
+    """Six rows with -inf (tail, scattered, all but one, all), NaN and +inf."""
+    x = make_input(6, cols, seed=1, dtype=dtype)
     minus_infinity = np.float32(-np.inf)
     x[0, (cols + 1) // 2 :] = minus_infinity
     x[1, 1::3] = minus_infinity
@@ -96,8 +102,10 @@ def tolerance(x: np.ndarray, expected: np.ndarray) -> np.ndarray:
     relative = (16 + distance + 3 * np.sqrt(x.shape[-1])) * UNIT_ROUNDOFF + lost
     half_ulp = 0.0
     if x.dtype.itemsize == 2:
-        stored = np.finfo(x.dtype)
-        half_ulp = np.maximum(stored.eps * np.abs(expected), stored.smallest_subnormal) / 2
+        stored = ml_dtypes.finfo(x.dtype)
+        _, exponent = np.frexp(expected)
+        ulp = np.ldexp(float(stored.eps), exponent - 1)
+        half_ulp = np.maximum(ulp, float(stored.smallest_subnormal)) / 2
     return relative * np.abs(expected) + half_ulp + TINY
 
 
@@ -119,7 +127,7 @@ def check_softmax(x: np.ndarray, y: np.ndarray) -> None:
     raise WrongResult(
         f"{len(wrong)} of {x.size} elements are wrong, first at row {row}, column {col}"
         f"{_hint(x, y, expected)}",
-        f"got {got[col]:.6g}, expected {expected.reshape(-1, got.size)[row, col]:.6g}",
+        f"got {float(got[col]):.6g}, expected {expected.reshape(-1, got.size)[row, col]:.6g}",
     )
 
 
@@ -143,6 +151,7 @@ def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
     finite = np.isfinite(expected).all(axis=-1)
     if not finite.any():
         return ""
+    stored = y.dtype
     x, y, expected = x[finite], y[finite].astype(np.float64), expected[finite]
     if np.isnan(y).all():
         return " (nothing was written, or every row overflowed)"
@@ -152,7 +161,7 @@ def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
         return " (all zero)"
     sums = y.sum(axis=-1)
     worst = sums.reshape(-1)[np.abs(sums - 1).argmax()]
-    if abs(worst - 1) > 1e-3:
+    if abs(worst - 1) > (1e-2 if stored.itemsize == 2 else 1e-3):
         return f" (rows do not sum to 1; the worst sums to {worst:.4g})"
     if x.shape[-1] > 1 and (y.argmax(axis=-1) != expected.argmax(axis=-1)).any():
         return " (rows sum to 1, but the largest element is at another place)"
@@ -160,28 +169,43 @@ def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
 
 
 def check_kernel(
-    kernel, shapes: Iterable[Sequence[int]] = QUICK_SHAPES, block: int | None = None
+    kernel,
+    shapes: Iterable[Sequence[int]] | None = None,
+    block: int | None = None,
+    dtype: str = "float32",
 ) -> str:
     """Run a kernel of the series over shapes and over special rows, and check every output.
 
-    `kernel` is a `cupy.RawKernel` whose source has a header; launch shapes come from there. A
+    `kernel` is a `cupy.RawKernel` whose source has a header, or the text of a kernel file, which is
+    compiled for each shape as its header says; launch shapes come from there. `shapes` are
+    `QUICK_SHAPES`, and `LONG_QUICK_SHAPES` for a text with a Build line, if none are given. A
     kernel named "copy" is held against its input, any other against softmax. Shapes that the
-    header refuses are left out. Returns one sentence; raises `WrongResult` naming the shape.
+    header refuses are left out. Returns one sentence; raises `WrongResult` naming the shape, and
+    `ValueError` if there is no header or it refuses every shape.
     """
-    contract = header(kernel.code, kernel.options)
-    if contract is None:
-        raise ValueError(f"{kernel.name} has no header to take its launch shape from")
-    compare = check_copy if kernel.name.startswith("copy") else check_softmax
-    inputs = [make_input(*shape) for shape in shapes if contract.accepts(*shape)]
-    specials = [special_rows(cols) for cols in (5, 100) if contract.accepts(6, cols)]
+    contract = contract_of(kernel)
+    per_shape = isinstance(kernel, str) and contract.build
+    if shapes is None:
+        shapes = (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if per_shape else ()))
+    special_cols = (5, 100, 20000) if per_shape else (5, 100)
+    taken = [shape for shape in shapes if contract.accepts(*shape, dtype)]
+    if not taken:
+        raise ValueError(f"the header takes {dtype} at none of these shapes")
+    inputs = [make_input(*shape, dtype=dtype) for shape in taken]
+    specials = [
+        special_rows(cols, dtype) for cols in special_cols if contract.accepts(6, cols, dtype)
+    ]
     for x in [*inputs, *specials]:
+        one, plan = compiled_for(kernel, *x.shape, dtype, block)
         y = poisoned(x)
-        grid, threads, shared = contract.launch(*x.shape, block)
-        launch(kernel, grid, threads, (x, y, *x.shape), shared_mem=shared)
+        values = arguments(plan, x, y)
+        launch(one, plan.grid, plan.block, values, shared_mem=plan.shared_mem)
+        where = f"{one.name} at rows x cols = {x.shape}"
         try:
-            compare(x, y)
+            (check_copy if one.name.startswith("copy") else check_softmax)(x, y)
         except WrongResult as error:
-            where = f"{kernel.name} at rows x cols = {x.shape}"
             raise WrongResult(f"{where}: {error.summary}", error.values) from None
+        if plan.workspace and values[-1].any():
+            raise WrongResult(f"{where}: the workspace is not left as zeros for the next launch")
     rows = sum(len(x) for x in specials)
-    return f"{kernel.name}: right on {len(inputs)} shapes and {rows} rows with -inf, NaN or +inf"
+    return f"{one.name}: right on {len(inputs)} shapes and {rows} rows with -inf, NaN or +inf"

@@ -27,6 +27,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,21 +36,28 @@ from .bench import unfused_candidate
 from .check import make_input, poisoned
 from .device import ROOT, SWITCH, has_gpu
 from .kernels import (
+    DTYPE_OPTIONS,
     TRIALS,
     code_hash,
+    header,
     source,
     step_kernel,
-    step_launch,
+    step_number,
+    step_plan,
     steps,
     variants,
 )
-from .launch import launch, to_gpu
-from .records import FOLDER, REFERENCE_SHAPE, UNFUSED, gpu_folder, write_json
+from .launch import arguments, launch, to_gpu
+from .records import FOLDER, REFERENCE_SHAPE, UNFUSED, gpu_folder, sass_name, write_json
 from .simt.compile import compile_cubin
 from .simt.counters import NSIGHT_METRICS, SHARED_METRICS
 
 SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
 LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE, (16384, 16384))  # 2^28 elements
+# From step 07 on, whose kernels are made for short or long rows and for 16 bits, also these.
+SMALL_LONG_SHAPES = ((3, 20000), (1, 32000))
+LARGE_LONG_SHAPES = ((1024, 262144),)
+SMALL_16_BIT_SHAPES = ((64, 1024), (3, 20000))
 # What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
 PROSE_METRICS = (
     "gpu__time_duration.sum",
@@ -118,14 +126,33 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if all(tool["errors"] == 0 for tool in verdicts["tools"].values()) else 1
 
 
-def cases(which: str = "all") -> list[tuple[str, int, int]]:
-    """(step, rows, cols) in the order in which the worker launches them."""
-    chosen = [(step, SMALL_SHAPES) for step in steps()]
-    if which == "all":
-        chosen += [(step, LARGE_SHAPES) for step in (*steps(), *variants(), *TRIALS)]
-    return [
-        (step, *shape) for step, shapes in chosen for shape in shapes if step_launch(step, *shape)
-    ]
+class EvidenceCase(NamedTuple):
+    """One launch that the tools look at."""
+
+    step: str
+    rows: int
+    cols: int
+    dtype: str = "float32"
+
+
+def cases(which: str = "all") -> list[EvidenceCase]:
+    """The launches in the order in which the worker makes them."""
+    chosen = []
+    for step in steps():
+        shapes = (*SMALL_SHAPES, *(SMALL_LONG_SHAPES if step_number(step) >= 7 else ()))
+        chosen += [EvidenceCase(step, *shape) for shape in shapes]
+        if step_number(step) >= 7:
+            chosen += [
+                EvidenceCase(step, *shape, dtype)
+                for dtype in DTYPE_OPTIONS
+                for shape in SMALL_16_BIT_SHAPES
+            ]
+    for step in (*steps(), *variants(), *TRIALS) if which == "all" else ():
+        later = step_number(step) >= 7
+        shapes = (*LARGE_SHAPES, *(LARGE_LONG_SHAPES if later else ()))
+        dtypes = ("float32", "bfloat16") if later and step in steps() else ("float32",)
+        chosen += [EvidenceCase(step, *shape, dtype) for dtype in dtypes for shape in shapes]
+    return [case for case in chosen if step_plan(*case)]
 
 
 def run_kernels(which: str) -> None:
@@ -135,11 +162,12 @@ def run_kernels(which: str) -> None:
 
     cupy.cuda.set_allocator(None)
     inputs = functools.cache(make_input)  # a large one takes seconds
-    for step, rows, cols in cases(which):
-        kernel = step_kernel(step)
-        grid, block, shared_mem = step_launch(step, rows, cols)
-        x = inputs(rows, cols)
-        launch(kernel, grid, block, (x, poisoned(x), rows, cols), shared_mem=shared_mem)
+    for case in cases(which):
+        plan = step_plan(*case)
+        x = inputs(case.rows, case.cols).astype(case.dtype, copy=False)
+        values = arguments(plan, x, poisoned(x))
+        kernel = step_kernel(case.step, plan)
+        launch(kernel, plan.grid, plan.block, values, shared_mem=plan.shared_mem)
     if which == "all":
         x = to_gpu(inputs(*REFERENCE_SHAPE))
         unfused_candidate(*REFERENCE_SHAPE).run(x, cupy.empty_like(x))
@@ -178,10 +206,10 @@ def collect_counters() -> dict:
         except ValueError:
             continue  # n/a: this GPU or version has no such metric
     ordered, expected = [launches[number] for number in sorted(launches)], cases()
-    for entry, (step, rows, cols) in zip(ordered, expected, strict=False):
-        if entry["kernel"].split("(")[0] != step_kernel(step).name:
-            raise RuntimeError(f"ncu saw {entry['kernel']} where {step} at {rows} x {cols} ran")
-        entry.update(step=step, rows=rows, cols=cols)
+    for entry, case in zip(ordered, expected, strict=False):
+        if entry["kernel"].split("(")[0] != step_kernel(case.step).name:
+            raise RuntimeError(f"ncu saw {entry['kernel']} where {case} ran")
+        entry.update(case._asdict())
     if len(ordered) < len(expected):
         raise RuntimeError(f"ncu saw {len(ordered)} launches instead of {len(expected)}")
     return {
@@ -195,17 +223,34 @@ def collect_sass(arch: str) -> dict:
     """Compile every kernel for `arch` and list its memory, special-function and control
     instructions; a register spill would show as LDL and STL."""
     kernels = {}
-    for step in (*steps(), *variants()):
+    for name, code, options in compilations():
         with tempfile.TemporaryDirectory() as folder:
             cubin = Path(folder) / "kernel.cubin"
-            cubin.write_bytes(compile_cubin(source(f"{step}.cu"), (), arch))
+            cubin.write_bytes(compile_cubin(code, options, arch))
             done = subprocess.run(
                 ["cuobjdump", "-sass", str(cubin)], capture_output=True, text=True, check=True
             )
         opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
         kept = [code for code in opcodes if code.split(".")[0] in SASS_KEPT]
-        kernels[step] = {"instructions": len(opcodes), "in_order": kept}
+        kernels[name] = {"instructions": len(opcodes), "in_order": kept}
     return {"arch": arch, "command": "cuobjdump -sass kernel.cubin", "kernels": kernels}
+
+
+def compilations() -> list[tuple[str, str, tuple[str, ...]]]:
+    """(name in sass.json, source, options) of every step and variant; of one with a Build line for
+    each dtype at each large shape."""
+    found = []
+    for step in (*steps(), *variants()):
+        code = source(f"{step}.cu")
+        contract = header(code)
+        if not contract.build:
+            found.append((step, code, ()))
+            continue
+        for dtype in contract.dtypes:
+            for shape in (*LARGE_SHAPES, *LARGE_LONG_SHAPES):
+                if plan := step_plan(step, *shape, dtype.name):
+                    found.append((sass_name(step, shape, dtype.name), code, plan.options))
+    return found
 
 
 # x is the argument of an exponential, s a sum: what the kernels of 03 to 06 compute from them.

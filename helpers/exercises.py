@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .check import WrongResult, check_copy, check_softmax, make_input, poisoned, special_rows
-from .kernels import header, kernel_names, source
-from .launch import simulate
+from .kernels import compiled_for, header, kernel_names, source
+from .launch import arguments, simulate
 from .simt import CompileError, Counters, UnsupportedPTX
 
 
@@ -123,16 +123,12 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[
     """(what is asked, a function that returns whether it is so, and what was seen)."""
 
     def run(x: np.ndarray):
-        import cupy
-
         code = source(file)
-        names, contract = kernel_names(code), header(code)
-        if not names or contract is None:
+        if not kernel_names(code) or header(code) is None:
             raise ValueError("the file needs its header and one __global__ function")
-        kernel = cupy.RawKernel(code, names[0])
+        kernel, plan = compiled_for(code, *x.shape, x.dtype)
         y = poisoned(x)
-        grid, block, shared_mem = contract.launch(*x.shape)
-        return simulate(kernel, grid, block, (x, y, *x.shape), shared_mem), y
+        return simulate(kernel, plan.grid, plan.block, arguments(plan, x, y), plan.shared_mem), y
 
     def has_no_bugs() -> tuple[bool, str]:
         findings = [finding for shape in SHAPES for finding in run(make_input(*shape))[0].findings]

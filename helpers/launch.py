@@ -14,7 +14,7 @@ import numpy as np
 
 from . import simt
 from .device import replaying
-from .kernels import Parameter, header, signature
+from .kernels import Parameter, Plan, header, signature
 from .simt.memory import byte_offset
 
 
@@ -33,7 +33,8 @@ def launch(
 
     `args` are numpy arrays and numbers in the order of the kernel's parameters; arrays that the
     kernel takes as non-const pointers are written in place. `shared_mem` is the dynamic shared
-    memory in bytes.
+    memory in bytes. A kernel whose header has a Workspace takes a fifth argument, an array of as
+    many bytes, all zero: `arguments` makes it.
 
     Returns the SIMT machine's trace in replay mode, None on a GPU.
 
@@ -41,13 +42,13 @@ def launch(
     signature or header, `KernelBug` if the SIMT machine found a bug, and what `helpers.simt` or
     CuPy raise for source that does not compile.
     """
-    check_arguments(kernel, grid, block, args, shared_mem)
+    plan = check_arguments(kernel, grid, block, args, shared_mem)
     if replaying():
         trace = _simulate(kernel, grid, block, args, shared_mem)
         if trace.findings:
             raise KernelBug(f"{kernel.name} has bugs:\n{trace.findings}")
         return trace
-    _launch_on_gpu(kernel, grid, block, args, shared_mem)
+    _launch_on_gpu(kernel, plan, grid, block, args)
     return None
 
 
@@ -77,22 +78,47 @@ def _simulate(kernel, grid, block, args, shared_mem, limit=simt.INSTRUCTION_LIMI
     )
 
 
-def _launch_on_gpu(kernel, grid, block, args, shared_mem) -> None:
+def arguments(plan: Plan, x: np.ndarray, y: np.ndarray) -> tuple:
+    """What a kernel of the series takes for x and y of shape (rows, cols): the arrays, their sizes,
+    and the zeroed workspace if the plan has one."""
+    workspace = (np.zeros(plan.workspace, np.uint8),) if plan.workspace else ()
+    return x, y, *x.shape, *workspace
+
+
+def prepare(kernel, plan: Plan) -> None:
+    """Set the attributes without which CUDA refuses the plan's shared memory or cluster (on a GPU
+    only)."""
+    if plan.shared_mem > 48 * 1024:
+        kernel.max_dynamic_shared_size_bytes = plan.shared_mem
+    if plan.macros.get("CLUSTER", 1) > 8:  # more than every GPU with clusters has to offer
+        from cuda.bindings import driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        (status,) = driver.cuFuncSetAttribute(kernel.kernel.ptr, attribute, 1)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"{kernel.name}: clusters past 8 blocks are refused: {status.name}")
+
+
+def _launch_on_gpu(kernel, plan: Plan, grid, block, args) -> None:
     import cupy
 
-    if shared_mem > 48 * 1024:
-        kernel.max_dynamic_shared_size_bytes = shared_mem
+    prepare(kernel, plan)
     declared = signature(kernel.code, kernel.name)
     on_gpu = [
         to_gpu(value) if parameter.pointer else as_declared(parameter, value)
         for parameter, value in zip(declared, args, strict=True)
     ]
     sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
-    kernel(*sizes, tuple(on_gpu), shared_mem=shared_mem)
+    kernel(*sizes, tuple(on_gpu), shared_mem=plan.shared_mem)
     cupy.cuda.get_current_stream().synchronize()
     for parameter, value, device in zip(declared, args, on_gpu, strict=True):
         if parameter.pointer and not parameter.const:
-            value[...] = cupy.asnumpy(device)
+            value.view(device_dtype(value.dtype))[...] = cupy.asnumpy(device)
+
+
+def device_dtype(dtype: np.dtype) -> np.dtype:
+    """How CuPy holds a dtype: bfloat16, which it may not know, as its two bytes."""
+    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
 
 
 def as_declared(parameter: Parameter, value):
@@ -102,21 +128,23 @@ def as_declared(parameter: Parameter, value):
 
 
 def to_gpu(array: np.ndarray):
-    """A CuPy copy of a numpy array at an address with the same alignment."""
+    """A CuPy copy of a numpy array at an address with the same alignment; bfloat16 as uint16."""
     import cupy
 
     offset = byte_offset(array)
     space = cupy.empty(offset + array.nbytes, cupy.uint8)
-    device = space[offset:].view(array.dtype).reshape(array.shape)
-    device.set(array)
+    stored = device_dtype(array.dtype)
+    device = space[offset:].view(stored).reshape(array.shape)
+    device.set(array.view(stored))
     return device
 
 
 # ---- checks -----------------------------------------------------------------------------------
 
 
-def check_arguments(kernel, grid, block, args: Sequence, shared_mem: int) -> None:
-    """Raise `TypeError` or `ValueError` naming the first argument that the kernel cannot take."""
+def check_arguments(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
+    """Raise `TypeError` or `ValueError` naming the first argument that the kernel cannot take;
+    return the launch as the header plans it, or as it was given if there is no header."""
     parameters = signature(kernel.code, kernel.name)
     if len(args) != len(parameters):
         wanted = ", ".join(parameter.name for parameter in parameters)
@@ -132,7 +160,12 @@ def check_arguments(kernel, grid, block, args: Sequence, shared_mem: int) -> Non
             _check_number(parameter, value)
     contract = header(kernel.code, kernel.options)
     if contract:
-        _check_contract(contract, kernel, grid, block, args, shared_mem)
+        return _check_contract(contract, kernel, grid, block, args, shared_mem)
+    return Plan(_product(grid), _product(block), shared_mem)
+
+
+def _product(sizes) -> int:
+    return int(np.prod(sizes))
 
 
 def _check_sizes(what: str, sizes) -> None:
@@ -152,7 +185,7 @@ def _check_array(parameter: Parameter, value) -> None:
             f"{name} is not C-contiguous (strides {value.strides}); a kernel ignores strides: "
             f"pass numpy.ascontiguousarray({name})"
         )
-    if parameter.dtype is not None and value.dtype != parameter.dtype:
+    if parameter.dtype not in (None, value.dtype) and name != "workspace":  # zeros of any type
         raise TypeError(
             f"{name} is {value.dtype}, the kernel takes {parameter.dtype} ({parameter.type}*)"
         )
@@ -185,23 +218,31 @@ def _kind(value) -> str:
     return f"Python {name}" if module == "builtins" else f"{module}.{name}"
 
 
-def _check_contract(contract, kernel, grid, block, args: Sequence, shared_mem: int) -> None:
+def _check_contract(contract, kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
     """Hold the launch against the kernel file's header: (x, y, rows, cols, ...)."""
     name = kernel.name
     declared = [parameter.name for parameter in signature(kernel.code, name)]
-    if declared[:4] != ["x", "y", "rows", "cols"]:
+    wanted = ["x", "y", "rows", "cols", *(["workspace"] if "Workspace" in contract.fields else [])]
+    if declared[: len(wanted)] != wanted:
         raise ValueError(
-            f"{name} has a header, so it must take x, y, rows, cols first; it takes "
+            f"{name} has a header, so it must take {', '.join(wanted)} first; it takes "
             f"{', '.join(declared)}"
+        )
+    if missing := [f"-D{macro}" for macro in contract.build if macro not in contract.defined]:
+        raise ValueError(
+            f"{name} is compiled without {', '.join(missing)}: compile it for a shape, with "
+            "header(code).plan(rows, cols, dtype).options"
         )
     for label, array in (("x", args[0]), ("y", args[1])):
         if array.dtype != contract.dtype:
-            raise TypeError(f"{label} is {array.dtype}, the header says {contract.dtype}")
+            who = "the kernel is compiled for" if len(contract.dtypes) > 1 else "the header says"
+            raise TypeError(f"{label} is {array.dtype}, {who} {contract.dtype}")
     x, y, rows, cols = *args[:2], int(args[2]), int(args[3])
-    if rows < 1 or not contract.accepts(rows, cols):
+    if not contract.accepts(rows, cols, contract.dtype):
+        compiled = f" (compiled with {', '.join(contract.options)})" if contract.build else ""
         raise ValueError(
             f"{name} cannot take rows = {rows}, cols = {cols}; its header says "
-            f"rows >= 1, {contract.fields['Columns']}"
+            f"rows >= 1, {contract.fields['Columns']}{compiled}"
         )
     for label, array in (("x", x), ("y", y)):
         if array.size != rows * cols:
@@ -217,12 +258,24 @@ def _check_contract(contract, kernel, grid, block, args: Sequence, shared_mem: i
         raise ValueError(f"x has shape {x.shape}, y has shape {y.shape}")
     if np.may_share_memory(x, y):
         raise ValueError("y overlaps x; these kernels do not work in place")
-    block_size = block if isinstance(block, int) else int(np.prod(block))
-    wanted_grid, _, wanted_shared = contract.launch(rows, cols, block_size)
-    grid_size = grid if isinstance(grid, int) else int(np.prod(grid))
-    if grid_size != wanted_grid or shared_mem != wanted_shared:
+    plan = contract.plan(rows, cols, contract.dtype, _product(block))
+    if _product(grid) != plan.grid or shared_mem != plan.shared_mem:
         raise ValueError(
-            f"{name} wants grid = {wanted_grid} and {wanted_shared} bytes of shared memory for "
-            f"rows = {rows}, cols = {cols}, block = {block_size}; got grid = {grid_size}, "
+            f"{name} wants grid = {plan.grid} and {plan.shared_mem} bytes of shared memory for "
+            f"rows = {rows}, cols = {cols}, block = {plan.block}; got grid = {_product(grid)}, "
             f"{shared_mem} bytes"
         )
+    if plan.cooperative and not kernel.enable_cooperative_groups:
+        raise ValueError(
+            f"{name} wants a cooperative launch: compile it with enable_cooperative_groups=True"
+        )
+    if plan.workspace:
+        _check_workspace(args[4], plan.workspace)
+    return plan
+
+
+def _check_workspace(array: np.ndarray, size: int) -> None:
+    if array.nbytes < size:
+        raise ValueError(f"workspace has {array.nbytes} bytes, the header asks for {size}")
+    if array.view(np.uint8).any():
+        raise ValueError("workspace must be all zero before the launch")

@@ -2,7 +2,7 @@
 
 Safe to interrupt: each case is written as soon as it is measured, and a second call goes on where
 the first one stopped. A record is started afresh if the kernel's code or the protocol changed.
-Needs CuPy and numpy only.
+Needs CuPy, numpy and ml_dtypes only.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from . import bench
 from .device import has_gpu
 from .kernels import (
+    DTYPE_OPTIONS,
     TRIALS,
     split_trial,
     step_kernel,
-    step_launch,
+    step_number,
+    step_plan,
     steps,
     variants,
 )
 from .records import (
+    FEW_SHAPES,
     GRID_SHAPES,
+    LONG_SHAPES,
     SWEEP_SHAPES,
     UNFUSED,
     Case,
@@ -38,6 +42,7 @@ from .records import (
     step_hash,
 )
 
+DTYPES = ("float32", *DTYPE_OPTIONS)
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")
 
 
@@ -52,30 +57,39 @@ def main(arguments: list[str] | None = None) -> int:
     names = options.steps or known_steps()
     records = {name: open_record(name, gpu, device, versions, options.fresh) for name in names}
     makers = {name: maker(name) for name in names}
-    shapes = shapes_that_fit([*GRID_SHAPES, *SWEEP_SHAPES], options.quick)
-    print(f"recording {', '.join(names)} on {device['name']} at {len(shapes)} shapes")
+    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SWEEP_SHAPES]
+    runs = [
+        (*shape, dtype)
+        for shape in shapes_that_fit(GRID_SHAPES if options.quick else every)
+        for dtype in options.dtypes
+        if any(takes(name, *shape, dtype) for name in names)
+    ]
+    print(f"recording {', '.join(names)} on {device['name']} at {len(runs)} shapes and dtypes")
     if versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
     began = time.perf_counter()
-    for number, (rows, cols) in enumerate(shapes, 1):
-        missing = {name for name, record in records.items() if needs(name, record, rows, cols)}
+    for number, run in enumerate(runs, 1):
+        missing = {name for name, record in records.items() if needs(name, record, *run)}
         if missing:
             with bench.fresh_pool():
-                measured = bench.measure({name: makers[name] for name in missing}, rows, cols)
+                measured = bench.measure({name: makers[name] for name in missing}, *run)
             for name in missing:
-                add(records[name], *measured[name])
+                add(records[name], measured[name])
                 save_record(records[name], gpu)
-        print_progress(number, len(shapes), rows, cols, records, began)
+        print_progress(number, len(runs), *run, records, began)
     print(f"records are in {record_path(names[0], gpu).parent}")
     return 0
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m helpers.recorder", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the grid of shapes, no sweep")
+    parser.add_argument("--quick", action="store_true", help="the grid of shapes alone")
     parser.add_argument("--fresh", action="store_true", help="measure recorded cases again")
     parser.add_argument(
         "--steps", nargs="+", metavar="STEP", choices=known_steps(), help="only these steps"
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="only these dtypes"
     )
     return parser.parse_args(arguments)
 
@@ -85,15 +99,19 @@ def known_steps() -> list[str]:
     return [UNFUSED, *steps(), *variants(), *TRIALS]
 
 
-def maker(step: str) -> Callable[[int, int], bench.Candidate]:
-    """What makes a step's candidate for a shape."""
+def maker(step: str) -> bench.Maker:
+    """What makes a step's candidate for a shape and dtype."""
     if step == UNFUSED:
         return bench.unfused_candidate
-    kernel, block = step_kernel(step), split_trial(step).block
-    return lambda rows, cols: bench.kernel_candidate(kernel, rows, cols, block)
+
+    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
+        kernel = step_kernel(step, step_plan(step, rows, cols, dtype))
+        return bench.kernel_candidate(kernel, rows, cols, dtype, split_trial(step).block)
+
+    return make
 
 
-def shapes_that_fit(shapes: list[tuple[int, int]], quick: bool) -> list[tuple[int, int]]:
+def shapes_that_fit(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Shapes whose buffers (two inputs, two outputs, scratch) fit this GPU's free memory.
 
     A smaller GPU records the grid with fewer rows.
@@ -102,7 +120,7 @@ def shapes_that_fit(shapes: list[tuple[int, int]], quick: bool) -> list[tuple[in
 
     free, _ = cupy.cuda.runtime.memGetInfo()
     kept = []
-    for rows, cols in shapes if not quick else shapes[: len(GRID_SHAPES)]:
+    for rows, cols in shapes:
         while 24 * rows * cols > free * 0.9:
             rows //= 2
         kept.append((rows, cols))
@@ -121,31 +139,48 @@ def open_record(step: str, gpu: str, device: dict, versions: dict, fresh: bool) 
     return Record(step, step_hash(step), device, versions, now, bench.PROTOCOL)
 
 
-def needs(step: str, record: Record, rows: int, cols: int) -> bool:
-    """Whether a step can run a shape, has no case of it yet, and is not a variant that is only
-    tried on the grid."""
-    if step not in (UNFUSED, *steps()) and (rows, cols) in SWEEP_SHAPES:
+def takes(step: str, rows: int, cols: int, dtype: str = "float32") -> bool:
+    """Whether a step is recorded at a shape and dtype: its header accepts them; the sweep is for
+    the steps before 07, long and few rows for those after; trials are float32 and bfloat16.
+    """
+    if step == UNFUSED:
+        number, trial = 0, False
+    else:
+        number, trial = step_number(step), step in TRIALS
+    later = number >= 7
+    if (rows, cols) in SWEEP_SHAPES and (later or step not in (UNFUSED, *steps())):
         return False
-    if step != UNFUSED and not step_launch(step, rows, cols):
+    if not later and (dtype != "float32" or cols > GRID_SHAPES[-1][1] or rows < 132):
         return False
-    return all(case.shape != (rows, cols) for case in record.cases)
+    if trial and (dtype == "float16" or (rows, cols) in FEW_SHAPES):
+        return False
+    return step == UNFUSED or bool(step_plan(step, rows, cols, dtype))
 
 
-def add(record: Record, case: Case, attributes: dict[str, int]) -> None:
+def needs(step: str, record: Record, rows: int, cols: int, dtype: str = "float32") -> bool:
+    """Whether a step is recorded at a shape and dtype, and has no such case yet."""
+    known = {(case.rows, case.cols, case.dtype) for case in record.cases}
+    return (rows, cols, dtype) not in known and takes(step, rows, cols, dtype)
+
+
+def add(record: Record, case: Case) -> None:
     record.cases.append(case)
-    record.attributes = attributes
+    record.attributes = case.attributes
 
 
-def print_progress(number, total, rows, cols, records: dict[str, Record], began: float) -> None:
+def print_progress(
+    number, total, rows, cols, dtype, records: dict[str, Record], began: float
+) -> None:
     rates = []
     for name, record in records.items():
         for case in record.cases:
-            if case.shape == (rows, cols):
+            if (*case.shape, case.dtype) == (rows, cols, dtype):
                 flag = " above the copy: look!" if case.share > 1.05 else ""
                 rates.append(f"{name} {case.gbps:.0f} ({case.share:.2f}){flag}")
     seconds = time.perf_counter() - began
     print(
-        f"[{number}/{total}, {seconds:.0f} s] {rows} x {cols}: GB/s {', '.join(rates)}", flush=True
+        f"[{number}/{total}, {seconds:.0f} s] {rows} x {cols} {dtype}: GB/s {', '.join(rates)}",
+        flush=True,
     )
 
 

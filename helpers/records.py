@@ -22,16 +22,19 @@ from pathlib import Path
 import numpy as np
 
 from .device import ROOT
-from .kernels import code_hash, source, split_trial, step_launch
+from .kernels import code_hash, source, split_trial, step_plan
 
 FOLDER = ROOT / "notebooks" / "records"
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
 REFERENCE_SHAPE = (65536, 4096)  # where predictions are made and steps are compared
 SCHEMA = 1
 
-# Two families of shapes. The grid: powers of two, 2^28 elements (1 GiB of fp32) each. The sweep:
-# 4096 rows, the shape that the field's tutorials plot.
+# Four families of shapes. The grid: powers of two, 2^28 elements (1 GiB of fp32) each; the long
+# rows go on from there. The few rows: less work than a GPU has room for. The sweep: 4096 rows, the
+# shape that the field's tutorials plot.
 GRID_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(5, 16)))
+LONG_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(16, 21)))
+FEW_SHAPES = ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
 SWEEP_SHAPES = tuple((4096, cols) for cols in range(256, 12673, 128))
 
 
@@ -42,11 +45,12 @@ class Case:
     dtype: str
     rows: int
     cols: int
-    launch: dict[str, int]  # grid, block, shared_mem
+    launch: dict[str, int]  # grid, block, shared_mem, and the macros of a Build line
     samples_us: list[float]  # time per call of each replay, microseconds
     copy_samples_us: list[float]
     calls: int  # calls per replay
     check: str  # verdict on the output, before and after timing
+    attributes: dict[str, int] = field(default_factory=dict)  # registers, local and shared bytes
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -90,7 +94,7 @@ class Record:
     versions: dict[str, str]
     utc: str
     protocol: dict
-    attributes: dict[str, int] = field(default_factory=dict)  # registers, local and shared bytes
+    attributes: dict[str, int] = field(default_factory=dict)  # of the case measured last
     cases: list[Case] = field(default_factory=list)
     schema: int = SCHEMA
 
@@ -101,9 +105,9 @@ class Record:
                 return case
         raise KeyError(f"no record of {self.step} at {rows} x {cols} {dtype}")
 
-    def select(self, shapes: Iterable[tuple[int, int]]) -> list[Case]:
+    def select(self, shapes: Iterable[tuple[int, int]], dtype: str = "float32") -> list[Case]:
         """The recorded cases among `shapes`, in that order; others are left out."""
-        known = {case.shape: case for case in self.cases}
+        known = {case.shape: case for case in self.cases if case.dtype == dtype}
         return [known[shape] for shape in shapes if shape in known]
 
     @property
@@ -135,11 +139,11 @@ def step_hash(step: str) -> str:
 
 
 def case_launch(step: str, case: Case) -> dict[str, int]:
-    """The launch that a step's header asks for at the shape of a case; empty if it refuses it."""
+    """The launch that a step's header asks for in a case; empty if it refuses it."""
     if step == UNFUSED:
         return case.launch
-    rule = step_launch(step, case.rows, case.cols)
-    return dict(zip(("grid", "block", "shared_mem"), rule, strict=True)) if rule else {}
+    plan = step_plan(step, case.rows, case.cols, case.dtype)
+    return plan.launch if plan else {}
 
 
 UNFUSED = "00_unfused"  # softmax as five CuPy array operations: a record without a kernel file
@@ -161,15 +165,18 @@ def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
     return Record(**data)
 
 
-def nsight(step: str, rows: int, cols: int, gpu: str = REFERENCE_GPU) -> dict[str, float]:
+def nsight(
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: str = REFERENCE_GPU
+) -> dict[str, float]:
     """Nsight Compute's metrics of one launch, by Nsight's names.
 
-    Raises `KeyError` that names step and shape if they were not profiled.
+    Raises `KeyError` that names step, shape and dtype if they were not profiled.
     """
     for case in _counters(gpu)["cases"]:
         if (case["step"], case["rows"], case["cols"]) == (step, rows, cols):
-            return case["metrics"]
-    raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} on {gpu}")
+            if case.get("dtype", "float32") == dtype:
+                return case["metrics"]
+    raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {gpu}")
 
 
 def nsight_unfused(gpu: str = REFERENCE_GPU) -> list[tuple[str, dict[str, float]]]:
@@ -177,12 +184,26 @@ def nsight_unfused(gpu: str = REFERENCE_GPU) -> list[tuple[str, dict[str, float]
     return [(entry["kernel"], entry["metrics"]) for entry in _counters(gpu)[UNFUSED]]
 
 
-def sass(step: str, gpu: str = REFERENCE_GPU) -> list[str]:
-    """The kernel's machine instructions for memory, special functions and control, in order."""
+def sass(
+    step: str,
+    shape: tuple[int, int] | None = None,
+    dtype: str = "float32",
+    gpu: str = REFERENCE_GPU,
+) -> list[str]:
+    """The kernel's machine instructions for memory, special functions and control, in order.
+
+    `shape` and `dtype` choose among those that a file with a Build line was compiled for.
+    """
     kernels = json.loads((FOLDER / gpu / "sass.json").read_text())["kernels"]
-    if step not in kernels:
-        raise KeyError(f"no disassembly of {step}; there are: {', '.join(kernels)}")
-    return kernels[step]["in_order"]
+    name = sass_name(step, shape, dtype)
+    if name not in kernels:
+        raise KeyError(f"no disassembly of {name}; there are: {', '.join(kernels)}")
+    return kernels[name]["in_order"]
+
+
+def sass_name(step: str, shape: tuple[int, int] | None, dtype: str = "float32") -> str:
+    """What a disassembly is filed under: "07_warp at 65536 x 4096 float32"."""
+    return f"{step} at {shape[0]} x {shape[1]} {dtype}" if shape else step
 
 
 def numerics(gpu: str = REFERENCE_GPU) -> dict[str, dict[str, dict[str, float]]]:

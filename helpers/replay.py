@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from .device import replaying
-from .kernels import code_hash, header
+from .kernels import code_hash, contract_of
 from .records import (
     REFERENCE_GPU,
     UNFUSED,
@@ -32,12 +32,13 @@ class LiveRecord(Record):
         )
 
 
-def timings(kernels: Mapping[str, object]) -> list[Record]:
+def timings(kernels: Mapping[str, object], dtype: str = "float32") -> list[Record]:
     """Timings of several steps beside a same-size copy kernel, in the order given.
 
-    `kernels` maps the name of a step to its `cupy.RawKernel`, or to None for the array version
-    "00_unfused". In replay mode the records of the reference GPU are returned. Live, the kernels
-    given are timed in turn at six shapes, which takes some seconds.
+    `kernels` maps the name of a step to its `cupy.RawKernel`, to the text of its file if it is
+    compiled for each shape, or to None for the array version "00_unfused". In replay mode the
+    records of the reference GPU are returned. Live, the kernels given are timed in turn at six
+    shapes in `dtype`, which takes some seconds.
 
     Raises `FileNotFoundError` if a step has no record, `WrongResult` if a kernel is wrong.
     """
@@ -45,27 +46,31 @@ def timings(kernels: Mapping[str, object]) -> list[Record]:
         records = []
         for name, kernel in kernels.items():
             record = load_record(name)
-            if kernel is not None and code_hash(kernel.code) != record.kernel_hash:
+            if kernel is not None and code_hash(text_of(kernel)) != record.kernel_hash:
                 record = replace(record, kernel_hash="edited")
             records.append(record)
         return records
-    return _measure_now(kernels)
+    return _measure_now(kernels, dtype)
 
 
-def _measure_now(kernels: Mapping[str, object]) -> list[Record]:
+def text_of(kernel) -> str:
+    return kernel if isinstance(kernel, str) else kernel.code
+
+
+def _measure_now(kernels: Mapping[str, object], dtype: str) -> list[Record]:
     from . import bench, recorder
 
     def maker(name: str):
         if name == UNFUSED:
             return bench.unfused_candidate
-        return lambda rows, cols: bench.kernel_candidate(kernels[name], rows, cols)
+        return lambda rows, cols, dtype: bench.kernel_candidate(kernels[name], rows, cols, dtype)
 
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     device, versions = recorder.describe_device(), recorder.describe_versions()
     records = {
         name: LiveRecord(
             name,
-            code_hash(kernel.code) if kernel is not None else UNFUSED,
+            code_hash(text_of(kernel)) if kernel is not None else UNFUSED,
             device,
             versions,
             now,
@@ -77,14 +82,14 @@ def _measure_now(kernels: Mapping[str, object]) -> list[Record]:
         refusing = [
             name
             for name, kernel in kernels.items()
-            if kernel is not None and not header(kernel.code, kernel.options).accepts(rows, cols)
+            if kernel is not None and not contract_of(kernel).accepts(rows, cols, dtype)
         ]
         if refusing:
             continue
         with bench.fresh_pool():
-            measured = bench.measure({name: maker(name) for name in kernels}, rows, cols)
+            measured = bench.measure({name: maker(name) for name in kernels}, rows, cols, dtype)
         for name, record in records.items():
-            recorder.add(record, *measured[name])
+            recorder.add(record, measured[name])
     return list(records.values())
 
 

@@ -15,7 +15,7 @@ import warnings
 from pathlib import Path
 
 from .device import ROOT, SWITCH, describe_mode, replaying
-from .kernels import step_kernel, steps
+from .kernels import header, source, steps
 from .records import (
     REFERENCE_SHAPE,
     UNFUSED,
@@ -166,13 +166,16 @@ def text_of(notebook) -> list:
 
 
 def check_steps() -> dict[str, str]:
-    """Run every step's kernel here, live or simulated: step -> "right" or what is wrong."""
+    """Run every step's kernel here, live or simulated, in each of its dtypes: step -> "right" or
+    what is wrong."""
     from .check import check_kernel
 
     verdicts = {}
     for step in steps():
         try:
-            check_kernel(step_kernel(step))
+            code = source(f"{step}.cu")
+            for dtype in header(code).dtypes:
+                check_kernel(code, dtype=dtype.name)
             verdicts[step] = "right"
         except Exception as error:  # whatever a broken kernel raises, the others still run
             verdicts[step] = str(error)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from helpers.check import (
+    LONG_QUICK_SHAPES,
     QUICK_SHAPES,
     TINY,
     UNIT_ROUNDOFF,
@@ -309,6 +310,68 @@ def test_half_precision_result_is_rejected_if_wrong(defect: Callable, cols: int)
         check_softmax(x, defect(x.astype(np.float32)).astype(np.float16))
 
 
+SIXTEEN_BIT = ("float16", "bfloat16")
+
+
+@pytest.mark.parametrize("cols", [1, 7, 1000, 4097, 40000])
+@pytest.mark.parametrize("dtype", SIXTEEN_BIT)
+def test_16_bit_result_is_accepted_if_rounded_once(dtype: str, cols: int) -> None:
+    x = make_input(5, cols, dtype=dtype)
+    check_softmax(x, reference(x).astype(dtype))
+    check_softmax(x, plain_fp32(x.astype(np.float32)).astype(dtype))
+
+
+def truncated(x):
+    """The 16 bits that are there, without rounding: towards zero."""
+    exact = right(x)
+    if x.dtype.name == "bfloat16":
+        return (exact.view(np.uint32) >> 16).astype(np.uint16).view(x.dtype)
+    rounded = exact.astype(np.float16)
+    return np.where(rounded > exact, np.nextafter(rounded, np.float16(0)), rounded)
+
+
+def sum_in_16_bits(x):
+    exponentials = np.exp((x - x.max(axis=1, keepdims=True)).astype(np.float32))
+    total = np.zeros(len(x), x.dtype)
+    for column in exponentials.astype(x.dtype).T:
+        total = (total + column).astype(x.dtype)
+    return (exponentials / total.astype(np.float32)[:, None]).astype(x.dtype)
+
+
+@pytest.mark.parametrize("cols", [7, 1000, 4097])
+@pytest.mark.parametrize("dtype", SIXTEEN_BIT)
+@pytest.mark.parametrize(
+    "defect", [truncated, sum_in_16_bits, zeros, constant, shifted_columns, unwritten, dropped_tail]
+)
+def test_16_bit_result_is_rejected_if_wrong(defect: Callable, dtype: str, cols: int) -> None:
+    x = make_input(16, cols, dtype=dtype)
+    with pytest.raises(WrongResult):
+        check_softmax(x, defect(x).astype(dtype))
+
+
+def test_float16_may_lose_what_is_below_its_smallest_number_and_no_more() -> None:
+    smallest = 2.0**-24
+    x = np.array([[0, np.log(0.4 * smallest), np.log(3.2 * smallest)]], np.float16)
+    y = reference(x).astype(np.float16)
+    assert y[0, 1] == 0 and y[0, 2] == np.float16(3 * smallest)
+    check_softmax(x, y)
+    for wrong in (0, 2 * smallest, 4 * smallest):
+        y[0, 2] = wrong
+        with pytest.raises(WrongResult, match=r"^1 of 3 .* row 0, column 2\b"):
+            check_softmax(x, y)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN_BIT)
+def test_16_bit_special_rows_follow_the_same_rules(dtype: str) -> None:
+    x = special_rows(100, dtype)
+    assert x.dtype.name == dtype and np.isneginf(x[3]).all() and np.isposinf(x[5]).sum() == 1
+    y = reference(x).astype(dtype)
+    check_softmax(x, y)
+    y[4] = 0
+    with pytest.raises(WrongResult, match=r"^100 of 600 .* row 4, column 0\b"):
+        check_softmax(x, y)
+
+
 def test_reference_is_softmax_of_known_rows() -> None:
     x = np.log(np.array([[1, 2, 5], [4, 4, 8]], np.float64))
     assert np.allclose(reference(x), [[1 / 8, 2 / 8, 5 / 8], [1 / 4, 1 / 4, 1 / 2]], rtol=1e-15)
@@ -402,6 +465,19 @@ def test_input_exposes_mistakes(shape: tuple[int, int]) -> None:
 def test_input_depends_on_seed_and_shape_alone() -> None:
     assert np.array_equal(make_input(5, 33, seed=3), make_input(5, 33, seed=3))
     assert not np.array_equal(make_input(5, 33, seed=3), make_input(5, 33, seed=4))
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN_BIT)
+def test_16_bit_input_exposes_mistakes(dtype: str) -> None:
+    x = make_input(64, 65, dtype=dtype)
+    exact = x.astype(np.float64)
+    assert x.dtype.name == dtype and np.isfinite(exact).all()
+    assert len(np.unique(exact, axis=0)) == 64
+    assert (np.abs(np.median(exact[::2], axis=1)) > 80).all(), "far from 0"
+    assert (np.abs(np.median(exact[1::2], axis=1)) < 2).all(), "with all their digits"
+    assert (np.diff(np.sort(exact, axis=1)[:, -2:], axis=1) > 2).all()
+    y = poisoned(x)
+    assert y.dtype == x.dtype and np.isnan(y).all()
 
 
 def test_poisoned_output_is_all_nan() -> None:
@@ -514,3 +590,117 @@ def test_kernel_without_header_cannot_be_checked() -> None:
     kernel = cupy.RawKernel('extern "C" __global__ void bare(float* y) {}', "bare")
     with pytest.raises(ValueError, match="bare has no header"):
         check_kernel(kernel)
+
+
+# ---- kernel files that are compiled for each shape ----------------------------------------------
+
+# A warp or a part of it owns a row, and leaves a mark in the workspace if MARK is defined.
+LANES = """// Idea:     some lanes own a row
+// Row:      1 to 32 lanes of a warp
+// Build:    LANES = min(32, power_of_two(cols)), VALUES = (cols + LANES - 1) / LANES
+// Launch:   block = 64, grid = (rows * LANES + block - 1) / block
+// Shared:   0
+// Workspace: 4 * rows
+// Columns:  cols >= 1 and cols <= LANES * VALUES
+// Align:    4
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   requests
+// Measured: nothing
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#if defined(FLOAT16)
+typedef __half T;
+__device__ float widened(T value) { return __half2float(value); }
+__device__ T rounded(float value) { return __float2half_rn(value); }
+#elif defined(BFLOAT16)
+typedef __nv_bfloat16 T;
+__device__ float widened(T value) { return __bfloat162float(value); }
+__device__ T rounded(float value) { return __float2bfloat16_rn(value); }
+#else
+typedef float T;
+__device__ float widened(T value) { return value; }
+__device__ T rounded(float value) { return value; }
+#endif
+
+extern "C" __global__ void softmax_lanes(const T* x, T* y, int rows, int cols, float* workspace)
+{
+    const int row = (blockIdx.x * blockDim.x + threadIdx.x) / LANES, lane = threadIdx.x % LANES;
+    const long long start = (long long)row * cols;
+    float v[VALUES], largest = -3.402823466e+38f, sum = 0.0f;
+    for (int k = 0; k < VALUES; ++k) {
+        const int col = lane + k * LANES;
+        v[k] = row < rows && col < cols ? widened(x[start + col]) : __int_as_float(0xff800000);
+        largest = fmaxf(largest, v[k]);
+    }
+    for (int d = LANES / 2; d > 0; d /= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, d));
+    for (int k = 0; k < VALUES; ++k) sum += v[k] = expf(v[k] - largest);
+    for (int d = LANES / 2; d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffff, sum, d);
+    for (int k = 0; k < VALUES; ++k) {
+        const int col = lane + k * LANES;
+        if (row < rows && col < cols) y[start + col] = rounded(v[k] / sum);
+    }
+#ifdef MARK
+    if (row < rows && lane == 0) workspace[row] = sum;
+#endif
+}
+"""
+EACH_DTYPE = ("float32", *SIXTEEN_BIT)
+SOME_SHAPES = ((1, 1), (3, 7), (5, 33), (3, 2000))
+
+
+@pytest.mark.parametrize("dtype", EACH_DTYPE)
+def test_kernel_file_is_compiled_for_each_shape_and_dtype(dtype: str) -> None:
+    verdict = check_kernel(LANES, SOME_SHAPES, dtype=dtype)
+    assert verdict == "softmax_lanes: right on 4 shapes and 18 rows with -inf, NaN or +inf"
+    assert "right on 1 shapes" in check_kernel(LANES, [(3, 7)], 32, dtype)
+
+
+def test_kernel_file_with_a_build_line_is_checked_on_long_rows_too() -> None:
+    asked = []
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(
+        "helpers.check.launch", lambda kernel, grid, block, args, **_: asked.append(args)
+    )
+    monkey.setattr("helpers.check.check_softmax", lambda x, y: None)
+    with monkey.context():
+        check_kernel(LANES)
+        assert [args[2:4] for args in asked[:-3]] == [*QUICK_SHAPES, *LONG_QUICK_SHAPES]
+        asked.clear()
+        check_kernel(source("01_naive.cu"))
+        assert [args[2:4] for args in asked[:-2]] == [*QUICK_SHAPES]
+    monkey.undo()
+
+
+LANES_DEFECTS = {
+    "bfloat16 truncated": (EACH_DTYPE[2:], "__float2bfloat16_rn", "__float2bfloat16_rz"),
+    "float16 truncated": (EACH_DTYPE[1:2], "__float2half_rn", "__float2half_rz"),
+    "sum in 16 bits": (
+        SIXTEEN_BIT,
+        "sum += v[k] = expf(v[k] - largest);",
+        "sum = widened(rounded(sum + (v[k] = expf(v[k] - largest))));",
+    ),
+    "all zero": (EACH_DTYPE, "rounded(v[k] / sum)", "rounded(0.0f)"),
+    "workspace not cleared": (EACH_DTYPE, "#include <cuda_bf16.h>", "#define MARK"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype) for name, (of, *_) in LANES_DEFECTS.items() for dtype in of]
+)
+def test_kernel_file_with_planted_defect_is_rejected(name: str, dtype: str) -> None:
+    _, old, new = LANES_DEFECTS[name]
+    assert old in LANES
+    code = LANES.replace(old, f"{new}\n{old}" if name.startswith("workspace") else new)
+    with pytest.raises(WrongResult, match=r"^softmax_lanes at rows x cols = ") as caught:
+        check_kernel(code, SOME_SHAPES, dtype=dtype)
+    assert ("not left as zeros" in str(caught.value)) == name.startswith("workspace")
+
+
+def test_shapes_that_are_all_refused_are_no_success() -> None:
+    with pytest.raises(ValueError, match="takes float16 at none of these shapes"):
+        check_kernel(mutant("01_naive"), dtype="float16")
+    with pytest.raises(ValueError, match="takes float32 at none of these shapes"):
+        check_kernel(LANES.replace("cols >= 1 and", "cols >= 9 and"), [(3, 7)])

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 
-import cupy
 import numpy as np
 import pytest
 from cuda.bindings import nvrtc
@@ -11,21 +10,27 @@ from cuda.bindings import nvrtc
 from helpers import kernels
 from helpers.check import make_input, poisoned
 from helpers.kernels import (
+    DTYPE_OPTIONS,
     FOLDER,
     KEYS,
+    OPTIONAL_KEYS,
     code_hash,
+    compiled_for,
     evaluate,
     header,
     kernel_names,
     signature,
     source,
 )
-from helpers.launch import simulate
+from helpers.launch import arguments, simulate
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 HEADERS = {"<cuda_fp16.h>", "<cuda_bf16.h>"}
-SHAPES = ((1, 1), (1, 32768), (33, 1000), (4096, 12672), (8388608, 32), (100_000_000, 1))
+SHAPES = (
+    *((1, 1), (1, 32768), (33, 1000), (4096, 12672), (8388608, 32), (100_000_000, 1)),
+    *((3, 20000), (16, 131072), (1, 1048576)),
+)
 
 
 def kernel_files() -> list[str]:
@@ -38,6 +43,21 @@ FILES = kernel_files()
 SERIES = [file for file in FILES if not file.startswith("exercises/")]
 EXAMPLE = source("01_naive.cu")
 each_file = pytest.mark.parametrize("file", FILES)
+
+
+def accepted_shapes(file: str, dtype: str) -> list[tuple[int, int]]:
+    contract = header(source(file))
+    return [shape for shape in SHAPES if contract.accepts(*shape, dtype)]
+
+
+def compiler_options(file: str) -> list[tuple[str, ...]]:
+    """One set of options for each dtype of the file, each for another shape."""
+    contract = header(source(file))
+    found = []
+    for number, dtype in enumerate(contract.dtypes):
+        shapes = accepted_shapes(file, dtype.name)
+        found.append(contract.plan(*shapes[number % len(shapes)], dtype).options)
+    return found
 
 
 def compile_plain(code: str, arch: int, options: Sequence[str] = ()) -> str:
@@ -82,25 +102,29 @@ def test_license_is_on_the_first_line(file: str) -> None:
 def test_header_has_every_key_in_order(file: str) -> None:
     contract = header(source(file))
     assert contract is not None
-    assert tuple(contract.fields) == KEYS
+    used = [key for key in KEYS if key in contract.fields or key not in OPTIONAL_KEYS]
+    assert list(contract.fields) == used
     assert all(contract.fields.values())
 
 
 @each_file
 def test_header_launch_is_sensible(file: str) -> None:
     contract = header(source(file))
-    assert not contract.accepts(8, 0) and not contract.accepts(8, -4)
-    shapes = [shape for shape in SHAPES if contract.accepts(*shape)]
-    assert len(shapes) >= 3, "the header refuses nearly every shape"
-    for rows, cols in shapes:
-        grid, block, shared_mem = contract.launch(rows, cols)
-        assert 1 <= grid < 2**31
-        assert 32 <= block <= 1024 and block % 32 == 0
-        assert 0 <= shared_mem <= 227 * 1024
-        if contract.fields["Row"] == "one thread":
-            assert 0 <= grid * block - rows < block
-        wider = contract.launch(rows, cols, block=block + 32)
-        assert wider[1] == block + 32 and wider[0] >= 1
+    for dtype in contract.dtypes:
+        assert not contract.accepts(8, 0, dtype) and not contract.accepts(8, -4, dtype)
+        shapes = accepted_shapes(file, dtype.name)
+        assert len(shapes) >= 3, "the header refuses nearly every shape"
+        for rows, cols in shapes:
+            plan = contract.plan(rows, cols, dtype)
+            assert 1 <= plan.grid < 2**31
+            assert 32 <= plan.block <= 1024 and plan.block % 32 == 0
+            assert 0 <= plan.shared_mem <= 227 * 1024
+            assert all(value >= 1 for value in plan.macros.values()), plan
+            if contract.fields["Row"] == "one thread":
+                assert 0 <= plan.grid * plan.block - rows < plan.block
+            if not contract.build:
+                wider = contract.plan(rows, cols, dtype, block=plan.block + 32)
+                assert wider.block == plan.block + 32 and wider.grid >= 1
 
 
 @each_file
@@ -108,7 +132,12 @@ def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) ->
     code = source(file)
     contract = header(code)
     x, y = signature(code, kernel_names(code)[0])[:2]
-    assert x.dtype == y.dtype == contract.dtype
+    if len(contract.dtypes) == 1:
+        assert x.dtype == y.dtype == contract.dtype
+    else:
+        assert (x.type, y.type) == ("T", "T"), "the file's name for the dtype it is compiled for"
+        used = [option for option in DTYPE_OPTIONS.values() if option.removeprefix("-D") in code]
+        assert used == [DTYPE_OPTIONS[dtype.name] for dtype in contract.dtypes[1:]]
     assert contract.align in (4, 8, 16) and contract.align >= contract.dtype.itemsize
     assert contract.arch in ARCHS and contract.fields["Arch"] == f"sm_{contract.arch}"
 
@@ -140,20 +169,26 @@ def test_compiles_alone_without_a_warning(file: str, arch: int) -> None:
     code = source(file)
     if arch < header(code).arch:
         pytest.skip(f"needs {header(code).fields['Arch']}")
-    assert f".target sm_{arch}" in compile_ptx(code, arch=f"compute_{arch}")
-    assert compile_plain(code, arch) == ""
+    for options in compiler_options(file):
+        assert f".target sm_{arch}" in compile_ptx(code, options, arch=f"compute_{arch}")
+        assert compile_plain(code, arch, options) == ""
 
 
 @pytest.mark.parametrize("file", SERIES)
 def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
     code = source(file)
-    kernel = cupy.RawKernel(code, kernel_names(code)[0])
     contract = header(code)
     claim = re.match(r"(\d+) reads? \+ (\d+) writes?", contract.fields["Reads"])
-    x = make_input(64, 96)
-    grid, block, shared_mem = contract.launch(*x.shape)
-    trace = simulate(kernel, grid, block, (x, poisoned(x), *x.shape), shared_mem)
-    assert trace.counters.passes(x.size) == tuple(map(float, claim.groups()))
+    for dtype in contract.dtypes:
+        shapes = [s for s in ((64, 96), (3, 20000)) if contract.accepts(*s, dtype)]
+        x = make_input(*shapes[0], dtype=dtype)
+        kernel, plan = compiled_for(code, *x.shape, dtype)
+        values = arguments(plan, x, poisoned(x))
+        counters = simulate(kernel, plan.grid, plan.block, values, plan.shared_mem).counters
+        passes = counters.passes(x.size, x.itemsize)
+        # A workspace is read and written too, by threads that wait as often as they must.
+        exact = [round(value) if plan.workspace else value for value in passes]
+        assert exact == list(map(float, claim.groups()))
 
 
 def test_plain_compilation_catches_a_missing_device() -> None:
@@ -194,7 +229,7 @@ def without(key: str) -> str:
     return re.sub(rf"^// {key}:.*\n(//  .*\n)*", "", EXAMPLE, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key != "Launch"])
+@pytest.mark.parametrize("key", [key for key in KEYS if key not in {"Launch", *OPTIONAL_KEYS}])
 def test_missing_key_is_named(key: str) -> None:
     with pytest.raises(ValueError, match=f"missing: {key}; unknown: none"):
         header(without(key))
@@ -207,7 +242,7 @@ def test_unknown_and_misplaced_keys_are_named() -> None:
         header(EXAMPLE.replace("Align: ", "Alingment:"))
     align = re.search(r"// Align:.*\n", EXAMPLE)[0]
     moved = EXAMPLE.replace(align, "").replace("// Shared:", f"{align}// Shared:")
-    with pytest.raises(ValueError, match="in this order; missing: none; unknown: none"):
+    with pytest.raises(ValueError, match="in this order.*; missing: none; unknown: none"):
         header(moved)
 
 
@@ -219,6 +254,13 @@ def test_unknown_and_misplaced_keys_are_named() -> None:
         ("/ block", "// block", "Launch"),
         ("Shared:   0", "Shared:   4 * warps", "Shared"),
         ("cols >= 1", "any", "Columns"),
+        ("Row:      one thread\n", "Row:      one thread\n// Build:    LANES = warps\n", "Build"),
+        ("Row:      one thread\n", "Row:      one thread\n// Build:    LANES: 4\n", "Build"),
+        ("Row:      one thread\n", "Row:      one thread\n// Build:    A = B, B = 1\n", "Build"),
+        ("Shared:   0\n", "Shared:   0\n// Workspace: 0\n", "Workspace"),
+        ("Shared:   0\n", "Shared:   0\n// Workspace: 8 * blocks\n", "Workspace"),
+        ("Dtype:    float32", "Dtype:    float16, float32", "Dtype"),
+        ("Dtype:    float32", "Dtype:    float32, float64", "Dtype"),
         ("Align:    4", "Align:    none", "Align"),
         ("Align:    4", "Align:    0", "Align"),
         ("Dtype:    float32", "Dtype:    float23", "Dtype"),
@@ -251,6 +293,21 @@ def test_malformed_value_is_named(old: str, new: str, key: str) -> None:
         ("1 <= rows <= 40 && cols == 1000 && cols % 8 == 0", True),
         ("rows < 33", False),
         ("rows > 32", True),
+        ("rows != 3", True),
+        ("rows != 33", False),
+        ("cols < 9 or rows == 33", True),
+        ("cols < 9 || rows < 9", False),
+        ("cols % 4 == 0 ? 4 : 1", 4),
+        ("cols % 16 == 0 ? 16 : cols % 8 == 0 ? 8 : 1", 8),
+        ("cols % 16 == 0 ? 16 : cols % 32 == 0 ? 8 : 1", 1),
+        ("cols > 9 ? (rows > 99 ? 1 : 2) : 3", 2),
+        ("2 * (rows == 33 && cols < 9 ? 10 : 20)", 40),
+        ("min(cols > 9 ? rows : 7, cols < 9 ? 1 : max(2, 5))", 5),
+        ("rows == 33 ? 1 : rows / 0", 1),
+        ("power_of_two(cols)", 1024),
+        ("power_of_two(1024) + power_of_two(1025)", 3072),
+        ("power_of_two(1) + power_of_two(0)", 2),
+        ("power_of_two(rows - 1)", 32),
     ],
 )
 def test_expression_is_evaluated_as_c_integers(expression: str, value: int) -> None:
@@ -263,14 +320,17 @@ def test_expression_is_evaluated_as_c_integers(expression: str, value: int) -> N
         "",
         "rows +",
         "columns",
-        "rows != 3",
         "rows // 2",
         "rows ** 2",
         "rows << 2",
         "-rows",
         "not rows",
-        "rows || cols",
-        "rows or cols",
+        "rows ? cols",
+        "rows ? cols > 1 ? 1 : 2 : 3",
+        "rows : cols",
+        "(rows",
+        "rows)",
+        "!rows",
         "1.5 * rows",
         "'rows'",
         "rows if cols else 1",
@@ -373,6 +433,9 @@ def test_trial_is_named_after_its_kernel_and_what_is_tried() -> None:
     assert kernels.split_trial("01_naive-b32") == ("01_naive", 32, ())
     assert kernels.split_trial("06_registers-PACKS4") == ("06_registers", None, ("-DPACKS=4",))
     assert kernels.split_trial("variants/00_copy_scalar") == ("variants/00_copy_scalar", None, ())
+    two = kernels.split_trial("08_cluster-CLUSTER2-b512-PACKS_A4")
+    assert two == ("08_cluster", 512, ("-DCLUSTER=2", "-DPACKS_A=4"))
+    assert [kernels.step_number(step) for step in ("variants/07_a-b64", "10_b")] == [7, 10]
 
 
 @pytest.mark.parametrize("trial", kernels.TRIALS)
@@ -380,12 +443,19 @@ def test_a_trial_differs_from_its_kernel(trial: str) -> None:
     file, block, options = kernels.split_trial(trial)
     code = source(f"{file}.cu")
     own = header(code)
+    shapes = [shape for shape in SHAPES if kernels.step_plan(trial, *shape)]
+    assert shapes
+    changed = header(code, options)
     if block:
-        assert block != own.launch(64, 64)[1] and block % 32 == 0
-        assert kernels.step_launch(trial, 64, 64) == own.launch(64, 64, block)
-    else:
-        assert header(code, options).macros != own.macros
-        assert set(header(code, options).macros) == set(own.macros)
+        assert block % 32 == 0
+        assert all(block != own.plan(*shape).block for shape in shapes if own.accepts(*shape))
+        assert all(kernels.step_plan(trial, *shape).block == block for shape in shapes)
+    for name, value in changed.defined.items():
+        assert name in {*own.macros, *own.build}, f"{file} has no macro {name}"
+        assert own.macros.get(name) != value
+        if name in own.build:
+            both = [shape for shape in shapes if own.accepts(*shape)]
+            assert any(own.plan(*shape).macros[name] != value for shape in both)
 
 
 def test_a_header_may_use_numbers_that_the_file_defines() -> None:
@@ -399,3 +469,92 @@ def test_a_header_may_rule_out_block_sizes() -> None:
     assert header(code).launch(100, 10, 64)[1] == 64
     with pytest.raises(ValueError, match="block = 48 is not what the header asks: block % 32 == 0"):
         header(code).launch(100, 10, 48)
+
+
+# ---- compiled for each shape ------------------------------------------------------------------
+
+BUILD = """// Row:      2 to 32 lanes
+// Build:    WIDTH = size == 4 && cols % 4 == 0 ? 4 : 1,
+//           LANES = min(32, power_of_two(cols / WIDTH))
+"""
+PER_SHAPE = (
+    EXAMPLE.replace("// Row:      one thread\n", BUILD)
+    .replace("(rows + block - 1) / block", "rows * LANES / ROWS, cooperative")
+    .replace("Shared:   0\n", "Shared:   size * LANES\n// Workspace: 8 * rows * LANES\n")
+    .replace("cols >= 1", "cols >= 2 && cols <= 1000 * WIDTH")
+    .replace("float32", "float32, float16, bfloat16")
+    .replace('extern "C"', '#define ROWS 1\nextern "C"', 1)
+)
+
+
+def test_plan_computes_macros_launch_and_workspace() -> None:
+    plan = header(PER_SHAPE).plan(10, 64)
+    assert plan.options == ("-DWIDTH=4", "-DLANES=16")
+    assert plan.macros == {"WIDTH": 4, "LANES": 16}
+    assert (plan.grid, plan.block, plan.shared_mem) == (160, 128, 64)
+    assert (plan.workspace, plan.cooperative) == (1280, True)
+    assert plan.launch == {"grid": 160, "block": 128, "shared_mem": 64, "WIDTH": 4, "LANES": 16}
+    half = header(PER_SHAPE).plan(10, 64, "float16")
+    assert half.options == ("-DWIDTH=1", "-DLANES=32", "-DFLOAT16") and half.shared_mem == 64
+    assert header(PER_SHAPE).plan(10, 64, "bfloat16").options[-1] == "-DBFLOAT16"
+    plain = header(EXAMPLE).plan(129, 7)
+    assert plain.options == () and plain.macros == {} and not plain.cooperative
+    assert (plain.grid, plain.block, plain.shared_mem, plain.workspace) == (2, 128, 0, 0)
+
+
+def test_plan_takes_other_values_of_macros() -> None:
+    contract = header(PER_SHAPE)
+    plan = contract.plan(10, 64, macros={"WIDTH": 1})
+    assert plan.options == ("-DWIDTH=1", "-DLANES=32"), "what follows from it changes too"
+    plan = contract.plan(10, 64, macros={"LANES": 8, "ROWS": 2})
+    assert plan.options == ("-DWIDTH=4", "-DLANES=8", "-DROWS=2") and plan.grid == 40
+    again = header(PER_SHAPE, plan.options).plan(10, 64)
+    assert again.macros == plan.macros and again.grid == 40
+    with pytest.raises(ValueError, match="the kernel has no macro LINES"):
+        contract.plan(10, 64, macros={"LINES": 8})
+
+
+def test_plan_refuses_what_the_header_excludes() -> None:
+    contract = header(PER_SHAPE)
+    with pytest.raises(ValueError, match="rows = 3, cols = 1; its header says rows >= 1, cols >="):
+        contract.plan(3, 1)
+    assert contract.accepts(3, 2000) and not contract.accepts(3, 2001)
+    assert not contract.accepts(3, 2000, "bfloat16"), "Columns may use the macros"
+    with pytest.raises(ValueError, match="float32, float16, bfloat16, not float64"):
+        contract.plan(3, 64, "float64")
+    assert not contract.accepts(3, 64, "float64") and not contract.accepts(0, 64)
+
+
+def test_options_choose_the_dtype_of_a_kernel() -> None:
+    names = [dtype.name for dtype in header(PER_SHAPE).dtypes]
+    assert names == ["float32", "float16", "bfloat16"]
+    for name in names:
+        options = header(PER_SHAPE).plan(3, 64, name).options
+        assert header(PER_SHAPE, options).dtype.name == name
+    only = header(PER_SHAPE.replace("float32, float16, bfloat16", "float16, bfloat16"))
+    assert only.plan(3, 64, "float16").options == ("-DWIDTH=1", "-DLANES=32")
+    assert only.dtype == np.float16 and not only.accepts(3, 64)
+
+
+def test_a_build_line_may_have_no_sense_for_shapes_that_are_refused() -> None:
+    code = PER_SHAPE.replace("cols / WIDTH)", "cols / (cols / 2000))").replace(
+        "cols >= 2 && cols <= 1000 * WIDTH", "cols >= 2000"
+    )
+    assert not header(code).accepts(3, 64)
+    assert header(code).plan(3, 4000).macros["LANES"] == 32
+
+
+def test_steps_are_planned_by_their_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "source", lambda name: PER_SHAPE)
+    assert kernels.step_plan("07_some", 10, 64) == header(PER_SHAPE).plan(10, 64)
+    assert kernels.step_plan("07_some", 10, 1) is None
+    assert kernels.step_plan("07_some", 10, 64, "float64") is None
+    trial = kernels.step_plan("07_some-LANES8-ROWS2-b64", 10, 64, "float16")
+    assert trial == header(PER_SHAPE).plan(10, 64, "float16", 64, {"LANES": 8, "ROWS": 2})
+    kernel = kernels.step_kernel("07_some-LANES8-ROWS2-b64", trial)
+    assert kernel.options == trial.options and kernel.enable_cooperative_groups
+    assert kernels.step_kernel("07_some-LANES8").options == ("-DLANES=8",)
+    again, plan = compiled_for(PER_SHAPE, 10, 64, "float16")
+    assert again.options == plan.options == header(PER_SHAPE).plan(10, 64, "float16").options
+    assert compiled_for(kernel, 10, 64, "float16")[0] is kernel
+    assert compiled_for(kernel, 10, 64, "float16", 64)[1] == trial

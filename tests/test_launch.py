@@ -9,8 +9,8 @@ import pytest
 
 from helpers import device
 from helpers.check import check_softmax, make_input, poisoned, reference
-from helpers.kernels import header, kernel_names, source
-from helpers.launch import KernelBug, launch, simulate, to_gpu
+from helpers.kernels import Plan, compiled_for, header, kernel_names, source
+from helpers.launch import KernelBug, arguments, launch, prepare, simulate, to_gpu
 from helpers.simt import CompileError
 from helpers.simt.memory import byte_offset
 
@@ -343,6 +343,147 @@ def test_grid_or_block_outside_the_limits_is_named(grid, block, culprit: str) ->
     assert message.startswith(culprit)
 
 
+# ---- compiled for a shape, workspace, cooperative -----------------------------------------------
+
+# Every block copies LANES elements once all blocks have arrived at a counter in the workspace.
+TOGETHER = """// Idea:     copy in step
+// Row:      several blocks
+// Build:    LANES = min(32, power_of_two(cols))
+// Launch:   block = 32, grid = rows * ((cols + LANES - 1) / LANES), cooperative
+// Shared:   4 * LANES
+// Workspace: 8 * rows
+// Columns:  cols >= 1 and cols <= 32 * LANES
+// Align:    4
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   time
+// Measured: nothing
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#if defined(FLOAT16)
+typedef __half T;
+#elif defined(BFLOAT16)
+typedef __nv_bfloat16 T;
+#else
+typedef float T;
+#endif
+
+extern "C" __global__ void copy_together(const T* x, T* y, int rows, int cols,
+                                         unsigned* workspace)
+{
+    if (threadIdx.x == 0) {
+        atomicAdd(workspace, 1u);
+        while (*(volatile unsigned*)workspace < gridDim.x) {}
+    }
+    __syncwarp();
+    const int blocks = gridDim.x / rows, row = blockIdx.x / blocks;
+    const int col = blockIdx.x % blocks * LANES + threadIdx.x;
+    if (threadIdx.x < LANES && col < cols) y[(long long)row * cols + col] =
+        x[(long long)row * cols + col];
+}
+"""
+
+
+def together(rows: int, cols: int, dtype: str = "float32") -> tuple:
+    """(kernel, grid, block, arguments, shared memory) of the kernel above."""
+    kernel, plan = compiled_for(TOGETHER, rows, cols, dtype)
+    x = make_input(rows, cols, dtype=dtype)
+    return kernel, plan.grid, plan.block, arguments(plan, x, poisoned(x)), plan.shared_mem
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_kernel_compiled_for_a_shape_runs(dtype: str) -> None:
+    kernel, grid, block, args, shared_mem = together(3, 70, dtype)
+    assert (grid, block, shared_mem, args[4].nbytes) == (9, 32, 128, 24)
+    launch(kernel, grid, block, args, shared_mem)
+    assert args[0].dtype.name == dtype and args[0].tobytes() == args[1].tobytes()
+    assert args[4].view(np.uint32)[0] == grid, "the workspace is written in place"
+
+
+def test_workspace_of_any_type_and_length_is_taken_if_it_is_zero_and_long_enough() -> None:
+    kernel, grid, block, args, shared_mem = together(3, 70)
+    for workspace in (np.zeros(24, np.uint8), np.zeros((7, 2), np.float64)):
+        launch(kernel, grid, block, (*args[:4], workspace), shared_mem)
+    used = np.zeros(3, np.int64)
+    used[2] = 1
+    for workspace, text in (
+        (used, "workspace must be all zero before the launch"),
+        (np.zeros(23, np.uint8), "workspace has 23 bytes, the header asks for 24"),
+    ):
+        wrong = (*args[:4], workspace)
+        assert refusal(kernel, grid, block, wrong, shared_mem, ValueError) == text
+    message = refusal(kernel, grid, block, args[:4], shared_mem, TypeError)
+    assert "takes 5 arguments (x, y, rows, cols, workspace), 4 were given" in message
+    other = cupy.RawKernel(kernel.code.replace("* workspace)", "* counter)"), kernel.name)
+    counter = np.zeros(6, np.uint32)
+    message = refusal(other, grid, block, (*args[:4], counter), shared_mem, ValueError)
+    assert "must take x, y, rows, cols, workspace first" in message
+
+
+def test_kernel_without_its_macros_says_how_to_compile_it() -> None:
+    kernel, grid, block, args, shared_mem = together(3, 70)
+    bare = cupy.RawKernel(kernel.code, kernel.name, enable_cooperative_groups=True)
+    assert refusal(bare, grid, block, args, shared_mem, ValueError) == (
+        "copy_together is compiled without -DLANES: compile it for a shape, with "
+        "header(code).plan(rows, cols, dtype).options"
+    )
+
+
+def test_kernel_compiled_for_another_shape_is_held_to_its_macros() -> None:
+    kernel = compiled_for(TOGETHER, 3, 2)[0]  # LANES = 2, for rows up to 64
+    *_, args, _ = together(3, 70)
+    message = refusal(kernel, 9, 32, args, 128, ValueError)
+    assert "cannot take rows = 3, cols = 70" in message and "compiled with -DLANES=2" in message
+    _, _, _, args, _ = together(3, 60)
+    assert "wants grid = 90 and 8 bytes" in refusal(kernel, 6, 32, args, 128, ValueError)
+    launch(kernel, 90, 32, args, 8)
+    assert np.array_equal(args[0], args[1])
+
+
+@pytest.mark.parametrize("of", ["float32", "float16", "bfloat16"])
+def test_arrays_must_have_the_dtype_that_the_kernel_is_compiled_for(of: str) -> None:
+    kernel, grid, block, _, shared_mem = together(3, 70, of)
+    for dtype in {"float32", "float16", "bfloat16"} - {of}:
+        *_, args, _ = together(3, 70, dtype)
+        message = refusal(kernel, grid, block, args, shared_mem, TypeError)
+        assert message == f"x is {dtype}, the kernel is compiled for {of}"
+
+
+def test_cooperative_kernel_must_be_compiled_as_one() -> None:
+    kernel, grid, block, args, shared_mem = together(3, 70)
+    alone = cupy.RawKernel(kernel.code, kernel.name, options=kernel.options)
+    message = refusal(alone, grid, block, args, shared_mem, ValueError)
+    assert "wants a cooperative launch: compile it with enable_cooperative_groups=True" in message
+
+
+def test_attributes_are_set_where_the_plan_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver
+
+    class Kernel:
+        name = "wide"
+        max_dynamic_shared_size_bytes = None
+        kernel = type("Function", (), {"ptr": 77})
+
+    calls, results = [], [driver.CUresult.CUDA_SUCCESS]
+
+    def set_attribute(*arguments) -> tuple:
+        calls.append(arguments)
+        return (results[-1],)
+
+    monkeypatch.setattr(driver, "cuFuncSetAttribute", set_attribute)
+    kernel = Kernel()
+    prepare(kernel, Plan(1, 32, 48 * 1024, macros={"CLUSTER": 8}))
+    assert kernel.max_dynamic_shared_size_bytes is None and not calls
+    prepare(kernel, Plan(1, 32, 48 * 1024 + 16, macros={"CLUSTER": 16}))
+    assert kernel.max_dynamic_shared_size_bytes == 48 * 1024 + 16
+    name = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
+    assert calls == [(77, getattr(driver.CUfunction_attribute, name), 1)]
+    results.append(driver.CUresult.CUDA_ERROR_INVALID_VALUE)
+    with pytest.raises(RuntimeError, match="wide: clusters past 8 .*CUDA_ERROR_INVALID_VALUE"):
+        prepare(kernel, Plan(1, 32, 0, macros={"CLUSTER": 16}))
+
+
 # ---- source -----------------------------------------------------------------------------------
 
 
@@ -510,6 +651,15 @@ def test_gpu_copy_of_a_view_keeps_its_alignment(items: int) -> None:
     copy = to_gpu(view)
     assert copy.data.ptr % 256 == byte_offset(view) == 4 * items
     assert np.array_equal(cupy.asnumpy(copy), X)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gpu_runs_a_cooperative_kernel_in_each_dtype(dtype: str) -> None:
+    kernel, grid, block, args, shared_mem = together(3, 70, dtype)
+    launch(kernel, grid, block, args, shared_mem)
+    assert args[0].tobytes() == args[1].tobytes()
+    assert args[4].view(np.uint32)[0] == grid
 
 
 @pytest.mark.gpu

@@ -28,6 +28,7 @@ CONDA_NAME = {
     "cupy-cuda12x": "cupy",
     "cupy-cuda13x": "cupy",
     "matplotlib": "matplotlib-base",
+    "ml-dtypes": "ml_dtypes",
     "nvidia-cuda-nvrtc": "cuda-nvrtc",
     "nvidia-cuda-nvrtc-cu12": "cuda-nvrtc",
     "nvidia-cuda-runtime": "cuda-cudart-dev",

@@ -10,13 +10,26 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import cupy
+import numpy as np
 import pytest
 
 from helpers import bench, kernels, recorder, records, replay
+from helpers.check import WrongResult, check_copy, check_softmax, reference
 from helpers.device import ROOT, has_gpu
-from helpers.kernels import TRIALS, source, step_launch, steps, variants
+from helpers.kernels import (
+    TRIALS,
+    header,
+    source,
+    split_trial,
+    step_number,
+    step_plan,
+    steps,
+    variants,
+)
 from helpers.records import (
+    FEW_SHAPES,
     GRID_SHAPES,
+    LONG_SHAPES,
     REFERENCE_GPU,
     REFERENCE_SHAPE,
     SWEEP_SHAPES,
@@ -35,11 +48,17 @@ COPIES = [name for name in steps() if name.endswith("_copy")]
 each_record = pytest.mark.parametrize("step", [*STEPS, *TRIED])
 
 
-def accepted(step: str, shapes) -> list[tuple[int, int]]:
+def accepted(step: str, shapes, dtype: str = "float32") -> list[tuple[int, int]]:
     """Those of the shapes that the step's kernel takes."""
     if step == UNFUSED:
         return list(shapes)
-    return [shape for shape in shapes if step_launch(step, *shape)]
+    return [shape for shape in shapes if step_plan(step, *shape, dtype)]
+
+
+def dtypes(step: str) -> list[str]:
+    if step == UNFUSED:
+        return ["float32"]
+    return [dtype.name for dtype in header(source(f"{split_trial(step).file}.cu")).dtypes]
 
 
 # ---- what is recorded -------------------------------------------------------------------------
@@ -51,7 +70,11 @@ def test_shapes_of_the_protocol() -> None:
     assert (GRID_SHAPES[0][1], GRID_SHAPES[-1][1]) == (32, 32768)
     assert {rows for rows, _ in SWEEP_SHAPES} == {4096}
     assert REFERENCE_SHAPE in GRID_SHAPES
-    assert not set(GRID_SHAPES) & set(SWEEP_SHAPES)
+    assert [cols for _, cols in LONG_SHAPES] == [2**k for k in range(16, 21)]
+    assert {rows * cols for rows, cols in LONG_SHAPES} == {2**28}
+    assert FEW_SHAPES == ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
+    families = (GRID_SHAPES, SWEEP_SHAPES, LONG_SHAPES, FEW_SHAPES)
+    assert len(set().union(*families)) == sum(map(len, families)), "no shape in two families"
 
 
 @each_record
@@ -65,9 +88,18 @@ def test_record_is_of_the_kernel_as_it_is_now(step: str) -> None:
 
 @each_record
 def test_grid_is_complete(step: str) -> None:
-    assert [case.shape for case in load_record(step).select(GRID_SHAPES)] == accepted(
-        step, GRID_SHAPES
-    )
+    for dtype in dtypes(step):
+        cases = load_record(step).select(GRID_SHAPES, dtype)
+        assert [case.shape for case in cases] == accepted(step, GRID_SHAPES, dtype)
+
+
+@pytest.mark.parametrize("step", [step for step in [*STEPS, *TRIED] if step_number(step) >= 7])
+def test_long_and_few_rows_are_complete(step: str) -> None:
+    """Steps before 07 have them if they were recorded after these shapes were chosen."""
+    shapes = (*LONG_SHAPES, *FEW_SHAPES)
+    for dtype in dtypes(step):
+        cases = load_record(step).select(shapes, dtype)
+        assert [case.shape for case in cases] == accepted(step, shapes, dtype)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -104,17 +136,21 @@ def test_launch_is_what_the_header_says(step: str) -> None:
         if step == UNFUSED:
             assert case.launch == {"grid": 0, "block": 0, "shared_mem": 0}
         else:
-            assert tuple(case.launch.values()) == step_launch(step, *case.shape)
-            assert list(case.launch) == ["grid", "block", "shared_mem"]
+            assert case.launch == step_plan(step, *case.shape, case.dtype).launch
+            assert list(case.launch)[:3] == ["grid", "block", "shared_mem"]
 
 
 @pytest.mark.parametrize("step", [*steps(), *TRIED])
 def test_attributes_of_the_kernel_are_recorded(step: str) -> None:
-    attributes = load_record(step).attributes
-    assert set(attributes) == {"registers", "local_bytes", "static_shared_bytes"}
-    assert 1 <= attributes["registers"] <= 255
+    record = load_record(step)
+    of_cases = [case.attributes for case in record.cases if case.attributes]
+    assert len(of_cases) == len(record.cases) or step_number(step) < 7
+    for attributes in (record.attributes, *of_cases):
+        assert set(attributes) == {"registers", "local_bytes", "static_shared_bytes"}
+        assert 1 <= attributes["registers"] <= 255
     spills = step == "06_registers-PACKS16"  # what its notebook shows
-    assert (attributes["local_bytes"] > 0) == spills
+    if step_number(step) < 7:
+        assert (record.attributes["local_bytes"] > 0) == spills
 
 
 @pytest.mark.parametrize("step", COPIES)
@@ -188,31 +224,34 @@ def test_every_step_was_predicted_with_a_reason(step: str) -> None:
 
 def test_every_prediction_has_a_record_to_hold_it_against() -> None:
     for step, prediction in predictions().items():
-        assert set(prediction) - {"rows", "cols"} == {"share", "because"}
+        assert set(prediction) - {"rows", "cols", "dtype"} == {"share", "because"}
         shape = prediction.get("rows", REFERENCE_SHAPE[0]), prediction.get("cols", 4096)
-        assert load_record(step).case(*shape).share > 0
+        assert load_record(step).case(*shape, prediction.get("dtype", "float32")).share > 0
 
 
 # ---- a record on its own ----------------------------------------------------------------------
 
 
-def launch_of(step: str, rows: int, cols: int) -> dict[str, int]:
+def launch_of(step: str, rows: int, cols: int, dtype: str) -> dict[str, int]:
     if step == UNFUSED:
         return {"grid": 0, "block": 0, "shared_mem": 0}
-    return dict(zip(("grid", "block", "shared_mem"), step_launch(step, rows, cols), strict=True))
+    return step_plan(step, rows, cols, dtype).launch
 
 
-def example(step: str = "01_naive", shapes=((1024, 512), (64, 2048))) -> Record:
+def example(
+    step: str = "01_naive", shapes=((1024, 512), (64, 2048)), dtype: str = "float32"
+) -> Record:
     cases = [
         Case(
-            "float32",
+            dtype,
             rows,
             cols,
-            launch_of(step, rows, cols),
+            launch_of(step, rows, cols, dtype),
             [10.0, 12.0, 11.0],
             [5.0, 5.5, 6.0],
             50,
             "right before and after timing",
+            {"registers": 31},
         )
         for rows, cols in shapes
     ]
@@ -246,8 +285,8 @@ def test_figures_of_a_case() -> None:
     assert case.copy_gbps == pytest.approx(4194304 / 5.5e-6 / 1e9)
     assert case.share == pytest.approx(0.5)
     assert case.spread == pytest.approx(2 / 11)
-    half = dataclasses.replace(case, dtype="float16")
-    assert half.bytes == case.bytes // 2
+    for dtype in ("float16", "bfloat16"):
+        assert dataclasses.replace(case, dtype=dtype).bytes == case.bytes // 2
 
 
 def test_case_is_found_by_shape_and_dtype() -> None:
@@ -257,7 +296,11 @@ def test_case_is_found_by_shape_and_dtype() -> None:
         record.case(64, 2049)
     with pytest.raises(KeyError, match="no record of 01_naive at 64 x 2048 float16"):
         record.case(64, 2048, "float16")
-    assert record.select([(64, 2048), (1, 1), (1024, 512)]) == record.cases[::-1]
+    half = dataclasses.replace(record.cases[1], dtype="float16")
+    record.cases.append(half)
+    assert record.case(64, 2048, "float16") is half
+    assert record.select([(64, 2048), (1, 1), (1024, 512)]) == record.cases[1::-1]
+    assert record.select([(64, 2048), (1024, 512)], "float16") == [half]
 
 
 @pytest.mark.parametrize("step", ["01_naive", UNFUSED, "variants/01_naive_fast", "01_naive-b32"])
@@ -267,6 +310,16 @@ def test_record_survives_saving_and_loading(step: str, folder: Path) -> None:
     assert load_record(step, "test-gpu") == record
     assert record_path(step, "test-gpu").is_relative_to(folder)
     assert record_path(step, "test-gpu").read_text().endswith("}\n")
+
+
+def test_case_of_an_older_record_has_no_attributes(folder: Path) -> None:
+    save_record(example(), "test-gpu")
+    path = record_path("01_naive", "test-gpu")
+    data = json.loads(path.read_text())
+    for case in data["cases"]:
+        assert case.pop("attributes") == {"registers": 31}
+    path.write_text(json.dumps(data))
+    assert [case.attributes for case in load_record("01_naive", "test-gpu").cases] == [{}, {}]
 
 
 def test_missing_record_says_how_to_make_one(folder: Path) -> None:
@@ -307,6 +360,25 @@ def test_edit_of_code_makes_a_record_old_and_of_a_comment_not(monkeypatch) -> No
     edit("block = 128", "block = 64")
     assert not record.is_current()
     edit("cols >= 1", "cols >= 1 && cols <= 512")
+    assert not record.is_current()
+
+
+def test_edit_of_a_build_line_makes_a_record_old(monkeypatch) -> None:
+    text = source("01_naive.cu").replace("Dtype:    float32", "Dtype:    float32, bfloat16")
+    build = "// Build:    LANES = min(32, power_of_two(cols))\n// Launch:"
+    text = text.replace("// Launch:", build)
+
+    def edit(old: str, new: str) -> None:
+        for module in (records, kernels):
+            monkeypatch.setattr(module, "source", lambda name: text.replace(old, new))
+
+    edit("", "")
+    record = example(dtype="bfloat16")
+    assert record.cases[0].launch == {"grid": 8, "block": 128, "shared_mem": 0, "LANES": 32}
+    assert record.is_current()
+    edit("min(32, power", "min(16, power")
+    assert not record.is_current()
+    edit("float32, bfloat16", "float32, float16")
     assert not record.is_current()
 
 
@@ -413,6 +485,39 @@ def test_recorder_sweeps_no_variants() -> None:
         assert not recorder.needs(step, record, *SWEEP_SHAPES[0])
 
 
+@pytest.mark.parametrize(
+    ("step", "taken"),
+    [
+        ("00_copy", True),
+        ("00_unfused", False),
+        ("04_shuffle", False),
+        ("05_float4", True),
+        ("05_float4-UNROLL1", True),
+        ("variants/00_copy_scalar", False),
+        ("06_registers", False),  # for its header
+    ],
+)
+def test_recorder_records_long_and_few_rows_from_05_on(step: str, taken: bool) -> None:
+    for shape in (*LONG_SHAPES, *FEW_SHAPES[1:]):
+        assert recorder.takes(step, *shape) == taken, shape
+    rows, cols = LONG_SHAPES[0]
+    assert recorder.takes(step, rows // 2, cols) == taken, "also where memory allows fewer rows"
+
+
+def test_recorder_records_each_dtype_of_a_header_and_sweeps_float32_alone(monkeypatch) -> None:
+    text = source("05_float4.cu").replace("Dtype:    float32", "Dtype:    float32, bfloat16")
+    monkeypatch.setattr(kernels, "source", lambda name: text)
+    expected = {"float32": True, "bfloat16": True, "float16": False}
+    for shape in (GRID_SHAPES[0], LONG_SHAPES[0], FEW_SHAPES[0]):
+        assert {dtype: recorder.takes("05_float4", *shape, dtype) for dtype in expected} == expected
+        assert not recorder.takes(UNFUSED, *shape, "bfloat16")
+    swept = [dtype for dtype in expected if recorder.takes("05_float4", *SWEEP_SHAPES[0], dtype)]
+    assert swept == ["float32"]
+    record = example("05_float4", [GRID_SHAPES[0]], "bfloat16")
+    assert recorder.needs("05_float4", record, *GRID_SHAPES[0], "float32")
+    assert not recorder.needs("05_float4", record, *GRID_SHAPES[0], "bfloat16")
+
+
 def test_recorder_leaves_out_what_a_header_refuses(monkeypatch) -> None:
     text = source("01_naive.cu").replace("cols >= 1", "cols >= 1 && cols <= 1024")
     monkeypatch.setattr(kernels, "source", lambda name: text)
@@ -422,14 +527,13 @@ def test_recorder_leaves_out_what_a_header_refuses(monkeypatch) -> None:
 
 
 def test_shapes_shrink_to_the_memory_of_the_gpu(monkeypatch) -> None:
-    every = [*GRID_SHAPES, *SWEEP_SHAPES]
+    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SWEEP_SHAPES]
 
-    def shapes(free: float, quick: bool = False) -> list[tuple[int, int]]:
+    def shapes(free: float) -> list[tuple[int, int]]:
         monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (int(free), int(free)))
-        return recorder.shapes_that_fit(every, quick)
+        return recorder.shapes_that_fit(every)
 
     assert shapes(100e9) == every
-    assert shapes(100e9, quick=True) == list(GRID_SHAPES)
     small = shapes(2e9)
     assert len(small) == len(set(small))
     assert all(24 * rows * cols <= 1.8e9 for rows, cols in small)
@@ -441,12 +545,12 @@ def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A recorder that measures nothing: `measured` lists what it was asked for."""
     fake = SimpleNamespace(measured=[], fail_after=None)
 
-    def measure(makers: dict, rows: int, cols: int) -> dict:
+    def measure(makers: dict, rows: int, cols: int, dtype: str) -> dict:
         if len(fake.measured) == fake.fail_after:
             raise KeyboardInterrupt
+        assert dtype == "float32"
         fake.measured.append((frozenset(makers), rows, cols))
-        shapes = [(rows, cols)]
-        return {name: (example(name, shapes).cases[0], {"registers": 31}) for name in makers}
+        return {name: example(name, [(rows, cols)]).cases[0] for name in makers}
 
     monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(bench, "fresh_pool", contextlib.nullcontext)
@@ -454,7 +558,10 @@ def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(recorder, "describe_device", lambda: {"name": "NVIDIA Test"})
     monkeypatch.setattr(recorder, "describe_versions", lambda: {"driver": "1.2"})
     monkeypatch.setattr(recorder, "maker", lambda step: None)
-    monkeypatch.setattr(recorder, "shapes_that_fit", lambda shapes, quick: shapes[9:14])
+    some = [*GRID_SHAPES[9:], *SWEEP_SHAPES[:3]]
+    monkeypatch.setattr(
+        recorder, "shapes_that_fit", lambda shapes: [s for s in shapes if s in some]
+    )
     return fake
 
 
@@ -469,7 +576,7 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
     fake_gpu.fail_after, first = None, fake_gpu.measured.copy()
     assert recorder.main(["--steps", *wanted]) == 0
     assert [shape for _, *shape in fake_gpu.measured] == [
-        list(shape) for shape in [*GRID_SHAPES, *SWEEP_SHAPES][9:14]
+        list(shape) for shape in (*GRID_SHAPES[9:], *SWEEP_SHAPES[:3])
     ]
     assert fake_gpu.measured[:3] == first
     assert fake_gpu.measured[3] == ({"00_copy", "01_naive"}, *SWEEP_SHAPES[1])
@@ -495,11 +602,33 @@ def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
 
 def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
     record = example(shapes=[(64, 1024)])
-    recorder.print_progress(1, 1, 64, 1024, {"01_naive": record}, 0.0)
+    recorder.print_progress(1, 1, 64, 1024, "float32", {"01_naive": record}, 0.0)
     assert "look!" not in capsys.readouterr().out
     record.cases[0].samples_us[:] = [4.0, 4.0, 4.0]
-    recorder.print_progress(1, 1, 64, 1024, {"01_naive": record}, 0.0)
+    recorder.print_progress(1, 1, 64, 1024, "float16", {"01_naive": record}, 0.0)
+    assert "01_naive" not in capsys.readouterr().out
+    recorder.print_progress(1, 1, 64, 1024, "float32", {"01_naive": record}, 0.0)
     assert "01_naive 131 (1.38) above the copy: look!" in capsys.readouterr().out
+
+
+def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypatch) -> None:
+    asked = []
+
+    def keep(shapes) -> list:
+        asked.append(list(shapes))
+        return []
+
+    monkeypatch.setattr(recorder, "shapes_that_fit", keep)
+    assert recorder.main(["--quick"]) == recorder.main([]) == 0
+    assert asked == [
+        list(GRID_SHAPES),
+        [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SWEEP_SHAPES],
+    ]
+    monkeypatch.setattr(recorder, "shapes_that_fit", lambda shapes: list(shapes))
+    assert recorder.main(["--quick", "--steps", "01_naive", "--dtypes", "float16"]) == 0
+    assert fake_gpu.measured == [], "no header of 01 to 06 lists float16"
+    assert recorder.main(["--quick", "--steps", "01_naive", "--dtypes", "float32"]) == 0
+    assert len(fake_gpu.measured) == len(GRID_SHAPES)
 
 
 def test_recorder_refuses_unknown_steps(capsys) -> None:
@@ -545,3 +674,119 @@ def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None
     monkeypatch.setenv("SOFTMAX_REPLAY", "1")
     (record,) = replay.timings({"01_naive": Kernel})
     assert record.origin().endswith("for an earlier version of the kernel")
+
+
+# ---- the benchmark, with numpy in CuPy's place --------------------------------------------------
+
+
+class FakeStream:
+    """Runs at once what is enqueued; a capture runs it too, and its graph runs nothing again."""
+
+    def __init__(self, replayed: list):
+        self.replayed = replayed
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None: ...
+    def synchronize(self) -> None: ...
+    def begin_capture(self) -> None:
+        self.replayed.clear()
+
+    def end_capture(self) -> SimpleNamespace:
+        calls = list(self.replayed)
+        return SimpleNamespace(
+            upload=lambda stream: None, launch=lambda stream: [call() for call in calls]
+        )
+
+
+@pytest.fixture
+def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The list of calls in the capture that goes on; candidates append theirs to it."""
+    calls: list = []
+    stream = FakeStream(calls)
+    event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
+    device = SimpleNamespace(attributes={"L2CacheSize": 4000}, synchronize=lambda: None)
+    cuda = SimpleNamespace(
+        Stream=lambda non_blocking: stream,
+        Event=lambda: event,
+        Device=lambda: device,
+        get_elapsed_time=lambda start, stop: 2.0,
+        get_current_stream=lambda: stream,
+    )
+    numpy_names = {name: getattr(np, name) for name in ("isnan", "where", "empty_like")}
+    types = {name: getattr(np, name) for name in ("float32", "uint32", "uint16")}
+    fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **numpy_names, **types)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setitem(bench.PROTOCOL, "warmup_s", 0)
+    return calls
+
+
+def fake_maker(calls: list, compute, compare) -> bench.Maker:
+    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
+        def run(x, y) -> None:
+            def call() -> None:
+                y.view(dtype)[...] = compute(x.view(dtype).astype(np.float64))
+
+            calls.append(call)
+            call()
+
+        return bench.Candidate(run, {"grid": 1}, {"registers": 9}, compare)
+
+    return make
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -> None:
+    makers = {
+        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
+        "right": fake_maker(fake_cupy, reference, check_softmax),
+    }
+    cases = bench.measure(makers, 3, 40, dtype)
+    assert set(cases) == set(makers)
+    case = cases["right"]
+    assert (case.dtype, case.shape, case.launch) == (dtype, (3, 40), {"grid": 1})
+    assert case.attributes == {"registers": 9} and case.check == "right before and after timing"
+    assert case.calls == max(3, 50 // 2) and len(case.samples_us) == 7
+    assert case.samples_us == [2000 / case.calls] * 7
+    for compute, text in (
+        (lambda x: 0 * x, "all zero"),
+        (lambda x: reference(x) * 1.02, "are wrong"),
+        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in its output"),
+    ):
+        makers["wrong"] = fake_maker(fake_cupy, compute, check_softmax)
+        with pytest.raises(WrongResult, match=rf"^wrong .*{text}"):
+            bench.measure(makers, 3, 40, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_buffers_pass_three_times_the_cache_and_differ(dtype: str, fake_cupy: list) -> None:
+    buffers = bench._buffers(1, 100, dtype)
+    size = sum(array.nbytes for pair in buffers for array in pair)
+    assert 12000 <= size < 12000 + 2 * buffers[0][0].nbytes
+    assert len({x.tobytes() for x, _ in buffers}) == len(buffers)
+    assert all(np.isnan(y.view(dtype)).all() for _, y in buffers)
+    assert all(np.isfinite(x.view(dtype)).all() for x, _ in buffers)
+
+
+def test_bfloat16_is_rounded_to_nearest_even(fake_cupy: list) -> None:
+    x = np.random.default_rng(0).normal(0, 50, 10000).astype(np.float32)
+    x[:3] = 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8)  # halfway between two
+    wanted = x.astype("bfloat16").view(np.uint16)
+    assert np.array_equal(bench._rounded(x.copy(), "bfloat16"), wanted)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "copied"),
+    [
+        ((6, 10), "float32", (6, 10)),
+        ((6, 10), "float16", (6, 5)),
+        ((6, 11), "bfloat16", (3, 11)),
+        ((7, 11), "float32", (7, 11)),
+    ],
+)
+def test_copy_moves_as_many_bytes(shape, dtype: str, copied, monkeypatch) -> None:
+    monkeypatch.setattr(bench, "kernel_candidate", lambda code, rows, cols: (rows, cols))
+    assert bench.copy_candidate(*shape, dtype) == copied
+    with pytest.raises(ValueError, match="7 x 11 float16 are no whole number of floats"):
+        bench.copy_candidate(7, 11, "float16")

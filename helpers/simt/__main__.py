@@ -9,7 +9,8 @@ bugs that were found. Exit status: 0 if there are none, 1 if there are, 2 if it 
 
 Each of --args is an argument of the kernel: an integer, a number, a .npy file, or an array such
 as int32[64,1024], which is random if the kernel takes it as a const pointer and NaN (or -1) if
-not. --shape ROWSxCOLS replaces --grid, --block and --args for a kernel file with a header.
+not. --shape ROWSxCOLS replaces --grid, --block and --args for a kernel file with a header; what
+its Build line defines for the shape need not be given.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ..check import make_input, poisoned
-from ..kernels import Parameter, header, kernel_names, signature
-from ..launch import simulate
+from ..kernels import DTYPE_OPTIONS, Parameter, header, kernel_names, signature
+from ..launch import arguments, simulate
 from . import INSTRUCTION_LIMIT, CompileError, KernelText, UnsupportedPTX
 
 
@@ -35,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
             options.file, options.kernel, tuple(options.option), options.cooperative
         )
         declared = signature(kernel.code, kernel.name)
-        grid, block, shared, values = plan_launch(options, kernel, declared)
+        kernel, grid, block, shared, values = plan_launch(options, kernel, declared)
         trace = simulate(kernel, grid, block, values, shared, options.limit)
     except (OSError, ValueError, TypeError, KeyError, CompileError, UnsupportedPTX) as error:
         print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
@@ -62,6 +64,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         help='name of the kernel, "scale<float, 4>" for a template; if left out, the only one',
     )
     parser.add_argument("--shape", help="ROWSxCOLS, for a kernel file with a header")
+    parser.add_argument(
+        "--dtype",
+        choices=("float32", *DTYPE_OPTIONS),
+        help="of x and y with --shape; the header's first if left out",
+    )
     parser.add_argument("--grid", type=int, nargs="+", help="blocks, one to three numbers")
     parser.add_argument("--block", type=int, nargs="+", help="threads, one to three numbers")
     parser.add_argument("--args", nargs="*", default=[], help="the kernel's arguments in order")
@@ -96,15 +103,19 @@ def load_kernel(
 def plan_launch(
     options: argparse.Namespace, kernel: KernelText, declared: tuple[Parameter, ...]
 ) -> tuple:
-    """(grid, block, dynamic shared bytes, arguments) from the command line."""
+    """(kernel, grid, block, dynamic shared bytes, arguments) from the command line; with --shape
+    the kernel is one that is compiled for the shape."""
     if options.shape:
         contract = header(kernel.code, kernel.options)
         match = re.fullmatch(r"(\d+)x(\d+)", options.shape)
         if contract is None or not match:
             raise ValueError("--shape needs ROWSxCOLS and a kernel file with a header")
         rows, cols = map(int, match.groups())
-        x = make_input(rows, cols)
-        return *contract.launch(rows, cols), (x, poisoned(x), rows, cols)
+        dtype = options.dtype or contract.dtype.name
+        plan = contract.plan(rows, cols, dtype)
+        kernel = replace(kernel, options=plan.options, enable_cooperative_groups=plan.cooperative)
+        x = make_input(rows, cols, dtype=dtype)
+        return kernel, plan.grid, plan.block, plan.shared_mem, arguments(plan, x, poisoned(x))
     if not options.grid or not options.block:
         raise ValueError("--grid and --block are needed, or --shape for a file with a header")
     if len(options.args) != len(declared):
@@ -115,7 +126,7 @@ def plan_launch(
         make_argument(text, parameter, random)
         for text, parameter in zip(options.args, declared, strict=True)
     ]
-    return tuple(options.grid), tuple(options.block), options.shared, tuple(values)
+    return kernel, tuple(options.grid), tuple(options.block), options.shared, tuple(values)
 
 
 def make_argument(text: str, parameter: Parameter, random: np.random.Generator):
@@ -126,8 +137,8 @@ def make_argument(text: str, parameter: Parameter, random: np.random.Generator):
     if array:
         dtype, shape = np.dtype(array[1]), tuple(int(size) for size in array[2].split(","))
         if not parameter.const:
-            return np.full(shape, np.nan if dtype.kind == "f" else -1).astype(dtype)
-        if dtype.kind == "f":
+            return np.full(shape, np.nan if is_float(dtype) else -1).astype(dtype)
+        if is_float(dtype):
             return random.standard_normal(shape).astype(dtype)
         return random.integers(0, 100, shape).astype(dtype)
     try:
@@ -139,14 +150,19 @@ def make_argument(text: str, parameter: Parameter, random: np.random.Generator):
     return parameter.dtype.type(number) if parameter.dtype is not None else number
 
 
+def is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
 def describe(name: str, array: np.ndarray) -> str:
     """Statistics of an output, to see at a glance whether it is what was meant."""
-    missing = int(np.isnan(array).sum()) if array.dtype.kind == "f" else 0
+    missing = int(np.isnan(array).sum()) if is_float(array.dtype) else 0
     kept = array[~np.isnan(array)] if missing else array
     if not kept.size:
         return f"{name}: {array.dtype}{list(array.shape)}, all NaN"
     return (
-        f"{name}: {array.dtype}{list(array.shape)}, min {kept.min():.6g}, max {kept.max():.6g}, "
+        f"{name}: {array.dtype}{list(array.shape)}, min {float(kept.min()):.6g}, "
+        f"max {float(kept.max()):.6g}, "
         f"mean {kept.mean(dtype=np.float64):.6g}, {missing} NaN"
     )
 

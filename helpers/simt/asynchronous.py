@@ -244,6 +244,7 @@ class Copies:
         shared, warps = self.shared, np.unique(slots // 32)
         for copy in barrier.done:
             self.land(copy, np.repeat(slots[:1], len(copy.slots)))
+            shared.received(copy.slots, slots[0] // shared.padded, copy.instruction)
         if barrier.done:
             shared.now += 1
             barrier.clock[slots[0] // 32 % shared.warps] = shared.now

@@ -118,6 +118,15 @@ class SharedMemory:
                 kept.append((slots[left], targets[left], instruction))
         self.remote = kept
 
+    def received(self, senders: np.ndarray, block: int, instruction: Instruction) -> None:
+        """A block has waited for what these threads sent it, so it had not ended before."""
+        kept = []
+        for slots, targets, sent in self.remote:
+            left = (targets != block) | (sent is not instruction) | ~np.isin(slots, senders)
+            if left.any():
+                kept.append((slots[left], targets[left], sent))
+        self.remote = kept
+
     def end_batch(self) -> None:
         """Report remote accesses to blocks that may have ended before them."""
         for slots, _, instruction in self.remote:

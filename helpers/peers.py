@@ -1,0 +1,314 @@
+"""Softmax as other people wrote it, as candidates for `bench.measure`.
+
+    torch    eager PyTorch, with the output given
+    compile  torch.compile for one shape, autotuned
+    triton   the scheme of Triton's fused-softmax tutorial: programs that stay and take every n-th
+             row, a row padded to a power of two
+    liger    the Triton kernel of Liger-Kernel
+    quack    QuACK, in CUTLASS's Python language
+    cudnn    cudnnSoftmaxForward
+
+None of them is needed for anything else here; `requirements/peers.txt` lists what they come from.
+All get CuPy's memory without a copy, write to an output that is given, and run on CuPy's current
+stream, so that they can be captured into the same kind of CUDA graph as our kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .bench import Candidate
+from .check import WrongResult, reference, tolerance
+
+Call = Callable[[object, object], None]  # call(x, y) enqueues softmax of x into y
+PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "cudnn")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Somebody else's softmax."""
+
+    packages: tuple[str, ...]  # what it imports
+    make: Callable[[int, int, str], Call]  # (rows, cols, dtype) -> a call on CuPy arrays
+    refuses: Callable[[int, int], str] = lambda cols, itemsize: ""  # (cols, bytes) -> why, or ""
+    note: str = ""
+    disk_cache: bool = False  # whether what one process compiles serves another
+
+
+def why_not(name: str, rows: int, cols: int, dtype: str) -> str:
+    """Why a peer cannot run a shape here, in a few words; "" if it should."""
+    peer = PEERS[name]
+    for package in peer.packages:
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
+    if name == "cudnn" and _cudnn() is None:
+        return "cuDNN is not installed"
+    return peer.refuses(cols, np.dtype(dtype).itemsize)
+
+
+def candidate(name: str, rows: int, cols: int, dtype: str) -> Candidate:
+    """A peer for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols), 16-bit
+    ones of any 2-byte type, and enqueues one call on CuPy's current stream.
+
+    Ask `why_not` first. What a peer compiles it compiles here or in its first call.
+    """
+    peer = PEERS[name]
+    return Candidate(peer.make(rows, cols, dtype), {}, {}, check_result, note=peer.note)
+
+
+def check_result(x: np.ndarray, y: np.ndarray) -> None:
+    """Raise `WrongResult` unless y is softmax of x, to 1e-4 of each value beyond what is asked of
+    our kernels: some peers round more often, which makes them no worse to race against."""
+    expected = reference(x)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(y.astype(np.float64) - expected)
+        right = error <= tolerance(x, expected) + 1e-4 * expected
+    if not right.all():
+        raise WrongResult(f"{np.count_nonzero(~right)} of {x.size} elements are wrong")
+
+
+def versions() -> dict[str, str]:
+    """Version of each of `PACKAGES` that is there; cuDNN's is that of its library."""
+    found = {}
+    for package in PACKAGES[:-1]:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if library := _cudnn():
+        library.cudnnGetVersion.restype = ctypes.c_size_t
+        found["cudnn"] = str(library.cudnnGetVersion())
+    return found
+
+
+def free_memory() -> None:
+    """Give back what PyTorch keeps for the streams of earlier shapes; no graph may be in use."""
+    gc.collect()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+
+
+# ---- PyTorch and what takes its tensors ---------------------------------------------------------
+
+
+class _Memory:
+    """CuPy's memory as `torch.as_tensor` reads it; 16-bit elements go as integers, since the
+    interface has no bfloat16."""
+
+    def __init__(self, array, itemsize: int):
+        self.array = array  # kept alive
+        self.__cuda_array_interface__ = {
+            "version": 2,
+            "shape": array.shape,
+            "typestr": {4: "<f4", 2: "<i2"}[itemsize],
+            "data": (array.data.ptr, False),
+        }
+
+
+def _with_tensors(call: Call, dtype: str) -> Call:
+    """`call` on PyTorch's tensors as a call on CuPy arrays and on CuPy's current stream.
+
+    A tensor is made once for each array and kept, so that capturing a graph allocates nothing.
+    """
+    import cupy
+    import torch
+
+    tensors: dict[int, torch.Tensor] = {}
+
+    def tensor(array) -> torch.Tensor:
+        address = array.data.ptr
+        if address not in tensors:
+            stored = torch.as_tensor(_Memory(array, np.dtype(dtype).itemsize), device="cuda")
+            # detach: else it is a view of integers, which torch.compile would trace to its base.
+            tensors[address] = stored.view(getattr(torch, dtype)).detach()
+        return tensors[address]
+
+    def run(x, y) -> None:
+        stream = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr)
+        with torch.cuda.stream(stream):
+            call(tensor(x), tensor(y))
+
+    return run
+
+
+def _torch(rows: int, cols: int, dtype: str) -> Call:
+    import torch
+
+    return _with_tensors(lambda x, y: torch.softmax(x, -1, out=y), dtype)
+
+
+def _compile(rows: int, cols: int, dtype: str) -> Call:
+    return _with_tensors(_compiled_softmax(), dtype)
+
+
+@functools.cache
+def _compiled_softmax() -> Call:
+    """Compiled anew for every shape. The copy into y ends as the store of the last kernel; a
+    result that is returned would be allocated by each call."""
+    import torch
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = 1000
+    torch._dynamo.config.accumulated_recompile_limit = 1000
+
+    def softmax_into(x, y) -> None:
+        y.copy_(torch.softmax(x, -1))
+
+    # fullgraph: an error instead of a silent fallback to eager PyTorch.
+    return torch.compile(
+        softmax_into, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs"
+    )
+
+
+def _quack(rows: int, cols: int, dtype: str) -> Call:
+    # The package has a function of the same name, which hides the module.
+    return _with_tensors(importlib.import_module("quack.softmax")._softmax_fwd, dtype)
+
+
+def _quack_refuses(cols: int, itemsize: int) -> str:
+    if cols % (16 // itemsize):
+        return f"QuACK needs cols % {16 // itemsize} == 0"
+    if cols * itemsize > 16 * 227 * 1024:
+        return "QuACK holds a row in the shared memory of at most 16 blocks of 227 KB"
+    return ""
+
+
+# ---- Triton -------------------------------------------------------------------------------------
+
+
+def _liger(rows: int, cols: int, dtype: str) -> Call:
+    liger = importlib.import_module("liger_kernel.ops.softmax")
+    width, warps = liger.calculate_settings(cols)
+    kernel = liger._softmax_single_block_forward_kernel[(rows,)]
+
+    def call(x, y) -> None:
+        kernel(y, cols, x, cols, cols, BLOCK_SIZE=width, num_warps=warps)
+
+    return _with_tensors(call, dtype)
+
+
+def _liger_refuses(cols: int, itemsize: int) -> str:
+    return "Liger refuses more than 65536 columns" if cols > 65536 else ""
+
+
+def _triton(rows: int, cols: int, dtype: str) -> Call:
+    """As many programs as the GPU holds at once, by registers and shared memory; the loads of up
+    to three later rows are under way while a row is computed."""
+    import torch
+    import triton
+
+    kernel, width, warps = _padded_rows_kernel(), triton.next_power_of_2(cols), 8
+    gpu = triton.runtime.driver.active.utils.get_device_properties(0)
+    # All stages but one need a buffer of a row; 1 KB stays for the reductions.
+    buffers = (gpu["max_shared_mem"] - 1024) // (width * np.dtype(dtype).itemsize)
+    constants = {"WIDTH": width, "STAGES": min(4, 1 + buffers), "num_warps": warps}
+    pointer = getattr(torch, dtype)  # stands for an aligned tensor of this type
+    built = kernel.warmup(pointer, pointer, rows, cols, grid=(1,), **constants)
+    built._init_handles()  # loads the kernel, which tells its registers
+    by_registers = gpu["max_num_regs"] // (built.n_regs * gpu["warpSize"] * warps)
+    by_shared = gpu["max_shared_mem"] // max(1, built.metadata.shared)
+    programs = min(rows, gpu["multiprocessor_count"] * max(1, min(by_registers, by_shared)))
+    return _with_tensors(lambda x, y: kernel[(programs,)](y, x, rows, cols, **constants), dtype)
+
+
+def _triton_refuses(cols: int, itemsize: int) -> str:
+    return "a row of more than 65536 columns fits no program's registers" if cols > 65536 else ""
+
+
+@functools.cache
+def _padded_rows_kernel():
+    """The kernel, made here because Triton is optional."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def padded_rows(y, x, rows, cols, WIDTH: tl.constexpr, STAGES: tl.constexpr):
+        columns = tl.arange(0, WIDTH)
+        inside = columns < cols
+        for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+            place = row * cols + columns
+            values = tl.load(x + place, mask=inside, other=-float("inf")).to(tl.float32)
+            terms = tl.exp(values - tl.max(values, axis=0))
+            tl.store(y + place, terms / tl.sum(terms, axis=0), mask=inside)
+
+    return padded_rows
+
+
+# ---- cuDNN --------------------------------------------------------------------------------------
+
+
+@functools.cache
+def _cudnn() -> ctypes.CDLL | None:
+    """The library that comes with PyTorch or as nvidia-cudnn, else the system's; None without."""
+    folders = getattr(importlib.util.find_spec("nvidia"), "submodule_search_locations", None) or ()
+    packaged = [str(Path(folder) / "cudnn" / "lib" / "libcudnn.so.9") for folder in folders]
+    for name in (*packaged, "libcudnn.so.9"):
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+@functools.cache
+def _cudnn_handle() -> ctypes.c_void_p:
+    handle = ctypes.c_void_p()
+    _call_cudnn("cudnnCreate", ctypes.byref(handle))
+    return handle
+
+
+def _call_cudnn(function: str, *arguments) -> None:
+    status = getattr(_cudnn(), function)(*arguments)
+    if status:
+        raise RuntimeError(f"{function} returned status {status}")
+
+
+def _cudnn_softmax(rows: int, cols: int, dtype: str) -> Call:
+    """A row is one image of `cols` channels and one pixel."""
+    import cupy
+
+    nchw, accurate, instance = 0, 1, 0  # cuDNN's numbers; "accurate" subtracts the maximum
+    element = {"float32": 0, "float16": 2, "bfloat16": 9}[dtype]
+    one, zero = ctypes.byref(ctypes.c_float(1)), ctypes.byref(ctypes.c_float(0))
+    matrix = ctypes.c_void_p()  # a few bytes a shape that are not given back
+    _call_cudnn("cudnnCreateTensorDescriptor", ctypes.byref(matrix))
+    _call_cudnn("cudnnSetTensor4dDescriptor", matrix, nchw, element, rows, cols, 1, 1)
+
+    def call(x, y) -> None:
+        handle, stream = _cudnn_handle(), cupy.cuda.get_current_stream().ptr
+        source, result = ctypes.c_void_p(x.data.ptr), ctypes.c_void_p(y.data.ptr)
+        _call_cudnn("cudnnSetStream", handle, ctypes.c_void_p(stream))
+        _call_cudnn(
+            *("cudnnSoftmaxForward", handle, accurate, instance),
+            *(one, matrix, source, zero, matrix, result),
+        )
+
+    return call
+
+
+# ---- all of them --------------------------------------------------------------------------------
+
+PEERS = {
+    "torch": Peer(("torch",), _torch),
+    "compile": Peer(("torch", "triton"), _compile, disk_cache=True),
+    "triton": Peer(("torch", "triton"), _triton, _triton_refuses, disk_cache=True),
+    "liger": Peer(
+        ("torch", "triton", "liger_kernel"),
+        _liger,
+        _liger_refuses,
+        note="its kernel, with an output that is given; Liger itself allocates one",
+        disk_cache=True,
+    ),
+    "quack": Peer(("torch", "tvm_ffi", "cutlass", "quack"), _quack, _quack_refuses),
+    "cudnn": Peer((), _cudnn_softmax),
+}

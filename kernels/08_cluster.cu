@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+// Idea:     a cluster of small blocks shares a row and keeps it in registers; the blocks send their
+//           (max, sum) pairs straight into one another's shared memory.
+// Row:      CLUSTER blocks, 1 to 16
+// Build:    CLUSTER = rows <= 16 && cols * size > 32768 ? 16 : cols * size <= 8192 ? 1
+//           : cols * size < 32768 ? 2 : cols * size <= 65536 ? 4 : cols * size <= 131072 ? 8 : 16,
+//           SHARE = (cols * size / 16 + CLUSTER - 1) / CLUSTER,
+//           THREADS = SHARE <= 128 ? 64 : SHARE <= 256 || size == 4 && CLUSTER == 1 ? 96
+//           : size == 4 && CLUSTER < 16 ? 192 : size == 4 && rows <= 16 && SHARE <= 576 ? 192
+//           : size == 4 && rows <= 16 ? 384 : size == 4 && SHARE <= 2048 ? 128
+//           : size == 4 && SHARE <= 4224 ? 384 : size == 4 ? 512
+//           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
+//           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128 : SHARE <= 2048 ? 256 : 512,
+//           PACKS = (SHARE + THREADS - 1) / THREADS
+// Launch:   block = THREADS, grid = rows * CLUSTER, programmatic
+// Shared:   0
+// Columns:  cols * size % 16 == 0 && SHARE >= 64 && PACKS <= 16
+//           && cols * size <= 16 * CLUSTER * THREADS * PACKS
+// Align:    16
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_90
+// Reads:    1 read + 1 write
+// Wastes:   past 16 blocks there is no larger cluster; a few rows leave most of the GPU idle (09).
+// Measured: not yet
+//
+// y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
+// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. So does one with a finite
+// value past 2.3e38, whose product with log2(e) overflows. A cluster of 16 must be allowed once:
+// cudaFuncSetAttribute(softmax_cluster, cudaFuncAttributeNonPortableClusterSizeAllowed, 1).
+
+#ifndef CLUSTER
+#error "compile with the macros of the Build line: -DCLUSTER=4 -DSHARE=512 -DTHREADS=192 -DPACKS=3"
+#endif
+
+// Two columns, and how they become floats and back.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using Pair = __half2;
+__device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
+__device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using Pair = __nv_bfloat162;
+__device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
+__device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
+#else
+using T = float;
+using Pair = float2;
+__device__ __forceinline__ float2 widen(Pair pair) { return pair; }
+__device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
+#endif
+
+#if CLUSTER > 1
+#define IN_CLUSTERS __cluster_dims__(CLUSTER)
+#else
+#define IN_CLUSTERS  // a block alone: any launch will do
+#endif
+
+constexpr int pairs = 16 / sizeof(Pair);
+constexpr int warps = THREADS / 32;
+constexpr int senders = warps * CLUSTER;  // warps that work on a row
+
+// 16 bytes: one access.
+union Pack {
+    uint4 bits;
+    Pair pair[pairs];
+    __device__ Pack() {}
+};
+
+// The largest of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_max(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+__device__ __forceinline__ unsigned place(const void* shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
+    return there;
+}
+
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS)
+softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
+{
+    __shared__ alignas(8) float2 letters[senders];        // (max, sum) of every warp of the row
+    __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
+    const int rank = blockIdx.x % CLUSTER;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+
+    // A block may write to another only when that one has started: every block announces itself
+    // here, and waits for the others as late as it can.
+    if (CLUSTER > 1 && threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(&all_arrived)));
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(&all_arrived)),
+                     "n"(8 * senders));
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    if (CLUSTER > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+
+    // With a programmatic launch this grid starts while the previous one ends; it reads x only
+    // after that one is done.
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+
+    // The packs of a row go round all threads of the cluster. Every byte is used once, which the
+    // streaming loads and stores tell the caches.
+    const long long start = (long long)(blockIdx.x / CLUSTER) * cols;
+    const uint4* from = reinterpret_cast<const uint4*>(x + start);
+    uint4* to = reinterpret_cast<uint4*>(y + start);
+    const int packs = cols / (2 * pairs);
+    const float minus_inf = __int_as_float(0xff800000);
+    float2 v[PACKS][pairs];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
+        Pack loaded;
+        if (pack < packs) loaded.bits = __ldcs(from + pack);
+#pragma unroll
+        for (int p = 0; p < pairs; ++p)
+            v[k][p] = pack < packs ? widen(loaded.pair[p]) : make_float2(minus_inf, minus_inf);
+    }
+
+    // From here on maxima are those of x * log2(e), so that each exponential takes one multiply-add
+    // before it: exp(x - max) = 2^(x * log2(e) - shift).
+    const float log2e = 1.44269504f;
+    const float lowest = -2.3e+38f;  // finite, as in 02_online.cu, and times log2(e) as well
+    float thread_max = lowest;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+        for (int p = 0; p < pairs; ++p) thread_max = fmaxf(thread_max, fmaxf(v[k][p].x, v[k][p].y));
+    const float shift = thread_max * log2e;
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+        for (int p = 0; p < pairs; ++p) {
+            v[k][p].x = exp2f(fmaf(v[k][p].x, log2e, -shift));
+            v[k][p].y = exp2f(fmaf(v[k][p].y, log2e, -shift));
+            sum += v[k][p].x + v[k][p].y;
+        }
+    const float warp_shift = warp_max(shift);
+    sum = warp_sum(sum * exp2f(shift - warp_shift));
+
+    // Lane r sends the warp's pair to block r: data and arrival in one message, and one wait for
+    // the warps of this block and of all others.
+    if (CLUSTER == 1) {
+        if (lane == 0) letters[warp] = make_float2(warp_shift, sum);
+        __syncthreads();
+    } else {
+        asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+        if (lane < CLUSTER)
+            asm volatile(
+                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+                ::"r"(place_in(&letters[rank * warps + warp], lane)), "f"(warp_shift), "f"(sum),
+                "r"(place_in(&all_arrived, lane)) : "memory");
+        for (unsigned arrived = 0; !arrived;)
+            asm volatile(
+                "{ .reg .pred p;"
+                " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+                " selp.u32 %0, 1, 0, p; }" : "=r"(arrived) : "r"(place(&all_arrived)) : "memory");
+    }
+
+    float row_shift = lowest;
+#pragma unroll
+    for (int i = lane; i < senders; i += 32) row_shift = fmaxf(row_shift, letters[i].x);
+    row_shift = warp_max(row_shift);
+    float row_sum = 0.0f;
+#pragma unroll
+    for (int i = lane; i < senders; i += 32)
+        row_sum += letters[i].y * exp2f(letters[i].x - row_shift);
+    const float scale = exp2f(shift - row_shift) / warp_sum(row_sum);
+
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
+        Pack result;
+#pragma unroll
+        for (int p = 0; p < pairs; ++p)
+            result.pair[p] = narrow(make_float2(v[k][p].x * scale, v[k][p].y * scale));
+        if (pack < packs) __stcs(to + pack, result.bits);
+    }
+}

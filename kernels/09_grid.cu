@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: MIT
+// Idea:     many blocks of one launch share a row, more than a cluster can hold; they agree by
+//           letters in global memory, where one 8-byte store is both the data and the signal.
+// Row:      BLOCKS blocks
+// Build:    THREADS = 384, FEW = (cols * size / 16 + 11 * THREADS - 1) / (11 * THREADS),
+//           MOST = size == 4 ? 32 : 16,
+//           BLOCKS = rows * FEW <= MULTIPROCESSORS ? FEW
+//           : (cols * size / 16 + MOST * THREADS - 1) / (MOST * THREADS),
+//           PACKS = (cols * size / 16 + BLOCKS * THREADS - 1) / (BLOCKS * THREADS)
+// Launch:   block = THREADS, grid = min(rows, MULTIPROCESSORS / BLOCKS) * BLOCKS, cooperative,
+//           programmatic
+// Shared:   0
+// Workspace: 8 * rows * BLOCKS * BLOCKS
+// Columns:  cols * size % 16 == 0 && cols * size <= 16 * BLOCKS * THREADS * PACKS
+//           && BLOCKS <= MULTIPROCESSORS && PACKS <= MOST
+// Align:    16
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_90
+// Reads:    1 read + 1 write
+// Wastes:   a letter takes longer than a whole row of 32000 columns; of many long rows, each waits
+//           for its letters while its multiprocessors load nothing.
+// Measured: not yet
+//
+// y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
+// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. So does one with a finite
+// value past 2.3e38, whose product with log2(e) overflows. The workspace must hold zeros before the
+// first launch; every launch leaves zeros behind.
+
+#ifndef BLOCKS
+#error "compile with the macros of the Build line above: -DTHREADS=384 -DBLOCKS=22 -DPACKS=32 ..."
+#endif
+#ifndef MULTIPROCESSORS
+#define MULTIPROCESSORS 132  // of an H200: all blocks must run at once, one on each
+#endif
+
+// Two columns, and how they become floats and back.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using Pair = __half2;
+__device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
+__device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using Pair = __nv_bfloat162;
+__device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
+__device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
+#else
+using T = float;
+using Pair = float2;
+__device__ __forceinline__ float2 widen(Pair pair) { return pair; }
+__device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
+#endif
+
+constexpr int pairs = 16 / sizeof(Pair);
+constexpr int warps = THREADS / 32;
+
+// 16 bytes: one access.
+union Pack {
+    uint4 bits;
+    Pair pair[pairs];
+    __device__ Pack() {}
+};
+
+// The largest of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_max(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+using Letter = unsigned long long;  // the bits of sum and of max; no pair has the bits 0
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Letter* workspace)
+{
+    __shared__ float maxima[warps];
+    __shared__ float sums[warps];
+    const int member = blockIdx.x % BLOCKS;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const int packs = cols / (2 * pairs);
+    const float minus_inf = __int_as_float(0xff800000);
+    const float log2e = 1.44269504f;
+    const float lowest = -2.3e+38f;  // finite, also times log2(e): see 08_cluster.cu
+
+    // With a programmatic launch this grid starts while the previous one ends; it reads x only
+    // after that one is done.
+    asm volatile("griddepcontrol.launch_dependents;");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+
+    for (int row = blockIdx.x / BLOCKS; row < rows; row += gridDim.x / BLOCKS) {
+        const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
+        uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
+        float2 v[PACKS][pairs];
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) {
+            const int pack = (k * BLOCKS + member) * THREADS + threadIdx.x;
+            Pack loaded;
+            if (pack < packs) loaded.bits = __ldcs(from + pack);
+#pragma unroll
+            for (int p = 0; p < pairs; ++p)
+                v[k][p] = pack < packs ? widen(loaded.pair[p]) : make_float2(minus_inf, minus_inf);
+        }
+
+        // As in 08_cluster.cu: maxima are those of x * log2(e).
+        float thread_max = lowest;
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+            for (int p = 0; p < pairs; ++p)
+                thread_max = fmaxf(thread_max, fmaxf(v[k][p].x, v[k][p].y));
+        const float shift = thread_max * log2e;
+        float sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+            for (int p = 0; p < pairs; ++p) {
+                v[k][p].x = exp2f(fmaf(v[k][p].x, log2e, -shift));
+                v[k][p].y = exp2f(fmaf(v[k][p].y, log2e, -shift));
+                sum += v[k][p].x + v[k][p].y;
+            }
+        const float warp_shift = warp_max(shift);
+        sum = warp_sum(sum * exp2f(shift - warp_shift));
+        if (lane == 0) {
+            maxima[warp] = warp_shift;
+            sums[warp] = sum;
+        }
+        __syncthreads();
+
+        // Thread t writes this block's letter into block t's box. No other box of the workspace
+        // serves this row, so nothing has to be waited for before writing.
+        Letter* boxes = workspace + (long long)row * BLOCKS * BLOCKS;
+        Letter* own_box = boxes + member * BLOCKS;
+        for (int to_block = threadIdx.x; to_block < BLOCKS; to_block += THREADS) {
+            float block_shift = maxima[0];
+#pragma unroll
+            for (int w = 1; w < warps; ++w) block_shift = fmaxf(block_shift, maxima[w]);
+            float block_sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < warps; ++w) block_sum += sums[w] * exp2f(maxima[w] - block_shift);
+            const Letter letter = (Letter)__float_as_uint(block_sum) << 32
+                                | __float_as_uint(block_shift);
+            asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::
+                             "l"(boxes + to_block * BLOCKS + member), "l"(letter)
+                         : "memory");
+        }
+
+        // Every warp reads the box until all letters are there, and merges them.
+        constexpr int rounds = (BLOCKS + 31) / 32;
+        float shifts[rounds], block_sums[rounds];
+        float row_shift = lowest;
+#pragma unroll
+        for (int i = 0; i < rounds; ++i) {
+            Letter letter = 0;
+            shifts[i] = lowest;
+            block_sums[i] = 0.0f;
+            if (lane + 32 * i < BLOCKS) {
+                while (!letter)
+                    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter)
+                                 : "l"(own_box + lane + 32 * i) : "memory");
+                shifts[i] = __uint_as_float((unsigned)letter);
+                block_sums[i] = __uint_as_float((unsigned)(letter >> 32));
+            }
+            row_shift = fmaxf(row_shift, shifts[i]);
+        }
+        row_shift = warp_max(row_shift);
+        float row_sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < rounds; ++i) row_sum += block_sums[i] * exp2f(shifts[i] - row_shift);
+        const float scale = exp2f(shift - row_shift) / warp_sum(row_sum);
+
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) {
+            const int pack = (k * BLOCKS + member) * THREADS + threadIdx.x;
+            Pack result;
+#pragma unroll
+            for (int p = 0; p < pairs; ++p)
+                result.pair[p] = narrow(make_float2(v[k][p].x * scale, v[k][p].y * scale));
+            if (pack < packs) __stcs(to + pack, result.bits);
+        }
+
+        // When all warps have read their letters, the box can be emptied for the next launch.
+        __syncthreads();
+        for (int sender = threadIdx.x; sender < BLOCKS; sender += THREADS) own_box[sender] = 0;
+    }
+}

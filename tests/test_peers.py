@@ -1,0 +1,178 @@
+"""The peers' adapters, as far as no GPU and none of their packages are needed."""
+
+import ctypes
+import importlib.util
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from helpers import peers
+from helpers.check import WrongResult, make_input, reference
+from helpers.device import ROOT
+from helpers.race import PEER_SHAPES
+
+REQUIRED = (ROOT / "requirements" / "peers.txt").read_text()
+
+
+def installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+@pytest.fixture
+def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
+    monkeypatch.setattr(peers, "_cudnn", lambda: ctypes.CDLL(None))
+
+
+@pytest.mark.skipif(installed("torch"), reason="PyTorch is installed here")
+@pytest.mark.parametrize("name", set(peers.PEERS) - {"cudnn"})
+def test_peer_that_is_not_installed_says_so(name: str) -> None:
+    assert peers.why_not(name, 1024, 1024, "float32") == "torch is not installed"
+
+
+def test_first_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"torch": 1, "triton": 1, "tvm_ffi": 1, "cutlass": 1}
+    monkeypatch.setattr(importlib.util, "find_spec", found.get)
+    assert peers.why_not("torch", 8, 8, "float32") == ""
+    assert peers.why_not("liger", 8, 8, "float32") == "liger_kernel is not installed"
+    assert peers.why_not("quack", 8, 8, "float32") == "quack is not installed"
+
+
+def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_cudnn", lambda: None)
+    assert peers.why_not("cudnn", 8, 8, "float32") == "cuDNN is not installed"
+    assert "cudnn" not in peers.versions()
+
+
+def test_cudnn_is_looked_for_beside_the_packages_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def refuse(name: str) -> None:
+        tried.append(name)
+        raise OSError
+
+    place = SimpleNamespace(submodule_search_locations=["/site/nvidia"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: place)
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    assert peers._cudnn.__wrapped__() is None
+    assert tried == ["/site/nvidia/cudnn/lib/libcudnn.so.9", "libcudnn.so.9"]
+
+
+@pytest.mark.parametrize(
+    ("name", "cols", "dtype", "reason"),
+    [
+        ("triton", 65536, "float32", ""),
+        ("triton", 65537, "float32", "a row of more than 65536 columns"),
+        ("liger", 65536, "bfloat16", ""),
+        ("liger", 65537, "bfloat16", "Liger refuses more than 65536 columns"),
+        ("quack", 12, "float32", ""),
+        ("quack", 10, "float32", "QuACK needs cols % 4 == 0"),
+        ("quack", 12, "bfloat16", "QuACK needs cols % 8 == 0"),
+        ("quack", 12, "float16", "QuACK needs cols % 8 == 0"),
+        ("quack", 262144, "float32", ""),
+        ("quack", 1048576, "bfloat16", ""),
+        ("quack", 1048576, "float32", "QuACK holds a row in the shared memory"),
+        ("torch", 50257, "bfloat16", ""),
+        ("compile", 1048576, "float32", ""),
+        ("cudnn", 77, "float32", ""),
+    ],
+)
+def test_shapes_that_a_peer_refuses(all_installed, name, cols, dtype, reason) -> None:
+    answer = peers.why_not(name, 64, cols, dtype)
+    assert answer.startswith(reason) if reason else answer == ""
+
+
+def test_every_shape_of_the_race_has_peers_that_can_run_it(all_installed) -> None:
+    for rows, cols in PEER_SHAPES:
+        able = [name for name in peers.PEERS if not peers.why_not(name, rows, cols, "bfloat16")]
+        assert {"torch", "compile", "cudnn"} <= set(able)
+
+
+def test_cudnn_is_told_shape_stream_and_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+
+    calls = []
+
+    def record(name):
+        def function(*arguments) -> int:
+            calls.append((name, *(getattr(a, "value", a) for a in arguments)))
+            return 0
+
+        return function
+
+    class Library:
+        def __getattr__(self, name: str):
+            return record(name)
+
+    stream = SimpleNamespace(ptr=77)
+    monkeypatch.setattr(peers, "_cudnn", lambda: Library())
+    monkeypatch.setattr(peers, "_cudnn_handle", lambda: ctypes.c_void_p(5))
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
+    x, y = (SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (1024, 2048))
+    peers.candidate("cudnn", 3, 500, "bfloat16").run(x, y)
+    calls = {name: arguments for name, *arguments in calls}
+    assert calls["cudnnSetTensor4dDescriptor"][1:] == [0, 9, 3, 500, 1, 1]
+    assert calls["cudnnSetStream"] == [5, 77]
+    handle, algorithm, mode, _, _, source, _, _, result = calls["cudnnSoftmaxForward"]
+    assert (handle, algorithm, mode, source, result) == (5, 1, 0, 1024, 2048)
+
+
+def test_status_of_cudnn_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_cudnn", lambda: SimpleNamespace(cudnnCreate=lambda *a: 3))
+    with pytest.raises(RuntimeError, match="cudnnCreate returned status 3"):
+        peers._cudnn_handle.__wrapped__()
+
+
+def test_tensors_are_views_made_once_on_the_current_stream(monkeypatch) -> None:
+    """With a stand-in for PyTorch: the address, the type, the stream, one tensor an array."""
+    import contextlib
+
+    import cupy
+
+    made, used, seen = [], [], []
+
+    def as_tensor(memory, device: str):
+        made.append(memory.__cuda_array_interface__)
+        return SimpleNamespace(view=lambda dtype: viewed(made[-1]["data"][0], dtype))
+
+    def viewed(address: int, dtype: str):
+        return SimpleNamespace(detach=lambda: (address, dtype))
+
+    @contextlib.contextmanager
+    def stream(which):
+        used.append(which)
+        yield
+        used.append("left")
+
+    cuda = SimpleNamespace(ExternalStream=lambda pointer: f"stream {pointer}", stream=stream)
+    torch = SimpleNamespace(as_tensor=as_tensor, cuda=cuda, bfloat16="bf16", Tensor=object)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=9))
+    run = peers._with_tensors(lambda x, y: seen.append((x, y)), "bfloat16")
+    x, y = (SimpleNamespace(shape=(2, 8), data=SimpleNamespace(ptr=ptr)) for ptr in (512, 1024))
+    run(x, y)
+    run(x, y)
+    assert seen == [((512, "bf16"), (1024, "bf16"))] * 2
+    assert used == ["stream 9", "left"] * 2
+    assert [(one["data"], one["shape"], one["typestr"]) for one in made] == [
+        ((512, False), (2, 8), "<i2"),
+        ((1024, False), (2, 8), "<i2"),
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
+    x = make_input(9, 300, dtype=dtype)
+    y = reference(x)
+    peers.check_result(x, (y * (1 + 3e-5)).astype(x.dtype))
+    for wrong in (y * 1.01, np.zeros_like(y), np.where(y == y.min(), np.nan, y), y[::-1]):
+        with pytest.raises(WrongResult, match="of 2700 elements are wrong"):
+            peers.check_result(x, wrong.astype(x.dtype))
+
+
+def test_requirements_pin_every_package_of_the_peers() -> None:
+    pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)$", REQUIRED, flags=re.MULTILINE))
+    assert {*peers.PACKAGES, "apache-tvm-ffi"} - {"cudnn"} == set(pinned)
