@@ -110,7 +110,8 @@ def launch_programmatic(kernel, plan: Plan, arguments: Sequence[int]) -> None:
     config.sharedMemBytes = plan.shared_mem
     config.hStream = cupy.cuda.get_current_stream().ptr
     config.attrs, config.numAttrs = attributes, len(attributes)
-    types = [ctypes.c_int if place in (2, 3) else ctypes.c_void_p for place in range(len(arguments))]
+    types = [ctypes.c_void_p] * len(arguments)
+    types[2:4] = ctypes.c_int, ctypes.c_int
     packed = (tuple(arguments), tuple(types))
     (status,) = driver.cuLaunchKernelEx(config, kernel.kernel.ptr, packed, 0)
     if status != driver.CUresult.CUDA_SUCCESS:

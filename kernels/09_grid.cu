@@ -11,8 +11,8 @@
 //           programmatic
 // Shared:   0
 // Workspace: 8 * rows * BLOCKS * BLOCKS
-// Columns:  cols * size % 16 == 0 && cols * size <= 16 * BLOCKS * THREADS * PACKS
-//           && BLOCKS <= MULTIPROCESSORS && PACKS <= MOST
+// Columns:  cols * size % 16 == 0 && cols * size >= 32768 && BLOCKS <= MULTIPROCESSORS
+//           && cols * size <= 16 * BLOCKS * THREADS * PACKS && PACKS <= MOST
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90

@@ -8,7 +8,7 @@
 //           PACKS = (SHARE + THREADS - 1) / THREADS
 // Launch:   block = THREADS, grid = rows * CLUSTER, programmatic
 // Shared:   16 * THREADS * PACKS
-// Columns:  cols * size % 16 == 0 && cols * size <= 16 * CLUSTER * THREADS * PACKS
+// Columns:  cols * size % 16 == 0 && SHARE >= 64 && cols * size <= 16 * CLUSTER * THREADS * PACKS
 //           && THREADS * PACKS <= 14080
 // Align:    16
 // Dtype:    float32, float16, bfloat16

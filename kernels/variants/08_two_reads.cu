@@ -4,7 +4,7 @@
 // Row:      one block at a time; a block takes row after row
 // Launch:   block = 1024, grid = min(rows, max(1, min(264, 31457280 / (4 * cols))))
 // Shared:   0
-// Columns:  cols % 4 == 0
+// Columns:  cols % 4 == 0 && cols >= 1024
 // Align:    16
 // Dtype:    float32
 // Arch:     sm_75
