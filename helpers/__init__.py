@@ -11,8 +11,8 @@ from .check import (
 )
 from .device import describe_mode
 from .exercises import grade
-from .kernels import diff, header, source
-from .launch import KernelBug, launch, simulate
+from .kernels import compiled, diff, header, source, step_kernel, step_plan
+from .launch import KernelBug, arguments, launch, simulate
 from .plot import ledger, plot_series, plot_step, table
 from .records import (
     REFERENCE_SHAPE,
@@ -25,13 +25,18 @@ from .records import (
 )
 from .replay import timings
 
+OF_THE_RACE = ("plot_race", "race_cases", "race_origin", "race_table", "skipped_peers")
+
 __all__ = [
+    *OF_THE_RACE,
     "KernelBug",
     "REFERENCE_SHAPE",
     "WrongResult",
+    "arguments",
     "check_copy",
     "check_kernel",
     "check_softmax",
+    "compiled",
     "describe_mode",
     "diff",
     "grade",
@@ -51,6 +56,18 @@ __all__ = [
     "sass",
     "simulate",
     "source",
+    "step_kernel",
+    "step_plan",
     "table",
     "timings",
 ]
+
+
+def __getattr__(name: str):
+    """What belongs to the race is imported when it is asked for: `python -m helpers.race` runs
+    that module, which must not have been imported before."""
+    if name in OF_THE_RACE:
+        from . import race
+
+        return getattr(race, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from . import simt
 from .check import WrongResult, check_copy, check_softmax, make_input, poisoned, special_rows
 from .kernels import compiled_for, header, kernel_names, source
 from .launch import arguments, simulate
@@ -22,7 +23,12 @@ class Exercise:
     compare: Callable[[np.ndarray, np.ndarray], None]
     special: bool  # whether rows with -inf, NaN and +inf count
     claim: str  # what the kernel may move, in words
-    keeps_claim: Callable[[Counters, int], bool]  # counters, elements -> does it?
+    # Counters, (read passes, write passes) -> does it?
+    keeps_claim: Callable[[Counters, tuple[float, float]], bool]
+    shapes: tuple[tuple[int, int], ...] = ((3, 5), (40, 64), (64, 96))
+    claim_shape: tuple[int, int] = (64, 128)  # whole warps either way: it can be about full warps
+    dtype: str = "float32"
+    letters: bool = False  # whether blocks wait for each other's letters in the workspace
 
 
 def _check_columns(x: np.ndarray, y: np.ndarray) -> None:
@@ -32,66 +38,92 @@ def _check_columns(x: np.ndarray, y: np.ndarray) -> None:
         raise WrongResult(f"with columns taken as rows, {error.summary}") from None
 
 
+def _full_requests(counters: Counters) -> bool:
+    """Whether all lanes of every global load and store move 16 bytes side by side."""
+    return (
+        counters.sectors_per_load == counters.sectors_per_store == 16
+        and counters.fetch_ratio == 1.0
+    )
+
+
 EXERCISES = {
     "00_copy_a_row": Exercise(
         check_copy,
         False,
         "one read pass, one write pass, and no byte fetched in vain, at 128 columns",
-        lambda counters, elements: (
-            counters.passes(elements) == (1.0, 1.0) and counters.fetch_ratio == 1.0
-        ),
+        lambda counters, passes: passes == (1.0, 1.0) and counters.fetch_ratio == 1.0,
     ),
     "01_columns": Exercise(
         _check_columns,
         False,
         "a warp's load costs 4 sectors, in at most 3 read passes",
-        lambda counters, elements: (
-            counters.sectors_per_load <= 4
-            and counters.passes(elements)[0] <= 3
-            and counters.passes(elements)[1] == 1
+        lambda counters, passes: (
+            counters.sectors_per_load <= 4 and passes[0] <= 3 and passes[1] == 1
         ),
     ),
     "02_two_pairs": Exercise(
         check_softmax,
         True,
         "two read passes and one write pass",
-        lambda counters, elements: counters.passes(elements) == (2.0, 1.0),
+        lambda counters, passes: passes == (2.0, 1.0),
     ),
     "03_one_array": Exercise(
         check_softmax,
         True,
         "three read passes and one write pass, 4 sectors a load",
-        lambda counters, elements: (
-            counters.passes(elements) == (3.0, 1.0) and counters.sectors_per_load <= 4
-        ),
+        lambda counters, passes: passes == (3.0, 1.0) and counters.sectors_per_load <= 4,
     ),
     "04_eight_lanes": Exercise(
         check_softmax,
         True,
         "two read passes and one write pass, no shared memory",
-        lambda counters, elements: (
-            counters.passes(elements) == (2.0, 1.0) and not counters.shared_store_requests
-        ),
+        lambda counters, passes: passes == (2.0, 1.0) and not counters.shared_store_requests,
     ),
     "05_any_columns": Exercise(
         check_softmax,
         True,
         "two read passes and one write pass, 16 sectors a load",
-        lambda counters, elements: (
-            counters.passes(elements) == (2.0, 1.0) and counters.sectors_per_load == 16
-        ),
+        lambda counters, passes: passes == (2.0, 1.0) and counters.sectors_per_load == 16,
     ),
     "06_read_once": Exercise(
         check_softmax,
         True,
         "one read pass and one write pass, nothing in local memory",
-        lambda counters, elements: (
-            counters.passes(elements) == (1.0, 1.0) and not counters.local_load_requests
-        ),
+        lambda counters, passes: passes == (1.0, 1.0) and not counters.local_load_requests,
+    ),
+    "07_half_warps": Exercise(
+        check_softmax,
+        True,
+        "one read pass, one write pass, each of 16 full sectors a load and a store, at 64 columns",
+        lambda counters, passes: passes == (1.0, 1.0) and _full_requests(counters),
+        shapes=((3, 4), (40, 64), (65, 36)),
+        claim_shape=(64, 64),
+    ),
+    "08_two_blocks": Exercise(
+        check_softmax,
+        True,
+        "two read passes and one write pass",
+        lambda counters, passes: passes == (2.0, 1.0),
+    ),
+    "09_letters": Exercise(
+        check_softmax,
+        True,
+        "two read passes and one write pass, beside the letters",
+        # Long rows: however many lanes look for a letter, they read little beside the row.
+        lambda counters, passes: (round(passes[0]), round(passes[1])) == (2, 1),
+        claim_shape=(8, 2048),
+        letters=True,
+    ),
+    "10_eight_at_once": Exercise(
+        check_softmax,
+        True,
+        "three read passes, one write pass, each of 16 full sectors a load and a store",
+        lambda counters, passes: passes == (3.0, 1.0) and _full_requests(counters),
+        shapes=((3, 8), (40, 64), (2, 2048)),
+        claim_shape=(64, 256),
+        dtype="float16",
     ),
 }
-SHAPES = ((3, 5), (40, 64), (64, 96))
-CLAIM_SHAPE = (64, 128)  # whole warps either way, so that a claim about full warps holds
 
 
 def grade(name: str, solution: bool = False) -> str:
@@ -122,40 +154,71 @@ def grade(name: str, solution: bool = False) -> str:
 def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[bool, str]]]]:
     """(what is asked, a function that returns whether it is so, and what was seen)."""
 
-    def run(x: np.ndarray):
+    def prepared(rows: int, cols: int):
         code = source(file)
         if not kernel_names(code) or header(code) is None:
             raise ValueError("the file needs its header and one __global__ function")
-        kernel, plan = compiled_for(code, *x.shape, x.dtype)
+        return compiled_for(code, rows, cols, exercise.dtype)
+
+    def run(x: np.ndarray):
+        """(trace, output, workspace or None) of one launch."""
+        kernel, plan = prepared(*x.shape)
         y = poisoned(x)
-        return simulate(kernel, plan.grid, plan.block, arguments(plan, x, y), plan.shared_mem), y
+        values = arguments(plan, x, y)
+        trace = simulate(kernel, plan.grid, plan.block, values, plan.shared_mem)
+        return trace, y, values[-1] if plan.workspace else None
+
+    def inputs() -> list[np.ndarray]:
+        return [make_input(*shape, dtype=exercise.dtype) for shape in exercise.shapes]
 
     def has_no_bugs() -> tuple[bool, str]:
-        findings = [finding for shape in SHAPES for finding in run(make_input(*shape))[0].findings]
+        findings = [finding for x in inputs() for finding in run(x)[0].findings]
         return not findings, str(findings[0]) if findings else ""
 
     def is_right() -> tuple[bool, str]:
-        for shape in SHAPES:
-            x = make_input(*shape)
+        for x in inputs():
             exercise.compare(x, run(x)[1])
         return True, ""
 
     def handles_special_rows() -> tuple[bool, str]:
-        x = special_rows(64)
+        x = special_rows(64, exercise.dtype)
         exercise.compare(x, run(x)[1])
         return True, ""
 
+    def waits_for_the_letter() -> tuple[bool, str]:
+        # Blocks of the SIMT machine keep step, so that a letter is there when it is looked for. A
+        # block whose neighbour never starts must wait for ever, and look again and again.
+        x = make_input(1, 64, dtype=exercise.dtype)
+        kernel, plan = prepared(*x.shape)
+        values = arguments(plan, x, poisoned(x))
+        alone = simt.simulate(
+            kernel, 1, plan.block, values, plan.shared_mem, instruction_limit=100_000
+        )
+        if not alone.findings:
+            return False, "a block went on although the other one had not started"
+        looks = "it waits for a store" in alone.findings[0].message
+        return looks, "" if looks else str(alone.findings[0])
+
+    def empties_the_boxes() -> tuple[bool, str]:
+        left = any(run(x)[2].any() for x in inputs())
+        return not left, "letters are left, and the next launch would take them" if left else ""
+
     def keeps_claim() -> tuple[bool, str]:
-        counters = run(make_input(*CLAIM_SHAPE))[0].counters
-        elements = CLAIM_SHAPE[0] * CLAIM_SHAPE[1]
-        reads, writes = counters.passes(elements)
-        return exercise.keeps_claim(counters, elements), (
+        x = make_input(*exercise.claim_shape, dtype=exercise.dtype)
+        counters = run(x)[0].counters
+        reads, writes = passes = counters.passes(x.size, x.itemsize)
+        a_store = f" and {counters.sectors_per_store:.0f} a store"
+        return exercise.keeps_claim(counters, passes), (
             f"{reads:.0f} read and {writes:.0f} write passes, "
-            f"{counters.sectors_per_load:.0f} sectors a load, "
+            f"{counters.sectors_per_load:.0f} sectors a load"
+            f"{a_store if 'a store' in exercise.claim else ''}, "
             f"{counters.fetch_ratio:.2g} bytes fetched for each byte asked for"
         )
 
     tasks = [("runs without a finding", has_no_bugs), ("is right", is_right)]
     if exercise.special:
         tasks.append(("is right for rows with -inf, NaN and +inf", handles_special_rows))
+    if exercise.letters:
+        tasks.append(("waits for the other block's letter", waits_for_the_letter))
+        tasks.append(("leaves the workspace as zeros", empties_the_boxes))
     return [*tasks, (exercise.claim, keeps_claim)]

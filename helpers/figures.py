@@ -1,6 +1,6 @@
 """Write what the README and the kernel headers show of the records: `make figures`.
 
-The README keeps a table and a plot between markers, each kernel file a `Measured:` line. All are
+The README keeps tables and a plot between markers, each kernel file a `Measured:` line. All are
 made from the records; --check says what is out of date without writing.
 """
 
@@ -13,11 +13,15 @@ import re
 import sys
 from dataclasses import asdict
 
+from . import race
 from .device import REPO_URL, ROOT
 from .kernels import FOLDER, split_trial, steps, variants
+from .plot import cases_of, headline, in_series
 from .records import (
-    REFERENCE_SHAPE,
+    FEW_SHAPES,
+    REFERENCE_GPU,
     UNFUSED,
+    Record,
     load_record,
     predictions,
     record_path,
@@ -61,7 +65,8 @@ def out_of_date() -> list[str]:
 def wanted_texts() -> dict[str, str]:
     """What README and kernel files should contain."""
     readme = README.read_text(encoding="utf-8")
-    for name, block in (("result", result_block()), ("run", run_block())):
+    blocks = {"result": result_block(), "race": race_block(), "run": run_block()}
+    for name, block in blocks.items():
         before, begin, rest = readme.partition(BEGIN.format(name))
         _, end, after = rest.partition(END)
         readme = f"{before}{begin}\n{block}\n{end}{after}"
@@ -86,11 +91,10 @@ def measured_line(step: str) -> str:
         record = load_record(step)
     except FileNotFoundError:
         return "not yet"
-    case = record.case(*REFERENCE_SHAPE)
-    return (
-        f"{case.gbps:.0f} GB/s, {case.share:.2f} of a copy, at {case.rows} x {case.cols} "
-        f"({record.label})"
-    )
+    case = headline(record)
+    rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
+    where = place(case.rows, case.cols, case.dtype)
+    return f"{rate}, {case.share:.2f} of a copy, at {where} ({record.label})"
 
 
 def run_block() -> str:
@@ -101,27 +105,74 @@ def run_block() -> str:
 
 def result_block() -> str:
     """Plot and table in Markdown."""
-    rows, cols = REFERENCE_SHAPE
     image = PLOT.relative_to(ROOT).as_posix()
     lines = [
         f"![GB/s over row length for every step, below the copy ceiling]({image})",
         "",
-        f"| step | notebook | GB/s at {rows} x {cols} | share of a copy | predicted |",
-        "|---|---|---|---|---|",
+        "| step | notebook | rows x columns | GB/s | share of a copy | predicted |",
+        "|---|---|---|---|---|---|",
     ]
     for record in [load_record("00_copy"), *recorded_steps()]:
-        case = record.case(rows, cols)
+        case = headline(record)
         lines.append(
-            f"| {step_link(record.step)} | {notebook_link(record.step)} | {case.gbps:.0f} "
-            f"| {case.share:.2f} | {predictions()[record.step]['share']:.2f} |"
+            f"| {step_link(record.step)} | {notebook_link(record.step)} "
+            f"| {place(case.rows, case.cols, case.dtype)} | {case.gbps:.0f} | {case.share:.2f} "
+            f"| {predictions()[record.step]['share']:.2f} |"
         )
     lines += [
         "",
-        f"float32, {load_record('00_copy').origin()}. GB/s counts one read and one write of the "
-        "matrix, whatever a kernel really moved; the copy is a kernel that does nothing else. "
-        "Predictions were written down before the measurement; the wrong ones stay.",
+        f"float32 unless it says otherwise, {load_record('00_copy').origin()}. Each step stands at "
+        "the shape where it was predicted; the plot has float32 and all but the step for few rows. "
+        "GB/s counts one read and one write of the matrix, whatever a kernel really moved; the "
+        "copy is a kernel that does nothing else. Predictions were written down before the "
+        "measurement; the wrong ones stay.",
     ]
     return "\n".join(lines)
+
+
+def place(rows: int, cols: int, dtype: str) -> str:
+    """ "65536 x 4096", with the dtype where it is not float32."""
+    return f"{rows} x {cols}" + (f" {dtype}" if dtype != "float32" else "")
+
+
+def race_block(gpu: str = REFERENCE_GPU) -> str:
+    """Our kernels beside the best of what other people use, in Markdown: a line for each shape, and
+    how many are won and lost."""
+    try:
+        recorded = race.load_race(gpu)
+    except FileNotFoundError:
+        return "No race against them is recorded yet."
+    cases = {(case.shape, case.dtype): case for case in recorded.cases}
+    titles = " | ".join(f"{dtype}: ours | best peer" for dtype in race.DTYPES)
+    lines = [f"| rows x columns | {titles} |", "|---" * (1 + 2 * len(race.DTYPES)) + "|"]
+    for shape in race.PEER_SHAPES:
+        cells = [race_cells(cases.get((shape, dtype))) for dtype in race.DTYPES]
+        unaligned = ", unaligned" if shape in race.UNALIGNED_SHAPES else ""
+        lines.append(f"| {shape[0]} x {shape[1]}{unaligned} | {' | '.join(cells)} |")
+    verdicts = [case.verdict for case in recorded.cases]
+    lines += [
+        "",
+        "Share of a copy of the same size, for few rows also microseconds, "
+        f"{race.race_origin(gpu)}. Of {len(verdicts)} cases we are ahead by more than "
+        f"{race.TOLERANCE:.0%} in {verdicts.count('ahead')}, level in {verdicts.count('level')}, "
+        f"and lose {verdicts.count('LOSS')}: there the best peer is faster by more than "
+        f"{race.TOLERANCE:.0%}, or at least as fast although it is below {race.ROOM} of a copy. "
+        '"-": not timed. Unaligned rows do not start at multiples of 16 bytes.',
+    ]
+    return "\n".join(lines)
+
+
+def race_cells(case: race.RaceCase | None) -> str:
+    """Two cells of the race's table: ours, and the best peer with its name."""
+    if case is None:
+        return "- | -"
+
+    def cell(name: str) -> str:
+        time = f" ({case.median_us(name):.2f} us)" if case.shape in FEW_SHAPES else ""
+        return f"{case.share(name):.2f}{time}"
+
+    ours = cell(case.step) + (" **LOSS**" if case.verdict == "LOSS" else "")
+    return f"{ours} | {cell(case.best_peer)} {case.best_peer}" if case.best_peer else f"{ours} | -"
 
 
 def step_link(step: str) -> str:
@@ -131,15 +182,24 @@ def step_link(step: str) -> str:
 
 
 def notebook_link(step: str) -> str:
-    """The notebook whose number the step has."""
-    (path,) = (ROOT / "notebooks").glob(f"{step[:2]}_*.ipynb")
-    title = re.search(r'"# (.*?)(\\n)?"', path.read_text(encoding="utf-8"))[1]
-    return f"[{title}](notebooks/{path.name})"
+    """The notebook whose number the step has; a kernel may be measured before it is written."""
+    for path in (ROOT / "notebooks").glob(f"{step[:2]}_*.ipynb"):
+        title = re.search(r'"# (.*?)(\\n)?"', path.read_text(encoding="utf-8"))[1]
+        return f"[{title}](notebooks/{path.name})"
+    return "-"
+
+
+def drawn_steps() -> list[Record]:
+    """The records that the plot shows."""
+    return [record for record in recorded_steps() if in_series(record)]
 
 
 def plot_digest() -> str:
     """Hash of everything that the plot shows."""
-    data = [asdict(record) for record in recorded_steps()]
+    data = [
+        (record.step, record.label, [asdict(case) for case in cases_of(record)])
+        for record in drawn_steps()
+    ]
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
@@ -158,7 +218,7 @@ def draw() -> None:
     matplotlib.use("agg")
     from .plot import plot_series
 
-    plot_series(recorded_steps()).savefig(PLOT, dpi=150, metadata={"Description": plot_digest()})
+    plot_series(drawn_steps()).savefig(PLOT, dpi=150, metadata={"Description": plot_digest()})
 
 
 if __name__ == "__main__":

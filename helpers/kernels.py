@@ -8,12 +8,14 @@ it accepts. Notebooks, tests, the recorder and the launcher all read it from the
 
 The expressions are C integer arithmetic over rows, cols, size (bytes of an element), block and the
 integers that the file defines (`#define PACKS 8`), none of them negative. Launch may state what
-another block size has to be: `block = 256, block % 32 == 0, grid = rows`. It ends in
-", cooperative" where all blocks must run at once, and in ", programmatic" where the kernel may be
-launched before its predecessor on the stream has ended, because it waits for that one itself.
+another block size has to be: `block = 256, block % 32 == 0, grid = rows`, and ends in
+", cooperative" where all blocks must run at once.
 
 A file that is compiled for each shape lists the macros that it needs, in order; each may use those
-before it. `Header.plan` gives their values as compiler options, together with the launch:
+before it. Two names have a meaning for the launch: CLUSTER, the blocks of a cluster, and
+PROGRAMMATIC, 1 where the kernel may be launched before its predecessor on the stream has ended,
+because it waits for that one itself. `Header.plan` gives the values as compiler options, together
+with the launch:
 
     Build:    WIDTH = cols % 4 == 0 ? 4 : 1, LANES = min(32, power_of_two(cols / WIDTH))
 """
@@ -237,17 +239,19 @@ class Plan:
     shared_mem: int  # bytes of dynamic shared memory
     workspace: int = 0  # bytes of zeros in global memory, the fifth argument; 0: no such argument
     cooperative: bool = False  # whether all blocks must run at once
-    programmatic: bool = False  # whether it may be launched before its predecessor has ended
     options: tuple[str, ...] = ()  # for the compiler
     macros: Mapping[str, int] = field(default_factory=dict)  # the values of the Build line
 
     @property
+    def programmatic(self) -> bool:
+        """Whether it may be launched before its predecessor on the stream has ended."""
+        return bool(self.macros.get("PROGRAMMATIC"))
+
+    @property
     def launch(self) -> dict[str, int]:
-        """Grid, block, shared_mem and the Build line's values, as a record holds them; 1 for what
-        the Launch line ends in."""
+        """Grid, block, shared_mem and the Build line's values, as a record holds them."""
         sizes = {"grid": self.grid, "block": self.block, "shared_mem": self.shared_mem}
-        kinds = {"cooperative": self.cooperative, "programmatic": self.programmatic}
-        return {**sizes, **self.macros, **{kind: 1 for kind, asked in kinds.items() if asked}}
+        return {**sizes, **self.macros}
 
 
 @dataclass(frozen=True)
@@ -342,9 +346,8 @@ class Header:
         return plan.grid, plan.block, plan.shared_mem
 
     def _plan(self, rows: int, cols: int, dtype: str | np.dtype, block: int | None = None) -> Plan:
-        block_rule, condition, grid_rule, cooperative, programmatic = re.fullmatch(
-            r"block = (.+?)(?:, (block .+))?, grid = (.+?)(, cooperative)?(, programmatic)?",
-            self.fields["Launch"],
+        block_rule, condition, grid_rule, cooperative = re.fullmatch(
+            r"block = (.+?)(?:, (block .+))?, grid = (.+?)(, cooperative)?", self.fields["Launch"]
         ).groups()
         names = self._names(rows, cols, dtype)
         values = {name: names[name] for name in self.build}
@@ -370,7 +373,6 @@ class Header:
             evaluate(self.fields["Shared"], **names),
             workspace,
             bool(cooperative),
-            bool(programmatic),
             (*options, *kept),
             values,
         )

@@ -32,7 +32,7 @@ import numpy as np
 from . import bench, kernels, peers, recorder
 from .check import WrongResult
 from .device import has_gpu
-from .records import FOLDER, REFERENCE_GPU, gpu_folder, step_hash, write_json
+from .records import FEW_SHAPES, FOLDER, REFERENCE_GPU, gpu_folder, step_hash, write_json
 
 SCHEMA = 1
 DTYPES = ("float32", "bfloat16")
@@ -42,13 +42,19 @@ ALIGNED_SHAPES = (
     *((2**28 // cols, cols) for cols in (32, *(2**k for k in range(7, 19) if k != 8), 2**20)),
     *((8192, cols) for cols in (1024, 4096, 8192, 50304)),
     *((4096, cols) for cols in (256, 1024, 4096, 12672)),
-    *((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576)),
+    *FEW_SHAPES,
 )
 UNALIGNED_SHAPES = ((8192, 50257), (65536, 77))
 PEER_SHAPES = (*ALIGNED_SHAPES, *UNALIGNED_SHAPES)
 
 TOLERANCE = 0.01  # a difference of medians below this is a tie
 ROOM = 0.97  # a best peer below this share of a copy must be beaten, not equalled
+LOW, HIGH = f"{1 - TOLERANCE:.2f}", f"{1 + TOLERANCE:.2f}"
+LEGEND = (
+    f"lead: time of the best peer / ours; ahead: above {HIGH}; level: {LOW} to {HIGH}; "
+    f"LOSS: below {LOW},\n"
+    f"or not above 1 although the best peer is below {ROOM} of a copy"
+)
 
 
 @dataclass(frozen=True)
@@ -161,13 +167,16 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
     """Our kernel, each peer ("-": not timed), and how we compare with the best of them.
 
     `unit` "share" prints bandwidth as a share of the same-size copy's beside the copy's GB/s, "us"
-    prints microseconds a call. "lead" is the best peer's time over ours, "LOSS" what
-    `RaceCase.verdict` says.
+    prints microseconds a call. The last lines say what "lead" and `RaceCase.verdict` mean.
     """
     head = {"share": "copy GB/s", "us": "copy us"}[unit]
     names = [name for name in peers.PEERS if any(name in case.samples_us for case in cases)]
     titles = "".join(f"{name:>8}" for name in ("ours", *names))
-    lines = [f"{'rows':>8} {'cols':>7} {head:>9}{titles} {'best peer':>9} {'lead':>6}"]
+    what = {"share": "share of a copy's bandwidth", "us": "microseconds a call"}[unit]
+    lines = [
+        f"{', '.join(dict.fromkeys(case.dtype for case in cases))}, {what}",
+        f"{'rows':>8} {'cols':>8} {head:>9}{titles} {'best peer':>9} {'lead':>6}",
+    ]
     for case in cases:
         cells = ""
         for name in (case.step, *names):
@@ -178,11 +187,14 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
             else:
                 cells += f"{case.median_us(name):8.2f}"
         copy = f"{case.copy_gbps:9.0f}" if unit == "share" else f"{case.copy_us:9.2f}"
-        unaligned = ", unaligned" if case.shape in UNALIGNED_SHAPES else ""
+        mark = "*" if case.shape in UNALIGNED_SHAPES else " "
         lines.append(
-            f"{case.rows:8} {case.cols:7} {copy}{cells} {case.best_peer or '-':>9} "
-            f"{case.lead:6.3f} {case.verdict}{unaligned}"
+            f"{case.rows:8} {case.cols:7}{mark} {copy}{cells} {case.best_peer or '-':>9} "
+            f"{case.lead:6.3f} {case.verdict}"
         )
+    lines.append(LEGEND)
+    if any(case.shape in UNALIGNED_SHAPES for case in cases):
+        lines.append("*: rows that do not start at multiples of 16 bytes")
     return "\n".join(lines)
 
 
@@ -198,37 +210,41 @@ def skipped_peers(cases: Sequence[RaceCase]) -> str:
 
 
 def plot_race(cases: Sequence[RaceCase], title: str = "Share of a copy") -> None:
-    """Draw share of the same-size copy over columns: ours bold and blue, each peer in a colour.
+    """Draw share of the same-size copy over columns: ours bold and blue, each peer in a colour; for
+    few rows as bars, ours first.
 
-    The cases are taken in the order of their columns and should be of one family, such as 2^28
-    elements each. Shows the figure and returns None, so that it can end a cell.
+    The cases should be of one dtype and one family, such as 2^28 elements each. Shows the figure
+    and returns None, so that it can end a cell. Raises `ValueError` if there are none.
     """
     import matplotlib.pyplot as plt
 
     from . import plot
 
-    cases = sorted(cases, key=lambda case: case.cols)
-    colors = dict(zip(peers.PEERS, (*plot.SERIES[:5], plot.GREY), strict=True))
-    with plt.rc_context(plot.STYLE):
-        _, axes = plt.subplots(layout="constrained")
-    axes.set_title(title, loc="left", fontweight="bold")
+    if not cases:
+        raise ValueError("no cases to plot")
+    axes = plot.empty_axes(title)
     axes.set_ylabel("bandwidth / bandwidth of a same-size copy")
-    axes.set_xlabel(f"columns (row length), {cases[0].dtype}")
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
     axes.axhline(1, color=plot.BLACK, linestyle="--", linewidth=1.5)
-
-    def add(label: str, color: str, width: float, shares: list[tuple[int, float]]) -> None:
-        cols, values = zip(*shares, strict=True)
-        axes.plot(cols, values, color=color, marker="o", markersize=4, linewidth=width)
-        plot._label(axes, cols[-1], values[-1], label, color)
-
-    for name, color in colors.items():
-        timed = [(case.cols, case.share(name)) for case in cases if name in case.samples_us]
-        if timed:
-            add(name, color, 1.5, timed)
-    add("ours", plot.BLUE, 3.5, [(case.cols, case.share(case.step)) for case in cases])
-    plot._finish(axes)
+    shares = {
+        name: {case.shape: case.share(name) for case in cases if name in case.samples_us}
+        for name in peers.PEERS
+    }
+    colors = dict(zip(shares, (*plot.SERIES[:5], plot.GREY), strict=True))
+    timed = [(name, colors[name], values) for name, values in shares.items() if values]
+    ours = ("ours", plot.BLUE, {case.shape: case.share(case.step) for case in cases})
+    if all(case.shape in FEW_SHAPES for case in cases):
+        axes.set_xlabel(f"rows x columns, {cases[0].dtype}")
+        plot.add_bars(axes, [case.shape for case in cases], [ours, *timed])
+    else:
+        axes.set_xlabel(f"columns (row length), {cases[0].dtype}")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+        for name, color, values in (*timed, ours):
+            cols, heights = zip(*sorted((cols, y) for (_, cols), y in values.items()), strict=True)
+            width = 3.5 if name == "ours" else 1.5
+            axes.plot(cols, heights, color=color, marker="o", markersize=4, linewidth=width)
+            plot.add_label(axes, cols[-1], heights[-1], name, color)
+        plot.finish(axes)
     plt.show()
 
 
@@ -323,10 +339,10 @@ def is_recorded(race: Race, rows: int, cols: int, dtype: str, names: Sequence[st
     )
 
 
-def _ours(rows: int, cols: int, dtype: str) -> tuple[str, kernels.Plan | None]:
-    """Our kernel for a shape and how it is launched."""
+def _ours(rows: int, cols: int, dtype: str) -> tuple[str | None, kernels.Plan | None]:
+    """Our kernel for a shape and how it is launched; two None if none takes it."""
     step = kernels.choose(rows, cols, dtype)
-    return step, kernels.step_plan(step, rows, cols, dtype)
+    return step, kernels.step_plan(step, rows, cols, dtype) if step else None
 
 
 def run_case(rows: int, cols: int, dtype: str, names: Sequence[str]) -> RaceCase:

@@ -80,11 +80,14 @@ softmax_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
             const int pack = lane + k * LANES;
-            Pack loaded;
-            if (row < rows && pack < packs) loaded = from[pack];
+            if (row < rows && pack < packs) {
+                const Pack loaded = from[pack];
 #pragma unroll
-            for (int c = 0; c < WIDTH; ++c)
-                v[r][k][c] = row < rows && pack < packs ? float(loaded.column[c]) : minus_inf;
+                for (int c = 0; c < WIDTH; ++c) v[r][k][c] = float(loaded.column[c]);
+            } else {
+#pragma unroll
+                for (int c = 0; c < WIDTH; ++c) v[r][k][c] = minus_inf;
+            }
         }
     }
 

@@ -11,8 +11,8 @@
 //           : size == 4 && SHARE <= 4224 ? 384 : size == 4 ? 512
 //           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
 //           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128 : SHARE <= 2048 ? 256 : 512,
-//           PACKS = (SHARE + THREADS - 1) / THREADS
-// Launch:   block = THREADS, grid = rows * CLUSTER, programmatic
+//           PACKS = (SHARE + THREADS - 1) / THREADS, PROGRAMMATIC = rows <= 16 ? 1 : 0
+// Launch:   block = THREADS, grid = rows * CLUSTER
 // Shared:   0
 // Columns:  cols * size % 16 == 0 && SHARE >= 64 && PACKS <= 16
 //           && cols * size <= 16 * CLUSTER * THREADS * PACKS
@@ -29,7 +29,7 @@
 // cudaFuncSetAttribute(softmax_cluster, cudaFuncAttributeNonPortableClusterSizeAllowed, 1).
 
 #ifndef CLUSTER
-#error "compile with the macros of the Build line: -DCLUSTER=4 -DSHARE=512 -DTHREADS=192 -DPACKS=3"
+#error "compile with the macros of the Build line: -DCLUSTER=4 -DTHREADS=192 -DPACKS=3 ..."
 #endif
 
 // Two columns, and how they become floats and back.
@@ -117,10 +117,12 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     }
     if (CLUSTER > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 
-    // With a programmatic launch this grid starts while the previous one ends; it reads x only
-    // after that one is done.
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    // After a programmatic launch this grid starts while the previous one still runs; it must not
+    // read x before that one is done.
+    if (PROGRAMMATIC) {
+        asm volatile("griddepcontrol.launch_dependents;");
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+    }
 
     // The packs of a row go round all threads of the cluster. Every byte is used once, which the
     // streaming loads and stores tell the caches.
@@ -133,11 +135,15 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
-        Pack loaded;
-        if (pack < packs) loaded.bits = __ldcs(from + pack);
+        if (pack < packs) {
+            Pack loaded;
+            loaded.bits = __ldcs(from + pack);
 #pragma unroll
-        for (int p = 0; p < pairs; ++p)
-            v[k][p] = pack < packs ? widen(loaded.pair[p]) : make_float2(minus_inf, minus_inf);
+            for (int p = 0; p < pairs; ++p) v[k][p] = widen(loaded.pair[p]);
+        } else {
+#pragma unroll
+            for (int p = 0; p < pairs; ++p) v[k][p] = make_float2(minus_inf, minus_inf);
+        }
     }
 
     // From here on maxima are those of x * log2(e), so that each exponential takes one multiply-add

@@ -6,9 +6,9 @@
 //           MOST = size == 4 ? 32 : 16,
 //           BLOCKS = rows * FEW <= MULTIPROCESSORS ? FEW
 //           : (cols * size / 16 + MOST * THREADS - 1) / (MOST * THREADS),
-//           PACKS = (cols * size / 16 + BLOCKS * THREADS - 1) / (BLOCKS * THREADS)
-// Launch:   block = THREADS, grid = min(rows, MULTIPROCESSORS / BLOCKS) * BLOCKS, cooperative,
-//           programmatic
+//           PACKS = (cols * size / 16 + BLOCKS * THREADS - 1) / (BLOCKS * THREADS),
+//           PROGRAMMATIC = rows <= 16 ? 1 : 0
+// Launch:   block = THREADS, grid = min(rows, MULTIPROCESSORS / BLOCKS) * BLOCKS, cooperative
 // Shared:   0
 // Workspace: 8 * rows * BLOCKS * BLOCKS
 // Columns:  cols * size % 16 == 0 && cols * size >= 32768 && BLOCKS <= MULTIPROCESSORS
@@ -94,10 +94,12 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
     const float log2e = 1.44269504f;
     const float lowest = -2.3e+38f;  // finite, also times log2(e): see 08_cluster.cu
 
-    // With a programmatic launch this grid starts while the previous one ends; it reads x only
-    // after that one is done.
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    // After a programmatic launch this grid starts while the previous one still runs; it must not
+    // read x before that one is done.
+    if (PROGRAMMATIC) {
+        asm volatile("griddepcontrol.launch_dependents;");
+        asm volatile("griddepcontrol.wait;" ::: "memory");
+    }
 
     for (int row = blockIdx.x / BLOCKS; row < rows; row += gridDim.x / BLOCKS) {
         const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
@@ -106,11 +108,15 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
             const int pack = (k * BLOCKS + member) * THREADS + threadIdx.x;
-            Pack loaded;
-            if (pack < packs) loaded.bits = __ldcs(from + pack);
+            if (pack < packs) {
+                Pack loaded;
+                loaded.bits = __ldcs(from + pack);
 #pragma unroll
-            for (int p = 0; p < pairs; ++p)
-                v[k][p] = pack < packs ? widen(loaded.pair[p]) : make_float2(minus_inf, minus_inf);
+                for (int p = 0; p < pairs; ++p) v[k][p] = widen(loaded.pair[p]);
+            } else {
+#pragma unroll
+                for (int p = 0; p < pairs; ++p) v[k][p] = make_float2(minus_inf, minus_inf);
+            }
         }
 
         // As in 08_cluster.cu: maxima are those of x * log2(e).

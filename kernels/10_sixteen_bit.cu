@@ -37,8 +37,10 @@ __device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(p
 #endif
 
 // Eight columns: 16 bytes, one access.
-struct alignas(16) Pack {
+union Pack {
+    uint4 bits;
     Pair pair[4];
+    __device__ Pack() {}
 };
 
 // The largest value of the lanes of a row, in each of them.
@@ -63,8 +65,8 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     const int lane = threadIdx.x % LANES;
     const int row = blockIdx.x * (128 / LANES) + threadIdx.x / LANES;
     const int packs = row < rows ? cols / 8 : 0;
-    const Pack* from = reinterpret_cast<const Pack*>(x + (long long)row * cols);
-    Pack* to = reinterpret_cast<Pack*>(y + (long long)row * cols);
+    const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
+    uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
 
     const float minus_inf = __int_as_float(0xff800000);
     const Pair nothing = narrow(make_float2(minus_inf, minus_inf));
@@ -72,7 +74,12 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = lane + k * LANES;
-        v[k] = pack < packs ? from[pack] : Pack{nothing, nothing, nothing, nothing};
+        if (pack < packs) {
+            v[k].bits = from[pack];
+        } else {
+#pragma unroll
+            for (int p = 0; p < 4; ++p) v[k].pair[p] = nothing;
+        }
     }
 
     // The maximum of 16-bit values is one of them: no need to convert first.
@@ -107,6 +114,6 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
 #pragma unroll
         for (int p = 0; p < 4; ++p)
             v[k].pair[p] = narrow(make_float2(e[k][p].x * scale, e[k][p].y * scale));
-        if (pack < packs) to[pack] = v[k];
+        if (pack < packs) to[pack] = v[k].bits;
     }
 }

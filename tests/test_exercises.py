@@ -1,5 +1,7 @@
 """Every stub fails its checker, every solution passes, and the verdict says what to do."""
 
+import re
+
 import pytest
 
 from helpers.exercises import EXERCISES, grade
@@ -10,6 +12,19 @@ from helpers.kernels import FOLDER, source, steps
 def test_stub_fails_and_says_where_to_work(name):
     last = grade(name).splitlines()[-1]
     assert last.startswith("Work on step") and f"kernels/exercises/{name}.cu" in last
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("07_half_warps", "4. .* no - 1 read and 1 write passes, 8 sectors a load and 8 a store"),
+        ("08_two_blocks", "2. is right: no - .*rows do not sum to 1; the worst sums to 2"),
+        ("09_letters", "4. waits for .* no - a block went on although the other one had not"),
+        ("10_eight_at_once", "2. is right: no - .* elements are wrong"),
+    ],
+)
+def test_stub_fails_at_what_it_is_about(name, seen):
+    assert re.match(seen, grade(name).splitlines()[-2])
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -39,6 +54,27 @@ def test_every_notebook_number_has_one_exercise_with_stub_and_solution():
         ("00_copy_a_row", 'extern "C" ', "", "no kernel named"),
         ("00_copy_a_row", "__global__", "__device__", "needs its header and one __global__"),
         ("01_columns", "(long long)row * cols + col", "(long long)col * rows + row", "2. is right"),
+        # Rows of one warp mixed; lanes past the last row gone; stores of single columns.
+        ("07_half_warps", "distance = 8", "distance = 16", "2. is right: no"),
+        ("07_half_warps", "const float4* x4", "if (row >= rows) return; const float4* x4",
+         "lane missing from a warp operation"),
+        ("07_half_warps", "y4[pack] = make_float4(v.x / sum, v.y / sum, v.z / sum, v.w / sum)",
+         "for (int c = 0; c < 4; ++c) y[row * cols + 4 * pack + c] = (&v.x)[c] / sum",
+         "16 sectors a load and 16 a store, 2.5 bytes"),
+        # Read before it is written, or after its block has ended; its own pair for the other's.
+        ("08_two_blocks", "cluster_barrier();  // both pairs are written", "", "race on shared"),
+        ("08_two_blocks", "cluster_barrier();  // both are read", "//", "that may have ended"),
+        ("08_two_blocks", "1 - rank)", "rank)", "2. is right: no"),
+        # Its own box for the other's, no waiting, a loop without loads, a letter left.
+        ("09_letters", "(blockIdx.x ^ 1)", "blockIdx.x", "2. is right: no"),
+        ("09_letters", "while (letter == 0) letter", "letter", "the other one had not started"),
+        ("09_letters", "volatile Letter* own", "Letter* own", "has the compiler moved a load"),
+        ("09_letters", "*own_box = 0;", "", "5. leaves the workspace as zeros: no - letters"),
+        # Half of the precision lost in one place; single columns in another.
+        ("10_eight_at_once", "sum += expf", "sum = __half2float(__float2half(sum)) + expf",
+         "2. is right: no"),
+        ("10_eight_at_once", "to[pack] = v", "for (int c = 0; c < 8; ++c)"
+         " y[8 * pack + c] = v.column[c]", "a load and a store: no"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(name, broken, mended, complaint, monkeypatch):

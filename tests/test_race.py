@@ -3,12 +3,16 @@
 import contextlib
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import helpers
 from helpers import bench, kernels, peers, race, recorder
 from helpers.check import WrongResult
+from helpers.device import ROOT
 from helpers.race import RaceCase, race_table
 from helpers.records import Case, step_hash
 
@@ -24,7 +28,7 @@ def made_up(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase:
         cols,
         OURS,
         step_hash(OURS),
-        kernels.step_plan(OURS, rows, cols).launch,
+        {"grid": rows, "block": 128, "shared_mem": 0},
         {name: [us - 0.1, us, us + 0.5] for name, us in times.items()},
         [9.0, 9.7, 9.8],
         dict.fromkeys(times, 50),
@@ -32,7 +36,9 @@ def made_up(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase:
 
 
 def lines_of(*cases: RaceCase, unit: str = "share") -> list[list[str]]:
-    return [line.split() for line in race_table(cases, unit).splitlines()]
+    """The words of the table's head and of each case."""
+    _, head, *lines = race_table(cases, unit).splitlines()
+    return [head.split(), *(line.split() for line in lines[: len(cases)])]
 
 
 # ---- figures of a case --------------------------------------------------------------------------
@@ -76,14 +82,32 @@ def test_table_of_shares() -> None:
     assert head == "rows cols copy GB/s ours torch triton quack cudnn best peer lead".split()
     assert first == "1024 4096 3459 0.970 0.485 - 1.078 0.776 quack 0.900 LOSS".split()
     assert second[4:] == "0.485 0.500 - - triton 1.940 ahead".split()
-    assert len({line.find(" 0.9") for line in race_table(cases).splitlines()[1:]}) == 1
+    text = race_table(cases).splitlines()
+    assert text[0] == "float32, share of a copy's bandwidth"
+    assert len({line.rfind(".") for line in text[2:4]}) == 1
+    assert " ".join(text[4:]) == (
+        "lead: time of the best peer / ours; ahead: above 1.01; level: 0.99 to 1.01; "
+        "LOSS: below 0.99, or not above 1 although the best peer is below 0.97 of a copy"
+    )
 
 
 def test_table_of_microseconds_and_unaligned_rows() -> None:
-    head, first = lines_of(made_up(*race.UNALIGNED_SHAPES[1], quack=9.9), unit="us")
+    case = made_up(*race.UNALIGNED_SHAPES[1], quack=9.9)
+    head, first = lines_of(case, unit="us")
     assert head[2:4] == ["copy", "us"]
-    assert first[2:6] == ["9.70", "10.00", "20.00", "9.90"]
-    assert first[-2:] == ["level,", "unaligned"]
+    assert first[1:6] == ["77*", "9.70", "10.00", "20.00", "9.90"]
+    assert first[-1] == "level"
+    text = race_table([case], "us").splitlines()
+    assert text[0] == "float32, microseconds a call"
+    assert text[-1] == "*: rows that do not start at multiples of 16 bytes"
+
+
+def test_table_of_every_peer_fits_a_notebook() -> None:
+    times = dict.fromkeys(peers.PEERS, 123.45)
+    case = made_up(*race.UNALIGNED_SHAPES[1], **times)
+    wide = dataclasses.replace(case, rows=8388608, cols=1048576)
+    for unit in ("share", "us"):
+        assert max(map(len, race_table([case, wide], unit).splitlines())) < 110
 
 
 def test_reasons_are_listed_once_with_their_shapes() -> None:
@@ -108,7 +132,55 @@ def test_plot_draws_ours_in_blue_and_breaks_no_axis(monkeypatch) -> None:
     plt.close("all")
 
 
+def test_plot_of_few_rows_has_bars(monkeypatch) -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    cases = [made_up(*shape, cudnn=12.5) for shape in race.FEW_SHAPES[1:3]]
+    del cases[0].samples_us["cudnn"]
+    race.plot_race(cases)
+    axes = plt.gcf().axes[0]
+    heights = {bars.get_label(): [bar.get_height() for bar in bars] for bars in axes.containers}
+    assert heights == {
+        "ours": pytest.approx([0.97, 0.97]),
+        "torch": pytest.approx([0.485, 0.485]),
+        "cudnn": pytest.approx([0.776]),
+    }
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["4 x 102400", "16 x 131072"]
+    (bar,) = axes.containers[2]
+    assert 1 < bar.get_x() < 1.4, "above the second shape"
+    plt.close("all")
+    with pytest.raises(ValueError, match="no cases"):
+        race.plot_race([])
+
+
+def test_notebooks_import_the_race_from_helpers_and_its_command_imports_it_once() -> None:
+    assert [getattr(helpers, name) for name in helpers.OF_THE_RACE] == [
+        getattr(race, name) for name in helpers.OF_THE_RACE
+    ]
+    for name in helpers.__all__:
+        assert hasattr(helpers, name), name
+    with pytest.raises(AttributeError, match="'helpers' has no attribute 'no_such_thing'"):
+        helpers.no_such_thing  # noqa: B018
+    command = [sys.executable, "-W", "error", "-m", "helpers.race", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # ---- the race -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", race.DTYPES)
+def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
+    if not race.race_path(race.REFERENCE_GPU).is_file():
+        pytest.skip("no race is recorded yet")
+    recorded = race.load_race()
+    assert recorded.protocol == bench.PROTOCOL
+    for case in race.race_cases(dtype):
+        names = {*case.samples_us, *case.skipped} - {case.step}
+        assert names == set(peers.PEERS), case.shape
+        assert race.is_recorded(recorded, *case.shape, dtype, sorted(names)), (
+            f"{case.step} at {case.shape} was edited or is not chosen any more: run the race"
+        )
 
 
 @pytest.fixture
@@ -327,6 +399,9 @@ def test_shape_that_none_of_our_kernels_takes_is_left_out(machine, monkeypatch, 
     run("--dtypes", "float32")
     assert [one[:3] for one in machine] == [("float32", 1024, 4096)]
     assert "none of our kernels takes 64 x 2048 float32" in capsys.readouterr().out
+    monkeypatch.setattr(kernels, "choose", lambda *shape: None)
+    run("--dtypes", "float32")
+    assert "none of our kernels takes 1024 x 4096 float32" in capsys.readouterr().out
 
 
 def test_without_a_gpu_the_race_says_so(monkeypatch, capsys) -> None:

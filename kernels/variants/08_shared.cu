@@ -6,7 +6,7 @@
 //           SHARE = (cols * size / 16 + CLUSTER - 1) / CLUSTER,
 //           THREADS = SHARE <= 1024 ? 128 : SHARE <= 6144 ? 256 : 512,
 //           PACKS = (SHARE + THREADS - 1) / THREADS
-// Launch:   block = THREADS, grid = rows * CLUSTER, programmatic
+// Launch:   block = THREADS, grid = rows * CLUSTER
 // Shared:   16 * THREADS * PACKS
 // Columns:  cols * size % 16 == 0 && SHARE >= 64 && cols * size <= 16 * CLUSTER * THREADS * PACKS
 //           && THREADS * PACKS <= 14080
@@ -108,8 +108,6 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     if (CLUSTER > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
 
     // No register waits for this data, so that a multiprocessor can hold more of it.
     const long long start = (long long)(blockIdx.x / CLUSTER) * cols;

@@ -1,0 +1,155 @@
+"""What the README and the kernel headers show of records that are made up here."""
+
+import dataclasses
+import json
+from dataclasses import asdict
+
+import pytest
+
+from helpers import bench, figures, plot, race, records, run
+from helpers.device import ROOT
+from helpers.race import Race, RaceCase
+from helpers.records import Case, Record
+
+DEVICE = {"name": "NVIDIA Test"}
+VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
+
+
+def made_up(shape: tuple[int, int], peer_us: float = 20.0, dtype: str = "float32") -> RaceCase:
+    times = {"08_cluster": [10.0] * 7, "torch": [50.0] * 7, "quack": [peer_us] * 7}
+    calls = dict.fromkeys(times, 50)
+    return RaceCase(dtype, *shape, "08_cluster", "x", {}, times, [9.0] * 7, calls)
+
+
+@pytest.fixture
+def record_race(tmp_path, monkeypatch):
+    """Write a race of the cases given where the README looks for it."""
+    monkeypatch.setattr(race, "FOLDER", tmp_path)
+
+    def write(*cases: RaceCase) -> None:
+        path = race.race_path(race.REFERENCE_GPU)
+        path.parent.mkdir(exist_ok=True)
+        recorded = Race(DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL, list(cases))
+        path.write_text(json.dumps(asdict(recorded)))
+
+    return write
+
+
+def rows_of(block: str) -> dict[str, list[str]]:
+    """First cell -> the others, for each line of a Markdown table."""
+    lines = [line.strip("| ").split(" | ") for line in block.splitlines() if line[:1] == "|"]
+    return {first: cells for first, *cells in lines}
+
+
+# ---- the race -----------------------------------------------------------------------------------
+
+
+def test_without_a_race_the_block_says_so(record_race) -> None:
+    assert figures.race_block() == "No race against them is recorded yet."
+
+
+def test_race_block_has_ours_and_the_best_peer_at_each_shape(record_race) -> None:
+    record_race(
+        made_up((65536, 4096), 9.5),
+        made_up((65536, 4096), dtype="bfloat16"),
+        made_up((1, 32000), 12.5),
+        made_up((65536, 77), 10.05),
+    )
+    block = figures.race_block()
+    rows = rows_of(block)
+    head = ["float32: ours", "best peer", "bfloat16: ours", "best peer"]
+    assert rows["rows x columns"] == head
+    assert rows["65536 x 4096"] == ["0.90 **LOSS**", "0.95 quack", "0.90", "0.45 quack"]
+    assert rows["1 x 32000"] == ["0.90 (10.00 us)", "0.72 (12.50 us) quack", "-", "-"]
+    assert rows["65536 x 77, unaligned"] == ["0.90", "0.90 quack", "-", "-"]
+    assert rows["8192 x 1024"] == ["-"] * 4
+    assert len(rows) == 2 + len(race.PEER_SHAPES)
+    assert "Of 4 cases we are ahead by more than 1% in 2, level in 1, and lose 1:" in block
+    assert "recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)" in block
+
+
+def test_shape_without_a_peer_has_no_best_one(record_race) -> None:
+    case = made_up((65536, 4096))
+    record_race(dataclasses.replace(case, samples_us={"08_cluster": [10.0]}))
+    assert rows_of(figures.race_block())["65536 x 4096"] == ["0.90", "-", "-", "-"]
+
+
+def test_readme_shows_the_race(record_race) -> None:
+    """It equals the recorded one by tests/test_notebooks.py; here another one makes it stale."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    record_race(made_up((65536, 4096), 9.5))
+    wanted = figures.wanted_texts()["README.md"]
+    assert wanted != readme and "README.md" in figures.out_of_date()
+    assert figures.race_block() in wanted
+    for name in ("result", "race", "run"):
+        assert wanted.count(figures.BEGIN.format(name)) == 1
+    assert (
+        wanted.partition("<!-- begin race")[0]
+        == (figures.wanted_texts()["README.md"].partition("<!-- begin race")[0])
+    )
+
+
+# ---- steps that are predicted elsewhere ---------------------------------------------------------
+
+
+@pytest.fixture
+def steps_elsewhere(monkeypatch) -> None:
+    """Records of the copy, of a step for few rows and of one in bfloat16."""
+    places = {
+        "00_copy": (65536, 4096, "float32"),
+        "09_grid": (1, 1048576, "float32"),
+        "10_sixteen_bit": (8388608, 32, "bfloat16"),
+    }
+    made = {}
+    for step, (rows, cols, dtype) in places.items():
+        case = Case(dtype, rows, cols, {}, [12.5] * 7, [10.0] * 7, 50, "right")
+        other = dataclasses.replace(case, rows=4, cols=64)
+        made[step] = Record(
+            step, "x", DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL, {}, [other, case]
+        )
+    predicted = {
+        step: {"share": 0.75, "rows": rows, "cols": cols, "dtype": dtype}
+        for step, (rows, cols, dtype) in places.items()
+    }
+    monkeypatch.setattr(Record, "is_current", lambda record: True)
+    for module in (figures, plot, run, records):
+        monkeypatch.setattr(module, "predictions", lambda: predicted)
+    monkeypatch.setattr(figures, "load_record", made.__getitem__)
+    monkeypatch.setattr(figures, "recorded_steps", lambda: [*made.values()][1:])
+
+
+def test_each_step_is_shown_where_it_was_predicted(steps_elsewhere) -> None:
+    rows = rows_of(figures.result_block())
+    cells = {first: cells[1:] for first, cells in rows.items()}
+    gbps = f"{8 * 1048576 / 12.5 / 1e3:.0f}"
+    assert cells["[`09_grid`](kernels/09_grid.cu)"] == ["1 x 1048576", gbps, "0.80", "0.75"]
+    shown = cells["[`10_sixteen_bit`](kernels/10_sixteen_bit.cu)"]
+    assert shown[0] == "8388608 x 32 bfloat16" and shown[2:] == ["0.80", "0.75"]
+    assert figures.measured_line("09_grid") == (
+        "12.50 us, 0.80 of a copy, at 1 x 1048576 (NVIDIA Test, 2030-01-02)"
+    )
+    gbps = f"{4 * 8388608 * 32 / 12.5 / 1e3:.0f}"
+    assert figures.measured_line("10_sixteen_bit") == (
+        f"{gbps} GB/s, 0.80 of a copy, at 8388608 x 32 bfloat16 (NVIDIA Test, 2030-01-02)"
+    )
+
+
+def test_kernel_measured_before_its_notebook_is_written_has_no_link(tmp_path, monkeypatch) -> None:
+    assert figures.notebook_link("06_registers-PACKS2") == (
+        "[06 The row stays in registers](notebooks/06_registers.ipynb)"
+    )
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    assert figures.notebook_link("06_registers") == "-"
+
+
+def test_plot_has_the_steps_of_the_series_and_depends_on_nothing_else(
+    steps_elsewhere, monkeypatch
+) -> None:
+    assert figures.drawn_steps() == []
+    naive = records.load_record("01_naive")
+    monkeypatch.setattr(figures, "recorded_steps", lambda: [naive])
+    digest = figures.plot_digest()
+    naive.cases[:] = [case for case in naive.cases if case.rows != 4096]
+    assert figures.plot_digest() == digest, "the sweep is not in the plot"
+    naive.cases[0].samples_us[0] += 1
+    assert figures.plot_digest() != digest
