@@ -8,6 +8,10 @@ sass.json       the machine instructions that matter, in order, of every kernel:
 numerics.json   the error of the arithmetic that the kernels use, in units of the last place
 sanitizer.json  compute-sanitizer's verdicts on every kernel at the small shapes
 
+Safe to interrupt: the tools run over one step at a time, and what they found is written after each.
+A second call goes on where the first one stopped, and looks again only at kernels whose code or
+launch changed since; after a change of driver, NVRTC or CuPy at all of them.
+
 Needs a GPU, `ncu`, `cuobjdump` and `compute-sanitizer` on the PATH, and the right to read
 counters.
 """
@@ -17,38 +21,49 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
-import functools
 import importlib.util
 import io
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import recorder
-from .bench import unfused_candidate
-from .check import make_input, poisoned
+from . import gpus, recorder
+from .check import make_input
 from .device import ROOT, SWITCH, has_gpu
 from .kernels import (
     DTYPE_OPTIONS,
     TRIALS,
-    code_hash,
     header,
     source,
+    split_trial,
     step_kernel,
     step_number,
     step_plan,
     steps,
     variants,
 )
-from .launch import arguments, launch, to_gpu
-from .records import FOLDER, REFERENCE_SHAPE, UNFUSED, gpu_folder, sass_name, write_json
+from .launch import launch, to_gpu
+from .records import (
+    FOLDER,
+    REFERENCE_SHAPE,
+    UNFUSED,
+    gpu_folder,
+    sass_name,
+    step_hash,
+    write_json,
+)
 from .simt.compile import compile_cubin
 from .simt.counters import NSIGHT_METRICS, SHARED_METRICS
 
@@ -86,23 +101,23 @@ PROSE_METRICS = (
 )
 SASS_KEPT = frozenset("LDG STG LDL STL LDS STS SHFL BAR MUFU BRA CALL EXIT".split())
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+PARTS = ("counters", "sass", "numerics", "sanitizer")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m helpers.evidence", description=__doc__)
-    parser.add_argument("--worker", choices=("small", "all"), help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = parse_arguments(arguments)
     if not has_gpu():
         print("make evidence reads a GPU's counters, and CuPy finds no GPU.", file=sys.stderr)
         return 1
-    if importlib.util.find_spec("cuda.bindings") is None:
+    if options.worker:
+        run_kernels([EvidenceCase.parse(text) for text in options.worker])
+        return 0
+    if "sass" in options.only and importlib.util.find_spec("cuda.bindings") is None:
         print("make evidence needs the package cuda-bindings to disassemble.", file=sys.stderr)
         return 1
-    if options.worker:
-        run_kernels(options.worker)
-        return 0
-    for tool in ("ncu", "cuobjdump", "compute-sanitizer"):
+    tools = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}
+    for tool in (tools[part] for part in options.only if part in tools):
         if not shutil.which(tool):
             print(f"make evidence needs {tool} of the CUDA toolkit on the PATH.", file=sys.stderr)
             return 1
@@ -110,20 +125,41 @@ def main(arguments: list[str] | None = None) -> int:
     head = {
         "device": device,
         "versions": recorder.describe_versions(),
-        "hashes": {step: code_hash(source(f"{step}.cu")) for step in (*steps(), *variants())},
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
+    update = {
+        "counters": update_counters,
+        "sass": update_sass,
+        "numerics": update_numerics,
+        "sanitizer": update_sanitizer,
+    }
     folder = FOLDER / gpu_folder(device["name"])
-    print("reading counters with ncu", flush=True)
-    write_json(folder / "counters.json", {**head, **collect_counters()})
-    print("disassembling", flush=True)
-    write_json(folder / "sass.json", {**head, **collect_sass(f"sm_{device['compute_capability']}")})
-    print("measuring errors", flush=True)
-    write_json(folder / "numerics.json", {**head, **collect_numerics()})
-    print("running compute-sanitizer", flush=True)
-    verdicts = {**head, **collect_verdicts()}
-    write_json(folder / "sanitizer.json", verdicts)
-    return 0 if all(tool["errors"] == 0 for tool in verdicts["tools"].values()) else 1
+    failed = 0
+    for part in options.only:
+        path = folder / f"{part}.json"
+        failed += update[part](path, head, open_evidence(path, head["versions"]), options)
+    print(f"evidence is in {folder}")
+    return 1 if failed else 0
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m helpers.evidence", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="only these files")
+    parser.add_argument(
+        "--steps",
+        nargs="+",
+        metavar="STEP",
+        choices=recorder.known_steps(),
+        default=recorder.known_steps(),
+        help="only these steps",
+    )
+    parser.add_argument("--fresh", action="store_true", help="look again at what is recorded")
+    gpus.add_jobs_option(parser)
+    parser.add_argument("--worker", nargs="+", metavar="CASE", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+# ---- what is launched ---------------------------------------------------------------------------
 
 
 class EvidenceCase(NamedTuple):
@@ -134,9 +170,18 @@ class EvidenceCase(NamedTuple):
     cols: int
     dtype: str = "float32"
 
+    @classmethod
+    def parse(cls, text: str) -> EvidenceCase:
+        """The reverse of `str`."""
+        step, rows, cols, dtype = text.split(":")
+        return cls(step, int(rows), int(cols), dtype)
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
+
 
 def cases(which: str = "all") -> list[EvidenceCase]:
-    """The launches in the order in which the worker makes them."""
+    """The launches of kernels in the order in which the files list them."""
     chosen = []
     for step in steps():
         shapes = (*SMALL_SHAPES, *(SMALL_LONG_SHAPES if step_number(step) >= 7 else ()))
@@ -155,33 +200,63 @@ def cases(which: str = "all") -> list[EvidenceCase]:
     return [case for case in chosen if step_plan(*case)]
 
 
-def run_kernels(which: str) -> None:
-    """Launch each case once and nothing else; every array in an allocation of its own, so that
-    compute-sanitizer sees its end. With "all" the array version comes last."""
+UNFUSED_CASE = EvidenceCase(UNFUSED, *REFERENCE_SHAPE)
+
+
+class Batch(NamedTuple):
+    """What a tool looks at in one go: launches of one step."""
+
+    step: str
+    cases: tuple[EvidenceCase, ...]
+    tool: str = ""  # of compute-sanitizer
+
+    def __str__(self) -> str:
+        launches = f": {len(self.cases)} launches" if self.cases else ""
+        return f"{self.tool} {self.step}{launches}".lstrip()
+
+
+def run_kernels(chosen: Sequence[EvidenceCase]) -> None:
+    """Launch each case once and show the profilers nothing else; every array in an allocation of
+    its own, so that compute-sanitizer sees its end."""
     import cupy
+    from cupyx.profiler import profile
 
     cupy.cuda.set_allocator(None)
-    inputs = functools.cache(make_input)  # a large one takes seconds
-    for case in cases(which):
-        plan = step_plan(*case)
-        x = inputs(case.rows, case.cols).astype(case.dtype, copy=False)
-        values = arguments(plan, x, poisoned(x))
-        kernel = step_kernel(case.step, plan)
-        launch(kernel, plan.grid, plan.block, values, shared_mem=plan.shared_mem)
-    if which == "all":
-        x = to_gpu(inputs(*REFERENCE_SHAPE))
-        unfused_candidate(*REFERENCE_SHAPE).run(x, cupy.empty_like(x))
+    for case in chosen:
+        candidate = recorder.maker(case.step)(case.rows, case.cols, case.dtype)
+        x = input_on_gpu(case.rows, case.cols, case.dtype)
+        y = cupy.empty_like(x)
         cupy.cuda.Device().synchronize()
+        with profile():
+            candidate.run(x, y)
+            cupy.cuda.Device().synchronize()
 
 
-def worker_command(which: str) -> list[str]:
-    return [sys.executable, "-m", "helpers.evidence", "--worker", which]
+def input_on_gpu(rows: int, cols: int, dtype: str):
+    """A CuPy array of seeded normal values in shifted rows; bfloat16 as uint16. A small one is that
+    of `make_input`, which a test gives to the SIMT machine; a large one is made on the GPU, since
+    the host takes seconds for it."""
+    import cupy
+
+    if rows * cols < 2**20:
+        return to_gpu(make_input(rows, cols).astype(dtype, copy=False))
+    x = cupy.random.default_rng(0).standard_normal((rows, cols), dtype=cupy.float32)
+    x += cupy.linspace(-200, 200, rows, dtype=cupy.float32)[:, None]
+    if dtype != "bfloat16":
+        return x.astype(dtype, copy=False)
+    return cupy.ascontiguousarray(x.view(cupy.uint16)[:, 1::2])  # rounded towards zero
 
 
-def run_worker(command: list[str]) -> subprocess.CompletedProcess:
+def worker_command(chosen: Sequence[EvidenceCase | str]) -> list[str]:
+    return [sys.executable, "-m", "helpers.evidence", "--worker", *map(str, chosen)]
+
+
+def run_tool(command: list[str]) -> subprocess.CompletedProcess:
     """Run a tool over the worker, which must use the GPU even where replay is asked for."""
-    live = {**os.environ, SWITCH: "0"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=live)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # Each ncu locks a file in TMPDIR, and would wait for the one that profiles another GPU.
+        live = {**os.environ, SWITCH: "0", "TMPDIR": folder}
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=live)
 
 
 def shown(command: list[str]) -> str:
@@ -189,15 +264,128 @@ def shown(command: list[str]) -> str:
     return " ".join(["python" if part == sys.executable else part for part in command])
 
 
-def collect_counters() -> dict:
-    """Run the worker under ncu; raises `RuntimeError` with its output if that fails."""
-    metrics = ",".join([*NSIGHT_METRICS.values(), *SHARED_METRICS.values(), *PROSE_METRICS])
-    command = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base"]
-    command += ["--metrics", metrics, *worker_command("all")]
-    done = run_worker(command)
+# ---- what is recorded already -------------------------------------------------------------------
+
+
+def open_evidence(path: Path, versions: dict[str, str]) -> dict:
+    """A file to go on with; empty if there is none, or if it is of another driver, NVRTC or CuPy:
+    what stands under one heading must be comparable."""
+    if not path.is_file():
+        return {}
+    stored = json.loads(path.read_text())
+    for name in recorder.MUST_NOT_CHANGE:
+        if stored["versions"].get(name) != versions.get(name):
+            print(f"{path.name} is of another {name}: all of it is made again")
+            return {}
+    return stored
+
+
+def hashes_of(names: Iterable[str]) -> dict[str, str]:
+    """Kernel file -> hash of its code, for the files of steps, variants and trials."""
+    return {file: step_hash(file) for file in sorted({split_trial(name).file for name in names})}
+
+
+def is_current(stored: dict, step: str) -> bool:
+    """Whether a file was written for a step's code as it is now."""
+    return stored.get("hashes", {}).get(split_trial(step).file) == step_hash(step)
+
+
+def launch_of(case: EvidenceCase) -> dict[str, int]:
+    """Grid, block, shared memory and macros; empty if the kernel does not take the case."""
+    plan = step_plan(*case)
+    return plan.launch if plan else {}
+
+
+def run_batches(
+    title: str,
+    work: Callable[[Batch], Any],
+    batches: Sequence[Batch],
+    jobs: int,
+    keep: Callable[[Batch, Any], None],
+) -> int:
+    """Give each batch's result to `keep` as soon as it is there; returns how many failed."""
+    print(f"{title}: {len(batches) or 'no'} batches to run", flush=True)
+    began, failed = time.perf_counter(), 0
+    for number, (batch, result) in enumerate(gpus.deal(work, deque(batches), jobs), 1):
+        said = ""
+        if isinstance(result, gpus.Failure):
+            failed += 1
+            said = f", FAILED: {result.reason}"
+        else:
+            keep(batch, result)
+        seconds = time.perf_counter() - began
+        print(f"[{number}/{len(batches)}, {seconds:.0f} s] {batch}{said}", flush=True)
+    return failed
+
+
+# ---- counters -----------------------------------------------------------------------------------
+
+METRICS = (*NSIGHT_METRICS.values(), *SHARED_METRICS.values(), *PROSE_METRICS)
+# The worker makes its inputs unwatched: only what it launches between start and stop is profiled.
+NCU = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--csv"]
+NCU += ["--print-units", "base", "--metrics", ",".join(METRICS)]
+
+
+def update_counters(path: Path, head: dict, stored: dict, options: argparse.Namespace) -> int:
+    """Profile what is not in counters.json yet; returns how many batches failed."""
+    wanted = cases()
+    entries = {case_of(entry): entry for entry in stored.get("cases", [])}
+    entries = {
+        case: entries[case]
+        for case in wanted
+        if case in entries
+        and is_current(stored, case.step)
+        and entries[case].get("launch", launch_of(case)) == launch_of(case)
+    }
+    unfused = stored.get(UNFUSED, [])
+    every = {step: [case for case in wanted if case.step == step] for step in options.steps}
+    if UNFUSED in every and (options.fresh or not unfused):
+        every[UNFUSED] = [UNFUSED_CASE]
+    missing = {
+        step: tuple(case for case in chosen if options.fresh or case not in entries)
+        for step, chosen in every.items()
+    }
+
+    def save() -> None:
+        ordered = [case for case in wanted if case in entries]
+        write_json(
+            path,
+            {
+                **head,
+                "hashes": hashes_of(case.step for case in ordered),
+                "command": shown([*NCU, *worker_command(["CASE ..."])]),
+                "cases": [entries[case] for case in ordered],
+                UNFUSED: unfused,
+            },
+        )
+
+    def keep(batch: Batch, found: list[dict]) -> None:
+        if batch.step == UNFUSED:
+            unfused[:] = found
+        else:
+            entries.update(zip(batch.cases, found, strict=True))
+        save()
+
+    batches = [Batch(step, chosen) for step, chosen in missing.items() if chosen]
+    failed = run_batches("counters", profile_batch, batches, options.jobs, keep)
+    if not batches and list(entries.values()) != stored.get("cases"):
+        save()  # without what is not asked for any more
+    return failed
+
+
+def case_of(entry: dict) -> EvidenceCase:
+    """The case of an entry of counters.json; float32 where it names no dtype."""
+    return EvidenceCase(*(entry[name] for name in EvidenceCase._fields if name in entry))
+
+
+def profile_batch(batch: Batch) -> list[dict]:
+    """Run the worker under ncu: an entry of counters.json for each case, for the array version one
+    for each of its launches. Raises `gpus.Failure` if ncu fails or saw other launches."""
+    done = run_tool([*NCU, *worker_command(batch.cases)])
     start = done.stdout.find('"ID"')
     if done.returncode or start < 0:
-        raise RuntimeError(f"ncu failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        print(f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}", file=sys.stderr)
+        raise gpus.Failure(f"ncu ended with status {done.returncode}")
     launches: dict[int, dict] = {}
     for row in csv.DictReader(io.StringIO(done.stdout[start:])):
         entry = launches.setdefault(int(row["ID"]), {"kernel": row["Kernel Name"], "metrics": {}})
@@ -205,25 +393,67 @@ def collect_counters() -> dict:
             entry["metrics"][row["Metric Name"]] = float(row["Metric Value"].replace(",", ""))
         except ValueError:
             continue  # n/a: this GPU or version has no such metric
-    ordered, expected = [launches[number] for number in sorted(launches)], cases()
-    for entry, case in zip(ordered, expected, strict=False):
+    found = [launches[number] for number in sorted(launches)]
+    if batch.step == UNFUSED:
+        if len(found) < 5:
+            raise gpus.Failure(f"ncu saw {len(found)} launches of five array operations")
+        return found
+    if len(found) != len(batch.cases):
+        raise gpus.Failure(f"ncu saw {len(found)} launches instead of {len(batch.cases)}")
+    for entry, case in zip(found, batch.cases, strict=True):
         if entry["kernel"].split("(")[0] != step_kernel(case.step).name:
-            raise RuntimeError(f"ncu saw {entry['kernel']} where {case} ran")
-        entry.update(case._asdict())
-    if len(ordered) < len(expected):
-        raise RuntimeError(f"ncu saw {len(ordered)} launches instead of {len(expected)}")
-    return {
-        "command": shown(command),
-        "cases": ordered[: len(expected)],
-        UNFUSED: ordered[len(expected) :],
+            raise gpus.Failure(f"ncu saw {entry['kernel']} where {case} ran")
+        entry.update(case._asdict(), launch=launch_of(case))
+    return found
+
+
+# ---- machine code -------------------------------------------------------------------------------
+
+
+def update_sass(path: Path, head: dict, stored: dict, options: argparse.Namespace) -> int:
+    """Disassemble what is not in sass.json yet; returns how many files failed."""
+    arch = f"sm_{head['device']['compute_capability']}"
+    flags = {name: list(flags) for name, _, flags in compilations()}
+    kernels = {
+        name: entry
+        for name, entry in stored.get("kernels", {}).items()
+        if name in flags
+        and entry.get("options", []) == flags[name]
+        and is_current(stored, step_of(name))
     }
+    missing = {step_of(name) for name in flags if options.fresh or name not in kernels}
+
+    def save() -> None:
+        ordered = {name: kernels[name] for name in flags if name in kernels}
+        hashes = hashes_of(map(step_of, ordered))
+        command = "cuobjdump -sass kernel.cubin"
+        write_json(
+            path, {**head, "hashes": hashes, "arch": arch, "command": command, "kernels": ordered}
+        )
+
+    def keep(_: Batch, found: dict[str, dict]) -> None:
+        kernels.update(found)
+        save()
+
+    batches = [Batch(step, ()) for step in options.steps if step in missing]
+    failed = run_batches("sass", partial(disassemble, arch), batches, options.jobs, keep)
+    if not batches and kernels != stored.get("kernels"):
+        save()
+    return failed
 
 
-def collect_sass(arch: str) -> dict:
-    """Compile every kernel for `arch` and list its memory, special-function and control
-    instructions; a register spill would show as LDL and STL."""
-    kernels = {}
+def step_of(name: str) -> str:
+    """The step of a name in sass.json."""
+    return name.partition(" at ")[0]
+
+
+def disassemble(arch: str, batch: Batch) -> dict[str, dict]:
+    """Compile a step for `arch` as `compilations` says and list its memory, special-function and
+    control instructions; a register spill would show as LDL and STL."""
+    found = {}
     for name, code, options in compilations():
+        if step_of(name) != batch.step:
+            continue
         with tempfile.TemporaryDirectory() as folder:
             cubin = Path(folder) / "kernel.cubin"
             cubin.write_bytes(compile_cubin(code, options, arch))
@@ -232,8 +462,9 @@ def collect_sass(arch: str) -> dict:
             )
         opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
         kept = [code for code in opcodes if code.split(".")[0] in SASS_KEPT]
-        kernels[name] = {"instructions": len(opcodes), "in_order": kept}
-    return {"arch": arch, "command": "cuobjdump -sass kernel.cubin", "kernels": kernels}
+        entry = {"options": list(options), "instructions": len(opcodes), "in_order": kept}
+        found[name] = entry
+    return found
 
 
 def compilations() -> list[tuple[str, str, tuple[str, ...]]]:
@@ -253,6 +484,8 @@ def compilations() -> list[tuple[str, str, tuple[str, ...]]]:
     return found
 
 
+# ---- arithmetic ---------------------------------------------------------------------------------
+
 # x is the argument of an exponential, s a sum: what the kernels of 03 to 06 compute from them.
 NUMERICS = {
     "expf(x)": ("expf(x)", lambda x, s: np.exp(x)),
@@ -261,6 +494,14 @@ NUMERICS = {
     "expf(x) / s": ("expf(x) / s", lambda x, s: np.exp(x) / s),
     "expf(x) * (1 / s)": ("expf(x) * (1.0f / s)", lambda x, s: np.exp(x) / s),
 }
+
+
+def update_numerics(path: Path, head: dict, stored: dict, options: argparse.Namespace) -> int:
+    """Measure the errors if numerics.json has not those of `NUMERICS`."""
+    if options.fresh or list(stored.get("errors", ())) != list(NUMERICS):
+        print("measuring errors of the arithmetic", flush=True)
+        write_json(path, {**head, **collect_numerics()})
+    return 0
 
 
 def collect_numerics() -> dict:
@@ -294,20 +535,82 @@ def collect_numerics() -> dict:
     return {"inputs": "2^20 random x and s, seed 0", "errors": found}
 
 
-def collect_verdicts() -> dict:
-    """Run the worker under each tool of compute-sanitizer."""
-    tools = {}
-    for tool in TOOLS:
-        command = ["compute-sanitizer", "--tool", tool, *worker_command("small")]
-        done = run_worker(command)
-        summary = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)
-        hazards = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", done.stdout)
-        found = [int(number) for number in (*summary, *hazards)]
-        if not found:
-            raise RuntimeError(f"{shown(command)} gave no summary:\n{done.stdout[-2000:]}")
-        tools[tool] = {"command": shown(command), "errors": max(found)}
-        print(f"  {tool}: {max(found)} errors", flush=True)
-    return {"cases": [list(case) for case in cases("small")], "tools": tools}
+# ---- compute-sanitizer --------------------------------------------------------------------------
+
+
+def update_sanitizer(path: Path, head: dict, stored: dict, options: argparse.Namespace) -> int:
+    """Run each tool over the steps of which sanitizer.json has no verdict yet; returns how many
+    batches failed or found errors."""
+    small: dict[str, tuple[EvidenceCase, ...]] = {}
+    for case in cases("small"):
+        small[case.step] = (*small.get(case.step, ()), case)
+    known = [EvidenceCase(*case) for case in stored.get("cases", [])]
+    launches = dict(zip(known, stored.get("launches", map(launch_of, known)), strict=True))
+    current = [
+        step
+        for step, chosen in small.items()
+        if is_current(stored, step)
+        and {case: launches[case] for case in known if case.step == step}
+        == {case: launch_of(case) for case in chosen}
+    ]
+    verdicts: dict[str, dict[str, int]] = {tool: {} for tool in TOOLS}
+    for tool, verdict in stored.get("tools", {}).items():
+        # A file without "steps" has one verdict for all: that none of them has an error.
+        clean = {} if verdict["errors"] else dict.fromkeys(small, 0)
+        found = verdict.get("steps", clean)
+        verdicts[tool] = {step: found[step] for step in current if step in found}
+
+    def save() -> None:
+        seen = [step for step in small if any(step in found for found in verdicts.values())]
+        chosen = [case for step in seen for case in small[step]]
+        tools = {
+            tool: {
+                "command": shown([*sanitizer(tool), *worker_command(["CASE ..."])]),
+                "errors": max(found.values()),
+                "steps": {step: found[step] for step in small if step in found},
+            }
+            for tool, found in verdicts.items()
+            if found
+        }
+        found = {"cases": list(map(list, chosen)), "launches": list(map(launch_of, chosen))}
+        write_json(path, {**head, "hashes": hashes_of(seen), **found, "tools": tools})
+
+    def keep(batch: Batch, errors: int) -> None:
+        verdicts[batch.tool][batch.step] = errors
+        save()
+
+    batches = [
+        Batch(step, small[step], tool)
+        for tool in TOOLS
+        for step in options.steps
+        if step in small and (options.fresh or step not in verdicts[tool])
+    ]
+    failed = run_batches("compute-sanitizer", sanitize_batch, batches, options.jobs, keep)
+    if not batches and {case.step for case in known} != set(current):
+        save()
+    for tool, found in verdicts.items():
+        for step, errors in found.items():
+            if errors:
+                print(f"{tool} found {errors} errors in {step}", file=sys.stderr)
+                failed += 1
+    return failed
+
+
+def sanitizer(tool: str) -> list[str]:
+    return ["compute-sanitizer", "--tool", tool]
+
+
+def sanitize_batch(batch: Batch) -> int:
+    """Run the worker under a tool; returns how many errors it reports. Raises `gpus.Failure` if it
+    gives no summary, or if the worker failed although the tool found nothing."""
+    done = run_tool([*sanitizer(batch.tool), *worker_command(batch.cases)])
+    summaries = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)
+    hazards = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", done.stdout)
+    errors = max(map(int, (*summaries, *hazards)), default=None)
+    if errors is None or (done.returncode and not errors):
+        print(f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}", file=sys.stderr)
+        raise gpus.Failure(f"{batch.tool} ended with status {done.returncode} and no error found")
+    return errors
 
 
 if __name__ == "__main__":

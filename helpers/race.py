@@ -4,33 +4,35 @@ At each shape one `bench.measure` call times our kernel, every peer that can run
 copy, replayed in turn in one process: only such figures are compared with each other. The result
 is `notebooks/records/<gpu>/race.json`, written after each shape; a race that was interrupted goes
 on where it stopped. A peer that cannot run a shape, fails or computes something else is left out
-there, with the reason; if our own kernel is wrong, the race ends.
+there, with the reason; a shape at which our own kernel is wrong or fails is not recorded, named at
+the end, and makes the exit status 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import datetime
+import itertools
 import json
 import multiprocessing
 import os
-import re
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from . import bench, kernels, peers, recorder
-from .check import WrongResult
+from . import bench, gpus, kernels, peers, recorder
 from .device import has_gpu
 from .records import FEW_SHAPES, FOLDER, REFERENCE_GPU, gpu_folder, step_hash, write_json
 
@@ -251,14 +253,6 @@ def plot_race(cases: Sequence[RaceCase], title: str = "Share of a copy") -> None
 # ---- the race -----------------------------------------------------------------------------------
 
 
-class PeerFailed(RuntimeError):
-    """A peer raised an exception."""
-
-    def __init__(self, peer: str, reason: str):
-        super().__init__(f"{peer}: {reason}")
-        self.peer, self.reason = peer, reason
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     options = parse_arguments(arguments)
@@ -282,16 +276,27 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{len(missing)} of {len(wanted)} shapes to race on {device['name']}")
     if options.warm:
         warm_up(missing, options.peers, options.warm)
-    began = time.perf_counter()
-    for number, wish in enumerate(missing, 1):
-        case = run_case(*wish, options.peers)
-        others = [other for other in race.cases if (*other.shape, other.dtype) != wish]
-        race.cases = [*others, case]
-        write_json(race_path(gpu), dataclasses.asdict(race))
-        seconds = time.perf_counter() - began
-        print(f"[{number}/{len(missing)}, {seconds:.0f} s] {summary(case)}", flush=True)
+    tasks = deque(Task(*wish, tuple(options.peers)) for wish in missing)
+    done, failed, began = 0, [], time.perf_counter()
+    for task, case in gpus.deal(run_task, tasks, options.jobs):
+        wish = task[:3]
+        if isinstance(case, gpus.Failure):
+            if case.culprit in task.peers:  # once more without it
+                tasks.append(task._replace(failed=(*task.failed, (case.culprit, case.reason))))
+                continue
+            line = " ".join(filter(None, (case.culprit, f"at {recorder.describe(*wish)}:")))
+            failed.append(f"{line} {case.reason}")
+            print(failed[-1], file=sys.stderr, flush=True)
+        done += 1
+        if isinstance(case, RaceCase):
+            add(race, case)
+            write_json(race_path(gpu), dataclasses.asdict(race))
+            seconds = time.perf_counter() - began
+            print(f"[{done}/{len(missing)}, {seconds:.0f} s] {summary(case)}", flush=True)
     print(f"the race is in {race_path(gpu)}")
-    return 0
+    for line in failed:
+        print(f"not raced: {line}", file=sys.stderr)
+    return 1 if failed else 0
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -307,6 +312,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--warm", type=int, default=0, metavar="N", help="compile the peers in N processes first"
     )
+    gpus.add_jobs_option(parser)
     return parser.parse_args(arguments)
 
 
@@ -345,30 +351,28 @@ def _ours(rows: int, cols: int, dtype: str) -> tuple[str | None, kernels.Plan | 
     return step, kernels.step_plan(step, rows, cols, dtype) if step else None
 
 
-def run_case(rows: int, cols: int, dtype: str, names: Sequence[str]) -> RaceCase:
-    """Time our kernel, the peers named and the copy at one shape.
+class Task(NamedTuple):
+    """One shape to race at."""
 
-    Raises `WrongResult` if our kernel is wrong. A peer that is wrong or fails is left out, and
-    the others are measured again.
-    """
+    rows: int
+    cols: int
+    dtype: str
+    peers: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...] = ()  # (peer, why): it was tried and is left out
+
+
+def run_task(task: Task) -> RaceCase:
+    """Time our kernel, the peers that can run the shape, and the copy. Raises `gpus.Failure`, which
+    names our kernel or the peer that is wrong or fails."""
+    rows, cols, dtype = task[:3]
     step, _ = _ours(rows, cols, dtype)
-    skipped = {name: peers.why_not(name, rows, cols, dtype) for name in names}
-    skipped = {name: reason for name, reason in skipped.items() if reason}
-    while True:
-        racing = [name for name in names if name not in skipped]
-        peers.free_memory()
-        makers = {step: recorder.maker(step), **{name: _maker(name) for name in racing}}
-        with bench.fresh_pool():
-            try:
-                cases = bench.measure(makers, rows, cols, dtype)
-                break
-            except PeerFailed as failure:
-                skipped[failure.peer] = failure.reason
-            except WrongResult as error:
-                name, _, summary = error.summary.partition(" ")
-                if name not in racing:
-                    raise
-                skipped[name] = f"wrong result: {summary}"
+    failed = dict(task.failed)
+    reasons = {name: failed.get(name) or peers.why_not(name, *task[:3]) for name in task.peers}
+    skipped = {name: reason for name, reason in reasons.items() if reason}
+    racing = [name for name in task.peers if name not in skipped]
+    peers.free_memory()
+    makers = {name: partial(peers.candidate, name) for name in racing}
+    cases = recorder.measure({step: recorder.maker(step), **makers}, rows, cols, dtype)
     timed = {name: cases[name] for name in (step, *racing)}
     notes = {name: peers.PEERS[name].note for name in racing if peers.PEERS[name].note}
     return RaceCase(
@@ -386,31 +390,15 @@ def run_case(rows: int, cols: int, dtype: str, names: Sequence[str]) -> RaceCase
     )
 
 
-def _maker(name: str) -> bench.Maker:
-    """A peer whose exceptions say whose they are."""
-
-    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
-        with _blaming(name):
-            made = peers.candidate(name, rows, cols, dtype)
-
-        def run(x, y) -> None:
-            with _blaming(name):
-                made.run(x, y)
-
-        return dataclasses.replace(made, run=run)
-
-    return make
-
-
-@contextlib.contextmanager
-def _blaming(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        message = str(error).strip().partition("\n")[0][:200]
-        # A record names no folder of the machine it was made on.
-        message = re.sub(r"(?<!\w)~?/+\w[^\s'\",:)]*", lambda path: Path(path[0]).name, message)
-        raise PeerFailed(name, f"{type(error).__name__}: {message}") from error
+def add(race: Race, case: RaceCase) -> None:
+    """Put a case into a race in place of the one it had of that shape; cases are in the order of
+    the dtypes and shapes, whichever came first."""
+    key = (case.dtype, case.shape)
+    others = [other for other in race.cases if (other.dtype, other.shape) != key]
+    order = {key: place for place, key in enumerate(itertools.product(DTYPES, PEER_SHAPES))}
+    race.cases = sorted(
+        [*others, case], key=lambda case: order.get((case.dtype, case.shape), len(order))
+    )
 
 
 def summary(case: RaceCase) -> str:
@@ -418,7 +406,7 @@ def summary(case: RaceCase) -> str:
     shares = ", ".join(f"{name} {case.share(name):.3f}" for name in case.samples_us)
     flag = " above the copy: look!" if case.share(case.step) > 1.05 else ""
     reasons = "".join(f"\n    {name}: {reason}" for name, reason in case.skipped.items())
-    return f"{case.dtype} {case.rows} x {case.cols}: {shares}; {case.verdict}{flag}{reasons}"
+    return f"{recorder.describe(*case.shape, case.dtype)}: {shares}; {case.verdict}{flag}{reasons}"
 
 
 # ---- warm-up ------------------------------------------------------------------------------------

@@ -1,21 +1,26 @@
 """Time every step on this machine's GPU and write the records: `make record`.
 
 Safe to interrupt: each case is written as soon as it is measured, and a second call goes on where
-the first one stopped. A record is started afresh if the kernel's code or the protocol changed.
-Needs CuPy, numpy and ml_dtypes only.
+the first one stopped. A record is started afresh if the kernel's code or the protocol changed. A
+kernel that is wrong or fails at a shape is left out there, named at the end, and makes the exit
+status 1. Needs CuPy, numpy and ml_dtypes only.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from . import bench
+from . import bench, gpus
+from .check import WrongResult
 from .device import has_gpu
 from .kernels import (
     DTYPE_OPTIONS,
@@ -56,7 +61,6 @@ def main(arguments: list[str] | None = None) -> int:
     gpu = gpu_folder(device["name"])
     names = options.steps or known_steps()
     records = {name: open_record(name, gpu, device, versions, options.fresh) for name in names}
-    makers = {name: maker(name) for name in names}
     every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SWEEP_SHAPES]
     runs = [
         (*shape, dtype)
@@ -67,18 +71,76 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"recording {', '.join(names)} on {device['name']} at {len(runs)} shapes and dtypes")
     if versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
-    began = time.perf_counter()
-    for number, run in enumerate(runs, 1):
-        missing = {name for name, record in records.items() if needs(name, record, *run)}
-        if missing:
-            with bench.fresh_pool():
-                measured = bench.measure({name: makers[name] for name in missing}, *run)
-            for name in missing:
-                add(records[name], measured[name])
+    missing = [
+        Task(*run, tuple(name for name, record in records.items() if needs(name, record, *run)))
+        for run in runs
+    ]
+    tasks = deque(task for task in missing if task.names)
+    done, failed, began = len(runs) - len(tasks), [], time.perf_counter()
+    for task, measured in gpus.deal(measure_task, tasks, options.jobs):
+        run = task[:3]
+        if isinstance(measured, gpus.Failure):
+            guilty = {measured.culprit} & {*task.names} or {*task.names}
+            failed.append(f"{', '.join(sorted(guilty))} at {describe(*run)}: {measured.reason}")
+            print(failed[-1], file=sys.stderr, flush=True)
+            if others := tuple(name for name in task.names if name not in guilty):
+                tasks.append(task._replace(names=others))
+                continue
+        else:
+            for name, case in measured.items():
+                add(records[name], case, runs)
                 save_record(records[name], gpu)
-        print_progress(number, len(runs), *run, records, began)
+        done += 1
+        print_progress(done, len(runs), *run, records, began)
     print(f"records are in {record_path(names[0], gpu).parent}")
-    return 0
+    for line in failed:
+        print(f"not recorded: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+class Task(NamedTuple):
+    """Steps to be timed together at one shape and dtype, against the same copy."""
+
+    rows: int
+    cols: int
+    dtype: str
+    names: tuple[str, ...]
+
+
+def measure_task(task: Task) -> dict[str, Case]:
+    """The case of each step; raises what `measure` raises."""
+    return measure({name: maker(name) for name in task.names}, *task[:3])
+
+
+def measure(makers: Mapping[str, bench.Maker], rows: int, cols: int, dtype: str) -> dict[str, Case]:
+    """`bench.measure`, except that what goes wrong is a `Failure` that names the candidate."""
+    culprit = ""  # whose code was called last: an error on the GPU shows at the next wait for it
+
+    def watched(name: str, make: bench.Maker) -> bench.Maker:
+        def make_watched(rows: int, cols: int, dtype: str) -> bench.Candidate:
+            nonlocal culprit
+            culprit = name
+            made = make(rows, cols, dtype)
+            culprit = ""
+
+            def run(x, y) -> None:
+                nonlocal culprit
+                culprit = name
+                made.run(x, y)
+
+            return dataclasses.replace(made, run=run)
+
+        return make_watched
+
+    try:
+        with bench.fresh_pool():
+            wrapped = {name: watched(name, make) for name, make in makers.items()}
+            return bench.measure(wrapped, rows, cols, dtype)
+    except WrongResult as error:
+        name, _, summary = error.summary.partition(" ")
+        raise gpus.Failure(f"wrong result: {summary}", name) from error
+    except Exception as error:
+        raise gpus.Failure(gpus.one_line(error), culprit) from error
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -91,6 +153,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="only these dtypes"
     )
+    gpus.add_jobs_option(parser)
     return parser.parse_args(arguments)
 
 
@@ -141,20 +204,18 @@ def open_record(step: str, gpu: str, device: dict, versions: dict, fresh: bool) 
 
 def takes(step: str, rows: int, cols: int, dtype: str = "float32") -> bool:
     """Whether a step is recorded at a shape and dtype: its header accepts them; the sweep is for
-    the steps before 07, long and few rows for those after; trials are float32 and bfloat16.
+    the steps before 07 in float32, long and few rows for what comes after; a trial is recorded in
+    float32 and bfloat16.
     """
-    if step == UNFUSED:
-        number, trial = 0, False
-    else:
-        number, trial = step_number(step), step in TRIALS
-    later = number >= 7
-    if (rows, cols) in SWEEP_SHAPES and (later or step not in (UNFUSED, *steps())):
+    later = step != UNFUSED and step_number(step) >= 7
+    sweep, few = (rows, cols) in SWEEP_SHAPES, (rows, cols) in FEW_SHAPES
+    if sweep and (later or dtype != "float32" or step not in (UNFUSED, *steps())):
         return False
-    if not later and (dtype != "float32" or cols > GRID_SHAPES[-1][1] or rows < 132):
+    if not later and (few or cols > GRID_SHAPES[-1][1]):
         return False
-    if trial and (dtype == "float16" or (rows, cols) in FEW_SHAPES):
+    if step in TRIALS and (few or dtype == "float16"):
         return False
-    return step == UNFUSED or bool(step_plan(step, rows, cols, dtype))
+    return dtype == "float32" if step == UNFUSED else bool(step_plan(step, rows, cols, dtype))
 
 
 def needs(step: str, record: Record, rows: int, cols: int, dtype: str = "float32") -> bool:
@@ -163,13 +224,27 @@ def needs(step: str, record: Record, rows: int, cols: int, dtype: str = "float32
     return (rows, cols, dtype) not in known and takes(step, rows, cols, dtype)
 
 
-def add(record: Record, case: Case) -> None:
+def add(record: Record, case: Case, order: Sequence[tuple[int, int, str]]) -> None:
+    """Put a case into a record: those of `order` in that order, whichever came first, others
+    before them."""
+    places = {run: place for place, run in enumerate(order)}
     record.cases.append(case)
+    record.cases.sort(key=lambda case: places.get((*case.shape, case.dtype), -1))
     record.attributes = case.attributes
 
 
+def describe(rows: int, cols: int, dtype: str) -> str:
+    return f"{rows} x {cols} {dtype}"
+
+
 def print_progress(
-    number, total, rows, cols, dtype, records: dict[str, Record], began: float
+    number: int,
+    total: int,
+    rows: int,
+    cols: int,
+    dtype: str,
+    records: Mapping[str, Record],
+    began: float,
 ) -> None:
     rates = []
     for name, record in records.items():
@@ -177,11 +252,8 @@ def print_progress(
             if (*case.shape, case.dtype) == (rows, cols, dtype):
                 flag = " above the copy: look!" if case.share > 1.05 else ""
                 rates.append(f"{name} {case.gbps:.0f} ({case.share:.2f}){flag}")
-    seconds = time.perf_counter() - began
-    print(
-        f"[{number}/{total}, {seconds:.0f} s] {rows} x {cols} {dtype}: GB/s {', '.join(rates)}",
-        flush=True,
-    )
+    where = f"[{number}/{total}, {time.perf_counter() - began:.0f} s] {describe(rows, cols, dtype)}"
+    print(f"{where}: GB/s {', '.join(rates)}", flush=True)
 
 
 def describe_device() -> dict:

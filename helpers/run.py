@@ -16,8 +16,8 @@ from pathlib import Path
 
 from .device import ROOT, SWITCH, describe_mode, replaying
 from .kernels import header, source, steps
+from .plot import headline, in_series
 from .records import (
-    REFERENCE_SHAPE,
     UNFUSED,
     Record,
     load_record,
@@ -189,7 +189,7 @@ def draw_summary() -> None:
     matplotlib.use("agg")
     from .plot import plot_series
 
-    plot_series(recorded_steps()).savefig(BUILD / "series.png")
+    plot_series(list(filter(in_series, recorded_steps()))).savefig(BUILD / "series.png")
 
 
 def recorded_steps() -> list[Record]:
@@ -199,26 +199,27 @@ def recorded_steps() -> list[Record]:
 
 
 def summary_table(verdicts: dict[str, str], where: str) -> str:
-    """Step, bandwidth, prediction, origin, and this machine's verdict."""
-    rows, cols = REFERENCE_SHAPE
+    """Step, bandwidth where it was predicted, prediction, origin, and this machine's verdict."""
     lines = [
         "",
-        f"{rows} x {cols} float32, GB/s = 2 x rows x cols x 4 bytes / time",
-        f"{'step':12} {'GB/s':>6} {'of copy':>8} {'predicted':>10}  "
+        "GB/s = 2 x rows x columns x bytes of an element / time",
+        f"{'step':14} {'rows x columns':21} {'GB/s':>5} {'of copy':>8} {'predicted':>10}  "
         f"{'measured on':26} kernel {where}",
     ]
     for step, verdict in verdicts.items():
         verdict = verdict.splitlines()[0]
         try:
             record = load_record(step)
-            case = record.case(rows, cols)
-        except (FileNotFoundError, KeyError):
-            lines.append(f"{step:12} {'':26}  {'not recorded yet':26} {verdict}")
+        except FileNotFoundError:
+            lines.append(f"{step:14} {'':47}  {'not recorded yet':26} {verdict}")
             continue
+        case = headline(record)
+        place = f"{case.rows} x {case.cols}"
+        place += f" {case.dtype}" if case.dtype != "float32" else ""
         expected = predictions().get(step, {}).get("share")
         stale = "" if record.is_current() else " (earlier version)"
         lines.append(
-            f"{step:12} {case.gbps:6.0f} {case.share:8.3f} "
+            f"{step:14} {place:21} {case.gbps:5.0f} {case.share:8.3f} "
             f"{'none' if expected is None else f'{expected:.2f}':>10}  "
             f"{record.label + stale:26} {verdict}"
         )

@@ -28,7 +28,7 @@ def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(installed("torch"), reason="PyTorch is installed here")
-@pytest.mark.parametrize("name", set(peers.PEERS) - {"cudnn"})
+@pytest.mark.parametrize("name", sorted({*peers.PEERS} - {"cudnn"}))
 def test_peer_that_is_not_installed_says_so(name: str) -> None:
     assert peers.why_not(name, 1024, 1024, "float32") == "torch is not installed"
 

@@ -230,9 +230,13 @@ def test_series_colours_the_last_six_and_leaves_out_what_has_no_such_case() -> N
         plot_series(steps, dtype="bfloat16")
 
 
-def test_labels_hide_neither_each_other_nor_the_lines_behind_short_ones() -> None:
+@pytest.mark.parametrize("log", [True, False])
+def test_labels_hide_neither_each_other_nor_the_lines_behind_short_ones(log: bool) -> None:
     short = made_up("07_x", GRID_SHAPES[:6], us=10.1)
-    figure = plot_series([made_up("05_x", us=10.2), made_up("06_x"), short, made_up("08_x")])
+    shown = [made_up("05_x", us=10.2), made_up("06_x"), short, made_up("08_x")]
+    for case in (case for record in shown for case in record.cases):
+        case.samples_us[1:] = case.samples_us[:1] * 2  # no bars of the spread above the copy
+    figure = plot_series(shown, log)
     figure.canvas.draw()
     labels = {label.get_text(): label for label in figure.axes[0].texts}
     boxes = [label.get_window_extent() for label in labels.values()]

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,13 +11,14 @@ from pathlib import Path
 import pytest
 
 import helpers
-from helpers import bench, kernels, peers, race, recorder
+from helpers import bench, gpus, kernels, peers, race, recorder
 from helpers.check import WrongResult
 from helpers.device import ROOT
 from helpers.race import RaceCase, race_table
 from helpers.records import Case, step_hash
 
 OURS = "06_registers"
+CHOOSE, STEP_PLAN = kernels.choose, kernels.step_plan  # as they are before a test replaces them
 TIMES = {OURS: 10.0, "torch": 40.0, "compile": 11.0, "triton": 12.5, bench.COPY: 9.5}
 
 
@@ -199,7 +201,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 dtype,
                 rows,
                 cols,
-                launch(rows, cols),
+                launch(rows, cols, dtype),
                 [TIMES.get(name, 30.0)] * 7,
                 copy,
                 50,
@@ -208,8 +210,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
             for name in makers
         }
 
-    def launch(rows: int, cols: int) -> dict[str, int]:
-        return kernels.step_plan(OURS, rows, cols).launch
+    def launch(*shape) -> dict[str, int]:
+        return kernels.step_plan(kernels.choose(*shape), *shape).launch
 
     def nothing(*_) -> bench.Candidate:
         return bench.Candidate(lambda x, y: None, {}, {}, None)
@@ -231,9 +233,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (kernels, "step_plan", lambda step, *shape, plan=kernels.step_plan: plan(step, *shape[:2])),
         (bench, "measure", measure),
         (bench, "fresh_pool", contextlib.nullcontext),
+        (gpus, "gpu_is_usable", lambda: True),
         (peers, "candidate", nothing),
         (peers, "versions", lambda: {"torch": "2.11.0"}),
         (peers, "why_not", why_not),
+        (peers, "free_memory", lambda: None),  # collecting garbage takes long here
     ):
         monkeypatch.setattr(module, name, replacement, raising=name != "choose" and True)
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
@@ -319,7 +323,8 @@ def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> No
         return bench.Candidate(fail if name == "triton" else lambda x, y: None, {}, {}, None)
 
     monkeypatch.setattr(peers, "candidate", candidate)
-    case = race.run_case(64, 2048, "float32", [*peers.PEERS])
+    assert race.main(["--shapes", "64x2048", "--dtypes", "float32"]) == 0
+    case = recorded()["float32", 64, 2048]
     assert case.skipped == {
         "quack": "not here",
         "triton": "ValueError: no room",
@@ -330,33 +335,56 @@ def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> No
 
 
 @pytest.mark.parametrize("message", ["left NaN in its output at (64, 2048)", "at (64, 2048): zero"])
-def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_ends_the_race(
-    machine, monkeypatch, message
+def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_is_reported(
+    machine, monkeypatch, capsys, message
 ) -> None:
     measure, wrong = bench.measure, "liger"
 
     def checked(makers, *shape):
-        if wrong in makers:
+        if wrong in makers and shape[0] == 64:
             raise WrongResult(f"{wrong} {message}", "got 1, expected 0.5")
         return measure(makers, *shape)
 
     monkeypatch.setattr(bench, "measure", checked)
-    case = race.run_case(64, 2048, "float32", [*peers.PEERS])
+    assert run("--dtypes", "float32") == 0
+    case = recorded()["float32", 64, 2048]
     assert case.skipped["liger"] == f"wrong result: {message}"
     assert "liger" not in case.samples_us and "torch" in case.samples_us
     wrong = OURS
-    with pytest.raises(WrongResult, match=OURS):
-        run()
+    assert run("--dtypes", "float32", "--fresh") == 1
+    assert set(recorded()) == {("float32", 1024, 4096)}, "the others are kept"
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[-1] == f"not raced: {OURS} at 64 x 2048 float32: wrong result: {message}"
+
+
+@pytest.mark.parametrize("culprit", [OURS, bench.COPY, ""])
+def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_peer(
+    machine, monkeypatch, culprit
+) -> None:
+    def failing(makers, *shape):
+        if culprit == OURS:
+            makers["torch"](*shape)
+            makers[OURS](*shape).run(None, None)
+        raise WrongResult(f"{culprit} at (1, 2)") if culprit else MemoryError("buffers")
+
+    monkeypatch.setattr(bench, "measure", failing)
+    with pytest.raises(gpus.Failure) as caught:
+        race.run_task(race.Task(64, 2048, "float32", ("torch",)))
+    assert caught.value.culprit == culprit
+    assert run("--dtypes", "float32") == 1
     assert not race.race_path("nvidia-test").exists()
 
 
-def test_a_failure_of_our_kernel_is_no_reason_to_skip(machine, monkeypatch) -> None:
-    def failing(*_) -> bench.Candidate:
-        raise ValueError("ours does not compile")
+def test_cases_are_in_the_order_of_the_shapes_whichever_came_first(machine, monkeypatch) -> None:
+    def dealt(work, tasks, jobs):
+        assert jobs == 2
+        return [(task, work(task)) for task in tasks]
 
-    monkeypatch.setattr(recorder, "maker", lambda step: failing)
-    with pytest.raises(ValueError, match="ours does not compile"):
-        race.run_case(64, 2048, "float32", ["torch"])
+    monkeypatch.setattr(gpus, "deal", dealt)
+    shapes = ["1x32000", "4096x4096", "8192x8192"]
+    assert race.main(["--shapes", *shapes, "--jobs", "2"]) == 0
+    ordered = [case.shape for case in race.load_race("nvidia-test").cases]
+    assert ordered == [(8192, 8192), (4096, 4096), (1, 32000)] * 2
 
 
 def test_warm_up_compiles_what_is_missing_and_forgets_what_was_tuned(machine, monkeypatch) -> None:
@@ -402,6 +430,34 @@ def test_shape_that_none_of_our_kernels_takes_is_left_out(machine, monkeypatch, 
     monkeypatch.setattr(kernels, "choose", lambda *shape: None)
     run("--dtypes", "float32")
     assert "none of our kernels takes 1024 x 4096 float32" in capsys.readouterr().out
+
+
+def test_race_over_every_shape_with_our_own_choice(machine, monkeypatch, capsys) -> None:
+    """As on a GPU, but for the measuring: each shape is raced or said to be left out, warm or
+    not."""
+    monkeypatch.setattr(kernels, "choose", CHOOSE)
+    monkeypatch.setattr(kernels, "step_plan", STEP_PLAN)
+    monkeypatch.setattr(peers, "why_not", lambda *_: "not here")
+    warmed = []
+    monkeypatch.setattr(race, "warm_up", lambda cases, *_: warmed.extend(cases))
+    assert race.main(["--warm", "2"]) == 0
+    raced = [(rows, cols, dtype) for dtype, rows, cols, _ in machine]
+    taken = [
+        (*shape, dtype)
+        for dtype in race.DTYPES
+        for shape in race.PEER_SHAPES
+        if CHOOSE(*shape, dtype)
+    ]
+    assert raced == warmed == taken
+    left_out = re.findall(
+        r"^none of our kernels takes (\d+) x (\d+) (\w+)$", capsys.readouterr().out, re.MULTILINE
+    )
+    left_out = [(int(rows), int(cols), dtype) for rows, cols, dtype in left_out]
+    assert (8192, 50257, "float32") in left_out
+    assert len(left_out) + len(raced) == len(race.DTYPES) * len(race.PEER_SHAPES)
+    for case in recorded().values():
+        step = CHOOSE(*case.shape, case.dtype)
+        assert (case.step, case.kernel_hash) == (step, step_hash(step))
 
 
 def test_without_a_gpu_the_race_says_so(monkeypatch, capsys) -> None:

@@ -48,11 +48,9 @@ COPIES = [name for name in steps() if name.endswith("_copy")]
 each_record = pytest.mark.parametrize("step", [*STEPS, *TRIED])
 
 
-def accepted(step: str, shapes, dtype: str = "float32") -> list[tuple[int, int]]:
-    """Those of the shapes that the step's kernel takes."""
-    if step == UNFUSED:
-        return list(shapes)
-    return [shape for shape in shapes if step_plan(step, *shape, dtype)]
+def wanted(step: str, shapes, dtype: str = "float32") -> list[tuple[int, int]]:
+    """Those of the shapes at which the step is to be recorded."""
+    return [shape for shape in shapes if recorder.takes(step, *shape, dtype)]
 
 
 def dtypes(step: str) -> list[str]:
@@ -90,23 +88,22 @@ def test_record_is_of_the_kernel_as_it_is_now(step: str) -> None:
 def test_grid_is_complete(step: str) -> None:
     for dtype in dtypes(step):
         cases = load_record(step).select(GRID_SHAPES, dtype)
-        assert [case.shape for case in cases] == accepted(step, GRID_SHAPES, dtype)
+        assert [case.shape for case in cases] == wanted(step, GRID_SHAPES, dtype)
 
 
-@pytest.mark.parametrize("step", [step for step in [*STEPS, *TRIED] if step_number(step) >= 7])
+@each_record
 def test_long_and_few_rows_are_complete(step: str) -> None:
-    """Steps before 07 have them if they were recorded after these shapes were chosen."""
     shapes = (*LONG_SHAPES, *FEW_SHAPES)
     for dtype in dtypes(step):
         cases = load_record(step).select(shapes, dtype)
-        assert [case.shape for case in cases] == accepted(step, shapes, dtype)
+        assert [case.shape for case in cases] == wanted(step, shapes, dtype)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_sweep_is_complete(step: str) -> None:
-    assert [case.shape for case in load_record(step).select(SWEEP_SHAPES)] == accepted(
-        step, SWEEP_SHAPES
-    )
+    cases = load_record(step).select(SWEEP_SHAPES)
+    assert [case.shape for case in cases] == wanted(step, SWEEP_SHAPES)
+    assert bool(cases) == (step == UNFUSED or step_number(step) < 7)
 
 
 @each_record
@@ -177,7 +174,7 @@ def test_every_record_belongs_to_a_kernel() -> None:
     folder = records.FOLDER / REFERENCE_GPU
     found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
     assert (
-        found - {"counters", "numerics", "sass", "sanitizer"}
+        found - {"counters", "numerics", "race", "sass", "sanitizer"}
         == {*STEPS, *TRIED}
         == set(recorder.known_steps())
     )
@@ -485,30 +482,29 @@ def test_recorder_sweeps_no_variants() -> None:
         assert not recorder.needs(step, record, *SWEEP_SHAPES[0])
 
 
-@pytest.mark.parametrize(
-    ("step", "taken"),
-    [
-        ("00_copy", True),
-        ("00_unfused", False),
-        ("04_shuffle", False),
-        ("05_float4", True),
-        ("05_float4-UNROLL1", True),
-        ("variants/00_copy_scalar", False),
-        ("06_registers", False),  # for its header
-    ],
-)
-def test_recorder_records_long_and_few_rows_from_05_on(step: str, taken: bool) -> None:
-    for shape in (*LONG_SHAPES, *FEW_SHAPES[1:]):
-        assert recorder.takes(step, *shape) == taken, shape
-    rows, cols = LONG_SHAPES[0]
-    assert recorder.takes(step, rows // 2, cols) == taken, "also where memory allows fewer rows"
+@pytest.mark.parametrize("step", ["00_copy", UNFUSED, "05_float4", "variants/00_copy_scalar"])
+def test_recorder_leaves_long_and_few_rows_to_later_steps(step: str) -> None:
+    assert not any(recorder.takes(step, *shape) for shape in (*LONG_SHAPES, *FEW_SHAPES))
+    assert recorder.takes(step, 64, 1024), "any other shape, where memory allows fewer rows"
+
+
+def test_recorder_takes_what_later_kernels_take(monkeypatch) -> None:
+    text = source("05_float4.cu").replace("Dtype:    float32", "Dtype:    float32, float16")
+    monkeypatch.setattr(kernels, "source", lambda name: text)
+    monkeypatch.setattr(recorder, "TRIALS", ("07_new-UNROLL1",))
+    for shape in (GRID_SHAPES[0], LONG_SHAPES[0], FEW_SHAPES[1]):
+        assert recorder.takes("07_new", *shape) and recorder.takes("07_new", *shape, "float16")
+        assert not recorder.takes("07_new-UNROLL1", *shape, "float16"), "trials: two dtypes"
+    assert recorder.takes("07_new-UNROLL1", *LONG_SHAPES[0])
+    assert not recorder.takes("07_new-UNROLL1", *FEW_SHAPES[1])
+    assert not recorder.takes("07_new", *SWEEP_SHAPES[0])
 
 
 def test_recorder_records_each_dtype_of_a_header_and_sweeps_float32_alone(monkeypatch) -> None:
     text = source("05_float4.cu").replace("Dtype:    float32", "Dtype:    float32, bfloat16")
     monkeypatch.setattr(kernels, "source", lambda name: text)
     expected = {"float32": True, "bfloat16": True, "float16": False}
-    for shape in (GRID_SHAPES[0], LONG_SHAPES[0], FEW_SHAPES[0]):
+    for shape in GRID_SHAPES[:3]:
         assert {dtype: recorder.takes("05_float4", *shape, dtype) for dtype in expected} == expected
         assert not recorder.takes(UNFUSED, *shape, "bfloat16")
     swept = [dtype for dtype in expected if recorder.takes("05_float4", *SWEEP_SHAPES[0], dtype)]
@@ -592,12 +588,9 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
 
 def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
     assert recorder.main([]) == 0
-    left_out = [{*STEPS, *TRIED} - names for names, *_ in fake_gpu.measured[:2]]
-    assert left_out == [  # for their headers: rows of 16384 and of 32768 columns
-        {"06_registers-PACKS2"},
-        {"06_registers-PACKS2", "06_registers-PACKS4"},
-    ]
-    assert fake_gpu.measured[-1][0] == set(STEPS)
+    for names, *shape in fake_gpu.measured:
+        assert names == {step for step in [*STEPS, *TRIED] if recorder.takes(step, *shape)}
+    assert fake_gpu.measured[-1][0] == {step for step in STEPS if step_number(step) < 7}
 
 
 def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:

@@ -253,3 +253,69 @@ def test_messages_name_the_place_and_the_size() -> None:
     past = message("asynchronous/bulk_past_shared")
     assert "1024 bytes at byte 128" in past and "384 bytes of shared memory" in past
     assert "4 bytes at byte -4 of the thread's 32 bytes" in message("local_memory/one_before")
+
+
+SENT = """
+__device__ unsigned place(const void* shared) { return (unsigned)__cvta_generic_to_shared(shared); }
+
+extern "C" __global__ __cluster_dims__(2) void sent(const float* x, float* y)
+{
+    __shared__ float s[64];
+    __shared__ unsigned long long full;
+    const int t = threadIdx.x, i = blockIdx.x * 64 + t;
+    if (t == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(&full)));
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], 256;" ::"r"(place(&full)));
+    }
+    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+    if (blockIdx.x & 1) {
+        unsigned to, bar;
+        asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(to) : "r"(place(&s[t])));
+        asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(bar) : "r"(place(&full)));
+        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::
+                         "r"(to), "f"(x[i]), "r"(bar) : "memory");
+    } else if (WAITS) {
+        for (unsigned done = 0; !done;)
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;"
+                         " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(place(&full)) : "memory");
+        y[i] = s[t];
+    }
+}
+"""
+
+
+def test_who_waits_for_what_it_is_sent_needs_no_barrier_at_its_end() -> None:
+    """A receiver that waits cannot have ended before it got what it waited for."""
+    x, y = X[:256].astype(np.float32), np.zeros(256, np.float32)
+    waiting = cupy.RawKernel(SENT, "sent", options=("-DWAITS=1",))
+    trace = simulate(waiting, 4, 64, (x, y))
+    assert not trace.findings, str(trace.findings)
+    received = y.reshape(2, 2, 64)[:, 0]
+    assert np.array_equal(received, x.reshape(2, 2, 64)[:, 1])
+    careless = cupy.RawKernel(SENT, "sent", options=("-DWAITS=0",))
+    kinds = {finding.kind for finding in simulate(careless, 4, 64, (x, y)).findings}
+    assert "shared memory of a block that may have ended" in kinds
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_block_without_a_cluster_is_a_cluster_of_one(rank: int) -> None:
+    code = """
+extern "C" __global__ void alone(const float* x, float* y, int rank)
+{
+    __shared__ float s[64];
+    const int t = threadIdx.x;
+    unsigned place;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(place) :
+        "r"((unsigned)__cvta_generic_to_shared(&s[63 - t])), "r"(rank));
+    asm volatile("st.shared::cluster.f32 [%0], %1;" :: "r"(place), "f"(x[t]) : "memory");
+    __syncthreads();
+    y[t] = rank ? 0.0f : s[t];
+}
+"""
+    x, y = X[:64].astype(np.float32), np.zeros(64, np.float32)
+    trace = simulate(cupy.RawKernel(code, "alone"), 1, 64, (x, y, rank))
+    if rank:
+        assert {finding.kind for finding in trace.findings} == {"out-of-bounds shared store"}
+    else:
+        assert not trace.findings and np.array_equal(y, x[::-1])

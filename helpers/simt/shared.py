@@ -173,7 +173,7 @@ class SharedMemory:
     def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes) -> None:
         if access.atomic:
             return
-        if self.cluster > 1 and (addresses[lanes.mask] >= WINDOW_BYTES).any():
+        if (addresses[lanes.mask] >= WINDOW_BYTES).any():
             access.tally.remote_requests += lanes.warps
             return
         tally = vars(access.tally)
@@ -188,7 +188,7 @@ class SharedMemory:
         wanted = addresses[slots]
         blocks = slots // self.padded
         outside = np.zeros(len(slots), bool)
-        if self.cluster > 1:
+        if self.cluster > 1 or (wanted >= WINDOW_BYTES).any():  # a block alone is a cluster of one
             blocks, wanted, outside = self.locate(slots, wanted, access.instruction)
         misaligned = wanted & (access.width - 1) != 0
         outside = outside | (wanted < 0) | (wanted + access.width > self.bytes)

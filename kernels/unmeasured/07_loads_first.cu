@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: MIT
+// Idea:     07_warp.cu with its loads in flight together: there, a value that a skipped load leaves
+//           undefined lets the compiler give all loads one register, and each waits for the last.
+// Row:      LANES lanes of a warp
+// Build:    WIDTH = cols * size % 16 == 0 ? 16 / size : cols % 4 == 0 ? 4 : cols % 2 == 0 ? 2 : 1,
+//           LANES = min(32, power_of_two((cols + WIDTH - 1) / WIDTH)),
+//           PACKS = (cols + WIDTH * LANES - 1) / (WIDTH * LANES), ROWS = 1
+// Launch:   block = 128, grid = (rows + 128 / LANES * ROWS - 1) / (128 / LANES * ROWS)
+// Shared:   0
+// Columns:  cols >= 1 && cols <= 1024 && cols % WIDTH == 0 && cols <= WIDTH * LANES * PACKS
+// Align:    16
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   a lane holds 4 * PACKS columns, so a row of thousands needs more than a warp (08); in
+//           16 bits it spends half of its instructions on conversions (10).
+// Measured: not yet
+//
+// y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
+// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch.
+
+#ifndef WIDTH
+#error "compile with the macros of the Build line above: -DWIDTH=4 -DLANES=32 -DPACKS=2 -DROWS=1"
+#endif
+
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+#else
+using T = float;
+#endif
+
+// Neighbouring columns that one access moves: 2 to 16 bytes.
+struct alignas(WIDTH * sizeof(T)) Pack {
+    T column[WIDTH];
+};
+
+// exp(value) as the hardware computes it: 2^(value * log2(e)).
+__device__ __forceinline__ float exponential(float value)
+{
+    return exp2f(value * 1.44269504f);
+}
+
+// The largest value of the lanes of a row, in each of them.
+__device__ __forceinline__ float row_max(float value)
+{
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum over the lanes of a row, in each of them.
+__device__ __forceinline__ float row_sum(float value)
+{
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+extern "C" __global__ void __launch_bounds__(128)
+softmax_loads_first(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
+{
+    constexpr int together = 32 / LANES;  // rows that a warp loads with one instruction
+    const int lane = threadIdx.x % LANES;
+    const int first = (blockIdx.x * 4 + threadIdx.x / 32) * together * ROWS
+                    + threadIdx.x % 32 / LANES;
+    const int packs = cols / WIDTH;
+
+    // Load all rows of this thread before using any: ROWS * PACKS loads are in flight at once.
+    // Lanes past the end of a row, or past the last row, take part in the shuffles with -inf.
+    const float minus_inf = __int_as_float(0xff800000);
+    float v[ROWS][PACKS][WIDTH];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        const long long row = first + r * together;
+        const Pack* from = reinterpret_cast<const Pack*>(x + row * cols);
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) {
+            const int pack = lane + k * LANES;
+            if (row < rows && pack < packs) {
+                const Pack loaded = from[pack];
+#pragma unroll
+                for (int c = 0; c < WIDTH; ++c) v[r][k][c] = float(loaded.column[c]);
+            } else {
+#pragma unroll
+                for (int c = 0; c < WIDTH; ++c) v[r][k][c] = minus_inf;
+            }
+        }
+    }
+
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        float largest = -3.402823466e+38f;  // finite: see 02_online.cu
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+            for (int c = 0; c < WIDTH; ++c) largest = fmaxf(largest, v[r][k][c]);
+        largest = row_max(largest);
+
+        float sum = 0.0f;
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+            for (int c = 0; c < WIDTH; ++c) {
+                v[r][k][c] = exponential(v[r][k][c] - largest);
+                sum += v[r][k][c];
+            }
+        const float scale = 1.0f / row_sum(sum);
+
+        const long long row = first + r * together;
+        Pack* to = reinterpret_cast<Pack*>(y + row * cols);
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) {
+            const int pack = lane + k * LANES;
+            Pack result;
+#pragma unroll
+            for (int c = 0; c < WIDTH; ++c) result.column[c] = T(v[r][k][c] * scale);
+            if (row < rows && pack < packs) to[pack] = result;
+        }
+    }
+}

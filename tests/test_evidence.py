@@ -1,0 +1,436 @@
+"""`make evidence` goes on where it stopped: ncu, cuobjdump and compute-sanitizer are scripts here
+that say what the real ones would and keep a list of what they were asked."""
+
+import contextlib
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from helpers import evidence, gpus, kernels, recorder, records
+from helpers.check import make_input
+from helpers.evidence import UNFUSED_CASE, EvidenceCase
+from helpers.kernels import step_plan
+from helpers.launch import device_dtype
+from helpers.records import UNFUSED, step_hash
+
+# The cases follow --worker in every command. A metric counts up from run to run, so that a test
+# sees which entries are new.
+TOOL = """#!{python}
+import csv, json, os, sys
+from pathlib import Path
+here = Path({folder!r})
+tool, asked = Path(sys.argv[0]).name, sys.argv[1:]
+cases = asked[asked.index("--worker") + 1 :] if "--worker" in asked else []
+with open(here / "log", "a") as log:
+    environment = {{name: os.environ.get(name) for name in ("SOFTMAX_REPLAY", "TMPDIR")}}
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES")
+    log.write(json.dumps([tool, asked, cases, gpu, environment]) + "\\n")
+run = len((here / "log").read_text().splitlines())
+plan = json.loads((here / "plan").read_text())
+if any(case in plan["break"] for case in cases):
+    sys.exit("broken")
+if tool == "ncu":
+    print("==PROF== connected\\n")
+    writer = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL)
+    writer.writerow(["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"])
+    names = ["op"] * 6 if cases == [{unfused!r}] else [plan["names"][case] for case in cases]
+    for place, name in enumerate(names[plan["lose"]:]):
+        writer.writerow([place, name + "(float *)", "run", "", f"1,{{run:03d}}"])
+        writer.writerow([place, name + "(float *)", "missing", "", "n/a"])
+elif tool == "cuobjdump":
+    print("        /*0000*/                   LDG.E R1, [R2] ;\\n        /*0010*/   @P0 EXIT ;")
+    print("        /*0020*/                   FADD R1, R1 ;")
+else:
+    found = sum(case in plan["errors"] for case in cases)
+    print(f"========= ERROR SUMMARY: {{found}} errors")
+    sys.exit(1 if found or plan["crash"] else 0)
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A GPU with two steps, a variant and a trial; `run` is `make evidence` on it, `asked` what the
+    tools were asked since the last time, `plan` what they do."""
+    (tmp_path / "bin").mkdir()
+    text = TOOL.format(python=sys.executable, folder=str(tmp_path), unfused=str(UNFUSED_CASE))
+    for name in ("ncu", "cuobjdump", "compute-sanitizer"):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    versions = {"driver": "1", "nvrtc": "13.0", "cupy": "14.2.0", "commit": "abc"}
+    device = {"name": "NVIDIA Test", "compute_capability": "90"}
+    step_list, variant_list = ["01_naive", "07_warp"], ["variants/01_naive_fast"]
+    trials = ("07_warp-ROWS2",)
+    known = [UNFUSED, *step_list, *variant_list, *trials]
+    for module, name, replacement in (
+        (evidence, "FOLDER", tmp_path),
+        (evidence, "has_gpu", lambda: True),
+        (evidence, "steps", lambda: step_list),
+        (evidence, "variants", lambda: variant_list),
+        (evidence, "TRIALS", trials),
+        (evidence, "compile_cubin", lambda code, options, arch: b"cubin"),
+        (evidence, "collect_numerics", lambda: {"errors": dict.fromkeys(evidence.NUMERICS, {})}),
+        (recorder, "describe_device", lambda: device),
+        (recorder, "describe_versions", lambda: dict(versions)),
+        (recorder, "known_steps", lambda: known),
+        (gpus, "gpu_is_usable", lambda: True),
+        (gpus, "gpu_names", lambda jobs: ["0", "1"][:jobs]),
+    ):
+        monkeypatch.setattr(module, name, replacement)
+    plan = {"break": [], "errors": [], "lose": 0, "crash": False}
+    fake = SimpleNamespace(folder=tmp_path / "nvidia-test", versions=versions, plan=plan, seen=0)
+
+    def run(*options: str) -> int:
+        names = {str(case): kernels.step_kernel(case.step).name for case in evidence.cases()}
+        (tmp_path / "plan").write_text(json.dumps({**plan, "names": names}))
+        return evidence.main([*options])
+
+    def asked() -> list[tuple[str, list[str]]]:
+        log = tmp_path / "log"
+        lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        new, fake.seen = lines[fake.seen :], len(lines)
+        fake.last = new
+        return [(tool, cases) for tool, _, cases, _, _ in new]
+
+    def file(name: str) -> dict:
+        return json.loads((fake.folder / f"{name}.json").read_text())
+
+    fake.run, fake.asked, fake.file = run, asked, file
+    return fake
+
+
+def of_step(step: str, which: str = "all") -> list[str]:
+    return [str(case) for case in evidence.cases(which) if case.step == step]
+
+
+NAMES = ["01_naive", "07_warp", "variants/01_naive_fast", "07_warp-ROWS2"]
+
+
+def test_counters_are_read_step_by_step_and_only_once(tools) -> None:
+    assert tools.run("--only", "counters") == 0
+    assert tools.asked() == [
+        ("ncu", [str(UNFUSED_CASE)]),
+        *(("ncu", of_step(name)) for name in NAMES),
+    ]
+    assert all(line[4]["SOFTMAX_REPLAY"] == "0" for line in tools.last)
+    assert len({line[4]["TMPDIR"] for line in tools.last}) == 5
+    data = tools.file("counters")
+    assert list(map(evidence.case_of, data["cases"])) == evidence.cases()
+    assert len(data[UNFUSED]) == 6 and set(data[UNFUSED][0]) == {"kernel", "metrics"}
+    for entry in data["cases"]:
+        case = evidence.case_of(entry)
+        assert entry["launch"] == step_plan(*case).launch
+        assert entry["metrics"] == {"run": 1002.0 + NAMES.index(case.step)}
+    files = ("01_naive", "07_warp", "variants/01_naive_fast")
+    assert data["hashes"] == {name: step_hash(name) for name in files}
+    assert data["command"].startswith("ncu --profile-from-start off ")
+    assert data["command"].endswith(" python -m helpers.evidence --worker CASE ...")
+
+    before = (tools.folder / "counters.json").read_text()
+    assert tools.run("--only", "counters") == 0
+    assert tools.asked() == [] and (tools.folder / "counters.json").read_text() == before
+
+
+def test_records_reads_what_is_written(tools, monkeypatch) -> None:
+    tools.run()
+    monkeypatch.setattr(records, "FOLDER", tools.folder.parent)
+    records._counters.cache_clear()
+    nsight = records.nsight("07_warp", 64, 1024, "bfloat16", gpu="nvidia-test")
+    assert nsight == {"run": 1003.0}
+    assert len(records.nsight_unfused("nvidia-test")) == 6
+    assert records.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
+    shape = (262144, 1024)
+    assert records.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
+    assert list(records.numerics("nvidia-test")) == list(evidence.NUMERICS)
+    records._counters.cache_clear()
+
+
+def test_interrupted_run_keeps_the_batches_that_were_done(tools, monkeypatch) -> None:
+    run_tool, calls = evidence.run_tool, []
+
+    def interrupted(command: list[str]):
+        calls.append(command)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run_tool(command)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evidence, "run_tool", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tools.run("--only", "counters")
+    data = tools.file("counters")
+    assert {entry["step"] for entry in data["cases"]} == {"01_naive"} == set(data["hashes"])
+    assert len(data[UNFUSED]) == 6
+    tools.asked()
+    assert tools.run("--only", "counters") == 0
+    assert tools.asked() == [("ncu", of_step(name)) for name in NAMES[1:]]
+    assert list(map(evidence.case_of, tools.file("counters")["cases"])) == evidence.cases()
+
+
+def test_failing_batch_is_reported_and_the_others_are_kept(tools, capsys) -> None:
+    tools.plan["break"] = of_step("01_naive")[1:2]
+    assert tools.run("--only", "counters") == 1
+    steps = {entry["step"] for entry in tools.file("counters")["cases"]}
+    assert steps == {"07_warp", "variants/01_naive_fast", "07_warp-ROWS2"}
+    printed = capsys.readouterr().out
+    assert "s] 01_naive: 7 launches, FAILED: ncu ended with status 1" in printed
+    assert re.search(r"^\[5/5, \d+ s\] 07_warp-ROWS2: \d launches$", printed, re.MULTILINE)
+    tools.plan["break"] = []
+    tools.asked()
+    assert tools.run("--only", "counters") == 0
+    assert tools.asked() == [("ncu", of_step("01_naive"))]
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_launches_that_ncu_missed_are_no_counters(tools, lost: int) -> None:
+    tools.plan["lose"] = lost
+    assert tools.run("--only", "counters", "--steps", "01_naive", UNFUSED) == 1
+    written = (tools.folder / "counters.json").exists()
+    assert written == (lost == 1), "five of the six launches of the array version are enough"
+    if written:
+        assert tools.file("counters")["cases"] == []
+
+
+def test_other_kernels_than_asked_for_are_refused(tools) -> None:
+    batch = evidence.Batch("01_naive", (EvidenceCase("07_warp", 64, 1024),))
+    tools.run("--only", "numerics")
+    evidence.profile_batch(batch)
+    names = {str(batch.cases[0]): "softmax_other"}
+    (tools.folder.parent / "plan").write_text(json.dumps({**tools.plan, "names": names}))
+    with pytest.raises(gpus.Failure, match="ncu saw softmax_other"):
+        evidence.profile_batch(batch)
+
+
+def test_what_is_looked_at_again(tools, monkeypatch) -> None:
+    """Changed code: the step and its trials; a changed launch: the cases that it concerns."""
+    tools.run()
+    tools.asked()
+    source = kernels.source
+
+    def edited(change: tuple[str, str], file: str = "07_warp.cu"):
+        def replaced(name: str) -> str:
+            text = source(name)
+            assert name != file or change[0] in text
+            return text.replace(*change) if name == file else text
+
+        return replaced
+
+    def asked_after(change: tuple[str, str]) -> list[tuple[str, list[str]]]:
+        with monkeypatch.context() as patch:
+            for module in (kernels, evidence, records):
+                patch.setattr(module, "source", edited(change))
+            kept = {path: path.read_text() for path in tools.folder.glob("*.json")}
+            assert tools.run() == 0
+            for path, text in kept.items():
+                path.write_text(text)
+        return tools.asked()
+
+    ours = ["07_warp", "07_warp-ROWS2"]
+    compiled = len([name for name, *_ in evidence.compilations() if name.startswith("07_warp at")])
+    everything = [
+        *(("ncu", of_step(name)) for name in ours),
+        *[("cuobjdump", [])] * compiled,
+        *[("compute-sanitizer", of_step("07_warp", "small"))] * len(evidence.TOOLS),
+    ]
+    assert asked_after(("softmax", "softmax ")) == everything, "another code"
+    # two rows a warp at 1024 columns, as the trial has them anyway: the code stays as it is
+    assert asked_after((", ROWS = 1", ", ROWS = cols == 1024 ? 2 : 1")) == [
+        ("ncu", [case for case in of_step("07_warp") if ":1024:" in case]),
+        *everything[2:],
+    ]
+    assert asked_after(("// Idea: ", "// Idea:  ")) == []
+
+
+@pytest.mark.parametrize("name", recorder.MUST_NOT_CHANGE)
+def test_another_driver_or_compiler_means_all_of_it(tools, name: str, capsys) -> None:
+    options = ("--only", "counters", "sanitizer", "--steps", "01_naive")
+    tools.run(*options)
+    first = tools.asked()
+    tools.versions[name] = "another"
+    tools.run(*options)
+    assert tools.asked() == first and len(first) == 5
+    assert f"sanitizer.json is of another {name}" in capsys.readouterr().out
+
+
+def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
+    tools.run()
+    tools.asked()
+    before = tools.file("counters")
+    assert tools.run("--fresh", "--steps", "01_naive", "--only", "counters", "sanitizer") == 0
+    small = of_step("01_naive", "small")
+    assert tools.asked() == [
+        ("ncu", of_step("01_naive")),
+        *[("compute-sanitizer", small)] * len(evidence.TOOLS),
+    ]
+    after = tools.file("counters")
+    assert list(map(evidence.case_of, after["cases"])) == evidence.cases()
+    changed = [
+        new["step"] for old, new in zip(before["cases"], after["cases"], strict=True) if old != new
+    ]
+    assert changed == ["01_naive"] * len(of_step("01_naive"))
+    assert after[UNFUSED] == before[UNFUSED]
+    with pytest.raises(SystemExit):
+        tools.run("--steps", "99_missing")
+
+
+def test_what_is_not_asked_for_any_more_is_dropped(tools, monkeypatch) -> None:
+    tools.run()
+    monkeypatch.setattr(evidence, "steps", lambda: ["07_warp"])
+    tools.asked()
+    assert tools.run() == 0 and tools.asked() == []
+    for name in ("counters", "sass", "sanitizer"):
+        assert "01_naive" not in tools.file(name)["hashes"]
+    assert {entry["step"] for entry in tools.file("counters")["cases"]} == set(NAMES[1:])
+    assert {step for step, *_ in tools.file("sanitizer")["cases"]} == {"07_warp"}
+
+
+def test_two_gpus_share_the_batches_and_the_file_is_the_same(tools) -> None:
+    tools.run("--only", "counters")
+    alone = tools.file("counters")
+    (tools.folder / "counters.json").unlink()
+    tools.asked()
+    assert tools.run("--only", "counters", "--jobs", "2") == 0
+    asked = tools.asked()
+    assert sorted(cases for _, cases in asked) == sorted(
+        [[str(UNFUSED_CASE)], *map(of_step, NAMES)]
+    )
+    assert {line[3] for line in tools.last} == {"0", "1"}
+    shared = tools.file("counters")
+    for data in (alone, shared):
+        for entry in (*data["cases"], *data[UNFUSED]):
+            del entry["metrics"]
+        del data["utc"]
+    assert shared == alone
+
+
+def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
+    bad = of_step("07_warp", "small")[0]
+    tools.plan["errors"] = [bad]
+    assert tools.run("--only", "sanitizer") == 1
+    data = tools.file("sanitizer")
+    assert list(data["tools"]) == list(evidence.TOOLS)
+    for tool, verdict in data["tools"].items():
+        assert verdict["steps"] == {"01_naive": 0, "07_warp": 1} and verdict["errors"] == 1
+        assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} python -m ")
+    assert [tuple(case) for case in data["cases"]] == evidence.cases("small")
+    assert data["launches"] == [step_plan(*case).launch for case in evidence.cases("small")]
+    assert "memcheck found 1 errors in 07_warp" in capsys.readouterr().err
+    tools.plan["errors"] = []
+    assert tools.run("--only", "sanitizer") == 1, "what was found stays until it is looked at again"
+    assert tools.run("--only", "sanitizer", "--fresh", "--steps", "07_warp") == 0
+
+
+def test_worker_that_fails_is_no_clean_verdict(tools) -> None:
+    tools.plan["crash"] = True
+    assert tools.run("--only", "sanitizer") == 1
+    assert not (tools.folder / "sanitizer.json").exists()
+
+
+def test_files_written_before_launches_and_steps_were_kept_are_gone_on_with(tools) -> None:
+    tools.run()
+    tools.asked()
+    counters, sanitizer, sass = map(tools.file, ("counters", "sanitizer", "sass"))
+    for entry in counters["cases"]:
+        del entry["launch"]
+        if entry["dtype"] == "float32":
+            del entry["dtype"]
+    del sanitizer["launches"]
+    for verdict in sanitizer["tools"].values():
+        del verdict["steps"]
+    sanitizer["cases"] = [case for case in sanitizer["cases"] if case[0] == "01_naive"]
+    del sanitizer["hashes"]["07_warp"], sass["kernels"]["01_naive"]["options"]
+    sanitizer["tools"]["initcheck"]["errors"] = 2
+    for name, data in {"counters": counters, "sanitizer": sanitizer, "sass": sass}.items():
+        (tools.folder / f"{name}.json").write_text(json.dumps(data))
+    assert tools.run() == 0
+    assert tools.asked() == [
+        ("compute-sanitizer", of_step(step, "small"))
+        for tool in evidence.TOOLS
+        for step in ("01_naive", "07_warp")
+        if step == "07_warp" or tool == "initcheck"
+    ]
+    assert tools.file("sanitizer")["tools"]["memcheck"]["steps"] == {"01_naive": 0, "07_warp": 0}
+
+
+def test_case_as_an_argument() -> None:
+    for case in (*evidence.cases(), UNFUSED_CASE):
+        assert EvidenceCase.parse(str(case)) == case
+
+
+def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert tools.run("--only", "sanitizer") == 1
+    assert "needs compute-sanitizer of the CUDA toolkit" in capsys.readouterr().err
+    assert tools.run("--only", "numerics") == 0
+
+
+# ---- the program that the tools watch ------------------------------------------------------------
+
+
+def test_worker_shows_the_profilers_the_launches_alone(tools, monkeypatch) -> None:
+    events = []
+
+    class Device:
+        def synchronize(self) -> None:
+            events.append("wait")
+
+    @contextlib.contextmanager
+    def profile():
+        events.append("start")
+        yield
+        events.append("stop")
+
+    def maker(step: str):
+        def make(*shape) -> SimpleNamespace:
+            events.append(("make", step, *shape))
+            return SimpleNamespace(run=lambda x, y: events.append(("run", x, y)))
+
+        return make
+
+    fake = SimpleNamespace(
+        cuda=SimpleNamespace(set_allocator=events.append, Device=Device),
+        empty_like=lambda x: f"like {x}",
+    )
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "cupyx.profiler", SimpleNamespace(profile=profile))
+    monkeypatch.setattr(evidence, "input_on_gpu", lambda *shape: f"x of {shape}")
+    monkeypatch.setattr(recorder, "maker", maker)
+    cases = [EvidenceCase("07_warp", 3, 5, "float16"), EvidenceCase(UNFUSED, 2, 7)]
+    assert evidence.main(["--worker", *map(str, cases)]) == 0
+    expected = [None]  # no memory pool
+    for case in cases:
+        x = f"x of {case[1:]}"
+        watched = ["start", ("run", x, f"like {x}"), "wait", "stop"]
+        expected += [("make", *case), "wait", *watched]
+    assert events == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(64, 1024), (1024, 1024)])
+def test_inputs_of_the_worker(monkeypatch, dtype: str, shape: tuple[int, int]) -> None:
+    names = ("float32", "uint16", "linspace", "ascontiguousarray", "random")
+    monkeypatch.setitem(
+        sys.modules, "cupy", SimpleNamespace(**{name: getattr(np, name) for name in names})
+    )
+    monkeypatch.setattr(evidence, "to_gpu", lambda x: x.view(device_dtype(x.dtype)))
+    x = evidence.input_on_gpu(*shape, dtype)
+    assert x.shape == shape and x.dtype == device_dtype(np.dtype(dtype)) and x.flags.c_contiguous
+    values = x.view(dtype).astype(np.float64)
+    if shape == (64, 1024):
+        assert (x.view(dtype) == make_input(*shape).astype(dtype)).all()
+    else:
+        assert (values.mean(axis=1) > 190).any() and (values.mean(axis=1) < -190).any()
+    assert (values.std(axis=1) > 0.5).all() and (values.std(axis=1) < 3).all()
+
+
+@pytest.mark.gpu
+def test_worker_runs_on_a_gpu() -> None:
+    cases = ["07_warp:64:1024:float16", "05_float4:65536:4096:float32", str(UNFUSED_CASE)]
+    done = evidence.run_tool(evidence.worker_command([*cases, "07_warp:262144:1024:bfloat16"]))
+    assert (done.returncode, done.stderr) == (0, "")
