@@ -572,9 +572,7 @@ def signature(code: str, kernel_name: str) -> tuple[Parameter, ...]:
 def kernel_names(code: str) -> list[str]:
     """Names of the `__global__` functions of a source, in order."""
     plain = strip_comments(code)
-    return re.findall(
-        r"__global__\s+(?:void\s+|[A-Z_]+\s+|__\w+__\([^)]*\)\s*)*(\w+)\s*\(", plain
-    )
+    return re.findall(r"__global__\s+(?:void\s+|[A-Z_]+\s+|__\w+__\([^)]*\)\s*)*(\w+)\s*\(", plain)
 
 
 def strip_comments(code: str) -> str:
