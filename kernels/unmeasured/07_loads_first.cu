@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     07_warp.cu with its loads in flight together: there, a value that a skipped load leaves
-//           undefined lets the compiler give all loads one register, and each waits for the last.
+// Idea:     07_warp.cu with its loads in flight together: there, a skipped load leaves a value
+//           undefined, the compiler lets it keep what the load before gave, and so has to wait.
 // Row:      LANES lanes of a warp
 // Build:    WIDTH = cols * size % 16 == 0 ? 16 / size : cols % 4 == 0 ? 4 : cols % 2 == 0 ? 2 : 1,
 //           LANES = min(32, power_of_two((cols + WIDTH - 1) / WIDTH)),
