@@ -291,7 +291,7 @@ def _verify(name: str, candidate: Candidate, x, y, dtype: str) -> None:
     if bool(has_nan.any()):
         raise WrongResult(f"{name} left NaN in its output at {x.shape}")
     rows = x.shape[0]
-    count = max(1, min(rows, 200_000 // x.shape[1]))
+    count = min(rows, max(3, 200_000 // x.shape[1]))  # of a few long rows the last one too
     sample = np.unique(np.linspace(0, rows - 1, count).astype(np.int64))
     try:
         candidate.compare(*(cupy.asnumpy(array[sample]).view(dtype) for array in (x, y)))

@@ -137,7 +137,9 @@ def main(arguments: list[str] | None = None) -> int:
     failed = 0
     for part in options.only:
         path = folder / f"{part}.json"
-        failed += update[part](path, head, open_evidence(path, head["versions"]), options)
+        stored = open_evidence(path, head["versions"])
+        begun = {} if options.fresh else {key: stored[key] for key in head if key in stored}
+        failed += update[part](path, {**head, **begun}, stored, options)
     print(f"evidence is in {folder}")
     return 1 if failed else 0
 
@@ -239,7 +241,7 @@ def input_on_gpu(rows: int, cols: int, dtype: str):
     import cupy
 
     if rows * cols < 2**20:
-        return to_gpu(make_input(rows, cols).astype(dtype, copy=False))
+        return to_gpu(make_input(rows, cols, dtype=dtype))
     x = cupy.random.default_rng(0).standard_normal((rows, cols), dtype=cupy.float32)
     x += cupy.linspace(-200, 200, rows, dtype=cupy.float32)[:, None]
     if dtype != "bfloat16":
@@ -335,7 +337,7 @@ def update_counters(path: Path, head: dict, stored: dict, options: argparse.Name
         for case in wanted
         if case in entries
         and is_current(stored, case.step)
-        and entries[case].get("launch", launch_of(case)) == launch_of(case)
+        and entries[case]["launch"] == launch_of(case)
     }
     unfused = stored.get(UNFUSED, [])
     every = {step: [case for case in wanted if case.step == step] for step in options.steps}
@@ -545,7 +547,7 @@ def update_sanitizer(path: Path, head: dict, stored: dict, options: argparse.Nam
     for case in cases("small"):
         small[case.step] = (*small.get(case.step, ()), case)
     known = [EvidenceCase(*case) for case in stored.get("cases", [])]
-    launches = dict(zip(known, stored.get("launches", map(launch_of, known)), strict=True))
+    launches = dict(zip(known, stored.get("launches", []), strict=True))
     current = [
         step
         for step, chosen in small.items()
@@ -555,9 +557,7 @@ def update_sanitizer(path: Path, head: dict, stored: dict, options: argparse.Nam
     ]
     verdicts: dict[str, dict[str, int]] = {tool: {} for tool in TOOLS}
     for tool, verdict in stored.get("tools", {}).items():
-        # A file without "steps" has one verdict for all: that none of them has an error.
-        clean = {} if verdict["errors"] else dict.fromkeys(small, 0)
-        found = verdict.get("steps", clean)
+        found = verdict["steps"]
         verdicts[tool] = {step: found[step] for step in current if step in found}
 
     def save() -> None:

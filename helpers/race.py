@@ -192,9 +192,11 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
         mark = "*" if case.shape in UNALIGNED_SHAPES else " "
         lines.append(
             f"{case.rows:8} {case.cols:7}{mark} {copy}{cells} {case.best_peer or '-':>9} "
-            f"{case.lead:6.3f} {case.verdict}"
+            f"{case.lead:6.3f} {case.verdict}{' +' if case.launch.get('PROGRAMMATIC') else ''}"
         )
     lines.append(LEGEND)
+    if any(case.launch.get("PROGRAMMATIC") for case in cases):
+        lines.append("+: our kernel starts before the call ahead of it has ended; no other does so")
     if any(case.shape in UNALIGNED_SHAPES for case in cases):
         lines.append("*: rows that do not start at multiples of 16 bytes")
     return "\n".join(lines)

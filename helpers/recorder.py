@@ -87,8 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
                 tasks.append(task._replace(names=others))
                 continue
         else:
-            for name, case in measured.items():
-                add(records[name], case, runs)
+            for name in task.names:  # the copy is measured in any case
+                add(records[name], measured[name], runs)
                 save_record(records[name], gpu)
         done += 1
         print_progress(done, len(runs), *run, records, began)

@@ -5,7 +5,8 @@
 // Build:    WIDTH = cols * size % 16 == 0 ? 16 / size : cols % 4 == 0 ? 4 : cols % 2 == 0 ? 2 : 1,
 //           LANES = min(32, power_of_two((cols + WIDTH - 1) / WIDTH)),
 //           PACKS = (cols + WIDTH * LANES - 1) / (WIDTH * LANES), ROWS = 1
-// Launch:   block = 128, grid = (rows + 128 / LANES * ROWS - 1) / (128 / LANES * ROWS)
+// Launch:   block = 128, block == 128,
+//           grid = (rows + 128 / LANES * ROWS - 1) / (128 / LANES * ROWS)
 // Shared:   0
 // Columns:  cols >= 1 && cols <= 1024 && cols % WIDTH == 0 && cols <= WIDTH * LANES * PACKS
 // Align:    16

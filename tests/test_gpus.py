@@ -119,7 +119,8 @@ def measure(makers, rows: int, cols: int, dtype: str) -> dict[str, Case]:
             if name == "01_naive":
                 raise WrongResult(f"{name} at {rows, cols}: zero", "got 1")
             raise RuntimeError("illegal address")  # not where it was launched: at the wait for it
-    plans = {name: kernels.step_plan(name, rows, cols).launch for name in makers}
+    names = {bench.COPY: None, **makers}  # the copy is always measured
+    plans = {name: kernels.step_plan(name, rows, cols).launch for name in names}
     return {
         name: Case(dtype, rows, cols, plan, [2.0], [1.0], 50, "right")
         for name, plan in plans.items()
@@ -162,6 +163,8 @@ def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shap
     assert "[3/3, " in printed.out
     assert recorder.main(["--steps", *NAMES]) == 1, "what failed is tried again"
     assert recorder.main(["--steps", "00_copy"]) == 0
+    assert recorder.main(["--steps", "02_online"]) == 0, "beside a copy that nobody asked for"
+    assert shapes_of("00_copy") == every and shapes_of("02_online") == every
 
 
 def test_failure_that_nobody_is_to_blame_for_concerns_all(

@@ -46,6 +46,15 @@ def lines_of(*cases: RaceCase, unit: str = "share") -> list[list[str]]:
 # ---- figures of a case --------------------------------------------------------------------------
 
 
+def test_table_says_where_our_calls_overlap() -> None:
+    plain, early = made_up(torch=20.0), made_up(torch=20.0)
+    early = dataclasses.replace(early, launch={"PROGRAMMATIC": 1})
+    assert "+" not in race_table([plain])
+    lines = race_table([plain, early]).splitlines()
+    assert [line.endswith(" +") for line in lines[2:4]] == [False, True]
+    assert lines[-1].startswith("+: our kernel starts before")
+
+
 def test_shares_best_peer_and_lead() -> None:
     case = made_up(cudnn=12.5, liger=16.0)
     assert case.copy_us == 9.7 and case.share(OURS) == pytest.approx(0.97)

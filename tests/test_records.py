@@ -752,6 +752,18 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
             bench.measure(makers, 3, 40, dtype)
 
 
+def test_benchmark_looks_at_the_last_of_a_few_long_rows(fake_cupy: list) -> None:
+    def forgets_the_last_row(x: np.ndarray) -> np.ndarray:
+        return np.vstack([reference(x[:-1]), 0 * x[-1:]])
+
+    makers = {
+        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
+        "wrong": fake_maker(fake_cupy, forgets_the_last_row, check_softmax),
+    }
+    with pytest.raises(WrongResult, match="^wrong .*are wrong"):
+        bench.measure(makers, 4, 150_000)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_buffers_pass_three_times_the_cache_and_differ(dtype: str, fake_cupy: list) -> None:
     buffers = bench._buffers(1, 100, dtype)

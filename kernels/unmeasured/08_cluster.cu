@@ -12,9 +12,9 @@
 //           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
 //           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128 : SHARE <= 2048 ? 256 : 512,
 //           PACKS = (SHARE + THREADS - 1) / THREADS, PROGRAMMATIC = rows <= 16 ? 1 : 0
-// Launch:   block = THREADS, grid = rows * CLUSTER
+// Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
-// Columns:  cols * size % 16 == 0 && SHARE >= 64 && PACKS <= 16
+// Columns:  cols * size % 16 == 0 && SHARE >= 64 && PACKS <= 4 * size
 //           && cols * size <= 16 * CLUSTER * THREADS * PACKS
 // Align:    16
 // Dtype:    float32, float16, bfloat16

@@ -6,7 +6,7 @@
 //           SHARE = (cols * size / 16 + CLUSTER - 1) / CLUSTER,
 //           THREADS = SHARE <= 1024 ? 128 : SHARE <= 6144 ? 256 : 512,
 //           PACKS = (SHARE + THREADS - 1) / THREADS
-// Launch:   block = THREADS, grid = rows * CLUSTER
+// Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   16 * THREADS * PACKS
 // Columns:  cols * size % 16 == 0 && SHARE >= 64 && cols * size <= 16 * CLUSTER * THREADS * PACKS
 //           && THREADS * PACKS <= 14080
@@ -120,8 +120,8 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 #pragma unroll 8
     for (int k = 0; k < PACKS; ++k)
         if (first + k * step < packs)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place(own + k * THREADS)),
-                         "l"(from + first + k * step)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::
+                             "r"(place(own + k * THREADS)), "l"(from + first + k * step)
                          : "memory");
     asm volatile("cp.async.wait_all;" ::: "memory");
 

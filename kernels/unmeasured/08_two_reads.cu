@@ -2,7 +2,7 @@
 // Idea:     reads the row twice, but lets only so many rows be in work that half of the L2 cache
 //           holds them: the second read, backwards from what came last, need not go to memory.
 // Row:      one block at a time; a block takes row after row
-// Launch:   block = 1024, grid = min(rows, max(1, min(264, 31457280 / (4 * cols))))
+// Launch:   block = 1024, block == 1024, grid = min(rows, max(1, min(264, 31457280 / (4 * cols))))
 // Shared:   0
 // Columns:  cols % 4 == 0 && cols >= 1024
 // Align:    16

@@ -8,7 +8,8 @@
 //           : (cols * size / 16 + MOST * THREADS - 1) / (MOST * THREADS),
 //           PACKS = (cols * size / 16 + BLOCKS * THREADS - 1) / (BLOCKS * THREADS),
 //           PROGRAMMATIC = rows <= 16 ? 1 : 0
-// Launch:   block = THREADS, grid = min(rows, MULTIPROCESSORS / BLOCKS) * BLOCKS, cooperative
+// Launch:   block = THREADS, block == THREADS,
+//           grid = min(rows, MULTIPROCESSORS / BLOCKS) * BLOCKS, cooperative
 // Shared:   0
 // Workspace: 8 * rows * BLOCKS * BLOCKS
 // Columns:  cols * size % 16 == 0 && cols * size >= 32768 && BLOCKS <= MULTIPROCESSORS

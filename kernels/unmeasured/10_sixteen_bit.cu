@@ -4,7 +4,7 @@
 // Row:      LANES lanes of a warp
 // Build:    LANES = min(32, power_of_two((cols + 7) / 8)),
 //           PACKS = (cols + 8 * LANES - 1) / (8 * LANES)
-// Launch:   block = 128, grid = (rows + 128 / LANES - 1) / (128 / LANES)
+// Launch:   block = 128, block == 128, grid = (rows + 128 / LANES - 1) / (128 / LANES)
 // Shared:   0
 // Columns:  cols >= 8 && cols <= 1024 && cols % 8 == 0 && cols <= 8 * LANES * PACKS
 // Align:    16
