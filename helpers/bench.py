@@ -47,6 +47,26 @@ class Candidate:
     note: str = ""
 
 
+class CandidateFailed(RuntimeError):
+    """What went wrong, apart from a wrong result, while a candidate was made or ran; see
+    `__cause__`. An error on the GPU shows at the next wait, and each candidate is waited for."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
+
+
+@contextlib.contextmanager
+def working_on(name: str):
+    """What fails within raises `CandidateFailed` with this name; a `WrongResult` has its own."""
+    try:
+        yield
+    except WrongResult:
+        raise
+    except Exception as error:
+        raise CandidateFailed(name) from error
+
+
 Maker = Callable[[int, int, str], Candidate]  # for rows, cols and dtype
 
 
@@ -153,12 +173,15 @@ def measure(
     """Time candidates and a copy kernel in turn at one shape.
 
     Returns each name's case. Raises `WrongResult` if an output is wrong before or after timing: a
-    broken kernel has no time.
+    broken kernel has no time; `CandidateFailed` if one cannot be made or run.
     """
     import cupy
 
     makers = {COPY: copy_candidate, **makers}
-    candidates = {name: make(rows, cols, dtype) for name, make in makers.items()}
+    candidates = {}
+    for name, make in makers.items():
+        with working_on(name):
+            candidates[name] = make(rows, cols, dtype)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
     with stream:
@@ -166,21 +189,27 @@ def measure(
         for name, candidate in candidates.items():
             x, y = buffers[0]
             _poison(y)
-            candidate.run(x, y)
-            _verify(name, candidate, x, y, dtype)
-        timings = {name: _Timing(c, buffers, stream) for name, c in candidates.items()}
+            with working_on(name):
+                candidate.run(x, y)
+                _verify(name, candidate, x, y, dtype)
+        timings = {}
+        for name, candidate in candidates.items():
+            with working_on(name):
+                timings[name] = _Timing(candidate, buffers, stream)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its share of itself shows the noise.
         again = _Timing(candidates[COPY], buffers, stream)
         for _ in range(PROTOCOL["replays"]):
-            for timing in (*timings.values(), again):
-                timing.replay()
+            for name, timing in (*timings.items(), (COPY, again)):
+                with working_on(name):
+                    timing.replay()
         for name, candidate in candidates.items():
             timing = timings[name]
             x, y = buffers[min(timing.calls, len(buffers)) - 1]
             _poison(y)
-            timing.graph.launch(stream)  # what was timed is what must have written y
-            _verify(name, candidate, x, y, dtype)
+            with working_on(name):
+                timing.graph.launch(stream)  # what was timed is what must have written y
+                _verify(name, candidate, x, y, dtype)
     return {
         name: Case(
             dtype,

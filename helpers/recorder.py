@@ -9,7 +9,6 @@ status 1. Needs CuPy, numpy and ml_dtypes only.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime
 import os
 import subprocess
@@ -114,33 +113,16 @@ def measure_task(task: Task) -> dict[str, Case]:
 
 def measure(makers: Mapping[str, bench.Maker], rows: int, cols: int, dtype: str) -> dict[str, Case]:
     """`bench.measure`, except that what goes wrong is a `Failure` that names the candidate."""
-    culprit = ""  # whose code was called last: an error on the GPU shows at the next wait for it
-
-    def watched(name: str, make: bench.Maker) -> bench.Maker:
-        def make_watched(rows: int, cols: int, dtype: str) -> bench.Candidate:
-            nonlocal culprit
-            culprit = name
-            made = make(rows, cols, dtype)
-            culprit = ""
-
-            def run(x, y) -> None:
-                nonlocal culprit
-                culprit = name
-                made.run(x, y)
-
-            return dataclasses.replace(made, run=run)
-
-        return make_watched
-
     try:
         with bench.fresh_pool():
-            wrapped = {name: watched(name, make) for name, make in makers.items()}
-            return bench.measure(wrapped, rows, cols, dtype)
+            return bench.measure(makers, rows, cols, dtype)
     except WrongResult as error:
         name, _, summary = error.summary.partition(" ")
         raise gpus.Failure(f"wrong result: {summary}", name) from error
+    except bench.CandidateFailed as error:
+        raise gpus.Failure(gpus.one_line(error.__cause__), error.name) from error
     except Exception as error:
-        raise gpus.Failure(gpus.one_line(error), culprit) from error
+        raise gpus.Failure(gpus.one_line(error)) from error
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

@@ -201,8 +201,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     measured = []
 
     def measure(makers, rows, cols, dtype):
-        for make in makers.values():
-            make(rows, cols, dtype).run(None, None)
+        for name, make in makers.items():
+            with bench.working_on(name):
+                make(rows, cols, dtype).run(None, None)
         measured.append((dtype, rows, cols, list(makers)))
         copy = [TIMES[bench.COPY]] * 7
         return {

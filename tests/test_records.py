@@ -752,6 +752,28 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
             bench.measure(makers, 3, 40, dtype)
 
 
+@pytest.mark.parametrize("when", ["made", "run"])
+def test_benchmark_names_the_candidate_that_fails(when: str, fake_cupy: list) -> None:
+    def broken(rows: int, cols: int, dtype: str) -> bench.Candidate:
+        if when == "made":
+            raise MemoryError("no room")
+        candidate = fake_maker(fake_cupy, reference, check_softmax)(rows, cols, dtype)
+        calls = iter(range(3))  # it runs for a while
+
+        def run(x, y) -> None:
+            if next(calls, None) is None:
+                raise MemoryError("no room")
+            candidate.run(x, y)
+
+        return dataclasses.replace(candidate, run=run)
+
+    copy = fake_maker(fake_cupy, lambda x: x, check_copy)
+    right = fake_maker(fake_cupy, reference, check_softmax)
+    with pytest.raises(bench.CandidateFailed, match="^broken$") as caught:
+        bench.measure({bench.COPY: copy, "broken": broken, "right": right}, 3, 40)
+    assert str(caught.value.__cause__) == "no room"
+
+
 def test_benchmark_looks_at_the_last_of_a_few_long_rows(fake_cupy: list) -> None:
     def forgets_the_last_row(x: np.ndarray) -> np.ndarray:
         return np.vstack([reference(x[:-1]), 0 * x[-1:]])
