@@ -108,11 +108,6 @@ def variants() -> list[str]:
     return sorted(f"variants/{file.stem}" for file in (FOLDER / "variants").glob("*.cu"))
 
 
-def unmeasured() -> list[str]:
-    """Kernels that are right but have no records yet: "unmeasured/08_cluster" and so on."""
-    return sorted(f"unmeasured/{file.stem}" for file in (FOLDER / "unmeasured").glob("*.cu"))
-
-
 def step_number(step: str) -> int:
     """7 for the step, a variant or a trial of 07."""
     return int(PurePath(step).name[:2])
@@ -137,6 +132,12 @@ TRIALS = (
     "07_warp-ROWS2",
     "07_warp-ROWS4",
     "07_warp-LANES32",
+    "08_cluster-CLUSTER1",
+    "08_cluster-CLUSTER2",
+    "08_cluster-CLUSTER4",
+    "08_cluster-CLUSTER8",
+    "08_cluster-CLUSTER16",
+    "variants/08_shared-CLUSTER1",
 )
 
 
@@ -216,15 +217,15 @@ def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
     """The kernel file that ought to be fastest for a matrix of rows x cols on an H200; None if none
     from 07 on takes it."""
     row_bytes = cols * np.dtype(dtype).itemsize
-    ranked = ["08_cluster", "08_shared", "09_grid"]
+    ranked = ["08_cluster", "variants/08_shared", "09_grid"]
     if row_bytes <= 1024:
         ranked = ["10_sixteen_bit"]
     elif row_bytes > 2**20 and rows <= 2:
         ranked = ["09_grid", *ranked]
     elif dtype != "float32" and cols >= 2**18 and rows > 16:
-        ranked = ["08_shared", *ranked]
-    files = (f"unmeasured/{name}" for name in (*ranked, "07_loads_first"))
-    return next((file for file in files if step_plan(file, rows, cols, dtype)), None)
+        ranked = ["variants/08_shared", *ranked]
+    ranked.append("07_warp")
+    return next((file for file in ranked if step_plan(file, rows, cols, dtype)), None)
 
 
 # ---- header -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).parent / "copied" / "softmax.cu"
 # The program has no workspace to give and computes in float32.
 NAMES = [
     name
-    for name in [*kernels.steps(), *kernels.variants(), *kernels.unmeasured()]
+    for name in [*kernels.steps(), *kernels.variants()]
     if "Workspace" not in (contract := header(source(f"{name}.cu"))).fields
     and contract.dtype == "float32"
 ]

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from helpers.exercises import EXERCISES, grade
-from helpers.kernels import FOLDER, source, step_number, steps, unmeasured
+from helpers.kernels import FOLDER, source, step_number, steps
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -36,7 +36,7 @@ def test_solution_passes(name):
 
 def test_every_notebook_number_has_one_exercise_with_stub_and_solution():
     numbers = sorted(name[:2] for name in EXERCISES)
-    assert numbers == sorted({f"{step_number(step):02}" for step in [*steps(), *unmeasured()]})
+    assert numbers == sorted({f"{step_number(step):02}" for step in steps()})
     for folder in (FOLDER / "exercises", FOLDER / "exercises" / "solutions"):
         assert sorted(file.stem for file in folder.glob("*.cu")) == sorted(EXERCISES)
 

@@ -17,7 +17,7 @@ from helpers.device import SWITCH
 from helpers.kernels import compiled_for, header, kernel_names, source
 from helpers.launch import arguments, launch, prepare, simulate
 
-NAMES = [*kernels.steps(), *kernels.variants(), *kernels.unmeasured()]
+NAMES = [*kernels.steps(), *kernels.variants()]
 CODE = {name: source(f"{name}.cu") for name in NAMES}
 CONTRACT = {name: header(code) for name, code in CODE.items()}
 PER_SHAPE = [name for name in NAMES if CONTRACT[name].build]
