@@ -20,6 +20,7 @@ from .records import (
     nsight,
     nsight_unfused,
     numerics,
+    opcodes,
     predictions,
     sass,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "nsight",
     "nsight_unfused",
     "numerics",
+    "opcodes",
     "plot_series",
     "plot_step",
     "poisoned",

@@ -3,8 +3,8 @@
 counters.json   Nsight Compute's counters: of every step at small shapes (which the tests hold
                 against the SIMT machine's), of steps, variants and block trials at large shapes
                 (which the prose explains), and of each launch of the array version
-sass.json       the machine instructions that matter, in order, of every kernel: loads, stores,
-                special functions, branches, calls
+sass.json       the machine instructions of every kernel: those that matter in order (loads, stores,
+                special functions, barriers, branches, calls), all of them counted
 numerics.json   the error of the arithmetic that the kernels use, in units of the last place
 sanitizer.json  compute-sanitizer's verdicts on every kernel at the small shapes
 
@@ -19,6 +19,7 @@ counters.
 from __future__ import annotations
 
 import argparse
+import collections
 import csv
 import datetime
 import importlib.util
@@ -31,7 +32,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,10 @@ PROSE_METRICS = (
     "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio",
     "launch__registers_per_thread",
 )
-SASS_KEPT = frozenset("LDG STG LDL STL LDS STS SHFL BAR MUFU BRA CALL EXIT".split())
+SASS_KEPT = frozenset(
+    "LDG STG LDL STL LDS STS LDGSTS LDGDEPBAR DEPBAR ST LD STAS SYNCS UCGABAR_ARV UCGABAR_WAIT "
+    "UBLKCP ACQBULK PREEXIT SHFL BAR MUFU BRA CALL EXIT".split()
+)
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 PARTS = ("counters", "sass", "numerics", "sanitizer")
 
@@ -308,7 +311,7 @@ def run_batches(
     """Give each batch's result to `keep` as soon as it is there; returns how many failed."""
     print(f"{title}: {len(batches) or 'no'} batches to run", flush=True)
     began, failed = time.perf_counter(), 0
-    for number, (batch, result) in enumerate(gpus.deal(work, deque(batches), jobs), 1):
+    for number, (batch, result) in enumerate(gpus.deal(work, collections.deque(batches), jobs), 1):
         said = ""
         if isinstance(result, gpus.Failure):
             failed += 1
@@ -420,7 +423,8 @@ def update_sass(path: Path, head: dict, stored: dict, options: argparse.Namespac
         name: entry
         for name, entry in stored.get("kernels", {}).items()
         if name in flags
-        and entry.get("options", []) == flags[name]
+        and stored.get("kept") == sorted(SASS_KEPT)
+        and entry["options"] == flags[name]
         and is_current(stored, step_of(name))
     }
     missing = {step_of(name) for name in flags if options.fresh or name not in kernels}
@@ -430,7 +434,15 @@ def update_sass(path: Path, head: dict, stored: dict, options: argparse.Namespac
         hashes = hashes_of(map(step_of, ordered))
         command = "cuobjdump -sass kernel.cubin"
         write_json(
-            path, {**head, "hashes": hashes, "arch": arch, "command": command, "kernels": ordered}
+            path,
+            {
+                **head,
+                "hashes": hashes,
+                "arch": arch,
+                "command": command,
+                "kept": sorted(SASS_KEPT),  # in "in_order"
+                "kernels": ordered,
+            },
         )
 
     def keep(_: Batch, found: dict[str, dict]) -> None:
@@ -450,8 +462,8 @@ def step_of(name: str) -> str:
 
 
 def disassemble(arch: str, batch: Batch) -> dict[str, dict]:
-    """Compile a step for `arch` as `compilations` says and list its memory, special-function and
-    control instructions; a register spill would show as LDL and STL."""
+    """Compile a step for `arch` as `compilations` says, list its memory, special-function and
+    control instructions, and count all; a register spill would show as LDL and STL."""
     found = {}
     for name, code, options in compilations():
         if step_of(name) != batch.step:
@@ -464,8 +476,8 @@ def disassemble(arch: str, batch: Batch) -> dict[str, dict]:
             )
         opcodes = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", done.stdout)
         kept = [code for code in opcodes if code.split(".")[0] in SASS_KEPT]
-        entry = {"options": list(options), "instructions": len(opcodes), "in_order": kept}
-        found[name] = entry
+        counts = collections.Counter(code.split(".")[0] for code in opcodes)
+        found[name] = {"options": list(options), "in_order": kept, "counts": dict(counts)}
     return found
 
 

@@ -194,11 +194,29 @@ def sass(
 
     `shape` and `dtype` choose among those that a file with a Build line was compiled for.
     """
+    return _disassembly(step, shape, dtype, gpu)["in_order"]
+
+
+def opcodes(
+    step: str,
+    shape: tuple[int, int] | None = None,
+    dtype: str = "float32",
+    gpu: str = REFERENCE_GPU,
+) -> dict[str, int]:
+    """How often each machine instruction stands in the kernel: "FMUL" -> 16. Loops and branches are
+    not followed.
+
+    `shape` and `dtype` choose as in `sass`.
+    """
+    return _disassembly(step, shape, dtype, gpu)["counts"]
+
+
+def _disassembly(step: str, shape: tuple[int, int] | None, dtype: str, gpu: str) -> dict:
     kernels = json.loads((FOLDER / gpu / "sass.json").read_text())["kernels"]
     name = sass_name(step, shape, dtype)
     if name not in kernels:
         raise KeyError(f"no disassembly of {name}; there are: {', '.join(kernels)}")
-    return kernels[name]["in_order"]
+    return kernels[name]
 
 
 def sass_name(step: str, shape: tuple[int, int] | None, dtype: str = "float32") -> str:

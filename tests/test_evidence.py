@@ -144,6 +144,10 @@ def test_records_reads_what_is_written(tools, monkeypatch) -> None:
     assert nsight == {"run": 1003.0}
     assert len(records.nsight_unfused("nvidia-test")) == 6
     assert records.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
+    counted = {"LDG": 1, "EXIT": 1, "FADD": 1}
+    assert records.opcodes("01_naive", gpu="nvidia-test") == counted
+    with pytest.raises(KeyError, match="no disassembly of 07_warp; there are: 01_naive, "):
+        records.opcodes("07_warp", gpu="nvidia-test")
     shape = (262144, 1024)
     assert records.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
     assert list(records.numerics("nvidia-test")) == list(evidence.NUMERICS)
@@ -244,6 +248,9 @@ def test_what_is_looked_at_again(tools, monkeypatch) -> None:
         *everything[2:],
     ]
     assert asked_after(("// Idea: ", "// Idea:  ")) == []
+    monkeypatch.setattr(evidence, "SASS_KEPT", evidence.SASS_KEPT - {"EXIT"})
+    assert tools.run() == 0
+    assert tools.asked() == [("cuobjdump", [])] * len(evidence.compilations())
 
 
 @pytest.mark.parametrize("name", recorder.MUST_NOT_CHANGE)

@@ -160,7 +160,7 @@ def test_evidence_is_of_the_launches_as_they_are() -> None:
     assert list(SASS["kernels"]) == compiled_names()
     for name, _, options in evidence.compilations():
         if name in SASS["kernels"]:
-            assert SASS["kernels"][name].get("options", []) == list(options)
+            assert SASS["kernels"][name]["options"] == list(options)
 
 
 def test_evidence_asks_for_long_rows_and_16_bits_from_07_on(monkeypatch) -> None:
