@@ -4,7 +4,7 @@
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    CLUSTER = cols * size <= 32768 ? 1 : cols * size <= 131072 ? 8 : 16,
 //           SHARE = (cols * size / 16 + CLUSTER - 1) / CLUSTER,
-//           THREADS = SHARE <= 1024 ? 128 : SHARE <= 6144 ? 256 : 512,
+//           THREADS = SHARE <= 2048 ? 128 : SHARE <= 6144 ? 256 : 512,
 //           PACKS = (SHARE + THREADS - 1) / THREADS
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   16 * THREADS * PACKS
