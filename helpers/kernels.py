@@ -137,6 +137,7 @@ TRIALS = (
     "08_cluster-CLUSTER4",
     "08_cluster-CLUSTER8",
     "08_cluster-CLUSTER16",
+    "08_cluster-RESIDENT1",
     "variants/08_shared-CLUSTER1",
 )
 
@@ -217,12 +218,12 @@ def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
     """The kernel file that ought to be fastest for a matrix of rows x cols on an H200; None if none
     from 07 on takes it."""
     row_bytes = cols * np.dtype(dtype).itemsize
-    ranked = ["08_cluster", "variants/08_shared", "09_grid"]
+    ranked = ["08_cluster", "variants/09_ahead", "variants/08_shared", "09_grid"]
     if row_bytes <= 1024:
         ranked = ["10_sixteen_bit"]
     elif row_bytes > 2**20 and rows <= 2:
         ranked = ["09_grid", *ranked]
-    elif dtype != "float32" and cols >= 2**18 and rows > 16:
+    elif dtype != "float32" and 2**18 < cols <= 2**19 and rows > 16:
         ranked = ["variants/08_shared", *ranked]
     ranked.append("07_warp")
     return next((file for file in ranked if step_plan(file, rows, cols, dtype)), None)

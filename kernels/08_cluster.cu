@@ -11,7 +11,8 @@
 //           : size == 4 && SHARE <= 4224 ? 384 : size == 4 ? 512
 //           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
 //           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128 : SHARE <= 2048 ? 256 : 512,
-//           PACKS = (SHARE + THREADS - 1) / THREADS, PROGRAMMATIC = rows <= 16 ? 1 : 0
+//           PACKS = (SHARE + THREADS - 1) / THREADS, RESIDENT = size == 2 ? 768 / THREADS : 1,
+//           PROGRAMMATIC = rows <= 16 ? 1 : 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
 // Columns:  cols * size % 16 == 0 && SHARE >= 64 && PACKS <= 4 * size
@@ -98,7 +99,9 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
-extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS)
+// A 16-bit column takes twice its bytes in registers. RESIDENT blocks on a multiprocessor, which
+// leaves a thread 80 registers, keep enough bytes on their way all the same.
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
     __shared__ alignas(8) float2 letters[senders];        // (max, sum) of every warp of the row

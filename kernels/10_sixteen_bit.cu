@@ -2,7 +2,7 @@
 // Idea:     fewer instructions per column: 16-bit columns are converted and compared two at a
 //           time, and one multiply-add feeds each exponential.
 // Row:      LANES lanes of a warp
-// Build:    LANES = min(32, power_of_two((cols + 7) / 8)),
+// Build:    LANES = cols <= 256 ? min(16, power_of_two((cols + 7) / 8)) : 32,
 //           PACKS = (cols + 8 * LANES - 1) / (8 * LANES)
 // Launch:   block = 128, block == 128, grid = (rows + 128 / LANES - 1) / (128 / LANES)
 // Shared:   0
@@ -68,6 +68,7 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
     uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
 
+    // Every byte is used once, which the streaming loads and stores tell the caches.
     const float minus_inf = __int_as_float(0xff800000);
     const Pair nothing = narrow(make_float2(minus_inf, minus_inf));
     Pack v[PACKS];
@@ -75,7 +76,7 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     for (int k = 0; k < PACKS; ++k) {
         const int pack = lane + k * LANES;
         if (pack < packs) {
-            v[k].bits = from[pack];
+            v[k].bits = __ldcs(from + pack);
         } else {
 #pragma unroll
             for (int p = 0; p < 4; ++p) v[k].pair[p] = nothing;
@@ -114,6 +115,6 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
 #pragma unroll
         for (int p = 0; p < 4; ++p)
             v[k].pair[p] = narrow(make_float2(e[k][p].x * scale, e[k][p].y * scale));
-        if (pack < packs) to[pack] = v[k].bits;
+        if (pack < packs) __stcs(to + pack, v[k].bits);
     }
 }

@@ -459,8 +459,13 @@ def test_a_trial_differs_from_its_kernel(trial: str) -> None:
         assert name in {*own.macros, *own.build}, f"{file} has no macro {name}"
         assert own.macros.get(name) != value
         if name in own.build:
-            both = [shape for shape in shapes if own.accepts(*shape)]
-            assert any(own.plan(*shape).macros[name] != value for shape in both)
+            plans = [
+                own.plan(*shape, dtype)
+                for shape in shapes
+                for dtype in own.dtypes
+                if own.accepts(*shape, dtype)
+            ]
+            assert any(plan.macros[name] != value for plan in plans)
 
 
 def test_a_header_may_use_numbers_that_the_file_defines() -> None:
