@@ -178,16 +178,18 @@ def check_kernel(
 
     `kernel` is a `cupy.RawKernel` whose source has a header, or the text of a kernel file, which is
     compiled for each shape as its header says; launch shapes come from there. `shapes` are
-    `QUICK_SHAPES`, and `LONG_QUICK_SHAPES` for a text with a Build line, if none are given. A
-    kernel named "copy" is held against its input, any other against softmax. Shapes that the
-    header refuses are left out. Returns one sentence; raises `WrongResult` naming the shape, and
-    `ValueError` if there is no header or it refuses every shape.
+    `QUICK_SHAPES`, with `LONG_QUICK_SHAPES` for a text with a Build line or one that takes none of
+    those, if none are given. A kernel named "copy" is held against its input, any other against
+    softmax. Shapes that the header refuses are left out. Returns one sentence; raises
+    `WrongResult` naming the shape, and `ValueError` if there is no header or it refuses every
+    shape.
     """
     contract = contract_of(kernel)
     per_shape = isinstance(kernel, str) and contract.build
+    long = per_shape or not any(contract.accepts(*shape, dtype) for shape in QUICK_SHAPES)
     if shapes is None:
-        shapes = (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if per_shape else ()))
-    special_cols = (5, 100, 20000) if per_shape else (5, 100)
+        shapes = (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
+    special_cols = (5, 100, 20000) if long else (5, 100)
     taken = [shape for shape in shapes if contract.accepts(*shape, dtype)]
     if not taken:
         raise ValueError(f"the header takes {dtype} at none of these shapes")

@@ -586,6 +586,11 @@ def test_shapes_that_the_header_refuses_are_left_out() -> None:
     assert "right on 2 shapes and 0 rows" in verdict
 
 
+def test_kernel_that_takes_long_rows_alone_is_checked_at_long_rows() -> None:
+    kernel = mutant("01_naive", ("cols >= 1", "cols >= 5000"))
+    assert "right on 2 shapes and 6 rows" in check_kernel(kernel)
+
+
 def test_kernel_without_header_cannot_be_checked() -> None:
     kernel = cupy.RawKernel('extern "C" __global__ void bare(float* y) {}', "bare")
     with pytest.raises(ValueError, match="bare has no header"):

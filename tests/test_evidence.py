@@ -323,13 +323,28 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     assert list(data["tools"]) == list(evidence.TOOLS)
     for tool, verdict in data["tools"].items():
         assert verdict["steps"] == {"01_naive": 0, "07_warp": 1} and verdict["errors"] == 1
-        assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} python -m ")
+        ours = "--report-api-errors no " if tool == "memcheck" else ""
+        assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} {ours}python -m ")
     assert [tuple(case) for case in data["cases"]] == evidence.cases("small")
     assert data["launches"] == [step_plan(*case).launch for case in evidence.cases("small")]
-    assert "memcheck found 1 errors in 07_warp" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "memcheck found 1 errors in 07_warp" in said and "= ERROR SUMMARY: 1 err" in said
     tools.plan["errors"] = []
     assert tools.run("--only", "sanitizer") == 1, "what was found stays until it is looked at again"
     assert tools.run("--only", "sanitizer", "--fresh", "--steps", "07_warp") == 0
+
+
+def test_another_command_of_a_tool_asks_that_tool_again(tools, monkeypatch) -> None:
+    tools.run("--only", "sanitizer")
+    tools.asked()
+    command = evidence.sanitizer
+    monkeypatch.setattr(
+        evidence, "sanitizer", lambda tool: command(tool) + ["-v"] * (tool == "racecheck")
+    )
+    assert tools.run("--only", "sanitizer") == 0
+    assert tools.asked() == [
+        ("compute-sanitizer", of_step(step, "small")) for step in ("01_naive", "07_warp")
+    ]
 
 
 def test_worker_that_fails_is_no_clean_verdict(tools) -> None:
