@@ -118,7 +118,7 @@ def test_sanitizer_found_no_error(tool: str) -> None:
     verdict = SANITIZER["tools"][tool]
     assert verdict["errors"] == 0
     assert verdict.get("steps", dict.fromkeys(PROFILED, 0)) == dict.fromkeys(PROFILED, 0)
-    assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} python ")
+    assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} ")
 
 
 def test_sanitizer_saw_every_step() -> None:

@@ -122,7 +122,9 @@ def test_every_case_was_checked_and_timed_often_enough(step: str) -> None:
 def test_timings_are_plausible(step: str) -> None:
     for case in load_record(step).cases:
         assert case.spread < 0.2, case.shape
-        assert 0 < case.share < 1.05, f"faster than a copy at {case.shape}"
+        # A programmatic launch overlaps the call before it, which the copy's does not.
+        most = 1.10 if case.launch.get("PROGRAMMATIC") else 1.05
+        assert 0 < case.share < most, f"faster than a copy at {case.shape}"
         if case.shape in GRID_SHAPES:
             assert case.gbps < 4800, "more than the memory's bandwidth, and no cache holds 2 GiB"
 
