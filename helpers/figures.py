@@ -197,7 +197,7 @@ def drawn_steps() -> list[Record]:
 def plot_digest() -> str:
     """Hash of everything that the plot shows."""
     data = [
-        (record.step, record.label, [asdict(case) for case in cases_of(record)])
+        (record.step, record.label, [asdict(case) for case in cases_of(record, "long")])
         for record in drawn_steps()
     ]
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
@@ -218,7 +218,9 @@ def draw() -> None:
     matplotlib.use("agg")
     from .plot import plot_series
 
-    plot_series(drawn_steps()).savefig(PLOT, dpi=150, metadata={"Description": plot_digest()})
+    plot_series(drawn_steps(), shapes="long").savefig(
+        PLOT, dpi=150, metadata={"Description": plot_digest()}
+    )
 
 
 if __name__ == "__main__":

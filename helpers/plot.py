@@ -34,6 +34,7 @@ from .replay import recorded_beside
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
 BLUE, GREY, BLACK = "#0072B2", "#999999", "#000000"
 SERIES = ("#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#0072B2", "#F0E442")
@@ -376,10 +377,18 @@ def add_label(axes: Axes, x: float, y: float, text: str, color: str) -> None:
     )
 
 
+def _is_crossed(axes: Axes, label: Annotation) -> bool:
+    """Whether a line goes through a label."""
+    box = label.get_window_extent()
+    paths = (line.get_path().transformed(line.get_transform()) for line in axes.lines)
+    return any(path.intersects_bbox(box, filled=False) for path in paths)
+
+
 def finish(axes: Axes) -> None:
     """Start a linear axis at zero, and put labels where they hide neither lines nor each other."""
+    axes.figure.canvas.draw()
     right = max(label.xy[0] for label in axes.texts)
-    early = [label for label in axes.texts if label.xy[0] < right]
+    early = [label for label in axes.texts if label.xy[0] < right and _is_crossed(axes, label)]
     for label in early:  # other lines go on behind this one's end
         label.set(position=(0, 8), ha="right", va="bottom")
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})

@@ -189,7 +189,8 @@ def draw_summary() -> None:
     matplotlib.use("agg")
     from .plot import plot_series
 
-    plot_series(list(filter(in_series, recorded_steps()))).savefig(BUILD / "series.png")
+    series = list(filter(in_series, recorded_steps()))
+    plot_series(series, shapes="long").savefig(BUILD / "series.png")
 
 
 def recorded_steps() -> list[Record]:

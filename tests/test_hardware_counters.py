@@ -26,26 +26,8 @@ from helpers.simt.counters import NSIGHT_METRICS
 COUNTERS = json.loads((FOLDER / REFERENCE_GPU / "counters.json").read_text())
 SASS = json.loads((FOLDER / REFERENCE_GPU / "sass.json").read_text())
 SANITIZER = json.loads((FOLDER / REFERENCE_GPU / "sanitizer.json").read_text())
-# Steps that have been timed but not profiled yet; empty but for the time in between.
-AWAITING_EVIDENCE: set[str] = set()
-PROFILED = [step for step in steps() if step not in AWAITING_EVIDENCE]
 # Larger cases explain the prose; here they would take minutes.
 SMALL = [case for case in COUNTERS["cases"] if case["rows"] * case["cols"] < 2**18]
-
-
-def asked_for(which: str = "all") -> list[evidence.EvidenceCase]:
-    """What the files must hold."""
-    return [
-        case
-        for case in evidence.cases(which)
-        if split_trial(case.step).file not in AWAITING_EVIDENCE
-    ]
-
-
-def compiled_names() -> list[str]:
-    """What sass.json must hold."""
-    names = [name for name, _, _ in evidence.compilations()]
-    return [name for name in names if evidence.step_of(name) not in AWAITING_EVIDENCE]
 
 
 def simulated(case: evidence.EvidenceCase) -> Trace:
@@ -85,14 +67,7 @@ def test_all_four_counters_are_compared() -> None:
     assert all(case["metrics"][metric] > 0 for case in SMALL for metric in NSIGHT_METRICS.values())
 
 
-def test_what_is_awaited_is_not_there_yet() -> None:
-    """Once it is there, AWAITING_EVIDENCE must be emptied, so that the other tests ask for it."""
-    assert AWAITING_EVIDENCE <= set(steps())
-    for file in (COUNTERS, SASS, SANITIZER):
-        assert not AWAITING_EVIDENCE & set(file["hashes"]), "empty AWAITING_EVIDENCE"
-
-
-@pytest.mark.parametrize("step", PROFILED)
+@pytest.mark.parametrize("step", steps())
 def test_every_step_is_compared_at_two_shapes_or_more(step: str) -> None:
     shapes = {(case["rows"], case["cols"]) for case in SMALL if case["step"] == step}
     assert len(shapes) >= 2
@@ -100,14 +75,14 @@ def test_every_step_is_compared_at_two_shapes_or_more(step: str) -> None:
         assert any(cols % 32 for _, cols in shapes), "a shape with rows that share sectors"
 
 
-@pytest.mark.parametrize("step", [step for step in PROFILED if step_number(step) >= 7])
+@pytest.mark.parametrize("step", [step for step in steps() if step_number(step) >= 7])
 def test_every_step_is_compared_in_each_dtype(step: str) -> None:
     compared = {evidence.case_of(case) for case in SMALL if case["step"] == step}
     assert compared == {case for case in evidence.cases("small") if case.step == step}
 
 
 def test_counters_are_of_the_cases_that_the_evidence_asks_for() -> None:
-    assert list(map(evidence.case_of, COUNTERS["cases"])) == asked_for()
+    assert list(map(evidence.case_of, COUNTERS["cases"])) == evidence.cases()
     for case in COUNTERS["cases"]:
         assert case["kernel"] in kernel_names(source(f"{split_trial(case['step']).file}.cu"))
     assert len(COUNTERS[UNFUSED]) >= 5, "five array operations, some of more than one launch"
@@ -117,14 +92,14 @@ def test_counters_are_of_the_cases_that_the_evidence_asks_for() -> None:
 def test_sanitizer_found_no_error(tool: str) -> None:
     verdict = SANITIZER["tools"][tool]
     assert verdict["errors"] == 0
-    assert verdict.get("steps", dict.fromkeys(PROFILED, 0)) == dict.fromkeys(PROFILED, 0)
+    assert verdict.get("steps", dict.fromkeys(steps(), 0)) == dict.fromkeys(steps(), 0)
     assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} ")
 
 
 def test_sanitizer_saw_every_step() -> None:
     seen = {evidence.EvidenceCase(*case) for case in SANITIZER["cases"]}
-    assert seen == set(asked_for("small"))
-    for step in PROFILED:
+    assert seen == set(evidence.cases("small"))
+    for step in steps():
         assert len([case for case in seen if case.step == step]) >= 2
 
 
@@ -137,12 +112,12 @@ def test_evidence_says_where_it_comes_from(file: dict) -> None:
 
 @pytest.mark.parametrize(
     ("file", "names"),
-    [(COUNTERS, [*PROFILED, *variants()]), (SASS, [*PROFILED, *variants()]), (SANITIZER, PROFILED)],
+    [(COUNTERS, [*steps(), *variants()]), (SASS, [*steps(), *variants()]), (SANITIZER, steps())],
     ids=["counters", "sass", "sanitizer"],
 )
 def test_evidence_is_of_the_kernels_as_they_are(file: dict, names: list[str]) -> None:
     """An edited kernel needs `make evidence` again; comments do not count."""
-    assert set(file["hashes"]) <= {*PROFILED, *variants()}
+    assert set(file["hashes"]) <= {*steps(), *variants()}
     assert {name: file["hashes"].get(name) for name in names} == {
         name: code_hash(source(f"{name}.cu")) for name in names
     }, "run `make evidence` on the reference GPU"
@@ -157,7 +132,7 @@ def test_evidence_is_of_the_launches_as_they_are() -> None:
         zip(seen, SANITIZER.get("launches", map(evidence.launch_of, seen)), strict=True)
     )
     assert recorded == {case: evidence.launch_of(case) for case in recorded}
-    assert list(SASS["kernels"]) == compiled_names()
+    assert list(SASS["kernels"]) == [name for name, _, _ in evidence.compilations()]
     for name, _, options in evidence.compilations():
         if name in SASS["kernels"]:
             assert SASS["kernels"][name]["options"] == list(options)
