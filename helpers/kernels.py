@@ -138,7 +138,10 @@ TRIALS = (
     "08_cluster-CLUSTER8",
     "08_cluster-CLUSTER16",
     "08_cluster-RESIDENT1",
+    "08_cluster-PROGRAMMATIC0",
+    "08_cluster-PROGRAMMATIC1",
     "variants/08_shared-CLUSTER1",
+    "09_grid-PROGRAMMATIC0",
 )
 
 

@@ -195,7 +195,7 @@ def takes(step: str, rows: int, cols: int, dtype: str = "float32") -> bool:
         return False
     if not later and (few or cols > GRID_SHAPES[-1][1]):
         return False
-    if step in TRIALS and (few or dtype == "float16"):
+    if step in TRIALS and dtype == "float16":
         return False
     return dtype == "float32" if step == UNFUSED else bool(step_plan(step, rows, cols, dtype))
 
