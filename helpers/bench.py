@@ -19,7 +19,7 @@ import numpy as np
 from .check import WrongResult, check_copy, check_softmax
 from .kernels import Plan, compiled_for, source
 from .launch import prepare
-from .records import Case
+from .records import FEW_SHAPES, Case
 
 PROTOCOL = {
     "version": 1,
@@ -339,10 +339,17 @@ def fresh_pool():
         cupy.get_default_memory_pool().free_all_blocks()
 
 
-def live_shapes() -> list[tuple[int, int]]:
-    """Six shapes of the recorded grid's lengths that fit a quarter of the GPU's free memory."""
+# By the names that helpers/plot.py has for families of shapes; few rows are not for a choice.
+LIVE_COLS = {"grid": (32, 128, 512, 1024, 4096, 32768), "long": (1024, 4096, 32768, 131072, 2**18)}
+
+
+def live_shapes(shapes: str = "grid") -> list[tuple[int, int]]:
+    """Five or six shapes of a recorded family ("grid", "long" or "few") that fit a quarter of the
+    GPU's free memory."""
     import cupy
 
+    if shapes == "few":
+        return [*FEW_SHAPES]
     free, _ = cupy.cuda.runtime.memGetInfo()
     elements = min(2**28, 2 ** int(math.log2(free / 4 / 16)))
-    return [(elements // cols, cols) for cols in (32, 128, 512, 1024, 4096, 32768)]
+    return [(elements // cols, cols) for cols in LIVE_COLS[shapes]]

@@ -206,9 +206,9 @@ def needs(step: str, record: Record, rows: int, cols: int, dtype: str = "float32
     return (rows, cols, dtype) not in known and takes(step, rows, cols, dtype)
 
 
-def add(record: Record, case: Case, order: Sequence[tuple[int, int, str]]) -> None:
+def add(record: Record, case: Case, order: Sequence[tuple[int, int, str]] = ()) -> None:
     """Put a case into a record: those of `order` in that order, whichever came first, others
-    before them."""
+    before them as they come."""
     places = {run: place for place, run in enumerate(order)}
     record.cases.append(case)
     record.cases.sort(key=lambda case: places.get((*case.shape, case.dtype), -1))

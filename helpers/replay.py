@@ -32,13 +32,16 @@ class LiveRecord(Record):
         )
 
 
-def timings(kernels: Mapping[str, object], dtype: str = "float32") -> list[Record]:
+def timings(
+    kernels: Mapping[str, object], dtype: str = "float32", shapes: str = "grid"
+) -> list[Record]:
     """Timings of several steps beside a same-size copy kernel, in the order given.
 
     `kernels` maps the name of a step to its `cupy.RawKernel`, to the text of its file if it is
     compiled for each shape, or to None for the array version "00_unfused". In replay mode the
-    records of the reference GPU are returned. Live, the kernels given are timed in turn at six
-    shapes in `dtype`, which takes some seconds.
+    records of the reference GPU are returned. Live, the kernels given are timed in turn at five or
+    six shapes in `dtype`, which takes some seconds: of "grid", "long" or "few" (see
+    `bench.live_shapes`). A kernel that does not take a shape is left out there.
 
     Raises `FileNotFoundError` if a step has no record, `WrongResult` if a kernel is wrong.
     """
@@ -50,14 +53,14 @@ def timings(kernels: Mapping[str, object], dtype: str = "float32") -> list[Recor
                 record = replace(record, kernel_hash="edited")
             records.append(record)
         return records
-    return _measure_now(kernels, dtype)
+    return _measure_now(kernels, dtype, shapes)
 
 
 def text_of(kernel) -> str:
     return kernel if isinstance(kernel, str) else kernel.code
 
 
-def _measure_now(kernels: Mapping[str, object], dtype: str) -> list[Record]:
+def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list[Record]:
     from . import bench, recorder
 
     def maker(name: str):
@@ -78,18 +81,18 @@ def _measure_now(kernels: Mapping[str, object], dtype: str) -> list[Record]:
         )
         for name, kernel in kernels.items()
     }
-    for rows, cols in bench.live_shapes():
-        refusing = [
+    for rows, cols in bench.live_shapes(shapes):
+        taking = [
             name
             for name, kernel in kernels.items()
-            if kernel is not None and not contract_of(kernel).accepts(rows, cols, dtype)
+            if kernel is None or contract_of(kernel).accepts(rows, cols, dtype)
         ]
-        if refusing:
+        if not taking:
             continue
         with bench.fresh_pool():
-            measured = bench.measure({name: maker(name) for name in kernels}, rows, cols, dtype)
-        for name, record in records.items():
-            recorder.add(record, measured[name])
+            measured = bench.measure({name: maker(name) for name in taking}, rows, cols, dtype)
+        for name in taking:
+            recorder.add(records[name], measured[name])
     return list(records.values())
 
 

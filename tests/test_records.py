@@ -663,6 +663,24 @@ def test_a_live_measurement_does_not_claim_to_be_recorded() -> None:
     assert recorded.origin().startswith("recorded on")
 
 
+@pytest.mark.parametrize("shapes", ["grid", "long", "few"])
+def test_live_timings_leave_a_kernel_out_where_it_refuses(fake_gpu, monkeypatch, shapes) -> None:
+    monkeypatch.setattr(replay, "replaying", lambda: False)
+    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (2**36, 2**37))
+    texts = {name: source(f"{name}.cu") for name in ("06_registers", "08_cluster")}
+    timed = replay.timings(texts, shapes=shapes)
+    wanted = {
+        "grid": [(2**28 // cols, cols) for cols in (32, 128, 512, 1024, 4096, 32768)],
+        "long": [(2**28 // cols, cols) for cols in (1024, 4096, 32768, 131072, 2**18)],
+        "few": [*FEW_SHAPES],
+    }[shapes]
+    for record in timed:
+        found = [case.shape for case in record.cases]
+        assert found == [shape for shape in wanted if step_plan(record.step, *shape)] != []
+        assert record.label.endswith(", now")
+    assert len(timed[0].cases) != len(timed[1].cases)
+
+
 def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None:
     class Kernel:
         code = "__global__ void softmax_naive(float* x) { x[0] = 1; }"
