@@ -8,11 +8,10 @@
 //           THREADS = SHARE <= 128 ? 64 : SHARE <= 256 || size == 4 && CLUSTER == 1 ? 96
 //           : size == 4 && CLUSTER < 16 ? 192 : size == 4 && rows <= 16 && SHARE <= 576 ? 192
 //           : size == 4 && rows <= 16 ? 384 : size == 4 && SHARE <= 2048 ? 128
-//           : size == 4 && SHARE <= 4096 ? 256 : size == 4 ? 512
+//           : size == 4 && SHARE <= 4224 ? 384 : size == 4 ? 512
 //           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
 //           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128 : SHARE <= 2048 ? 256 : 512,
-//           PACKS = (SHARE + THREADS - 1) / THREADS, RESIDENT =
-//           size == 2 || CLUSTER == 16 && SHARE > 1024 && rows > 16 ? 768 / THREADS : 1,
+//           PACKS = (SHARE + THREADS - 1) / THREADS, RESIDENT = size == 2 ? 768 / THREADS : 1,
 //           PROGRAMMATIC = rows <= 16 ? 1 : 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
@@ -100,8 +99,8 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
-// RESIDENT blocks fit on a multiprocessor: a thread gets 80 registers at most. That keeps enough
-// bytes on their way where a thread has many columns, or 16-bit ones, which take twice their bytes.
+// A 16-bit column takes twice its bytes in registers. RESIDENT blocks on a multiprocessor, which
+// leaves a thread 80 registers, keep enough bytes on their way all the same.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
