@@ -200,8 +200,16 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[
         return looks, "" if looks else str(alone.findings[0])
 
     def empties_the_boxes() -> tuple[bool, str]:
-        left = any(run(x)[2].any() for x in inputs())
-        return not left, "letters are left, and the next launch would take them" if left else ""
+        if any(run(x)[2].any() for x in inputs()):
+            return False, "letters are left, and the next launch would take them"
+        # A block that finds its letter at once must leave its own where the late neighbour looks.
+        x = make_input(1, 64, dtype=exercise.dtype)
+        kernel, plan = prepared(*x.shape)
+        *others, boxes = arguments(plan, x, poisoned(x))
+        boxes.view(np.float32)[:2] = 0, 1  # (row_max, sum) in the box of block 0
+        simt.simulate(kernel, 1, plan.block, (*others, boxes), plan.shared_mem)
+        found = boxes.view(np.uint64)[1] != 0
+        return found, "" if found else "it empties a box that its owner may not have read yet"
 
     def keeps_claim() -> tuple[bool, str]:
         x = make_input(*exercise.claim_shape, dtype=exercise.dtype)
@@ -220,5 +228,5 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[
         tasks.append(("is right for rows with -inf, NaN and +inf", handles_special_rows))
     if exercise.letters:
         tasks.append(("waits for the other block's letter", waits_for_the_letter))
-        tasks.append(("leaves the workspace as zeros", empties_the_boxes))
+        tasks.append(("empties its own box, and that alone", empties_the_boxes))
     return [*tasks, (exercise.claim, keeps_claim)]

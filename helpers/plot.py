@@ -358,9 +358,13 @@ def add_bars(
         drawn = axes.bar(left, [values[shape] for shape in known], width, color=color, label=label)
         digits = 1 if max(values.values()) >= 2 else 2
         turned = 90 if len(bars) > 4 else 0  # else the values of narrow bars would overlap
-        axes.bar_label(drawn, fmt=f"%.{digits}f", fontsize=8, padding=2, rotation=turned)
+        clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        texts = axes.bar_label(drawn, fmt=f"%.{digits}f", fontsize=8, padding=2, rotation=turned)
+        for text in texts:
+            text.set_bbox(clear)
     axes.set_xticks(range(len(shapes)), [f"{rows} x {cols}" for rows, cols in shapes])
     axes.grid(visible=False, axis="x")
+    axes.margins(y=0.12)  # room for the values of the highest bars
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 
 

@@ -20,6 +20,7 @@ import os
 import statistics
 import sys
 import tempfile
+import textwrap
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -154,14 +155,17 @@ def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
 
 
 def race_origin(gpu: str = REFERENCE_GPU) -> str:
-    """One sentence on where the figures come from, with the peers' versions."""
+    """One sentence on where the figures come from, with the peers' versions; in lines that fit a
+    notebook."""
     race = load_race(gpu)
     versions = ", ".join(
         f"{name} {race.versions[name]}" for name in peers.PACKAGES if name in race.versions
     )
-    return (
+    return textwrap.fill(
         f"recorded on {race.device['name']} on {race.utc[:10]} "
-        f"(driver {race.versions['driver']}, {versions})"
+        f"(driver {race.versions['driver']}, {versions})",
+        100,
+        break_on_hyphens=False,
     )
 
 
@@ -203,11 +207,13 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
 
 
 def skipped_peers(cases: Sequence[RaceCase]) -> str:
-    """Which peers were not timed where, and why: a line for each peer and reason."""
+    """Which peers were not timed where, and why: a line for each peer and reason. What is wrong
+    with a wrong result is left out; the race's file has it."""
     places: dict[tuple[str, str], list[str]] = {}
     for case in cases:
         for name, reason in case.skipped.items():
-            places.setdefault((name, reason), []).append(f"{case.rows} x {case.cols}")
+            why = reason.partition(": at (")[0]
+            places.setdefault((name, why), []).append(f"{case.rows} x {case.cols}")
     return "\n".join(
         f"{name}: {reason} ({', '.join(shapes)})" for (name, reason), shapes in places.items()
     )

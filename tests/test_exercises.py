@@ -69,7 +69,8 @@ def test_every_notebook_number_has_one_exercise_with_stub_and_solution():
         ("09_letters", "(blockIdx.x ^ 1)", "blockIdx.x", "2. is right: no"),
         ("09_letters", "while (letter == 0) letter", "letter", "the other one had not started"),
         ("09_letters", "volatile Letter* own", "Letter* own", "has the compiler moved a load"),
-        ("09_letters", "*own_box = 0;", "", "5. leaves the workspace as zeros: no - letters"),
+        ("09_letters", "*own_box = 0;", "", "5. empties its own box, and that alone: no - letters"),
+        ("09_letters", "*own_box = 0;", "*other_box = 0;", "its owner may not have read yet"),
         # Half of the precision lost in one place; single columns in another.
         ("10_eight_at_once", "sum += expf", "sum = __half2float(__float2half(sum)) + expf",
          "2. is right: no"),

@@ -125,7 +125,11 @@ def test_reasons_are_listed_once_with_their_shapes() -> None:
     cases = [made_up(cols=cols) for cols in (64, 128, 256)]
     for case in cases[1:]:
         case.skipped["liger"] = "too long"
-    assert race.skipped_peers(cases) == "liger: too long (1024 x 128, 1024 x 256)"
+        case.skipped["cudnn"] = f"wrong result: at {case.shape}: {case.cols} elements are wrong"
+    assert race.skipped_peers(cases).splitlines() == [
+        "liger: too long (1024 x 128, 1024 x 256)",
+        "cudnn: wrong result (1024 x 128, 1024 x 256)",
+    ]
 
 
 def test_plot_draws_ours_in_blue_and_breaks_no_axis(monkeypatch) -> None:
