@@ -339,17 +339,17 @@ def fresh_pool():
         cupy.get_default_memory_pool().free_all_blocks()
 
 
-# By the names that helpers/plot.py has for families of shapes; few rows are not for a choice.
-LIVE_COLS = {"grid": (32, 128, 512, 1024, 4096, 32768), "long": (1024, 4096, 32768, 131072, 2**18)}
+# By the names that helpers/plot.py has for families of shapes.
+TIMED_LIVE = {"grid": (32, 128, 512, 1024, 4096, 32768), "long": (1024, 4096, 32768, 131072, 2**18)}
 
 
 def live_shapes(shapes: str = "grid") -> list[tuple[int, int]]:
-    """Five or six shapes of a recorded family ("grid", "long" or "few") that fit a quarter of the
-    GPU's free memory."""
+    """Five or six shapes of a family: "few" as they are recorded, "grid" and "long" with as many
+    rows as fit a quarter of the GPU's free memory."""
     import cupy
 
     if shapes == "few":
         return [*FEW_SHAPES]
     free, _ = cupy.cuda.runtime.memGetInfo()
     elements = min(2**28, 2 ** int(math.log2(free / 4 / 16)))
-    return [(elements // cols, cols) for cols in LIVE_COLS[shapes]]
+    return [(elements // cols, cols) for cols in TIMED_LIVE[shapes]]

@@ -30,6 +30,7 @@ from .run import recorded_steps, summary_table
 
 README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")
+EDITED = "measured before the kernel was last edited"
 BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
 
 
@@ -94,7 +95,8 @@ def measured_line(step: str) -> str:
     case = headline(record)
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
     where = place(case.rows, case.cols, case.dtype)
-    return f"{rate}, {case.share:.2f} of a copy, at {where} ({record.label})"
+    before = "" if record.is_current() else "before the last edit, "
+    return f"{before}{rate}, {case.share:.2f} of a copy, at {where} ({record.label})"
 
 
 def run_block() -> str:
@@ -112,20 +114,23 @@ def result_block() -> str:
         "| step | notebook | rows x columns | GB/s | share of a copy | predicted |",
         "|---|---|---|---|---|---|",
     ]
-    for record in [load_record("00_copy"), *recorded_steps()]:
+    shown = [load_record("00_copy"), *recorded_steps()]
+    for record in shown:
         case = headline(record)
+        mark = "" if record.is_current() else "*"
         lines.append(
             f"| {step_link(record.step)} | {notebook_link(record.step)} "
-            f"| {place(case.rows, case.cols, case.dtype)} | {case.gbps:.0f} | {case.share:.2f} "
-            f"| {predictions()[record.step]['share']:.2f} |"
+            f"| {place(case.rows, case.cols, case.dtype)} | {case.gbps:.0f} "
+            f"| {case.share:.2f}{mark} | {predictions()[record.step]['share']:.2f} |"
         )
+    stale = "" if all(record.is_current() for record in shown) else f" *: {EDITED}."
     lines += [
         "",
         f"float32 unless it says otherwise, {load_record('00_copy').origin()}. Each step stands at "
         "the shape where it was predicted; the plot has float32 and all but the step for few rows. "
         "GB/s counts one read and one write of the matrix, whatever a kernel really moved; the "
         "copy is a kernel that does nothing else. Predictions were written down before the "
-        "measurement; the wrong ones stay.",
+        f"measurement; the wrong ones stay.{stale}",
     ]
     return "\n".join(lines)
 
@@ -149,7 +154,14 @@ def race_block(gpu: str = REFERENCE_GPU) -> str:
         cells = [race_cells(cases.get((shape, dtype))) for dtype in race.DTYPES]
         unaligned = ", unaligned" if shape in race.UNALIGNED_SHAPES else ""
         lines.append(f"| {shape[0]} x {shape[1]}{unaligned} | {' | '.join(cells)} |")
-    verdicts = [case.verdict for case in recorded.cases if case.shape in race.PEER_SHAPES]
+    shown = [case for case in recorded.cases if case.shape in race.PEER_SHAPES]
+    verdicts = [case.verdict for case in shown]
+    notes = {
+        "+": "started before the call ahead of it has ended, as no other is",
+        "*": EDITED,
+    }
+    marks = "".join(marks_of(case) for case in shown)
+    explained = "".join(f" {mark}: {what}." for mark, what in notes.items() if mark in marks)
     lines += [
         "",
         "Share of a copy of the same size, for few rows also microseconds, "
@@ -157,9 +169,15 @@ def race_block(gpu: str = REFERENCE_GPU) -> str:
         f"{race.TOLERANCE:.0%} in {verdicts.count('ahead')}, level in {verdicts.count('level')}, "
         f"and lose {verdicts.count('LOSS')}: there the best peer is faster by more than "
         f"{race.TOLERANCE:.0%}, or at least as fast although it is below {race.ROOM} of a copy. "
-        '"-": not timed. Unaligned rows do not start at multiples of 16 bytes.',
+        '"-": not timed. Unaligned rows do not start at multiples of 16 bytes.' + explained,
     ]
     return "\n".join(lines)
+
+
+def marks_of(case: race.RaceCase) -> str:
+    """ "+" where our calls overlap, "*" where our kernel was edited since."""
+    overlaps = "+" if case.launch.get("PROGRAMMATIC") else ""
+    return overlaps + ("" if race.is_current(case) else "*")
 
 
 def race_cells(case: race.RaceCase | None) -> str:
@@ -171,7 +189,7 @@ def race_cells(case: race.RaceCase | None) -> str:
         time = f" ({case.median_us(name):.2f} us)" if case.shape in FEW_SHAPES else ""
         return f"{case.share(name):.2f}{time}"
 
-    ours = cell(case.step) + (" **LOSS**" if case.verdict == "LOSS" else "")
+    ours = cell(case.step) + marks_of(case) + (" **LOSS**" if case.verdict == "LOSS" else "")
     return f"{ours} | {cell(case.best_peer)} {case.best_peer}" if case.best_peer else f"{ours} | -"
 
 

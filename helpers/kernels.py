@@ -218,15 +218,15 @@ def contract_of(kernel) -> Header:
 
 
 def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
-    """The kernel file that ought to be fastest for a matrix of rows x cols on an H200; None if none
-    from 07 on takes it."""
+    """The kernel file from 07 on that ought to be fastest for a matrix of rows x cols on an H200;
+    None if none takes it."""
     row_bytes = cols * np.dtype(dtype).itemsize
     ranked = ["08_cluster", "variants/09_ahead", "variants/08_shared", "09_grid"]
-    if row_bytes <= 1024:
+    if row_bytes <= 1024:  # a block for each row would be too many blocks
         ranked = ["10_sixteen_bit"]
-    elif row_bytes > 2**20 and rows <= 2:
+    elif row_bytes > 2**20 and rows <= 2:  # 16 blocks are too few to move so much
         ranked = ["09_grid", *ranked]
-    elif dtype != "float32" and 2**18 < cols <= 2**19 and rows > 16:
+    elif dtype != "float32" and 2**18 < cols <= 2**19 and rows > 16:  # widened, too many registers
         ranked = ["variants/08_shared", *ranked]
     ranked.append("07_warp")
     return next((file for file in ranked if step_plan(file, rows, cols, dtype)), None)

@@ -397,7 +397,7 @@ def finish(axes: Axes) -> None:
         label.set(position=(0, 8), ha="right", va="bottom")
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
     if axes.get_yscale() == "linear":
-        axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * (1.06 if early else 1))
+        axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.06)
     elif early:
         axes.set_ylim(top=axes.get_ylim()[1] * 1.3)
     axes.figure.canvas.draw()

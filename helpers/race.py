@@ -344,13 +344,18 @@ def _comparable(versions: dict[str, str]) -> dict[str, str]:
 def is_recorded(race: Race, rows: int, cols: int, dtype: str, names: Sequence[str]) -> bool:
     """Whether a race holds a shape with our kernel as it is now and with each of the peers, timed
     or left out."""
-    step, plan = _ours(rows, cols, dtype)
     return any(
-        (case.dtype, case.shape, case.step) == (dtype, (rows, cols), step)
-        and (case.kernel_hash, case.launch) == (step_hash(step), plan.launch)
+        (case.dtype, case.shape) == (dtype, (rows, cols))
+        and is_current(case)
         and set(names) <= {*case.samples_us, *case.skipped}
         for case in race.cases
     )
+
+
+def is_current(case: RaceCase) -> bool:
+    """Whether a case was raced with the kernel that would be chosen now, code and launch as now."""
+    step, plan = _ours(*case.shape, case.dtype)
+    return case.step == step and (case.kernel_hash, case.launch) == (step_hash(step), plan.launch)
 
 
 def _ours(rows: int, cols: int, dtype: str) -> tuple[str | None, kernels.Plan | None]:

@@ -60,19 +60,38 @@ def test_race_block_has_ours_and_the_best_peer_at_each_shape(record_race) -> Non
     rows = rows_of(block)
     head = ["float32: ours", "best peer", "bfloat16: ours", "best peer"]
     assert rows["rows x columns"] == head
-    assert rows["65536 x 4096"] == ["0.90 **LOSS**", "0.95 quack", "0.90", "0.45 quack"]
-    assert rows["1 x 32000"] == ["0.90 (10.00 us)", "0.72 (12.50 us) quack", "-", "-"]
-    assert rows["65536 x 77, unaligned"] == ["0.90", "0.90 quack", "-", "-"]
+    assert rows["65536 x 4096"] == ["0.90* **LOSS**", "0.95 quack", "0.90*", "0.45 quack"]
+    assert rows["1 x 32000"] == ["0.90 (10.00 us)*", "0.72 (12.50 us) quack", "-", "-"]
+    assert rows["65536 x 77, unaligned"] == ["0.90*", "0.90 quack", "-", "-"]
     assert rows["8192 x 1024"] == ["-"] * 4
     assert len(rows) == 2 + len(race.PEER_SHAPES)
     assert "Of 4 cases we are ahead by more than 1% in 2, level in 1, and lose 1:" in block
     assert "recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)" in block
 
 
+def test_race_block_marks_calls_that_overlap_and_kernels_edited_since(record_race) -> None:
+    case = made_up((1, 32000), 12.5)
+    step = race.kernels.choose(*case.shape)
+    now = race.kernels.step_plan(step, *case.shape).launch
+    hash_now = records.step_hash(step)
+    times = {step: case.samples_us["08_cluster"], "quack": [12.5]}
+    current = dataclasses.replace(
+        case, step=step, samples_us=times, kernel_hash=hash_now, launch=now
+    )
+    record_race(current)
+    block = figures.race_block()
+    assert now["PROGRAMMATIC"] and rows_of(block)["1 x 32000"][0] == "0.90 (10.00 us)+"
+    assert " +: started before the call ahead" in block and "*:" not in block
+    record_race(dataclasses.replace(current, kernel_hash="another"))
+    block = figures.race_block()
+    assert rows_of(block)["1 x 32000"][0] == "0.90 (10.00 us)+*"
+    assert " *: measured before the kernel was last edited." in block
+
+
 def test_shape_without_a_peer_has_no_best_one(record_race) -> None:
     case = made_up((65536, 4096))
     record_race(dataclasses.replace(case, samples_us={"08_cluster": [10.0]}))
-    assert rows_of(figures.race_block())["65536 x 4096"] == ["0.90", "-", "-", "-"]
+    assert rows_of(figures.race_block())["65536 x 4096"] == ["0.90*", "-", "-", "-"]
 
 
 def test_readme_shows_the_race(record_race) -> None:

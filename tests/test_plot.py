@@ -257,3 +257,15 @@ def test_live_measurement_is_drawn_beside_the_record(monkeypatch) -> None:
     assert set(drawn()) == {"copy", "07_x", "record: NVIDIA H200, 2030-01-02"}
     dotted = [line for line in plt.gcf().axes[0].lines if line.get_linestyle() == ":"]
     assert [line.get_color() for line in dotted] == [plot.SERIES[0]]
+
+
+def test_label_stays_at_the_end_of_a_short_line_unless_another_goes_on_there() -> None:
+    places = {}
+    for height in (1.0, 5.0):  # of the short line; the long one is at 1
+        axes = plot.empty_axes("lines")
+        for name, cols, y in (("short", [1, 2], height), ("long", [1, 8], 1.0)):
+            axes.plot(cols, [y, y])
+            plot.add_label(axes, cols[-1], y, name, plot.BLUE)
+        plot.finish(axes)
+        places[height] = next(label for label in axes.texts if label.get_text() == "short")
+    assert places[1.0].get_ha() == "right" and places[5.0].get_ha() == "left"

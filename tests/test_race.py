@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from awaiting import AWAITING
 
 import helpers
 from helpers import bench, gpus, kernels, peers, race, recorder
@@ -193,6 +194,9 @@ def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
     for case in race.race_cases(dtype):
         names = {*case.samples_us, *case.skipped} - {case.step}
         assert names == set(peers.PEERS), case.shape
+        if case.step in AWAITING:
+            assert not race.is_current(case), "take it out of tests/awaiting.py"
+            continue
         assert race.is_recorded(recorded, *case.shape, dtype, sorted(names)), (
             f"{case.step} at {case.shape} was edited or is not chosen any more: run the race"
         )
@@ -253,7 +257,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (peers, "why_not", why_not),
         (peers, "free_memory", lambda: None),  # collecting garbage takes long here
     ):
-        monkeypatch.setattr(module, name, replacement, raising=name != "choose" and True)
+        monkeypatch.setattr(module, name, replacement, raising=name != "choose")
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(variable, "")
     return measured

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import cupy
 import numpy as np
 import pytest
+from awaiting import AWAITING
 
 from helpers import bench, kernels, recorder, records, replay
 from helpers.check import WrongResult, check_copy, check_softmax, reference
@@ -79,9 +80,14 @@ def test_shapes_of_the_protocol() -> None:
 def test_record_is_of_the_kernel_as_it_is_now(step: str) -> None:
     record = load_record(step)
     assert record.step == step
-    assert record.is_current(), f"{step} was edited since: run `make record` on a {REFERENCE_GPU}"
     assert record.protocol == bench.PROTOCOL
-    assert "earlier version" not in record.origin()
+    awaited = split_trial(step).file in AWAITING
+    assert record.is_current() != awaited, (
+        f"{step} is recorded: take it out of tests/awaiting.py"
+        if awaited
+        else f"{step} was edited since: run `make record` on a {REFERENCE_GPU}"
+    )
+    assert ("earlier version" in record.origin()) == awaited
 
 
 @each_record

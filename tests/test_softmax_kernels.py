@@ -217,6 +217,37 @@ def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
     assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
 
 
+# ---- large columns ----------------------------------------------------------------------------
+
+
+def large_rows(cols: int, dtype: str) -> np.ndarray:
+    """Rows of ten small columns with the others masked, of nothing but masks, and of large columns:
+    whatever multiplies a column by log2(e) before it subtracts must not overflow, nor round."""
+    random = np.random.default_rng(0)
+    masks = [-1e4] if dtype == "float16" else [-1e4, -1e9, -1.1e10, -1e20, -1e30, -3.38e38]
+    scales = [1e3] if dtype == "float16" else [1e7, 3e8, 1e9, 1e10, 1e20, 1e37]
+    rows = [np.full(cols, mask) for mask in masks]
+    for row in [row.copy() for row in rows]:
+        row[random.choice(cols, 10, replace=False)] = random.normal(size=10)
+        rows.append(row)
+    rows += [random.normal(size=cols) * scale for scale in scales]
+    rows += [np.full(cols, -mask) for mask in masks]
+    return np.array(rows).astype(make_input(1, 1, dtype=dtype).dtype)
+
+
+@pytest.mark.parametrize("cols", [100, 1000, 1024, 20000])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype.name) for name in NAMES for dtype in CONTRACT[name].dtypes]
+)
+def test_masked_and_large_columns_are_right(name: str, dtype: str, cols: int) -> None:
+    if cols == 20000 and name not in PER_SHAPE:
+        pytest.skip("one row length is enough for kernels that are compiled once")
+    x = large_rows(cols, dtype)
+    if not CONTRACT[name].accepts(*x.shape, dtype):
+        pytest.skip("the header refuses the shape")
+    check(name, x, computed(name, x))
+
+
 # ---- live -------------------------------------------------------------------------------------
 
 
@@ -272,6 +303,16 @@ def test_live_result_is_right_with_another_block_size(name: str, block: int) -> 
         if CONTRACT[name].accepts(rows, cols):
             x = make_input(fitting(name, rows, cols, block), cols)
             check(name, x, computed(name, x, block))
+
+
+@pytest.mark.gpu
+@each_kernel
+def test_live_masked_and_large_columns_are_right(name: str) -> None:
+    for dtype in CONTRACT[name].dtypes:
+        for cols in (100, 1000, 1024, 20000, 131072):
+            x = large_rows(cols, dtype.name)
+            if CONTRACT[name].accepts(*x.shape, dtype):
+                check(name, x, computed(name, x))
 
 
 @pytest.mark.gpu

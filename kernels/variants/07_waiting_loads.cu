@@ -69,8 +69,8 @@ softmax_waiting_loads(const T* __restrict__ x, T* __restrict__ y, int rows, int 
                     + threadIdx.x % 32 / LANES;
     const int packs = cols / WIDTH;
 
-    // Load all rows of this thread before using any. Lanes past the end of a row, or past the last
-    // row, take part in the shuffles with -inf.
+    // Load all rows of this thread before using any, as it seems. Lanes past the end of a row, or
+    // past the last row, take part in the shuffles with -inf.
     const float minus_inf = __int_as_float(0xff800000);
     float v[ROWS][PACKS][WIDTH];
 #pragma unroll

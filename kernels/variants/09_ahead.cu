@@ -20,13 +20,12 @@
 // Reads:    1 read + 1 write
 // Wastes:   of few rows there is no next one, and multiprocessors stay idle that 09_grid.cu uses;
 //           16-bit exponentials are computed twice, for lack of registers to keep them.
-// Measured: 3206 GB/s, 0.75 of a copy, at 256 x 1048576 (NVIDIA H200, 2026-11-21)
+// Measured: before the last edit, 3206 GB/s, 0.75 of a copy, at 256 x 1048576 (NVIDIA H200, 2026-11-21)
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
-// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. So does one with a finite
-// value past 2.3e38, whose product with log2(e) overflows. The workspace must hold zeros before the
-// first launch; every launch leaves zeros behind. More than 48 KB of shared memory must be allowed
-// once: see cudaFuncSetAttribute.
+// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. The workspace must hold
+// zeros before the first launch; every launch leaves zeros behind. More than 48 KB of shared memory
+// must be allowed once: see cudaFuncSetAttribute.
 
 #ifndef BLOCKS
 #error "compile with the macros of the Build line above: -DTHREADS=384 -DBLOCKS=22 -DPACKS=32 ..."
@@ -81,10 +80,10 @@ __device__ __forceinline__ float power(float value)
     return result;
 }
 
-__device__ __forceinline__ float2 powers(Pair pair, float shift)
+__device__ __forceinline__ float2 powers(Pair pair, float slope, float origin)
 {
     const float2 v = widen(pair);
-    return make_float2(power(fmaf(v.x, log2e, -shift)), power(fmaf(v.y, log2e, -shift)));
+    return make_float2(power(fmaf(v.x, slope, -origin)), power(fmaf(v.y, slope, -origin)));
 }
 
 // The largest of 32 lanes' values, in every lane.
@@ -136,7 +135,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Le
     const int lane = threadIdx.x % 32;
     const int first = member * SHARE + threadIdx.x;
     const int share = min(SHARE, cols / (2 * pairs) - member * SHARE);
-    const float lowest = -2.3e+38f;  // finite, also times log2(e): see 08_cluster.cu
+    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
 
     // Where no copy will ever arrive, there is -inf for all rows.
     uint4* own = cache + threadIdx.x;
@@ -162,21 +161,25 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Le
         if (row + groups < rows) bring(own, x + (long long)(row + groups) * cols, first, share);
         __syncwarp();
 
-        // As in 08_cluster.cu: maxima are those of x * log2(e). The product is rounded once, for all
-        // its uses: a compiler that fused it into one of them would shift that one alone.
         Pair largest = v[0].pair[0];
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
             for (int p = 0; p < pairs; ++p) largest = larger(largest, v[k].pair[p]);
         const float2 both = widen(largest);
-        const float shift = __fmul_rn(log2e, fmaxf(lowest, fmaxf(both.x, both.y)));
+        const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
+
+        // As in 08_cluster.cu: shift = max * log2(e), unless the columns are very large.
+        const bool far = fabsf(thread_max) >= 536870912.0f;
+        const float shift = far ? thread_max + copysignf(268435456.0f, thread_max)
+                                : __fmul_rn(thread_max, log2e);
+        const float slope = far ? 1.0f : log2e, origin = far ? thread_max : shift;
         float sum = 0.0f;
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
             for (int p = 0; p < pairs; ++p) {
-                const float2 e = powers(v[k].pair[p], shift);
+                const float2 e = powers(v[k].pair[p], slope, origin);
                 sum += e.x + e.y;
                 if (keep) v[k].pair[p] = narrow(e);
             }
@@ -232,7 +235,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Le
         float row_sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < rounds; ++i) row_sum += block_sums[i] * power(shifts[i] - row_shift);
-        const float scale = (keep ? power(shift - row_shift) : 1.0f) / warp_sum(row_sum);
+        const float scale = power(shift - row_shift) / warp_sum(row_sum);
 
         uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols) + first;
 #pragma unroll
@@ -242,7 +245,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Le
             if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll
             for (int p = 0; p < pairs; ++p) {
-                const float2 e = keep ? widen(v[k].pair[p]) : powers(v[k].pair[p], row_shift);
+                const float2 e = keep ? widen(v[k].pair[p]) : powers(v[k].pair[p], slope, origin);
                 v[k].pair[p] = narrow(make_float2(e.x * scale, e.y * scale));
             }
             if (has(k, share)) __stcs(to + k * THREADS, bits);
