@@ -116,7 +116,6 @@ def in_series(record: Record) -> bool:
 def table(
     current: Record,
     previous: Record | None = None,
-    sweep: bool = False,
     dtype: str = "float32",
     shapes: str = "grid",
 ) -> str:
@@ -124,10 +123,8 @@ def table(
     of both, and how many more the step takes.
 
     "spread" is (slowest - fastest) / median of the replays. "x previous" is how many times
-    faster the step is than the previous one, "-" where that has no such case. `sweep=True` means
-    `shapes="sweep"`.
+    faster the step is than the previous one, "-" where that has no such case.
     """
-    shapes = "sweep" if sweep else shapes
     cases = cases_of(current, shapes, dtype)
     title = f"{current.step}{_in(dtype)}, {current.origin()}"
     if not cases:
@@ -208,7 +205,6 @@ def plot_step(
     current: Record,
     previous: Record | None = None,
     log: bool = False,
-    sweep: bool = False,
     dtype: str = "float32",
     shapes: str = "grid",
 ) -> None:
@@ -216,11 +212,10 @@ def plot_step(
     for few rows bars of microseconds.
 
     A live measurement is drawn beside the reference GPU's record (dotted). Shows the figure and
-    returns None, so that it can end a cell. `sweep=True` means `shapes="sweep"`.
+    returns None, so that it can end a cell.
     """
     import matplotlib.pyplot as plt
 
-    shapes = "sweep" if sweep else shapes
     if not cases_of(current, shapes, dtype):
         print(f"{current.step}{_in(dtype)}: not measured at these shapes")
         return
@@ -237,17 +232,14 @@ def plot_step(
 def plot_series(
     records: Sequence[Record],
     log: bool = True,
-    sweep: bool = False,
     dtype: str = "float32",
     shapes: str = "grid",
 ) -> Figure:
     """All steps that have such cases in one figure; returns the figure for saving.
 
     The last one is blue, the five before it have a colour each; what came earlier, and the array
-    version, is grey. Raises `ValueError` if none has such cases. `sweep=True` means
-    `shapes="sweep"`.
+    version, is grey. Raises `ValueError` if none has such cases.
     """
-    shapes = "sweep" if sweep else shapes
     shown = [record for record in records if cases_of(record, shapes, dtype)]
     if not shown:
         raise ValueError(f"no record holds {shapes} cases in {dtype}")

@@ -135,10 +135,9 @@ def test_columns_of_long_rows_stay_aligned() -> None:
     assert len({len(line) for line in text}) == 1 and len(text) == 17
 
 
-def test_sweep_is_another_word_for_its_shapes() -> None:
-    record = made_up("01_naive")
-    assert table(record, sweep=True) == table(record, shapes="sweep")
-    assert len(table(record, sweep=True).splitlines()) == 2 + len(SWEEP_SHAPES)
+def test_table_of_the_sweep_has_its_shapes() -> None:
+    text = table(made_up("01_naive"), shapes="sweep")
+    assert len(text.splitlines()) == 2 + len(SWEEP_SHAPES)
 
 
 def test_ledger_looks_where_the_prediction_was_made(monkeypatch) -> None:
