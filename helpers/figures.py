@@ -95,7 +95,7 @@ def measured_line(step: str) -> str:
     case = headline(record)
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
     where = place(case.rows, case.cols, case.dtype)
-    before = "" if record.is_current() else "before the last edit, "
+    before = "" if record.is_current() else "before an edit, "
     return f"{before}{rate}, {case.share:.2f} of a copy, at {where} ({record.label})"
 
 
