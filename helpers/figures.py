@@ -30,7 +30,7 @@ from .run import recorded_steps, summary_table
 
 README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")
-EDITED = "measured before the kernel was last edited"
+EDITED = "measured before an edit of the kernel"
 BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
 
 

@@ -157,8 +157,8 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         for (int p = 0; p < pairs; ++p) thread_max = fmaxf(thread_max, fmaxf(v[k][p].x, v[k][p].y));
 
     // exp(x - max) = 2^(x * log2(e) - shift): one multiply-add before each exponential; from here
-    // on maxima are shifts. The rounding of shift leaves with the division, but it grows with x: past
-    // 2^29, where floats are 64 apart, differences do instead, and 2^28 keeps shifts in order.
+    // on maxima are shifts. The rounding of shift leaves with the division, but it grows with x:
+    // past 2^29, where floats are 64 apart, differences do instead; 2^28 keeps shifts in order.
     const bool far = fabsf(thread_max) >= 536870912.0f;
     const float shift = far ? thread_max + copysignf(268435456.0f, thread_max)
                             : __fmul_rn(thread_max, log2e);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     07_warp.cu with one innocent line: a skipped load leaves its pack undefined, the compiler
-//           lets it keep what the load before gave, and so each load waits for that one.
+// Idea:     07_warp.cu with one innocent line: a skipped load leaves its pack undefined, and the
+//           compiler lets it keep what the load before gave, and so each load waits for that one.
 // Row:      LANES lanes of a warp
 // Build:    WIDTH = cols * size % 16 == 0 ? 16 / size : cols % 4 == 0 ? 4 : cols % 2 == 0 ? 2 : 1,
 //           LANES = min(32, power_of_two((cols + WIDTH - 1) / WIDTH)),

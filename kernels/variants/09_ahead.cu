@@ -72,7 +72,7 @@ union Pack {
     __device__ Pack() {}
 };
 
-// 2 to the power of value, as exp2f, but 0 where that is below 2^-126: one instruction, not four.
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
 __device__ __forceinline__ float power(float value)
 {
     float result;
