@@ -99,11 +99,6 @@ def headline(record: Record) -> Case:
         return cases_of(record, "long", record.cases[0].dtype)[-1]
 
 
-def copy_us(case: Case) -> float:
-    """Microseconds of the same-size copy."""
-    return case.median_us * case.share
-
-
 def in_series(record: Record) -> bool:
     """Whether a step belongs in one figure with all others: it takes float32 and is not made for
     few rows."""
@@ -141,8 +136,8 @@ def table(
     for case in cases:
         line = f"{case.rows:8} {case.cols:{wide}} "
         if few:
-            copy = copy_us(case)
-            line += f"{case.median_us:8.2f} {copy:8.2f} {case.median_us - copy:8.2f} "
+            more = case.median_us - case.copy_us
+            line += f"{case.median_us:8.2f} {case.copy_us:8.2f} {more:8.2f} "
         else:
             line += f"{case.copy_gbps:10.0f} {case.gbps:8.0f} "
         line += f"{case.spread:7.1%} {case.share:8.3f}"
@@ -281,7 +276,7 @@ def _draw_few(
     axes = empty_axes(title)
     axes.set_ylabel("microseconds a call")
     axes.set_xlabel(f"rows x columns; {current.label}")
-    bars = [("copy", BLACK, {case.shape: copy_us(case) for case in copies})]
+    bars = [("copy", BLACK, {case.shape: case.copy_us for case in copies})]
     for record, label, color, _ in lines:
         times = {case.shape: case.median_us for case in cases_of(record, "few", dtype)}
         bars.append((label, color, times))

@@ -70,8 +70,13 @@ class Case:
         return self.bytes / self.median_us / 1e3
 
     @property
+    def copy_us(self) -> float:
+        """Microseconds of the same-size copy."""
+        return statistics.median(self.copy_samples_us)
+
+    @property
     def copy_gbps(self) -> float:
-        return self.bytes / statistics.median(self.copy_samples_us) / 1e3
+        return self.bytes / self.copy_us / 1e3
 
     @property
     def share(self) -> float:
