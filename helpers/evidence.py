@@ -71,7 +71,7 @@ SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
 LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE, (16384, 16384))  # 2^28 elements
 # From step 07 on, whose kernels are made for short or long rows and for 16 bits, also these.
 SMALL_LONG_SHAPES = ((3, 20004), (1, 32000))
-LARGE_LONG_SHAPES = ((1024, 262144),)
+LARGE_LONG_SHAPES = ((1024, 262144), (256, 1048576))
 SMALL_16_BIT_SHAPES = ((64, 1024), (129, 72), (3, 20000))
 # What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
 PROSE_METRICS = (
@@ -188,15 +188,12 @@ class EvidenceCase(NamedTuple):
 def cases(which: str = "all") -> list[EvidenceCase]:
     """The launches of kernels in the order in which the files list them."""
     chosen = []
-    for step in steps():
-        shapes = (*SMALL_SHAPES, *(SMALL_LONG_SHAPES if step_number(step) >= 7 else ()))
+    for step in (*steps(), *(name for name in variants() if step_number(name) >= 7)):
+        later = step_number(step) >= 7
+        shapes = (*SMALL_SHAPES, *(SMALL_LONG_SHAPES if later else ()))
         chosen += [EvidenceCase(step, *shape) for shape in shapes]
-        if step_number(step) >= 7:
-            chosen += [
-                EvidenceCase(step, *shape, dtype)
-                for dtype in DTYPE_OPTIONS
-                for shape in SMALL_16_BIT_SHAPES
-            ]
+        for dtype in DTYPE_OPTIONS if later else ():
+            chosen += [EvidenceCase(step, *shape, dtype) for shape in SMALL_16_BIT_SHAPES]
     for step in (*steps(), *variants(), *TRIALS) if which == "all" else ():
         later = step_number(step) >= 7
         shapes = (*LARGE_SHAPES, *(LARGE_LONG_SHAPES if later else ()))

@@ -140,7 +140,12 @@ TRIALS = (
     "08_cluster-RESIDENT1",
     "08_cluster-PROGRAMMATIC0",
     "08_cluster-PROGRAMMATIC1",
+    "variants/08_ahead-EVICT_FIRST0",
     "variants/08_shared-CLUSTER1",
+    "09_grid-FEWEST4",
+    "09_grid-FEWEST6",
+    "09_grid-FEWEST11",
+    "09_grid-FEWEST16",
     "09_grid-PROGRAMMATIC0",
 )
 
@@ -221,13 +226,13 @@ def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
     """The kernel file from 07 on that ought to be fastest for a matrix of rows x cols on an H200;
     None if none takes it."""
     row_bytes = cols * np.dtype(dtype).itemsize
-    ranked = ["08_cluster", "variants/09_ahead", "variants/08_shared", "09_grid"]
+    ranked = ["08_cluster", "variants/08_ahead", "09_grid"]
     if row_bytes <= 1024:  # a block for each row would be too many blocks
         ranked = ["10_sixteen_bit"]
     elif row_bytes > 2**20 and rows <= 2:  # 16 blocks are too few to move so much
         ranked = ["09_grid", *ranked]
-    elif dtype != "float32" and 2**18 < cols <= 2**19 and rows > 16:  # widened, too many registers
-        ranked = ["variants/08_shared", *ranked]
+    elif cols > 2**18 and rows > 16:  # the registers of a cluster hold it only in a few big blocks
+        ranked = ["variants/08_ahead", *ranked]
     ranked.append("07_warp")
     return next((file for file in ranked if step_plan(file, rows, cols, dtype)), None)
 

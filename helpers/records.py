@@ -50,7 +50,8 @@ class Case:
     copy_samples_us: list[float]
     calls: int  # calls per replay
     check: str  # verdict on the output, before and after timing
-    attributes: dict[str, int] = field(default_factory=dict)  # registers, local and shared bytes
+    # registers, local and shared bytes; of a cluster also how many of them run at once
+    attributes: dict[str, int] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -10,7 +10,8 @@
 //           : size == 4 && rows <= 16 ? 384 : size == 4 && SHARE <= 2048 ? 128
 //           : size == 4 && SHARE <= 4224 ? 384 : size == 4 ? 512
 //           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
-//           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128 : SHARE <= 2048 ? 256 : 512,
+//           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128
+//           : SHARE <= 1024 && CLUSTER == 4 ? 192 : SHARE <= 2048 ? 256 : 512,
 //           PACKS = (SHARE + THREADS - 1) / THREADS, RESIDENT = size == 2 ? 768 / THREADS : 1,
 //           PROGRAMMATIC = rows <= 16 ? 1 : 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER

@@ -14,7 +14,7 @@ from helpers.check import (
     special_rows,
 )
 from helpers.device import SWITCH
-from helpers.kernels import compiled_for, header, kernel_names, source
+from helpers.kernels import compiled, compiled_for, header, kernel_names, source
 from helpers.launch import arguments, launch, prepare, simulate
 
 NAMES = [*kernels.steps(), *kernels.variants()]
@@ -215,6 +215,27 @@ def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
         assert not trace.findings
         results.append(y)
     assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype"),
+    [
+        (5, 4612, "float32"),
+        (7, 20000, "float32"),
+        (6, 20000, "float16"),
+        (5, 40008, "bfloat16"),
+        (3, 300000, "float32"),
+        (3, 1000000, "float32"),
+    ],
+)
+def test_clusters_that_stay_take_row_after_row(rows: int, cols: int, dtype: str) -> None:
+    """Few enough that each of them has a first row, one between and a last one."""
+    name = "variants/08_ahead"
+    plan = CONTRACT[name].plan(rows, cols, dtype, macros={"CLUSTERS": 1 + (rows > 3)})
+    x = make_input(rows, cols, dtype=dtype)
+    y = poisoned(x)
+    launch(compiled(CODE[name], plan), plan.grid, plan.block, (x, y, rows, cols), plan.shared_mem)
+    check_softmax(x, y)
 
 
 # ---- large columns ----------------------------------------------------------------------------

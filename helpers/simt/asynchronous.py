@@ -442,6 +442,8 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
         masks = _wide_reader(context, rest[1], "u16")
     copies, shared, memory = context.copies, context.shared, context.memory
     tally = context.tally_of(instruction)
+    # What a bulk copy wrote, another may read without a fence: both go through the async proxy.
+    bulk = np.array([i.opcode == "cp" and "bulk" in i.modifiers for i in shared.instructions])
 
     def report(kind: str, message: str, slot: int) -> None:
         shared.report(kind, instruction, message, np.array([slot]))
@@ -472,7 +474,7 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
         writers = shared.writer[entries]
         fenced = np.maximum(copies.fenced[writers], copies.fenced[slot])
         stale = (writers >= 0) & (shared.write_time[entries] >= fenced)
-        if (stale & (shared.write_site[entries] != shared.numbers[id(instruction)])).any():
+        if (stale & ~bulk[shared.write_site[entries]]).any():
             report(
                 "shared memory not fenced for an asynchronous copy",
                 "bytes that a thread stored are copied with no fence.proxy.async between",

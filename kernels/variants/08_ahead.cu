@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: MIT
+// Idea:     08_cluster.cu for rows that fill its blocks: they stay and take row after row, and
+//           while they write one row, the next takes its place and is reduced on the way.
+// Row:      CLUSTER blocks
+// Build:    CLUSTER = cols * size <= 65536 ? 1 : cols * size <= 131072 ? 2
+//           : cols * size <= 262144 ? 4 : cols * size <= 524288 ? 8 : 16,
+//           THREADS = cols * size <= 1048576 ? 256 : 512, RESIDENT = 512 / THREADS,
+//           PACKS = (cols * size / 16 + CLUSTER * THREADS - 1) / (CLUSTER * THREADS),
+//           DIRECT = PACKS > 16 ? 12 : PACKS - 4, STREAM = PACKS - DIRECT,
+//           SLOTS = min(28, 2 * STREAM), CLUSTERS = RESIDENT * (120 / CLUSTER), EVICT_FIRST = 1
+// Launch:   block = THREADS, block == THREADS, grid = min(rows, CLUSTERS) * CLUSTER
+// Shared:   16 * THREADS * SLOTS
+// Columns:  cols * size % 16 == 0 && PACKS > 4 && PACKS <= 32
+//           && cols * size <= 16 * CLUSTER * THREADS * PACKS
+//           && cols * size > 16 * CLUSTER * THREADS * (PACKS - 1)
+// Align:    16
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_90
+// Reads:    1 read + 1 write
+// Wastes:   every exponential is computed twice, because nothing has room to keep it; blocks that
+//           stay copy slower than blocks that come and go (00_copy_persistent.cu).
+// Measured: not yet
+//
+// y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
+// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 and more
+// than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. On an H200, clusters
+// of 4 and more found 112 to 120 multiprocessors together, so that as many as CLUSTERS says run at
+// once (cuOccupancyMaxActiveClusters); any other number is right, perhaps slower.
+
+#ifndef CLUSTER
+#error "compile with the macros of the Build line: -DCLUSTER=16 -DTHREADS=512 -DSTREAM=20 ..."
+#endif
+
+// Two columns, how they become floats and back, and the larger of each.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using Pair = __half2;
+__device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
+__device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
+__device__ __forceinline__ Pair larger(Pair a, Pair b) { return __hmax2(a, b); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using Pair = __nv_bfloat162;
+__device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
+__device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
+__device__ __forceinline__ Pair larger(Pair a, Pair b) { return __hmax2(a, b); }
+#else
+using T = float;
+using Pair = float2;
+__device__ __forceinline__ float2 widen(Pair pair) { return pair; }
+__device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
+__device__ __forceinline__ Pair larger(Pair a, Pair b)
+{
+    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
+}
+#endif
+
+constexpr int pairs = 16 / sizeof(Pair);
+constexpr int warps = THREADS / 32;
+constexpr int senders = warps * CLUSTER;  // warps that work on a row
+constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
+
+// 16 bytes: one access.
+union Pack {
+    uint4 bits;
+    Pair pair[pairs];
+    __device__ Pack() {}
+};
+
+// e to the power of value, but 0 where that is below 2^-126: two instructions with any options.
+__device__ __forceinline__ float power(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value * 1.44269504f));
+    return result;
+}
+
+// The largest of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_max(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+// Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, pack by pack.
+__device__ __forceinline__ void take(const Pack* packs, int count, float& max, float& sum)
+{
+    Pair largest = packs[0].pair[0];
+#pragma unroll
+    for (int k = 0; k < count; ++k)
+#pragma unroll
+        for (int p = 0; p < pairs; ++p) largest = larger(largest, packs[k].pair[p]);
+    const float2 both = widen(largest);
+    const float before = max;
+    max = fmaxf(max, fmaxf(both.x, both.y));
+    sum *= power(before - max);
+#pragma unroll
+    for (int k = 0; k < count; ++k)
+#pragma unroll
+        for (int p = 0; p < pairs; ++p) {
+            const float2 v = widen(packs[k].pair[p]);
+            sum += power(v.x - max) + power(v.y - max);
+        }
+}
+
+// The results of a pack.
+__device__ __forceinline__ uint4 softmax(const Pack& pack, float row_max, float scale)
+{
+    Pack result;
+#pragma unroll
+    for (int p = 0; p < pairs; ++p) {
+        const float2 v = widen(pack.pair[p]);
+        result.pair[p] =
+            narrow(make_float2(power(v.x - row_max) * scale, power(v.y - row_max) * scale));
+    }
+    return result.bits;
+}
+
+__device__ __forceinline__ unsigned place(const void* shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
+    return there;
+}
+
+// Starts the copy of a pack into shared memory. The L2 is told that nobody will read it again.
+__device__ __forceinline__ void bring(uint4* slot, const uint4* from)
+{
+#if EVICT_FIRST
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::
+                     "r"(place(slot)), "l"(from), "l"(policy) : "memory");
+#else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(place(slot)), "l"(from)
+                 : "memory");
+#endif
+}
+
+__device__ __forceinline__ void expect_letters(const void* all_arrived)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(all_arrived)),
+                 "n"(8 * senders) : "memory");
+}
+
+// Of a thread's packs of a row, the first STREAM go through its slots of the ring, as a queue: a
+// slot is filled again as soon as its pack has been written, SLOTS packs ahead. The others go
+// straight into the registers whose pack has been written. So a thread waits for nobody's copies
+// but its own, and what it needs last is on its way first.
+extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, RESIDENT)
+softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
+{
+    extern __shared__ uint4 ring[];
+    __shared__ alignas(8) float2 letters[senders];        // (max, sum) of every warp of the row
+    __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
+    const int rank = blockIdx.x % CLUSTER;
+    const int clusters = gridDim.x / CLUSTER;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
+    const float minus_inf = __int_as_float(0xff800000);
+
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(&all_arrived)));
+        expect_letters(&all_arrived);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+
+    // The turn before the first: there is nothing to write, and the queue fills.
+    const int packs = cols / (2 * pairs);
+    const long long stride = (long long)clusters * packs;  // to the cluster's next row
+    const int member = rank * THREADS + threadIdx.x;
+    const bool has_last = member + (PACKS - 1) * step < packs;
+    const int first_row = blockIdx.x / CLUSTER;
+    long long here = (long long)(first_row - clusters) * packs + member;
+    const uint4* from = reinterpret_cast<const uint4*>(x);
+    uint4* to = reinterpret_cast<uint4*>(y);
+    uint4* own = ring + threadIdx.x;
+    for (int k = 0; k < SLOTS - STREAM; ++k) {
+        bring(own + (STREAM + k) * THREADS, from + here + stride + k * step);
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    Pack direct[DIRECT];
+#pragma unroll
+    for (int k = 0; k < DIRECT; ++k)
+#pragma unroll
+        for (int p = 0; p < pairs; ++p)
+            direct[k].pair[p] = narrow(make_float2(minus_inf, minus_inf));
+
+    float max, sum, row_max, scale;
+    int slot = 0, phase = 0;
+    for (int row = first_row - clusters; row < rows; row += clusters, here += stride) {
+        const bool writes = row >= 0;
+        const bool more = row + clusters < rows;
+        if (writes) {
+            // As in 08_cluster.cu: a warp sends its pair to all blocks, and waits for all pairs.
+            // Nobody sends before all blocks have started, or have read the letters of the row
+            // before. (Arriving is relaxed: a release would wait for the stores of that row.)
+            const float warp_most = warp_max(max);
+            sum = warp_sum(sum * power(max - warp_most));
+            asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+            if (lane < CLUSTER)
+                asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], "
+                             "{%1, %2}, [%3];"
+                    ::"r"(place_in(&letters[rank * warps + warp], lane)), "f"(warp_most), "f"(sum),
+                    "r"(place_in(&all_arrived, lane)) : "memory");
+            for (unsigned arrived = 0; !arrived;)
+                asm volatile(
+                    "{ .reg .pred p;"
+                    " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
+                    " selp.u32 %0, 1, 0, p; }" : "=r"(arrived)
+                    : "r"(place(&all_arrived)), "r"(phase) : "memory");
+            phase ^= 1;
+            if (threadIdx.x == 0) expect_letters(&all_arrived);  // of the next row
+
+            row_max = lowest;
+#pragma unroll
+            for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, letters[i].x);
+            row_max = warp_max(row_max);
+            float row_sum = 0.0f;
+#pragma unroll
+            for (int i = lane; i < senders; i += 32)
+                row_sum += letters[i].y * power(letters[i].x - row_max);
+            scale = 1.0f / warp_sum(row_sum);
+            if (more) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+        }
+
+#pragma unroll
+        for (int k = 0; k < DIRECT; ++k) {
+            const long long pack = here + (STREAM + k) * step;
+            if (k < DIRECT - 1 || has_last) {
+                if (writes) __stcs(to + pack, softmax(direct[k], row_max, scale));
+                if (more) direct[k].bits = __ldcs(from + pack + stride);
+            }
+        }
+
+        max = lowest;
+        sum = 0.0f;
+#pragma unroll 4
+        for (int k = 0; k < STREAM; ++k) {
+            asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - STREAM - 1) : "memory");
+            const int next = slot + STREAM < SLOTS ? slot + STREAM : slot + STREAM - SLOTS;
+            Pack coming;
+            if (more) coming.bits = own[next * THREADS];
+            if (writes) {
+                Pack done;
+                done.bits = own[slot * THREADS];
+                __stcs(to + here + k * step, softmax(done, row_max, scale));
+            }
+            const int on = (k + SLOTS) / STREAM;  // rows from here to the pack SLOTS further on
+            if (row + on * clusters < rows)
+                bring(own + slot * THREADS,
+                      from + here + on * stride + (k + SLOTS) % STREAM * step);
+            asm volatile("cp.async.commit_group;" ::: "memory");
+            if (more) take(&coming, 1, max, sum);
+            slot = slot + 1 < SLOTS ? slot + 1 : 0;
+        }
+        if (more) take(direct, DIRECT, max, sum);
+    }
+}
