@@ -8,12 +8,13 @@
 //           THREADS = SHARE <= 128 ? 64 : SHARE <= 256 || size == 4 && CLUSTER == 1 ? 96
 //           : size == 4 && CLUSTER < 16 ? 192 : size == 4 && rows <= 16 && SHARE <= 576 ? 192
 //           : size == 4 && rows <= 16 ? 384 : size == 4 && SHARE <= 2048 ? 128
-//           : size == 4 && SHARE <= 4224 ? 384 : size == 4 ? 512
+//           : size == 4 && SHARE <= 4096 ? 256 : size == 4 ? 512
 //           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
 //           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128
 //           : SHARE <= 1024 && CLUSTER == 4 ? 192 : SHARE <= 2048 ? 256 : 512,
-//           PACKS = (SHARE + THREADS - 1) / THREADS, RESIDENT = size == 2 ? 768 / THREADS : 1,
-//           PROGRAMMATIC = rows <= 16 ? 1 : 0
+//           PACKS = (SHARE + THREADS - 1) / THREADS,
+//           RESIDENT = size == 2 || CLUSTER == 16 && SHARE > 1024 && rows > 16 ? 768 / THREADS : 1,
+//           EVICT_LAST = rows * cols * size > 67108864 ? 1 : 0, PROGRAMMATIC = rows <= 16 ? 1 : 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
 // Columns:  cols * size % 16 == 0 && SHARE >= 64 && PACKS <= 4 * size
@@ -33,24 +34,30 @@
 #error "compile with the macros of the Build line: -DCLUSTER=4 -DTHREADS=192 -DPACKS=3 ..."
 #endif
 
-// Two columns, and how they become floats and back.
+// Two columns, how they become floats and back, and the larger of each.
 #if defined(FLOAT16)
 #include <cuda_fp16.h>
 using T = __half;
 using Pair = __half2;
 __device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
 __device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
+__device__ __forceinline__ Pair larger(Pair a, Pair b) { return __hmax2(a, b); }
 #elif defined(BFLOAT16)
 #include <cuda_bf16.h>
 using T = __nv_bfloat16;
 using Pair = __nv_bfloat162;
 __device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
 __device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
+__device__ __forceinline__ Pair larger(Pair a, Pair b) { return __hmax2(a, b); }
 #else
 using T = float;
 using Pair = float2;
 __device__ __forceinline__ float2 widen(Pair pair) { return pair; }
 __device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
+__device__ __forceinline__ Pair larger(Pair a, Pair b)
+{
+    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
+}
 #endif
 
 #if CLUSTER > 1
@@ -69,6 +76,23 @@ union Pack {
     Pair pair[pairs];
     __device__ Pack() {}
 };
+
+// Loads 16 bytes that are read once. Where x is larger than the L2, the L2 is asked to evict them
+// last all the same: what it then evicts first is y.
+__device__ __forceinline__ uint4 load(const uint4* from)
+{
+#if EVICT_LAST
+    uint4 bits;
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(from), "l"(policy));
+    return bits;
+#else
+    return __ldcs(from);
+#endif
+}
 
 // The largest of 32 lanes' values, in every lane.
 __device__ __forceinline__ float warp_max(float value)
@@ -99,8 +123,8 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
-// A 16-bit column takes twice its bytes in registers. With 768 threads on a multiprocessor, so that
-// each has 80 registers, enough bytes are on their way; a block of 512 is there alone.
+// Where RESIDENT asks for 768 threads on a multiprocessor, each has 80 registers, and enough bytes
+// are on their way; a block of 512 is there alone.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
@@ -127,35 +151,35 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         asm volatile("griddepcontrol.wait;" ::: "memory");
     }
 
-    // The packs of a row go round all threads of the cluster. Every byte is used once, which the
-    // streaming loads and stores tell the caches.
+    // The packs of a row go round all threads of the cluster. All loads come first, so that none
+    // waits for another.
     const long long start = (long long)(blockIdx.x / CLUSTER) * cols;
     const uint4* from = reinterpret_cast<const uint4*>(x + start);
     uint4* to = reinterpret_cast<uint4*>(y + start);
     const int packs = cols / (2 * pairs);
     const float minus_inf = __int_as_float(0xff800000);
-    float2 v[PACKS][pairs];
+    Pack loaded[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
         if (pack < packs) {
-            Pack loaded;
-            loaded.bits = __ldcs(from + pack);
-#pragma unroll
-            for (int p = 0; p < pairs; ++p) v[k][p] = widen(loaded.pair[p]);
+            loaded[k].bits = load(from + pack);
         } else {
 #pragma unroll
-            for (int p = 0; p < pairs; ++p) v[k][p] = make_float2(minus_inf, minus_inf);
+            for (int p = 0; p < pairs; ++p)
+                loaded[k].pair[p] = narrow(make_float2(minus_inf, minus_inf));
         }
     }
 
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    float thread_max = lowest;
+    Pair largest = loaded[0].pair[0];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int p = 0; p < pairs; ++p) thread_max = fmaxf(thread_max, fmaxf(v[k][p].x, v[k][p].y));
+        for (int p = 0; p < pairs; ++p) largest = larger(largest, loaded[k].pair[p]);
+    const float2 both = widen(largest);
+    const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
 
     // exp(x - max) = 2^(x * log2(e) - shift): one multiply-add before each exponential; from here
     // on maxima are shifts. The rounding of shift leaves with the division, but it grows with x:
@@ -164,14 +188,16 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const float shift = far ? thread_max + copysignf(268435456.0f, thread_max)
                             : __fmul_rn(thread_max, log2e);
     const float slope = far ? 1.0f : log2e, origin = far ? thread_max : shift;
+    float2 e[PACKS][pairs];  // the exponentials; a 16-bit column takes twice its bytes from here on
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
         for (int p = 0; p < pairs; ++p) {
-            v[k][p].x = exp2f(fmaf(v[k][p].x, slope, -origin));
-            v[k][p].y = exp2f(fmaf(v[k][p].y, slope, -origin));
-            sum += v[k][p].x + v[k][p].y;
+            const float2 v = widen(loaded[k].pair[p]);
+            e[k][p].x = exp2f(fmaf(v.x, slope, -origin));
+            e[k][p].y = exp2f(fmaf(v.y, slope, -origin));
+            sum += e[k][p].x + e[k][p].y;
         }
     const float warp_shift = warp_max(shift);
     sum = warp_sum(sum * exp2f(shift - warp_shift));
@@ -211,7 +237,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         Pack result;
 #pragma unroll
         for (int p = 0; p < pairs; ++p)
-            result.pair[p] = narrow(make_float2(v[k][p].x * scale, v[k][p].y * scale));
+            result.pair[p] = narrow(make_float2(e[k][p].x * scale, e[k][p].y * scale));
         if (pack < packs) __stcs(to + pack, result.bits);
     }
 }

@@ -220,7 +220,7 @@ def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "cols", "dtype"),
     [
-        (5, 4612, "float32"),
+        (5, 9000, "float32"),
         (7, 20000, "float32"),
         (6, 20000, "float16"),
         (5, 40008, "bfloat16"),
@@ -236,6 +236,21 @@ def test_clusters_that_stay_take_row_after_row(rows: int, cols: int, dtype: str)
     y = poisoned(x)
     launch(compiled(CODE[name], plan), plan.grid, plan.block, (x, y, rows, cols), plan.shared_mem)
     check_softmax(x, y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("cols", [1000, 4104, 20000])
+def test_a_hint_for_the_l2_changes_no_result(cols: int, dtype: str) -> None:
+    """Rows of this many columns get it only where the matrix is larger than 64 MB."""
+    results = []
+    for hint in (0, 1):
+        plan = CONTRACT["08_cluster"].plan(5, cols, dtype, macros={"EVICT_LAST": hint})
+        x = make_input(5, cols, dtype=dtype)
+        results.append(poisoned(x))
+        kernel = compiled(CODE["08_cluster"], plan)
+        launch(kernel, plan.grid, plan.block, (x, results[-1], 5, cols), plan.shared_mem)
+        check_softmax(x, results[-1])
+    assert np.array_equal(*results)
 
 
 # ---- large columns ----------------------------------------------------------------------------

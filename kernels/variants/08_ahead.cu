@@ -2,12 +2,12 @@
 // Idea:     08_cluster.cu for rows that fill its blocks: they stay and take row after row, and
 //           while they write one row, the next takes its place and is reduced on the way.
 // Row:      CLUSTER blocks
-// Build:    CLUSTER = cols * size <= 65536 ? 1 : cols * size <= 131072 ? 2
+// Build:    CLUSTER = cols * size <= 131072 ? 2
 //           : cols * size <= 262144 ? 4 : cols * size <= 524288 ? 8 : 16,
 //           THREADS = cols * size <= 1048576 ? 256 : 512, RESIDENT = 512 / THREADS,
 //           PACKS = (cols * size / 16 + CLUSTER * THREADS - 1) / (CLUSTER * THREADS),
 //           DIRECT = PACKS > 16 ? 12 : PACKS - 4, STREAM = PACKS - DIRECT,
-//           SLOTS = min(28, 2 * STREAM), CLUSTERS = RESIDENT * (120 / CLUSTER), EVICT_FIRST = 1
+//           SLOTS = min(28, 2 * STREAM), CLUSTERS = RESIDENT * (120 / CLUSTER), EVICT_LAST = 1
 // Launch:   block = THREADS, block == THREADS, grid = min(rows, CLUSTERS) * CLUSTER
 // Shared:   16 * THREADS * SLOTS
 // Columns:  cols * size % 16 == 0 && PACKS > 4 && PACKS <= 32
@@ -140,12 +140,28 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
-// Starts the copy of a pack into shared memory. The L2 is told that nobody will read it again.
+// As in 08_cluster.cu: the L2 is asked to evict last what is read once, so that y goes first.
+__device__ __forceinline__ uint4 load(const uint4* from)
+{
+#if EVICT_LAST
+    uint4 bits;
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(from), "l"(policy));
+    return bits;
+#else
+    return __ldcs(from);
+#endif
+}
+
+// Starts the copy of a pack into shared memory.
 __device__ __forceinline__ void bring(uint4* slot, const uint4* from)
 {
-#if EVICT_FIRST
+#if EVICT_LAST
     unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::
                      "r"(place(slot)), "l"(from), "l"(policy) : "memory");
 #else
@@ -247,8 +263,8 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         for (int k = 0; k < DIRECT; ++k) {
             const long long pack = here + (STREAM + k) * step;
             if (k < DIRECT - 1 || has_last) {
-                if (writes) __stcs(to + pack, softmax(direct[k], row_max, scale));
-                if (more) direct[k].bits = __ldcs(from + pack + stride);
+                if (writes) to[pack] = softmax(direct[k], row_max, scale);
+                if (more) direct[k].bits = load(from + pack + stride);
             }
         }
 
@@ -263,7 +279,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             if (writes) {
                 Pack done;
                 done.bits = own[slot * THREADS];
-                __stcs(to + here + k * step, softmax(done, row_max, scale));
+                to[here + k * step] = softmax(done, row_max, scale);
             }
             const int on = (k + SLOTS) / STREAM;  // rows from here to the pack SLOTS further on
             if (row + on * clusters < rows)
