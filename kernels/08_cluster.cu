@@ -13,7 +13,8 @@
 //           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128
 //           : SHARE <= 1024 && CLUSTER == 4 ? 192 : SHARE <= 2048 ? 256 : 512,
 //           PACKS = (SHARE + THREADS - 1) / THREADS,
-//           RESIDENT = size == 2 || CLUSTER == 16 && SHARE > 1024 && rows > 16 ? 768 / THREADS : 1,
+//           RESIDENT = size == 2 ? (PACKS <= 4 ? 1536 : PACKS <= 6 ? 1280 : 1024) / THREADS
+//           : CLUSTER == 16 && SHARE > 1024 && rows > 16 ? 768 / THREADS : 1,
 //           EVICT_LAST = rows * cols * size > 67108864 ? 1 : 0, PROGRAMMATIC = rows <= 16 ? 1 : 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
@@ -67,6 +68,7 @@ __device__ __forceinline__ Pair larger(Pair a, Pair b)
 #endif
 
 constexpr int pairs = 16 / sizeof(Pair);
+constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
@@ -92,6 +94,20 @@ __device__ __forceinline__ uint4 load(const uint4* from)
 #else
     return __ldcs(from);
 #endif
+}
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float power(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+__device__ __forceinline__ float2 powers(Pair pair, float slope, float origin)
+{
+    const float2 v = widen(pair);
+    return make_float2(power(fmaf(v.x, slope, -origin)), power(fmaf(v.y, slope, -origin)));
 }
 
 // The largest of 32 lanes' values, in every lane.
@@ -123,8 +139,8 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
-// Where RESIDENT asks for 768 threads on a multiprocessor, each has 80 registers, and enough bytes
-// are on their way; a block of 512 is there alone.
+// RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
+// with as many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
@@ -158,26 +174,26 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     uint4* to = reinterpret_cast<uint4*>(y + start);
     const int packs = cols / (2 * pairs);
     const float minus_inf = __int_as_float(0xff800000);
-    Pack loaded[PACKS];
+    Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
         if (pack < packs) {
-            loaded[k].bits = load(from + pack);
+            v[k].bits = load(from + pack);
         } else {
 #pragma unroll
             for (int p = 0; p < pairs; ++p)
-                loaded[k].pair[p] = narrow(make_float2(minus_inf, minus_inf));
+                v[k].pair[p] = narrow(make_float2(minus_inf, minus_inf));
         }
     }
 
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    Pair largest = loaded[0].pair[0];
+    Pair largest = v[0].pair[0];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int p = 0; p < pairs; ++p) largest = larger(largest, loaded[k].pair[p]);
+        for (int p = 0; p < pairs; ++p) largest = larger(largest, v[k].pair[p]);
     const float2 both = widen(largest);
     const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
 
@@ -188,19 +204,17 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const float shift = far ? thread_max + copysignf(268435456.0f, thread_max)
                             : __fmul_rn(thread_max, log2e);
     const float slope = far ? 1.0f : log2e, origin = far ? thread_max : shift;
-    float2 e[PACKS][pairs];  // the exponentials; a 16-bit column takes twice its bytes from here on
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
         for (int p = 0; p < pairs; ++p) {
-            const float2 v = widen(loaded[k].pair[p]);
-            e[k][p].x = exp2f(fmaf(v.x, slope, -origin));
-            e[k][p].y = exp2f(fmaf(v.y, slope, -origin));
-            sum += e[k][p].x + e[k][p].y;
+            const float2 e = powers(v[k].pair[p], slope, origin);
+            sum += e.x + e.y;
+            if (keep) v[k].pair[p] = narrow(e);
         }
     const float warp_shift = warp_max(shift);
-    sum = warp_sum(sum * exp2f(shift - warp_shift));
+    sum = warp_sum(sum * power(shift - warp_shift));
 
     // Lane r sends the warp's pair to block r: data and arrival in one message, and one wait for
     // the warps of this block and of all others.
@@ -228,16 +242,21 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     float row_sum = 0.0f;
 #pragma unroll
     for (int i = lane; i < senders; i += 32)
-        row_sum += letters[i].y * exp2f(letters[i].x - row_shift);
-    const float scale = exp2f(shift - row_shift) / warp_sum(row_sum);
+        row_sum += letters[i].y * power(letters[i].x - row_shift);
+    const float scale = power(shift - row_shift) / warp_sum(row_sum);
 
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
-        Pack result;
+        // In 16 bits, a second exponential needs fewer registers than keeping the first. This says
+        // that the bits may be new ones: else the compiler keeps what it computed from them.
+        uint4& bits = v[k].bits;
+        if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll
-        for (int p = 0; p < pairs; ++p)
-            result.pair[p] = narrow(make_float2(e[k][p].x * scale, e[k][p].y * scale));
-        if (pack < packs) __stcs(to + pack, result.bits);
+        for (int p = 0; p < pairs; ++p) {
+            const float2 e = keep ? widen(v[k].pair[p]) : powers(v[k].pair[p], slope, origin);
+            v[k].pair[p] = narrow(make_float2(e.x * scale, e.y * scale));
+        }
+        if (pack < packs) __stcs(to + pack, bits);
     }
 }
