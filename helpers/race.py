@@ -194,13 +194,16 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
                 cells += f"{case.median_us(name):8.2f}"
         copy = f"{case.copy_gbps:9.0f}" if unit == "share" else f"{case.copy_us:9.2f}"
         mark = "*" if case.shape in UNALIGNED_SHAPES else " "
+        marks = ("+" if case.launch.get("PROGRAMMATIC") else "") + ("" if is_current(case) else "#")
         lines.append(
             f"{case.rows:8} {case.cols:7}{mark} {copy}{cells} {case.best_peer or '-':>9} "
-            f"{case.lead:6.3f} {case.verdict}{' +' if case.launch.get('PROGRAMMATIC') else ''}"
+            f"{case.lead:6.3f} {case.verdict} {marks}".rstrip()
         )
     lines.append(LEGEND)
     if any(case.launch.get("PROGRAMMATIC") for case in cases):
         lines.append("+: our kernel starts before the call ahead of it has ended; no other does so")
+    if not all(map(is_current, cases)):
+        lines.append("#: our kernel as it was before an edit")
     if any(case.shape in UNALIGNED_SHAPES for case in cases):
         lines.append("*: rows that do not start at multiples of 16 bytes")
     return "\n".join(lines)

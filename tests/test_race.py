@@ -47,6 +47,17 @@ def lines_of(*cases: RaceCase, unit: str = "share") -> list[list[str]]:
 # ---- figures of a case --------------------------------------------------------------------------
 
 
+def test_table_says_which_cases_are_older_than_the_kernel(monkeypatch) -> None:
+    monkeypatch.setattr(race, "is_current", lambda case: case.rows == 1)
+    cases = [made_up(1, 8192), made_up(2, 8192)]
+    _, new, old = lines_of(*cases)
+    assert new[-1] == "ahead" and old[-2:] == ["ahead", "#"]
+    text = race_table(cases).splitlines()
+    assert text[-1] == "#: our kernel as it was before an edit"
+    assert "#" not in race_table(cases[:1])
+
+
+@pytest.mark.usefixtures("current")
 def test_table_says_where_our_calls_overlap() -> None:
     plain, early = made_up(torch=20.0), made_up(torch=20.0)
     early = dataclasses.replace(early, launch={"PROGRAMMATIC": 1})
@@ -78,6 +89,13 @@ def test_verdict(ours_us: float, peer_us: float, verdict: str) -> None:
     assert made_up(quack=peer_us, **{OURS: ours_us}).verdict == verdict
 
 
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every case was raced with the kernel as it is."""
+    monkeypatch.setattr(race, "is_current", lambda case: True)
+
+
+@pytest.mark.usefixtures("current")
 def test_without_peers_there_is_no_loss() -> None:
     case = made_up()
     del case.samples_us["torch"]
@@ -88,6 +106,7 @@ def test_without_peers_there_is_no_loss() -> None:
 # ---- tables -------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("current")
 def test_table_of_shares() -> None:
     cases = [made_up(cudnn=12.5, quack=9.0), made_up(8192, 8192, triton=19.4)]
     head, first, second = lines_of(*cases)
@@ -103,6 +122,7 @@ def test_table_of_shares() -> None:
     )
 
 
+@pytest.mark.usefixtures("current")
 def test_table_of_microseconds_and_unaligned_rows() -> None:
     case = made_up(*race.UNALIGNED_SHAPES[1], quack=9.9)
     head, first = lines_of(case, unit="us")

@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 
 SECTOR = 32  # bytes
 
-# The same counters in Nsight Compute, which counts the threads' asynchronous copies (cp.async) among
-# the loads; here they are counted apart, as copy_requests and copy_sectors.
+# The same counters in Nsight Compute, which counts the threads' asynchronous copies (cp.async)
+# among the loads; here they are counted apart, as copy_requests and copy_sectors.
 NSIGHT_METRICS = {
     "load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
     "load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
