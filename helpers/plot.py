@@ -365,6 +365,7 @@ def add_label(axes: Axes, x: float, y: float, text: str, color: str) -> None:
         va="center",
         fontweight="bold",
         annotation_clip=False,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
     )
 
 
@@ -382,7 +383,6 @@ def finish(axes: Axes) -> None:
     early = [label for label in axes.texts if label.xy[0] < right and _is_crossed(axes, label)]
     for label in early:  # other lines go on behind this one's end
         label.set(position=(0, 8), ha="right", va="bottom")
-        label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
     if axes.get_yscale() == "linear":
         axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.06)
     elif early:

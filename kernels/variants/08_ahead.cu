@@ -23,9 +23,9 @@
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 and more
-// than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. On an H200, clusters
-// of 4 and more found 112 to 120 multiprocessors together, so that as many as CLUSTERS says run at
-// once (cuOccupancyMaxActiveClusters); any other number is right, perhaps slower.
+// than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. Clusters of 16 find 112
+// multiprocessors of an H200 together, of 8 they find 120 (cuOccupancyMaxActiveClusters), so that
+// all of CLUSTERS run at once; any other number is right, perhaps slower.
 
 #ifndef CLUSTER
 #error "compile with the macros of the Build line: -DCLUSTER=16 -DTHREADS=512 -DSTREAM=20 ..."
@@ -93,7 +93,8 @@ __device__ __forceinline__ float warp_sum(float value)
     return value;
 }
 
-// Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, pack by pack.
+// Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, `count` packs at a
+// time.
 __device__ __forceinline__ void take(const Pack* packs, int count, float& max, float& sum)
 {
     Pair largest = packs[0].pair[0];
@@ -229,7 +230,8 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         if (writes) {
             // As in 08_cluster.cu: a warp sends its pair to all blocks, and waits for all pairs.
             // Nobody sends before all blocks have started, or have read the letters of the row
-            // before. (Arriving is relaxed: a release would wait for the stores of that row.)
+            // before. (Arriving is relaxed: a release would wait for all stores so far, those of the
+            // row before.)
             const float warp_most = warp_max(max);
             sum = warp_sum(sum * power(max - warp_most));
             asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
