@@ -232,7 +232,7 @@ def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
         ranked = ["10_sixteen_bit"]
     elif row_bytes > 2**20 and rows <= 2:  # 16 blocks are too few to move so much
         ranked = ["09_grid", *ranked]
-    elif cols > 2**18 and rows > 16:  # the registers of a cluster hold it only in a few big blocks
+    elif row_bytes > 2**20 and rows > 16:  # a block of a cluster that holds it fills an SM
         ranked = ["variants/08_ahead", *ranked]
     ranked.append("07_warp")
     return next((file for file in ranked if step_plan(file, rows, cols, dtype)), None)

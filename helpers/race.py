@@ -203,7 +203,7 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
     if any(case.launch.get("PROGRAMMATIC") for case in cases):
         lines.append("+: our kernel starts before the call ahead of it has ended; no other does so")
     if not all(map(is_current, cases)):
-        lines.append("#: our kernel as it was before an edit")
+        lines.append("#: ours was another kernel or launch than would be chosen now")
     if any(case.shape in UNALIGNED_SHAPES for case in cases):
         lines.append("*: rows that do not start at multiples of 16 bytes")
     return "\n".join(lines)

@@ -79,8 +79,8 @@ union Pack {
     __device__ Pack() {}
 };
 
-// Loads 16 bytes that are read once. Where x is larger than the L2, the L2 is asked to evict them
-// last all the same: what it then evicts first is y.
+// Loads 16 bytes that are read once. Where x is larger than 64 MB, about an H200's L2, the L2 is
+// asked to evict them last all the same: what it then evicts first is y.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
 #if EVICT_LAST

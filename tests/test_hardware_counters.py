@@ -39,6 +39,11 @@ def simulated(case: evidence.EvidenceCase) -> Trace:
     return simulate(kernel, plan.grid, plan.block, values, plan.shared_mem)
 
 
+def x_bytes(case: dict) -> int:
+    """Of an element."""
+    return 4 if case.get("dtype", "float32") == "float32" else 2
+
+
 def identity(case: dict) -> str:
     return f"{case['step']}-{case['rows']}x{case['cols']}-{case.get('dtype', 'float32')}"
 
@@ -59,10 +64,12 @@ def test_global_loads_and_stores_equal_the_hardwares(case: dict) -> None:
     ours = {metric: getattr(found, name) + copies.get(name, 0) for metric, name in compared.items()}
     hardware = {metric: case["metrics"][metric] for metric in compared}
     if found.copy_requests and plan.macros.get("CLUSTER", 1) > 1:
-        # Of a cp.async in a cluster, Nsight counts 20 sectors where the same 512 bytes outside of
-        # a cluster are 16; nobody knows why. Requests are the same.
+        # Of a cp.async in a cluster, Nsight counts a sector more for each line of 128 bytes that
+        # the 512 bytes of a warp touch: 4 or 5, or 3 and fewer where they begin within a sector.
+        # Outside of clusters it does not. Requests are the same.
         sectors = NSIGHT_METRICS["load_sectors"]
-        assert 1 < hardware.pop(sectors) / ours.pop(sectors) <= 1.3
+        more = (hardware.pop(sectors) - ours.pop(sectors)) / found.copy_requests
+        assert (4 if case["cols"] * x_bytes(case) % 32 == 0 else 2.9) <= more <= 5
     assert ours == hardware
     assert not trace.findings
 
@@ -124,7 +131,11 @@ def test_evidence_says_where_it_comes_from(file: dict) -> None:
 
 @pytest.mark.parametrize(
     ("file", "names"),
-    [(COUNTERS, [*steps(), *variants()]), (SASS, [*steps(), *variants()]), (SANITIZER, steps())],
+    [
+        (COUNTERS, [*steps(), *variants()]),
+        (SASS, [*steps(), *variants()]),
+        (SANITIZER, sorted({case.step for case in evidence.cases("small")})),
+    ],
     ids=["counters", "sass", "sanitizer"],
 )
 def test_evidence_is_of_the_kernels_as_they_are(file: dict, names: list[str]) -> None:

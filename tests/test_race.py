@@ -53,7 +53,7 @@ def test_table_says_which_cases_are_older_than_the_kernel(monkeypatch) -> None:
     _, new, old = lines_of(*cases)
     assert new[-1] == "ahead" and old[-2:] == ["ahead", "#"]
     text = race_table(cases).splitlines()
-    assert text[-1] == "#: our kernel as it was before an edit"
+    assert text[-1] == "#: ours was another kernel or launch than would be chosen now"
     assert "#" not in race_table(cases[:1])
 
 

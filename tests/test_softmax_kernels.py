@@ -217,6 +217,17 @@ def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
     assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
 
 
+STAYS = "variants/08_ahead"  # clusters of it take row after row
+
+
+def computed_by_few(x: np.ndarray, clusters: int, code: str = CODE[STAYS]) -> tuple:
+    """(y, findings) of so few clusters that each has more rows than one."""
+    plan = CONTRACT[STAYS].plan(*x.shape, x.dtype, macros={"CLUSTERS": clusters})
+    y = poisoned(x)
+    trace = simulate(compiled(code, plan), plan.grid, plan.block, (x, y, *x.shape), plan.shared_mem)
+    return y, trace.findings
+
+
 @pytest.mark.parametrize(
     ("rows", "cols", "dtype"),
     [
@@ -224,30 +235,52 @@ def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
         (7, 20000, "float32"),
         (6, 20000, "float16"),
         (5, 40008, "bfloat16"),
+        (5, 65536, "float32"),
         (3, 300000, "float32"),
         (3, 1000000, "float32"),
     ],
 )
 def test_clusters_that_stay_take_row_after_row(rows: int, cols: int, dtype: str) -> None:
     """Few enough that each of them has a first row, one between and a last one."""
-    name = "variants/08_ahead"
-    plan = CONTRACT[name].plan(rows, cols, dtype, macros={"CLUSTERS": 1 + (rows > 3)})
     x = make_input(rows, cols, dtype=dtype)
-    y = poisoned(x)
-    launch(compiled(CODE[name], plan), plan.grid, plan.block, (x, y, rows, cols), plan.shared_mem)
+    y, findings = computed_by_few(x, 1 + (rows > 3))
     check_softmax(x, y)
+    assert not findings
+
+
+@pytest.mark.parametrize("clusters", [1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_special_row_does_not_change_the_next(dtype: str, clusters: int) -> None:
+    for x in (special_rows(20000, dtype), large_rows(20000, dtype)):
+        y, findings = computed_by_few(x, clusters)
+        check_softmax(x, y)
+        assert not findings
+
+
+def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
+    """Who has arrived at a cluster's barrier says that it has read: what it does between there and
+    the wait is not ordered."""
+    lines = CODE[STAYS].splitlines(keepends=True)
+    at = next(n for n, line in enumerate(lines) if "if (more) asm volatile" in line)
+    before = next(n for n, line in enumerate(lines) if "row_max = lowest;" in line)
+    lines.insert(before, lines.pop(at))
+    x = make_input(5, 20000)
+    assert not computed_by_few(x, 1)[1]
+    assert "race on shared memory" in str(computed_by_few(x, 1, "".join(lines))[1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("cols", [1000, 4104, 20000])
-def test_a_hint_for_the_l2_changes_no_result(cols: int, dtype: str) -> None:
-    """Rows of this many columns get it only where the matrix is larger than 64 MB."""
+@pytest.mark.parametrize(
+    ("name", "cols"), [("08_cluster", 1000), ("08_cluster", 20000), (STAYS, 20000)]
+)
+def test_a_hint_for_the_l2_changes_no_result(name: str, cols: int, dtype: str) -> None:
+    """Each of two sets of loads, of which 08_cluster takes one past 64 MB only."""
     results = []
     for hint in (0, 1):
-        plan = CONTRACT["08_cluster"].plan(5, cols, dtype, macros={"EVICT_LAST": hint})
+        plan = CONTRACT[name].plan(5, cols, dtype, macros={"EVICT_LAST": hint})
         x = make_input(5, cols, dtype=dtype)
         results.append(poisoned(x))
-        kernel = compiled(CODE["08_cluster"], plan)
+        kernel = compiled(CODE[name], plan)
         launch(kernel, plan.grid, plan.block, (x, results[-1], 5, cols), plan.shared_mem)
         check_softmax(x, results[-1])
     assert np.array_equal(*results)

@@ -107,6 +107,9 @@ class Barriers:
         # Of bar.arrive, by (block, barrier): the warps that came, and what each had seen then.
         self.early: dict[tuple[int, int], dict[int, np.ndarray]] = {}
         self.announced = np.zeros(len(started), bool)  # has arrived at the cluster's barrier
+        # What each warp had seen when it arrived there, and what a cluster knows since its last.
+        self.arrived = np.zeros_like(context.shared.seen)
+        self.known = np.zeros_like(context.shared.seen[:: context.shared.warps])
         self.released = np.zeros(len(started), bool)  # all others have as well
         # A warp arrives at a barrier as 32 threads even where the block ends within it.
         self.padding = ~started
@@ -123,7 +126,9 @@ class Barriers:
             return self._arrive_at_collective(sync, lanes, mask, skipping, place)
         passing = np.zeros_like(mask) if skipping is None else skipping
         if sync.kind == "cluster":
-            passing = passing | mask & self.released
+            late = mask & self.released
+            self.context.shared.learn(late, self.known)
+            passing = passing | late
             self.released &= ~mask
             mask = mask & ~passing
         else:
@@ -133,16 +138,25 @@ class Barriers:
 
     def announce(self, lanes: Lanes, barrier: np.ndarray) -> None:
         """bar.arrive: these warps have arrived at a barrier and do not wait for it."""
-        self.context.shared.now += 1
         numbers = np.broadcast_to(barrier, len(self.started))[::32]
-        for warp in np.flatnonzero(lanes.active_warps):
-            key = int(warp) * 32 // self.padded, int(numbers[warp])
-            seen = self.context.shared.seen[warp].copy()
-            seen[warp % self.context.shared.warps] = self.context.shared.now
-            self.early.setdefault(key, {})[int(warp)] = seen
+        warps = np.flatnonzero(lanes.active_warps)
+        for warp, seen in zip(warps.tolist(), self._seen_by(warps), strict=True):
+            key = warp * 32 // self.padded, int(numbers[warp])
+            self.early.setdefault(key, {})[warp] = seen
 
     def announce_to_cluster(self, mask: np.ndarray) -> None:
+        """barrier.cluster.arrive: what these warps do from now on is not ordered by the barrier."""
+        warps = np.flatnonzero(mask.reshape(-1, 32).any(axis=1))
+        self.arrived[warps] = self._seen_by(warps)
         self.announced |= mask
+
+    def _seen_by(self, warps: np.ndarray) -> np.ndarray:
+        """What each of these warps has seen, and done itself, until now."""
+        shared = self.context.shared
+        shared.now += 1
+        seen = shared.seen[warps].copy()
+        seen[np.arange(len(warps)), warps % shared.warps] = shared.now
+        return seen
 
     def _park(self, place: int, mask: np.ndarray) -> None:
         if mask.any():
@@ -270,11 +284,17 @@ class Barriers:
         came = self.announced & np.repeat(~missing, threads)
         if not came.any():
             return came
-        self.context.shared.order_clusters(came)
+        shared = self.context.shared
+        shared.clusters_met(came)
+        gone = np.flatnonzero(~alive.reshape(-1, 32).any(axis=1))  # they do nothing more
+        self.arrived[gone] = self._seen_by(gone)
+        met = np.unique(np.flatnonzero(came) // threads)
+        self.known[met] = self.arrived.reshape(-1, shared.warps, shared.warps)[met].max(axis=1)
         self.announced &= ~came
         self.released |= came
         parked = np.logical_or.reduce(list(self._parked_at("cluster").values()))
         passing = parked & self.released
+        shared.learn(passing, self.known)
         self.released &= ~passing
         return passing
 

@@ -105,12 +105,14 @@ class SharedMemory:
         self.now += 1
         self.seen[warps, warps % self.warps] = self.now
 
-    def order_clusters(self, passing: np.ndarray) -> None:
-        """All threads of the clusters of these threads have met."""
-        self.now += 1
+    def learn(self, threads: np.ndarray, known: np.ndarray) -> None:
+        """The warps of these threads see what comes before them: `known`, by cluster."""
+        warps = np.flatnonzero(threads.reshape(-1, 32).any(axis=1))
+        self.seen[warps] = np.maximum(self.seen[warps], known[warps // self.warps])
+
+    def clusters_met(self, passing: np.ndarray) -> None:
+        """All blocks of the clusters of these threads had started, and none has ended."""
         blocks = np.unique(np.flatnonzero(passing) // self.padded)
-        clusters = np.unique(blocks // self.cluster)
-        self.seen.reshape(-1, self.warps, self.warps)[clusters] = self.now
         kept = []
         for slots, targets, instruction in self.remote:
             left = ~np.isin(targets, blocks)  # a block that had ended took no part

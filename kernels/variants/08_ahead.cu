@@ -10,7 +10,8 @@
 //           SLOTS = min(28, 2 * STREAM), CLUSTERS = RESIDENT * (120 / CLUSTER), EVICT_LAST = 1
 // Launch:   block = THREADS, block == THREADS, grid = min(rows, CLUSTERS) * CLUSTER
 // Shared:   16 * THREADS * SLOTS
-// Columns:  cols * size % 16 == 0 && PACKS > 4 && PACKS <= 32
+// Columns:  cols * size % 16 == 0 && PACKS > 4 && PACKS <= 32 && STREAM + DIRECT == PACKS
+//           && STREAM >= 1 && DIRECT >= 1 && SLOTS > STREAM && SLOTS <= 2 * STREAM
 //           && cols * size <= 16 * CLUSTER * THREADS * PACKS
 //           && cols * size > 16 * CLUSTER * THREADS * (PACKS - 1)
 // Align:    16
@@ -23,9 +24,9 @@
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 and more
-// than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. Clusters of 16 find 112
-// multiprocessors of an H200 together, of 8 they find 120 (cuOccupancyMaxActiveClusters), so that
-// all of CLUSTERS run at once; any other number is right, perhaps slower.
+// than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. Clusters of 16 find
+// 112 multiprocessors of an H200 together, clusters of 8 find 120 (cuOccupancyMaxActiveClusters), so
+// that all of CLUSTERS run at once; any other number up to `rows` is right, perhaps slower.
 
 #ifndef CLUSTER
 #error "compile with the macros of the Build line: -DCLUSTER=16 -DTHREADS=512 -DSTREAM=20 ..."
@@ -141,7 +142,8 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
-// As in 08_cluster.cu: the L2 is asked to evict last what is read once, so that y goes first.
+// With the hint of 08_cluster.cu, of whatever size x is: the L2 is asked to evict x last, so that y
+// goes first.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
 #if EVICT_LAST
@@ -230,8 +232,9 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         if (writes) {
             // As in 08_cluster.cu: a warp sends its pair to all blocks, and waits for all pairs.
             // Nobody sends before all blocks have started, or have read the letters of the row
-            // before. (Arriving is relaxed: a release would wait for all stores so far, those of the
-            // row before.)
+            // before: arriving says so, and it is relaxed, because a release would wait for all
+            // stores so far. What has been read cannot change any more: the sum that was made of it
+            // is there before the barrier.
             const float warp_most = warp_max(max);
             sum = warp_sum(sum * power(max - warp_most));
             asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
