@@ -350,12 +350,6 @@ class Header:
             )
         return self._plan(rows, cols, dtype, block)
 
-    def launch(self, rows: int, cols: int, block: int | None = None) -> tuple[int, int, int]:
-        """(grid, block, bytes of dynamic shared memory) for a matrix of rows x cols, for a file
-        that is compiled once for every shape; raises what `plan` raises."""
-        plan = self.plan(rows, cols, self.dtype, block)
-        return plan.grid, plan.block, plan.shared_mem
-
     def _plan(self, rows: int, cols: int, dtype: str | np.dtype, block: int | None = None) -> Plan:
         block_rule, condition, grid_rule, cooperative = re.fullmatch(
             r"block = (.+?)(?:, (block .+))?, grid = (.+?)(, cooperative)?", self.fields["Launch"]

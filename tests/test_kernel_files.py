@@ -221,8 +221,10 @@ def test_header_fields_run_over_several_lines() -> None:
     assert fields["Launch"] == "block = 128, grid = (rows + block - 1) / block"
     assert fields["Wastes"].startswith("reads the row three times where two would do (02); neighb")
     assert "\n" not in fields["Wastes"] and "  " not in fields["Wastes"]
-    assert header(EXAMPLE).launch(129, 7) == (2, 128, 0)
-    assert header(EXAMPLE).launch(129, 7, block=32) == (5, 32, 0)
+    launch = {"grid": 2, "block": 128, "shared_mem": 0}
+    assert header(EXAMPLE).plan(129, 7).launch == launch
+    launch = {"grid": 5, "block": 32, "shared_mem": 0}
+    assert header(EXAMPLE).plan(129, 7, block=32).launch == launch
 
 
 def test_source_without_header_has_none() -> None:
@@ -470,15 +472,15 @@ def test_a_trial_differs_from_its_kernel(trial: str) -> None:
 
 def test_a_header_may_use_numbers_that_the_file_defines() -> None:
     code = EXAMPLE.replace("block = 128,", "block = 32 * WIDTH,") + "\n#define WIDTH 2  // why\n"
-    assert header(code).launch(100, 10)[1] == 64
-    assert header(code, ("-DWIDTH=8", "-O3")).launch(100, 10)[1] == 256
+    assert header(code).plan(100, 10).block == 64
+    assert header(code, ("-DWIDTH=8", "-O3")).plan(100, 10).block == 256
 
 
 def test_a_header_may_rule_out_block_sizes() -> None:
     code = EXAMPLE.replace("block = 128,", "block = 128, block % 32 == 0,")
-    assert header(code).launch(100, 10, 64)[1] == 64
+    assert header(code).plan(100, 10, block=64).block == 64
     with pytest.raises(ValueError, match="block = 48 is not what the header asks: block % 32 == 0"):
-        header(code).launch(100, 10, 48)
+        header(code).plan(100, 10, block=48)
 
 
 # ---- compiled for each shape ------------------------------------------------------------------

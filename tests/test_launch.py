@@ -60,7 +60,8 @@ def arrays(rows: int = ROWS, cols: int = COLS) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shape_of(kernel, rows: int, cols: int) -> tuple[int, int]:
-    return header(kernel.code).launch(rows, cols)[:2]
+    plan = header(kernel.code).plan(rows, cols)
+    return plan.grid, plan.block
 
 
 def refusal(kernel, grid, block, args, shared_mem: int = 0, error=(TypeError, ValueError)) -> str:
