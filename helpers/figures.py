@@ -109,7 +109,7 @@ def result_block() -> str:
     """Plot and table in Markdown."""
     image = PLOT.relative_to(ROOT).as_posix()
     lines = [
-        f"![GB/s over row length for every step, below the copy ceiling]({image})",
+        f"![GB/s over row length for every step, and for a copy]({image})",
         "",
         "| step | notebook | rows x columns | GB/s | share of a copy | predicted |",
         "|---|---|---|---|---|---|",
