@@ -25,8 +25,8 @@
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 and more
 // than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. Clusters of 16 find
-// 112 multiprocessors of an H200 together, clusters of 8 find 120 (cuOccupancyMaxActiveClusters), so
-// that all of CLUSTERS run at once; any other number up to `rows` is right, perhaps slower.
+// 112 multiprocessors of an H200 together, clusters of 8 find 120 (cuOccupancyMaxActiveClusters),
+// so that all of CLUSTERS run at once; any other number up to `rows` is right, perhaps slower.
 
 #ifndef CLUSTER
 #error "compile with the macros of the Build line: -DCLUSTER=16 -DTHREADS=512 -DSTREAM=20 ..."
