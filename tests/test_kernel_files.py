@@ -148,6 +148,11 @@ def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) ->
 
 
 @each_file
+def test_lines_fit_a_hundred_columns(file: str) -> None:
+    assert [line for line in source(file).splitlines() if len(line) > 100] == []
+
+
+@each_file
 def test_one_kernel_that_takes_x_y_rows_cols_first(file: str) -> None:
     code = source(file)
     (name,) = kernel_names(code)
