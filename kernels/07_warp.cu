@@ -70,7 +70,7 @@ softmax_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
                     + threadIdx.x % 32 / LANES;
     const int packs = cols / WIDTH;
 
-    // Load all rows of this thread before using any: ROWS * PACKS loads are in flight at once.
+    // Load all rows of this thread before using any: with ROWS = 1 all PACKS loads go out at once.
     // Lanes past the end of a row, or past the last row, take part in the shuffles with -inf.
     const float minus_inf = __int_as_float(0xff800000);
     float v[ROWS][PACKS][WIDTH];

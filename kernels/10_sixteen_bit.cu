@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     fewer instructions per column: 16-bit columns are converted and compared two at a
-//           time, and one multiply-add feeds each exponential.
+// Idea:     fewer instructions per column: 16-bit columns are compared two at a time, and one
+//           multiply-add feeds each exponential.
 // Row:      LANES lanes of a warp
 // Build:    LANES = cols <= 256 ? min(16, power_of_two((cols + 7) / 8)) : 32,
 //           PACKS = (cols + 8 * LANES - 1) / (8 * LANES)
