@@ -114,13 +114,21 @@ def active_clusters(kernel, plan: Plan) -> dict[str, int]:
     attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
     size = attribute.value.clusterDim
     size.x, size.y, size.z = plan.macros["CLUSTER"], 1, 1
+    config = _driver_config(plan, [attribute])
+    status, count = driver.cuOccupancyMaxActiveClusters(kernel.kernel.ptr, config)
+    return {"active_clusters": count} if status == driver.CUresult.CUDA_SUCCESS else {}
+
+
+def _driver_config(plan: Plan, attributes: list):
+    """The driver's `CUlaunchConfig` of a plan, on its default stream."""
+    from cuda.bindings import driver
+
     config = driver.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = plan.grid, 1, 1
     config.blockDimX, config.blockDimY, config.blockDimZ = plan.block, 1, 1
     config.sharedMemBytes = plan.shared_mem
-    config.attrs, config.numAttrs = [attribute], 1
-    status, count = driver.cuOccupancyMaxActiveClusters(kernel.kernel.ptr, config)
-    return {"active_clusters": count} if status == driver.CUresult.CUDA_SUCCESS else {}
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
 
 
 def launch_programmatic(kernel, plan: Plan, arguments: Sequence[int]) -> None:
@@ -145,12 +153,8 @@ def launch_programmatic(kernel, plan: Plan, arguments: Sequence[int]) -> None:
         else:
             attribute.value.cooperative = 1
         attributes.append(attribute)
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = plan.grid, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = plan.block, 1, 1
-    config.sharedMemBytes = plan.shared_mem
+    config = _driver_config(plan, attributes)
     config.hStream = cupy.cuda.get_current_stream().ptr
-    config.attrs, config.numAttrs = attributes, len(attributes)
     types = [ctypes.c_void_p] * len(arguments)
     types[2:4] = ctypes.c_int, ctypes.c_int
     packed = (tuple(arguments), tuple(types))

@@ -156,12 +156,7 @@ def race_block(gpu: str = REFERENCE_GPU) -> str:
         lines.append(f"| {shape[0]} x {shape[1]}{unaligned} | {' | '.join(cells)} |")
     shown = [case for case in recorded.cases if case.shape in race.PEER_SHAPES]
     verdicts = [case.verdict for case in shown]
-    notes = {
-        "+": "started before the call ahead of it has ended, as no other is",
-        "*": EDITED,
-    }
-    marks = "".join(marks_of(case) for case in shown)
-    explained = "".join(f" {mark}: {what}." for mark, what in notes.items() if mark in marks)
+    explained = "".join(f" {line}." for line in race.explained_marks(shown))
     lines += [
         "",
         "Share of a copy of the same size, for few rows also microseconds, "
@@ -174,12 +169,6 @@ def race_block(gpu: str = REFERENCE_GPU) -> str:
     return "\n".join(lines)
 
 
-def marks_of(case: race.RaceCase) -> str:
-    """ "+" where our calls overlap, "*" where our kernel was edited since."""
-    overlaps = "+" if case.launch.get("PROGRAMMATIC") else ""
-    return overlaps + ("" if race.is_current(case) else "*")
-
-
 def race_cells(case: race.RaceCase | None) -> str:
     """Two cells of the race's table: ours, and the best peer with its name."""
     if case is None:
@@ -189,7 +178,7 @@ def race_cells(case: race.RaceCase | None) -> str:
         time = f" ({case.median_us(name):.2f} us)" if case.shape in FEW_SHAPES else ""
         return f"{case.share(name):.2f}{time}"
 
-    ours = cell(case.step) + marks_of(case) + (" **LOSS**" if case.verdict == "LOSS" else "")
+    ours = cell(case.step) + race.marks_of(case) + (" **LOSS**" if case.verdict == "LOSS" else "")
     return f"{ours} | {cell(case.best_peer)} {case.best_peer}" if case.best_peer else f"{ours} | -"
 
 

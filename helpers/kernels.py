@@ -143,10 +143,10 @@ TRIALS = (
     "08_cluster-PROGRAMMATIC1",
     "variants/08_ahead-EVICT_LAST0",
     "variants/08_shared-CLUSTER1",
-    "09_grid-FEWEST4",
-    "09_grid-FEWEST6",
-    "09_grid-FEWEST11",
-    "09_grid-FEWEST16",
+    "09_grid-FEW_PACKS4",
+    "09_grid-FEW_PACKS6",
+    "09_grid-FEW_PACKS11",
+    "09_grid-FEW_PACKS16",
     "09_grid-PROGRAMMATIC0",
 )
 

@@ -58,6 +58,10 @@ LEGEND = (
     f"LOSS: below {LOW},\n"
     f"or not above 1 although the best peer is below {ROOM} of a copy"
 )
+MARKS = {
+    "+": "our kernel starts before the call ahead of it has ended; no other does so",
+    "#": "ours was another kernel or launch than would be chosen now",
+}
 
 
 @dataclass(frozen=True)
@@ -194,19 +198,27 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
                 cells += f"{case.median_us(name):8.2f}"
         copy = f"{case.copy_gbps:9.0f}" if unit == "share" else f"{case.copy_us:9.2f}"
         mark = "*" if case.shape in UNALIGNED_SHAPES else " "
-        marks = ("+" if case.launch.get("PROGRAMMATIC") else "") + ("" if is_current(case) else "#")
         lines.append(
             f"{case.rows:8} {case.cols:7}{mark} {copy}{cells} {case.best_peer or '-':>9} "
-            f"{case.lead:6.3f} {case.verdict} {marks}".rstrip()
+            f"{case.lead:6.3f} {case.verdict} {marks_of(case)}".rstrip()
         )
     lines.append(LEGEND)
-    if any(case.launch.get("PROGRAMMATIC") for case in cases):
-        lines.append("+: our kernel starts before the call ahead of it has ended; no other does so")
-    if not all(map(is_current, cases)):
-        lines.append("#: ours was another kernel or launch than would be chosen now")
+    lines += explained_marks(cases)
     if any(case.shape in UNALIGNED_SHAPES for case in cases):
         lines.append("*: rows that do not start at multiples of 16 bytes")
     return "\n".join(lines)
+
+
+def marks_of(case: RaceCase) -> str:
+    """Those of `MARKS` that a case has."""
+    overlaps = "+" if case.launch.get("PROGRAMMATIC") else ""
+    return overlaps + ("" if is_current(case) else "#")
+
+
+def explained_marks(cases: Sequence[RaceCase]) -> list[str]:
+    """A line for each of `MARKS` that any of the cases has."""
+    seen = "".join(map(marks_of, cases))
+    return [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in seen]
 
 
 def skipped_peers(cases: Sequence[RaceCase]) -> str:

@@ -2,8 +2,8 @@
 // Idea:     many blocks of one launch share a row, more than a cluster can hold; they agree by
 //           letters in global memory, where one 8-byte store is both the data and the signal.
 // Row:      BLOCKS blocks
-// Build:    THREADS = 384, FEWEST = rows == 1 ? 8 : 11, MOST = size == 4 ? 32 : 16,
-//           FEW = (cols * size / 16 + FEWEST * THREADS - 1) / (FEWEST * THREADS),
+// Build:    THREADS = 384, FEW_PACKS = rows == 1 ? 8 : 11, MOST = size == 4 ? 32 : 16,
+//           FEW = (cols * size / 16 + FEW_PACKS * THREADS - 1) / (FEW_PACKS * THREADS),
 //           BLOCKS = rows * FEW <= MULTIPROCESSORS ? FEW
 //           : (cols * size / 16 + MOST * THREADS - 1) / (MOST * THREADS),
 //           PACKS = (cols * size / 16 + BLOCKS * THREADS - 1) / (BLOCKS * THREADS),

@@ -60,9 +60,9 @@ def test_race_block_has_ours_and_the_best_peer_at_each_shape(record_race) -> Non
     rows = rows_of(block)
     head = ["float32: ours", "best peer", "bfloat16: ours", "best peer"]
     assert rows["rows x columns"] == head
-    assert rows["65536 x 4096"] == ["0.90* **LOSS**", "0.95 quack", "0.90*", "0.45 quack"]
-    assert rows["1 x 32000"] == ["0.90 (10.00 us)*", "0.72 (12.50 us) quack", "-", "-"]
-    assert rows["65536 x 77, unaligned"] == ["0.90*", "0.90 quack", "-", "-"]
+    assert rows["65536 x 4096"] == ["0.90# **LOSS**", "0.95 quack", "0.90#", "0.45 quack"]
+    assert rows["1 x 32000"] == ["0.90 (10.00 us)#", "0.72 (12.50 us) quack", "-", "-"]
+    assert rows["65536 x 77, unaligned"] == ["0.90#", "0.90 quack", "-", "-"]
     assert rows["8192 x 1024"] == ["-"] * 4
     assert len(rows) == 2 + len(race.PEER_SHAPES)
     assert "Of 4 cases we are ahead by more than 1% in 2, level in 1, and lose 1:" in block
@@ -81,17 +81,17 @@ def test_race_block_marks_calls_that_overlap_and_kernels_edited_since(record_rac
     record_race(current)
     block = figures.race_block()
     assert now["PROGRAMMATIC"] and rows_of(block)["1 x 32000"][0] == "0.90 (10.00 us)+"
-    assert " +: started before the call ahead" in block and "*:" not in block
+    assert " +: our kernel starts before the call ahead" in block and "#:" not in block
     record_race(dataclasses.replace(current, kernel_hash="another"))
     block = figures.race_block()
-    assert rows_of(block)["1 x 32000"][0] == "0.90 (10.00 us)+*"
-    assert " *: measured before an edit of the kernel." in block
+    assert rows_of(block)["1 x 32000"][0] == "0.90 (10.00 us)+#"
+    assert " #: ours was another kernel or launch than would be chosen now." in block
 
 
 def test_shape_without_a_peer_has_no_best_one(record_race) -> None:
     case = made_up((65536, 4096))
     record_race(dataclasses.replace(case, samples_us={"08_cluster": [10.0]}))
-    assert rows_of(figures.race_block())["65536 x 4096"] == ["0.90*", "-", "-", "-"]
+    assert rows_of(figures.race_block())["65536 x 4096"] == ["0.90#", "-", "-", "-"]
 
 
 def test_readme_shows_the_race(record_race) -> None:

@@ -39,11 +39,6 @@ def simulated(case: evidence.EvidenceCase) -> Trace:
     return simulate(kernel, plan.grid, plan.block, values, plan.shared_mem)
 
 
-def x_bytes(case: dict) -> int:
-    """Of an element."""
-    return 4 if case.get("dtype", "float32") == "float32" else 2
-
-
 def identity(case: dict) -> str:
     return f"{case['step']}-{case['rows']}x{case['cols']}-{case.get('dtype', 'float32')}"
 
@@ -68,8 +63,9 @@ def test_global_loads_and_stores_equal_the_hardwares(case: dict) -> None:
         # the 512 bytes of a warp touch: 4 or 5, or 3 and fewer where they begin within a sector.
         # Outside of clusters it does not. Requests are the same.
         sectors = NSIGHT_METRICS["load_sectors"]
+        size = 4 if case["dtype"] == "float32" else 2
         more = (hardware.pop(sectors) - ours.pop(sectors)) / found.copy_requests
-        assert (4 if case["cols"] * x_bytes(case) % 32 == 0 else 2.9) <= more <= 5
+        assert (4 if case["cols"] * size % 32 == 0 else 2.9) <= more <= 5
     assert ours == hardware
     assert not trace.findings
 
