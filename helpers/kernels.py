@@ -143,9 +143,8 @@ TRIALS = (
     "08_cluster-PROGRAMMATIC1",
     "variants/08_ahead-EVICT_LAST0",
     "variants/08_shared-CLUSTER1",
-    "09_grid-FEW_PACKS4",
-    "09_grid-FEW_PACKS6",
-    "09_grid-FEW_PACKS11",
+    "09_grid-FEW_PACKS2",
+    "09_grid-FEW_PACKS8",
     "09_grid-FEW_PACKS16",
     "09_grid-PROGRAMMATIC0",
 )
@@ -230,7 +229,7 @@ def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
     ranked = ["08_cluster", "variants/08_ahead", "09_grid"]
     if row_bytes <= 1024:  # a block for each row would be too many blocks
         ranked = ["10_sixteen_bit"]
-    elif row_bytes > 2**20 and rows <= 2:  # 16 blocks are too few to move so much
+    elif row_bytes > 2**20 and rows <= 6:  # clusters of 16 would leave SMs without work
         ranked = ["09_grid", *ranked]
     elif row_bytes > 2**20 and rows > 16:  # a block of a cluster that holds it fills an SM
         ranked = ["variants/08_ahead", *ranked]

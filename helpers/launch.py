@@ -88,7 +88,7 @@ def arguments(plan: Plan, x: np.ndarray, y: np.ndarray) -> tuple:
 def prepare(kernel, plan: Plan) -> None:
     """Set the attributes without which CUDA refuses the plan's shared memory or cluster (on a GPU
     only)."""
-    if plan.shared_mem > 48 * 1024:
+    if plan.shared_mem + kernel.shared_size_bytes > 48 * 1024:
         kernel.max_dynamic_shared_size_bytes = plan.shared_mem
     if plan.macros.get("CLUSTER", 1) > 8:  # more than every GPU with clusters has to offer
         from cuda.bindings import driver

@@ -35,6 +35,7 @@ from .records import (
     FEW_SHAPES,
     GRID_SHAPES,
     LONG_SHAPES,
+    SOME_LONG_SHAPES,
     SWEEP_SHAPES,
     UNFUSED,
     Case,
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     gpu = gpu_folder(device["name"])
     names = options.steps or known_steps()
     records = {name: open_record(name, gpu, device, versions, options.fresh) for name in names}
-    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SWEEP_SHAPES]
+    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, *SWEEP_SHAPES]
     runs = [
         (*shape, dtype)
         for shape in shapes_that_fit(GRID_SHAPES if options.quick else every)

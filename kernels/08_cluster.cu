@@ -3,17 +3,20 @@
 //           (max, sum) pairs straight into one another's shared memory.
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    CLUSTER = rows <= 16 && cols * size > 32768 ? 16 : cols * size <= 8192 ? 1
-//           : cols * size < 32768 ? 2 : cols * size <= 65536 ? 4 : cols * size <= 131072 ? 8 : 16,
+//           : cols * size < (size == 2 ? 32769 : 32768) ? 2 : cols * size <= 65536 ? 4
+//           : cols * size <= 131072 ? 8 : 16,
 //           SHARE = (cols * size / 16 + CLUSTER - 1) / CLUSTER,
 //           THREADS = SHARE <= 128 ? 64 : SHARE <= 256 || size == 4 && CLUSTER == 1 ? 96
 //           : size == 4 && CLUSTER < 16 ? 192 : size == 4 && rows <= 16 && SHARE <= 576 ? 192
 //           : size == 4 && rows <= 16 ? 384 : size == 4 && SHARE <= 2048 ? 128
 //           : size == 4 && SHARE <= 4096 ? 256 : size == 4 ? 512
+//           : rows <= 16 && SHARE > 400 && SHARE <= 1024 ? 192
 //           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
-//           : SHARE <= 1024 && CLUSTER == 16 && rows > 16 ? 128
+//           : SHARE <= 1024 && CLUSTER == 16 ? 128
 //           : SHARE <= 1024 && CLUSTER == 4 ? 192 : SHARE <= 2048 ? 256 : 512,
 //           PACKS = (SHARE + THREADS - 1) / THREADS,
-//           RESIDENT = size == 2 ? (PACKS <= 4 ? 1536 : PACKS <= 6 ? 1280 : 1024) / THREADS
+//           RESIDENT = size == 2 && rows <= 16 && THREADS == 192 ? 1
+//           : size == 2 ? (PACKS <= 4 ? 1536 : PACKS <= 6 ? 1280 : 1024) / THREADS
 //           : CLUSTER == 16 && SHARE > 1024 && rows > 16 ? 768 / THREADS : 1,
 //           EVICT_LAST = rows * cols * size > 67108864 ? 1 : 0, PROGRAMMATIC = rows <= 16 ? 1 : 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
@@ -31,8 +34,8 @@
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 must be
 // allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed.
 
-#ifndef CLUSTER
-#error "compile with the macros of the Build line: -DCLUSTER=4 -DTHREADS=192 -DPACKS=3 ..."
+#if !defined(CLUSTER) || !defined(EVICT_LAST) || !defined(PROGRAMMATIC)
+#error "compile with the macros of the Build line: -DCLUSTER=4 -DTHREADS=192 -DEVICT_LAST=1 ..."
 #endif
 
 // Two columns, how they become floats and back, and the larger of each.

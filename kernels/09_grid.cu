@@ -2,7 +2,9 @@
 // Idea:     many blocks of one launch share a row, more than a cluster can hold; they agree by
 //           letters in global memory, where one 8-byte store is both the data and the signal.
 // Row:      BLOCKS blocks
-// Build:    THREADS = 384, FEW_PACKS = rows == 1 ? 8 : 11, MOST = size == 4 ? 32 : 16,
+// Build:    FEW_PACKS = rows > 1 ? 11 : cols > 1048576 ? 8 : size,
+//           THREADS = rows == 1 && cols * size <= 1048576 * FEW_PACKS ? 512 : 384,
+//           MOST = size == 4 ? 32 : 16,
 //           FEW = (cols * size / 16 + FEW_PACKS * THREADS - 1) / (FEW_PACKS * THREADS),
 //           BLOCKS = rows * FEW <= MULTIPROCESSORS ? FEW
 //           : (cols * size / 16 + MOST * THREADS - 1) / (MOST * THREADS),
@@ -27,7 +29,7 @@
 // zeros before the first launch; every launch leaves zeros behind.
 
 #ifndef BLOCKS
-#error "compile with the macros of the Build line above: -DTHREADS=384 -DBLOCKS=22 -DPACKS=32 ..."
+#error "compile with the macros of the Build line above: -DTHREADS=512 -DBLOCKS=128 -DPACKS=4 ..."
 #endif
 #ifndef MULTIPROCESSORS
 #define MULTIPROCESSORS 132  // of an H200: all blocks must run at once, one on each
@@ -81,11 +83,19 @@ __device__ __forceinline__ float warp_sum(float value)
 
 using Letter = unsigned long long;  // the bits of sum and of max; no pair has the bits 0
 
+__device__ __forceinline__ Letter letter_of(float max, float sum)
+{
+    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(max);
+}
+__device__ __forceinline__ float max_of(Letter letter) { return __uint_as_float((unsigned)letter); }
+__device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Letter* workspace)
 {
     __shared__ float maxima[warps];
     __shared__ float sums[warps];
+    __shared__ float2 row_pair;
     const int member = blockIdx.x % BLOCKS;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -148,47 +158,52 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
         }
         __syncthreads();
 
-        // Thread t writes this block's letter into block t's box. No other box of the workspace
-        // serves this row, so nothing has to be waited for before writing.
-        Letter* boxes = workspace + (long long)row * BLOCKS * BLOCKS;
-        Letter* own_box = boxes + member * BLOCKS;
-        for (int to_block = threadIdx.x; to_block < BLOCKS; to_block += THREADS) {
-            float block_shift = maxima[0];
-#pragma unroll
-            for (int w = 1; w < warps; ++w) block_shift = fmaxf(block_shift, maxima[w]);
-            float block_sum = 0.0f;
-#pragma unroll
-            for (int w = 0; w < warps; ++w) block_sum += sums[w] * exp2f(maxima[w] - block_shift);
-            const Letter letter = (Letter)__float_as_uint(block_sum) << 32
-                                | __float_as_uint(block_shift);
-            asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::
-                             "l"(boxes + to_block * BLOCKS + member), "l"(letter)
-                         : "memory");
-        }
+        // One warp writes this block's letter into the box of every block. No other box of the
+        // workspace serves this row, so nothing has to be waited for before writing.
+        if (warp == 0) {
+            Letter* boxes = workspace + (long long)row * BLOCKS * BLOCKS;
+            const float block_shift = warp_max(lane < warps ? maxima[lane] : lowest);
+            const float block_sum =
+                warp_sum(lane < warps ? sums[lane] * exp2f(maxima[lane] - block_shift) : 0.0f);
+            const Letter letter = letter_of(block_shift, block_sum);
+            for (int to_block = lane; to_block < BLOCKS; to_block += 32)
+                asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::
+                                 "l"(boxes + to_block * BLOCKS + member), "l"(letter)
+                             : "memory");
 
-        // Every warp reads the box until all letters are there, and merges them.
-        constexpr int rounds = (BLOCKS + 31) / 32;
-        float shifts[rounds], block_sums[rounds];
-        float row_shift = lowest;
+            // It reads this block's box until all letters are there, empties it for the next
+            // launch, and merges them. If all warps looked, their loads would hold up the letters.
+            Letter* own_box = boxes + member * BLOCKS;
+            constexpr int rounds = (BLOCKS + 31) / 32;
+            Letter letters[rounds];
+            for (bool waits = true; waits;) {
+                waits = false;
 #pragma unroll
-        for (int i = 0; i < rounds; ++i) {
-            Letter letter = 0;
-            shifts[i] = lowest;
-            block_sums[i] = 0.0f;
-            if (lane + 32 * i < BLOCKS) {
-                while (!letter)
-                    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter)
-                                 : "l"(own_box + lane + 32 * i) : "memory");
-                shifts[i] = __uint_as_float((unsigned)letter);
-                block_sums[i] = __uint_as_float((unsigned)(letter >> 32));
+                for (int i = 0; i < rounds; ++i) {
+                    letters[i] = letter_of(lowest, 0.0f);  // of a block that does not exist
+                    if (lane + 32 * i < BLOCKS)
+                        asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letters[i])
+                                     : "l"(own_box + lane + 32 * i) : "memory");
+                }
+#pragma unroll
+                for (int i = 0; i < rounds; ++i) waits = waits || !letters[i];
             }
-            row_shift = fmaxf(row_shift, shifts[i]);
-        }
-        row_shift = warp_max(row_shift);
-        float row_sum = 0.0f;
+            float row_shift = lowest;
 #pragma unroll
-        for (int i = 0; i < rounds; ++i) row_sum += block_sums[i] * exp2f(shifts[i] - row_shift);
-        const float scale = exp2f(shift - row_shift) / warp_sum(row_sum);
+            for (int i = 0; i < rounds; ++i) {
+                if (lane + 32 * i < BLOCKS) own_box[lane + 32 * i] = 0;
+                row_shift = fmaxf(row_shift, max_of(letters[i]));
+            }
+            row_shift = warp_max(row_shift);
+            float row_sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < rounds; ++i)
+                row_sum += sum_of(letters[i]) * exp2f(max_of(letters[i]) - row_shift);
+            row_sum = warp_sum(row_sum);
+            if (lane == 0) row_pair = make_float2(row_shift, row_sum);
+        }
+        __syncthreads();
+        const float scale = exp2f(shift - row_pair.x) / row_pair.y;
 
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
@@ -199,9 +214,5 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
                 result.pair[p] = narrow(make_float2(v[k][p].x * scale, v[k][p].y * scale));
             if (pack < packs) __stcs(to + pack, result.bits);
         }
-
-        // When all warps have read their letters, the box can be emptied for the next launch.
-        __syncthreads();
-        for (int sender = threadIdx.x; sender < BLOCKS; sender += THREADS) own_box[sender] = 0;
     }
 }

@@ -3,7 +3,8 @@
 //           multiply-add feeds each exponential.
 // Row:      LANES lanes of a warp
 // Build:    LANES = cols <= 256 ? min(16, power_of_two((cols + 7) / 8)) : 32,
-//           PACKS = (cols + 8 * LANES - 1) / (8 * LANES)
+//           PACKS = (cols + 8 * LANES - 1) / (8 * LANES),
+//           EVICT_LAST = rows * cols * size > 67108864 ? 1 : 0
 // Launch:   block = 128, block == 128, grid = (rows + 128 / LANES - 1) / (128 / LANES)
 // Shared:   0
 // Columns:  cols >= 8 && cols <= 1024 && cols % 8 == 0 && cols <= 8 * LANES * PACKS
@@ -17,8 +18,8 @@
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch.
 
-#ifndef LANES
-#error "compile with the macros of the Build line above: -DLANES=32 -DPACKS=1"
+#if !defined(LANES) || !defined(EVICT_LAST)
+#error "compile with the macros of the Build line above: -DLANES=32 -DPACKS=1 -DEVICT_LAST=0"
 #endif
 
 #if defined(BFLOAT16)
@@ -41,6 +42,22 @@ union Pack {
     Pair pair[4];
     __device__ Pack() {}
 };
+
+// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
+__device__ __forceinline__ uint4 load(const uint4* from)
+{
+#if EVICT_LAST
+    uint4 bits;
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(from), "l"(policy));
+    return bits;
+#else
+    return __ldcs(from);
+#endif
+}
 
 // The largest value of the lanes of a row, in each of them.
 __device__ __forceinline__ float row_max(float value)
@@ -67,7 +84,6 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
     uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
 
-    // Every byte is used once, which the streaming loads and stores tell the caches.
     const float minus_inf = __int_as_float(0xff800000);
     const Pair nothing = narrow(make_float2(minus_inf, minus_inf));
     Pack v[PACKS];
@@ -75,7 +91,7 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     for (int k = 0; k < PACKS; ++k) {
         const int pack = lane + k * LANES;
         if (pack < packs) {
-            v[k].bits = __ldcs(from + pack);
+            v[k].bits = load(from + pack);
         } else {
 #pragma unroll
             for (int p = 0; p < 4; ++p) v[k].pair[p] = nothing;

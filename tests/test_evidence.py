@@ -73,6 +73,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (evidence, "steps", lambda: step_list),
         (evidence, "variants", lambda: variant_list),
         (evidence, "TRIALS", trials),
+        (evidence, "SMALL_TRIALS", ()),
         (evidence, "compile_cubin", lambda code, options, arch: b"cubin"),
         (evidence, "collect_numerics", lambda: {"errors": dict.fromkeys(evidence.NUMERICS, {})}),
         (recorder, "describe_device", lambda: device),

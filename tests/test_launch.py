@@ -463,6 +463,7 @@ def test_attributes_are_set_where_the_plan_needs_them(monkeypatch: pytest.Monkey
 
     class Kernel:
         name = "wide"
+        shared_size_bytes = 0
         max_dynamic_shared_size_bytes = None
         kernel = type("Function", (), {"ptr": 77})
 
@@ -478,6 +479,9 @@ def test_attributes_are_set_where_the_plan_needs_them(monkeypatch: pytest.Monkey
     assert kernel.max_dynamic_shared_size_bytes is None and not calls
     prepare(kernel, Plan(1, 32, 48 * 1024 + 16, macros={"CLUSTER": 16}))
     assert kernel.max_dynamic_shared_size_bytes == 48 * 1024 + 16
+    kernel.max_dynamic_shared_size_bytes, kernel.shared_size_bytes = None, 16  # and its own arrays
+    prepare(kernel, Plan(1, 32, 48 * 1024))
+    assert kernel.max_dynamic_shared_size_bytes == 48 * 1024
     name = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
     assert calls == [(77, getattr(driver.CUfunction_attribute, name), 1)]
     results.append(driver.CUresult.CUDA_ERROR_INVALID_VALUE)

@@ -32,6 +32,7 @@ from helpers.records import (
     LONG_SHAPES,
     REFERENCE_GPU,
     REFERENCE_SHAPE,
+    SOME_LONG_SHAPES,
     SWEEP_SHAPES,
     UNFUSED,
     Case,
@@ -71,7 +72,7 @@ def test_shapes_of_the_protocol() -> None:
     assert [cols for _, cols in LONG_SHAPES] == [2**k for k in range(16, 21)]
     assert {rows * cols for rows, cols in LONG_SHAPES} == {2**28}
     assert FEW_SHAPES == ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
-    families = (GRID_SHAPES, SWEEP_SHAPES, LONG_SHAPES, FEW_SHAPES)
+    families = (GRID_SHAPES, SWEEP_SHAPES, LONG_SHAPES, FEW_SHAPES, SOME_LONG_SHAPES)
     assert len(set().union(*families)) == sum(map(len, families)), "no shape in two families"
 
 
@@ -93,7 +94,7 @@ def test_grid_is_complete(step: str) -> None:
 
 @each_record
 def test_long_and_few_rows_are_complete(step: str) -> None:
-    shapes = (*LONG_SHAPES, *FEW_SHAPES)
+    shapes = (*LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES)
     for dtype in dtypes(step):
         cases = load_record(step).select(shapes, dtype)
         assert [case.shape for case in cases] == wanted(step, shapes, dtype)
@@ -528,7 +529,7 @@ def test_recorder_leaves_out_what_a_header_refuses(monkeypatch) -> None:
 
 
 def test_shapes_shrink_to_the_memory_of_the_gpu(monkeypatch) -> None:
-    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SWEEP_SHAPES]
+    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, *SWEEP_SHAPES]
 
     def shapes(free: float) -> list[tuple[int, int]]:
         monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (int(free), int(free)))
@@ -621,7 +622,7 @@ def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypa
     assert recorder.main(["--quick"]) == recorder.main([]) == 0
     assert asked == [
         list(GRID_SHAPES),
-        [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SWEEP_SHAPES],
+        [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, *SWEEP_SHAPES],
     ]
     monkeypatch.setattr(recorder, "shapes_that_fit", lambda shapes: list(shapes))
     assert recorder.main(["--quick", "--steps", "01_naive", "--dtypes", "float16"]) == 0

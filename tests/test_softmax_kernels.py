@@ -261,9 +261,10 @@ def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
     """Who has arrived at a cluster's barrier says that it has read: what it does between there and
     the wait is not ordered."""
     lines = CODE[STAYS].splitlines(keepends=True)
-    at = next(n for n, line in enumerate(lines) if "if (more) asm volatile" in line)
+    at = next(n for n, line in enumerate(lines) if '"f"(scale)' in line) - 1
+    arrive = "".join(lines.pop(at) for _ in range(2)).replace("(scale)", "(sum)")
     before = next(n for n, line in enumerate(lines) if "row_max = lowest;" in line)
-    lines.insert(before, lines.pop(at))
+    lines.insert(before, arrive)
     x = make_input(5, 20000)
     assert not computed_by_few(x, 1)[1]
     assert "race on shared memory" in str(computed_by_few(x, 1, "".join(lines))[1])

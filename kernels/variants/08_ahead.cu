@@ -4,13 +4,14 @@
 // Row:      CLUSTER blocks
 // Build:    CLUSTER = cols * size <= 131072 ? 2
 //           : cols * size <= 262144 ? 4 : cols * size <= 524288 ? 8 : 16,
-//           THREADS = cols * size <= 1048576 ? 256 : 512, RESIDENT = 512 / THREADS,
+//           THREADS = cols * size <= 1048576 ? 256 : cols * size <= 2097152 ? 512 : 384,
+//           RESIDENT = 512 / THREADS,
 //           PACKS = (cols * size / 16 + CLUSTER * THREADS - 1) / (CLUSTER * THREADS),
-//           DIRECT = PACKS > 16 ? 12 : PACKS - 4, STREAM = PACKS - DIRECT,
-//           SLOTS = min(28, 2 * STREAM), CLUSTERS = RESIDENT * (120 / CLUSTER), EVICT_LAST = 1
+//           DIRECT = PACKS > 20 ? 18 : PACKS - 4, STREAM = PACKS - DIRECT,
+//           SLOTS = min(34, 2 * STREAM), CLUSTERS = RESIDENT * (120 / CLUSTER), EVICT_LAST = 1
 // Launch:   block = THREADS, block == THREADS, grid = min(rows, CLUSTERS) * CLUSTER
 // Shared:   16 * THREADS * SLOTS
-// Columns:  cols * size % 16 == 0 && PACKS > 4 && PACKS <= 32 && STREAM + DIRECT == PACKS
+// Columns:  cols * size % 16 == 0 && PACKS > 4 && PACKS <= 44 && STREAM + DIRECT == PACKS
 //           && STREAM >= 1 && DIRECT >= 1 && SLOTS > STREAM && SLOTS <= 2 * STREAM
 //           && cols * size <= 16 * CLUSTER * THREADS * PACKS
 //           && cols * size > 16 * CLUSTER * THREADS * (PACKS - 1)
@@ -28,8 +29,8 @@
 // 112 multiprocessors of an H200 together, clusters of 8 find 120 (cuOccupancyMaxActiveClusters),
 // so that all of CLUSTERS run at once; any other number up to `rows` is right, perhaps slower.
 
-#ifndef CLUSTER
-#error "compile with the macros of the Build line: -DCLUSTER=16 -DTHREADS=512 -DSTREAM=20 ..."
+#if !defined(CLUSTER) || !defined(SLOTS) || !defined(EVICT_LAST)
+#error "compile with the macros of the Build line: -DCLUSTER=16 -DSLOTS=34 -DEVICT_LAST=1 ..."
 #endif
 
 // Two columns, how they become floats and back, and the larger of each.
@@ -62,6 +63,8 @@ constexpr int pairs = 16 / sizeof(Pair);
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
+static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "packs of a thread");
+static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's packs and some more");
 
 // 16 bytes: one access.
 union Pack {
@@ -214,7 +217,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     uint4* to = reinterpret_cast<uint4*>(y);
     uint4* own = ring + threadIdx.x;
     for (int k = 0; k < SLOTS - STREAM; ++k) {
-        bring(own + (STREAM + k) * THREADS, from + here + stride + k * step);
+        if (first_row < rows) bring(own + (STREAM + k) * THREADS, from + here + stride + k * step);
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
     Pack direct[DIRECT];
@@ -261,14 +264,16 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             for (int i = lane; i < senders; i += 32)
                 row_sum += letters[i].y * power(letters[i].x - row_max);
             scale = 1.0f / warp_sum(row_sum);
-            if (more) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+            // The operand keeps the compiler from arriving before the letters have been read.
+            if (more)
+                asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::"f"(scale) : "memory");
         }
 
 #pragma unroll
         for (int k = 0; k < DIRECT; ++k) {
             const long long pack = here + (STREAM + k) * step;
             if (k < DIRECT - 1 || has_last) {
-                if (writes) to[pack] = softmax(direct[k], row_max, scale);
+                if (writes) __stcs(to + pack, softmax(direct[k], row_max, scale));
                 if (more) direct[k].bits = load(from + pack + stride);
             }
         }
@@ -284,7 +289,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             if (writes) {
                 Pack done;
                 done.bits = own[slot * THREADS];
-                to[here + k * step] = softmax(done, row_max, scale);
+                __stcs(to + here + k * step, softmax(done, row_max, scale));
             }
             const int on = (k + SLOTS) / STREAM;  // rows from here to the pack SLOTS further on
             if (row + on * clusters < rows)
