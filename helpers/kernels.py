@@ -229,6 +229,8 @@ def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
     ranked = ["08_cluster", "variants/08_ahead", "09_grid"]
     if row_bytes <= 1024:  # a block for each row would be too many blocks
         ranked = ["10_sixteen_bit"]
+    elif row_bytes <= 2048 and rows <= 4096:
+        ranked = ["10_sixteen_bit", *ranked]
     elif row_bytes > 2**20 and rows <= 6:  # clusters of 16 would leave SMs without work
         ranked = ["09_grid", *ranked]
     elif row_bytes > 2**20 and rows > 16:  # a block of a cluster that holds it fills an SM

@@ -18,7 +18,7 @@
 //           RESIDENT = size == 2 && rows <= 16 && THREADS == 192 ? 1
 //           : size == 2 ? (PACKS <= 4 ? 1536 : PACKS <= 6 ? 1280 : 1024) / THREADS
 //           : CLUSTER == 16 && SHARE > 1024 && rows > 16 ? 768 / THREADS : 1,
-//           EVICT_LAST = rows * cols * size > 67108864 ? 1 : 0, PROGRAMMATIC = rows <= 16 ? 1 : 0
+//           EVICT_LAST = rows * cols * size >= 67108864 ? 1 : 0, PROGRAMMATIC = rows <= 16 ? 1 : 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
 // Columns:  cols * size % 16 == 0 && SHARE >= 64 && PACKS <= 4 * size
@@ -82,7 +82,7 @@ union Pack {
     __device__ Pack() {}
 };
 
-// Loads 16 bytes that are read once. Where x is larger than 64 MB, about an H200's L2, the L2 is
+// Loads 16 bytes that are read once. Where x has 64 MB or more, what an H200's L2 holds, the L2 is
 // asked to evict them last all the same: what it then evicts first is y.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {

@@ -4,7 +4,7 @@
 // Row:      LANES lanes of a warp
 // Build:    LANES = cols <= 256 ? min(16, power_of_two((cols + 7) / 8)) : 32,
 //           PACKS = (cols + 8 * LANES - 1) / (8 * LANES),
-//           EVICT_LAST = rows * cols * size > 67108864 ? 1 : 0
+//           EVICT_LAST = rows * cols * size >= 67108864 ? 1 : 0
 // Launch:   block = 128, block == 128, grid = (rows + 128 / LANES - 1) / (128 / LANES)
 // Shared:   0
 // Columns:  cols >= 8 && cols <= 1024 && cols % 8 == 0 && cols <= 8 * LANES * PACKS

@@ -275,7 +275,7 @@ def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
     ("name", "cols"), [("08_cluster", 1000), ("08_cluster", 20000), (STAYS, 20000)]
 )
 def test_a_hint_for_the_l2_changes_no_result(name: str, cols: int, dtype: str) -> None:
-    """Each of two sets of loads, of which 08_cluster takes one past 64 MB only."""
+    """Each of two sets of loads, of which 08_cluster takes one from 64 MB on only."""
     results = []
     for hint in (0, 1):
         plan = CONTRACT[name].plan(5, cols, dtype, macros={"EVICT_LAST": hint})
