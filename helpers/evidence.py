@@ -155,8 +155,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--steps",
         nargs="+",
         metavar="STEP",
-        choices=recorder.known_steps(),
-        default=recorder.known_steps(),
+        choices=known_steps(),
+        default=known_steps(),
         help="only these steps",
     )
     parser.add_argument("--fresh", action="store_true", help="look again at what is recorded")
@@ -184,6 +184,11 @@ class EvidenceCase(NamedTuple):
 
     def __str__(self) -> str:
         return ":".join(map(str, self))
+
+
+def known_steps() -> list[str]:
+    """What the recorder knows, and trials that are not recorded."""
+    return [*recorder.known_steps(), *SMALL_TRIALS]
 
 
 def cases(which: str = "all") -> list[EvidenceCase]:
