@@ -143,10 +143,11 @@ TRIALS = (
     "08_cluster-PROGRAMMATIC1",
     "variants/08_ahead-EVICT_LAST0",
     "variants/08_shared-CLUSTER1",
-    "09_grid-FEW_PACKS2",
+    "09_grid-FEW_PACKS4",
     "09_grid-FEW_PACKS8",
     "09_grid-FEW_PACKS16",
     "09_grid-PROGRAMMATIC0",
+    "10_sixteen_bit-EVICT_LAST0",
 )
 
 

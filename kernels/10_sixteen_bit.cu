@@ -44,12 +44,10 @@ union Pack {
 };
 
 // Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
-__device__ __forceinline__ uint4 load(const uint4* from)
+__device__ __forceinline__ uint4 load(const uint4* from, unsigned long long policy)
 {
 #if EVICT_LAST
     uint4 bits;
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
                  : "l"(from), "l"(policy));
@@ -84,6 +82,8 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
     uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
 
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     const float minus_inf = __int_as_float(0xff800000);
     const Pair nothing = narrow(make_float2(minus_inf, minus_inf));
     Pack v[PACKS];
@@ -91,7 +91,7 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     for (int k = 0; k < PACKS; ++k) {
         const int pack = lane + k * LANES;
         if (pack < packs) {
-            v[k].bits = load(from + pack);
+            v[k].bits = load(from + pack, policy);
         } else {
 #pragma unroll
             for (int p = 0; p < 4; ++p) v[k].pair[p] = nothing;

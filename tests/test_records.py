@@ -484,7 +484,8 @@ def test_recorder_needs_the_cases_that_are_missing() -> None:
 def test_recorder_sweeps_no_variants() -> None:
     for step in TRIED:
         record = example(step, shapes=[])
-        assert any(recorder.needs(step, record, *shape) for shape in GRID_SHAPES)
+        dtypes = ("float32", "bfloat16")
+        assert any(recorder.needs(step, record, *shape, d) for shape in GRID_SHAPES for d in dtypes)
         assert not any(recorder.needs(step, record, *shape) for shape in SWEEP_SHAPES)
 
 

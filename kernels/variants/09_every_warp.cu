@@ -186,6 +186,7 @@ softmax_every_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int col
 #pragma unroll
             for (int i = 0; i < rounds; ++i) waits = waits || !letters[i];
         }
+        __syncwarp();
         float row_shift = lowest;
 #pragma unroll
         for (int i = 0; i < rounds; ++i) row_shift = fmaxf(row_shift, max_of(letters[i]));
