@@ -32,6 +32,7 @@ from .kernels import (
     variants,
 )
 from .records import (
+    EVEN_SHAPE,
     FEW_SHAPES,
     GRID_SHAPES,
     LONG_SHAPES,
@@ -61,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     gpu = gpu_folder(device["name"])
     names = options.steps or known_steps()
     records = {name: open_record(name, gpu, device, versions, options.fresh) for name in names}
-    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, *SWEEP_SHAPES]
+    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES]
     runs = [
         (*shape, dtype)
         for shape in shapes_that_fit(GRID_SHAPES if options.quick else every)
@@ -187,8 +188,8 @@ def open_record(step: str, gpu: str, device: dict, versions: dict, fresh: bool) 
 
 def takes(step: str, rows: int, cols: int, dtype: str = "float32") -> bool:
     """Whether a step is recorded at a shape and dtype: its header accepts them; the sweep is for
-    the steps before 07 in float32, long and few rows for what comes after; a trial is recorded in
-    float32 and bfloat16.
+    the steps before 07 in float32, long and few rows for what comes after, rows that go evenly into
+    seven clusters for kernels whose clusters stay; a trial is recorded in float32 and bfloat16.
     """
     later = step != UNFUSED and step_number(step) >= 7
     sweep, few = (rows, cols) in SWEEP_SHAPES, (rows, cols) in FEW_SHAPES
@@ -198,7 +199,10 @@ def takes(step: str, rows: int, cols: int, dtype: str = "float32") -> bool:
         return False
     if step in TRIALS and dtype == "float16":
         return False
-    return dtype == "float32" if step == UNFUSED else bool(step_plan(step, rows, cols, dtype))
+    if step == UNFUSED:
+        return dtype == "float32"
+    plan = step_plan(step, rows, cols, dtype)
+    return bool(plan) and ((rows, cols) != EVEN_SHAPE or "CLUSTERS" in plan.macros)
 
 
 def needs(step: str, record: Record, rows: int, cols: int, dtype: str = "float32") -> bool:

@@ -27,6 +27,7 @@ from helpers.kernels import (
     variants,
 )
 from helpers.records import (
+    EVEN_SHAPE,
     FEW_SHAPES,
     GRID_SHAPES,
     LONG_SHAPES,
@@ -94,7 +95,7 @@ def test_grid_is_complete(step: str) -> None:
 
 @each_record
 def test_long_and_few_rows_are_complete(step: str) -> None:
-    shapes = (*LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES)
+    shapes = (*LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, EVEN_SHAPE)
     for dtype in dtypes(step):
         cases = load_record(step).select(shapes, dtype)
         assert [case.shape for case in cases] == wanted(step, shapes, dtype)
@@ -495,6 +496,11 @@ def test_recorder_leaves_long_and_few_rows_to_later_steps(step: str) -> None:
     assert recorder.takes(step, 64, 1024), "any other shape, where memory allows fewer rows"
 
 
+def test_recorder_leaves_rows_for_seven_clusters_to_clusters_that_stay() -> None:
+    taking = {step for step in recorder.known_steps() if recorder.takes(step, *EVEN_SHAPE)}
+    assert taking == {"variants/08_ahead", "variants/08_ahead-EVICT_LAST0"}
+
+
 def test_recorder_takes_what_later_kernels_take(monkeypatch) -> None:
     text = source("05_float4.cu").replace("Dtype:    float32", "Dtype:    float32, float16")
     monkeypatch.setattr(kernels, "source", lambda name: text)
@@ -623,7 +629,7 @@ def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypa
     assert recorder.main(["--quick"]) == recorder.main([]) == 0
     assert asked == [
         list(GRID_SHAPES),
-        [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, *SWEEP_SHAPES],
+        [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES],
     ]
     monkeypatch.setattr(recorder, "shapes_that_fit", lambda shapes: list(shapes))
     assert recorder.main(["--quick", "--steps", "01_naive", "--dtypes", "float16"]) == 0
