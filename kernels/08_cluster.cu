@@ -82,7 +82,7 @@ union Pack {
     __device__ Pack() {}
 };
 
-// Loads 16 bytes that are read once. Where x has 64 MB or more, what an H200's L2 holds, the L2 is
+// Loads 16 bytes that are read once. Where x has 64 MB or more, and an H200's L2 has 60, the L2 is
 // asked to evict them last all the same: what it then evicts first is y.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {

@@ -158,8 +158,8 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
         }
         __syncthreads();
 
-        // One warp writes this block's letter into the box of every block. No other box of the
-        // workspace serves this row, so nothing has to be waited for before writing.
+        // One warp writes this block's letter into the box of every block. These boxes serve no
+        // other row, so nothing has to be waited for before writing.
         if (warp == 0) {
             Letter* boxes = workspace + (long long)row * BLOCKS * BLOCKS;
             const float block_shift = warp_max(lane < warps ? maxima[lane] : lowest);
