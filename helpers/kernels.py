@@ -227,15 +227,15 @@ def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
     """The kernel file from 07 on that ought to be fastest for a matrix of rows x cols on an H200;
     None if none takes it."""
     row_bytes = cols * np.dtype(dtype).itemsize
-    ranked = ["08_cluster", "variants/08_ahead", "09_grid"]
+    ranked = ["08_cluster", "09_grid"]
     if row_bytes <= 1024:  # a block for each row would be too many blocks
         ranked = ["10_sixteen_bit"]
-    elif row_bytes <= 2048 and rows <= 4096:
+    elif row_bytes <= 2048 and rows <= 4096:  # in so small a matrix a warp for each is faster
         ranked = ["10_sixteen_bit", *ranked]
-    elif row_bytes > 2**20 and rows <= 6:  # clusters of 16 would leave SMs without work
-        ranked = ["09_grid", *ranked]
     elif row_bytes > 2**20 and rows > 16:  # a block of a cluster that holds it fills an SM
         ranked = ["variants/08_ahead", *ranked]
+    elif rows % 7 == 0:  # so many clusters of 16 run at once
+        ranked = ["08_cluster", "variants/08_ahead", *ranked]
     ranked.append("07_warp")
     return next((file for file in ranked if step_plan(file, rows, cols, dtype)), None)
 

@@ -161,16 +161,19 @@ def maker(step: str) -> bench.Maker:
 def shapes_that_fit(shapes: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Shapes whose buffers (two inputs, two outputs, scratch) fit this GPU's free memory.
 
-    A smaller GPU records the grid with fewer rows.
+    A smaller GPU records the grid with fewer rows, and leaves out rows that must go evenly into
+    clusters.
     """
     import cupy
 
     free, _ = cupy.cuda.runtime.memGetInfo()
     kept = []
-    for rows, cols in shapes:
+    for shape in shapes:
+        rows, cols = shape
         while 24 * rows * cols > free * 0.9:
             rows //= 2
-        kept.append((rows, cols))
+        if shape != EVEN_SHAPE or rows == EVEN_SHAPE[0]:
+            kept.append((rows, cols))
     return list(dict.fromkeys(kept))
 
 

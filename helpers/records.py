@@ -31,7 +31,8 @@ SCHEMA = 1
 
 # Five families of shapes. The grid: powers of two, 2^28 elements (1 GiB of fp32) each; the long
 # rows go on from there. The few rows: less work than a GPU has room for. Some long rows: between
-# the two, where `choose` changes. The sweep: 4096 rows, the shape that the field's tutorials plot.
+# the two, near where `choose` changes. The sweep: 4096 rows, the shape that the field's tutorials
+# plot.
 GRID_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(5, 16)))
 LONG_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(16, 21)))
 FEW_SHAPES = ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))

@@ -3,7 +3,7 @@
 //           (max, sum) pairs straight into one another's shared memory.
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    CLUSTER = rows <= 16 && cols * size > 32768 ? 16 : cols * size <= 8192 ? 1
-//           : cols * size < (size == 2 ? 32769 : 32768) ? 2 : cols * size <= 65536 ? 4
+//           : cols * size < 32768 || size == 2 && cols == 16384 ? 2 : cols * size <= 65536 ? 4
 //           : cols * size <= 131072 ? 8 : 16,
 //           SHARE = (cols * size / 16 + CLUSTER - 1) / CLUSTER,
 //           THREADS = SHARE <= 128 ? 64 : SHARE <= 256 || size == 4 && CLUSTER == 1 ? 96

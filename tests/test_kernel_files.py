@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cuda.bindings import nvrtc
 
-from helpers import kernels
+from helpers import evidence, kernels
 from helpers.check import make_input, poisoned
 from helpers.kernels import (
     DTYPE_OPTIONS,
@@ -450,7 +450,7 @@ def test_trial_is_named_after_its_kernel_and_what_is_tried() -> None:
     assert [kernels.step_number(step) for step in ("variants/07_a-b64", "10_b")] == [7, 10]
 
 
-@pytest.mark.parametrize("trial", kernels.TRIALS)
+@pytest.mark.parametrize("trial", (*kernels.TRIALS, *evidence.SMALL_TRIALS))
 def test_a_trial_differs_from_its_kernel(trial: str) -> None:
     file, block, options = kernels.split_trial(trial)
     code = source(f"{file}.cu")

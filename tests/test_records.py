@@ -72,6 +72,10 @@ def test_shapes_of_the_protocol() -> None:
     assert REFERENCE_SHAPE in GRID_SHAPES
     assert [cols for _, cols in LONG_SHAPES] == [2**k for k in range(16, 21)]
     assert {rows * cols for rows, cols in LONG_SHAPES} == {2**28}
+    assert SOME_LONG_SHAPES == ((4, 2**20), (7, 2**20), (16, 2**20))
+    for dtype in ("float32", "bfloat16"):
+        clusters = step_plan("variants/08_ahead", *EVEN_SHAPE, dtype).macros["CLUSTERS"]
+        assert EVEN_SHAPE[0] % clusters == 0
     assert FEW_SHAPES == ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
     families = (GRID_SHAPES, SWEEP_SHAPES, LONG_SHAPES, FEW_SHAPES, SOME_LONG_SHAPES)
     assert len(set().union(*families)) == sum(map(len, families)), "no shape in two families"
@@ -487,13 +491,28 @@ def test_recorder_sweeps_no_variants() -> None:
         record = example(step, shapes=[])
         dtypes = ("float32", "bfloat16")
         assert any(recorder.needs(step, record, *shape, d) for shape in GRID_SHAPES for d in dtypes)
-        assert not any(recorder.needs(step, record, *shape) for shape in SWEEP_SHAPES)
+        assert not any(
+            recorder.needs(step, record, *shape, d) for shape in SWEEP_SHAPES for d in dtypes
+        )
 
 
 @pytest.mark.parametrize("step", ["00_copy", UNFUSED, "05_float4", "variants/00_copy_scalar"])
 def test_recorder_leaves_long_and_few_rows_to_later_steps(step: str) -> None:
     assert not any(recorder.takes(step, *shape) for shape in (*LONG_SHAPES, *FEW_SHAPES))
     assert recorder.takes(step, 64, 1024), "any other shape, where memory allows fewer rows"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> None:
+    files = ["07_warp", "08_cluster", "variants/08_ahead", "09_grid", "10_sixteen_bit"]
+    shapes = (*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES)
+    found = {shape: {} for shape in shapes}
+    for file in files:
+        for case in load_record(file).select(shapes, dtype):
+            found[case.shape][file] = case.share
+    for shape, shares in found.items():
+        chosen = kernels.choose(*shape, dtype)
+        assert shares[chosen] > 0.94 * max(shares.values()), (shape, chosen, shares)
 
 
 def test_recorder_leaves_rows_for_seven_clusters_to_clusters_that_stay() -> None:
@@ -536,7 +555,7 @@ def test_recorder_leaves_out_what_a_header_refuses(monkeypatch) -> None:
 
 
 def test_shapes_shrink_to_the_memory_of_the_gpu(monkeypatch) -> None:
-    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, *SWEEP_SHAPES]
+    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES]
 
     def shapes(free: float) -> list[tuple[int, int]]:
         monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (int(free), int(free)))
@@ -546,6 +565,7 @@ def test_shapes_shrink_to_the_memory_of_the_gpu(monkeypatch) -> None:
     small = shapes(2e9)
     assert len(small) == len(set(small))
     assert all(24 * rows * cols <= 1.8e9 for rows, cols in small)
+    assert (126, 2**20) not in small, "half of it would not go evenly"
     assert [cols for _, cols in small[:11]] == [cols for _, cols in GRID_SHAPES]
 
 

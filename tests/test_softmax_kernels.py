@@ -6,6 +6,7 @@ import pytest
 
 from helpers import kernels
 from helpers.check import (
+    WrongResult,
     check_copy,
     check_kernel,
     check_softmax,
@@ -257,6 +258,52 @@ def test_a_special_row_does_not_change_the_next(dtype: str, clusters: int) -> No
         assert not findings
 
 
+def computed_in_groups(name: str, x: np.ndarray, code: str | None = None, **macros) -> tuple:
+    """(y, findings, workspace) of a kernel whose blocks share rows by letters."""
+    plan = CONTRACT[name].plan(*x.shape, x.dtype, macros=macros)
+    values = arguments(plan, x, poisoned(x))
+    kernel = compiled(code or CODE[name], plan)
+    findings = simulate(kernel, plan.grid, plan.block, values, plan.shared_mem).findings
+    return values[1], findings, values[4]
+
+
+BY_LETTERS = ("09_grid", "variants/09_every_warp")
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 4])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", BY_LETTERS)
+def test_groups_of_blocks_take_row_after_row(name: str, dtype: str, multiprocessors: int) -> None:
+    for x in (make_input(7, 20000, dtype=dtype), special_rows(20000, dtype)):
+        y, findings, workspace = computed_in_groups(name, x, MULTIPROCESSORS=multiprocessors)
+        check_softmax(x, y)
+        assert not findings and not workspace.any()
+
+
+@pytest.mark.parametrize("cols", [131072, 200000])
+@pytest.mark.parametrize("name", BY_LETTERS)
+def test_a_row_may_have_more_blocks_than_a_warp_has_lanes(name: str, cols: int) -> None:
+    x = make_input(1, cols)
+    y, findings, workspace = computed_in_groups(name, x, FEW_PACKS=1)
+    assert len(workspace) > 8 * 32**2
+    check_softmax(x, y)
+    assert not findings and not workspace.any()
+
+
+def test_a_second_row_and_every_box_are_tested() -> None:
+    """Two defects: rows beyond the first of a group are left out; boxes beyond 32 stay full."""
+    code = CODE["09_grid"]
+    one_row = code.replace("row += gridDim.x / BLOCKS", "row += rows")
+    some = code.replace("< BLOCKS) own_box", "< min(32, BLOCKS)) own_box")
+    assert code not in (one_row, some)
+    x = make_input(7, 20000)
+    y, _, _ = computed_in_groups("09_grid", x, one_row, MULTIPROCESSORS=4)
+    with pytest.raises(WrongResult):
+        check_softmax(x, y)
+    _, _, workspace = computed_in_groups("09_grid", make_input(1, 131072), some, FEW_PACKS=1)
+    assert workspace.any()
+
+
 def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
     """Who has arrived at a cluster's barrier says that it has read: what it does between there and
     the wait is not ordered."""
@@ -272,10 +319,12 @@ def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(
-    ("name", "cols"), [("08_cluster", 1000), ("08_cluster", 20000), (STAYS, 20000)]
+    ("name", "cols"),
+    [("08_cluster", 1000), ("08_cluster", 20000), (STAYS, 20000), ("10_sixteen_bit", 1000)],
 )
 def test_a_hint_for_the_l2_changes_no_result(name: str, cols: int, dtype: str) -> None:
-    """Each of two sets of loads, of which 08_cluster takes one from 64 MB on only."""
+    """Each of two sets of loads, of which 08 and 10 take one from 64 MB on only."""
+    accepts_or_skip(name, 5, cols, dtype)
     results = []
     for hint in (0, 1):
         plan = CONTRACT[name].plan(5, cols, dtype, macros={"EVICT_LAST": hint})
