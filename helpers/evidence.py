@@ -73,7 +73,7 @@ LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE, (16384, 16384)) 
 SMALL_LONG_SHAPES = ((3, 20004), (1, 32000))
 LARGE_LONG_SHAPES = ((1024, 262144), (256, 1048576))
 SMALL_16_BIT_SHAPES = ((64, 1024), (129, 72), (3, 20000))
-SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # of more rows than one, a cluster has a second
+SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one cluster takes row after row
 # What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
 PROSE_METRICS = (
     "gpu__time_duration.sum",

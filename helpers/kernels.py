@@ -235,7 +235,7 @@ def choose(rows: int, cols: int, dtype: str = "float32") -> str | None:
     elif row_bytes > 2**20 and rows > 16:  # a block of a cluster that holds it fills an SM
         ranked = ["variants/08_ahead", *ranked]
     elif rows % 7 == 0:  # so many clusters of 16 run at once
-        ranked = ["08_cluster", "variants/08_ahead", *ranked]
+        ranked.insert(1, "variants/08_ahead")
     ranked.append("07_warp")
     return next((file for file in ranked if step_plan(file, rows, cols, dtype)), None)
 

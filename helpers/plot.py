@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .records import (
+    CROSSOVER_SHAPES,
     EVEN_SHAPE,
     FEW_SHAPES,
     GRID_SHAPES,
     REFERENCE_SHAPE,
-    SOME_LONG_SHAPES,
     SWEEP_SHAPES,
     UNFUSED,
     Case,
@@ -76,12 +76,12 @@ def cases_of(record: Record, shapes: str = "grid", dtype: str = "float32") -> li
 
 
 def family(case: Case) -> str:
-    """The family of a case's shape; "some" for single numbers of long rows. A smaller GPU records
-    the grid and the long rows with fewer rows, so these two are told apart by their columns."""
+    """The family of a case's shape; "other" if no figure shows it. A smaller GPU records the grid
+    and the long rows with fewer rows, so these two are told apart by their columns."""
     if case.shape in FEW_SHAPES:
         return "few"
-    if case.shape in (*SOME_LONG_SHAPES, EVEN_SHAPE):
-        return "some"
+    if case.shape in (*CROSSOVER_SHAPES, EVEN_SHAPE):
+        return "other"
     if case.shape in SWEEP_SHAPES:
         return "sweep"
     return "grid" if case.cols <= GRID_SHAPES[-1][1] else "long"

@@ -32,11 +32,11 @@ from .kernels import (
     variants,
 )
 from .records import (
+    CROSSOVER_SHAPES,
     EVEN_SHAPE,
     FEW_SHAPES,
     GRID_SHAPES,
     LONG_SHAPES,
-    SOME_LONG_SHAPES,
     SWEEP_SHAPES,
     UNFUSED,
     Case,
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     gpu = gpu_folder(device["name"])
     names = options.steps or known_steps()
     records = {name: open_record(name, gpu, device, versions, options.fresh) for name in names}
-    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES]
+    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES]
     runs = [
         (*shape, dtype)
         for shape in shapes_that_fit(GRID_SHAPES if options.quick else every)

@@ -30,13 +30,13 @@ REFERENCE_SHAPE = (65536, 4096)  # where predictions are made and steps are comp
 SCHEMA = 1
 
 # Five families of shapes. The grid: powers of two, 2^28 elements (1 GiB of fp32) each; the long
-# rows go on from there. The few rows: less work than a GPU has room for. Some long rows: between
-# the two, near where `choose` changes. The sweep: 4096 rows, the shape that the field's tutorials
-# plot.
+# rows go on from there. The few rows: less work than a GPU has room for. The crossover: so many
+# rows of a million columns that a grid and clusters that stay take about as long. The sweep: 4096
+# rows, the shape that the field's tutorials plot.
 GRID_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(5, 16)))
 LONG_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(16, 21)))
 FEW_SHAPES = ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
-SOME_LONG_SHAPES = ((4, 2**20), (7, 2**20), (16, 2**20))
+CROSSOVER_SHAPES = ((4, 2**20), (7, 2**20), (16, 2**20))
 EVEN_SHAPE = (252, 2**20)  # rows that go evenly into seven clusters, for kernels that have such
 SWEEP_SHAPES = tuple((4096, cols) for cols in range(256, 12673, 128))
 

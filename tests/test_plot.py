@@ -88,7 +88,7 @@ def test_headline_is_the_predicted_case_or_the_longest_rows(monkeypatch) -> None
     predict(monkeypatch, **{"10_x": {"rows": 4096, "cols": 2048, "dtype": "bfloat16"}})
     assert (headline(record).shape, headline(record).dtype) == ((4096, 2048), "bfloat16")
     assert headline(made_up("09_x")).shape == records.REFERENCE_SHAPE
-    some = [*records.SOME_LONG_SHAPES, records.EVEN_SHAPE]
+    some = [*records.CROSSOVER_SHAPES, records.EVEN_SHAPE]
     record = made_up("08_x", [records.LONG_SHAPES[-1], *some])
     assert headline(record).shape == records.LONG_SHAPES[-1], "not at the shape that suits it best"
 

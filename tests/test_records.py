@@ -27,13 +27,13 @@ from helpers.kernels import (
     variants,
 )
 from helpers.records import (
+    CROSSOVER_SHAPES,
     EVEN_SHAPE,
     FEW_SHAPES,
     GRID_SHAPES,
     LONG_SHAPES,
     REFERENCE_GPU,
     REFERENCE_SHAPE,
-    SOME_LONG_SHAPES,
     SWEEP_SHAPES,
     UNFUSED,
     Case,
@@ -72,12 +72,12 @@ def test_shapes_of_the_protocol() -> None:
     assert REFERENCE_SHAPE in GRID_SHAPES
     assert [cols for _, cols in LONG_SHAPES] == [2**k for k in range(16, 21)]
     assert {rows * cols for rows, cols in LONG_SHAPES} == {2**28}
-    assert SOME_LONG_SHAPES == ((4, 2**20), (7, 2**20), (16, 2**20))
+    assert CROSSOVER_SHAPES == ((4, 2**20), (7, 2**20), (16, 2**20))
     for dtype in ("float32", "bfloat16"):
         clusters = step_plan("variants/08_ahead", *EVEN_SHAPE, dtype).macros["CLUSTERS"]
         assert EVEN_SHAPE[0] % clusters == 0
     assert FEW_SHAPES == ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
-    families = (GRID_SHAPES, SWEEP_SHAPES, LONG_SHAPES, FEW_SHAPES, SOME_LONG_SHAPES)
+    families = (GRID_SHAPES, SWEEP_SHAPES, LONG_SHAPES, FEW_SHAPES, CROSSOVER_SHAPES)
     assert len(set().union(*families)) == sum(map(len, families)), "no shape in two families"
 
 
@@ -99,7 +99,7 @@ def test_grid_is_complete(step: str) -> None:
 
 @each_record
 def test_long_and_few_rows_are_complete(step: str) -> None:
-    shapes = (*LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, EVEN_SHAPE)
+    shapes = (*LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES, EVEN_SHAPE)
     for dtype in dtypes(step):
         cases = load_record(step).select(shapes, dtype)
         assert [case.shape for case in cases] == wanted(step, shapes, dtype)
@@ -505,7 +505,7 @@ def test_recorder_leaves_long_and_few_rows_to_later_steps(step: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> None:
     files = ["07_warp", "08_cluster", "variants/08_ahead", "09_grid", "10_sixteen_bit"]
-    shapes = (*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES)
+    shapes = (*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES)
     found = {shape: {} for shape in shapes}
     for file in files:
         for case in load_record(file).select(shapes, dtype):
@@ -555,7 +555,7 @@ def test_recorder_leaves_out_what_a_header_refuses(monkeypatch) -> None:
 
 
 def test_shapes_shrink_to_the_memory_of_the_gpu(monkeypatch) -> None:
-    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES]
+    every = [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES]
 
     def shapes(free: float) -> list[tuple[int, int]]:
         monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (int(free), int(free)))
@@ -649,7 +649,7 @@ def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypa
     assert recorder.main(["--quick"]) == recorder.main([]) == 0
     assert asked == [
         list(GRID_SHAPES),
-        [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *SOME_LONG_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES],
+        [*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES],
     ]
     monkeypatch.setattr(recorder, "shapes_that_fit", lambda shapes: list(shapes))
     assert recorder.main(["--quick", "--steps", "01_naive", "--dtypes", "float16"]) == 0
