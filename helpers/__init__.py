@@ -9,10 +9,10 @@ from .check import (
     poisoned,
     reference,
 )
-from .device import describe_mode
 from .exercises import grade
 from .kernels import compiled, diff, header, source, step_kernel, step_plan
 from .launch import KernelBug, arguments, launch, simulate
+from .mode import describe_mode
 from .plot import ledger, plot_series, plot_step, table
 from .records import (
     REFERENCE_SHAPE,

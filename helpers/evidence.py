@@ -41,7 +41,7 @@ import numpy as np
 
 from . import gpus, recorder
 from .check import make_input
-from .device import ROOT, SWITCH, has_gpu
+from .gpu import has_gpu
 from .kernels import (
     DTYPE_OPTIONS,
     TRIALS,
@@ -55,6 +55,8 @@ from .kernels import (
     variants,
 )
 from .launch import launch, to_gpu
+from .mode import SWITCH
+from .paths import ROOT
 from .records import (
     FOLDER,
     REFERENCE_SHAPE,

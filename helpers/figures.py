@@ -14,8 +14,8 @@ import sys
 from dataclasses import asdict
 
 from . import race
-from .device import REPO_URL, ROOT
 from .kernels import FOLDER, split_trial, steps, variants
+from .paths import REPO_URL, ROOT
 from .plot import cases_of, headline, in_series
 from .records import (
     FEW_SHAPES,

@@ -38,7 +38,7 @@ from typing import NamedTuple
 import ml_dtypes  # numpy knows bfloat16 after this
 import numpy as np
 
-from .device import ROOT
+from .paths import ROOT
 
 FOLDER = ROOT / "kernels"
 KEYS = (

@@ -13,8 +13,8 @@ from numbers import Integral, Real
 import numpy as np
 
 from . import simt
-from .device import replaying
 from .kernels import Parameter, Plan, header, signature
+from .mode import replaying
 from .simt.memory import byte_offset
 
 

@@ -34,7 +34,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import bench, gpus, kernels, peers, recorder
-from .device import has_gpu
+from .gpu import has_gpu
 from .records import FEW_SHAPES, FOLDER, REFERENCE_GPU, gpu_folder, step_hash, write_json
 
 SCHEMA = 1

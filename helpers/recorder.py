@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from . import bench, gpus
 from .check import WrongResult
-from .device import has_gpu
+from .gpu import has_gpu
 from .kernels import (
     DTYPE_OPTIONS,
     TRIALS,
@@ -250,7 +250,7 @@ def describe_device() -> dict:
     """The GPU as its driver describes it, with clocks and temperature at the start."""
     import cupy
 
-    from .device import gpu_name
+    from .gpu import gpu_name
 
     attributes = cupy.cuda.Device().attributes
     return {

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .device import ROOT
 from .kernels import code_hash, source, split_trial, step_plan
+from .paths import ROOT
 
 FOLDER = ROOT / "notebooks" / "records"
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show

@@ -6,8 +6,8 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .device import replaying
 from .kernels import code_hash, contract_of
+from .mode import replaying
 from .records import (
     REFERENCE_GPU,
     UNFUSED,

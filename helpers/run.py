@@ -14,8 +14,9 @@ import time
 import warnings
 from pathlib import Path
 
-from .device import ROOT, SWITCH, describe_mode, replaying
 from .kernels import header, source, steps
+from .mode import SWITCH, describe_mode, replaying
+from .paths import ROOT
 from .plot import headline, in_series
 from .records import (
     UNFUSED,

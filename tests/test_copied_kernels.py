@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers import kernels
-from helpers.device import has_gpu
+from helpers.gpu import has_gpu
 from helpers.kernels import header, kernel_names, source
 
 PROGRAM = Path(__file__).parent / "copied" / "softmax.cu"

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from helpers import bench, figures, plot, race, records, run
-from helpers.device import ROOT
+from helpers.paths import ROOT
 from helpers.race import Race, RaceCase
 from helpers.records import Case, Record
 

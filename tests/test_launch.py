@@ -7,7 +7,7 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers import device
+from helpers import gpu, mode
 from helpers.check import check_softmax, make_input, poisoned, reference
 from helpers.kernels import Plan, compiled_for, header, kernel_names, source
 from helpers.launch import KernelBug, arguments, launch, prepare, simulate, to_gpu
@@ -42,7 +42,7 @@ ROWS, COLS = 6, 8
 @pytest.fixture(autouse=True)
 def replay_unless_live(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.node.get_closest_marker("gpu"):
-        monkeypatch.setenv(device.SWITCH, "1")
+        monkeypatch.setenv(mode.SWITCH, "1")
 
 
 def series_kernel(name: str, *changes: tuple[str, str]):
@@ -596,7 +596,7 @@ def test_read_only_input_is_taken() -> None:
 
 @pytest.mark.parametrize("value", ["yes", "2", "true", " 1"])
 def test_switch_takes_0_and_1_alone(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(device.SWITCH, value)
+    monkeypatch.setenv(mode.SWITCH, value)
     with pytest.raises(
         ValueError, match=re.escape(f"SOFTMAX_REPLAY must be 0 or 1, not {value!r}")
     ):
@@ -606,33 +606,33 @@ def test_switch_takes_0_and_1_alone(value: str, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("value", ["", "0", "1", None])
 @pytest.mark.parametrize("gpu", [False, True])
 def test_switch_decides_the_mode(value, gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "has_gpu", lambda: gpu)
-    monkeypatch.delenv(device.SWITCH)
+    monkeypatch.setattr(mode, "has_gpu", lambda: gpu)
+    monkeypatch.delenv(mode.SWITCH)
     if value is not None:
-        monkeypatch.setenv(device.SWITCH, value)
+        monkeypatch.setenv(mode.SWITCH, value)
     if value == "0" and not gpu:
         with pytest.raises(RuntimeError, match="SOFTMAX_REPLAY=0 asks for a GPU.* finds none"):
-            device.replaying()
+            mode.replaying()
     else:
-        assert device.replaying() is (value == "1" or not gpu)
+        assert mode.replaying() is (value == "1" or not gpu)
 
 
 def test_mode_is_described_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert device.describe_mode().startswith("Replay mode: kernels run on the SIMT machine")
-    monkeypatch.setattr(device, "has_gpu", lambda: True)
-    monkeypatch.setattr(device, "gpu_name", lambda: "NVIDIA Test")
-    monkeypatch.setenv(device.SWITCH, "0")
-    text = device.describe_mode()
+    assert mode.describe_mode().startswith("Replay mode: kernels run on the SIMT machine")
+    monkeypatch.setattr(mode, "has_gpu", lambda: True)
+    monkeypatch.setattr(mode, "gpu_name", lambda: "NVIDIA Test")
+    monkeypatch.setenv(mode.SWITCH, "0")
+    text = mode.describe_mode()
     assert text.startswith("Live mode: kernels run on this NVIDIA Test") and "\n" not in text
 
 
 def test_no_gpu_where_cupy_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    device.has_gpu.cache_clear()
+    gpu.has_gpu.cache_clear()
     try:
-        assert device.has_gpu() is False
+        assert gpu.has_gpu() is False
     finally:
-        device.has_gpu.cache_clear()
+        gpu.has_gpu.cache_clear()
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import nbformat
 import pytest
 
 from helpers import figures
-from helpers.device import ROOT
 from helpers.kernels import steps
+from helpers.paths import ROOT
 
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 TAGS = {"gpu", "raises-exception", "nbval-skip", "nbval-ignore-output"}

@@ -11,7 +11,7 @@ import pytest
 
 from helpers import peers
 from helpers.check import WrongResult, make_input, reference
-from helpers.device import ROOT
+from helpers.paths import ROOT
 from helpers.race import PEER_SHAPES
 
 REQUIRED = (ROOT / "requirements" / "peers.txt").read_text()

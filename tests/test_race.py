@@ -13,7 +13,7 @@ import pytest
 import helpers
 from helpers import bench, gpus, kernels, peers, race, recorder
 from helpers.check import WrongResult
-from helpers.device import ROOT
+from helpers.paths import ROOT
 from helpers.race import RaceCase, race_table
 from helpers.records import Case, step_hash
 

@@ -15,7 +15,7 @@ import pytest
 
 from helpers import bench, kernels, recorder, records, replay
 from helpers.check import WrongResult, check_copy, check_softmax, reference
-from helpers.device import ROOT, has_gpu
+from helpers.gpu import has_gpu
 from helpers.kernels import (
     TRIALS,
     header,
@@ -26,6 +26,7 @@ from helpers.kernels import (
     steps,
     variants,
 )
+from helpers.paths import ROOT
 from helpers.records import (
     CROSSOVER_SHAPES,
     EVEN_SHAPE,

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from helpers.device import ROOT
+from helpers.paths import ROOT
 from helpers.simt.__main__ import main
 
 SCALE = """

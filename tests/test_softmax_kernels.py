@@ -14,9 +14,9 @@ from helpers.check import (
     poisoned,
     special_rows,
 )
-from helpers.device import SWITCH
 from helpers.kernels import compiled, compiled_for, header, kernel_names, source
 from helpers.launch import arguments, launch, prepare, simulate
+from helpers.mode import SWITCH
 
 NAMES = [*kernels.steps(), *kernels.variants()]
 CODE = {name: source(f"{name}.cu") for name in NAMES}

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.device import has_gpu
 from helpers.evidence import shown
+from helpers.gpu import has_gpu
 from helpers.kernels import code_hash
 from helpers.launch import to_gpu
 from helpers.simt.counters import NSIGHT_METRICS, SHARED_METRICS

@@ -11,7 +11,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.device import ROOT, SWITCH
+from helpers.mode import SWITCH
+from helpers.paths import ROOT
 
 
 @dataclass

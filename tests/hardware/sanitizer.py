@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, one in planted.items():
             print(name, one.grid, one.block, one.shared_mem, one.marks)
         return 0
-    from helpers.device import has_gpu
+    from helpers.gpu import has_gpu
 
     if not has_gpu():
         print("compute-sanitizer watches a GPU, and CuPy finds no GPU", file=sys.stderr)

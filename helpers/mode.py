@@ -7,24 +7,11 @@ replay: no GPU, or SOFTMAX_REPLAY=1. Kernels run on the SIMT machine (`helpers.s
 
 from __future__ import annotations
 
-import functools
 import os
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-REPO_URL = ""  # the one place for the repository's public address; empty until there is one
+from .gpu import H200, Gpu, gpu_in_use, gpu_name, has_gpu
+
 SWITCH = "SOFTMAX_REPLAY"
-
-
-@functools.lru_cache(maxsize=1)
-def has_gpu() -> bool:
-    """Whether CuPy is installed and finds a CUDA GPU with a driver that is new enough."""
-    try:
-        import cupy
-
-        return bool(cupy.cuda.is_available())
-    except ImportError:
-        return False
 
 
 def replaying() -> bool:
@@ -41,12 +28,9 @@ def replaying() -> bool:
     return wish == "1" or not has_gpu()
 
 
-def gpu_name() -> str:
-    """The name of the GPU in use, such as "NVIDIA H200". Raises if there is none."""
-    import cupy
-
-    name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
-    return name.decode() if isinstance(name, bytes) else name
+def gpu_for_plans() -> Gpu:
+    """The GPU that kernels are planned for: an H200 in replay, the one in use when live."""
+    return H200 if replaying() else gpu_in_use()
 
 
 def describe_mode() -> str:

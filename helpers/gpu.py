@@ -1,0 +1,110 @@
+"""The GPU at hand: what a plan must know of one, and what a record says of it.
+
+A kernel's plan may depend on the number of SMs and the size of the L2. Where there is no GPU, or
+in replay mode, plans are those of an H200, whose records the notebooks show.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What plans depend on."""
+
+    capability: int  # compute capability, 90 for 9.0
+    sms: int  # multiprocessors
+    l2: int  # bytes of L2 cache
+
+
+H200 = Gpu(capability=90, sms=132, l2=60 * 2**20)
+
+
+def of_record(device: Mapping) -> Gpu:
+    """The GPU that a record names: the reverse of `describe_device`."""
+    return Gpu(int(device["compute_capability"]), device["multiprocessors"], device["l2_bytes"])
+
+
+@functools.lru_cache(maxsize=1)
+def has_gpu() -> bool:
+    """Whether CuPy is installed and finds a CUDA GPU with a driver that is new enough."""
+    try:
+        import cupy
+
+        return bool(cupy.cuda.is_available())
+    except ImportError:
+        return False
+
+
+def gpu_name() -> str:
+    """The name of the GPU in use, such as "NVIDIA H200". Raises if there is none."""
+    import cupy
+
+    name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
+    return name.decode() if isinstance(name, bytes) else name
+
+
+@functools.lru_cache(maxsize=1)
+def gpu_in_use() -> Gpu:
+    """The numbers of CuPy's current GPU. Raises if there is none."""
+    import cupy
+
+    device = cupy.cuda.Device()
+    attributes = device.attributes
+    return Gpu(
+        int(device.compute_capability),
+        attributes["MultiProcessorCount"],
+        attributes["L2CacheSize"],
+    )
+
+
+def describe_device() -> dict:
+    """The GPU as its driver describes it, with clocks and temperature at the start."""
+    import cupy
+
+    gpu = gpu_in_use()
+    return {
+        "name": gpu_name(),
+        "compute_capability": str(gpu.capability),
+        "multiprocessors": gpu.sms,
+        "l2_bytes": gpu.l2,
+        "memory_bytes": cupy.cuda.runtime.memGetInfo()[1],
+        "at_start": query_driver("clocks.sm,clocks.mem,temperature.gpu,power.draw"),
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Versions of driver, CUDA runtime, NVRTC, CuPy, numpy and Python, and the commit."""
+    import cupy
+    import numpy
+
+    runtime = cupy.cuda.runtime.runtimeGetVersion()
+    return {
+        "driver": query_driver("driver_version"),
+        "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
+        "nvrtc": ".".join(map(str, cupy.cuda.nvrtc.getVersion())),
+        "cupy": cupy.__version__,
+        "numpy": numpy.__version__,
+        "python": sys.version.split()[0],
+        "commit": os.environ.get("GIT_COMMIT") or run_quietly(["git", "rev-parse", "HEAD"])[:12],
+    }
+
+
+def query_driver(fields: str) -> str:
+    """nvidia-smi's answer for the first GPU; "unknown" where there is no nvidia-smi."""
+    answer = run_quietly(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
+    return answer.splitlines()[0] if answer else "unknown"
+
+
+def run_quietly(command: list[str]) -> str:
+    """A command's output, or "unknown" if it cannot be run."""
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"

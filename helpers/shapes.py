@@ -1,0 +1,81 @@
+"""Families of matrix shapes, (rows, cols): what is recorded, raced, profiled and checked.
+
+"2^28 elements" is 1 GiB of float32. The families have names that tables and figures use:
+
+    "grid"   2^28 elements, rows of 32 to 32768 columns
+    "long"   the grid and, on the same axis, the long rows of up to 1048576 columns
+    "few"    few rows: less work than a GPU has room for
+    "sweep"  4096 rows of 256 to 12672 columns, the shape that the field's tutorials plot
+"""
+
+from __future__ import annotations
+
+Shape = tuple[int, int]
+
+REFERENCE_SHAPE = (65536, 4096)  # where predictions are made and steps are compared
+
+# ---- recorded ---------------------------------------------------------------------------------
+
+GRID_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(5, 16)))
+LONG_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(16, 21)))
+FEW_SHAPES = ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
+# So many rows of a million columns that a grid and clusters that stay take about as long.
+CROSSOVER_SHAPES = ((4, 2**20), (7, 2**20), (16, 2**20))
+EVEN_SHAPE = (252, 2**20)  # rows that go evenly into seven clusters, for kernels that have such
+SWEEP_SHAPES = tuple((4096, cols) for cols in range(256, 12673, 128))
+RECORDED_SHAPES = (
+    *(*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES),
+)
+
+# Timed by a live notebook, with as many rows as fit.
+LIVE_COLUMNS = {
+    "grid": (32, 128, 512, 1024, 4096, 32768),
+    "long": (1024, 4096, 32768, 131072, 2**18),
+}
+
+# ---- raced ------------------------------------------------------------------------------------
+
+# 2^28 elements, then medium sizes, then few rows. Rows of the unaligned shapes do not start at
+# multiples of 16 bytes, which a kernel must be made for.
+ALIGNED_RACE_SHAPES = (
+    *((2**28 // cols, cols) for cols in (32, *(2**k for k in range(7, 19) if k != 8), 2**20)),
+    *((8192, cols) for cols in (1024, 4096, 8192, 50304)),
+    *((4096, cols) for cols in (256, 1024, 4096, 12672)),
+    *FEW_SHAPES,
+)
+UNALIGNED_RACE_SHAPES = ((8192, 50257), (65536, 77))
+RACE_SHAPES = (*ALIGNED_RACE_SHAPES, *UNALIGNED_RACE_SHAPES)
+
+# ---- profiled ---------------------------------------------------------------------------------
+
+SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
+LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE, (16384, 16384))  # 2^28 elements
+# From step 07 on, whose kernels are made for short or long rows and for 16 bits, also these.
+SMALL_LONG_SHAPES = ((3, 20004), (1, 32000))
+LARGE_LONG_SHAPES = ((1024, 262144), (256, 1048576))
+SMALL_16_BIT_SHAPES = ((64, 1024), (129, 72), (3, 20000))
+
+# ---- checked ----------------------------------------------------------------------------------
+
+# Shapes that catch the usual mistakes and cost little: one column, one row, lengths around a
+# warp, odd lengths, row counts around a block.
+QUICK_SHAPES = ((1, 1), (3, 7), (129, 31), (128, 32), (5, 33), (257, 65), (64, 256), (33, 1000))
+# Beside them for a kernel that is compiled for each shape, which may take long rows alone.
+LONG_QUICK_SHAPES = ((3, 20000), (1, 32001))
+
+
+def family_of(rows: int, cols: int) -> str:
+    """The family of a recorded shape; "other" if no figure shows it. A smaller GPU records the grid
+    and the long rows with fewer rows, so these two are told apart by their columns."""
+    if (rows, cols) in FEW_SHAPES:
+        return "few"
+    if (rows, cols) in (*CROSSOVER_SHAPES, EVEN_SHAPE):
+        return "other"
+    if (rows, cols) in SWEEP_SHAPES:
+        return "sweep"
+    return "grid" if cols <= GRID_SHAPES[-1][1] else "long"
+
+
+def place(rows: int, cols: int, dtype: str = "float32", always: bool = False) -> str:
+    """ "65536 x 4096", with the dtype where it is not float32, or `always`."""
+    return f"{rows} x {cols}" + (f" {dtype}" if always or dtype != "float32" else "")
