@@ -1,5 +1,7 @@
 """What the notebooks import: load a kernel, launch it, check it, count it, time it, plot it."""
 
+from .bound import bind, load
+from .catalogue import diff, source
 from .check import (
     WrongResult,
     check_copy,
@@ -9,9 +11,11 @@ from .check import (
     poisoned,
     reference,
 )
+from .execute import KernelBug
 from .exercises import grade
-from .kernels import compiled, diff, header, source, step_kernel, step_plan
-from .launch import KernelBug, arguments, launch, simulate
+from .header import header
+from .kernels import arguments, compiled, step_kernel, step_plan
+from .launch import launch, simulate
 from .mode import describe_mode
 from .plot import ledger, plot_series, plot_step, table
 from .records import (
@@ -34,6 +38,7 @@ __all__ = [
     "REFERENCE_SHAPE",
     "WrongResult",
     "arguments",
+    "bind",
     "check_copy",
     "check_kernel",
     "check_softmax",
@@ -44,6 +49,7 @@ __all__ = [
     "header",
     "launch",
     "ledger",
+    "load",
     "load_record",
     "make_input",
     "nsight",

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from .check import WrongResult, check_copy, check_softmax
+from .execute import prepare
 from .kernels import Plan, compiled_for, source
-from .launch import prepare
 from .records import FEW_SHAPES, Case
 
 PROTOCOL = {

@@ -21,17 +21,11 @@ from collections.abc import Iterable, Sequence
 import ml_dtypes
 import numpy as np
 
-from .kernels import compiled_for, contract_of
-from .launch import arguments, launch
+from .bound import kernel_of
+from .shapes import LONG_QUICK_SHAPES, QUICK_SHAPES
 
 UNIT_ROUNDOFF = 2.0**-24
 TINY = 2.0**-126
-
-# Shapes that catch the usual mistakes and cost little: one column, one row, lengths around a
-# warp, odd lengths, row counts around a block.
-QUICK_SHAPES = ((1, 1), (3, 7), (129, 31), (128, 32), (5, 33), (257, 65), (64, 256), (33, 1000))
-# Beside them for a kernel that is compiled for each shape, which may take long rows alone.
-LONG_QUICK_SHAPES = ((3, 20000), (1, 32001))
 
 
 class WrongResult(AssertionError):
@@ -184,30 +178,28 @@ def check_kernel(
     `WrongResult` naming the shape, and `ValueError` if there is no header or it refuses every
     shape.
     """
-    contract = contract_of(kernel)
-    per_shape = isinstance(kernel, str) and contract.build
-    long = per_shape or not any(contract.accepts(*shape, dtype) for shape in QUICK_SHAPES)
+    unbound = kernel_of(kernel, block)
+    contract = unbound.header
+    per_shape = unbound.raw is None and contract.build
+    long = per_shape or not any(unbound.accepts(*shape, dtype) for shape in QUICK_SHAPES)
     if shapes is None:
         shapes = (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
     special_cols = (5, 100, 20000) if long else (5, 100)
-    taken = [shape for shape in shapes if contract.accepts(*shape, dtype)]
+    taken = [shape for shape in shapes if unbound.accepts(*shape, dtype)]
     if not taken:
         raise ValueError(f"the header takes {dtype} at none of these shapes")
     inputs = [make_input(*shape, dtype=dtype) for shape in taken]
     specials = [
-        special_rows(cols, dtype) for cols in special_cols if contract.accepts(6, cols, dtype)
+        special_rows(cols, dtype) for cols in special_cols if unbound.accepts(6, cols, dtype)
     ]
+    compare = check_copy if unbound.name.startswith("copy") else check_softmax
     for x in [*inputs, *specials]:
-        one, plan = compiled_for(kernel, *x.shape, dtype, block)
         y = poisoned(x)
-        values = arguments(plan, x, y)
-        launch(one, plan.grid, plan.block, values, shared_mem=plan.shared_mem)
-        where = f"{one.name} at rows x cols = {x.shape}"
         try:
-            (check_copy if one.name.startswith("copy") else check_softmax)(x, y)
+            unbound.bind(*x.shape, dtype).run(x, y)
+            compare(x, y)
         except WrongResult as error:
+            where = f"{unbound.name} at rows x cols = {x.shape}"
             raise WrongResult(f"{where}: {error.summary}", error.values) from None
-        if plan.workspace and values[-1].any():
-            raise WrongResult(f"{where}: the workspace is not left as zeros for the next launch")
     rows = sum(len(x) for x in specials)
-    return f"{one.name}: right on {len(inputs)} shapes and {rows} rows with -inf, NaN or +inf"
+    return f"{unbound.name}: right on {len(inputs)} shapes and {rows} rows with -inf, NaN or +inf"

@@ -41,6 +41,7 @@ import numpy as np
 
 from . import gpus, recorder
 from .check import make_input
+from .execute import to_gpu
 from .gpu import has_gpu
 from .kernels import (
     DTYPE_OPTIONS,
@@ -54,7 +55,7 @@ from .kernels import (
     steps,
     variants,
 )
-from .launch import launch, to_gpu
+from .launch import launch
 from .mode import SWITCH
 from .paths import ROOT
 from .records import (

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import simt
+from .bound import BoundKernel, bind
+from .catalogue import source
 from .check import WrongResult, check_copy, check_softmax, make_input, poisoned, special_rows
-from .kernels import compiled_for, header, kernel_names, source
-from .launch import arguments, simulate
+from .cuda_text import kernel_names
+from .header import header
 from .simt import CompileError, Counters, UnsupportedPTX
 
 
@@ -129,9 +131,11 @@ EXERCISES = {
 def grade(name: str, solution: bool = False) -> str:
     """Grade `kernels/exercises/<name>.cu`, or its solution; returns the verdict as text.
 
-    The last line is "passed" or says which step to work on. Raises `KeyError` for an unknown
-    exercise.
+    The last line is "passed" or says which step to work on. Raises `ValueError` that lists the
+    exercises for an unknown one.
     """
+    if name not in EXERCISES:
+        raise ValueError(f"no exercise {name!r}; there are: {', '.join(EXERCISES)}")
     exercise = EXERCISES[name]
     folder = "exercises/solutions" if solution else "exercises"
     lines = []
@@ -154,19 +158,16 @@ def grade(name: str, solution: bool = False) -> str:
 def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[bool, str]]]]:
     """(what is asked, a function that returns whether it is so, and what was seen)."""
 
-    def prepared(rows: int, cols: int):
+    def bound(rows: int, cols: int) -> BoundKernel:
         code = source(file)
         if not kernel_names(code) or header(code) is None:
             raise ValueError("the file needs its header and one __global__ function")
-        return compiled_for(code, rows, cols, exercise.dtype)
+        return bind(code, rows, cols, exercise.dtype)
 
     def run(x: np.ndarray):
-        """(trace, output, workspace or None) of one launch."""
-        kernel, plan = prepared(*x.shape)
+        """(trace, output) of one launch."""
         y = poisoned(x)
-        values = arguments(plan, x, y)
-        trace = simulate(kernel, plan.grid, plan.block, values, plan.shared_mem)
-        return trace, y, values[-1] if plan.workspace else None
+        return bound(*x.shape).simulate(x, y), y
 
     def inputs() -> list[np.ndarray]:
         return [make_input(*shape, dtype=exercise.dtype) for shape in exercise.shapes]
@@ -189,10 +190,11 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[
         # Blocks of the SIMT machine keep step, so that a letter is there when it is looked for. A
         # block whose neighbour never starts must wait for ever, and look again and again.
         x = make_input(1, 64, dtype=exercise.dtype)
-        kernel, plan = prepared(*x.shape)
-        values = arguments(plan, x, poisoned(x))
+        one = bound(*x.shape)
+        values = one.arguments(x, poisoned(x))
         alone = simt.simulate(
-            kernel, 1, plan.block, values, plan.shared_mem, instruction_limit=100_000
+            *(one.compiled, 1, one.plan.block, values, one.plan.shared_mem),
+            instruction_limit=100_000,
         )
         if not alone.findings:
             return False, "a block went on although the other one had not started"
@@ -200,14 +202,18 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[
         return looks, "" if looks else str(alone.findings[0])
 
     def empties_the_boxes() -> tuple[bool, str]:
-        if any(run(x)[2].any() for x in inputs()):
-            return False, "letters are left, and the next launch would take them"
+        for x in inputs():
+            one = bound(*x.shape)
+            values = one.arguments(x, poisoned(x))
+            simt.simulate(one.compiled, one.plan.grid, one.plan.block, values, one.plan.shared_mem)
+            if values[-1].any():
+                return False, "letters are left, and the next launch would take them"
         # A block that finds its letter at once must leave its own where the late neighbour looks.
         x = make_input(1, 64, dtype=exercise.dtype)
-        kernel, plan = prepared(*x.shape)
-        *others, boxes = arguments(plan, x, poisoned(x))
+        one = bound(*x.shape)
+        *others, boxes = one.arguments(x, poisoned(x))
         boxes.view(np.float32)[:2] = 0, 1  # (row_max, sum) in the box of block 0
-        simt.simulate(kernel, 1, plan.block, (*others, boxes), plan.shared_mem)
+        simt.simulate(one.compiled, 1, one.plan.block, (*others, boxes), one.plan.shared_mem)
         found = boxes.view(np.uint64)[1] != 0
         return found, "" if found else "it empties a box that its owner may not have read yet"
 

@@ -205,7 +205,7 @@ def takes(step: str, rows: int, cols: int, dtype: str = "float32") -> bool:
     if step == UNFUSED:
         return dtype == "float32"
     plan = step_plan(step, rows, cols, dtype)
-    return bool(plan) and ((rows, cols) != EVEN_SHAPE or "CLUSTERS" in plan.macros)
+    return bool(plan) and ((rows, cols) != EVEN_SHAPE or "clusters" in plan.values)
 
 
 def needs(step: str, record: Record, rows: int, cols: int, dtype: str = "float32") -> bool:

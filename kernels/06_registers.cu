@@ -3,9 +3,9 @@
 //           the row is read once; the exponentials stay there too and are only scaled.
 // Row:      one block
 // Launch:   block = (cols + 128 * PACKS - 1) / (128 * PACKS) * 32,
-//           block % 32 == 0 and 4 * PACKS * block >= cols, grid = rows
+//           block % 32 == 0 && 4 * PACKS * block >= cols, grid = rows
 // Shared:   0
-// Columns:  cols >= 1 and cols <= 4096 * PACKS
+// Columns:  cols >= 1 && cols <= 4096 * PACKS
 // Align:    16
 // Dtype:    float32
 // Arch:     sm_75

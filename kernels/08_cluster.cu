@@ -2,27 +2,43 @@
 // Idea:     a cluster of small blocks shares a row and keeps it in registers; the blocks send their
 //           (max, sum) pairs straight into one another's shared memory.
 // Row:      CLUSTER blocks, 1 to 16
-// Build:    CLUSTER = rows <= 16 && cols * size > 32768 ? 16 : cols * size <= 8192 ? 1
-//           : cols * size < 32768 || size == 2 && cols == 16384 ? 2 : cols * size <= 65536 ? 4
-//           : cols * size <= 131072 ? 8 : 16,
-//           SHARE = (cols * size / 16 + CLUSTER - 1) / CLUSTER,
-//           THREADS = SHARE <= 128 ? 64 : SHARE <= 256 || size == 4 && CLUSTER == 1 ? 96
-//           : size == 4 && CLUSTER < 16 ? 192 : size == 4 && rows <= 16 && SHARE <= 576 ? 192
-//           : size == 4 && rows <= 16 ? 384 : size == 4 && SHARE <= 2048 ? 128
-//           : size == 4 && SHARE <= 4096 ? 256 : size == 4 ? 512
-//           : rows <= 16 && SHARE > 400 && SHARE <= 1024 ? 192
-//           : SHARE <= 512 && CLUSTER <= 2 ? 192 : SHARE <= 800 ? 128
-//           : SHARE <= 1024 && CLUSTER == 16 ? 128
-//           : SHARE <= 1024 && CLUSTER == 4 ? 192 : SHARE <= 2048 ? 256 : 512,
-//           PACKS = (SHARE + THREADS - 1) / THREADS,
-//           RESIDENT = size == 2 && rows <= 16 && THREADS == 192 ? 1
-//           : size == 2 ? (PACKS <= 4 ? 1536 : PACKS <= 6 ? 1280 : 1024) / THREADS
-//           : CLUSTER == 16 && SHARE > 1024 && rows > 16 ? 768 / THREADS : 1,
-//           EVICT_LAST = rows * cols * size >= 67108864 ? 1 : 0, PROGRAMMATIC = rows <= 16 ? 1 : 0
+// Build:    CLUSTER = 16 when rows <= 16 && row > 32768
+//                   | 1 when row <= 8192
+//                   | 2 when row < 32768 || size == 2 && row == 32768
+//                   | 4 when row <= 65536
+//                   | 8 when row <= 131072
+//                   | 16
+//           share   = ceil_div(row / 16, CLUSTER)
+//           THREADS = 64 when share <= 128
+//                   | 96 when share <= 256 || size == 4 && CLUSTER == 1
+//                   | 192 when size == 4 && CLUSTER < 16
+//                   | 192 when size == 4 && rows <= 16 && share <= 576
+//                   | 384 when size == 4 && rows <= 16
+//                   | 128 when size == 4 && share <= 2048
+//                   | 256 when size == 4 && share <= 4096
+//                   | 512 when size == 4
+//                   | 192 when rows <= 16 && share > 400 && share <= 1024
+//                   | 192 when share <= 512 && CLUSTER <= 2
+//                   | 128 when share <= 800 || share <= 1024 && CLUSTER == 16
+//                   | 192 when share <= 1024 && CLUSTER == 4
+//                   | 256 when share <= 2048
+//                   | 512
+//           PACKS   = ceil_div(share, THREADS)
+//           sm_threads = THREADS when size == 2 && rows <= 16 && THREADS == 192
+//                      | 1536 when size == 2 && PACKS <= 4
+//                      | 1280 when size == 2 && PACKS <= 6
+//                      | 1024 when size == 2
+//                      | 768 when CLUSTER == 16 && share > 1024 && rows > 16
+//                      | THREADS
+//           RESIDENT   = sm_threads / THREADS
+//           EVICT_LAST = 1 when rows * row > l2
+//                      | 0
+//           PROGRAMMATIC = 1 when rows <= 16
+//                        | 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
-// Columns:  cols * size % 16 == 0 && SHARE >= 64 && PACKS <= 4 * size
-//           && cols * size <= 16 * CLUSTER * THREADS * PACKS
+// Columns:  row % 16 == 0 && share >= 64 && PACKS <= 4 * size
+//           && row <= 16 * CLUSTER * THREADS * PACKS
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90

@@ -2,10 +2,12 @@
 // Idea:     fewer instructions per column: 16-bit columns are compared two at a time, and one
 //           multiply-add feeds each exponential.
 // Row:      LANES lanes of a warp
-// Build:    LANES = cols <= 256 ? min(16, power_of_two((cols + 7) / 8)) : 32,
-//           PACKS = (cols + 8 * LANES - 1) / (8 * LANES),
-//           EVICT_LAST = rows * cols * size >= 67108864 ? 1 : 0
-// Launch:   block = 128, block == 128, grid = (rows + 128 / LANES - 1) / (128 / LANES)
+// Build:    LANES = min(16, power_of_two(ceil_div(cols, 8))) when cols <= 256
+//                 | 32
+//           PACKS = ceil_div(cols, 8 * LANES)
+//           EVICT_LAST = 1 when rows * row > l2
+//                      | 0
+// Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES)
 // Shared:   0
 // Columns:  cols >= 8 && cols <= 1024 && cols % 8 == 0 && cols <= 8 * LANES * PACKS
 // Align:    16

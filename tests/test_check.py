@@ -606,7 +606,7 @@ LANES = """// Idea:     some lanes own a row
 // Launch:   block = 64, grid = (rows * LANES + block - 1) / block
 // Shared:   0
 // Workspace: 4 * rows
-// Columns:  cols >= 1 and cols <= LANES * VALUES
+// Columns:  cols >= 1 && cols <= LANES * VALUES
 // Align:    4
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75

@@ -353,7 +353,7 @@ TOGETHER = """// Idea:     copy in step
 // Launch:   block = 32, grid = rows * ((cols + LANES - 1) / LANES), cooperative
 // Shared:   4 * LANES
 // Workspace: 8 * rows
-// Columns:  cols >= 1 and cols <= 32 * LANES
+// Columns:  cols >= 1 && cols <= 32 * LANES
 // Align:    4
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75

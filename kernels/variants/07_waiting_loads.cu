@@ -2,11 +2,14 @@
 // Idea:     07_warp.cu with one innocent line: a skipped load leaves its pack undefined, and the
 //           compiler lets it keep what the load before gave, and so each load waits for that one.
 // Row:      LANES lanes of a warp
-// Build:    WIDTH = cols * size % 16 == 0 ? 16 / size : cols % 4 == 0 ? 4 : cols % 2 == 0 ? 2 : 1,
-//           LANES = min(32, power_of_two((cols + WIDTH - 1) / WIDTH)),
-//           PACKS = (cols + WIDTH * LANES - 1) / (WIDTH * LANES), ROWS = 1
-// Launch:   block = 128, block == 128,
-//           grid = (rows + 128 / LANES * ROWS - 1) / (128 / LANES * ROWS)
+// Build:    WIDTH = 16 / size when row % 16 == 0
+//                 | 4 when cols % 4 == 0
+//                 | 2 when cols % 2 == 0
+//                 | 1
+//           LANES = min(32, power_of_two(ceil_div(cols, WIDTH)))
+//           PACKS = ceil_div(cols, WIDTH * LANES)
+//           ROWS  = 1
+// Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES * ROWS)
 // Shared:   0
 // Columns:  cols >= 1 && cols <= 1024 && cols % WIDTH == 0 && cols <= WIDTH * LANES * PACKS
 // Align:    16

@@ -2,19 +2,28 @@
 // Idea:     08_cluster.cu for rows that fill its blocks: they stay and take row after row, and
 //           while they write one row, the next takes its place and is reduced on the way.
 // Row:      CLUSTER blocks
-// Build:    CLUSTER = cols * size <= 131072 ? 2
-//           : cols * size <= 262144 ? 4 : cols * size <= 524288 ? 8 : 16,
-//           THREADS = cols * size <= 1048576 ? 256 : cols * size <= 2097152 ? 512 : 384,
-//           RESIDENT = 512 / THREADS,
-//           PACKS = (cols * size / 16 + CLUSTER * THREADS - 1) / (CLUSTER * THREADS),
-//           DIRECT = PACKS > 20 ? 18 : PACKS - 4, STREAM = PACKS - DIRECT,
-//           SLOTS = min(34, 2 * STREAM), CLUSTERS = RESIDENT * (120 / CLUSTER), EVICT_LAST = 1
-// Launch:   block = THREADS, block == THREADS, grid = min(rows, CLUSTERS) * CLUSTER
+// Build:    CLUSTER  = 2 when row <= 131072
+//                    | 4 when row <= 262144
+//                    | 8 when row <= 524288
+//                    | 16
+//           THREADS  = 256 when row <= 1048576
+//                    | 512 when row <= 2097152
+//                    | 384
+//           RESIDENT = 512 / THREADS
+//           PACKS    = ceil_div(row / 16, CLUSTER * THREADS)
+//           DIRECT   = 18 when PACKS > 20
+//                    | PACKS - min(PACKS, 4)
+//           STREAM   = PACKS - DIRECT
+//           SLOTS    = min(34, 2 * STREAM)
+//           clustered_sms = sms * 10 / 11
+//           clusters = RESIDENT * (clustered_sms / CLUSTER)
+//           EVICT_LAST = 1
+// Launch:   block = THREADS, block == THREADS, grid = min(rows, clusters) * CLUSTER
 // Shared:   16 * THREADS * SLOTS
-// Columns:  cols * size % 16 == 0 && PACKS > 4 && PACKS <= 44 && STREAM + DIRECT == PACKS
+// Columns:  row % 16 == 0 && PACKS > 4 && PACKS <= 44 && STREAM + DIRECT == PACKS
 //           && STREAM >= 1 && DIRECT >= 1 && SLOTS > STREAM && SLOTS <= 2 * STREAM
-//           && cols * size <= 16 * CLUSTER * THREADS * PACKS
-//           && cols * size > 16 * CLUSTER * THREADS * (PACKS - 1)
+//           && row <= 16 * CLUSTER * THREADS * PACKS
+//           && row > 16 * CLUSTER * THREADS * (PACKS - 1)
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
@@ -27,7 +36,7 @@
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 and more
 // than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. Clusters of 16 find
 // 112 multiprocessors of an H200 together, clusters of 8 find 120 (cuOccupancyMaxActiveClusters),
-// so that all of CLUSTERS run at once; any other number up to `rows` is right, perhaps slower.
+// so that all of `clusters` run at once; any other number up to `rows` is right, perhaps slower.
 
 #if !defined(CLUSTER) || !defined(SLOTS) || !defined(EVICT_LAST)
 #error "compile with the macros of the Build line: -DCLUSTER=16 -DSLOTS=34 -DEVICT_LAST=1 ..."

@@ -2,13 +2,17 @@
 // Idea:     the row stays in shared memory instead of in registers, as it came: asynchronous copies
 //           bring it there, and the exponentials are computed twice.
 // Row:      CLUSTER blocks, 1 to 16
-// Build:    CLUSTER = cols * size <= 32768 ? 1 : cols * size <= 131072 ? 8 : 16,
-//           SHARE = (cols * size / 16 + CLUSTER - 1) / CLUSTER,
-//           THREADS = SHARE <= 2048 ? 128 : SHARE <= 6144 ? 256 : 512,
-//           PACKS = (SHARE + THREADS - 1) / THREADS
+// Build:    CLUSTER = 1 when row <= 32768
+//                   | 8 when row <= 131072
+//                   | 16
+//           share   = ceil_div(row / 16, CLUSTER)
+//           THREADS = 128 when share <= 2048
+//                   | 256 when share <= 6144
+//                   | 512
+//           PACKS   = ceil_div(share, THREADS)
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   16 * THREADS * PACKS
-// Columns:  cols * size % 16 == 0 && SHARE >= 64 && cols * size <= 16 * CLUSTER * THREADS * PACKS
+// Columns:  row % 16 == 0 && share >= 64 && row <= 16 * CLUSTER * THREADS * PACKS
 //           && THREADS * PACKS <= 14080
 // Align:    16
 // Dtype:    float32, float16, bfloat16

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: MIT
 // Idea:     09_grid.cu with every warp, not one, looking for the letters.
 // Row:      BLOCKS blocks
-// Build:    FEW_PACKS = rows > 1 ? 11 : cols > 1048576 ? 8 : size,
-//           THREADS = rows == 1 && cols * size <= 1048576 * FEW_PACKS ? 512 : 384,
-//           MOST = size == 4 ? 32 : 16,
-//           FEW = (cols * size / 16 + FEW_PACKS * THREADS - 1) / (FEW_PACKS * THREADS),
-//           BLOCKS = rows * FEW <= MULTIPROCESSORS ? FEW
-//           : (cols * size / 16 + MOST * THREADS - 1) / (MOST * THREADS),
-//           PACKS = (cols * size / 16 + BLOCKS * THREADS - 1) / (BLOCKS * THREADS),
-//           PROGRAMMATIC = rows <= 16 ? 1 : 0
+// Build:    few_packs = 11 when rows > 1
+//                     | 8 when cols > 1048576
+//                     | size
+//           THREADS   = 512 when rows == 1 && ceil_div(row / 16, 512 * few_packs) <= sms
+//                     | 384
+//           most      = 32 when size == 4
+//                     | 16
+//           few       = ceil_div(row / 16, few_packs * THREADS)
+//           BLOCKS    = few when rows * few <= sms
+//                     | ceil_div(row / 16, most * THREADS)
+//           PACKS     = ceil_div(row / 16, BLOCKS * THREADS)
+//           PROGRAMMATIC = 1 when rows <= 16
+//                        | 0
 // Launch:   block = THREADS, block == THREADS,
-//           grid = min(rows, MULTIPROCESSORS / BLOCKS) * BLOCKS, cooperative
+//           grid = min(rows, sms / BLOCKS) * BLOCKS, cooperative
 // Shared:   0
 // Workspace: 8 * rows * BLOCKS * BLOCKS
-// Columns:  cols * size % 16 == 0 && cols * size >= 32768 && BLOCKS <= MULTIPROCESSORS
-//           && cols * size <= 16 * BLOCKS * THREADS * PACKS && PACKS <= MOST
+// Columns:  row % 16 == 0 && row >= 32768 && BLOCKS <= sms
+//           && row <= 16 * BLOCKS * THREADS * PACKS && PACKS <= most
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
@@ -28,9 +33,6 @@
 
 #ifndef BLOCKS
 #error "compile with the macros of the Build line above: -DTHREADS=512 -DBLOCKS=128 -DPACKS=4 ..."
-#endif
-#ifndef MULTIPROCESSORS
-#define MULTIPROCESSORS 132  // of an H200: all blocks must run at once, one on each
 #endif
 
 // Two columns, and how they become floats and back.

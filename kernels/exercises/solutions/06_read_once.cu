@@ -3,7 +3,7 @@
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
-// Columns:  cols >= 1 and cols <= 128
+// Columns:  cols >= 1 && cols <= 128
 // Align:    4
 // Dtype:    float32
 // Arch:     sm_75

@@ -1,0 +1,259 @@
+"""One kernel, one object: a kernel file bound to a shape, a dtype and a GPU.
+
+    bound = load("08_cluster").bind(1024, 262144)        # a step, a variant or a trial
+    bound = bind(source("01_naive.cu"), 64, 1024)        # the text of a file
+    bound = bind(cupy.RawKernel(...), 64, 1024)          # a kernel as it was compiled
+
+A `BoundKernel` knows its text, plan, compiler options, workspace and launch. It runs (on the GPU or
+the SIMT machine), is simulated, and is enqueued to be timed; nothing else unpacks a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from . import simt
+from .catalogue import source, split_trial
+from .cuda_text import kernel_names, signature
+from .execute import KernelBug, check_arguments, enqueue, execute, execute_simulated, prepare
+from .gpu import Gpu
+from .header import Header, Plan, header, option_name
+from .mode import gpu_for_plans
+from .simt.memory import byte_offset
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel file's text, and how it is used otherwise than its header says."""
+
+    code: str
+    block: int | None = None  # None: the header's
+    changes: tuple[tuple[str, int], ...] = ()  # values of the Build table or numbers of the file
+    raw: object = None  # the `cupy.RawKernel` that it is to be, as it was compiled
+
+    @property
+    def name(self) -> str:
+        """The name of the `__global__` function."""
+        return self.raw.name if self.raw is not None else kernel_names(self.code)[0]
+
+    @property
+    def header(self) -> Header:
+        """Raises `ValueError` without one."""
+        options = self.raw.options if self.raw is not None else ()
+        found = header(self.code, tuple(options), self.changes)
+        if found is None:
+            name = self.name if self.raw is not None else "the source"
+            raise ValueError(f"{name} has no header to take its launch shape from")
+        return found
+
+    def check_signature(self) -> None:
+        """Raise `ValueError` unless the kernel takes what its header promises, and is compiled with
+        the macros that it needs."""
+        contract = self.header
+        declared = [parameter.name for parameter in signature(self.code, self.name)]
+        workspace = ["workspace"] if "Workspace" in contract.fields else []
+        wanted = ["x", "y", "rows", "cols", *workspace]
+        if declared[: len(wanted)] != wanted:
+            raise ValueError(
+                f"{self.name} has a header, so it must take {', '.join(wanted)} first; it takes "
+                f"{', '.join(declared)}"
+            )
+        given = [*contract.macros] if self.raw is None else list(map(option_name, self.raw.options))
+        if missing := [f"-D{name}" for name in contract.macros if name not in given]:
+            raise ValueError(
+                f"{self.name} is compiled without {', '.join(missing)}: compile it for a shape, "
+                "with the options of bind(code, rows, cols, dtype)"
+            )
+
+    def accepts(
+        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu | None = None
+    ) -> bool:
+        """Whether the kernel takes this shape and dtype."""
+        return self.header.accepts(rows, cols, dtype, gpu or gpu_for_plans())
+
+    def bind(
+        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu | None = None
+    ) -> BoundKernel:
+        """The kernel for a matrix of rows x cols; `gpu` is that in use, or in replay an H200.
+
+        Raises `ValueError` if its header does not take the shape, the dtype or the block size.
+        """
+        gpu = gpu or gpu_for_plans()
+        plan = self.header.plan(rows, cols, dtype, self.block, gpu)
+        return BoundKernel(self, rows, cols, np.dtype(dtype), gpu, plan)
+
+
+def load(step: str) -> Kernel:
+    """The kernel of a step, a variant or a trial: "08_cluster", "01_naive-b32".
+
+    Raises `FileNotFoundError` that lists the files there are, `ValueError` for a trial of what the
+    file does not have.
+    """
+    trial = split_trial(step)
+    code = source(f"{trial.file}.cu")
+    contract = header(code)
+    known = {value.name for value in contract.build} | {*contract.numbers}
+    changes = tuple(
+        (name if name in known else name.lower(), value) for name, value in trial.changes
+    )
+    kernel = Kernel(code, trial.block, changes)
+    kernel.header  # noqa: B018  (refuses what the file does not have)
+    return kernel
+
+
+def kernel_of(kernel, block: int | None = None) -> Kernel:
+    """A kernel file's text or a `cupy.RawKernel`, which is taken as it was compiled."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if isinstance(kernel, str):
+        if "__global__" not in kernel:
+            raise ValueError(
+                f"{kernel[:60]!r} is no source of a kernel: pass source('01_naive.cu'), say"
+            )
+        return Kernel(kernel, block)
+    if not hasattr(kernel, "code"):
+        raise TypeError(f"a cupy.RawKernel or the text of a kernel file, not {type(kernel)}")
+    return Kernel(kernel.code, block, raw=kernel)
+
+
+def bind(
+    kernel,
+    rows: int,
+    cols: int,
+    dtype: str | np.dtype = "float32",
+    block: int | None = None,
+    gpu: Gpu | None = None,
+) -> BoundKernel:
+    """`Kernel.bind` of a kernel file's text, which is compiled for the shape, or of a
+    `cupy.RawKernel` as it was compiled; `block` replaces the header's block size."""
+    return kernel_of(kernel, block).bind(rows, cols, dtype, gpu)
+
+
+@dataclass(frozen=True)
+class BoundKernel:
+    """A kernel for one shape and dtype on one GPU."""
+
+    kernel: Kernel
+    rows: int
+    cols: int
+    dtype: np.dtype
+    gpu: Gpu = field(repr=False)
+    plan: Plan
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """For the compiler, beside those that CuPy adds."""
+        return self.plan.options
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """Grid, block, shared_mem and macros, as a record holds them."""
+        return self.plan.launch
+
+    @cached_property
+    def compiled(self):
+        """The `cupy.RawKernel`; CuPy compiles it when it first runs."""
+        if self.kernel.raw is not None:
+            return self.kernel.raw
+        import cupy
+
+        return cupy.RawKernel(
+            self.kernel.code,
+            self.name,
+            options=self.options,
+            enable_cooperative_groups=self.plan.cooperative,
+        )
+
+    def arguments(self, x: np.ndarray, y: np.ndarray) -> tuple:
+        """What the kernel takes: x and y of shape (rows, cols), their sizes, and a zeroed workspace
+        if the plan has one."""
+        workspace = (np.zeros(self.plan.workspace, np.uint8),) if self.plan.workspace else ()
+        return x, y, self.rows, self.cols, *workspace
+
+    def run(self, x: np.ndarray, y: np.ndarray) -> simt.Trace | None:
+        """Softmax, or what the kernel computes, of x into y: numpy arrays of shape (rows, cols).
+
+        Runs on the GPU when live, on the SIMT machine in replay; returns the trace there. Raises
+        what `check` raises, and `KernelBug` for a bug or a workspace that is not left as zeros for
+        the next launch.
+        """
+        args = self.arguments(x, y)
+        self.check(args)
+        trace = execute(self.compiled, self.plan, self.plan.grid, self.plan.block, args)
+        if self.plan.workspace and args[4].any():
+            raise KernelBug(f"{self.name}: the workspace is not left as zeros for the next launch")
+        return trace
+
+    def simulate(self, x: np.ndarray, y: np.ndarray, **options) -> simt.Trace:
+        """The same on the SIMT machine, also where a GPU is; bugs are in `trace.findings`.
+        `options` go to `simt.simulate`."""
+        args = self.arguments(x, y)
+        self.check(args)
+        plan = self.plan
+        return execute_simulated(self.compiled, plan, plan.grid, plan.block, args, **options)
+
+    def workspace(self) -> tuple:
+        """A CuPy array of zeros in a tuple, which is empty if the plan has none. One is enough for
+        calls that follow each other on one stream: each leaves zeros behind."""
+        import cupy
+
+        return (cupy.zeros(self.plan.workspace, cupy.uint8),) if self.plan.workspace else ()
+
+    def prepare(self) -> None:
+        """Compile, and set the attributes that CUDA asks for (on a GPU only)."""
+        prepare(self.compiled, self.plan)
+
+    def enqueue(self, x, y, workspace: tuple = ()) -> None:
+        """Enqueue one call on CuPy's current stream, as planned; x and y are CuPy arrays.
+        `prepare` comes first, once."""
+        enqueue(self.compiled, self.plan, (x, y, self.rows, self.cols, *workspace))
+
+    def check(self, args: Sequence) -> None:
+        """Hold arguments against signature and header. Raises `TypeError` or `ValueError` naming
+        the first that does not fit."""
+        check_arguments(self.compiled, args)
+        self.kernel.check_signature()
+        contract, name = self.kernel.header, self.name
+        x, y = args[:2]
+        for label, array in (("x", x), ("y", y)):
+            if array.dtype != self.dtype:
+                several = len(contract.dtypes) > 1
+                who = "the kernel is compiled for" if several else "the header says"
+                raise TypeError(f"{label} is {array.dtype}, {who} {self.dtype}")
+        for label, array in (("x", x), ("y", y)):
+            fits = array.ndim != 2 or array.shape == (self.rows, self.cols)
+            if array.size != self.rows * self.cols or not fits:
+                raise ValueError(
+                    f"{label} has shape {array.shape}, which is not rows x cols = "
+                    f"{self.rows} x {self.cols}"
+                )
+            if byte_offset(array) % contract.align:
+                raise ValueError(
+                    f"{label} must start at a multiple of {contract.align} bytes; it is a view "
+                    f"that starts {byte_offset(array)} bytes into its base array"
+                )
+        if x.shape != y.shape:
+            raise ValueError(f"x has shape {x.shape}, y has shape {y.shape}")
+        if np.may_share_memory(x, y):
+            raise ValueError("y overlaps x; these kernels do not work in place")
+        if self.plan.cooperative and not self.compiled.enable_cooperative_groups:
+            raise ValueError(
+                f"{name} wants a cooperative launch: compile it with enable_cooperative_groups=True"
+            )
+        if self.plan.workspace:
+            _check_workspace(args[4], self.plan.workspace)
+
+
+def _check_workspace(array: np.ndarray, size: int) -> None:
+    if array.nbytes < size:
+        raise ValueError(f"workspace has {array.nbytes} bytes, the header asks for {size}")
+    if array.view(np.uint8).any():
+        raise ValueError("workspace must be all zero before the launch")

@@ -1,0 +1,149 @@
+"""The kernel files: which there are, their text, and which of them suits a shape.
+
+A step is a file of `kernels/` ("07_warp"), a variant what was tried beside it
+("variants/07_waiting_loads"), a trial either of them with another block size or other values of its
+Build table ("07_warp-ROWS2", "01_naive-b32").
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from pathlib import PurePath
+from typing import NamedTuple
+
+import numpy as np
+
+from .gpu import H200, Gpu
+from .header import header
+from .paths import KERNELS
+
+UNFUSED = "00_unfused"  # softmax as five CuPy array operations: recorded, without a kernel file
+
+
+def source(name: str) -> str:
+    """Return the text of a kernel file for `cupy.RawKernel`.
+
+    `name` is a path below `kernels/`, such as "01_naive.cu". A `#line` directive goes first, so
+    that a compiler error names the kernel file and its line.
+
+    Raises `FileNotFoundError` that lists the files there are in that folder.
+    """
+    path = KERNELS / name
+    if not path.is_file():
+        folder = path.parent if path.parent.is_dir() else KERNELS
+        known = ", ".join(
+            sorted(file.relative_to(KERNELS).as_posix() for file in folder.glob("*.cu"))
+        )
+        raise FileNotFoundError(f"no kernel file kernels/{name}; there are: {known}")
+    return f'#line 1 "kernels/{name}"\n{path.read_text(encoding="utf-8")}'
+
+
+def steps() -> list[str]:
+    """The steps of the series in order: the names of the kernel files without `.cu`."""
+    return sorted(file.stem for file in KERNELS.glob("[0-9][0-9]_*.cu"))
+
+
+def variants() -> list[str]:
+    """What was tried beside the steps: "variants/01_naive_fast" and so on."""
+    return sorted(f"variants/{file.stem}" for file in (KERNELS / "variants").glob("*.cu"))
+
+
+def step_number(step: str) -> int:
+    """7 for the step, a variant or a trial of 07."""
+    return int(PurePath(step).name[:2])
+
+
+# Block sizes and macros tried beside a kernel's own: "01_naive-b32", "06_registers-PACKS4"; any
+# number of them may follow each other.
+TRIALS = (
+    "variants/00_copy_scalar-b1024",
+    "01_naive-b32",
+    "03_shared-b64",
+    "03_shared-b128",
+    "03_shared-b512",
+    "03_shared-b1024",
+    "05_float4-UNROLL1",
+    "06_registers-PACKS2",
+    "06_registers-PACKS4",
+    "06_registers-PACKS16",
+    "07_warp-WIDTH1",
+    "07_warp-WIDTH1-ROWS2",
+    "07_warp-WIDTH2-ROWS2",
+    "07_warp-ROWS2",
+    "07_warp-ROWS4",
+    "07_warp-LANES32",
+    "08_cluster-CLUSTER1",
+    "08_cluster-CLUSTER2",
+    "08_cluster-CLUSTER4",
+    "08_cluster-CLUSTER8",
+    "08_cluster-CLUSTER16",
+    "08_cluster-RESIDENT1",
+    "08_cluster-EVICT_LAST0",
+    "08_cluster-PROGRAMMATIC0",
+    "08_cluster-PROGRAMMATIC1",
+    "variants/08_ahead-EVICT_LAST0",
+    "variants/08_shared-CLUSTER1",
+    "09_grid-FEW_PACKS4",
+    "09_grid-FEW_PACKS8",
+    "09_grid-FEW_PACKS16",
+    "09_grid-PROGRAMMATIC0",
+    "10_sixteen_bit-EVICT_LAST0",
+)
+
+
+class Trial(NamedTuple):
+    """A kernel file and how it is used otherwise than its header says."""
+
+    file: str  # path below kernels/, without .cu
+    block: int | None  # None: the header's
+    changes: tuple[tuple[str, int], ...]  # (name in capitals, value)
+
+
+def split_trial(step: str) -> Trial:
+    """The file, block size and changed values of a step, a variant or a trial."""
+    file, changes = re.fullmatch(r"(.+?)((?:-b\d+|-[A-Z_]+\d+)*)", step).groups()
+    blocks = re.findall(r"-b(\d+)", changes)
+    values = re.findall(r"-([A-Z_]+)(\d+)", changes)
+    named = tuple((name, int(value)) for name, value in values)
+    return Trial(file, int(blocks[-1]) if blocks else None, named)
+
+
+def known_steps() -> list[str]:
+    """Everything that has a record: the steps, the array version, and what was tried."""
+    return [UNFUSED, *steps(), *variants(), *TRIALS]
+
+
+def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu = H200) -> str | None:
+    """The kernel file from 07 on that ought to be fastest for a matrix of rows x cols, as measured
+    on an H200; None if none takes it."""
+    row_bytes = cols * np.dtype(dtype).itemsize
+    ranked = ["08_cluster", "09_grid"]
+    ahead = header(source("variants/08_ahead.cu"))
+    if row_bytes <= 1024:  # a block for each row would be too many blocks
+        ranked = ["10_sixteen_bit"]
+    elif row_bytes <= 2048 and rows <= 4096:  # in so small a matrix a warp for each is faster
+        ranked = ["10_sixteen_bit", *ranked]
+    elif row_bytes > 2**20 and rows > 16:  # a block of a cluster that holds it fills an SM
+        ranked = ["variants/08_ahead", *ranked]
+    elif ahead.accepts(rows, cols, dtype, gpu):  # rows that go evenly into the clusters that run
+        clusters = ahead.plan(rows, cols, dtype, gpu=gpu).values["clusters"]
+        if rows % clusters == 0:
+            ranked.insert(1, "variants/08_ahead")
+    ranked.append("07_warp")
+    for file in ranked:
+        if header(source(f"{file}.cu")).accepts(rows, cols, dtype, gpu):
+            return file
+    return None
+
+
+def diff(old: str, new: str) -> str:
+    """Unified diff of the code of two kernel files, without their headers."""
+
+    def body(name: str) -> list[str]:
+        lines = source(name).splitlines()[1:]
+        return [*itertools.dropwhile(lambda line: line.startswith("//") or not line, lines)]
+
+    lines = difflib.unified_diff(body(old), body(new), old, new, lineterm="", n=1)
+    return "\n".join(lines)

@@ -1,0 +1,239 @@
+"""Run a `cupy.RawKernel` once: on the GPU through CuPy, or on the SIMT machine.
+
+Both take numpy arrays and write results into them in place. Arguments are held against the
+kernel's signature first, because CUDA checks nothing: it ignores strides, converts no dtype, and
+reads a Python float as eight bytes. What CuPy cannot ask of CUDA goes through its driver: clusters
+of more than 8 blocks, programmatic launches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from numbers import Integral, Real
+
+import numpy as np
+
+from . import simt
+from .cuda_text import Parameter, signature
+from .header import Plan, header
+from .mode import replaying
+from .simt.memory import byte_offset
+
+
+class KernelBug(RuntimeError):
+    """The SIMT machine found a bug in the kernel; the message lists every finding."""
+
+
+def execute(kernel, plan: Plan, grid, block, args: Sequence) -> simt.Trace | None:
+    """Launch a kernel with arguments that were checked, and wait for it.
+
+    `plan` holds the shared memory and the attributes of the launch, `grid` and `block` its sizes in
+    up to three dimensions. Returns the SIMT machine's trace in replay mode, None on a GPU. Raises
+    `KernelBug` if the SIMT machine found a bug, and what `helpers.simt` or CuPy raise.
+    """
+    if not replaying():
+        _execute_on_gpu(kernel, plan, grid, block, args)
+        return None
+    trace = execute_simulated(kernel, plan, grid, block, args)
+    if trace.findings:
+        raise KernelBug(f"{kernel.name} has bugs:\n{trace.findings}")
+    return trace
+
+
+def execute_simulated(kernel, plan: Plan, grid, block, args: Sequence, **options) -> simt.Trace:
+    """The same on the SIMT machine, also where a GPU is; bugs are in `trace.findings`. `options` go
+    to `simt.simulate`."""
+    names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
+    contract = header(kernel.code, kernel.options)
+    arch = f"compute_{max(90, contract.arch if contract else 0)}"
+    return simt.simulate(
+        kernel, grid, block, args, plan.shared_mem, names=names, arch=arch, **options
+    )
+
+
+def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
+    import cupy
+
+    prepare(kernel, plan)
+    declared = signature(kernel.code, kernel.name)
+    on_gpu = [
+        to_gpu(value) if parameter.pointer else as_declared(parameter, value)
+        for parameter, value in zip(declared, args, strict=True)
+    ]
+    sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
+    kernel(*sizes, tuple(on_gpu), shared_mem=plan.shared_mem)
+    cupy.cuda.get_current_stream().synchronize()
+    for parameter, value, device in zip(declared, args, on_gpu, strict=True):
+        if parameter.pointer and not parameter.const:
+            value.view(device_dtype(value.dtype))[...] = cupy.asnumpy(device)
+
+
+def device_dtype(dtype: np.dtype) -> np.dtype:
+    """How CuPy holds a dtype: bfloat16, which it may not know, as its two bytes."""
+    return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
+
+
+def as_declared(parameter: Parameter, value):
+    """A number in the size that the kernel reads; CuPy would pass a numpy.int32 as 4 bytes to a
+    long long."""
+    return value if parameter.dtype is None else parameter.dtype.type(value)
+
+
+def to_gpu(array: np.ndarray):
+    """A CuPy copy of a numpy array at an address with the same alignment; bfloat16 as uint16."""
+    import cupy
+
+    offset = byte_offset(array)
+    space = cupy.empty(offset + array.nbytes, cupy.uint8)
+    stored = device_dtype(array.dtype)
+    device = space[offset:].view(stored).reshape(array.shape)
+    device.set(array.view(stored))
+    return device
+
+
+# ---- what CuPy cannot ask of CUDA -------------------------------------------------------------
+
+
+def prepare(kernel, plan: Plan) -> None:
+    """Set the attributes without which CUDA refuses the plan's shared memory or cluster (on a GPU
+    only)."""
+    if plan.shared_mem + kernel.shared_size_bytes > 48 * 1024:
+        kernel.max_dynamic_shared_size_bytes = plan.shared_mem
+    if plan.cluster > 8:  # more than every GPU with clusters has to offer
+        from cuda.bindings import driver
+
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        (status,) = driver.cuFuncSetAttribute(kernel.kernel.ptr, attribute, 1)
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"{kernel.name}: clusters past 8 blocks are refused: {status.name}")
+
+
+def enqueue(kernel, plan: Plan, arguments: Sequence) -> None:
+    """Enqueue one call on CuPy's current stream; `arguments` are CuPy arrays and, in the third and
+    fourth place, rows and cols. `prepare` comes first, once."""
+    if plan.programmatic:
+        _enqueue_programmatic(kernel, plan, arguments)
+    else:
+        kernel((plan.grid,), (plan.block,), tuple(arguments), shared_mem=plan.shared_mem)
+
+
+def _enqueue_programmatic(kernel, plan: Plan, arguments: Sequence) -> None:
+    """A launch whose blocks may start while its predecessor on the stream still runs; the kernel
+    waits for that one with griddepcontrol.wait. Raises `RuntimeError` with the driver's name for
+    what it refuses."""
+    import cupy
+    from cuda.bindings import driver
+
+    kinds = [driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION]
+    if plan.cooperative:
+        kinds.append(driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+    attributes = []
+    for kind in kinds:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = kind
+        if kind == kinds[0]:
+            attribute.value.programmaticStreamSerializationAllowed = 1
+        else:
+            attribute.value.cooperative = 1
+        attributes.append(attribute)
+    config = _driver_config(plan, attributes)
+    config.hStream = cupy.cuda.get_current_stream().ptr
+    values = [getattr(value, "data", value) for value in arguments]
+    values = tuple(value if isinstance(value, int) else value.ptr for value in values)
+    types = [ctypes.c_void_p] * len(values)
+    types[2:4] = ctypes.c_int, ctypes.c_int
+    (status,) = driver.cuLaunchKernelEx(config, kernel.kernel.ptr, (values, tuple(types)), 0)
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"{kernel.name} cannot be launched: {status.name}")
+
+
+def active_clusters(kernel, plan: Plan) -> int | None:
+    """How many clusters of the plan this GPU runs at once, says the driver
+    (`cuOccupancyMaxActiveClusters`); None without clusters, or if it does not say."""
+    if plan.cluster == 1:
+        return None
+    from cuda.bindings import driver
+
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size = attribute.value.clusterDim
+    size.x, size.y, size.z = plan.cluster, 1, 1
+    config = _driver_config(plan, [attribute])
+    status, count = driver.cuOccupancyMaxActiveClusters(kernel.kernel.ptr, config)
+    return count if status == driver.CUresult.CUDA_SUCCESS else None
+
+
+def _driver_config(plan: Plan, attributes: list):
+    """The driver's `CUlaunchConfig` of a plan, on its default stream."""
+    from cuda.bindings import driver
+
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = plan.grid, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = plan.block, 1, 1
+    config.sharedMemBytes = plan.shared_mem
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
+
+
+# ---- checks -----------------------------------------------------------------------------------
+
+
+def check_arguments(kernel, args: Sequence) -> None:
+    """Raise `TypeError` or `ValueError` naming the first argument that does not fit the kernel's
+    signature."""
+    parameters = signature(kernel.code, kernel.name)
+    if len(args) != len(parameters):
+        wanted = ", ".join(parameter.name for parameter in parameters)
+        raise TypeError(
+            f"{kernel.name} takes {len(parameters)} arguments ({wanted}), {len(args)} were given"
+        )
+    for parameter, value in zip(parameters, args, strict=True):
+        if parameter.pointer:
+            _check_array(parameter, value)
+        else:
+            _check_number(parameter, value)
+
+
+def _check_array(parameter: Parameter, value) -> None:
+    name = parameter.name
+    if not isinstance(value, np.ndarray) or not value.ndim or np.ma.isMaskedArray(value):
+        raise TypeError(
+            f"{name} must be a numpy array of one or more dimensions, not a {_kind(value)}"
+        )
+    if not value.flags.c_contiguous:
+        raise TypeError(
+            f"{name} is not C-contiguous (strides {value.strides}); a kernel ignores strides: "
+            f"pass numpy.ascontiguousarray({name})"
+        )
+    if parameter.dtype not in (None, value.dtype) and name != "workspace":  # zeros of any type
+        raise TypeError(
+            f"{name} is {value.dtype}, the kernel takes {parameter.dtype} ({parameter.type}*)"
+        )
+    if not parameter.const and not value.flags.writeable:
+        raise ValueError(f"{name} is read-only, the kernel writes to it")
+
+
+def _check_number(parameter: Parameter, value) -> None:
+    name, dtype = parameter.name, parameter.dtype
+    if isinstance(value, np.ndarray):
+        raise TypeError(f"{name} must be a number ({parameter.type}), not an array")
+    if dtype is None:
+        return
+    if dtype.kind == "f":
+        if not isinstance(value, float if dtype == np.float64 else dtype.type):
+            wide = ", which CuPy passes as 8 bytes" if type(value) in (int, float) else ""
+            cure = f": pass numpy.{dtype}({value})" if isinstance(value, Real) else ""
+            raise TypeError(
+                f"{name} is a {_kind(value)}{wide}; the kernel takes a {parameter.type}{cure}"
+            )
+    elif not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer ({parameter.type}), not {value!r}")
+    elif not np.iinfo(dtype).min <= int(value) <= np.iinfo(dtype).max:
+        raise ValueError(f"{name} = {value} does not fit the kernel's {parameter.type}")
+
+
+def _kind(value) -> str:
+    """ "Python float", "numpy.float64", "cupy.ndarray"."""
+    module, name = type(value).__module__, type(value).__name__
+    return f"Python {name}" if module == "builtins" else f"{module}.{name}"

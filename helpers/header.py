@@ -1,0 +1,480 @@
+"""The header of a kernel file: the one place that says how it is built, launched and what it takes.
+
+    // Row:      LANES lanes of a warp
+    // Build:    LANES = 8 when cols < 32
+    //                 | 32
+    //           packs = ceil_div(cols, LANES)
+    //           PACKS = packs
+    // Launch:   block = 128, grid = rows
+    // Columns:  cols >= 1 && packs <= 16
+
+`Build` is a table, one case a line: a value, `when`, a condition; the last case may do without. A
+name in capitals is a macro of the code and becomes a compiler option, a name in lower case is a
+value for later lines alone. A shape for which no case holds is not taken.
+
+Expressions (`helpers.expressions`) read rows, cols, size (bytes of an element), row (bytes of a
+row), sms and l2 (of the GPU: multiprocessors, bytes of L2 cache), the names of the table above
+them, and integers that the file defines; Launch, Shared and Workspace also block. Two macros have a
+meaning for the launch: CLUSTER, the blocks of a cluster, and PROGRAMMATIC, 1 where the kernel may
+be launched before its predecessor on the stream has ended, because it waits for that one itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
+import numpy as np
+
+from .cuda_text import strip_comments
+from .expressions import DivisionByZero, Expression, ExpressionError
+from .gpu import H200, Gpu
+
+KEYS = (
+    "Idea",
+    "Row",
+    "Build",
+    "Launch",
+    "Shared",
+    "Workspace",
+    "Columns",
+    "Align",
+    "Dtype",
+    "Arch",
+    "Reads",
+    "Wastes",
+    "Measured",
+)
+OPTIONAL_KEYS = {"Build", "Workspace"}
+# A file takes the first dtype of its header unless one of these is defined.
+DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
+DTYPES = ("float32", *DTYPE_OPTIONS)
+INPUTS = ("rows", "cols", "size", "row", "sms", "l2")
+
+# CUDA's limits (programming guide, technical specifications per compute capability).
+MAX_GRID = 2**31 - 1
+MAX_BLOCK = 1024
+MAX_SHARED = 227 * 1024  # of the largest, 9.0
+MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
+
+
+class HeaderError(ValueError):
+    """What is wrong with a header: file, line, key and reason."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kernel is compiled and launched for one shape and dtype."""
+
+    grid: int  # blocks
+    block: int  # threads
+    shared_mem: int  # bytes of dynamic shared memory
+    workspace: int = 0  # bytes of zeros in global memory, the fifth argument; 0: no such argument
+    cooperative: bool = False  # whether all blocks must run at once
+    options: tuple[str, ...] = ()  # for the compiler
+    macros: Mapping[str, int] = field(default_factory=dict)  # of the Build table
+    values: Mapping[str, int] = field(default_factory=dict)  # of its names in lower case
+
+    @property
+    def programmatic(self) -> bool:
+        """Whether it may be launched before its predecessor on the stream has ended."""
+        return bool(self.macros.get("PROGRAMMATIC"))
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.macros.get("CLUSTER", 1)
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """Grid, block, shared_mem and the macros of the Build table, as a record holds them."""
+        sizes = {"grid": self.grid, "block": self.block, "shared_mem": self.shared_mem}
+        return {**sizes, **self.macros}
+
+
+@dataclass(frozen=True)
+class BuildValue:
+    """One name of the Build table: the first case whose condition holds is its value."""
+
+    name: str
+    cases: tuple[tuple[Expression, Expression | None], ...]  # (value, when)
+    where: str  # file and line
+
+    @property
+    def is_macro(self) -> bool:
+        return self.name.isupper()
+
+    def value(self, names: Mapping[str, int]) -> int | None:
+        """None if no case holds."""
+        for value, when in self.cases:
+            if when is None or when.value(names):
+                return value.value(names)
+        return None
+
+
+@dataclass(frozen=True)
+class _Field:
+    text: str  # in one line
+    lines: tuple[tuple[int, str], ...]  # (number, text) of each line
+
+
+@dataclass(frozen=True)
+class Header:
+    """The contract at the top of a kernel file. `header` makes it."""
+
+    file: str  # as the source names itself
+    fields: Mapping[str, str]
+    build: tuple[BuildValue, ...]
+    numbers: Mapping[str, int]  # integers that the source defines, as the options change them
+    options: tuple[str, ...]  # that the kernel is compiled with
+    fixed: Mapping[str, int]  # names of the Build table whose value is given
+    lines: Mapping[str, int]  # key -> its line
+    rules: Mapping[str, Expression]  # block, block condition, grid, Shared, Workspace, Columns
+
+    @property
+    def align(self) -> int:
+        """Bytes that the addresses of x and y must be a multiple of."""
+        return int(self.fields["Align"])
+
+    @property
+    def dtypes(self) -> tuple[np.dtype, ...]:
+        """What the file can be compiled for; the first needs no option."""
+        return tuple(np.dtype(name) for name in self.fields["Dtype"].split(", "))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """What the kernel takes if it is compiled with `options`."""
+        chosen = [name for name, option in DTYPE_OPTIONS.items() if option in self.options]
+        return np.dtype(chosen[0]) if chosen else self.dtypes[0]
+
+    @property
+    def arch(self) -> int:
+        """The lowest compute capability that the file claims, 75 for sm_75."""
+        return int(self.fields["Arch"].removeprefix("sm_"))
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether all blocks must run at once."""
+        return self.fields["Launch"].endswith(", cooperative")
+
+    @property
+    def macros(self) -> tuple[str, ...]:
+        """The macros that the code must be compiled with."""
+        return tuple(value.name for value in self.build if value.is_macro)
+
+    def table(self) -> str:
+        """The Build table as the file has it, without comment marks; empty if there is none."""
+        return self.fields.get("Build", "")
+
+    def why_not(
+        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
+    ) -> str:
+        """Why the kernel does not take a shape and dtype; "" if it does."""
+        if np.dtype(dtype) not in self.dtypes:
+            return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
+        refused = (
+            f"the kernel cannot take rows = {rows}, cols = {cols}; its header says "
+            f"rows >= 1, {self.fields['Columns']}"
+        )
+        if rows < 1 or cols < 1:
+            return refused
+        for name, number in (("rows", rows), ("cols", cols)):
+            if number > MAX_INT:
+                return f"{name} = {number} does not fit the kernel's int"
+        try:
+            names = self.names(rows, cols, dtype, gpu)
+            if names is None:
+                return f"{refused}; no case of its Build table holds"
+            if not self.rules["Columns"].value(names):
+                return refused
+            self._plan(rows, cols, dtype, None, gpu)
+            return ""
+        except HeaderError as error:
+            return str(error)
+        except DivisionByZero:  # the table of a long row may have no sense for a short one
+            return refused
+        except ExpressionError as error:
+            return f"{self.file}: {error} for rows = {rows}, cols = {cols}"
+
+    def accepts(
+        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
+    ) -> bool:
+        """Whether the kernel takes this shape and dtype."""
+        return not self.why_not(rows, cols, dtype, gpu)
+
+    def plan(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        block: int | None = None,
+        gpu: Gpu = H200,
+    ) -> Plan:
+        """How to compile and launch the kernel for a matrix of rows x cols on a GPU.
+
+        `block` replaces the header's block size. Raises `ValueError` if the file does not take the
+        shape or the dtype, rules the block size out, or asks for what CUDA does not allow.
+        """
+        if reason := self.why_not(rows, cols, dtype, gpu):
+            raise ValueError(reason)
+        return self._plan(rows, cols, dtype, block, gpu)
+
+    def _plan(
+        self, rows: int, cols: int, dtype: str | np.dtype, block: int | None, gpu: Gpu
+    ) -> Plan:
+        names = self.names(rows, cols, dtype, gpu)
+        macros = {name: names[name] for name in self.macros}
+        names["block"] = block if block is not None else self._value("block", names, MAX_BLOCK, 1)
+        if not 1 <= names["block"] <= MAX_BLOCK:
+            raise ValueError(f"block = {names['block']} is not 1 to {MAX_BLOCK}")
+        condition = self.rules.get("block condition")
+        if condition and not condition.value(names):
+            raise ValueError(
+                f"block = {names['block']} is not what the header asks: {condition.text}"
+            )
+        own = [f"-D{name}={value}" for name, value in macros.items()]
+        if np.dtype(dtype) != self.dtypes[0]:
+            own.append(DTYPE_OPTIONS[np.dtype(dtype).name])
+        kept = [
+            option
+            for option in self.options
+            if option_name(option) not in macros and option not in DTYPE_OPTIONS.values()
+        ]
+        return Plan(
+            self._value("grid", names, MAX_GRID, 1),
+            names["block"],
+            self._value("Shared", names, MAX_SHARED),
+            self._value("Workspace", names, None, 1) if "Workspace" in self.rules else 0,
+            self.cooperative,
+            (*own, *kept),
+            macros,
+            {entry.name: names[entry.name] for entry in self.build if not entry.is_macro},
+        )
+
+    def _value(self, rule: str, names: Mapping[str, int], most: int | None, least: int = 0) -> int:
+        """A rule's value; `HeaderError` if it is outside CUDA's limits."""
+        expression = self.rules[rule]
+        where = f"{self.file}:{self.lines['Launch' if rule in ('block', 'grid') else rule]}: {rule}"
+        try:
+            value = expression.value(names)
+        except ExpressionError as error:
+            raise HeaderError(f"{where}: {error}") from None
+        if value < least or most is not None and value > most:
+            limits = f"{least} to {most}" if most is not None else f"at least {least}"
+            shape = f"rows = {names['rows']}, cols = {names['cols']}"
+            raise HeaderError(
+                f"{where}: `{expression.text}` is {value} at {shape}; CUDA allows {limits}"
+            )
+        return value
+
+    def names(
+        self, rows: int, cols: int, dtype: str | np.dtype, gpu: Gpu = H200
+    ) -> dict[str, int] | None:
+        """What the header's expressions may read for a shape, the Build table's values included;
+        None if no case of the table holds. Raises `ExpressionError`."""
+        size = np.dtype(dtype).itemsize
+        inputs = (rows, cols, size, cols * size, gpu.sms, gpu.l2)
+        names = {**dict(zip(INPUTS, inputs, strict=True)), **self.numbers}
+        for entry in self.build:
+            value = self.fixed.get(entry.name)
+            if value is None:
+                value = entry.value(names)
+                if value is None:
+                    return None
+                if entry.is_macro and not 0 <= value <= MAX_INT:
+                    raise ExpressionError(f"{entry.where}: {entry.name} = {value} is no macro")
+            names[entry.name] = value
+        return names
+
+
+def option_name(option: str) -> str:
+    """What a compiler option defines: "PACKS" of "-DPACKS=4"."""
+    return option.removeprefix("-D").partition("=")[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def header(
+    code: str, options: tuple[str, ...] = (), changes: tuple[tuple[str, int], ...] = ()
+) -> Header | None:
+    """Parse the header of a kernel's source; None if the source has no header.
+
+    `options` are those that the kernel is compiled with: a -DNAME=... replaces a number that the
+    source defines or that the Build table computes, -DFLOAT16 and -DBFLOAT16 choose the dtype.
+    `changes` are (name, value) of such numbers to be tried, names of the table in lower case
+    included.
+
+    Raises `HeaderError` with file, line, key and reason, `ValueError` for a change of what is not
+    there.
+    """
+    file, found = _fields(code)
+    if len(set(found) & set(KEYS)) < 3:  # a header with a typo in it is not "no header"
+        return None
+    if tuple(found) != tuple(key for key in KEYS if key in found or key not in OPTIONAL_KEYS):
+        missing = ", ".join(key for key in KEYS if key not in {*found, *OPTIONAL_KEYS}) or "none"
+        unknown = ", ".join(key for key in found if key not in KEYS) or "none"
+        raise HeaderError(
+            f"{file}: a kernel header needs the keys {', '.join(KEYS)} in this order, "
+            f"{' and '.join(sorted(OPTIONAL_KEYS))} if it uses them; "
+            f"missing: {missing}; unknown: {unknown}"
+        )
+    plain = strip_comments(code)
+    numbers = {
+        name: int(value)
+        for name, value in re.findall(r"^\s*#define (\w+) (\d+)\b", plain, flags=re.MULTILINE)
+    }
+    build = _build_table(file, found["Build"].lines, plain, numbers) if "Build" in found else ()
+    named = [value.name for value in build]
+    if unknown := [name for name, _ in changes if name not in (*named, *numbers)]:
+        raise ValueError(f"{file} has no macro {', '.join(unknown)}")
+    defined = {
+        name: int(value)
+        for name, value in (re.findall(r"^-D(\w+)=(\d+)$", "\n".join(options), flags=re.MULTILINE))
+    }
+    fixed = {**defined, **dict(changes)}
+    for name, value in changes:
+        if name.isupper():
+            options = (*(o for o in options if option_name(o) != name), f"-D{name}={value}")
+    known = {*INPUTS, *numbers, *named, *defined}
+    return Header(
+        file,
+        {key: entry.text for key, entry in found.items()},
+        build,
+        {**numbers, **{name: value for name, value in fixed.items() if name not in named}},
+        options,
+        {name: value for name, value in fixed.items() if name in named},
+        {key: entry.lines[0][0] for key, entry in found.items()},
+        _rules(file, found, known),
+    )
+
+
+def _fields(code: str) -> tuple[str, dict[str, _Field]]:
+    """(file, the fields of the comment that a source begins with)."""
+    file, number = "the source", 0
+    fields: dict[str, list[tuple[int, str]]] = {}
+    key = ""
+    for line in code.splitlines():
+        number += 1
+        if named := re.match(r'#line (\d+) "(.*)"', line):
+            number, file = int(named[1]) - 1, named[2]
+        elif line.startswith("//"):
+            text = re.sub("^// ?", "", line)
+            if begins := re.match(r"([A-Z][a-z]+): +(.*)", text):
+                key = begins[1]
+                if key in fields:
+                    raise HeaderError(f"{file}:{number}: a second {key}")
+                fields[key] = [(number, begins[2])]
+            elif key and text.startswith(" "):
+                fields[key].append((number, text))
+            else:
+                key = ""
+        elif line.strip():
+            break
+    found = {}
+    for key, lines in fields.items():
+        text = " ".join(" ".join(text for _, text in lines).split())
+        if not text:
+            raise HeaderError(f"{file}:{lines[0][0]}: {key} is empty")
+        found[key] = _Field(text, tuple(lines))
+    return file, found
+
+
+def _build_table(file: str, lines, plain: str, numbers: Mapping[str, int]) -> tuple:
+    """The Build table, checked as far as that goes without a shape."""
+    entries: list[tuple[str, int, list[list]]] = []  # (name, line, [[line, text of a case]])
+    for number, raw in lines:
+        text = raw.strip()
+        if begins := re.match(r"(\w+) *= *(?!=)(.*)", text):
+            entries.append((begins[1], number, [[number, begins[2]]]))
+        elif not entries:
+            raise HeaderError(f"{file}:{number}: Build: `{text}` is not NAME = value")
+        elif text.startswith("|") and not text.startswith("||"):
+            entries[-1][2].append([number, text[1:]])
+        else:  # the line above goes on
+            entries[-1][2][-1][1] += f" {text}"
+    code = "\n".join(
+        line for line in plain.splitlines() if not re.match(r"\s*#\s*(error|ifndef)\b", line)
+    )
+    code = re.sub(r"\bdefined\s*\(\s*\w+\s*\)", "", code)
+    used = {*re.findall(r"\w+", code)}
+    known = {*INPUTS, *numbers}
+    build = []
+    for name, line, cases in entries:
+        where = f"{file}:{line}: Build: {name}"
+        if not (name.isupper() or name.islower()):
+            raise HeaderError(f"{where} is neither a macro in capitals nor a value in lower case")
+        if name in known or name == "block":
+            raise HeaderError(f"{where} has its value already")
+        if name.isupper() and name not in used:
+            raise HeaderError(f"{where}: the code does not use it; write it in lower case")
+        build.append(BuildValue(name, tuple(_cases(file, name, cases, known)), f"{file}:{line}"))
+        known.add(name)
+    return tuple(build)
+
+
+def _cases(file: str, name: str, cases, known: set[str]):
+    for place, (number, text) in enumerate(cases, 1):
+        value, when, condition = re.sub(r"\s+", " ", text).strip().partition(" when ")
+        if place < len(cases) and not when:
+            raise HeaderError(f"{file}:{number}: Build: {name}: only the last case has no `when`")
+        where = f"{file}:{number}: Build: {name}"
+        yield (
+            _expression(where, value, known),
+            _expression(where, condition, known) if when else None,
+        )
+
+
+def _rules(file: str, found: Mapping[str, _Field], known: set[str]) -> dict[str, Expression]:
+    """The expressions of the other keys; what they may be is checked for every key."""
+
+    def where(key: str) -> str:
+        return f"{file}:{found[key].lines[0][0]}: {key}"
+
+    launch = re.fullmatch(
+        r"block = (.+?)(?:, (block .+))?, grid = (.+?)(, cooperative)?", found["Launch"].text
+    )
+    if not launch:
+        raise HeaderError(
+            f"{where('Launch')}: wants `block = ..., grid = ...`, with what another block size "
+            "must be between them and `, cooperative` at the end where that is so"
+        )
+    with_block = {*known, "block"}
+    rules = {
+        "block": _expression(where("Launch"), launch[1], known),
+        "grid": _expression(where("Launch"), launch[3], with_block),
+        "Shared": _expression(where("Shared"), found["Shared"].text, with_block),
+        "Columns": _expression(where("Columns"), found["Columns"].text, known),
+    }
+    if launch[2]:
+        rules["block condition"] = _expression(where("Launch"), launch[2], with_block)
+    if "Workspace" in found:
+        rules["Workspace"] = _expression(where("Workspace"), found["Workspace"].text, with_block)
+        if rules["Workspace"].text == "0":
+            raise HeaderError(f"{where('Workspace')}: 0 bytes are no workspace")
+    align = found["Align"].text
+    if not re.fullmatch("1|2|4|8|16", align):
+        raise HeaderError(f"{where('Align')}: `{align}` is not 1, 2, 4, 8 or 16")
+    if not re.fullmatch(r"sm_\d{2,3}", found["Arch"].text):
+        raise HeaderError(f"{where('Arch')}: `{found['Arch'].text}` is not like sm_90")
+    first, *others = found["Dtype"].text.split(", ")
+    try:
+        np.dtype(first)
+    except TypeError:
+        raise HeaderError(f"{where('Dtype')}: numpy knows no {first}") from None
+    if set(others) - set(DTYPE_OPTIONS):
+        raise HeaderError(
+            f"{where('Dtype')}: only {' and '.join(DTYPE_OPTIONS)} may follow the first dtype"
+        )
+    return rules
+
+
+def _expression(where: str, text: str, known: set[str]) -> Expression:
+    try:
+        expression = Expression(text)
+    except ExpressionError as error:
+        raise HeaderError(f"{where}: {error}") from None
+    if unknown := sorted(expression.names - known):
+        raise HeaderError(f"{where}: `{expression.text}` reads {', '.join(unknown)}, unknown here")
+    return expression
