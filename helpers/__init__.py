@@ -1,7 +1,7 @@
 """What the notebooks import: load a kernel, launch it, check it, count it, time it, plot it."""
 
 from .bound import bind, load
-from .catalogue import diff, source
+from .catalogue import choose, diff, source
 from .check import (
     WrongResult,
     check_copy,
@@ -42,6 +42,7 @@ __all__ = [
     "check_copy",
     "check_kernel",
     "check_softmax",
+    "choose",
     "compiled",
     "describe_mode",
     "diff",

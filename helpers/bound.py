@@ -10,9 +10,10 @@ the SIMT machine), is simulated, and is enqueued to be timed; nothing else unpac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
@@ -105,8 +106,13 @@ def load(step: str) -> Kernel:
     return kernel
 
 
-def kernel_of(kernel, block: int | None = None) -> Kernel:
-    """A kernel file's text or a `cupy.RawKernel`, which is taken as it was compiled."""
+def kernel_of(
+    kernel, block: int | None = None, changes: Mapping[str, int] = MappingProxyType({})
+) -> Kernel:
+    """A kernel file's text or a `cupy.RawKernel`, which is taken as it was compiled.
+
+    Raises `TypeError` or `ValueError` for what is neither.
+    """
     if isinstance(kernel, Kernel):
         return kernel
     if isinstance(kernel, str):
@@ -114,7 +120,9 @@ def kernel_of(kernel, block: int | None = None) -> Kernel:
             raise ValueError(
                 f"{kernel[:60]!r} is no source of a kernel: pass source('01_naive.cu'), say"
             )
-        return Kernel(kernel, block)
+        return Kernel(kernel, block, tuple(changes.items()))
+    if changes:
+        raise ValueError("a compiled kernel cannot be changed: bind the text of its file")
     if not hasattr(kernel, "code"):
         raise TypeError(f"a cupy.RawKernel or the text of a kernel file, not {type(kernel)}")
     return Kernel(kernel.code, block, raw=kernel)
@@ -126,11 +134,16 @@ def bind(
     cols: int,
     dtype: str | np.dtype = "float32",
     block: int | None = None,
+    changes: Mapping[str, int] = MappingProxyType({}),
     gpu: Gpu | None = None,
 ) -> BoundKernel:
     """`Kernel.bind` of a kernel file's text, which is compiled for the shape, or of a
-    `cupy.RawKernel` as it was compiled; `block` replaces the header's block size."""
-    return kernel_of(kernel, block).bind(rows, cols, dtype, gpu)
+    `cupy.RawKernel` as it was compiled.
+
+    `block` replaces the header's block size, `changes` values of its Build table or of numbers that
+    the file defines, to try others.
+    """
+    return kernel_of(kernel, block, changes).bind(rows, cols, dtype, gpu)
 
 
 @dataclass(frozen=True)
@@ -157,6 +170,10 @@ class BoundKernel:
     def launch(self) -> dict[str, int]:
         """Grid, block, shared_mem and macros, as a record holds them."""
         return self.plan.launch
+
+    def __getitem__(self, name: str) -> int:
+        """The value of a name of the header's Build table: `bound["CLUSTER"]`."""
+        return {**self.plan.macros, **self.plan.values}[name]
 
     @cached_property
     def compiled(self):

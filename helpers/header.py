@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -132,6 +133,7 @@ class Header:
     options: tuple[str, ...]  # that the kernel is compiled with
     fixed: Mapping[str, int]  # names of the Build table whose value is given
     lines: Mapping[str, int]  # key -> its line
+    table_lines: tuple[str, ...]  # of the Build table
     rules: Mapping[str, Expression]  # block, block condition, grid, Shared, Workspace, Columns
 
     @property
@@ -167,7 +169,7 @@ class Header:
 
     def table(self) -> str:
         """The Build table as the file has it, without comment marks; empty if there is none."""
-        return self.fields.get("Build", "")
+        return textwrap.dedent("\n".join(self.table_lines))
 
     def why_not(
         self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
@@ -346,6 +348,7 @@ def header(
         options,
         {name: value for name, value in fixed.items() if name in named},
         {key: entry.lines[0][0] for key, entry in found.items()},
+        _table_lines(code) if build else (),
         _rules(file, found, known),
     )
 
@@ -379,6 +382,12 @@ def _fields(code: str) -> tuple[str, dict[str, _Field]]:
             raise HeaderError(f"{file}:{lines[0][0]}: {key} is empty")
         found[key] = _Field(text, tuple(lines))
     return file, found
+
+
+def _table_lines(code: str) -> tuple[str, ...]:
+    """The lines of the Build table, its key blanked out."""
+    (text,) = re.findall(r"^// Build: .*\n(?://  .*\n)*", code, flags=re.MULTILINE)
+    return tuple(line[2:].replace("Build:", "      ") for line in text.splitlines())
 
 
 def _build_table(file: str, lines, plain: str, numbers: Mapping[str, int]) -> tuple:

@@ -1,0 +1,116 @@
+"""How a kernel is built and launched for a shape: the values of its header's table, the compiler
+options, and the launch.
+
+    python -m helpers.commands.plan 08_cluster 1024 262144
+    python -m helpers.commands.plan 09_grid 1 1048576 --dtype bfloat16 --sms 114
+    python -m helpers.commands.plan choose 4096 1000
+
+The kernel is a step, a variant or a trial, or "choose" for the one that ought to be fastest. Plans
+are for the GPU in use, where there is none for an H200; the options replace its numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+
+from ..bound import BoundKernel, load
+from ..catalogue import choose, split_trial
+from ..header import DTYPES
+from ..mode import gpu_for_plans, replaying
+from ..shapes import place
+from ..simt.compile import CUPY_OPTIONS
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status: 0, or 2 if the kernel does not take the shape."""
+    options = parse_arguments(arguments)
+    gpu = gpu_for_plans()
+    changes = {
+        name: value
+        for name in ("sms", "l2", "capability")
+        if (value := getattr(options, name)) is not None
+    }
+    gpu = replace(gpu, **changes)
+    step, shape = options.kernel, (options.rows, options.cols, options.dtype)
+    try:
+        if step == "choose":
+            step = choose(*shape, gpu) or ""
+            if not step:
+                raise ValueError(f"no kernel takes {place(*shape, always=True)}")
+        bound = load(step).bind(*shape, gpu)
+    except (FileNotFoundError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    name = "an H200" if replaying() else "the GPU in use"
+    print(describe(step, bound, f"{name}, changed" if changes else name))
+    return 0
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    def positive(text: str) -> int:
+        number = int(text)
+        if number < 1:
+            raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+        return number
+
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.commands.plan",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kernel", help="a step, variant or trial, or choose")
+    parser.add_argument("rows", type=positive)
+    parser.add_argument("cols", type=positive)
+    parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0])
+    parser.add_argument("--sms", type=positive, help="multiprocessors of the GPU")
+    parser.add_argument("--l2", type=positive, metavar="BYTES", help="its L2 cache")
+    parser.add_argument("--capability", type=positive, help="its compute capability, 90 for 9.0")
+    return parser.parse_args(arguments)
+
+
+def describe(step: str, bound: BoundKernel, gpu: str) -> str:
+    """Values, compiler options and launch of a bound kernel, as text."""
+    plan, numbers = bound.plan, bound.gpu
+    lines = [
+        f"{step} at {place(bound.rows, bound.cols, bound.dtype.name, always=True)}, for {gpu}: "
+        f"{numbers.sms} SMs, {numbers.l2} bytes of L2, compute capability {numbers.capability}",
+        "",
+    ]
+    names = [value.name for value in bound.kernel.header.build]
+    width = max(map(len, names), default=0)
+    lines += [f"{name:{width}} = {bound[name]}" for name in names] or ["no Build table"]
+    file = f"kernels/{split_trial(step).file}.cu"
+    defines = " ".join(plan.options)
+    extra = " ".join(CUPY_OPTIONS)
+    lines += [
+        "",
+        f"options of cupy.RawKernel   {defines or 'none'}",
+        f"what CuPy adds              {extra} --std=c++17 -arch=sm_{numbers.capability}",
+        "the same machine code       "
+        f"nvcc -std=c++17 -ftz=true -arch=sm_{numbers.capability} {defines} -c {file}",
+        "",
+        f"launch     <<<{plan.grid}, {plan.block}, {plan.shared_mem}>>>{_attributes(bound)}",
+        f"arguments  x, y, {bound.rows}, {bound.cols}"
+        + (f", {plan.workspace} bytes of zeros" if plan.workspace else ""),
+    ]
+    return "\n".join(lines)
+
+
+def _attributes(bound: BoundKernel) -> str:
+    """What a launch needs beside its sizes, each with CUDA's name for it."""
+    plan, needs = bound.plan, []
+    if plan.shared_mem > 48 * 1024:
+        needs.append("cudaFuncAttributeMaxDynamicSharedMemorySize")
+    if plan.cluster > 8:
+        needs.append("cudaFuncAttributeNonPortableClusterSizeAllowed")
+    if plan.cooperative:
+        needs.append("cudaLaunchAttributeCooperative")
+    if plan.programmatic:
+        needs.append("cudaLaunchAttributeProgrammaticStreamSerialization, if it may start early")
+    return "".join(f"\n           {need}" for need in needs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
