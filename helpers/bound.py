@@ -97,9 +97,10 @@ def load(step: str) -> Kernel:
     trial = split_trial(step)
     code = source(f"{trial.file}.cu")
     contract = header(code)
-    known = {value.name for value in contract.build} | {*contract.numbers}
+    in_lower_case = {value.name for value in contract.build if not value.is_macro}
     changes = tuple(
-        (name if name in known else name.lower(), value) for name, value in trial.changes
+        (name.lower() if name.lower() in in_lower_case else name, value)
+        for name, value in trial.changes
     )
     kernel = Kernel(code, trial.block, changes)
     kernel.header  # noqa: B018  (refuses what the file does not have)

@@ -88,7 +88,7 @@ def describe(step: str, bound: BoundKernel, gpu: str) -> str:
         "",
         f"options of cupy.RawKernel   {defines or 'none'}",
         f"what CuPy adds              {extra} --std=c++17 -arch=sm_{numbers.capability}",
-        "the same machine code       "
+        "with nvcc                   "
         f"nvcc -std=c++17 -ftz=true -arch=sm_{numbers.capability} {defines} -c {file}",
         "",
         f"launch     <<<{plan.grid}, {plan.block}, {plan.shared_mem}>>>{_attributes(bound)}",
