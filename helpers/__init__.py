@@ -11,29 +11,23 @@ from .check import (
     poisoned,
     reference,
 )
+from .evidence.counters import nsight, nsight_unfused
+from .evidence.numerics import numerics
+from .evidence.sass import opcodes, sass
 from .execute import KernelBug
 from .exercises import grade
+from .figures import plot_race, plot_series, plot_step
 from .header import header
 from .kernels import arguments, compiled, step_kernel, step_plan
 from .launch import launch, simulate
 from .mode import describe_mode
-from .plot import ledger, plot_series, plot_step, table
-from .records import (
-    REFERENCE_SHAPE,
-    load_record,
-    nsight,
-    nsight_unfused,
-    numerics,
-    opcodes,
-    predictions,
-    sass,
-)
+from .races import race_cases, race_origin, skipped_peers
+from .records import load_record, predictions
 from .replay import timings
-
-OF_THE_RACE = ("plot_race", "race_cases", "race_origin", "race_table", "skipped_peers")
+from .shapes import REFERENCE_SHAPE
+from .tables import ledger, race_table, table
 
 __all__ = [
-    *OF_THE_RACE,
     "KernelBug",
     "REFERENCE_SHAPE",
     "WrongResult",
@@ -57,26 +51,21 @@ __all__ = [
     "nsight_unfused",
     "numerics",
     "opcodes",
+    "plot_race",
     "plot_series",
     "plot_step",
     "poisoned",
     "predictions",
+    "race_cases",
+    "race_origin",
+    "race_table",
     "reference",
     "sass",
     "simulate",
+    "skipped_peers",
     "source",
     "step_kernel",
     "step_plan",
     "table",
     "timings",
 ]
-
-
-def __getattr__(name: str):
-    """What belongs to the race is imported when it is asked for: `python -m helpers.race` runs
-    that module, which must not have been imported before."""
-    if name in OF_THE_RACE:
-        from . import race
-
-        return getattr(race, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

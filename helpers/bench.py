@@ -8,18 +8,22 @@ drift, and only a ratio within one run survives that.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from .bound import BoundKernel, bind, load
+from .catalogue import UNFUSED, source
 from .check import WrongResult, check_copy, check_softmax
-from .execute import prepare
-from .kernels import Plan, compiled_for, source
-from .records import FEW_SHAPES, Case
+from .execute import active_clusters
+from .gpu import gpu_in_use
+from .records import Case
+from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_COLUMNS, Shape, place
+from .workers import Failure, one_line
 
 PROTOCOL = {
     "version": 1,
@@ -47,120 +51,39 @@ class Candidate:
     note: str = ""
 
 
-class CandidateFailed(RuntimeError):
-    """What went wrong, apart from a wrong result, while a candidate was made or ran; see
-    `__cause__`. An error on the GPU shows at the next wait, and each candidate is waited for."""
-
-    def __init__(self, name: str):
-        super().__init__(name)
-        self.name = name
-
-
 @contextlib.contextmanager
-def working_on(name: str):
-    """What fails within raises `CandidateFailed` with this name; a `WrongResult` has its own."""
+def blaming(name: str):
+    """What fails within raises a `Failure` that names this candidate, unless it names one. An error
+    on the GPU shows at the next wait, and each candidate is waited for."""
     try:
         yield
-    except WrongResult:
+    except Failure:
         raise
+    except WrongResult as error:
+        raise Failure(f"wrong result: {error.summary}", name) from error
     except Exception as error:
-        raise CandidateFailed(name) from error
+        raise Failure(one_line(error), name) from error
 
 
 Maker = Callable[[int, int, str], Candidate]  # for rows, cols and dtype
 
 
-def kernel_candidate(
-    kernel, rows: int, cols: int, dtype: str = "float32", block: int | None = None
-) -> Candidate:
-    """A kernel of the series at one shape: the text of its file, which is compiled for the shape,
-    or a `cupy.RawKernel` as it is; `block` replaces the header's block size."""
-    import cupy
-
-    kernel, plan = compiled_for(kernel, rows, cols, dtype, block)
-    prepare(kernel, plan)
-    # One is enough: calls follow each other on one stream, and each leaves zeros behind.
-    workspace = (cupy.zeros(plan.workspace, cupy.uint8),) if plan.workspace else ()
-
-    def run(x, y) -> None:
-        arguments = (x, y, rows, cols, *workspace)
-        kernel((plan.grid,), (plan.block,), arguments, shared_mem=plan.shared_mem)
-
-    def run_programmatic(x, y) -> None:
-        pointers = (array.data.ptr for array in (x, y, *workspace))
-        launch_programmatic(kernel, plan, (next(pointers), next(pointers), rows, cols, *pointers))
-
+def kernel_candidate(bound: BoundKernel) -> Candidate:
+    """A kernel of the series, bound to a shape and a dtype."""
+    bound.prepare()
+    workspace, kernel = bound.workspace(), bound.compiled
+    attributes = {
+        "registers": kernel.num_regs,
+        "local_bytes": kernel.local_size_bytes,
+        "static_shared_bytes": kernel.shared_size_bytes,
+    }
+    clusters = active_clusters(kernel, bound.plan)
     return Candidate(
-        run_programmatic if plan.programmatic else run,
-        plan.launch,
-        {
-            "registers": kernel.num_regs,
-            "local_bytes": kernel.local_size_bytes,
-            "static_shared_bytes": kernel.shared_size_bytes,
-            **active_clusters(kernel, plan),
-        },
-        check_copy if kernel.name.startswith("copy") else check_softmax,
+        lambda x, y: bound.enqueue(x, y, workspace),
+        bound.launch,
+        attributes if clusters is None else {**attributes, "active_clusters": clusters},
+        check_copy if bound.name.startswith("copy") else check_softmax,
     )
-
-
-def active_clusters(kernel, plan: Plan) -> dict[str, int]:
-    """How many clusters of the plan this GPU runs at once, says the driver
-    (`cuOccupancyMaxActiveClusters`); empty without clusters, or if it does not say."""
-    if plan.macros.get("CLUSTER", 1) == 1:
-        return {}
-    from cuda.bindings import driver
-
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    size = attribute.value.clusterDim
-    size.x, size.y, size.z = plan.macros["CLUSTER"], 1, 1
-    config = _driver_config(plan, [attribute])
-    status, count = driver.cuOccupancyMaxActiveClusters(kernel.kernel.ptr, config)
-    return {"active_clusters": count} if status == driver.CUresult.CUDA_SUCCESS else {}
-
-
-def _driver_config(plan: Plan, attributes: list):
-    """The driver's `CUlaunchConfig` of a plan, on its default stream."""
-    from cuda.bindings import driver
-
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = plan.grid, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = plan.block, 1, 1
-    config.sharedMemBytes = plan.shared_mem
-    config.attrs, config.numAttrs = attributes, len(attributes)
-    return config
-
-
-def launch_programmatic(kernel, plan: Plan, arguments: Sequence[int]) -> None:
-    """Enqueue a kernel whose blocks may start while its predecessor on the stream still runs; it
-    waits for that one with griddepcontrol.wait. `arguments` are addresses and, in the third and
-    fourth place, 32-bit integers. CuPy has no launch attributes, so this goes to the driver.
-
-    Raises `RuntimeError` with the driver's name for what it refuses.
-    """
-    import cupy
-    from cuda.bindings import driver
-
-    kinds = [driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION]
-    if plan.cooperative:
-        kinds.append(driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
-    attributes = []
-    for kind in kinds:
-        attribute = driver.CUlaunchAttribute()
-        attribute.id = kind
-        if kind == kinds[0]:
-            attribute.value.programmaticStreamSerializationAllowed = 1
-        else:
-            attribute.value.cooperative = 1
-        attributes.append(attribute)
-    config = _driver_config(plan, attributes)
-    config.hStream = cupy.cuda.get_current_stream().ptr
-    types = [ctypes.c_void_p] * len(arguments)
-    types[2:4] = ctypes.c_int, ctypes.c_int
-    packed = (tuple(arguments), tuple(types))
-    (status,) = driver.cuLaunchKernelEx(config, kernel.kernel.ptr, packed, 0)
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"{kernel.name} cannot be launched: {status.name}")
 
 
 def copy_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
@@ -171,8 +94,8 @@ def copy_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
         elif rows % 2 == 0:
             rows //= 2
         else:
-            raise ValueError(f"{rows} x {cols} {dtype} are no whole number of floats to copy")
-    return kernel_candidate(source(f"{COPY}.cu"), rows, cols)
+            raise ValueError(f"{place(rows, cols, dtype)} are no whole number of floats to copy")
+    return kernel_candidate(bind(source(f"{COPY}.cu"), rows, cols, gpu=gpu_in_use()))
 
 
 def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
@@ -192,20 +115,51 @@ def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate
     return Candidate(run, {"grid": 0, "block": 0, "shared_mem": 0}, {}, check_softmax)
 
 
+def maker(step: str) -> Maker:
+    """What makes the candidate of a step, a variant or a trial for a shape and dtype."""
+    if step == UNFUSED:
+        return unfused_candidate
+
+    def make(rows: int, cols: int, dtype: str) -> Candidate:
+        return kernel_candidate(load(step).bind(rows, cols, dtype, gpu_in_use()))
+
+    return make
+
+
+class Task(NamedTuple):
+    """Steps to be timed together at one shape and dtype, against the same copy."""
+
+    rows: int
+    cols: int
+    dtype: str
+    names: tuple[str, ...]
+
+
+def measure_steps(task: Task) -> dict[str, Case]:
+    """The case of each step of a task, and of the copy; raises what `measure` raises."""
+    return measure({name: maker(name) for name in task.names}, *task[:3])
+
+
 def measure(
     makers: dict[str, Maker], rows: int, cols: int, dtype: str = "float32"
 ) -> dict[str, Case]:
     """Time candidates and a copy kernel in turn at one shape.
 
-    Returns each name's case. Raises `WrongResult` if an output is wrong before or after timing: a
-    broken kernel has no time; `CandidateFailed` if one cannot be made or run.
+    Returns each name's case. Raises `Failure` that names the candidate which cannot be made or run,
+    or whose output is wrong before or after timing: a broken kernel has no time. It names nobody if
+    there is no room for the buffers.
     """
+    with blaming(""), fresh_pool():
+        return _measure(makers, rows, cols, dtype)
+
+
+def _measure(makers: dict[str, Maker], rows: int, cols: int, dtype: str) -> dict[str, Case]:
     import cupy
 
     makers = {COPY: copy_candidate, **makers}
     candidates = {}
     for name, make in makers.items():
-        with working_on(name):
+        with blaming(name):
             candidates[name] = make(rows, cols, dtype)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
@@ -214,27 +168,27 @@ def measure(
         for name, candidate in candidates.items():
             x, y = buffers[0]
             _poison(y)
-            with working_on(name):
+            with blaming(name):
                 candidate.run(x, y)
-                _verify(name, candidate, x, y, dtype)
+                _verify(candidate, x, y, dtype)
         timings = {}
         for name, candidate in candidates.items():
-            with working_on(name):
+            with blaming(name):
                 timings[name] = _Timing(candidate, buffers, stream)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its share of itself shows the noise.
         again = _Timing(candidates[COPY], buffers, stream)
         for _ in range(PROTOCOL["replays"]):
             for name, timing in (*timings.items(), (COPY, again)):
-                with working_on(name):
+                with blaming(name):
                     timing.replay()
         for name, candidate in candidates.items():
             timing = timings[name]
             x, y = buffers[min(timing.calls, len(buffers)) - 1]
             _poison(y)
-            with working_on(name):
+            with blaming(name):
                 timing.graph.launch(stream)  # what was timed is what must have written y
-                _verify(name, candidate, x, y, dtype)
+                _verify(candidate, x, y, dtype)
     return {
         name: Case(
             dtype,
@@ -336,21 +290,21 @@ def _poison(y) -> None:
     y.fill(0x7FFF if y.dtype.kind == "u" else np.nan)
 
 
-def _verify(name: str, candidate: Candidate, x, y, dtype: str) -> None:
+def _verify(candidate: Candidate, x, y, dtype: str) -> None:
     """Check an output on the GPU: every element for NaN, sampled rows against fp64."""
     import cupy
 
     cupy.cuda.get_current_stream().synchronize()
     has_nan = (y & 0x7FFF) > 0x7F80 if y.dtype.kind == "u" else cupy.isnan(y)
     if bool(has_nan.any()):
-        raise WrongResult(f"{name} left NaN in its output at {x.shape}")
+        raise WrongResult(f"left NaN in its output at {x.shape}")
     rows = x.shape[0]
     count = min(rows, max(3, 200_000 // x.shape[1]))  # of a few long rows the last one too
     sample = np.unique(np.linspace(0, rows - 1, count).astype(np.int64))
     try:
         candidate.compare(*(cupy.asnumpy(array[sample]).view(dtype) for array in (x, y)))
     except WrongResult as error:
-        raise WrongResult(f"{name} at {x.shape}: {error.summary}", error.values) from None
+        raise WrongResult(f"at {x.shape}: {error.summary}", error.values) from None
 
 
 @contextlib.contextmanager
@@ -364,11 +318,10 @@ def fresh_pool():
         cupy.get_default_memory_pool().free_all_blocks()
 
 
-# By the names that helpers/plot.py has for families of shapes.
-TIMED_LIVE = {"grid": (32, 128, 512, 1024, 4096, 32768), "long": (1024, 4096, 32768, 131072, 2**18)}
+# ---- shapes that a GPU has room for -------------------------------------------------------------
 
 
-def live_shapes(shapes: str = "grid") -> list[tuple[int, int]]:
+def live_shapes(shapes: str = "grid") -> list[Shape]:
     """Five or six shapes of a family: "few" as they are recorded, "grid" and "long" with as many
     rows as fit a quarter of the GPU's free memory."""
     import cupy
@@ -377,4 +330,23 @@ def live_shapes(shapes: str = "grid") -> list[tuple[int, int]]:
         return [*FEW_SHAPES]
     free, _ = cupy.cuda.runtime.memGetInfo()
     elements = min(2**28, 2 ** int(math.log2(free / 4 / 16)))
-    return [(elements // cols, cols) for cols in TIMED_LIVE[shapes]]
+    return [(elements // cols, cols) for cols in LIVE_COLUMNS[shapes]]
+
+
+def shapes_that_fit(shapes: Sequence[Shape]) -> list[Shape]:
+    """Shapes whose buffers (two inputs, two outputs, scratch) fit this GPU's free memory.
+
+    A smaller GPU records the grid with fewer rows, and leaves out rows that must go evenly into
+    clusters.
+    """
+    import cupy
+
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    kept = []
+    for shape in shapes:
+        rows, cols = shape
+        while 24 * rows * cols > free * 0.9:
+            rows //= 2
+        if shape != EVEN_SHAPE or rows == EVEN_SHAPE[0]:
+            kept.append((rows, cols))
+    return list(dict.fromkeys(kept))

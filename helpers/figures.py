@@ -1,234 +1,305 @@
-"""Write what the README and the kernel headers show of the records: `make figures`.
+"""The one style of figures in the series.
 
-The README keeps tables and a plot between markers, each kernel file a `Measured:` line. All are
-made from the records; --check says what is out of date without writing.
+Colours are Okabe and Ito's, which readers with any kind of colour vision tell apart; lines are
+labelled at their ends, and every figure has the table of its numbers beside it.
+
+Figures show one dtype and the shapes of one name, as tables do (`helpers.tables`).
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
-import re
-import sys
-from dataclasses import asdict
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
-from . import race
-from .kernels import FOLDER, split_trial, steps, variants
-from .paths import REPO_URL, ROOT
-from .plot import cases_of, headline, in_series
-from .records import (
-    FEW_SHAPES,
-    REFERENCE_GPU,
-    UNFUSED,
-    Record,
-    load_record,
-    predictions,
-    record_path,
-)
-from .run import recorded_steps, summary_table
+import numpy as np
 
-README = ROOT / "README.md"
-PLOT = record_path("series").with_suffix(".png")
-EDITED = "measured before an edit of the kernel"
-BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
+from . import peers
+from .catalogue import UNFUSED
+from .races import RaceCase
+from .records import Case, Record
+from .replay import recorded_beside
+from .shapes import FEW_SHAPES, Shape, place
+from .tables import in_dtype
 
+if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.text import Annotation
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status: 1 if --check finds something out of date."""
-    parser = argparse.ArgumentParser(prog="python -m helpers.figures", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
-    options = parser.parse_args(arguments)
-    stale = out_of_date()
-    for name in stale:
-        print(f"{name} {'is out of date' if options.check else 'rewritten'}")
-    if options.check:
-        return 1 if stale else 0
-    for name, text in wanted_texts().items():
-        (ROOT / name).write_text(text, encoding="utf-8", newline="\n")
-    if plot_digest() != drawn_digest():
-        draw()
-    return 0
+BLUE, GREY, BLACK = "#0072B2", "#999999", "#000000"
+SERIES = ("#E69F00", "#56B4E9", "#009E73", "#D55E00", "#CC79A7", "#0072B2", "#F0E442")
+STYLE = {
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "savefig.facecolor": "white",
+    "text.color": "black",
+    "axes.labelcolor": "black",
+    "xtick.color": "black",
+    "ytick.color": "black",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "font.size": 11,
+    "figure.dpi": 100,
+    "figure.figsize": (8.4, 4.4),
+}
 
 
-def out_of_date() -> list[str]:
-    """Files, relative to the root, that do not show what the records say."""
-    stale = [
-        name
-        for name, text in wanted_texts().items()
-        if (ROOT / name).read_text(encoding="utf-8") != text
-    ]
-    if plot_digest() != drawn_digest():
-        stale.append(str(PLOT.relative_to(ROOT)))
-    return stale
+# ---- steps --------------------------------------------------------------------------------------
 
 
-def wanted_texts() -> dict[str, str]:
-    """What README and kernel files should contain."""
-    readme = README.read_text(encoding="utf-8")
-    blocks = {"result": result_block(), "race": race_block(), "run": run_block()}
-    for name, block in blocks.items():
-        before, begin, rest = readme.partition(BEGIN.format(name))
-        _, end, after = rest.partition(END)
-        readme = f"{before}{begin}\n{block}\n{end}{after}"
-    if REPO_URL:
-        readme = readme.replace("<the address of this repository>", REPO_URL)
-    texts = {"README.md": readme}
-    for step in (*steps(), *variants()):
-        path = FOLDER / f"{step}.cu"
-        texts[str(path.relative_to(ROOT))] = re.sub(
-            r"^// Measured: .*$",
-            f"// Measured: {measured_line(step)}",
-            path.read_text(encoding="utf-8"),
-            count=1,
-            flags=re.MULTILINE,
-        )
-    return texts
+class Line(NamedTuple):
+    """A record in a figure."""
+
+    record: Record
+    label: str
+    color: str
+    style: dict = {}
 
 
-def measured_line(step: str) -> str:
-    """One line for a kernel's header."""
-    try:
-        record = load_record(step)
-    except FileNotFoundError:
-        return "not yet"
-    case = headline(record)
-    rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
-    where = place(case.rows, case.cols, case.dtype)
-    before = "" if record.is_current() else "before an edit, "
-    return f"{before}{rate}, {case.share:.2f} of a copy, at {where} ({record.label})"
+def plot_step(
+    current: Record,
+    previous: Record | None = None,
+    log: bool = False,
+    dtype: str = "float32",
+    shapes: str = "grid",
+) -> None:
+    """Draw a step (blue), the previous one (grey) and the copy ceiling (dashed) over row length;
+    for few rows bars of microseconds.
+
+    A live measurement is drawn beside the reference GPU's record (dotted). Shows the figure and
+    returns None, so that it can end a cell.
+    """
+    import matplotlib.pyplot as plt
+
+    if not current.of_family(shapes, dtype):
+        print(f"{current.step}{in_dtype(dtype)}: not measured at these shapes")
+        return
+    lines = [Line(previous, previous.step, GREY)] if previous else []
+    lines.append(Line(current, current.step, BLUE))
+    for number, beside in enumerate(recorded_beside(current)):
+        style = {"linestyle": ":", "linewidth": 1}
+        lines.append(Line(beside, f"record: {beside.label}", SERIES[number % 5], style))
+    title = f"{current.step} against {previous.step}" if previous else current.step
+    _draw(title + in_dtype(dtype), current, lines, log, dtype, shapes)
+    plt.show()
 
 
-def run_block() -> str:
-    """The last lines of `make run` on a machine without a GPU where all is well."""
-    table = summary_table({step: "right" for step in steps()}, "on the SIMT machine")
-    return f"```{table}\n```"
+def plot_series(
+    records: Sequence[Record],
+    log: bool = True,
+    dtype: str = "float32",
+    shapes: str = "grid",
+) -> Figure:
+    """All steps that have such cases in one figure; returns the figure for saving.
+
+    The last one is blue, the five before it have a colour each; what came earlier, and the array
+    version, is grey. Raises `ValueError` if none has such cases.
+    """
+    shown = [record for record in records if record.of_family(shapes, dtype)]
+    if not shown:
+        raise ValueError(f"no record holds {shapes} cases in {dtype}")
+    colored = [record.step for record in shown if record.step != UNFUSED][-6:-1]
+    colors = {**dict(zip(colored, SERIES, strict=False)), shown[-1].step: BLUE}
+    style = {"marker": None} if shapes == "sweep" else {}
+    lines = [Line(record, record.step, colors.get(record.step, GREY), style) for record in shown]
+    what = {"sweep": "4096 rows", "few": "few rows"}.get(shapes, "2^28 elements")
+    title = f"Softmax step by step, {what}{in_dtype(dtype)}"
+    return _draw(title, shown[-1], lines, log, dtype, shapes).figure
 
 
-def result_block() -> str:
-    """Plot and table in Markdown."""
-    image = PLOT.relative_to(ROOT).as_posix()
-    lines = [
-        f"![GB/s over row length for every step, and for a copy]({image})",
-        "",
-        "| step | notebook | rows x columns | GB/s | share of a copy | predicted |",
-        "|---|---|---|---|---|---|",
-    ]
-    shown = [load_record("00_copy"), *recorded_steps()]
-    for record in shown:
-        case = headline(record)
-        mark = "" if record.is_current() else "*"
-        lines.append(
-            f"| {step_link(record.step)} | {notebook_link(record.step)} "
-            f"| {place(case.rows, case.cols, case.dtype)} | {case.gbps:.0f} "
-            f"| {case.share:.2f}{mark} | {predictions()[record.step]['share']:.2f} |"
-        )
-    stale = "" if all(record.is_current() for record in shown) else f" *: {EDITED}."
-    lines += [
-        "",
-        f"float32 unless it says otherwise, {load_record('00_copy').origin()}. Each step stands at "
-        "the shape where it was predicted; the plot has float32 and all but the step for few rows. "
-        "GB/s counts one read and one write of the matrix, whatever a kernel really moved; the "
-        "copy is a kernel that does nothing else. Predictions were written down before the "
-        f"measurement; the wrong ones stay.{stale}",
-    ]
-    return "\n".join(lines)
+def _draw(
+    title: str, current: Record, lines: Sequence[Line], log: bool, dtype: str, shapes: str
+) -> Axes:
+    """Every line's cases, and the copy as it was timed with those of the current record's GPU."""
+    gpu = current.device["name"]
+    timed = [line.record for line in lines if line.record.device["name"] == gpu]
+    known = {
+        case.shape: case for record in (*timed, current) for case in record.of_family(shapes, dtype)
+    }
+    order = FEW_SHAPES.index if shapes == "few" else itemgetter(1)  # columns
+    copies = [known[shape] for shape in sorted(known, key=order)]
+    if shapes == "few":
+        return _draw_few(title, current, lines, dtype, copies)
+    axes = bandwidth_axes(title, current.label, log, dtype, linear=shapes == "sweep")
+    add_ceiling(axes, copies)
+    for record, label, color, style in lines:
+        if cases := record.of_family(shapes, dtype):
+            add_line(axes, cases, label, color, **style)
+    finish(axes)
+    return axes
 
 
-def place(rows: int, cols: int, dtype: str) -> str:
-    """ "65536 x 4096", with the dtype where it is not float32."""
-    return f"{rows} x {cols}" + (f" {dtype}" if dtype != "float32" else "")
+def _draw_few(
+    title: str, current: Record, lines: Sequence[Line], dtype: str, copies: Sequence[Case]
+) -> Axes:
+    """Bars of microseconds at each of the few-row shapes, the copy first."""
+    axes = empty_axes(title)
+    axes.set_ylabel("microseconds a call")
+    axes.set_xlabel(f"rows x columns; {current.label}")
+    bars = [("copy", BLACK, {case.shape: case.copy_us for case in copies})]
+    for record, label, color, _ in lines:
+        times = {case.shape: case.median_us for case in record.of_family("few", dtype)}
+        bars.append((label, color, times))
+    add_bars(axes, [case.shape for case in copies], bars)
+    return axes
 
 
-def race_block(gpu: str = REFERENCE_GPU) -> str:
-    """Our kernels beside the best of what other people use, in Markdown: a line for each shape, and
-    how many are won and lost."""
-    try:
-        recorded = race.load_race(gpu)
-    except FileNotFoundError:
-        return "No race against them is recorded yet."
-    cases = {(case.shape, case.dtype): case for case in recorded.cases}
-    titles = " | ".join(f"{dtype}: ours | best peer" for dtype in race.DTYPES)
-    lines = [f"| rows x columns | {titles} |", "|---" * (1 + 2 * len(race.DTYPES)) + "|"]
-    for shape in race.PEER_SHAPES:
-        cells = [race_cells(cases.get((shape, dtype))) for dtype in race.DTYPES]
-        unaligned = ", unaligned" if shape in race.UNALIGNED_SHAPES else ""
-        lines.append(f"| {shape[0]} x {shape[1]}{unaligned} | {' | '.join(cells)} |")
-    shown = [case for case in recorded.cases if case.shape in race.PEER_SHAPES]
-    verdicts = [case.verdict for case in shown]
-    explained = "".join(f" {line}." for line in race.explained_marks(shown))
-    lines += [
-        "",
-        "Share of a copy of the same size, for few rows also microseconds, "
-        f"{race.race_origin(gpu)}. Of {len(verdicts)} cases we are ahead by more than "
-        f"{race.TOLERANCE:.0%} in {verdicts.count('ahead')}, level in {verdicts.count('level')}, "
-        f"and lose {verdicts.count('LOSS')}: there the best peer is faster by more than "
-        f"{race.TOLERANCE:.0%}, or at least as fast although it is below {race.ROOM} of a copy. "
-        '"-": not timed. Unaligned rows do not start at multiples of 16 bytes.' + explained,
-    ]
-    return "\n".join(lines)
+# ---- the race -----------------------------------------------------------------------------------
 
 
-def race_cells(case: race.RaceCase | None) -> str:
-    """Two cells of the race's table: ours, and the best peer with its name."""
-    if case is None:
-        return "- | -"
+def plot_race(cases: Sequence[RaceCase], title: str = "Share of a copy") -> None:
+    """Draw share of the same-size copy over columns: ours bold and blue, each peer in a colour; for
+    few rows as bars, ours first.
 
-    def cell(name: str) -> str:
-        time = f" ({case.median_us(name):.2f} us)" if case.shape in FEW_SHAPES else ""
-        return f"{case.share(name):.2f}{time}"
+    The cases should be of one dtype and one family, such as 2^28 elements each. Shows the figure
+    and returns None, so that it can end a cell. Raises `ValueError` if there are none.
+    """
+    import matplotlib.pyplot as plt
 
-    ours = cell(case.step) + race.marks_of(case) + (" **LOSS**" if case.verdict == "LOSS" else "")
-    return f"{ours} | {cell(case.best_peer)} {case.best_peer}" if case.best_peer else f"{ours} | -"
-
-
-def step_link(step: str) -> str:
-    if step == UNFUSED:
-        return "five array operations"
-    return f"[`{step}`](kernels/{split_trial(step).file}.cu)"
-
-
-def notebook_link(step: str) -> str:
-    """The notebook whose number the step has; a kernel may be measured before it is written."""
-    for path in (ROOT / "notebooks").glob(f"{step[:2]}_*.ipynb"):
-        title = re.search(r'"# (.*?)(\\n)?"', path.read_text(encoding="utf-8"))[1]
-        return f"[{title}](notebooks/{path.name})"
-    return "-"
-
-
-def drawn_steps() -> list[Record]:
-    """The records that the plot shows."""
-    return [record for record in recorded_steps() if in_series(record)]
-
-
-def plot_digest() -> str:
-    """Hash of everything that the plot shows."""
-    data = [
-        (record.step, record.label, [asdict(case) for case in cases_of(record, "long")])
-        for record in drawn_steps()
-    ]
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    if not cases:
+        raise ValueError("no cases to plot")
+    axes = empty_axes(title)
+    axes.set_ylabel("bandwidth / bandwidth of a same-size copy")
+    axes.axhline(1, color=BLACK, linestyle="--", linewidth=1.5)
+    shares = {
+        name: {case.shape: case.share(name) for case in cases if name in case.samples_us}
+        for name in peers.PEERS
+    }
+    colors = dict(zip(shares, (*SERIES[:5], GREY), strict=True))
+    timed = [(name, colors[name], values) for name, values in shares.items() if values]
+    ours = ("ours", BLUE, {case.shape: case.share(case.step) for case in cases})
+    if all(case.shape in FEW_SHAPES for case in cases):
+        axes.set_xlabel(f"rows x columns, {cases[0].dtype}")
+        add_bars(axes, [case.shape for case in cases], [ours, *timed])
+    else:
+        axes.set_xlabel(f"columns (row length), {cases[0].dtype}")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+        for name, color, values in (*timed, ours):
+            cols, heights = zip(*sorted((cols, y) for (_, cols), y in values.items()), strict=True)
+            width = 3.5 if name == "ours" else 1.5
+            axes.plot(cols, heights, color=color, marker="o", markersize=4, linewidth=width)
+            add_label(axes, cols[-1], heights[-1], name, color)
+        finish(axes)
+    plt.show()
 
 
-def drawn_digest() -> str:
-    """The hash that the plot on disk was drawn from, kept in the image's description."""
-    if not PLOT.is_file():
-        return ""
-    found = re.search(rb"Description\0([0-9a-f]{64})", PLOT.read_bytes())
-    return found[1].decode() if found else ""
+# ---- drawing ------------------------------------------------------------------------------------
 
 
-def draw() -> None:
-    """Draw the plot and keep the hash of its data in it."""
-    import matplotlib
+def empty_axes(title: str) -> Axes:
+    """A new figure in the style of the series."""
+    import matplotlib.pyplot as plt
 
-    matplotlib.use("agg")
-    from .plot import plot_series
+    with plt.rc_context(STYLE):
+        _, axes = plt.subplots(layout="constrained")
+    axes.set_title(title, loc="left", fontweight="bold")
+    return axes
 
-    plot_series(drawn_steps(), shapes="long").savefig(
-        PLOT, dpi=150, metadata={"Description": plot_digest()}
+
+def bandwidth_axes(title: str, origin: str, log: bool, dtype: str, linear: bool) -> Axes:
+    """An empty figure of GB/s over row length; `linear` says that of the columns' axis."""
+    axes = empty_axes(title)
+    size = np.dtype(dtype).itemsize
+    axes.set_ylabel(f"GB/s (2 x rows x cols x {size} bytes / time)")
+    axes.set_xlabel(f"columns (row length); {origin}")
+    if not linear:
+        axes.set_xscale("log", base=2)
+    if log:
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    return axes
+
+
+def add_line(axes: Axes, cases: Sequence[Case], label: str, color: str, **style) -> None:
+    """One kernel's bandwidth with min-max bars, labelled at the right end of its line."""
+    cols = [case.cols for case in cases]
+    middle = [case.gbps for case in cases]
+    below = [case.gbps - case.bytes / max(case.samples_us) / 1e3 for case in cases]
+    above = [case.bytes / min(case.samples_us) / 1e3 - case.gbps for case in cases]
+    style = {"marker": "o", "markersize": 4, "linewidth": 2, **style}
+    axes.errorbar(cols, middle, yerr=[below, above], color=color, capsize=2, **style)
+    add_label(axes, cols[-1], middle[-1], label, color)
+
+
+def add_ceiling(axes: Axes, cases: Sequence[Case]) -> None:
+    """The same-size copy, dashed."""
+    cols, rates = [case.cols for case in cases], [case.copy_gbps for case in cases]
+    axes.plot(cols, rates, color=BLACK, linestyle="--", linewidth=1.5)
+    add_label(axes, cols[-1], rates[-1], "copy", BLACK)
+
+
+def add_bars(
+    axes: Axes,
+    shapes: Sequence[Shape],
+    bars: Sequence[tuple[str, str, dict[Shape, float]]],
+) -> None:
+    """A group of bars for each shape, with their values above them.
+
+    `bars` are (label, color, shape -> value); what has no value at a shape has no bar there.
+    """
+    width = 0.8 / len(bars)
+    for number, (label, color, values) in enumerate(bars):
+        known = [shape for shape in shapes if shape in values]
+        if not known:
+            continue
+        left = [shapes.index(shape) - 0.4 + (number + 0.5) * width for shape in known]
+        drawn = axes.bar(left, [values[shape] for shape in known], width, color=color, label=label)
+        digits = 1 if max(values.values()) >= 2 else 2
+        turned = 90 if len(bars) > 4 else 0  # else the values of narrow bars would overlap
+        clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        texts = axes.bar_label(drawn, fmt=f"%.{digits}f", fontsize=8, padding=2, rotation=turned)
+        for text in texts:
+            text.set_bbox(clear)
+    axes.set_xticks(range(len(shapes)), [place(*shape) for shape in shapes])
+    axes.grid(visible=False, axis="x")
+    axes.margins(y=0.12)  # room for the values of the highest bars
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def add_label(axes: Axes, x: float, y: float, text: str, color: str) -> None:
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=(8, 0),
+        textcoords="offset points",
+        color=color,
+        va="center",
+        fontweight="bold",
+        annotation_clip=False,
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
     )
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _is_crossed(axes: Axes, label: Annotation) -> bool:
+    """Whether a line goes through a label."""
+    box = label.get_window_extent()
+    paths = (line.get_path().transformed(line.get_transform()) for line in axes.lines)
+    return any(path.intersects_bbox(box, filled=False) for path in paths)
+
+
+def finish(axes: Axes) -> None:
+    """Start a linear axis at zero, and put labels where they hide neither lines nor each other."""
+    axes.figure.canvas.draw()
+    right = max(label.xy[0] for label in axes.texts)
+    early = [label for label in axes.texts if label.xy[0] < right and _is_crossed(axes, label)]
+    for label in early:  # other lines go on behind this one's end
+        label.set(position=(0, 8), ha="right", va="bottom")
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.06)
+    elif early:
+        axes.set_ylim(top=axes.get_ylim()[1] * 1.3)
+    axes.figure.canvas.draw()
+    placed = []
+    for label in sorted(axes.texts, key=lambda label: label.get_window_extent().y0):
+        box = label.get_window_extent()
+        below = [other.y1 for other in placed if other.x0 < box.x1 and box.x0 < other.x1]
+        shift = max([0.0, *(top + 0.05 * box.height - box.y0 for top in below)])
+        x, y = label.get_position()
+        label.set_position((x, y + shift * 72 / axes.figure.dpi))
+        placed.append(box.translated(0, shift))

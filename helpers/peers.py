@@ -20,15 +20,22 @@ import functools
 import gc
 import importlib.metadata
 import importlib.util
+import multiprocessing
+import os
 import sys
-from collections.abc import Callable
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from .bench import Candidate
+from .bench import Candidate, fresh_pool
 from .check import WrongResult, reference, tolerance
+from .shapes import place
 
 Call = Callable[[object, object], None]  # call(x, y) enqueues softmax of x into y
 PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "cudnn")
@@ -312,3 +319,59 @@ PEERS = {
     "quack": Peer(("torch", "tvm_ffi", "cutlass", "quack"), _quack, _quack_refuses),
     "cudnn": Peer((), _cudnn_softmax),
 }
+
+
+# ---- compiling ahead ----------------------------------------------------------------------------
+
+# Where Inductor and Triton keep what they compiled for a race, of the race alone because the
+# warm-up deletes from it.
+CACHE = Path(tempfile.gettempdir()) / "softmax-worklog-race"
+
+
+def use_cache() -> None:
+    """Have the peers that compile keep it in `CACHE`; to be called before they are imported."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(CACHE / "triton")
+
+
+def warm_up(cases: Sequence[tuple[int, int, str]], names: Sequence[str], workers: int) -> None:
+    """Fill the peers' caches on disk from several processes, since compiling takes most of a race.
+
+    torch.compile also tunes as it compiles. What it found while the processes shared the GPU is
+    deleted: the race tunes again, with what is compiled.
+    """
+    began = time.perf_counter()
+    cached = [name for name in names if PEERS[name].disk_cache]
+    jobs = [(name, *case) for case in cases for name in cached if not why_not(name, *case)]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _compile_in_one_thread) as pool:
+        for done in as_completed([pool.submit(compile_ahead, *job) for job in jobs]):
+            try:
+                if failure := done.result():
+                    print(f"warm-up: {failure}", flush=True)
+            except BrokenProcessPool:
+                print("warm-up: a process ended; the race compiles what is missing", flush=True)
+                break
+    for tuned in CACHE.rglob("*.best_config"):
+        tuned.unlink()
+    print(f"warm-up of {len(jobs)} kernels: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def _compile_in_one_thread() -> None:
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+def compile_ahead(name: str, rows: int, cols: int, dtype: str) -> str:
+    """Run a peer once at a shape in this process; returns what went wrong, or ""."""
+    import cupy
+
+    try:
+        storage = {4: cupy.float32, 2: cupy.uint16}[np.dtype(dtype).itemsize]
+        with fresh_pool():
+            x, y = cupy.zeros((rows, cols), storage), cupy.empty((rows, cols), storage)
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                candidate(name, rows, cols, dtype).run(x, y)
+                stream.synchronize()
+        return ""
+    except Exception as error:  # the race meets it again and records it
+        return f"{name} at {place(rows, cols, dtype, always=True)}: {type(error).__name__}"

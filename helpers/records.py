@@ -1,9 +1,9 @@
-"""Recorded timings: one JSON file per GPU and step, written by the recorder, replayed anywhere.
+"""Recorded timings: one JSON file per GPU and step, written on that GPU, replayed anywhere.
 
-    notebooks/records/<gpu>/<step>.json    timings of a kernel beside a same-size copy
-    notebooks/records/<gpu>/counters.json  Nsight Compute's counters
-    notebooks/records/<gpu>/sanitizer.json compute-sanitizer's verdicts
-    notebooks/records/predictions.json     written by hand, before the measurement
+    notebooks/records/<gpu>/<step>.json   timings of a kernel beside a same-size copy
+    notebooks/records/predictions.json    written by hand, before the measurement
+
+What else stands in that folder: race.json (`helpers.races`), and `helpers.evidence`.
 
 GB/s is 2 * rows * cols * itemsize / time: one read and one write of every element, whatever the
 kernel really moved. 1 GB = 10^9 bytes.
@@ -12,33 +12,36 @@ kernel really moved. 1 GB = 10^9 bytes.
 from __future__ import annotations
 
 import functools
-import json
-import os
+import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 
-from .kernels import code_hash, source, split_trial, step_plan
-from .paths import ROOT
+from . import catalogue
+from .bound import load
+from .catalogue import UNFUSED, split_trial, step_number
+from .cuda_text import code_hash
+from .gpu import Gpu, of_record
+from .header import Plan
+from .json_files import named, read_json, write_json
+from .paths import RECORDS
+from .shapes import (
+    EVEN_SHAPE,
+    FEW_SHAPES,
+    GRID_SHAPES,
+    REFERENCE_SHAPE,
+    SWEEP_SHAPES,
+    Shape,
+    family_of,
+)
 
-FOLDER = ROOT / "notebooks" / "records"
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
-REFERENCE_SHAPE = (65536, 4096)  # where predictions are made and steps are compared
+MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions of what stands under one heading
 SCHEMA = 1
-
-# Five families of shapes. The grid: powers of two, 2^28 elements (1 GiB of fp32) each; the long
-# rows go on from there. The few rows: less work than a GPU has room for. The crossover: so many
-# rows of a million columns that a grid and clusters that stay take about as long. The sweep: 4096
-# rows, the shape that the field's tutorials plot.
-GRID_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(5, 16)))
-LONG_SHAPES = tuple((2**28 // cols, cols) for cols in (2**k for k in range(16, 21)))
-FEW_SHAPES = ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
-CROSSOVER_SHAPES = ((4, 2**20), (7, 2**20), (16, 2**20))
-EVEN_SHAPE = (252, 2**20)  # rows that go evenly into seven clusters, for kernels that have such
-SWEEP_SHAPES = tuple((4096, cols) for cols in range(256, 12673, 128))
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Case:
     attributes: dict[str, int] = field(default_factory=dict)
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> Shape:
         return self.rows, self.cols
 
     @property
@@ -106,6 +109,8 @@ class Record:
     attributes: dict[str, int] = field(default_factory=dict)  # of the case measured last
     cases: list[Case] = field(default_factory=list)
     schema: int = SCHEMA
+    # What proved, each time the text changed, that the machine code did not (commands/restamp.py).
+    stamped: list[dict] = field(default_factory=list)
 
     def case(self, rows: int, cols: int, dtype: str = "float32") -> Case:
         """The case of a shape. Raises `KeyError` that names step and shape if it is missing."""
@@ -114,10 +119,41 @@ class Record:
                 return case
         raise KeyError(f"no record of {self.step} at {rows} x {cols} {dtype}")
 
-    def select(self, shapes: Iterable[tuple[int, int]], dtype: str = "float32") -> list[Case]:
+    def select(self, shapes: Iterable[Shape], dtype: str = "float32") -> list[Case]:
         """The recorded cases among `shapes`, in that order; others are left out."""
         known = {case.shape: case for case in self.cases if case.dtype == dtype}
         return [known[shape] for shape in shapes if shape in known]
+
+    def of_family(self, shapes: str = "grid", dtype: str = "float32") -> list[Case]:
+        """The recorded cases of a dtype at the shapes of one of `FAMILIES`: by columns, few rows in
+        the order of `FEW_SHAPES`. Raises `KeyError` for a name that there is not."""
+        wanted = FAMILIES[shapes]
+        found = [
+            case for case in self.cases if case.dtype == dtype and family_of(*case.shape) in wanted
+        ]
+        if shapes == "few":
+            return sorted(found, key=lambda case: FEW_SHAPES.index(case.shape))
+        return sorted(found, key=lambda case: case.cols)
+
+    @property
+    def headline(self) -> Case:
+        """The case that stands for a step: the one that was predicted, or if there is none, its
+        longest rows in the first dtype of the record."""
+        try:
+            return self.case(*predicted_at(self.step))
+        except KeyError:
+            return self.of_family("long", self.cases[0].dtype)[-1]
+
+    @property
+    def in_series(self) -> bool:
+        """Whether a step belongs in one figure with all others: it takes float32 and is not made
+        for few rows."""
+        return bool(self.of_family()) and family_of(*self.headline.shape) != "few"
+
+    @property
+    def gpu(self) -> Gpu:
+        """What plans depend on, of the GPU that it was measured on."""
+        return of_record(self.device)
 
     @property
     def label(self) -> str:
@@ -138,114 +174,159 @@ class Record:
     def is_current(self) -> bool:
         """Whether the kernel's code and its launch rule are still the recorded ones."""
         return self.kernel_hash == step_hash(self.step) and all(
-            case.launch == case_launch(self.step, case) for case in self.cases
+            case.launch == launch_of(self.step, *case.shape, case.dtype, self.gpu)
+            for case in self.cases
+            if self.step != UNFUSED
         )
+
+    def lacks(self, rows: int, cols: int, dtype: str = "float32") -> bool:
+        """Whether the step is to be recorded at a shape and dtype, and has no such case yet."""
+        known = {(case.rows, case.cols, case.dtype) for case in self.cases}
+        return (rows, cols, dtype) not in known and takes(self.step, rows, cols, dtype, self.gpu)
+
+    def add(self, case: Case, order: Sequence[tuple[int, int, str]] = ()) -> None:
+        """Put a case in: those of `order`, (rows, cols, dtype), in that order, whichever came
+        first, others before them as they come."""
+        places = {run: place for place, run in enumerate(order)}
+        self.cases.append(case)
+        self.cases.sort(key=lambda case: places.get((*case.shape, case.dtype), -1))
+        self.attributes = case.attributes
+
+
+# Name -> the families of shapes that it means, in tables and figures.
+FAMILIES = {"grid": ("grid",), "long": ("grid", "long"), "few": ("few",), "sweep": ("sweep",)}
+
+
+# ---- kernels as they are now --------------------------------------------------------------------
 
 
 def step_hash(step: str) -> str:
     """Hash of what a step measures: its kernel's code, or for the array version its name."""
-    return code_hash(source(f"{split_trial(step).file}.cu")) if step != UNFUSED else UNFUSED
+    return (
+        code_hash(catalogue.source(f"{split_trial(step).file}.cu")) if step != UNFUSED else UNFUSED
+    )
 
 
-def case_launch(step: str, case: Case) -> dict[str, int]:
-    """The launch that a step's header asks for in a case; empty if it refuses it."""
-    if step == UNFUSED:
-        return case.launch
-    plan = step_plan(step, case.rows, case.cols, case.dtype)
+def launch_of(
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None
+) -> dict[str, int]:
+    """The launch that a step's header asks for on a GPU (`mode.gpu_for_plans` if none is given):
+    grid, block, shared memory and macros; empty if it does not take the shape or the dtype."""
+    plan = plan_of(step, rows, cols, dtype, gpu)
     return plan.launch if plan else {}
 
 
-UNFUSED = "00_unfused"  # softmax as five CuPy array operations: a record without a kernel file
+def plan_of(
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None
+) -> Plan | None:
+    """How a step's header has it compiled and launched; None if it does not take the shape or the
+    dtype."""
+    kernel = load(step)
+    return (
+        kernel.bind(rows, cols, dtype, gpu).plan if kernel.accepts(rows, cols, dtype, gpu) else None
+    )
+
+
+def takes(step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None) -> bool:
+    """Whether a step is to be recorded at a shape and dtype: its header accepts them; the sweep is
+    for the steps before 07 in float32, long and few rows for what comes after, rows that go evenly
+    into seven clusters for kernels whose clusters stay; a trial is recorded in float32 and
+    bfloat16."""
+    later = step != UNFUSED and step_number(step) >= 7
+    sweep, few = (rows, cols) in SWEEP_SHAPES, (rows, cols) in FEW_SHAPES
+    if sweep and (later or dtype != "float32" or step not in (UNFUSED, *catalogue.steps())):
+        return False
+    if not later and (few or cols > GRID_SHAPES[-1][1]):
+        return False
+    if step in catalogue.TRIALS and dtype == "float16":
+        return False
+    if step == UNFUSED:
+        return dtype == "float32"
+    plan = plan_of(step, rows, cols, dtype, gpu)
+    return bool(plan) and ((rows, cols) != EVEN_SHAPE or "clusters" in plan.values)
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def folder_of(gpu: str) -> Path:
+    """Where everything that was recorded on a GPU stands."""
+    return RECORDS / gpu
 
 
 def record_path(step: str, gpu: str = REFERENCE_GPU) -> Path:
-    return FOLDER / gpu / f"{step}.json"
+    return folder_of(gpu) / f"{step}.json"
 
 
 def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
-    """Read a record. Raises `FileNotFoundError` that says how records are made."""
+    """Read a record. Raises `FileNotFoundError` that says how records are made, `ValueError` that
+    names the file for one that is damaged or of another version of this program."""
     path = record_path(step, gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no record of {step} on {gpu}: `make record` on that GPU makes it")
-    data = json.loads(path.read_text())
-    if data["schema"] != SCHEMA:
-        raise ValueError(f"{path.name} has schema {data['schema']}, this version reads {SCHEMA}")
-    data["cases"] = [Case(**case) for case in data["cases"]]
-    return Record(**data)
+    record = read_record(path, SCHEMA, Record, Case)
+    for case in record.cases:
+        check_times(path, case, case.samples_us, case.copy_samples_us)
+    return record
 
 
-def nsight(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: str = REFERENCE_GPU
-) -> dict[str, float]:
-    """Nsight Compute's metrics of one launch, by Nsight's names.
-
-    Raises `KeyError` that names step, shape and dtype if they were not profiled.
-    """
-    for case in _counters(gpu)["cases"]:
-        if (case["step"], case["rows"], case["cols"]) == (step, rows, cols):
-            if case.get("dtype", "float32") == dtype:
-                return case["metrics"]
-    raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {gpu}")
-
-
-def nsight_unfused(gpu: str = REFERENCE_GPU) -> list[tuple[str, dict[str, float]]]:
-    """(CuPy's kernel, metrics) of each launch of the array version at `REFERENCE_SHAPE`."""
-    return [(entry["kernel"], entry["metrics"]) for entry in _counters(gpu)[UNFUSED]]
+def read_record(path: Path, schema: int, whole: type, part: type):
+    """The `whole` of a file, each of whose cases is a `part`. Raises `ValueError` that names the
+    file for one that is damaged or has another schema."""
+    fields = read_json(path)
+    if fields.get("schema") != schema:
+        raise ValueError(
+            f"{named(path)} has schema {fields.get('schema')}, this version reads {schema}"
+        )
+    try:
+        return whole(**{**fields, "cases": [part(**case) for case in fields["cases"]]})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{named(path)} is no record of this version: {error}") from None
 
 
-def sass(
-    step: str,
-    shape: tuple[int, int] | None = None,
-    dtype: str = "float32",
-    gpu: str = REFERENCE_GPU,
-) -> list[str]:
-    """The kernel's machine instructions for memory, special functions and control, in order.
-
-    `shape` and `dtype` choose among those that a file with a Build line was compiled for.
-    """
-    return _disassembly(step, shape, dtype, gpu)["in_order"]
-
-
-def opcodes(
-    step: str,
-    shape: tuple[int, int] | None = None,
-    dtype: str = "float32",
-    gpu: str = REFERENCE_GPU,
-) -> dict[str, int]:
-    """How often each machine instruction stands in the kernel: "FMUL" -> 16. Loops and branches are
-    not followed.
-
-    `shape` and `dtype` choose as in `sass`.
-    """
-    return _disassembly(step, shape, dtype, gpu)["counts"]
+def check_times(path: Path, case, *series: Sequence[float]) -> None:
+    """Raise `ValueError` that names file and shape unless every sample is a positive number and no
+    series is empty."""
+    where = f"{named(path)} at {case.rows} x {case.cols} {case.dtype}"
+    for samples in series:
+        if not samples:
+            raise ValueError(f"{where} has no samples")
+        for sample in samples:
+            if not isinstance(sample, (int, float)) or not 0 < sample < math.inf:
+                raise ValueError(f"{where} holds {sample!r}, which is no time of a call")
 
 
-def _disassembly(step: str, shape: tuple[int, int] | None, dtype: str, gpu: str) -> dict:
-    kernels = json.loads((FOLDER / gpu / "sass.json").read_text())["kernels"]
-    name = sass_name(step, shape, dtype)
-    if name not in kernels:
-        raise KeyError(f"no disassembly of {name}; there are: {', '.join(kernels)}")
-    return kernels[name]
+def save_record(record: Record, gpu: str) -> None:
+    write_json(record_path(record.step, gpu), asdict(record))
 
 
-def sass_name(step: str, shape: tuple[int, int] | None, dtype: str = "float32") -> str:
-    """What a disassembly is filed under: "07_warp at 65536 x 4096 float32"."""
-    return f"{step} at {shape[0]} x {shape[1]} {dtype}" if shape else step
+def open_record(
+    step: str, gpu: str, device: dict, versions: dict, protocol: dict, fresh: bool = False
+) -> Record:
+    """The record to go on with, or an empty one if kernel, launch rule, protocol, driver,
+    compiler or CuPy are not the recorded: cases under one heading must be comparable."""
+    if not fresh and record_path(step, gpu).is_file():
+        record = load_record(step, gpu)
+        same = all(record.versions.get(key) == versions.get(key) for key in MUST_NOT_CHANGE)
+        if record.is_current() and record.protocol == protocol and same:
+            return record
+    return Record(step, step_hash(step), device, versions, utc_now(), protocol)
 
 
-def numerics(gpu: str = REFERENCE_GPU) -> dict[str, dict[str, dict[str, float]]]:
-    """Formula -> range of x -> its largest and mean error against fp64, in ulp of fp32."""
-    return json.loads((FOLDER / gpu / "numerics.json").read_text())["errors"]
+def utc_now() -> str:
+    """As records have it: "2030-01-02T03:04:05+00:00"."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-@functools.lru_cache
-def _counters(gpu: str) -> dict:
-    return json.loads((FOLDER / gpu / "counters.json").read_text())
+def recorded_steps() -> list[Record]:
+    """The records of the array version and of every softmax step that has one, in order."""
+    names = [UNFUSED, *(step for step in catalogue.steps() if step != "00_copy")]
+    return [load_record(name) for name in names if record_path(name).is_file()]
 
 
 def recorded_gpus() -> list[str]:
     """Names of the folders with records, the reference GPU first."""
-    found = sorted(folder.name for folder in FOLDER.iterdir() if folder.is_dir())
+    found = sorted(folder.name for folder in RECORDS.iterdir() if folder.is_dir())
     return sorted(found, key=lambda name: name != REFERENCE_GPU)
 
 
@@ -254,20 +335,17 @@ def gpu_folder(name: str) -> str:
     return "-".join(name.lower().replace("(", " ").replace(")", " ").split())
 
 
-def write_json(path: Path, data: dict) -> None:
-    """Write atomically: an interrupted run leaves the old file, never half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = json.dumps(data, indent=1)
-    scratch = path.with_suffix(".tmp")
-    scratch.write_text(lines + "\n")
-    os.replace(scratch, path)
-
-
-def save_record(record: Record, gpu: str) -> None:
-    write_json(record_path(record.step, gpu), asdict(record))
+# ---- predictions --------------------------------------------------------------------------------
 
 
 @functools.lru_cache(maxsize=1)
 def predictions() -> dict[str, dict]:
     """The prediction ledger: step -> {"share": of a copy at `REFERENCE_SHAPE`, "because": ...}."""
-    return json.loads((FOLDER / "predictions.json").read_text())
+    return read_json(RECORDS / "predictions.json")
+
+
+def predicted_at(step: str) -> tuple[int, int, str]:
+    """(rows, cols, dtype) of a step's prediction: `REFERENCE_SHAPE` and float32 unless it names
+    others."""
+    expected, (rows, cols) = predictions().get(step, {}), REFERENCE_SHAPE
+    return expected.get("rows", rows), expected.get("cols", cols), expected.get("dtype", "float32")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from dataclasses import replace
 
-from .kernels import code_hash, contract_of
+from . import bench
+from .bound import bind, kernel_of
+from .catalogue import UNFUSED
+from .cuda_text import code_hash
+from .gpu import describe_device, describe_versions
 from .mode import replaying
 from .records import (
     REFERENCE_GPU,
-    UNFUSED,
     Record,
     load_record,
     record_path,
     recorded_gpus,
+    utc_now,
 )
 
 
@@ -43,7 +46,8 @@ def timings(
     six shapes in `dtype`, which takes some seconds: of "grid", "long" or "few" (see
     `bench.live_shapes`). A kernel that does not take a shape is left out there.
 
-    Raises `FileNotFoundError` if a step has no record, `WrongResult` if a kernel is wrong.
+    Raises `FileNotFoundError` if a step has no record, `Failure` that names a kernel which is wrong
+    or cannot be launched.
     """
     if replaying():
         records = []
@@ -61,15 +65,12 @@ def text_of(kernel) -> str:
 
 
 def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list[Record]:
-    from . import bench, recorder
-
-    def maker(name: str):
+    def maker(name: str) -> bench.Maker:
         if name == UNFUSED:
             return bench.unfused_candidate
-        return lambda rows, cols, dtype: bench.kernel_candidate(kernels[name], rows, cols, dtype)
+        return lambda *shape: bench.kernel_candidate(bind(kernels[name], *shape))
 
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    device, versions = recorder.describe_device(), recorder.describe_versions()
+    now, device, versions = utc_now(), describe_device(), describe_versions()
     records = {
         name: LiveRecord(
             name,
@@ -85,14 +86,13 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
         taking = [
             name
             for name, kernel in kernels.items()
-            if kernel is None or contract_of(kernel).accepts(rows, cols, dtype)
+            if kernel is None or kernel_of(kernel).accepts(rows, cols, dtype)
         ]
         if not taking:
             continue
-        with bench.fresh_pool():
-            measured = bench.measure({name: maker(name) for name in taking}, rows, cols, dtype)
+        measured = bench.measure({name: maker(name) for name in taking}, rows, cols, dtype)
         for name in taking:
-            recorder.add(records[name], measured[name])
+            records[name].add(measured[name])
     return list(records.values())
 
 

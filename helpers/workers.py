@@ -29,6 +29,9 @@ class Failure(RuntimeError):
         super().__init__(reason, culprit)
         self.reason, self.culprit = reason, culprit
 
+    def __str__(self) -> str:
+        return f"{self.culprit}: {self.reason}" if self.culprit else self.reason
+
 
 def add_jobs_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

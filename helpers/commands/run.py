@@ -14,25 +14,18 @@ import time
 import warnings
 from pathlib import Path
 
-from .kernels import header, source, steps
-from .mode import SWITCH, describe_mode, replaying
-from .paths import ROOT
-from .plot import headline, in_series
-from .records import (
-    UNFUSED,
-    Record,
-    load_record,
-    predictions,
-    record_path,
-)
-
-NOTEBOOKS = ROOT / "notebooks"
-BUILD = ROOT / "build"
+from ..catalogue import source, steps
+from ..check import check_kernel
+from ..header import header
+from ..mode import SWITCH, describe_mode, replaying
+from ..paths import BUILD, NOTEBOOKS
+from ..records import recorded_steps
+from ..tables import summary_table
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status: 0 if everything ran and every kernel is right."""
-    parser = argparse.ArgumentParser(prog="python -m helpers.run", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m helpers.commands.run", description=__doc__)
     parser.add_argument("names", nargs="*", help="only notebooks whose name starts like this")
     parser.add_argument("--save", action="store_true", help="replay and rewrite changed notebooks")
     parser.add_argument("--force", action="store_true", help="with --save: rewrite plots too")
@@ -169,8 +162,6 @@ def text_of(notebook) -> list:
 def check_steps() -> dict[str, str]:
     """Run every step's kernel here, live or simulated, in each of its dtypes: step -> "right" or
     what is wrong."""
-    from .check import check_kernel
-
     verdicts = {}
     for step in steps():
         try:
@@ -188,44 +179,10 @@ def draw_summary() -> None:
     import matplotlib
 
     matplotlib.use("agg")
-    from .plot import plot_series
+    from ..figures import plot_series
 
-    series = list(filter(in_series, recorded_steps()))
+    series = [record for record in recorded_steps() if record.in_series]
     plot_series(series, shapes="long").savefig(BUILD / "series.png")
-
-
-def recorded_steps() -> list[Record]:
-    """The records of the array version and of every softmax step that has one, in order."""
-    names = [UNFUSED, *(step for step in steps() if step != "00_copy")]
-    return [load_record(name) for name in names if record_path(name).is_file()]
-
-
-def summary_table(verdicts: dict[str, str], where: str) -> str:
-    """Step, bandwidth where it was predicted, prediction, origin, and this machine's verdict."""
-    lines = [
-        "",
-        "GB/s = 2 x rows x columns x bytes of an element / time",
-        f"{'step':14} {'rows x columns':21} {'GB/s':>5} {'of copy':>8} {'predicted':>10}  "
-        f"{'measured on':26} kernel {where}",
-    ]
-    for step, verdict in verdicts.items():
-        verdict = verdict.splitlines()[0]
-        try:
-            record = load_record(step)
-        except FileNotFoundError:
-            lines.append(f"{step:14} {'':47}  {'not recorded yet':26} {verdict}")
-            continue
-        case = headline(record)
-        place = f"{case.rows} x {case.cols}"
-        place += f" {case.dtype}" if case.dtype != "float32" else ""
-        expected = predictions().get(step, {}).get("share")
-        stale = "" if record.is_current() else " (earlier version)"
-        lines.append(
-            f"{step:14} {place:21} {case.gbps:5.0f} {case.share:8.3f} "
-            f"{'none' if expected is None else f'{expected:.2f}':>10}  "
-            f"{record.label + stale:26} {verdict}"
-        )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,83 @@
+"""Evidence from the hardware, stored beside the records: `make evidence`.
+
+counters.json   Nsight Compute's counters: of every step at small shapes (which the tests hold
+                against the SIMT machine's), of steps, variants and block trials at large shapes
+                (which the prose explains), and of each launch of the array version
+sass.json       the machine instructions of every kernel: those that matter in order (loads, stores,
+                special functions, barriers, branches, calls), all of them counted
+numerics.json   the error of the arithmetic that the kernels use, in units of the last place
+sanitizer.json  compute-sanitizer's verdicts on every kernel at the small shapes
+
+Safe to interrupt: the tools run over one step at a time, and what they found is written after each.
+A second call goes on where the first one stopped, and looks again only at kernels whose code or
+launch changed since; after a change of driver, NVRTC or CuPy at all of them.
+
+Needs a GPU, `ncu`, `cuobjdump` and `compute-sanitizer` on the PATH, and the right to read
+counters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import sys
+
+from .. import gpu, workers
+from ..evidence.cases import EvidenceCase, examined_steps, run_kernels
+from ..evidence.counters import CountersPart
+from ..evidence.numerics import NumericsPart
+from ..evidence.part import update
+from ..evidence.sanitizer import SanitizerPart
+from ..evidence.sass import SassPart
+from ..records import folder_of, gpu_folder, utc_now
+
+PARTS = {part.name: part for part in (CountersPart, SassPart, NumericsPart, SanitizerPart)}
+TOOLS = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    options = parse_arguments(arguments)
+    if not gpu.has_gpu():
+        print("make evidence reads a GPU's counters, and CuPy finds no GPU.", file=sys.stderr)
+        return 1
+    if options.worker:
+        run_kernels([EvidenceCase.parse(text) for text in options.worker])
+        return 0
+    if "sass" in options.only and importlib.util.find_spec("cuda.bindings") is None:
+        print("make evidence needs the package cuda-bindings to disassemble.", file=sys.stderr)
+        return 1
+    for tool in (TOOLS[part] for part in options.only if part in TOOLS):
+        if not shutil.which(tool):
+            print(f"make evidence needs {tool} of the CUDA toolkit on the PATH.", file=sys.stderr)
+            return 1
+    device = gpu.describe_device()
+    head = {"device": device, "versions": gpu.describe_versions(), "utc": utc_now()}
+    failed = sum(
+        update(PARTS[name], head, options.steps, options.fresh, options.jobs)
+        for name in options.only
+    )
+    print(f"evidence is in {folder_of(gpu_folder(device['name']))}")
+    return 1 if failed else 0
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.commands.evidence", description=__doc__
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=[*PARTS], default=[*PARTS], help="only these files"
+    )
+    known = examined_steps()
+    parser.add_argument(
+        "--steps", nargs="+", metavar="STEP", choices=known, default=known, help="only these steps"
+    )
+    parser.add_argument("--fresh", action="store_true", help="look again at what is recorded")
+    workers.add_jobs_option(parser)
+    parser.add_argument("--worker", nargs="+", metavar="CASE", help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

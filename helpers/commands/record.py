@@ -1,0 +1,117 @@
+"""Time every step on this machine's GPU and write the records: `make record`.
+
+Safe to interrupt: each case is written as soon as it is measured, and a second call goes on where
+the first one stopped. A record is started afresh if the kernel's code or the protocol changed. A
+kernel that is wrong or fails at a shape is left out there, named at the end, and makes the exit
+status 1. Needs CuPy, numpy and ml_dtypes only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping
+
+from .. import bench, gpu, workers
+from ..catalogue import known_steps
+from ..header import DTYPES
+from ..records import (
+    Record,
+    gpu_folder,
+    open_record,
+    record_path,
+    save_record,
+    takes,
+)
+from ..shapes import GRID_SHAPES, RECORDED_SHAPES, place
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    options = parse_arguments(arguments)
+    if not gpu.has_gpu():
+        print("make record measures on a GPU, and CuPy finds none here.", file=sys.stderr)
+        return 1
+    device, versions = gpu.describe_device(), gpu.describe_versions()
+    folder = gpu_folder(device["name"])
+    names = options.steps or known_steps()
+    records = {
+        name: open_record(name, folder, device, versions, bench.PROTOCOL, options.fresh)
+        for name in names
+    }
+    plan_for = gpu.of_record(device)
+    runs = [
+        (*shape, dtype)
+        for shape in bench.shapes_that_fit(GRID_SHAPES if options.quick else RECORDED_SHAPES)
+        for dtype in options.dtypes
+        if any(takes(name, *shape, dtype, plan_for) for name in names)
+    ]
+    print(f"recording {', '.join(names)} on {device['name']} at {len(runs)} shapes and dtypes")
+    if versions.get("commit") == "unknown":
+        print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
+    missing = [
+        bench.Task(*run, tuple(name for name, record in records.items() if record.lacks(*run)))
+        for run in runs
+    ]
+    tasks = deque(task for task in missing if task.names)
+    done, failed, began = len(runs) - len(tasks), [], time.perf_counter()
+    for task, measured in workers.deal(bench.measure_steps, tasks, options.jobs):
+        run = task[:3]
+        if isinstance(measured, workers.Failure):
+            guilty = {measured.culprit} & {*task.names} or {*task.names}
+            where = place(*run, always=True)
+            failed.append(f"{', '.join(sorted(guilty))} at {where}: {measured.reason}")
+            print(failed[-1], file=sys.stderr, flush=True)
+            if others := tuple(name for name in task.names if name not in guilty):
+                tasks.append(task._replace(names=others))
+                continue
+        else:
+            for name in task.names:  # the copy is measured in any case
+                records[name].add(measured[name], runs)
+                save_record(records[name], folder)
+        done += 1
+        print_progress(done, len(runs), *run, records, began)
+    print(f"records are in {record_path(names[0], folder).parent}")
+    for line in failed:
+        print(f"not recorded: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m helpers.commands.record", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="the grid of shapes alone")
+    parser.add_argument("--fresh", action="store_true", help="measure recorded cases again")
+    parser.add_argument(
+        "--steps", nargs="+", metavar="STEP", choices=known_steps(), help="only these steps"
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="only these dtypes"
+    )
+    workers.add_jobs_option(parser)
+    return parser.parse_args(arguments)
+
+
+def print_progress(
+    number: int,
+    total: int,
+    rows: int,
+    cols: int,
+    dtype: str,
+    records: Mapping[str, Record],
+    began: float,
+) -> None:
+    rates = []
+    for name, record in records.items():
+        for case in record.cases:
+            if (*case.shape, case.dtype) == (rows, cols, dtype):
+                flag = " above the copy: look!" if case.share > 1.05 else ""
+                rates.append(f"{name} {case.gbps:.0f} ({case.share:.2f}){flag}")
+    seconds = time.perf_counter() - began
+    where = f"[{number}/{total}, {seconds:.0f} s] {place(rows, cols, dtype, always=True)}"
+    print(f"{where}: GB/s {', '.join(rates)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""JSON files that are whole: a damaged one is named, and none is left half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+from pathlib import Path
+
+
+def read_json(path: Path) -> dict:
+    """The object in a file. Raises `FileNotFoundError`, or `ValueError` of one sentence for a file
+    that is empty, cut short, in a merge conflict, holds NaN or an infinity, or no object."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{named(path)} holds {constant}, which is no number")
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{named(path)} is no text") from None
+    if not text.strip():
+        raise ValueError(f"{named(path)} is empty")
+    if conflict := re.search(r"^(<{7}|={7}|>{7})", text, flags=re.MULTILINE):
+        line = text.count("\n", 0, conflict.start()) + 1
+        raise ValueError(f"{named(path)} is in a merge conflict, line {line}")
+    try:
+        data = json.loads(text, parse_constant=refuse)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{named(path)} is no JSON or cut short: {error.msg}, line {error.lineno}"
+        ) from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{named(path)} holds a {type(data).__name__} instead of an object")
+    return data
+
+
+def write_json(path: Path, data: dict) -> None:
+    """Write atomically: an interrupted run leaves the old file, never half a file, and two that
+    write at once one of theirs. Raises `ValueError` for NaN and infinities."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        scratch.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(scratch, path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def named(path: Path) -> str:
+    """ "nvidia-h200/01_naive.json": a file and its folder, which tell it from all others."""
+    return f"{path.parent.name}/{path.name}"

@@ -1,0 +1,283 @@
+"""Races: our kernels against the peers, and what is said of the result.
+
+At each shape one `bench.measure` call times our kernel, every peer that can run the shape, and the
+copy, replayed in turn in one process: only such figures are compared with each other. The result
+is `notebooks/records/<gpu>/race.json`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from . import bench, peers
+from .catalogue import choose
+from .gpu import H200, Gpu, gpu_in_use, of_record
+from .json_files import write_json
+from .records import (
+    MUST_NOT_CHANGE,
+    REFERENCE_GPU,
+    check_times,
+    folder_of,
+    launch_of,
+    read_record,
+    step_hash,
+    utc_now,
+)
+from .shapes import RACE_SHAPES, Shape, place
+
+SCHEMA = 1
+DTYPES = ("float32", "bfloat16")
+TOLERANCE = 0.01  # a difference of medians below this is a tie
+ROOM = 0.97  # a best peer below this share of a copy must be beaten, not equalled
+LOW, HIGH = f"{1 - TOLERANCE:.2f}", f"{1 + TOLERANCE:.2f}"
+LEGEND = (
+    f"lead: time of the best peer / ours; ahead: above {HIGH}; level: {LOW} to {HIGH}; "
+    f"LOSS: below {LOW},\n"
+    f"or not above 1 although the best peer is below {ROOM} of a copy"
+)
+MARKS = {
+    "+": "our kernel starts before the call ahead of it has ended; no other does so",
+    "#": "ours was another kernel or launch than would be chosen now",
+}
+
+
+@dataclass(frozen=True)
+class RaceCase:
+    """One shape: our kernel, the peers and the copy, timed in turn."""
+
+    dtype: str
+    rows: int
+    cols: int
+    step: str  # our kernel
+    kernel_hash: str
+    launch: dict[str, int]  # of our kernel
+    samples_us: dict[str, list[float]]  # step or peer -> microseconds a call, one a replay
+    copy_samples_us: list[float]
+    calls: dict[str, int]  # calls per replay
+    skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
+    notes: dict[str, str] = field(default_factory=dict)
+    gpu: Gpu = H200  # the race's, whose file names it once
+
+    @property
+    def shape(self) -> Shape:
+        return self.rows, self.cols
+
+    @property
+    def copy_us(self) -> float:
+        return statistics.median(self.copy_samples_us)
+
+    @property
+    def copy_gbps(self) -> float:
+        return 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize / self.copy_us / 1e3
+
+    def median_us(self, name: str) -> float:
+        return statistics.median(self.samples_us[name])
+
+    def share(self, name: str) -> float:
+        """Bandwidth as a share of the same-size copy's."""
+        return self.copy_us / self.median_us(name)
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest peer; None if none was timed."""
+        return min((n for n in self.samples_us if n != self.step), key=self.median_us, default=None)
+
+    @property
+    def lead(self) -> float:
+        """How many times as fast as the best peer we are; infinite without a peer."""
+        return (
+            self.median_us(self.best_peer) / self.median_us(self.step) if self.best_peer else np.inf
+        )
+
+    @property
+    def verdict(self) -> str:
+        """One of "ahead", "level" and "LOSS", which is slower than the best peer by more than the
+        tolerance, or not faster where that peer leaves room below the copy."""
+        room = self.best_peer is not None and self.share(self.best_peer) < ROOM
+        if self.lead < 1 - TOLERANCE or (room and self.lead <= 1):
+            return "LOSS"
+        return "ahead" if self.lead > 1 + TOLERANCE else "level"
+
+    def is_current(self) -> bool:
+        """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
+        step = choose(*self.shape, self.dtype, self.gpu)
+        return self.step == step and (self.kernel_hash, self.launch) == (
+            step_hash(step),
+            launch_of(step, *self.shape, self.dtype, self.gpu),
+        )
+
+    @property
+    def marks(self) -> str:
+        """Those of `MARKS` that the case has."""
+        overlaps = "+" if self.launch.get("PROGRAMMATIC") else ""
+        return overlaps + ("" if self.is_current() else "#")
+
+
+@dataclass
+class Race:
+    """All cases of one GPU and one set of versions."""
+
+    device: dict
+    versions: dict[str, str]
+    utc: str
+    protocol: dict
+    cases: list[RaceCase] = field(default_factory=list)
+    schema: int = SCHEMA
+    stamped: list[dict] = field(default_factory=list)  # as a `Record` has them
+
+    def has(self, rows: int, cols: int, dtype: str, names: Sequence[str]) -> bool:
+        """Whether it holds a shape with our kernel as it is now and with each of the peers, timed
+        or left out."""
+        return any(
+            (case.dtype, case.shape) == (dtype, (rows, cols))
+            and case.is_current()
+            and set(names) <= {*case.samples_us, *case.skipped}
+            for case in self.cases
+        )
+
+    def add(self, case: RaceCase) -> None:
+        """Put a case in the place of the one that it had of that shape; cases are in the order of
+        the dtypes and shapes, whichever came first."""
+        key = (case.dtype, case.shape)
+        others = [other for other in self.cases if (other.dtype, other.shape) != key]
+        order = {key: place for place, key in enumerate(itertools.product(DTYPES, RACE_SHAPES))}
+        self.cases = sorted(
+            [*others, case], key=lambda case: order.get((case.dtype, case.shape), len(order))
+        )
+
+
+# ---- the file -----------------------------------------------------------------------------------
+
+
+def race_path(gpu: str) -> Path:
+    return folder_of(gpu) / "race.json"
+
+
+def load_race(gpu: str = REFERENCE_GPU) -> Race:
+    """Read a race. Raises `FileNotFoundError` that says how it is made, `ValueError` that names the
+    file for one that is damaged or of another version of this program."""
+    path = race_path(gpu)
+    if not path.is_file():
+        raise FileNotFoundError(f"no race of {gpu}: `make race` on that GPU makes it")
+    race = read_record(path, SCHEMA, Race, RaceCase)
+    for case in race.cases:
+        check_times(path, case, case.copy_samples_us, *case.samples_us.values())
+    race.cases = [replace(case, gpu=of_record(race.device)) for case in race.cases]
+    return race
+
+
+def save_race(race: Race, gpu: str) -> None:
+    fields = asdict(race)
+    for case in fields["cases"]:
+        del case["gpu"]
+    write_json(race_path(gpu), fields)
+
+
+def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Race:
+    """The race to go on with, or an empty one if versions, protocol or GPU are not the recorded:
+    figures under one heading must be comparable."""
+    if not fresh and race_path(gpu).is_file():
+        race = load_race(gpu)
+        if race.protocol == bench.PROTOCOL and _comparable(race.versions) == _comparable(versions):
+            return race
+    return Race(device, versions, utc_now(), bench.PROTOCOL)
+
+
+def _comparable(versions: dict[str, str]) -> dict[str, str]:
+    named = (*MUST_NOT_CHANGE, *peers.PACKAGES)
+    return {name: version for name, version in versions.items() if name in named}
+
+
+# ---- what is said of it -------------------------------------------------------------------------
+
+
+def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
+    """The recorded cases of a dtype in the order of `RACE_SHAPES`; raises as `load_race`."""
+    known = {case.shape: case for case in load_race(gpu).cases if case.dtype == dtype}
+    return [known[shape] for shape in RACE_SHAPES if shape in known]
+
+
+def race_origin(gpu: str = REFERENCE_GPU) -> str:
+    """One sentence on where the figures come from, with the peers' versions; in lines that fit a
+    notebook."""
+    race = load_race(gpu)
+    versions = ", ".join(
+        f"{name} {race.versions[name]}" for name in peers.PACKAGES if name in race.versions
+    )
+    return textwrap.fill(
+        f"recorded on {race.device['name']} on {race.utc[:10]} "
+        f"(driver {race.versions['driver']}, {versions})",
+        100,
+        break_on_hyphens=False,
+    )
+
+
+def explained_marks(cases: Sequence[RaceCase]) -> list[str]:
+    """A line for each of `MARKS` that any of the cases has."""
+    seen = "".join(case.marks for case in cases)
+    return [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in seen]
+
+
+def skipped_peers(cases: Sequence[RaceCase]) -> str:
+    """Which peers were not timed where, and why: a line for each peer and reason. What is wrong
+    with a wrong result is left out; the race's file has it."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for case in cases:
+        for name, reason in case.skipped.items():
+            why = reason.partition(": at (")[0]
+            places.setdefault((name, why), []).append(place(*case.shape))
+    return "\n".join(
+        f"{name}: {reason} ({', '.join(shapes)})" for (name, reason), shapes in places.items()
+    )
+
+
+# ---- one shape ----------------------------------------------------------------------------------
+
+
+class Task(NamedTuple):
+    """One shape to race at."""
+
+    rows: int
+    cols: int
+    dtype: str
+    peers: tuple[str, ...]
+    failed: tuple[tuple[str, str], ...] = ()  # (peer, why): it was tried and is left out
+
+
+def run_task(task: Task) -> RaceCase:
+    """Time our kernel, the peers that can run the shape, and the copy. Raises `Failure`, which
+    names our kernel or the peer that is wrong or fails."""
+    rows, cols, dtype = task[:3]
+    step = choose(rows, cols, dtype, gpu_in_use())
+    failed = dict(task.failed)
+    reasons = {name: failed.get(name) or peers.why_not(name, *task[:3]) for name in task.peers}
+    skipped = {name: reason for name, reason in reasons.items() if reason}
+    racing = [name for name in task.peers if name not in skipped]
+    peers.free_memory()
+    makers = {name: partial(peers.candidate, name) for name in racing}
+    cases = bench.measure({step: bench.maker(step), **makers}, rows, cols, dtype)
+    timed = {name: cases[name] for name in (step, *racing)}
+    notes = {name: peers.PEERS[name].note for name in racing if peers.PEERS[name].note}
+    return RaceCase(
+        dtype,
+        rows,
+        cols,
+        step,
+        step_hash(step),
+        cases[step].launch,
+        {name: case.samples_us for name, case in timed.items()},
+        cases[step].copy_samples_us,
+        {name: case.calls for name, case in timed.items()},
+        skipped,
+        notes,
+        gpu_in_use(),
+    )
