@@ -7,11 +7,9 @@ Executed copies and the plot go to build/; the committed notebooks stay as they 
 from __future__ import annotations
 
 import argparse
-import copy
 import os
 import sys
 import time
-import warnings
 from pathlib import Path
 
 from ..catalogue import source, steps
@@ -25,11 +23,24 @@ from ..tables import summary_table
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status: 0 if everything ran and every kernel is right."""
+    options = parse_arguments(arguments)
+    try:
+        return run(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130  # as a shell has it
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.run", description=__doc__)
     parser.add_argument("names", nargs="*", help="only notebooks whose name starts like this")
     parser.add_argument("--save", action="store_true", help="replay and rewrite changed notebooks")
     parser.add_argument("--force", action="store_true", help="with --save: rewrite plots too")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> int:
+    """The exit status of `main`."""
     if options.save:
         os.environ[SWITCH] = "1"
     try:
@@ -64,47 +75,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 def run_notebook(path: Path, save: bool, force: bool) -> bool:
     """Execute one notebook with progress a cell at a time; returns whether no cell failed."""
-    import nbclient
-    import nbformat
+    from .. import notebooks  # takes a second, in which Ctrl-C is to end with a sentence too
 
-    committed = nbformat.read(path, as_version=4)
-    notebook = copy.deepcopy(committed)
-    total = sum(cell.cell_type == "code" for cell in notebook.cells)
-    began, done = time.perf_counter(), 0
+    began = time.perf_counter()
 
-    def progress(**_) -> None:
-        nonlocal done
-        done += 1
+    def progress(done: int, total: int) -> None:
         show_progress(path.stem, done, total, time.perf_counter() - began)
 
-    client = nbclient.NotebookClient(
-        notebook,
-        timeout=600,
-        kernel_name="python3",
-        resources={"metadata": {"path": str(path.parent)}},
-        record_timing=False,
-        coalesce_streams=True,  # one text output a cell, however it was flushed
-        extra_arguments=["--log-level=40"],  # no advice on stderr about how kernels are reached
-        on_cell_executed=progress,
-    )
-    failure = None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            client.execute(env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
-        except nbclient.exceptions.CellExecutionError as error:
-            failure = f"{error.ename}: {error.evalue}"
-        except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
-            failure = str(error)
+    notebook, failure = notebooks.execute(path, progress)
     seconds = time.perf_counter() - began
-    end_progress(path.stem, total, seconds, failure)
-    nbformat.write(notebook, BUILD / path.name)
-    if save and failure is None:
-        tidy(notebook)
-        if force or text_of(notebook) != text_of(committed):
-            nbformat.write(notebook, path)
-            print(f"  {path.name} rewritten")
-    return failure is None
+    end_progress(path.stem, notebooks.code_cells(notebook), seconds, failure)
+    if save and not failure and notebooks.save_if_changed(notebook, path, force):
+        print(f"  {path.name} rewritten")
+    return not failure
 
 
 def show_progress(name: str, done: int, total: int, seconds: float) -> None:
@@ -115,45 +98,12 @@ def show_progress(name: str, done: int, total: int, seconds: float) -> None:
         print(f"{done} ", end="", flush=True)
 
 
-def end_progress(name: str, total: int, seconds: float, failure: str | None) -> None:
+def end_progress(name: str, total: int, seconds: float, failure: str) -> None:
     verdict = f"FAILED: {failure}" if failure else "ok"
     if sys.stdout.isatty():
         print(f"\r{name:16} {total} cells, {seconds:.1f} s, {verdict}        ", flush=True)
     else:
         print(f"of {total} cells, {seconds:.1f} s, {verdict}", flush=True)
-
-
-def tidy(notebook) -> None:
-    """Drop what differs between machines and says nothing."""
-    notebook.metadata = {
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-        "language_info": {"name": "python"},
-        "accelerator": "GPU",
-        "colab": {"gpuType": "T4"},
-    }
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)
-
-
-def text_of(notebook) -> list:
-    """What a reader reads: sources and outputs without the pixels of plots."""
-    return [
-        (
-            cell.source,
-            cell.get("execution_count"),
-            [
-                {
-                    key: {kind: text for kind, text in value.items() if kind != "image/png"}
-                    if key == "data"
-                    else value
-                    for key, value in output.items()
-                    if key != "traceback"
-                }
-                for output in cell.get("outputs", [])
-            ],
-        )
-        for cell in notebook.cells
-    ]
 
 
 # ---- summary ----------------------------------------------------------------------------------
