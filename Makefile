@@ -7,7 +7,7 @@
 # Some targets write what others read, so -j must not run two of them at once.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup nvcc run lab test gpu lint notebooks record evidence figures lock clean
+.PHONY: help setup nvcc run lab test gpu lint notebooks record race evidence figures lock clean
 
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
@@ -36,7 +36,7 @@ $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	$(BASE) helpers/install.py
 
 run: $(READY) ## run every notebook, check every kernel, draw the summary into build
-	$(PY) -m helpers.run $(ARGS)
+	$(PY) -m helpers.commands.run $(ARGS)
 
 lab: $(READY) ## open the first notebook in JupyterLab
 	$(PY) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_the_limit.ipynb $(ARGS)
@@ -53,18 +53,22 @@ lint: $(READY) ## ruff alone
 	$(PY) -m ruff check . $(ARGS)
 
 notebooks: $(READY) ## run every notebook in replay mode and save the outputs that changed
-	$(PY) -m helpers.run --save $(ARGS)
+	$(PY) -m helpers.commands.run --save $(ARGS)
 
 record: ## time every step on this machine's GPU into notebooks/records (needs only CuPy)
 	$(NEED_CUPY)
-	$(GPU_PY) -m helpers.recorder $(ARGS)
+	$(GPU_PY) -m helpers.commands.record $(ARGS)
+
+race: ## our kernels against those of requirements/peers.txt that are installed
+	$(NEED_CUPY)
+	$(GPU_PY) -m helpers.commands.race $(ARGS)
 
 evidence: ## Nsight Compute's counters and compute-sanitizer's verdicts into notebooks/records
 	$(NEED_CUPY)
-	$(GPU_PY) -m helpers.evidence $(ARGS)
+	$(GPU_PY) -m helpers.commands.evidence $(ARGS)
 
 figures: $(READY) ## write the figures of the README and of kernel headers from the records
-	$(PY) -m helpers.figures $(ARGS)
+	$(PY) -m helpers.commands.figures $(ARGS)
 
 lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--upgrade for newer)
 	$(LOCK) --extra cuda12 $(ARGS) -o requirements/cuda12.txt

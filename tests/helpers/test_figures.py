@@ -3,9 +3,9 @@
 import dataclasses
 
 import pytest
+from helpers.plot import cases_of, headline, ledger, plot_series, plot_step, table
 
 from helpers import bench, plot, records
-from helpers.plot import cases_of, headline, ledger, plot_series, plot_step, table
 from helpers.records import (
     FEW_SHAPES,
     GRID_SHAPES,

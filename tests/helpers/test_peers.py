@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.race import PEER_SHAPES
 
 from helpers import peers
 from helpers.check import WrongResult, make_input, reference
 from helpers.paths import ROOT
-from helpers.race import PEER_SHAPES
 
 REQUIRED = (ROOT / "requirements" / "peers.txt").read_text()
 

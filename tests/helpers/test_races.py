@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.race import RaceCase, race_table
 
 import helpers
 from helpers import bench, gpus, kernels, peers, race, recorder
 from helpers.check import WrongResult
 from helpers.paths import ROOT
-from helpers.race import RaceCase, race_table
 from helpers.records import Case, step_hash
 
 OURS = "06_registers"

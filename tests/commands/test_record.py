@@ -1,0 +1,231 @@
+"""The recorder: it can be interrupted, keeps what is right and names what is not."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from helpers import bench, gpu, records, workers
+from helpers.catalogue import UNFUSED, known_steps, step_number, steps
+from helpers.commands import record
+from helpers.header import DTYPES
+from helpers.paths import ROOT
+from helpers.records import Case, launch_of, load_record, takes
+from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
+from helpers.workers import Failure
+from tests import made_up
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of records."""
+    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A recorder that measures nothing: `measured` lists what it was asked for."""
+    fake = SimpleNamespace(measured=[], dtypes=[], fail_after=None)
+
+    def measure(makers: dict, rows: int, cols: int, dtype: str) -> dict:
+        if len(fake.measured) == fake.fail_after:
+            raise KeyboardInterrupt
+        fake.measured.append((frozenset(makers), rows, cols))
+        fake.dtypes.append(dtype)
+        return {name: made_up.record(name, [(rows, cols)], dtype).cases[0] for name in makers}
+
+    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(gpu, "has_gpu", lambda: True)
+    monkeypatch.setattr(gpu, "describe_device", lambda: made_up.DEVICE)
+    monkeypatch.setattr(gpu, "describe_versions", lambda: made_up.VERSIONS)
+    monkeypatch.setattr(bench, "maker", lambda step: None)
+    some = [*GRID_SHAPES[9:], *SWEEP_SHAPES[:3]]
+    monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: [s for s in shapes if s in some])
+    return fake
+
+
+def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None:
+    wanted = ["00_copy", "01_naive", "variants/01_naive_fast"]
+    fake_gpu.fail_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        record.main(["--steps", *wanted])
+    assert len(load_record("01_naive", "nvidia-test").cases) == 3
+    assert len(load_record("variants/01_naive_fast", "nvidia-test").cases) == 2
+
+    fake_gpu.fail_after, first = None, fake_gpu.measured.copy()
+    assert record.main(["--steps", *wanted]) == 0
+    assert [shape for _, *shape in fake_gpu.measured] == [
+        list(shape) for shape in (*GRID_SHAPES[9:], *SWEEP_SHAPES[:3])
+    ]
+    assert fake_gpu.measured[:3] == first
+    assert fake_gpu.measured[3] == ({"00_copy", "01_naive"}, *SWEEP_SHAPES[1])
+    assert len(load_record("01_naive", "nvidia-test").cases) == 5
+
+    assert record.main(["--steps", *wanted]) == 0
+    assert len(fake_gpu.measured) == 5, "nothing was left to measure"
+    assert "[5/5, " in capsys.readouterr().out
+
+    assert record.main(["--steps", "01_naive", "--fresh"]) == 0
+    assert fake_gpu.measured[5:] == [({"01_naive"}, *shape) for _, *shape in fake_gpu.measured[:5]]
+
+
+def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
+    assert record.main([]) == 0
+    assert {*fake_gpu.dtypes} == {*DTYPES}
+    for (names, *shape), dtype in zip(fake_gpu.measured, fake_gpu.dtypes, strict=True):
+        assert names == {step for step in known_steps() if takes(step, *shape, dtype)}
+    assert fake_gpu.measured[-1][0] == {
+        step for step in [UNFUSED, *steps()] if step_number(step) < 7
+    }
+
+
+def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
+    kept = made_up.record(shapes=[(64, 1024)])
+    record.print_progress(1, 1, 64, 1024, "float32", {"01_naive": kept}, 0.0)
+    assert "look!" not in capsys.readouterr().out
+    kept.cases[0].samples_us[:] = [4.0, 4.0, 4.0]
+    record.print_progress(1, 1, 64, 1024, "float16", {"01_naive": kept}, 0.0)
+    assert "01_naive" not in capsys.readouterr().out
+    record.print_progress(1, 1, 64, 1024, "float32", {"01_naive": kept}, 0.0)
+    assert "01_naive 131 (1.38) above the copy: look!" in capsys.readouterr().out
+
+
+def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypatch) -> None:
+    asked = []
+
+    def keep(shapes) -> list:
+        asked.append(list(shapes))
+        return []
+
+    monkeypatch.setattr(bench, "shapes_that_fit", keep)
+    assert record.main(["--quick"]) == record.main([]) == 0
+    assert asked == [
+        list(GRID_SHAPES),
+        [*RECORDED_SHAPES],
+    ]
+    monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: list(shapes))
+    assert record.main(["--quick", "--steps", "01_naive", "--dtypes", "float16"]) == 0
+    assert fake_gpu.measured == [], "no header of 01 to 06 lists float16"
+    assert record.main(["--quick", "--steps", "01_naive", "--dtypes", "float32"]) == 0
+    assert len(fake_gpu.measured) == len(GRID_SHAPES)
+
+
+def test_recorder_refuses_unknown_steps(capsys) -> None:
+    with pytest.raises(SystemExit):
+        record.main(["--steps", "99_missing"])
+    assert "99_missing" in capsys.readouterr().err
+
+
+def test_recorder_without_gpu_says_so_in_one_sentence(monkeypatch, capsys, folder: Path) -> None:
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    assert record.main([]) == 1
+    text = capsys.readouterr()
+    assert text.err == "make record measures on a GPU, and CuPy finds none here.\n"
+    assert text.out == "" and not list(folder.iterdir())
+
+
+@pytest.mark.skipif(gpu.has_gpu(), reason="there is a GPU")
+def test_recorder_as_a_command_without_gpu_ends_with_status_1() -> None:
+    command = [sys.executable, "-m", "helpers.commands.record", "--quick"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+# ---- failures ---------------------------------------------------------------------------------
+
+NAMES = ("00_copy", "01_naive", "04_shuffle")
+WRONG = {(16384, 16384): "01_naive", (8192, 32768): "04_shuffle"}
+
+
+def launch(x, y) -> None:
+    """What a candidate of the fake GPU does."""
+
+
+def measure(makers, rows: int, cols: int, dtype: str) -> dict[str, Case]:
+    """A GPU on which 01 is wrong at one shape, and 04 stops the GPU at another."""
+    candidates = {name: make(rows, cols, dtype) for name, make in makers.items()}
+    for name, candidate in candidates.items():
+        candidate.run(None, None)
+        if WRONG.get((rows, cols)) == name:
+            if name == "01_naive":
+                raise Failure(f"wrong result: at {rows, cols}: zero", name)
+            raise Failure("RuntimeError: illegal address", name)
+    names = {bench.COPY: None, **makers}  # the copy is always measured
+    plans = {name: launch_of(name, rows, cols) for name in names}
+    return {
+        name: Case(dtype, rows, cols, plan, [2.0], [1.0], 50, "right")
+        for name, plan in plans.items()
+    }
+
+
+def maker(step: str):
+    return lambda *shape: bench.Candidate(launch, {}, {}, None)
+
+
+@pytest.fixture
+def recorder_of_two_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name, replacement in (
+        (records, "RECORDS", tmp_path),
+        (gpu, "has_gpu", lambda: True),
+        (gpu, "describe_device", lambda: made_up.DEVICE),
+        (gpu, "describe_versions", lambda: made_up.VERSIONS),
+        (workers, "gpu_is_usable", lambda: True),
+        (bench, "shapes_that_fit", lambda shapes: [(32768, 8192), *WRONG]),
+        (bench, "maker", maker),
+        (bench, "measure", measure),
+    ):
+        monkeypatch.setattr(module, name, replacement)
+
+
+def shapes_of(name: str) -> list[tuple[int, int]]:
+    return [case.shape for case in records.load_record(name, "nvidia-test").cases]
+
+
+def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shapes, capsys) -> None:
+    every = [(32768, 8192), *WRONG]
+    assert record.main(["--steps", *NAMES]) == 1
+    for name in NAMES:
+        assert shapes_of(name) == [shape for shape in every if WRONG.get(shape) != name]
+    printed = capsys.readouterr()
+    assert printed.err.splitlines()[-2:] == [
+        "not recorded: 01_naive at 16384 x 16384 float32: wrong result: at (16384, 16384): zero",
+        "not recorded: 04_shuffle at 8192 x 32768 float32: RuntimeError: illegal address",
+    ]
+    assert "[3/3, " in printed.out
+    assert record.main(["--steps", *NAMES]) == 1, "what failed is tried again"
+    assert record.main(["--steps", "00_copy"]) == 0
+    assert record.main(["--steps", "02_online"]) == 0, "beside a copy that nobody asked for"
+    assert shapes_of("00_copy") == every and shapes_of("02_online") == every
+
+
+def test_failure_that_nobody_is_to_blame_for_concerns_all(
+    recorder_of_two_shapes, monkeypatch, capsys
+) -> None:
+    def no_room(makers, rows, cols, dtype):
+        for make in makers.values():
+            make(rows, cols, dtype)
+        raise Failure("MemoryError: buffers")
+
+    monkeypatch.setattr(bench, "measure", no_room)
+    assert record.main(["--steps", *NAMES]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == (
+        f"not recorded: {', '.join(NAMES)} at 8192 x 32768 float32: MemoryError: buffers"
+    )
+    assert len(lines) == 6
+
+
+def test_recorder_deals_out_shapes_and_keeps_their_order(
+    recorder_of_two_shapes, monkeypatch
+) -> None:
+    def backwards(work, tasks, jobs):
+        assert jobs == 3 and all(task.names == NAMES[:1] for task in tasks)
+        return [(task, work(task)) for task in reversed(tasks)]
+
+    monkeypatch.setattr(workers, "deal", backwards)
+    assert record.main(["--steps", NAMES[0], "--jobs", "3"]) == 0
+    assert shapes_of(NAMES[0]) == [(32768, 8192), *WRONG]

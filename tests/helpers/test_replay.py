@@ -1,0 +1,54 @@
+"""Timings for notebooks: measured ones do not claim to be recorded, and the reverse."""
+
+import cupy
+import pytest
+
+from helpers import bench, replay
+from helpers.catalogue import source
+from helpers.records import launch_of, load_record
+from helpers.shapes import FEW_SHAPES
+from tests import made_up
+
+
+def test_a_live_measurement_does_not_claim_to_be_recorded() -> None:
+    recorded = load_record("01_naive")
+    live = replay.LiveRecord(**vars(recorded))
+    assert live.origin().startswith("measured now on") and "recorded" not in live.origin()
+    assert live.label.endswith("now")
+    assert recorded.origin().startswith("recorded on")
+
+
+@pytest.mark.parametrize("shapes", ["grid", "long", "few"])
+def test_live_timings_leave_a_kernel_out_where_it_refuses(monkeypatch, shapes) -> None:
+    def measure(makers: dict, rows: int, cols: int, dtype: str) -> dict:
+        return {name: made_up.record(name, [(rows, cols)], dtype).cases[0] for name in makers}
+
+    for module, name, replacement in (
+        (replay, "replaying", lambda: False),
+        (replay, "describe_device", lambda: made_up.DEVICE),
+        (replay, "describe_versions", lambda: made_up.VERSIONS),
+        (bench, "measure", measure),
+    ):
+        monkeypatch.setattr(module, name, replacement)
+    monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (2**36, 2**37))
+    texts = {name: source(f"{name}.cu") for name in ("06_registers", "08_cluster")}
+    timed = replay.timings(texts, shapes=shapes)
+    wanted = {
+        "grid": [(2**28 // cols, cols) for cols in (32, 128, 512, 1024, 4096, 32768)],
+        "long": [(2**28 // cols, cols) for cols in (1024, 4096, 32768, 131072, 2**18)],
+        "few": [*FEW_SHAPES],
+    }[shapes]
+    for record in timed:
+        found = [case.shape for case in record.cases]
+        assert found == [shape for shape in wanted if launch_of(record.step, *shape)] != []
+        assert record.label.endswith(", now")
+    assert len(timed[0].cases) != len(timed[1].cases)
+
+
+def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None:
+    class Kernel:
+        code = "__global__ void softmax_naive(float* x) { x[0] = 1; }"
+
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+    (record,) = replay.timings({"01_naive": Kernel})
+    assert record.origin().endswith("for an earlier version of the kernel")

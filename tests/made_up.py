@@ -1,0 +1,63 @@
+"""Records of a GPU that there is not, for tests of what reads and writes them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from helpers import bench, catalogue, paths
+from helpers.catalogue import UNFUSED
+from helpers.gpu import H200
+from helpers.records import Case, Record, launch_of, step_hash
+
+# It has an H200's numbers, so that plans for it are those of the kernels' own records.
+DEVICE = {
+    "name": "NVIDIA Test",
+    "compute_capability": str(H200.capability),
+    "multiprocessors": H200.sms,
+    "l2_bytes": H200.l2,
+}
+FOLDER = "nvidia-test"
+VERSIONS = {"driver": "1.2", "nvrtc": "13.0", "cupy": "14.0"}
+UTC = "2030-01-02T03:04:05+00:00"
+
+
+def record(
+    step: str = "01_naive", shapes=((1024, 512), (64, 2048)), dtype: str = "float32"
+) -> Record:
+    """A record of a step as it is now: 11 us a call, half as fast as a copy."""
+    cases = [
+        Case(
+            dtype,
+            *shape,
+            {"grid": 0, "block": 0, "shared_mem": 0}
+            if step == UNFUSED
+            else launch_of(step, *shape, dtype),
+            [10.0, 12.0, 11.0],
+            [5.0, 5.5, 6.0],
+            50,
+            "right before and after timing",
+            {"registers": 31},
+        )
+        for shape in shapes
+    ]
+    return Record(
+        step, step_hash(step), DEVICE, VERSIONS, UTC, bench.PROTOCOL, {"registers": 31}, cases
+    )
+
+
+class Kernels:
+    """A copy of the kernel files that the catalogue takes for the true ones until the test ends."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder / "kernels"
+        shutil.copytree(paths.KERNELS, self.folder)
+        monkeypatch.setattr(catalogue, "KERNELS", self.folder)
+
+    def edit(self, file: str, *changes: tuple[str, str], as_file: str = "") -> None:
+        """The file as it is in the repository but for these changes, as `as_file` if given."""
+        text = (paths.KERNELS / file).read_text()
+        for old, new in changes:
+            assert old in text, old
+            text = text.replace(old, new)
+        (self.folder / (as_file or file)).write_text(text)
