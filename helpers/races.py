@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import bench, peers
-from .catalogue import choose
+from . import bench, catalogue, peers
 from .gpu import H200, Gpu, gpu_in_use, of_record
 from .json_files import write_json
 from .records import (
@@ -109,7 +108,7 @@ class RaceCase:
 
     def is_current(self) -> bool:
         """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
-        step = choose(*self.shape, self.dtype, self.gpu)
+        step = catalogue.choose(*self.shape, self.dtype, self.gpu)
         return self.step == step and (self.kernel_hash, self.launch) == (
             step_hash(step),
             launch_of(step, *self.shape, self.dtype, self.gpu),
@@ -257,7 +256,7 @@ def run_task(task: Task) -> RaceCase:
     """Time our kernel, the peers that can run the shape, and the copy. Raises `Failure`, which
     names our kernel or the peer that is wrong or fails."""
     rows, cols, dtype = task[:3]
-    step = choose(rows, cols, dtype, gpu_in_use())
+    step = catalogue.choose(rows, cols, dtype, gpu_in_use())
     failed = dict(task.failed)
     reasons = {name: failed.get(name) or peers.why_not(name, *task[:3]) for name in task.peers}
     skipped = {name: reason for name, reason in reasons.items() if reason}

@@ -8,7 +8,9 @@ import pytest
 from helpers import bench, catalogue, paths
 from helpers.catalogue import UNFUSED
 from helpers.gpu import H200
+from helpers.races import RaceCase
 from helpers.records import Case, Record, launch_of, step_hash
+from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, SWEEP_SHAPES
 
 # It has an H200's numbers, so that plans for it are those of the kernels' own records.
 DEVICE = {
@@ -43,6 +45,38 @@ def record(
     ]
     return Record(
         step, step_hash(step), DEVICE, VERSIONS, UTC, bench.PROTOCOL, {"registers": 31}, cases
+    )
+
+
+EVERY_SHAPE = [*SWEEP_SHAPES, *FEW_SHAPES[::-1], *LONG_SHAPES, *GRID_SHAPES]
+
+
+def steady(step: str, shapes=EVERY_SHAPE, dtypes=("float32",), us: float = 20.0) -> Record:
+    """A record of a step that need not exist: `us` a call, of the copy 10, at each shape."""
+    cases = [
+        Case(dtype, *shape, {}, [us, us + 1, us - 1], [10.0] * 7, 50, "right")
+        for dtype in dtypes
+        for shape in shapes
+    ]
+    return Record(step, "x", DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL, {}, cases)
+
+
+OURS = "06_registers"  # in a race
+
+
+def race_case(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase:
+    """A case of `OURS` at 10 us a call against a peer at 20, or at other times a call."""
+    times = {OURS: 10.0, "torch": 20.0, **times}
+    return RaceCase(
+        dtype,
+        rows,
+        cols,
+        OURS,
+        step_hash(OURS),
+        {"grid": rows, "block": 128, "shared_mem": 0},
+        {name: [us - 0.1, us, us + 0.5] for name, us in times.items()},
+        [9.0, 9.7, 9.8],
+        dict.fromkeys(times, 50),
     )
 
 

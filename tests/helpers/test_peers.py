@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.race import PEER_SHAPES
 
 from helpers import peers
 from helpers.check import WrongResult, make_input, reference
 from helpers.paths import ROOT
+from helpers.shapes import RACE_SHAPES
 
 REQUIRED = (ROOT / "requirements" / "peers.txt").read_text()
 
@@ -86,7 +86,7 @@ def test_shapes_that_a_peer_refuses(all_installed, name, cols, dtype, reason) ->
 
 
 def test_every_shape_of_the_race_has_peers_that_can_run_it(all_installed) -> None:
-    for rows, cols in PEER_SHAPES:
+    for rows, cols in RACE_SHAPES:
         able = [name for name in peers.PEERS if not peers.why_not(name, rows, cols, "bfloat16")]
         assert {"torch", "compile", "cudnn"} <= set(able)
 

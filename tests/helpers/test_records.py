@@ -428,6 +428,55 @@ def test_name_of_a_gpu_becomes_a_folder() -> None:
     )
 
 
+# ---- which cases ------------------------------------------------------------------------------
+
+FAMILIES = {"grid": GRID_SHAPES, "long": LONG_SHAPES, "few": FEW_SHAPES, "sweep": SWEEP_SHAPES}
+
+
+def predict(monkeypatch, **steps: dict) -> None:
+    monkeypatch.setattr(records, "predictions", lambda: steps)
+
+
+@pytest.mark.parametrize("shapes", ["grid", "few", "sweep"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_cases_are_of_the_shapes_and_the_dtype_asked_for(shapes: str, dtype: str) -> None:
+    record = made_up.steady("01_naive", dtypes=("float32", "float16"))
+    cases = record.of_family(shapes, dtype)
+    assert [case.shape for case in cases] == list(FAMILIES[shapes])
+    assert {case.dtype for case in cases} == {dtype}
+    assert record.of_family(shapes, "bfloat16") == []
+
+
+def test_long_is_grid_and_long_rows_over_one_axis() -> None:
+    cases = made_up.steady("01_naive").of_family("long")
+    assert [case.cols for case in cases] == [2**k for k in range(5, 21)]
+    with pytest.raises(KeyError):
+        made_up.steady("01_naive").of_family("longer")
+
+
+def test_a_smaller_gpu_has_grid_and_long_rows_too() -> None:
+    record = made_up.steady("01_naive", [(64, 65536), (1024, 32), (128, 32768)])
+    assert [case.shape for case in record.of_family()] == [(1024, 32), (128, 32768)]
+    assert [case.shape for case in record.of_family("long")][-1] == (64, 65536)
+
+
+def test_headline_is_the_predicted_case_or_the_longest_rows(monkeypatch) -> None:
+    record = made_up.steady("10_x", [*GRID_SHAPES[:4], (4096, 2048)], ("float16", "bfloat16"))
+    assert (record.headline.shape, record.headline.dtype) == (GRID_SHAPES[3], "float16")
+    predict(monkeypatch, **{"10_x": {"rows": 4096, "cols": 2048, "dtype": "bfloat16"}})
+    assert (record.headline.shape, record.headline.dtype) == ((4096, 2048), "bfloat16")
+    assert made_up.steady("09_x").headline.shape == REFERENCE_SHAPE
+    some = [*CROSSOVER_SHAPES, EVEN_SHAPE]
+    record = made_up.steady("08_x", [LONG_SHAPES[-1], *some])
+    assert record.headline.shape == LONG_SHAPES[-1], "not at the shape that suits it best"
+
+
+def test_series_has_no_step_for_few_rows_and_none_without_float32(monkeypatch) -> None:
+    predict(monkeypatch, **{"09_x": {"rows": 1, "cols": 1048576}})
+    assert [step for step in ("08_x", "09_x") if made_up.steady(step).in_series] == ["08_x"]
+    assert not made_up.steady("10_x", dtypes=("float16",)).in_series
+
+
 # ---- going on with a record --------------------------------------------------------------------
 
 

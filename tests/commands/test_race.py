@@ -1,0 +1,301 @@
+"""The race's bookkeeping with candidates and times made up: no GPU, no peer."""
+
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import bench, catalogue, gpu, peers, races, records, workers
+from helpers.commands import race
+from helpers.paths import ROOT
+from helpers.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
+from helpers.records import Case, step_hash
+from helpers.shapes import RACE_SHAPES
+from helpers.workers import Failure
+from tests import made_up
+from tests.made_up import OURS
+
+CHOOSE = catalogue.choose  # as it is before a test replaces it
+TIMES = {OURS: 10.0, "torch": 40.0, "compile": 11.0, "triton": 12.5, bench.COPY: 9.5}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """A computer with a GPU on which every peer but QuACK is installed; returns what it measured:
+    (dtype, rows, cols, names)."""
+    measured = []
+
+    def measure(makers, rows, cols, dtype):
+        for name, make in makers.items():
+            with bench.blaming(name):
+                make(rows, cols, dtype).run(None, None)
+        measured.append((dtype, rows, cols, list(makers)))
+        copy = [TIMES[bench.COPY]] * 7
+        return {
+            name: Case(
+                dtype,
+                rows,
+                cols,
+                races.launch_of(catalogue.choose(rows, cols, dtype), rows, cols, dtype),
+                [TIMES.get(name, 30.0)] * 7,
+                copy,
+                50,
+                "right",
+            )
+            for name in makers
+        }
+
+    def nothing(*_) -> bench.Candidate:
+        return bench.Candidate(lambda x, y: None, {}, {}, None)
+
+    def why_not(name: str, rows: int, cols: int, dtype: str) -> str:
+        assert rows < cols * 5 and dtype in DTYPES
+        return "not here" if name == "quack" else ""
+
+    for module, name, replacement in (
+        (records, "RECORDS", tmp_path),
+        (gpu, "has_gpu", lambda: True),
+        (gpu, "describe_device", lambda: made_up.DEVICE),
+        (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
+        (catalogue, "choose", lambda rows, cols, *_: OURS),
+        (races, "launch_of", lambda step, rows, cols, *_: records.launch_of(step, rows, cols)),
+        (races, "gpu_in_use", lambda: gpu.H200),
+        (bench, "shapes_that_fit", list),
+        (bench, "maker", lambda step: nothing),
+        (bench, "measure", measure),
+        (workers, "gpu_is_usable", lambda: True),
+        (peers, "CACHE", tmp_path / "cache"),
+        (peers, "candidate", nothing),
+        (peers, "versions", lambda: {"torch": "2.11.0"}),
+        (peers, "why_not", why_not),
+        (peers, "free_memory", lambda: None),  # collecting garbage takes long here
+    ):
+        monkeypatch.setattr(module, name, replacement)
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(variable, "")
+    return measured
+
+
+def run(*options: str) -> int:
+    return race.main(["--shapes", "1024x4096", "64x2048", *options])
+
+
+def recorded() -> dict[tuple[str, int, int], RaceCase]:
+    return {(c.dtype, c.rows, c.cols): c for c in load_race("nvidia-test").cases}
+
+
+def test_race_is_written_with_reasons_and_notes(machine, capsys) -> None:
+    assert run("--dtypes", "float32") == 0
+    case = recorded()["float32", 1024, 4096]
+    assert case.skipped == {"quack": "not here"}
+    assert set(case.samples_us) == {OURS, *peers.PEERS} - {"quack"}
+    assert set(case.calls) == set(case.samples_us)
+    assert case.notes == {"liger": peers.PEERS["liger"].note}
+    assert case.copy_samples_us == [9.5] * 7 and case.best_peer == "compile"
+    assert race_cases("bfloat16", "nvidia-test") == []
+    origin = race_origin("nvidia-test")
+    assert origin.startswith("recorded on NVIDIA Test on 20") and "torch 2.11.0)" in origin
+    printed = capsys.readouterr().out
+    assert "[2/2" in printed and "quack: not here" in printed and "compile 0.864" in printed
+
+
+def test_race_goes_on_where_it_stopped(machine, monkeypatch) -> None:
+    measure = bench.measure
+
+    def interrupted(makers, rows, cols, dtype):
+        if (dtype, rows) == ("bfloat16", 64):
+            raise KeyboardInterrupt
+        return measure(makers, rows, cols, dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench, "measure", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    assert len(machine) == 3 == len(recorded())
+    run()
+    assert [one[:3] for one in machine[3:]] == [("bfloat16", 64, 2048)]
+    run()
+    assert len(machine) == 4
+    run("--fresh", "--dtypes", "float32")
+    assert len(machine) == 6 and len(recorded()) == 2
+
+
+def test_what_is_raced_again(machine, monkeypatch) -> None:
+    """Another kernel, another choice, a peer not asked before, other versions or protocol."""
+    run("--peers", "torch", "--dtypes", "float32")
+    run("--peers", "torch", "--dtypes", "float32")
+    assert len(machine) == 2
+    run("--peers", "torch", "cudnn", "--dtypes", "float32")
+    assert len(machine) == 4
+    for module, name, change in (
+        (races, "step_hash", lambda step: "another"),
+        (catalogue, "choose", lambda *shape: "05_float4"),
+        (races, "launch_of", lambda *shape: {"grid": 1, "block": 2, "shared_mem": 3}),
+        (peers, "versions", lambda: {"torch": "2.12.0"}),
+        (bench, "PROTOCOL", {**bench.PROTOCOL, "replays": 9}),
+    ):
+        before = race_path("nvidia-test").read_text()
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, change)
+            count = len(machine)
+            run("--peers", "torch", "--dtypes", "float32")
+            assert len(machine) == count + 2, name
+            assert len(load_race("nvidia-test").cases) == 2, name
+        race_path("nvidia-test").write_text(before)
+
+
+def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> None:
+    def candidate(name: str, *_) -> bench.Candidate:
+        def fail(x, y) -> None:
+            raise ValueError("no room\nin here")
+
+        if name == "cudnn":
+            raise OSError("no '/opt/site/lib.so' (see ~/log): 1/2 of a/b")
+        return bench.Candidate(fail if name == "triton" else lambda x, y: None, {}, {}, None)
+
+    monkeypatch.setattr(peers, "candidate", candidate)
+    assert race.main(["--shapes", "64x2048", "--dtypes", "float32"]) == 0
+    case = recorded()["float32", 64, 2048]
+    assert case.skipped == {
+        "quack": "not here",
+        "triton": "ValueError: no room",
+        "cudnn": "OSError: no 'lib.so' (see log): 1/2 of a/b",
+    }
+    assert set(case.samples_us) == {OURS, "torch", "compile", "liger"}
+    assert machine[-1][3] == [OURS, "torch", "compile", "liger"]
+
+
+@pytest.mark.parametrize("message", ["left NaN in its output at (64, 2048)", "at (64, 2048): zero"])
+def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_is_reported(
+    machine, monkeypatch, capsys, message
+) -> None:
+    measure, wrong = bench.measure, "liger"
+
+    def checked(makers, *shape):
+        if wrong in makers and shape[0] == 64:
+            raise Failure(f"wrong result: {message}", wrong)
+        return measure(makers, *shape)
+
+    monkeypatch.setattr(bench, "measure", checked)
+    assert run("--dtypes", "float32") == 0
+    case = recorded()["float32", 64, 2048]
+    assert case.skipped["liger"] == f"wrong result: {message}"
+    assert "liger" not in case.samples_us and "torch" in case.samples_us
+    wrong = OURS
+    assert run("--dtypes", "float32", "--fresh") == 1
+    assert set(recorded()) == {("float32", 1024, 4096)}, "the others are kept"
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[-1] == f"not raced: {OURS} at 64 x 2048 float32: wrong result: {message}"
+
+
+@pytest.mark.parametrize("culprit", [OURS, bench.COPY, ""])
+def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_peer(
+    machine, monkeypatch, culprit
+) -> None:
+    def failing(makers, *shape):
+        if culprit == OURS:
+            makers["torch"](*shape)
+            makers[OURS](*shape).run(None, None)
+        raise Failure("wrong result: at (1, 2)" if culprit else "MemoryError: buffers", culprit)
+
+    monkeypatch.setattr(bench, "measure", failing)
+    with pytest.raises(Failure) as caught:
+        races.run_task(races.Task(64, 2048, "float32", ("torch",)))
+    assert caught.value.culprit == culprit
+    assert run("--dtypes", "float32") == 1
+    assert not race_path("nvidia-test").exists()
+
+
+def test_cases_are_in_the_order_of_the_shapes_whichever_came_first(machine, monkeypatch) -> None:
+    def dealt(work, tasks, jobs):
+        assert jobs == 2
+        return [(task, work(task)) for task in tasks]
+
+    monkeypatch.setattr(workers, "deal", dealt)
+    shapes = ["1x32000", "4096x4096", "8192x8192"]
+    assert race.main(["--shapes", *shapes, "--jobs", "2"]) == 0
+    ordered = [case.shape for case in load_race("nvidia-test").cases]
+    assert ordered == [(8192, 8192), (4096, 4096), (1, 32000)] * 2
+
+
+def test_warm_up_compiles_what_is_missing_and_forgets_what_was_tuned(machine, monkeypatch) -> None:
+    jobs = []
+
+    class Pool:
+        def __init__(self, workers, context, initializer):
+            assert workers == 3
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            return None
+
+        def submit(self, function, *job):
+            assert function is peers.compile_ahead
+            jobs.append(job)
+            tuned = peers.CACHE / "inductor" / "ab" / "x.best_config"
+            tuned.parent.mkdir(parents=True, exist_ok=True)
+            tuned.write_text("{}")
+            tuned.with_suffix(".py").write_text("")
+
+    run("--dtypes", "float32")
+    monkeypatch.setattr(peers, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(peers, "as_completed", lambda submitted: [])
+    run("--warm", "3")
+    assert {job[0] for job in jobs} == {"compile", "triton", "liger"}
+    assert {job[1:] for job in jobs} == {(1024, 4096, "bfloat16"), (64, 2048, "bfloat16")}
+    assert [file.name for file in peers.CACHE.rglob("*.*")] == ["x.py"]
+
+
+def test_shape_that_none_of_our_kernels_takes_is_left_out(machine, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(catalogue, "choose", lambda rows, *_: OURS if rows > 64 else None)
+    run("--dtypes", "float32")
+    assert [one[:3] for one in machine] == [("float32", 1024, 4096)]
+    assert "none of our kernels takes 64 x 2048 float32" in capsys.readouterr().out
+    monkeypatch.setattr(catalogue, "choose", lambda *shape: None)
+    run("--dtypes", "float32")
+    assert "none of our kernels takes 1024 x 4096 float32" in capsys.readouterr().out
+
+
+def test_race_over_every_shape_with_our_own_choice(machine, monkeypatch, capsys) -> None:
+    """As on a GPU, but for the measuring: each shape is raced or said to be left out, warm or
+    not."""
+    monkeypatch.setattr(catalogue, "choose", CHOOSE)
+    monkeypatch.setattr(races, "launch_of", records.launch_of)
+    monkeypatch.setattr(peers, "why_not", lambda *_: "not here")
+    warmed = []
+    monkeypatch.setattr(peers, "warm_up", lambda cases, *_: warmed.extend(cases))
+    assert race.main(["--warm", "2"]) == 0
+    raced = [(rows, cols, dtype) for dtype, rows, cols, _ in machine]
+    taken = [(*shape, dtype) for dtype in DTYPES for shape in RACE_SHAPES if CHOOSE(*shape, dtype)]
+    assert raced == warmed == taken
+    left_out = re.findall(
+        r"^none of our kernels takes (\d+) x (\d+) (\w+)$", capsys.readouterr().out, re.MULTILINE
+    )
+    left_out = [(int(rows), int(cols), dtype) for rows, cols, dtype in left_out]
+    assert (8192, 50257, "float32") in left_out
+    assert len(left_out) + len(raced) == len(DTYPES) * len(RACE_SHAPES)
+    for case in recorded().values():
+        step = CHOOSE(*case.shape, case.dtype)
+        assert (case.step, case.kernel_hash) == (step, step_hash(step))
+
+
+def test_without_a_gpu_the_race_says_so(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    assert race.main([]) == 1
+    assert "GPU" in capsys.readouterr().err
+
+
+def test_race_as_a_command_warns_of_nothing() -> None:
+    command = [sys.executable, "-W", "error", "-m", "helpers.commands.race", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_tasks_can_be_handed_to_another_process() -> None:
+    task = races.Task(64, 128, "float32", ("torch",), (("liger", "why"),))
+    assert pickle.loads(pickle.dumps((races.run_task, task))) == (races.run_task, task)
