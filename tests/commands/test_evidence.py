@@ -11,12 +11,24 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers import evidence, gpus, kernels, recorder, records
+from helpers import bench, catalogue, gpu, records, workers
+from helpers.bound import load
+from helpers.catalogue import UNFUSED
 from helpers.check import make_input
-from helpers.evidence import UNFUSED_CASE, EvidenceCase
-from helpers.kernels import step_plan
-from helpers.launch import device_dtype
-from helpers.records import UNFUSED, step_hash
+from helpers.commands import evidence
+from helpers.evidence import cases as launches
+from helpers.evidence import counters, numerics, sanitizer, sass
+from helpers.evidence.cases import (
+    UNFUSED_CASE,
+    Batch,
+    EvidenceCase,
+    cases,
+    run_tool,
+    worker_command,
+)
+from helpers.execute import device_dtype
+from helpers.records import launch_of, step_hash
+from tests import made_up
 
 # The cases follow --worker in every command. A metric counts up from run to run, so that a test
 # sees which entries are new.
@@ -63,31 +75,28 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     versions = {"driver": "1", "nvrtc": "13.0", "cupy": "14.2.0", "commit": "abc"}
-    device = {"name": "NVIDIA Test", "compute_capability": "90"}
     step_list, variant_list = ["01_naive", "07_warp"], ["variants/01_naive_fast"]
     trials = ("07_warp-ROWS2",)
-    known = [UNFUSED, *step_list, *variant_list, *trials]
     for module, name, replacement in (
-        (evidence, "FOLDER", tmp_path),
-        (evidence, "has_gpu", lambda: True),
-        (evidence, "steps", lambda: step_list),
-        (evidence, "variants", lambda: variant_list),
-        (evidence, "TRIALS", trials),
-        (evidence, "SMALL_TRIALS", ()),
-        (evidence, "compile_cubin", lambda code, options, arch: b"cubin"),
-        (evidence, "collect_numerics", lambda: {"errors": dict.fromkeys(evidence.NUMERICS, {})}),
-        (recorder, "describe_device", lambda: device),
-        (recorder, "describe_versions", lambda: dict(versions)),
-        (recorder, "known_steps", lambda: known),
-        (gpus, "gpu_is_usable", lambda: True),
-        (gpus, "gpu_names", lambda jobs: ["0", "1"][:jobs]),
+        (records, "RECORDS", tmp_path),
+        (gpu, "has_gpu", lambda: True),
+        (gpu, "describe_device", lambda: made_up.DEVICE),
+        (gpu, "describe_versions", lambda: dict(versions)),
+        (catalogue, "steps", lambda: step_list),
+        (catalogue, "variants", lambda: variant_list),
+        (catalogue, "TRIALS", trials),
+        (launches, "SMALL_TRIALS", ()),
+        (sass, "compile_cubin", lambda code, options, arch: b"cubin"),
+        (numerics, "collect_numerics", lambda: {"errors": dict.fromkeys(numerics.NUMERICS, {})}),
+        (workers, "gpu_is_usable", lambda: True),
+        (workers, "gpu_names", lambda jobs: ["0", "1"][:jobs]),
     ):
         monkeypatch.setattr(module, name, replacement)
     plan = {"break": [], "errors": [], "lose": 0, "crash": False}
     fake = SimpleNamespace(folder=tmp_path / "nvidia-test", versions=versions, plan=plan, seen=0)
 
     def run(*options: str) -> int:
-        names = {str(case): kernels.step_kernel(case.step).name for case in evidence.cases()}
+        names = {str(case): load(case.step).name for case in cases()}
         (tmp_path / "plan").write_text(json.dumps({**plan, "names": names}))
         return evidence.main([*options])
 
@@ -106,7 +115,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def of_step(step: str, which: str = "all") -> list[str]:
-    return [str(case) for case in evidence.cases(which) if case.step == step]
+    return [str(case) for case in cases(which) if case.step == step]
 
 
 NAMES = ["01_naive", "07_warp", "variants/01_naive_fast", "07_warp-ROWS2"]
@@ -121,42 +130,39 @@ def test_counters_are_read_step_by_step_and_only_once(tools) -> None:
     assert all(line[4]["SOFTMAX_REPLAY"] == "0" for line in tools.last)
     assert len({line[4]["TMPDIR"] for line in tools.last}) == 5
     data = tools.file("counters")
-    assert list(map(evidence.case_of, data["cases"])) == evidence.cases()
+    assert list(map(counters.case_of, data["cases"])) == cases()
     assert len(data[UNFUSED]) == 6 and set(data[UNFUSED][0]) == {"kernel", "metrics"}
     for entry in data["cases"]:
-        case = evidence.case_of(entry)
-        assert entry["launch"] == step_plan(*case).launch
+        case = counters.case_of(entry)
+        assert entry["launch"] == launch_of(*case)
         assert entry["metrics"] == {"run": 1002.0 + NAMES.index(case.step)}
     files = ("01_naive", "07_warp", "variants/01_naive_fast")
     assert data["hashes"] == {name: step_hash(name) for name in files}
     assert data["command"].startswith("ncu --profile-from-start off ")
-    assert data["command"].endswith(" python -m helpers.evidence --worker CASE ...")
+    assert data["command"].endswith(" python -m helpers.commands.evidence --worker CASE ...")
 
     before = (tools.folder / "counters.json").read_text()
     assert tools.run("--only", "counters") == 0
     assert tools.asked() == [] and (tools.folder / "counters.json").read_text() == before
 
 
-def test_records_reads_what_is_written(tools, monkeypatch) -> None:
+def test_readers_read_what_is_written(tools) -> None:
     tools.run()
-    monkeypatch.setattr(records, "FOLDER", tools.folder.parent)
-    records._counters.cache_clear()
-    nsight = records.nsight("07_warp", 64, 1024, "bfloat16", gpu="nvidia-test")
+    nsight = counters.nsight("07_warp", 64, 1024, "bfloat16", gpu="nvidia-test")
     assert nsight == {"run": 1003.0}
-    assert len(records.nsight_unfused("nvidia-test")) == 6
-    assert records.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
+    assert len(counters.nsight_unfused("nvidia-test")) == 6
+    assert sass.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
     counted = {"LDG": 1, "EXIT": 1, "FADD": 1}
-    assert records.opcodes("01_naive", gpu="nvidia-test") == counted
+    assert sass.opcodes("01_naive", gpu="nvidia-test") == counted
     with pytest.raises(KeyError, match="no disassembly of 07_warp; there are: 01_naive, "):
-        records.opcodes("07_warp", gpu="nvidia-test")
+        sass.opcodes("07_warp", gpu="nvidia-test")
     shape = (262144, 1024)
-    assert records.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
-    assert list(records.numerics("nvidia-test")) == list(evidence.NUMERICS)
-    records._counters.cache_clear()
+    assert sass.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
+    assert list(numerics.numerics("nvidia-test")) == list(numerics.NUMERICS)
 
 
 def test_interrupted_run_keeps_the_batches_that_were_done(tools, monkeypatch) -> None:
-    run_tool, calls = evidence.run_tool, []
+    calls = []
 
     def interrupted(command: list[str]):
         calls.append(command)
@@ -165,7 +171,7 @@ def test_interrupted_run_keeps_the_batches_that_were_done(tools, monkeypatch) ->
         return run_tool(command)
 
     with monkeypatch.context() as patch:
-        patch.setattr(evidence, "run_tool", interrupted)
+        patch.setattr(counters, "run_tool", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tools.run("--only", "counters")
     data = tools.file("counters")
@@ -174,7 +180,7 @@ def test_interrupted_run_keeps_the_batches_that_were_done(tools, monkeypatch) ->
     tools.asked()
     assert tools.run("--only", "counters") == 0
     assert tools.asked() == [("ncu", of_step(name)) for name in NAMES[1:]]
-    assert list(map(evidence.case_of, tools.file("counters")["cases"])) == evidence.cases()
+    assert list(map(counters.case_of, tools.file("counters")["cases"])) == cases()
 
 
 def test_failing_batch_is_reported_and_the_others_are_kept(tools, capsys) -> None:
@@ -202,59 +208,51 @@ def test_launches_that_ncu_missed_are_no_counters(tools, lost: int) -> None:
 
 
 def test_other_kernels_than_asked_for_are_refused(tools) -> None:
-    batch = evidence.Batch("01_naive", (EvidenceCase("07_warp", 64, 1024),))
+    batch = Batch("01_naive", (EvidenceCase("07_warp", 64, 1024),))
     tools.run("--only", "numerics")
-    evidence.profile_batch(batch)
+    counters.profile_batch(batch)
     names = {str(batch.cases[0]): "softmax_other"}
     (tools.folder.parent / "plan").write_text(json.dumps({**tools.plan, "names": names}))
-    with pytest.raises(gpus.Failure, match="ncu saw softmax_other"):
-        evidence.profile_batch(batch)
+    with pytest.raises(workers.Failure, match="ncu saw softmax_other"):
+        counters.profile_batch(batch)
 
 
-def test_what_is_looked_at_again(tools, monkeypatch) -> None:
+def test_what_is_looked_at_again(tools, tmp_path, monkeypatch) -> None:
     """Changed code: the step and its trials; a changed launch: the cases that it concerns."""
     tools.run()
     tools.asked()
-    source = kernels.source
-
-    def edited(change: tuple[str, str], file: str = "07_warp.cu"):
-        def replaced(name: str) -> str:
-            text = source(name)
-            assert name != file or change[0] in text
-            return text.replace(*change) if name == file else text
-
-        return replaced
+    files = made_up.Kernels(tmp_path, monkeypatch)
 
     def asked_after(change: tuple[str, str]) -> list[tuple[str, list[str]]]:
-        with monkeypatch.context() as patch:
-            for module in (kernels, evidence, records):
-                patch.setattr(module, "source", edited(change))
-            kept = {path: path.read_text() for path in tools.folder.glob("*.json")}
-            assert tools.run() == 0
-            for path, text in kept.items():
-                path.write_text(text)
+        files.edit("07_warp.cu", change)
+        kept = {path: path.read_text() for path in tools.folder.glob("*.json")}
+        assert tools.run() == 0
+        for path, text in kept.items():
+            path.write_text(text)
+        files.edit("07_warp.cu")
         return tools.asked()
 
     ours = ["07_warp", "07_warp-ROWS2"]
-    compiled = len([name for name, *_ in evidence.compilations() if name.startswith("07_warp at")])
+    compiled = len([name for name, *_ in sass.compilations() if name.startswith("07_warp at")])
     everything = [
         *(("ncu", of_step(name)) for name in ours),
         *[("cuobjdump", [])] * compiled,
-        *[("compute-sanitizer", of_step("07_warp", "small"))] * len(evidence.TOOLS),
+        *[("compute-sanitizer", of_step("07_warp", "small"))] * len(sanitizer.TOOLS),
     ]
     assert asked_after(("softmax", "softmax ")) == everything, "another code"
     # two rows a warp at 1024 columns, as the trial has them anyway: the code stays as it is
-    assert asked_after((", ROWS = 1", ", ROWS = cols == 1024 ? 2 : 1")) == [
+    two_rows = ("ROWS  = 1", "ROWS  = 2 when cols == 1024\n//                 | 1")
+    assert asked_after(two_rows) == [
         ("ncu", [case for case in of_step("07_warp") if ":1024:" in case]),
         *everything[2:],
     ]
     assert asked_after(("// Idea: ", "// Idea:  ")) == []
-    monkeypatch.setattr(evidence, "SASS_KEPT", evidence.SASS_KEPT - {"EXIT"})
+    monkeypatch.setattr(sass, "KEPT", sass.KEPT - {"EXIT"})
     assert tools.run() == 0
-    assert tools.asked() == [("cuobjdump", [])] * len(evidence.compilations())
+    assert tools.asked() == [("cuobjdump", [])] * len(sass.compilations())
 
 
-@pytest.mark.parametrize("name", recorder.MUST_NOT_CHANGE)
+@pytest.mark.parametrize("name", records.MUST_NOT_CHANGE)
 def test_another_driver_or_compiler_means_all_of_it(tools, name: str, capsys) -> None:
     options = ("--only", "counters", "sanitizer", "--steps", "01_naive")
     tools.run(*options)
@@ -273,10 +271,10 @@ def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
     small = of_step("01_naive", "small")
     assert tools.asked() == [
         ("ncu", of_step("01_naive")),
-        *[("compute-sanitizer", small)] * len(evidence.TOOLS),
+        *[("compute-sanitizer", small)] * len(sanitizer.TOOLS),
     ]
     after = tools.file("counters")
-    assert list(map(evidence.case_of, after["cases"])) == evidence.cases()
+    assert list(map(counters.case_of, after["cases"])) == cases()
     changed = [
         new["step"] for old, new in zip(before["cases"], after["cases"], strict=True) if old != new
     ]
@@ -288,7 +286,7 @@ def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
 
 def test_what_is_not_asked_for_any_more_is_dropped(tools, monkeypatch) -> None:
     tools.run()
-    monkeypatch.setattr(evidence, "steps", lambda: ["07_warp"])
+    monkeypatch.setattr(catalogue, "steps", lambda: ["07_warp"])
     tools.asked()
     assert tools.run() == 0 and tools.asked() == []
     for name in ("counters", "sass", "sanitizer"):
@@ -321,13 +319,13 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     tools.plan["errors"] = [bad]
     assert tools.run("--only", "sanitizer") == 1
     data = tools.file("sanitizer")
-    assert list(data["tools"]) == list(evidence.TOOLS)
+    assert list(data["tools"]) == list(sanitizer.TOOLS)
     for tool, verdict in data["tools"].items():
         assert verdict["steps"] == {"01_naive": 0, "07_warp": 1} and verdict["errors"] == 1
         ours = "--report-api-errors no " if tool == "memcheck" else ""
         assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} {ours}python -m ")
-    assert [tuple(case) for case in data["cases"]] == evidence.cases("small")
-    assert data["launches"] == [step_plan(*case).launch for case in evidence.cases("small")]
+    assert [tuple(case) for case in data["cases"]] == cases("small")
+    assert data["launches"] == [launch_of(*case) for case in cases("small")]
     said = capsys.readouterr().err
     assert "memcheck found 1 errors in 07_warp" in said and "= ERROR SUMMARY: 1 err" in said
     tools.plan["errors"] = []
@@ -338,9 +336,9 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
 def test_another_command_of_a_tool_asks_that_tool_again(tools, monkeypatch) -> None:
     tools.run("--only", "sanitizer")
     tools.asked()
-    command = evidence.sanitizer
+    command = sanitizer.sanitizer
     monkeypatch.setattr(
-        evidence, "sanitizer", lambda tool: command(tool) + ["-v"] * (tool == "racecheck")
+        sanitizer, "sanitizer", lambda tool: command(tool) + ["-v"] * (tool == "racecheck")
     )
     assert tools.run("--only", "sanitizer") == 0
     assert tools.asked() == [
@@ -355,7 +353,7 @@ def test_worker_that_fails_is_no_clean_verdict(tools) -> None:
 
 
 def test_case_as_an_argument() -> None:
-    for case in (*evidence.cases(), UNFUSED_CASE):
+    for case in (*cases(), UNFUSED_CASE):
         assert EvidenceCase.parse(str(case)) == case
 
 
@@ -396,8 +394,8 @@ def test_worker_shows_the_profilers_the_launches_alone(tools, monkeypatch) -> No
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setitem(sys.modules, "cupyx", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "cupyx.profiler", SimpleNamespace(profile=profile))
-    monkeypatch.setattr(evidence, "input_on_gpu", lambda *shape: f"x of {shape}")
-    monkeypatch.setattr(recorder, "maker", maker)
+    monkeypatch.setattr(launches, "input_on_gpu", lambda *shape: f"x of {shape}")
+    monkeypatch.setattr(bench, "maker", maker)
     cases = [EvidenceCase("07_warp", 3, 5, "float16"), EvidenceCase(UNFUSED, 2, 7)]
     assert evidence.main(["--worker", *map(str, cases)]) == 0
     expected = [None]  # no memory pool
@@ -415,8 +413,8 @@ def test_inputs_of_the_worker(monkeypatch, dtype: str, shape: tuple[int, int]) -
     monkeypatch.setitem(
         sys.modules, "cupy", SimpleNamespace(**{name: getattr(np, name) for name in names})
     )
-    monkeypatch.setattr(evidence, "to_gpu", lambda x: x.view(device_dtype(x.dtype)))
-    x = evidence.input_on_gpu(*shape, dtype)
+    monkeypatch.setattr(launches, "to_gpu", lambda x: x.view(device_dtype(x.dtype)))
+    x = launches.input_on_gpu(*shape, dtype)
     assert x.shape == shape and x.dtype == device_dtype(np.dtype(dtype)) and x.flags.c_contiguous
     values = x.view(dtype).astype(np.float64)
     if shape == (64, 1024):
@@ -429,5 +427,5 @@ def test_inputs_of_the_worker(monkeypatch, dtype: str, shape: tuple[int, int]) -
 @pytest.mark.gpu
 def test_worker_runs_on_a_gpu() -> None:
     cases = ["07_warp:64:1024:float16", "05_float4:65536:4096:float32", str(UNFUSED_CASE)]
-    done = evidence.run_tool(evidence.worker_command([*cases, "07_warp:262144:1024:bfloat16"]))
+    done = run_tool(worker_command([*cases, "07_warp:262144:1024:bfloat16"]))
     assert (done.returncode, done.stderr) == (0, "")

@@ -1,17 +1,17 @@
 """What the README and the kernel headers show of records that are made up here."""
 
 import dataclasses
-import json
-from dataclasses import asdict
 
 import pytest
 
-from helpers import bench, figures, plot, race, records, run
+from helpers import bench, catalogue, races, records, tables
+from helpers.commands import figures
 from helpers.paths import ROOT
-from helpers.race import Race, RaceCase
-from helpers.records import Case, Record
+from helpers.races import Race, RaceCase, save_race
+from helpers.records import REFERENCE_GPU, Case, Record
+from helpers.shapes import RACE_SHAPES
+from tests.made_up import DEVICE
 
-DEVICE = {"name": "NVIDIA Test"}
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
 
 
@@ -24,13 +24,10 @@ def made_up(shape: tuple[int, int], peer_us: float = 20.0, dtype: str = "float32
 @pytest.fixture
 def record_race(tmp_path, monkeypatch):
     """Write a race of the cases given where the README looks for it."""
-    monkeypatch.setattr(race, "FOLDER", tmp_path)
+    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
 
     def write(*cases: RaceCase) -> None:
-        path = race.race_path(race.REFERENCE_GPU)
-        path.parent.mkdir(exist_ok=True)
-        recorded = Race(DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL, list(cases))
-        path.write_text(json.dumps(asdict(recorded)))
+        save_race(Race(DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL, list(cases)), REFERENCE_GPU)
 
     return write
 
@@ -64,15 +61,15 @@ def test_race_block_has_ours_and_the_best_peer_at_each_shape(record_race) -> Non
     assert rows["1 x 32000"] == ["0.90 (10.00 us)#", "0.72 (12.50 us) quack", "-", "-"]
     assert rows["65536 x 77, unaligned"] == ["0.90#", "0.90 quack", "-", "-"]
     assert rows["8192 x 1024"] == ["-"] * 4
-    assert len(rows) == 2 + len(race.PEER_SHAPES)
+    assert len(rows) == 2 + len(RACE_SHAPES)
     assert "Of 4 cases we are ahead by more than 1% in 2, level in 1, and lose 1:" in block
     assert "recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)" in block
 
 
 def test_race_block_marks_calls_that_overlap_and_kernels_edited_since(record_race) -> None:
     case = made_up((1, 32000), 12.5)
-    step = race.kernels.choose(*case.shape)
-    now = race.kernels.step_plan(step, *case.shape).launch
+    step = catalogue.choose(*case.shape)
+    now = records.launch_of(step, *case.shape)
     hash_now = records.step_hash(step)
     times = {step: case.samples_us["08_cluster"], "quack": [12.5]}
     current = dataclasses.replace(
@@ -128,7 +125,7 @@ def steps_elsewhere(monkeypatch) -> None:
         for step, (rows, cols, dtype) in places.items()
     }
     monkeypatch.setattr(Record, "is_current", lambda record: True)
-    for module in (figures, plot, run, records):
+    for module in (figures, tables, records):
         monkeypatch.setattr(module, "predictions", lambda: predicted)
     monkeypatch.setattr(figures, "load_record", made.__getitem__)
     monkeypatch.setattr(figures, "recorded_steps", lambda: [*made.values()][1:])
@@ -154,7 +151,7 @@ def test_kernel_measured_before_its_notebook_is_written_has_no_link(tmp_path, mo
     assert figures.notebook_link("06_registers-PACKS2") == (
         "[06 The row stays in registers](notebooks/06_registers.ipynb)"
     )
-    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    monkeypatch.setattr(figures, "NOTEBOOKS", tmp_path)
     assert figures.notebook_link("06_registers") == "-"
 
 
