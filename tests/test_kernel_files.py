@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from cuda.bindings import nvrtc
 
-from helpers import evidence, kernels
+from helpers import kernels
 from helpers.check import make_input, poisoned
+from helpers.evidence.cases import SMALL_TRIALS
 from helpers.kernels import (
     DTYPE_OPTIONS,
     FOLDER,
@@ -23,7 +24,7 @@ from helpers.kernels import (
     source,
 )
 from helpers.launch import arguments, simulate
-from helpers.records import REFERENCE_SHAPE
+from helpers.shapes import REFERENCE_SHAPE
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
@@ -450,7 +451,7 @@ def test_trial_is_named_after_its_kernel_and_what_is_tried() -> None:
     assert [kernels.step_number(step) for step in ("variants/07_a-b64", "10_b")] == [7, 10]
 
 
-@pytest.mark.parametrize("trial", (*kernels.TRIALS, *evidence.SMALL_TRIALS))
+@pytest.mark.parametrize("trial", (*kernels.TRIALS, *SMALL_TRIALS))
 def test_a_trial_differs_from_its_kernel(trial: str) -> None:
     file, block, options = kernels.split_trial(trial)
     code = source(f"{file}.cu")

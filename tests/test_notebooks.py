@@ -6,8 +6,8 @@ import re
 import nbformat
 import pytest
 
-from helpers import figures
-from helpers.kernels import steps
+from helpers.catalogue import steps
+from helpers.commands import figures
 from helpers.paths import ROOT
 
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -129,7 +129,7 @@ def test_readme_headers_and_plot_show_the_records():
 
 def test_a_changed_record_makes_the_readme_stale(monkeypatch):
     real = figures.load_record
-    from helpers import run
+    from helpers import records, tables
 
     def slower(step):
         record = real(step)
@@ -140,7 +140,8 @@ def test_a_changed_record_makes_the_readme_stale(monkeypatch):
         return record
 
     monkeypatch.setattr(figures, "load_record", slower)
-    monkeypatch.setattr(run, "load_record", slower)
+    monkeypatch.setattr(tables, "load_record", slower)
+    monkeypatch.setattr(records, "load_record", slower)
     stale = figures.out_of_date()
     assert "README.md" in stale
     assert "kernels/01_naive.cu" in stale

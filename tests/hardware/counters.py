@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.evidence import shown
-from helpers.gpu import has_gpu
-from helpers.kernels import code_hash
-from helpers.launch import to_gpu
+from helpers.cuda_text import code_hash
+from helpers.evidence.cases import shown
+from helpers.execute import to_gpu
+from helpers.gpu import describe_device, describe_versions, has_gpu
 from helpers.simt.counters import NSIGHT_METRICS, SHARED_METRICS
 
 from .cases import DATA, FILES, Case, compared, measured_patterns, patterns, reported, source
@@ -157,11 +157,9 @@ def launch_on_gpu(case: Case) -> list[int]:
 
 
 def collect(options: argparse.Namespace) -> int:
-    from helpers import recorder
-
     data = {
-        "device": recorder.describe_device(),
-        "versions": {**recorder.describe_versions(), "ncu": ncu_version()},
+        "device": describe_device(),
+        "versions": {**describe_versions(), "ncu": ncu_version()},
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "hashes": {file: code_hash(source(file)) for file in FILES},
     }

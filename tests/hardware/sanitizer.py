@@ -161,12 +161,12 @@ def pickled(one) -> dict:
 
 def run_all(options: argparse.Namespace, planted: dict) -> int:
     """Run everything, print progress, write the data."""
-    from helpers import recorder
-    from helpers.evidence import TOOLS
+    from helpers.evidence.sanitizer import TOOLS
+    from helpers.gpu import describe_device, describe_versions
 
     head = {
-        "device": recorder.describe_device(),
-        "versions": {**recorder.describe_versions(), "compute-sanitizer": sanitizer_version()},
+        "device": describe_device(),
+        "versions": {**describe_versions(), "compute-sanitizer": sanitizer_version()},
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": "compute-sanitizer --tool TOOL python -m tests.hardware.sanitizer --worker ..",
     }
@@ -309,8 +309,8 @@ def reports(text: str) -> list[dict]:
 
 def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], str]) -> int:
     """Write the data; returns 1 if a tool ran nothing."""
-    from helpers.evidence import TOOLS
-    from helpers.kernels import code_hash
+    from helpers.cuda_text import code_hash
+    from helpers.evidence.sanitizer import TOOLS
 
     kernels = {}
     tools = [tool for tool in TOOLS if any(tool == other for _, other in outputs)]

@@ -1,41 +1,42 @@
 """The SIMT machine counts memory traffic exactly as an H200 does; the sanitizers found nothing."""
 
-import json
-
 import pytest
 
-from helpers import evidence
+from helpers import catalogue
+from helpers.bound import BoundKernel, load
+from helpers.catalogue import UNFUSED, source, split_trial, step_number, steps, variants
 from helpers.check import make_input, poisoned
-from helpers.kernels import (
-    code_hash,
-    header,
-    kernel_names,
-    source,
-    split_trial,
-    step_kernel,
-    step_number,
-    step_plan,
-    steps,
-    variants,
+from helpers.cuda_text import code_hash
+from helpers.evidence import cases as launches
+from helpers.evidence.cases import EvidenceCase, cases
+from helpers.evidence.counters import case_of
+from helpers.evidence.part import read_part
+from helpers.evidence.sanitizer import TOOLS
+from helpers.evidence.sass import compilations
+from helpers.records import launch_of, plan_of
+from helpers.shapes import (
+    LARGE_LONG_SHAPES,
+    LARGE_SHAPES,
+    SMALL_16_BIT_SHAPES,
+    SMALL_LONG_SHAPES,
+    SMALL_SHAPES,
 )
-from helpers.launch import arguments, simulate
-from helpers.records import FOLDER, REFERENCE_GPU, UNFUSED
 from helpers.simt import Trace
 from helpers.simt.counters import NSIGHT_METRICS
+from tests import made_up
 
-COUNTERS = json.loads((FOLDER / REFERENCE_GPU / "counters.json").read_text())
-SASS = json.loads((FOLDER / REFERENCE_GPU / "sass.json").read_text())
-SANITIZER = json.loads((FOLDER / REFERENCE_GPU / "sanitizer.json").read_text())
+COUNTERS, SASS, SANITIZER = map(read_part, ("counters", "sass", "sanitizer"))
 # Larger cases explain the prose; here they would take minutes.
 SMALL = [case for case in COUNTERS["cases"] if case["rows"] * case["cols"] < 2**18]
 
 
-def simulated(case: evidence.EvidenceCase) -> Trace:
-    plan = step_plan(*case)
+def bound(case: EvidenceCase) -> BoundKernel:
+    return load(case.step).bind(case.rows, case.cols, case.dtype)
+
+
+def simulated(case: EvidenceCase) -> Trace:
     x = make_input(case.rows, case.cols).astype(case.dtype, copy=False)
-    values = arguments(plan, x, poisoned(x))
-    kernel = step_kernel(case.step, plan)
-    return simulate(kernel, plan.grid, plan.block, values, plan.shared_mem)
+    return bound(case).simulate(x, poisoned(x))
 
 
 def identity(case: dict) -> str:
@@ -44,8 +45,8 @@ def identity(case: dict) -> str:
 
 @pytest.mark.parametrize("case", SMALL, ids=identity)
 def test_global_loads_and_stores_equal_the_hardwares(case: dict) -> None:
-    trace = simulated(evidence.case_of(case))
-    plan = step_plan(*evidence.case_of(case))
+    trace = simulated(case_of(case))
+    plan = bound(case_of(case)).plan
     # Threads that wait for another block's word read it as often as the hardware's timing has it.
     waits = plan.cooperative
     compared = {
@@ -83,35 +84,35 @@ def test_all_four_counters_are_compared() -> None:
 def test_every_step_is_compared_at_two_shapes_or_more(step: str) -> None:
     shapes = {(case["rows"], case["cols"]) for case in SMALL if case["step"] == step}
     assert len(shapes) >= 2
-    if any(step_plan(step, *shape) for shape in evidence.SMALL_SHAPES):
+    if any(plan_of(step, *shape) for shape in SMALL_SHAPES):
         assert any(cols % 32 for _, cols in shapes), "a shape with rows that share sectors"
 
 
 @pytest.mark.parametrize("step", [step for step in steps() if step_number(step) >= 7])
 def test_every_step_is_compared_in_each_dtype(step: str) -> None:
-    compared = {evidence.case_of(case) for case in SMALL if case["step"] == step}
-    assert compared == {case for case in evidence.cases("small") if case.step == step}
+    compared = {case_of(case) for case in SMALL if case["step"] == step}
+    assert compared == {case for case in cases("small") if case.step == step}
 
 
 def test_counters_are_of_the_cases_that_the_evidence_asks_for() -> None:
-    assert list(map(evidence.case_of, COUNTERS["cases"])) == evidence.cases()
+    assert list(map(case_of, COUNTERS["cases"])) == cases()
     for case in COUNTERS["cases"]:
-        assert case["kernel"] in kernel_names(source(f"{split_trial(case['step']).file}.cu"))
+        assert case["kernel"] == load(case["step"]).name
     assert len(COUNTERS[UNFUSED]) >= 5, "five array operations, some of more than one launch"
 
 
-@pytest.mark.parametrize("tool", evidence.TOOLS)
+@pytest.mark.parametrize("tool", TOOLS)
 def test_sanitizer_found_no_error(tool: str) -> None:
     verdict = SANITIZER["tools"][tool]
     assert verdict["errors"] == 0
-    seen = dict.fromkeys({case.step for case in evidence.cases("small")}, 0)
+    seen = dict.fromkeys({case.step for case in cases("small")}, 0)
     assert verdict["steps"] == seen
     assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} ")
 
 
 def test_sanitizer_saw_every_step() -> None:
-    seen = {evidence.EvidenceCase(*case) for case in SANITIZER["cases"]}
-    assert seen == set(evidence.cases("small"))
+    seen = {EvidenceCase(*case) for case in SANITIZER["cases"]}
+    assert seen == set(cases("small"))
     for step in steps():
         assert len([case for case in seen if case.step == step]) >= 2
 
@@ -128,7 +129,7 @@ def test_evidence_says_where_it_comes_from(file: dict) -> None:
     [
         (COUNTERS, [*steps(), *variants()]),
         (SASS, [*steps(), *variants()]),
-        (SANITIZER, sorted({split_trial(case.step).file for case in evidence.cases("small")})),
+        (SANITIZER, sorted({split_trial(case.step).file for case in cases("small")})),
     ],
     ids=["counters", "sass", "sanitizer"],
 )
@@ -141,35 +142,36 @@ def test_evidence_is_of_the_kernels_as_they_are(file: dict, names: list[str]) ->
 
 def test_evidence_is_of_the_launches_as_they_are() -> None:
     """An edited launch rule or Build line needs `make evidence` again."""
-    entries = [(evidence.case_of(entry), entry) for entry in COUNTERS["cases"]]
+    entries = [(case_of(entry), entry) for entry in COUNTERS["cases"]]
     recorded = {case: entry["launch"] for case, entry in entries if "launch" in entry}
-    seen = [evidence.EvidenceCase(*case) for case in SANITIZER["cases"]]
+    seen = [EvidenceCase(*case) for case in SANITIZER["cases"]]
     recorded.update(zip(seen, SANITIZER["launches"], strict=True))
-    assert recorded == {case: evidence.launch_of(case) for case in recorded}
-    assert list(SASS["kernels"]) == [name for name, _, _ in evidence.compilations()]
-    for name, _, options in evidence.compilations():
+    assert recorded == {case: launch_of(*case) for case in recorded}
+    assert list(SASS["kernels"]) == [name for name, _, _ in compilations()]
+    for name, _, options in compilations():
         assert SASS["kernels"][name]["options"] == list(options)
 
 
-def test_evidence_asks_for_long_rows_and_16_bits_from_07_on(monkeypatch) -> None:
-    old = evidence.cases()
+def test_evidence_asks_for_long_rows_and_16_bits_from_07_on(tmp_path, monkeypatch) -> None:
+    old = cases()
     assert {case.dtype for case in old if step_number(case.step) < 7} == {"float32"}
-    text = source("05_float4.cu").replace("Dtype:    float32", "Dtype:    float32, bfloat16")
-    monkeypatch.setattr("helpers.kernels.source", lambda name: text)
-    monkeypatch.setattr(evidence, "source", lambda name: text)
-    monkeypatch.setattr(evidence, "steps", lambda: ["07_some", "10_other"])
-    monkeypatch.setattr(evidence, "variants", lambda: ["variants/07_tried"])
-    monkeypatch.setattr(evidence, "TRIALS", ())
-    monkeypatch.setattr(evidence, "SMALL_TRIALS", ())
-    small = evidence.cases("small")
+    kernels = made_up.Kernels(tmp_path, monkeypatch)
+    for name in ("07_some", "10_other", "variants/07_tried"):
+        dtypes = ("Dtype:    float32", "Dtype:    float32, bfloat16")
+        kernels.edit("05_float4.cu", dtypes, as_file=f"{name}.cu")
+    monkeypatch.setattr(catalogue, "steps", lambda: ["07_some", "10_other"])
+    monkeypatch.setattr(catalogue, "variants", lambda: ["variants/07_tried"])
+    monkeypatch.setattr(catalogue, "TRIALS", ())
+    monkeypatch.setattr(launches, "SMALL_TRIALS", ())
+    small = cases("small")
     of_step = [case[1:] for case in small if case.step == "07_some"]
     assert of_step == [
-        *((*shape, "float32") for shape in evidence.SMALL_SHAPES),
-        *((*shape, "float32") for shape in evidence.SMALL_LONG_SHAPES),
-        *((*shape, "bfloat16") for shape in evidence.SMALL_16_BIT_SHAPES),
+        *((*shape, "float32") for shape in SMALL_SHAPES),
+        *((*shape, "float32") for shape in SMALL_LONG_SHAPES),
+        *((*shape, "bfloat16") for shape in SMALL_16_BIT_SHAPES),
     ]
-    large = [case for case in evidence.cases() if case not in small]
-    shapes = (*evidence.LARGE_SHAPES, *evidence.LARGE_LONG_SHAPES)
+    large = [case for case in cases() if case not in small]
+    shapes = (*LARGE_SHAPES, *LARGE_LONG_SHAPES)
     for step, dtypes in {
         "07_some": ("float32", "bfloat16"),
         "10_other": ("float32", "bfloat16"),
@@ -179,19 +181,21 @@ def test_evidence_asks_for_long_rows_and_16_bits_from_07_on(monkeypatch) -> None
         assert [tuple(case) for case in large if case.step == step] == wanted
 
 
-def test_disassembly_is_of_each_shape_that_is_compiled(monkeypatch) -> None:
-    assert {name for name, _, options in evidence.compilations() if not options} == {
-        step for step in (*steps(), *variants()) if not header(source(f"{step}.cu")).build
+def test_disassembly_is_of_each_shape_that_is_compiled(tmp_path, monkeypatch) -> None:
+    assert {name for name, _, options in compilations() if not options} == {
+        step for step in (*steps(), *variants()) if not load(step).header.build
     }
-    text = source("05_float4.cu").replace("Dtype:    float32", "Dtype:    float32, bfloat16")
-    text = text.replace(
-        "// Launch:", "// Build:    LANES = min(32, power_of_two(cols / 64))\n// Launch:"
+    table = "// Build:    LANES = min(32, power_of_two(cols / 64))\n// Launch:"
+    made_up.Kernels(tmp_path, monkeypatch).edit(
+        "05_float4.cu",
+        ("Dtype:    float32", "Dtype:    float32, bfloat16"),
+        ("// Launch:", table),
+        ('extern "C"', 'const int lanes = LANES;\nextern "C"'),
+        as_file="07_some.cu",
     )
-    monkeypatch.setattr("helpers.kernels.source", lambda name: text)
-    monkeypatch.setattr(evidence, "source", lambda name: text)
-    monkeypatch.setattr(evidence, "steps", lambda: ["07_some"])
-    monkeypatch.setattr(evidence, "variants", lambda: [])
-    found = {name: options for name, _, options in evidence.compilations()}
+    monkeypatch.setattr(catalogue, "steps", lambda: ["07_some"])
+    monkeypatch.setattr(catalogue, "variants", lambda: [])
+    found = {name: options for name, _, options in compilations()}
     assert found["07_some at 262144 x 1024 float32"] == ("-DLANES=16",)
     assert found["07_some at 65536 x 4096 bfloat16"] == ("-DLANES=32", "-DBFLOAT16")
-    assert len(found) == 2 * len((*evidence.LARGE_SHAPES, *evidence.LARGE_LONG_SHAPES))
+    assert len(found) == 2 * len((*LARGE_SHAPES, *LARGE_LONG_SHAPES))
