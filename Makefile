@@ -12,28 +12,29 @@
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
 PY := $(or $(PYTHON),$(VENV))
-# helpers/install.py writes it last; it is older than a lock that git pull has just changed.
+# helpers/commands/install.py writes it last; it is older than a lock that git pull has just changed.
 READY := $(if $(PYTHON),,.venv/installed.txt)
 # A GPU machine that already has CuPy can record without a set-up.
 GPU_PY := $(or $(PYTHON),$(wildcard $(VENV)),$(BASE))
 NEED_CUPY = @$(GPU_PY) -c "import cupy" 2>/dev/null || \
 	{ echo "$(GPU_PY) cannot import CuPy: run 'make setup' first, or pass PYTHON=." >&2; exit 1; }
 UV := uv
-LOCK := $(UV) pip compile --quiet --universal --python-version 3.10 --no-emit-index-url \
-	--no-annotate --custom-compile-command "make lock" pyproject.toml --extra dev
+LOCK := $(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes \
+	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@awk '/^#   / {sub(/^# /, ""); print}' Makefile
 
 setup: ## make .venv and install the pinned packages (again: well under a second)
-	$(BASE) helpers/install.py
+	$(BASE) helpers/commands/install.py
 
 nvcc: $(READY) ## CUDA's C++ compiler into .venv, for the tests that copy kernels into C++
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps -r requirements/nvcc.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps \
+		--only-binary :all: --require-hashes -r requirements/nvcc.txt
 
 $(READY): requirements/cuda12.txt requirements/cuda13.txt
-	$(BASE) helpers/install.py
+	$(BASE) helpers/commands/install.py
 
 run: $(READY) ## run every notebook, check every kernel, draw the summary into build
 	$(PY) -m helpers.commands.run $(ARGS)
@@ -71,8 +72,9 @@ figures: $(READY) ## write the figures of the README and of kernel headers from 
 	$(PY) -m helpers.commands.figures $(ARGS)
 
 lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--upgrade for newer)
-	$(LOCK) --extra cuda12 $(ARGS) -o requirements/cuda12.txt
-	$(LOCK) --extra cuda13 $(ARGS) -o requirements/cuda13.txt
+	$(LOCK) pyproject.toml --extra dev --extra cuda12 $(ARGS) -o requirements/cuda12.txt
+	$(LOCK) pyproject.toml --extra dev --extra cuda13 $(ARGS) -o requirements/cuda13.txt
+	$(LOCK) --group nvcc --no-deps $(ARGS) -o requirements/nvcc.txt
 
 clean: ## remove .venv, build and every cache
 	rm -rf .venv build .pytest_cache .ruff_cache

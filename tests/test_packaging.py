@@ -13,7 +13,7 @@ import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
-from helpers.install import PYTHONS
+from helpers.commands.install import PYTHONS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -40,7 +40,12 @@ PLATFORMS = {
     "linux": {"sys_platform": "linux", "os_name": "posix", "platform_system": "Linux"},
     "win32": {"sys_platform": "win32", "os_name": "nt", "platform_system": "Windows"},
 }
-PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[a-z0-9.]+)( ; (?P<marker>[^/@]+))?")
+LOCKS = ("cuda12", "cuda13", "nvcc")
+# A pin with its marker, each hash on a line of its own; no option, host name or path has this form.
+PIN = re.compile(
+    r"(?P<pin>[a-z0-9-]+==[a-z0-9.]+( ; [^/@\\]+)?)"
+    r"(?P<hashes>( \\\n    --hash=sha256:[0-9a-f]{64})+)\n"
+)
 
 needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make")
 
@@ -54,8 +59,12 @@ def wanted(major: int) -> list[Requirement]:
     ]
 
 
-def lock_lines(major: int) -> list[str]:
-    return (ROOT / "requirements" / f"cuda{major}.txt").read_text().splitlines()
+def lock(name: str) -> str:
+    return (ROOT / "requirements" / f"{name}.txt").read_text()
+
+
+def locked(name: str) -> list[Requirement]:
+    return [Requirement(found["pin"]) for found in PIN.finditer(lock(name))]
 
 
 def pins(major: int, python: str, platform: str) -> dict[str, list[str]]:
@@ -63,21 +72,26 @@ def pins(major: int, python: str, platform: str) -> dict[str, list[str]]:
     environment = default_environment() | PLATFORMS[platform]
     environment |= {"python_version": python, "python_full_version": f"{python}.5"}
     found: dict[str, list[str]] = {}
-    for line in lock_lines(major):
-        if not line.startswith("#"):
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate(environment):
-                found.setdefault(requirement.name, []).append(str(requirement.specifier)[2:])
+    for requirement in locked(f"cuda{major}"):
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            found.setdefault(requirement.name, []).append(str(requirement.specifier)[2:])
     return found
 
 
-@pytest.mark.parametrize("major", [12, 13])
-def test_lock_holds_pins_and_nothing_else(major: int) -> None:
-    header, command, *lines = lock_lines(major)
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_holds_pins_with_hashes_and_nothing_else(name: str) -> None:
+    header, command, rest = lock(name).split("\n", 2)
     assert header.startswith("# ") and "/" not in header
     assert command == "#    make lock"
-    # No option, host name, path or hash has this form.
-    assert [line for line in lines if not PIN.fullmatch(line)] == []
+    assert PIN.sub("", rest) == ""
+    for found in PIN.finditer(rest):
+        hashes = found["hashes"].split(" \\\n")[1:]
+        assert len(set(hashes)) == len(hashes), found["pin"]
+
+
+def test_whatever_is_installed_is_held_against_its_hash() -> None:
+    commands = (ROOT / "Makefile").read_text() + (ROOT / "helpers/commands/install.py").read_text()
+    assert commands.count("--require-hashes") == commands.count(":all:") == 2
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -94,10 +108,15 @@ def test_lock_pins_each_dependency_once(major: int, python: str, platform: str) 
 @pytest.mark.parametrize("major", [12, 13])
 def test_lock_stays_small(major: int) -> None:
     """One CuPy, and of NVIDIA's packages only the compiler and the headers."""
-    names = {line.split("==")[0] for line in lock_lines(major) if not line.startswith("#")}
+    names = {requirement.name for requirement in locked(f"cuda{major}")}
     cuda = {name for name in names if name.startswith(("nvidia-", "cupy", "torch"))}
     asked = {requirement.name for requirement in wanted(major)}
     assert cuda == {name for name in asked if name.startswith(("nvidia-", "cupy"))}
+
+
+def test_nvcc_is_of_the_version_of_nvrtc() -> None:
+    (nvrtc,) = pins(13, "3.12", "linux")["nvidia-cuda-nvrtc"]
+    assert {str(requirement.specifier) for requirement in locked("nvcc")} == {f"=={nvrtc}"}
 
 
 def conda_packages() -> dict[str, str]:
@@ -129,7 +148,7 @@ def test_one_range_of_pythons() -> None:
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     matrix = re.search(r"python: \[(.*)\]", workflow).group(1).replace('"', "").split(", ")
     assert matrix == [f"{major}.{minor}" for major, minor in reversed(PYTHONS)]
-    sentence = (ROOT / "helpers/install.py").read_text()
+    sentence = (ROOT / "helpers/commands/install.py").read_text()
     assert f"from {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}" in sentence
 
 
@@ -141,6 +160,19 @@ def test_ci_types_what_the_readme_says() -> None:
     steps = re.search(r"for step in (.*); do", text).group(1).split()
     assert steps + re.findall(r"^make .*?(\w+) <", text, re.M) == ["setup", "nvcc", "run", "test"]
     assert "bash .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
+
+
+def test_ci_trusts_little() -> None:
+    """Actions by commit, no credentials left behind, no run that a newer one has superseded."""
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    actions = re.findall(r"uses: (.*)", workflow)
+    assert actions
+    for action in actions:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", action), action
+    checkouts = len(re.findall("uses: actions/checkout@", workflow))
+    assert workflow.count("persist-credentials: false") == checkouts
+    assert re.findall(r"permissions:\n((?: .*\n)+)", workflow) == ["  contents: read\n"]
+    assert "cancel-in-progress: true" in workflow and "secrets." not in workflow
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Make .venv and install the pinned packages: `python3 helpers/install.py`, or `make setup`.
+"""Make .venv and install the pinned packages: `make setup`, or this file run by any `python3`.
 
 Uses the standard library only and parses on Python 3.6, so that an old Python gets a sentence and
 not a SyntaxError. A second run finds the stamp that the first one left and returns at once.
@@ -15,7 +15,7 @@ import sysconfig
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv"
 STAMP = VENV / "installed.txt"
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -145,7 +145,7 @@ def install(major: int) -> None:
             raise Problem(f"Could not make .venv: remove it and run make setup again ({line}).")
     print(f"Installing requirements/{lock.name} (up to 300 MB to download) ...", flush=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-    status, line = run([*pip, "--only-binary", ":all:", "-r", str(lock)])
+    status, line = run([*pip, "--only-binary", ":all:", "--require-hashes", "-r", str(lock)])
     if status:
         raise Problem(
             "pip could not install the packages: check the network connection, then run make setup "

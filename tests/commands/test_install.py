@@ -1,6 +1,7 @@
-"""helpers/install.py decides and speaks as promised, on machines that this one is not."""
+"""helpers/commands/install.py decides and speaks as promised, on machines that this one is not."""
 
 import ast
+import hashlib
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers import install
+from helpers.commands import install
 
 SOURCE = Path(install.__file__)
 CLOSED = (
@@ -360,28 +361,32 @@ def test_half_made_venv_is_made_anew(computer: Computer) -> None:
 # ------------------------------------------------------------ the real thing, offline
 
 
-def wheel(folder: Path, name: str, files: dict[str, str]) -> None:
+def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
+    """Write a toy wheel; return its line for a lock."""
     info = f"{name}-1.0.dist-info"
     files = files | {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/RECORD": "",
     }
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
-        for path, text in files.items():
-            archive.writestr(path, text)
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in files.items():
+            archive.writestr(member, text)
+    return f"{name}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
 def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
-    """A project with two toy wheels goes through pip and venv, then through a lock without one."""
+    """A project with two toy wheels goes through pip and venv; then through a lock with a wheel
+    that is not there, and one with a wheel that is no longer what it was."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     nvrtc = "from types import SimpleNamespace\ndef nvrtcVersion():\n"
     nvrtc += "    return SimpleNamespace(value=0), 13, 0\n"
-    wheel(wheels, "cupy", {"cupy.py": ""})
-    wheel(wheels, "cuda_bindings", {"cuda/bindings/nvrtc.py": nvrtc})
-    script = tmp_path / "helpers" / "install.py"
-    script.parent.mkdir()
+    good = wheel(wheels, "cupy", {"cupy.py": ""})
+    good += wheel(wheels, "cuda_bindings", {"cuda/bindings/nvrtc.py": nvrtc})
+    script = tmp_path / "helpers" / "commands" / "install.py"
+    script.parent.mkdir(parents=True)
     shutil.copy(SOURCE, script)
     locks = [tmp_path / "requirements" / f"cuda{major}.txt" for major in (12, 13)]
     locks[0].parent.mkdir()
@@ -393,7 +398,6 @@ def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
         command = [sys.executable, str(script)]
         return subprocess.run(command, env=os.environ | pip, capture_output=True, text=True)
 
-    good = "cupy==1.0\ncuda-bindings==1.0\n"
     first = setup(good)
     assert (first.returncode, first.stderr) == (0, "")
     assert "\nInstalled in " in first.stdout
@@ -403,6 +407,14 @@ def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
     assert second.returncode == 0 and "up to date" in second.stdout
     assert time.monotonic() - start < 2
 
-    missing = setup(good + "no-such-package==1.0\n")
+    stamp = tmp_path / ".venv" / "installed.txt"
+    installed = stamp.read_text()
+    missing = setup(good + f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n")
     assert missing.returncode == 1 and len(missing.stderr.splitlines()) == 1
     assert "No matching distribution found for no-such-package==1.0" in missing.stderr
+
+    stamp.write_text(installed)  # or the environment would be made anew, which takes seconds
+    before = wheel(wheels, "toy", {"toy.py": ""})
+    after = wheel(wheels, "toy", {"toy.py": "changed = True\n"})
+    changed = setup(good + before)
+    assert changed.returncode == 1 and after.rstrip()[-64:] in changed.stderr
