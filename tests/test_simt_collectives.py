@@ -1,19 +1,15 @@
 """Shuffles, votes, matches and reductions of a warp, against what the PTX ISA says lane by lane.
 
-The references are plain Python over the 32 lanes of a warp. Kernels with planted bugs are in
-tests/kernels/warp_operations.cu; see test_simt_findings for their comments.
+The references are plain Python over the 32 lanes of a warp.
 """
 
 import random
 from collections.abc import Callable
 
-import cupy
 import numpy as np
 import pytest
-from test_simt_findings import FOLDER, marks
-from test_simt_shared import Run, kernel, on_gpu, on_simt
 
-from helpers.simt import simulate
+from tests.test_simt_shared import Run, kernel, on_gpu, on_simt
 
 FULL = 0xFFFFFFFF
 
@@ -321,51 +317,3 @@ def test_lanes_that_part_within_a_loop_meet_at_the_shuffle(run: Run) -> None:
                 v[i] = v[i] * 3 + k
         v = [(v[i] + v[i ^ 1 << j]) & 0xFFFF for i in range(128)]
     assert y.tolist() == v
-
-
-# ---- planted bugs -------------------------------------------------------------------------------
-
-
-# Kernel -> (thread, count) of its findings, in the order of the source.
-PLANTED = {
-    "returned": [(0, 64)],
-    "diverged": [(0, 64)],
-    "both_sides": [(0, 64), (16, 64)],
-    "outside": [(0, 64)],
-    "one_lane_outside": [(30, 4)],
-    "ballot": [(5, 27)],
-    "syncwarp": [(1, 64)],
-    "leaving_a_loop": [(1, 192)],
-    "own_mask": [(16, 64)],
-    "short_warp": [(32, 32)],
-    "predicate_only": [(5, 2)],
-}
-
-
-def run_planted(name: str):
-    code = '#line 1 "kernels/warp_operations.cu"\n' + (FOLDER / "warp_operations.cu").read_text()
-    block = 48 if name.startswith("short_warp") else 64
-    args = np.arange(1, 129, dtype=np.float32), np.zeros(128, np.float32), 5
-    return simulate(cupy.RawKernel(code, name), 2, block, args)
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_bug_is_found_on_its_line(name: str) -> None:
-    trace = run_planted(name)
-    expected = marks("warp_operations", name)
-    assert [(f.kind, f.line) for f in trace.findings] == expected, str(trace.findings)
-    found = [(f.block, f.thread, f.count) for f in trace.findings]
-    assert found == [((0, 0, 0), (thread, 0, 0), count) for thread, count in PLANTED[name]]
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_the_repaired_twin_has_no_finding(name: str) -> None:
-    assert not marks("warp_operations", f"{name}_clean")
-    trace = run_planted(f"{name}_clean")
-    assert not trace.findings, str(trace.findings)
-
-
-def test_every_kernel_with_a_planted_bug_is_run() -> None:
-    text = (FOLDER / "warp_operations.cu").read_text()
-    there = {line.split("void ")[1].split("(")[0] for line in text.splitlines() if "void " in line}
-    assert there == {name + twin for name in PLANTED for twin in ("", "_clean")}

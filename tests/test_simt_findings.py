@@ -1,12 +1,9 @@
-"""Planted bugs: the SIMT machine finds each, on its line, and none in the repaired twin.
-
-The kernels are in tests/kernels. A line with a bug ends in a comment such as
-`// <- out-of-bounds load`. The kernel `buggy` of a file has the bugs, `clean` has none.
+"""What findings say, and what a bug leaves in memory: kernels of tests/kernels, launched in
+several ways. That every planted bug is found is in tests/simt/test_planted.py.
 """
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import cupy
 import numpy as np
@@ -14,9 +11,7 @@ import pytest
 
 from helpers.simt import Trace, simulate
 from helpers.simt.scheduler import BATCH_THREADS
-
-FOLDER = Path(__file__).parent / "kernels"
-LIMIT = 20_000  # instructions; every kernel here needs fewer
+from tests.simt.launches import LIMIT, floats, marks, source
 
 Place = tuple[int, int, int]
 
@@ -34,24 +29,8 @@ class Bug:
 OUTSIDE, BEYOND = "out-of-bounds load", "out-of-bounds store"
 
 
-def marks(file: str, kernel: str) -> list[tuple[str, int]]:
-    """(kind, line) of the bugs that the comments of that kernel announce, its helpers included."""
-    lines = (FOLDER / f"{file}.cu").read_text().splitlines()
-    kernels = [number for number, line in enumerate(lines) if "__global__" in line]
-    (start,) = (number for number in kernels if f"void {kernel}(" in lines[number])
-    after = [number for number in kernels if number > start]
-    first = 0 if start == kernels[0] else start
-    found = []
-    for number in range(first, after[0] if after else len(lines)):
-        mark = re.search(r"// <- (.+)$", lines[number])
-        if mark:
-            found.append((mark[1], number + 1))
-    return found
-
-
 def run(file: str, kernel: str, grid, block, *args, limit: int = LIMIT, names=()) -> Trace:
-    code = f'#line 1 "kernels/{file}.cu"\n' + (FOLDER / f"{file}.cu").read_text()
-    raw = cupy.RawKernel(code, kernel)
+    raw = cupy.RawKernel(source(file), kernel)
     return simulate(raw, grid, block, args, names=names, instruction_limit=limit)
 
 
@@ -63,11 +42,6 @@ def assert_finds(trace: Trace, file: str, kernel: str, *bugs: Bug) -> None:
     found = [(f.kind, f.file, f.line, f.block, f.thread, f.count) for f in trace.findings]
     assert found == expected, str(trace.findings)
     assert [bug.kind for bug in bugs] == [kind for kind, _ in marks(file, kernel)]
-
-
-def floats(count: int, skip: int = 0) -> np.ndarray:
-    """1, 2, 3, ... in an array that starts `skip` elements into its memory."""
-    return np.arange(1 - skip, count + 1, dtype=np.float32)[skip:]
 
 
 def walled(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -299,31 +273,3 @@ def test_every_batch_counts_into_the_same_finding() -> None:
     assert len(y) > BATCH_THREADS
     trace = run("bad_index", "bad_pointer", 300, 128, np.zeros(64, np.uint64), y, 64)
     assert_finds(trace, "bad_index", "bad_pointer", Bug(OUTSIDE, 300 * 128))
-
-
-TWINS = {
-    "off_by_one": (2, 64, floats(1000), np.zeros(100, np.float32), 100, 10),
-    "before_the_array": (2, 64, floats(100), np.zeros(100, np.float32), 100),
-    "missing_guard": (2, 64, floats(100), np.zeros(100, np.float32), 100),
-    "flat_index": ((2, 2), (32, 4), np.ones(300, np.int32), np.zeros(300, np.int32), 6, 50),
-    "store_past_the_end": (2, 64, floats(100), np.zeros(100, np.float32), 100),
-    "misaligned": (1, 32, floats(100, 1), np.zeros(101, np.float32)[1:], 100),
-    "wild_pointer": (1, 32, floats(32), np.zeros(32, np.float32), 0x7F00DEADBEE0),
-    "endless_loop": (2, 64, np.zeros(100, np.float32), 100, 0),
-    "bad_index": (2, 64, np.zeros(100, np.int32), floats(100), np.zeros(100, np.float32), 100),
-    "several": (1, 32, floats(32), floats(40), np.zeros(32, np.float32), 32),
-}
-
-
-@pytest.mark.parametrize("file", TWINS)
-def test_only_the_buggy_twin_has_findings(file: str) -> None:
-    grid, block, *args = TWINS[file]
-    assert run(file, "buggy", grid, block, *args).findings
-    trace = run(file, "clean", grid, block, *args)
-    assert not trace.findings, str(trace.findings)
-
-
-def test_every_kernel_with_planted_bugs_has_a_twin() -> None:
-    assert {path.stem for path in FOLDER.glob("*.cu")} >= set(TWINS)
-    for file in TWINS:
-        assert marks(file, "buggy") and not marks(file, "clean")

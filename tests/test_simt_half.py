@@ -19,11 +19,11 @@ from types import SimpleNamespace
 import cupy
 import numpy as np
 import pytest
-from test_simt_operations import COMPARISONS, F32_TO_INTEGER, Form, edges, form_module, module
 
 from helpers import simt
 from helpers.simt.half import narrow, widen
 from helpers.simt.operations import HALF_OPCODES, OPCODES
+from tests.test_simt_operations import COMPARISONS, F32_TO_INTEGER, Form, edges, form_module, module
 
 NAN = 0x7FFF  # whatever NaN came in
 INFINITY = math.inf

@@ -1,7 +1,6 @@
-"""Shared memory and barriers on the SIMT machine: results, wavefronts, races and other bugs.
+"""Shared memory and barriers on the SIMT machine: results, wavefronts, races.
 
-Results are compared with numpy, wavefronts with what an H200 counted (tests/data), and the
-kernels with planted bugs are in tests/kernels; see test_simt_findings for their comments.
+Results are compared with numpy, wavefronts with what an H200 counted (tests/data).
 """
 
 import json
@@ -12,9 +11,8 @@ from pathlib import Path
 import cupy
 import numpy as np
 import pytest
-from test_simt_findings import FOLDER, marks
 
-from helpers.simt import Trace, simulate
+from helpers.simt import simulate
 from helpers.simt.counters import SHARED_METRICS
 from helpers.simt.scheduler import BATCH_THREADS
 
@@ -474,115 +472,6 @@ def test_counts_belong_to_lines_and_add_up_over_warps_and_blocks() -> None:
     assert lines == {8: (warps, 0), 9: (warps, 0), 11: (0, 300 * (15 * 2 + 2 + 16))}
     assert trace.counters.shared_load_requests == 2 * warps
     assert trace.counters.load_requests == 0
-
-
-# ---- planted bugs -------------------------------------------------------------------------------
-
-
-RACE = "race on shared memory"
-DIVERGENT, NEVER = "barrier in divergent code", "barrier that never completes"
-
-# Kernel -> (block, thread, count) of its findings, in the order of the source.
-PLANTED = {
-    "shared_races": {
-        "after_fill": [(0, 0, 128)],
-        "inside_tree": [(0, 0, 62)],
-        "before_reuse": [(0, 0, 128)],
-        "between_reductions": [(0, 0, 2)],
-        "after_broadcast": [(0, 1, 126)],
-        "one_place": [(0, 0, 126)],
-        "two_warps": [(0, 0, 64)],
-        "neighbour": [(0, 1, 124)],
-        "within_warp": [(0, 0, 128)],
-        "warp_for_block": [(0, 0, 128)],
-        "second_block": [(1, 0, 64)],
-        "transpose": [(0, 1, 56)],
-        "bytes": [(0, 0, 128)],
-        "own_bytes": [(0, 0, 128)],
-        "one_counter": [(0, 0, 2)],
-        "vectors": [(0, 0, 128)],
-        "any_pointer": [(0, 1, 64)],
-    },
-    "shared_bounds": {
-        "read_past": [(0, 63, 2)],
-        "read_before": [(0, 0, 2)],
-        "store_past": [(0, 63, 2)],
-        "far_away": [(0, 0, 128)],
-        "too_small": [(0, 32, 64), (0, 0, 64)],
-        "misaligned_load": [(0, 0, 128)],
-        "misaligned_store": [(0, 0, 128)],
-        "partial_fill": [(0, 0, 48)],
-        "no_fill": [(0, 0, 128)],
-        "half_a_vector": [(0, 0, 128)],
-        "any_pointer_past": [(0, 63, 2)],
-    },
-    "shared_barriers": {
-        "in_a_branch": [(0, 0, 64)],
-        "in_both_branches": [(0, 0, 64)],
-        "uneven_loops": [(0, 32, None)],
-        "early_return": [(0, 32, 16)],
-        "waits_for_more": [(0, 0, 128)],
-        "waits_elsewhere": [(0, 0, 64), (0, 32, 64)],
-        "waits_for_fewer": [(0, 0, 128)],
-        "endless": [(0, 0, 128)],
-    },
-}
-LAUNCHES = {"transpose": (1, (8, 8)), "one_counter": (2, 32)}
-NUMBERS = {"early_return": 40, "far_away": 1 << 28, "inside_tree": 0}
-CASES = [(file, name) for file, names in PLANTED.items() for name in names]
-
-
-def run_planted(file: str, name: str) -> Trace:
-    """Run one kernel of a file on x = 1, 2, 3, ..."""
-    code = f'#line 1 "kernels/{file}.cu"\n' + (FOLDER / f"{file}.cu").read_text()
-    base = name.removesuffix("_clean")
-    grid, block = LAUNCHES.get(base, (2, 64))
-    args = np.arange(1, 257, dtype=np.float32), np.zeros(256, np.float32), NUMBERS.get(base, 5)
-    shared = {"too_small": 128, "too_small_clean": 256}.get(name, 0)
-    raw = cupy.RawKernel(code, name)
-    return simulate(raw, grid, block, args, shared, instruction_limit=20_000)
-
-
-@pytest.mark.parametrize(("file", "name"), CASES)
-def test_a_planted_bug_is_found_on_its_line(file: str, name: str) -> None:
-    trace = run_planted(file, name)
-    expected = marks(file, name)
-    assert expected
-    assert [(f.kind, f.line) for f in trace.findings] == expected, str(trace.findings)
-    for finding, (block, thread, count) in zip(trace.findings, PLANTED[file][name], strict=True):
-        assert finding.file == f"kernels/{file}.cu"
-        assert (finding.block, finding.thread) == ((block, 0, 0), (thread, 0, 0))
-        assert count in (None, finding.count)
-
-
-@pytest.mark.parametrize(("file", "name"), CASES)
-def test_the_repaired_twin_has_no_finding(file: str, name: str) -> None:
-    assert not marks(file, f"{name}_clean")
-    trace = run_planted(file, f"{name}_clean")
-    assert not trace.findings, str(trace.findings)
-
-
-@pytest.mark.parametrize("file", PLANTED)
-def test_every_kernel_with_a_planted_bug_is_run(file: str) -> None:
-    text = (FOLDER / f"{file}.cu").read_text()
-    there = {
-        line.split("void ")[1].split("(")[0] for line in text.splitlines() if "_global_" in line
-    }
-    assert there == {name + twin for name in PLANTED[file] for twin in ("", "_clean")}
-
-
-def test_messages_say_where_the_other_thread_was_and_how_much_memory_there_is() -> None:
-    ((_, line),) = marks("shared_races", "after_fill")
-    race = run_planted("shared_races", "after_fill").findings[0].message
-    assert f"accessed at line {line - 1}, with no barrier between" in race
-    assert "the same store" in run_planted("shared_races", "one_place").findings[0].message
-    past = run_planted("shared_bounds", "read_past").findings[0].message
-    assert "4 bytes at byte 256" in past and "(256 bytes of" not in past
-    assert "256 bytes of shared memory (256 static, 0 dynamic)" in past
-    small = run_planted("shared_bounds", "too_small").findings[0].message
-    assert "4 bytes at byte 128" in small and "(0 static, 128 dynamic)" in small
-    off = run_planted("shared_bounds", "misaligned_load").findings[0].message
-    assert "multiple of 16; this one is at byte 4 " in off
 
 
 @pytest.mark.parametrize(("static", "dynamic"), [(12 * 1024 + 1, 0), (16, 227 * 1024)])

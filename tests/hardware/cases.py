@@ -15,30 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.simt.launches import Launch
+
 FOLDER = Path(__file__).parent
 DATA = FOLDER.parent / "data"
 FILES = ("global_memory.cu", "shared_memory.cu", "reported.cu")
-
-Sizes = int | tuple[int, ...]
-
-
-@dataclass
-class Launch:
-    """One launch, and what each argument must hold after it (None: not looked at)."""
-
-    grid: Sizes
-    block: Sizes
-    args: list
-    expected: dict[int, np.ndarray]
-    shared_mem: int = 0
-
-    def wrong(self) -> list[int]:
-        """The arguments that do not hold what they must; results are exact."""
-        return [
-            place
-            for place, values in self.expected.items()
-            if not np.array_equal(self.args[place], values)
-        ]
 
 
 @dataclass(frozen=True)

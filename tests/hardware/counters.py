@@ -136,12 +136,13 @@ def launch_on_gpu(case: Case) -> list[int]:
 
     launch = case.launch()
     kernel = cupy.RawKernel(source(case.kernel.file), case.kernel.name)
+    arguments = launch.arguments()
     arrays = {
         place: to_gpu(value)
-        for place, value in enumerate(launch.args)
+        for place, value in enumerate(arguments)
         if isinstance(value, np.ndarray)
     }
-    values = [arrays.get(place, value) for place, value in enumerate(launch.args)]
+    values = [arrays.get(place, value) for place, value in enumerate(arguments)]
     values = [np.int32(value) if isinstance(value, int) else value for value in values]
     grid, block = (
         sizes if isinstance(sizes, tuple) else (sizes,) for sizes in (launch.grid, launch.block)
@@ -149,8 +150,8 @@ def launch_on_gpu(case: Case) -> list[int]:
     kernel(grid, block, tuple(values), shared_mem=launch.shared_mem)
     cupy.cuda.get_current_stream().synchronize()
     for place, array in arrays.items():
-        launch.args[place][...] = array.get()
-    return launch.wrong()
+        arguments[place][...] = array.get()
+    return launch.wrong(arguments)
 
 
 # ---- the program that starts ncu ----------------------------------------------------------------

@@ -2,8 +2,7 @@
 
 Runs each kernel of tests/kernels with a planted bug in a process of its own under memcheck,
 racecheck, synccheck and initcheck, and its twins without bugs file by file. A kernel that does
-not end is stopped and noted as a hang. Needs a GPU, compute-sanitizer and pytest (whose test
-files hold the launches).
+not end is stopped and noted as a hang. Needs a GPU and compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -59,12 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.from_logs:
         return read_again(options)
-    from .bugs import collect
+    from tests.simt.launches import PLANTED
 
-    planted = {name: one for name, one in collect().items() if options.only in name}
+    planted = {name: one for name, one in PLANTED.items() if options.only in name}
     if options.list:
         for name, one in planted.items():
-            print(name, one.grid, one.block, one.shared_mem, one.marks)
+            print(name, one.launch.grid, one.launch.block, one.launch.shared_mem, one.marks)
         return 0
     from helpers.gpu import has_gpu
 
@@ -117,13 +116,7 @@ def make_kernel(one: dict):
     """The compiled kernel of a launch."""
     import cupy
 
-    options = tuple(dict.fromkeys((*one["options"], *OPTIONS)))
-    if "<" in one["kernel"]:  # a template
-        module = cupy.RawModule(code=one["code"], options=options, name_expressions=[one["kernel"]])
-        return module.get_function(one["kernel"])
-    kernel = cupy.RawKernel(
-        one["code"], one["kernel"], options, enable_cooperative_groups=one["cooperative"]
-    )
+    kernel = cupy.RawKernel(one["code"], one["kernel"], OPTIONS)
     kernel.compile()
     if one["shared_mem"] > 48 * 1024:
         kernel.max_dynamic_shared_size_bytes = one["shared_mem"]
@@ -149,14 +142,18 @@ def pickled(one) -> dict:
 
     from helpers.simt.memory import byte_offset
 
+    launch = one.launch
     args = [
         (byte_offset(value), np.ascontiguousarray(value))
         if isinstance(value, np.ndarray)
         else value
-        for value in one.args
+        for value in launch.values
     ]
-    keep = ("kernel", "code", "grid", "block", "shared_mem", "options", "cooperative")
-    return {**{name: getattr(one, name) for name in keep}, "args": args}
+    sizes = (size if isinstance(size, tuple) else (size,) for size in (launch.grid, launch.block))
+    return {
+        **dict(zip(("grid", "block"), sizes, strict=True)),
+        **{"kernel": one.kernel, "code": one.code, "shared_mem": launch.shared_mem, "args": args},
+    }
 
 
 def run_all(options: argparse.Namespace, planted: dict) -> int:
@@ -338,11 +335,11 @@ def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], s
 
 def read_again(options: argparse.Namespace) -> int:
     """Rewrite the verdicts of --out from kept output, after a change of how it is read."""
-    from .bugs import collect
+    from tests.simt.launches import PLANTED
 
     head = json.loads(options.out.read_text()) if options.out.exists() else {}
     head.pop("kernels", None)
-    planted = {name: one for name, one in collect().items() if options.only in name}
+    planted = {name: one for name, one in PLANTED.items() if options.only in name}
     outputs = {}
     for path in sorted(options.from_logs.glob("*.log")):
         file, kernel, tool, _ = path.name.split(".")

@@ -10,11 +10,12 @@ import json
 from functools import cache
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from hardware import counters, sanitizer
-from hardware.bugs import collect, from_table
-from hardware.cases import (
+
+from helpers.cuda_text import code_hash
+from helpers.simt import Trace, simulate
+from tests.hardware import counters, sanitizer
+from tests.hardware.cases import (
     DATA,
     FILES,
     Case,
@@ -24,9 +25,7 @@ from hardware.cases import (
     reported,
     source,
 )
-
-from helpers.kernels import code_hash
-from helpers.simt import Trace, simulate
+from tests.simt.launches import PLANTED
 
 # (kernel, metric) -> why the machine may count something else. An entry that is not needed fails.
 PREDICATED = (
@@ -89,8 +88,9 @@ def run(case: Case) -> tuple[Trace, list[int]]:
     """(the machine's trace of a case, its arguments with wrong results)"""
     launch = case.launch()
     kernel = SimpleNamespace(code=source(case.kernel.file), name=case.kernel.name, options=())
-    trace = simulate(kernel, launch.grid, launch.block, launch.args, launch.shared_mem)
-    return trace, launch.wrong()
+    arguments = launch.arguments()
+    trace = simulate(kernel, launch.grid, launch.block, arguments, launch.shared_mem)
+    return trace, launch.wrong(arguments)
 
 
 @cache
@@ -247,54 +247,12 @@ def test_launches_that_ncu_missed_are_no_counters() -> None:
 # ---- findings -----------------------------------------------------------------------------------
 
 
-@cache
-def planted() -> dict:
-    return collect()
-
-
-def bugs() -> list[str]:
-    return [name for name, one in planted().items() if one.marks]
-
-
-@pytest.mark.parametrize("name", bugs())
-def test_the_machine_finds_what_is_planted(name: str) -> None:
-    one = planted()[name]
-    kernel = SimpleNamespace(
-        code=one.code,
-        name=one.kernel,
-        options=one.options,
-        enable_cooperative_groups=one.cooperative,
-    )
-    trace = simulate(
-        kernel, one.grid, one.block, one.args, one.shared_mem, instruction_limit=20_000
-    )
-    assert [(finding.kind, finding.line) for finding in trace.findings] == one.marks
-
-
-def test_every_bug_has_a_twin_without() -> None:
-    assert len(bugs()) >= 30
-    alone = {"bad_index/bad_pointer", "bad_index/unsigned_bound"}
-    for name in bugs():
-        one = planted()[name]
-        assert one.twin is None if name in alone else not planted()[f"{one.file}/{one.twin}"].marks
-
-
-def test_a_table_of_launches_is_taken_up() -> None:
-    x = np.arange(4, dtype=np.float32)
-    table = {"shared_races/after_fill": lambda: (2, (32, 2), (x, x, 5), 16)}
-    bug, twin = from_table(table)
-    assert (bug.name, bug.twin) == ("shared_races/after_fill", "after_fill_clean")
-    assert (bug.grid, bug.block, bug.shared_mem) == ((2,), (32, 2), 16)
-    assert (twin.kernel, twin.marks) == ("after_fill_clean", [])
-    assert [kind for kind, _ in bug.marks] == ["race on shared memory"]
-
-
 @checked
 def test_the_verdicts_are_about_the_kernels_as_they_are() -> None:
     assert SANITIZER["device"]["name"] == "NVIDIA H200"
     kernels = SANITIZER["kernels"]
-    assert set(kernels) == set(planted()), "run tests.hardware.sanitizer on an H200"
-    for name, one in planted().items():
+    assert set(kernels) == set(PLANTED), "run tests.hardware.sanitizer on an H200"
+    for name, one in PLANTED.items():
         assert kernels[name]["bugs"] == [list(mark) for mark in one.marks]
         assert SANITIZER["hashes"][one.file] == code_hash(one.code)
         for tool in sanitizer.tools_of(SANITIZER):
@@ -313,7 +271,9 @@ def test_the_tools_have_nothing_against_the_twins(tool: str) -> None:
 @checked
 def test_the_table_has_a_row_for_each_bug() -> None:
     text = sanitizer.table(SANITIZER)
-    assert [row.split("`")[1] for row in text.splitlines() if row.startswith("| `")] == bugs()
+    assert [row.split("`")[1] for row in text.splitlines() if row.startswith("| `")] == [
+        name for name, one in PLANTED.items() if one.marks
+    ]
     page = (DATA / "sanitizer_h200.md").read_text()
     assert text.strip() in page, "python -m tests.hardware.sanitizer --table > ..."
 

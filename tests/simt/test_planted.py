@@ -1,0 +1,127 @@
+"""Planted bugs: the SIMT machine finds each, on its line, and none in the twin without the bug."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from helpers.simt import Trace
+from tests.simt.launches import FOLDER, PLANTED, Found
+
+BUGS = {name: one for name, one in PLANTED.items() if one.found}
+TWINS = {name: one for name, one in PLANTED.items() if not one.found}
+
+
+@cache
+def trace(name: str) -> Trace:
+    return PLANTED[name].run()[0]
+
+
+def message(name: str) -> str:
+    return trace(name).findings[0].message
+
+
+def place(found: Found) -> tuple:
+    """Block, thread and count; a number along x stands for a place."""
+    block, thread, count = found
+    return (
+        *((*(at if isinstance(at, tuple) else (at,)), 0, 0)[:3] for at in (block, thread)),
+        count,
+    )
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found_on_its_line(name: str) -> None:
+    planted, findings = BUGS[name], trace(name).findings
+    file = f"kernels/{planted.file}.cu"
+    expected = [(kind, file, line) for kind, line in planted.marks]
+    assert [(f.kind, f.file, f.line) for f in findings] == expected, str(findings)
+    for finding, found in zip(findings, planted.found, strict=True):
+        block, thread, count = place(found)
+        assert (finding.block, finding.thread) == (block, thread)
+        assert count in (None, finding.count)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_the_repaired_twin_has_no_finding_and_the_right_numbers(name: str) -> None:
+    planted = TWINS[name]
+    assert not planted.marks
+    seen, arguments = planted.run()
+    assert not seen.findings, str(seen.findings)
+    assert not planted.launch.wrong(arguments)
+    assert all(values.any() for values in planted.launch.expected.values())
+
+
+def test_every_bug_has_a_twin() -> None:
+    assert len(BUGS) >= 30
+    alone = {"bad_index/bad_pointer", "bad_index/unsigned_bound"}
+    assert {name for name, one in BUGS.items() if one.twin is None} == alone
+    twins = {f"{one.file}/{one.twin}" for one in BUGS.values() if one.twin}
+    assert twins == set(TWINS)
+
+
+@pytest.mark.parametrize("file", sorted({one.file for one in PLANTED.values()}))
+def test_every_kernel_of_a_file_is_launched(file: str) -> None:
+    text = (FOLDER / f"{file}.cu").read_text()
+    there = {
+        line.split("void ")[1].split("(")[0] for line in text.splitlines() if "_global_" in line
+    }
+    assert there == {one.kernel for one in PLANTED.values() if one.file == file}
+
+
+def test_launches_leave_the_table_as_it_is() -> None:
+    planted = PLANTED["misaligned/buggy"]
+    before = [np.copy(value) for value in planted.launch.values]
+    planted.run()
+    assert all(map(np.array_equal, before, planted.launch.values))
+
+
+# ---- what the findings say ----------------------------------------------------------------------
+
+
+def test_messages_say_where_the_other_thread_was_and_how_much_memory_there_is() -> None:
+    ((_, line),) = PLANTED["shared_races/after_fill"].marks
+    race = message("shared_races/after_fill")
+    assert f"accessed at line {line - 1}, with no barrier between" in race
+    assert "the same store" in message("shared_races/one_place")
+    past = message("shared_bounds/read_past")
+    assert "4 bytes at byte 256" in past and "(256 bytes of" not in past
+    assert "256 bytes of shared memory (256 static, 0 dynamic)" in past
+    small = message("shared_bounds/too_small")
+    assert "4 bytes at byte 128" in small and "(0 static, 128 dynamic)" in small
+    assert "multiple of 16; this one is at byte 4 " in message("shared_bounds/misaligned_load")
+
+
+@pytest.mark.parametrize(
+    ("name", "arrivals", "size"),
+    [
+        ("asynchronous/too_many_bytes", 0, 16),
+        ("asynchronous/elements_for_bytes", 0, 64 - 256),
+        ("asynchronous/too_few_arrivals", 62, 0),
+        ("clusters/arrivals_missing", 64, 0),
+    ],
+)
+def test_a_wait_that_never_ends_says_what_is_missing(name: str, arrivals: int, size: int) -> None:
+    expected = f"still waits for {arrivals} arrivals and {size} bytes"
+    assert expected in message(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "asynchronous/flag_never_set",
+        "asynchronous/lock_never_released",
+        "asynchronous/grid_barrier_after_return",
+        "clusters/barrier_and_flag",
+    ],
+)
+def test_a_poll_that_nobody_answers_is_given_up_before_the_limit(name: str) -> None:
+    assert "a store that no thread of the blocks that run at once will make" in message(name)
+
+
+def test_messages_name_the_place_and_the_size() -> None:
+    assert "252" in message("asynchronous/bulk_odd_size")
+    assert "from byte 256 of argument 0 (400 bytes) on" in message("asynchronous/bulk_past_array")
+    past = message("asynchronous/bulk_past_shared")
+    assert "1024 bytes at byte 128" in past and "384 bytes of shared memory" in past
+    assert "4 bytes at byte -4 of the thread's 32 bytes" in message("local_memory/one_before")
