@@ -3,6 +3,6 @@
     python -m tests.hardware.counters --out tests/data/counters_h200.json    Nsight Compute
     python -m tests.hardware.sanitizer --out tests/data/sanitizer_h200.json  compute-sanitizer
 
-Both need a GPU; what they measured is in tests/data, and `test_against_simt.py` compares
-it with the SIMT machine, without a GPU.
+Both need a GPU; what they measured is in tests/data, and `test_against_simt.py` compares it with
+the SIMT machine, without a GPU.
 """

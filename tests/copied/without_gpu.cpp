@@ -1,0 +1,89 @@
+// As much of the CUDA runtime as the program uses, in main memory, so that what it asks for, says
+// and returns can be tested without a GPU. Prints each call and its number. FAIL=n lets call n
+// fail; WRONG=n makes element n of the results wrong; ASKS is "programmatic" or "cooperative".
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "launch.h"
+
+static void softmax(const float* x, float* y, int rows, int cols)
+{
+    for (int row = 0; row < rows; ++row, x += cols, y += cols) {
+        double sum = 0;
+        for (int col = 0; col < cols; ++col) sum += std::exp(double(x[col]));
+        for (int col = 0; col < cols; ++col) y[col] = std::exp(double(x[col])) / sum;
+    }
+}
+
+static bool asks(const char* what)
+{
+    const char* asked = std::getenv("ASKS");
+    return asked && !std::strcmp(asked, what);
+}
+
+const Launch launch = {reinterpret_cast<const void*>(&softmax), 5, 70, 10, 64, 100 * 1024, 256,
+                       asks("cooperative"), asks("programmatic"), false};
+
+static cudaError_t called(const char* name, long detail = 0, long more = 0)
+{
+    static int number = 0;
+    std::printf("call %d %s %ld %ld\n", ++number, name, detail, more);
+    const char* fail = std::getenv("FAIL");
+    return fail && std::atoi(fail) == number ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+extern "C" {
+const char* cudaGetErrorName(cudaError_t) { return "cudaErrorInvalidValue"; }
+const char* cudaGetErrorString(cudaError_t) { return "invalid argument"; }
+
+cudaError_t cudaMalloc(void** memory, size_t bytes)
+{
+    *memory = std::malloc(bytes);
+    return called("cudaMalloc", bytes);
+}
+
+cudaError_t cudaMemset(void* memory, int value, size_t bytes)
+{
+    std::memset(memory, value, bytes);
+    return called("cudaMemset", bytes);
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
+{
+    std::memcpy(to, from, bytes);
+    return called("cudaMemcpy", bytes);
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*)
+{
+    *attributes = {};
+    attributes->requiredClusterWidth = 16;
+    return called("cudaFuncGetAttributes");
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value)
+{
+    const bool shared = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize;
+    return called(shared ? "shared" : "clusters", value);
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args)
+{
+    float* y = *static_cast<float**>(args[1]);
+    const auto function = reinterpret_cast<decltype(&softmax)>(kernel);
+    function(*static_cast<float**>(args[0]), y, *static_cast<int*>(args[2]),
+             *static_cast<int*>(args[3]));
+    if (const char* wrong = std::getenv("WRONG")) y[std::atoi(wrong)] = NAN;
+    const char* name = "launch";
+    if (config->numAttrs)
+        name = config->attrs->id == cudaLaunchAttributeCooperative ? "cooperative" : "programmatic";
+    return called(name, config->gridDim.x, config->dynamicSmemBytes);
+}
+
+cudaError_t cudaDeviceSynchronize() { return called("cudaDeviceSynchronize"); }
+}
