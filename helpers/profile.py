@@ -1,0 +1,221 @@
+"""Counters as named quantities: what the prose says of a launch, with its unit and its formula.
+
+Nsight Compute's counters are of one launch of a step at a shape and in a dtype
+(`helpers.evidence.counters`), times are of the record of that step. Per SM and per scheduler means
+the average over all SMs and the whole launch. An element of the matrix is a column of a row.
+"""
+
+from __future__ import annotations
+
+from .evidence.counters import nsight
+from .gpu import Gpu
+from .records import Case, Record, load_record
+
+LANES = 32  # threads of a warp
+SCHEDULERS = 4  # of an SM; each issues one instruction of a warp in a clock
+WARPS = 64  # of an SM, at most
+BLOCKS = 32  # of an SM, at most
+REGISTERS = 65536  # of an SM, 32 bits each
+SHARED_BYTES = 228 * 1024  # of an SM; a block takes 1024 of them for itself
+SECTOR = 32  # bytes
+
+# What a warp can wait for, as Nsight Compute calls it.
+REASONS = (
+    "long_scoreboard",  # a load from global or local memory
+    "short_scoreboard",  # a result of shared memory, of a shuffle or of a special function
+    "barrier",
+    "lg_throttle",  # room in the queue of loads and stores
+    "mio_throttle",
+    "math_pipe_throttle",
+    "wait",  # a fixed number of clocks
+)
+
+
+# ---- instructions -------------------------------------------------------------------------------
+
+
+def instructions_per_column(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Instructions of a thread for each element: those of warps * 32 / (rows * cols)."""
+    return _executed(step, rows, cols, dtype) * LANES / (rows * cols)
+
+
+def instructions_per_row(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Instructions of all warps for each row: executed / rows."""
+    return _executed(step, rows, cols, dtype) / rows
+
+
+def _executed(step: str, rows: int, cols: int, dtype: str) -> float:
+    return nsight(step, rows, cols, dtype)["smsp__inst_executed.sum"]
+
+
+def issuing(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Share of the issue slots that are used, 0 to 1: clocks of a scheduler in which it issues."""
+    seen = nsight(step, rows, cols, dtype)
+    return seen["smsp__issue_active.avg.pct_of_peak_sustained_active"] / 100
+
+
+def slots_per_column(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Issue slots of a lane for each element at the speed of the copy that was timed with the step:
+    SMs * 4 schedulers * 32 lanes * clock / (elements that the copy moves in a second)."""
+    record = load_record(step)
+    lanes = record.gpu.sms * SCHEDULERS * LANES
+    return lanes * clock_hz(record) / copied_per_second(record, rows, cols, dtype)
+
+
+def copied_per_clock(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Elements that the copy timed with the step moves in a clock of one SM."""
+    record = load_record(step)
+    return copied_per_second(record, rows, cols, dtype) / clock_hz(record) / record.gpu.sms
+
+
+def copied_per_second(record: Record, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Elements that the copy timed with a step moves in a second."""
+    return rows * cols / record.case(rows, cols, dtype).copy_us * 1e6
+
+
+def clock_hz(record: Record) -> float:
+    """Clocks of an SM in a second, as the driver said when the record was begun."""
+    return float(record.device["at_start"].split()[0]) * 1e6  # it says MHz
+
+
+# ---- warps --------------------------------------------------------------------------------------
+
+
+def active_share(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Warps that an SM has, as a share of the 64 that it could hold, 0 to 1."""
+    seen = nsight(step, rows, cols, dtype)
+    return seen["sm__warps_active.avg.pct_of_peak_sustained_active"] / 100
+
+
+def active_warps(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Warps that an SM has, on average: 64 * `active_share`."""
+    return WARPS * active_share(step, rows, cols, dtype)
+
+
+def active_blocks(case: Case, step: str) -> float:
+    """Blocks that an SM has, on average: `active_warps` / warps of a block of the case."""
+    return active_warps(step, *case.shape, case.dtype) / (case.launch["block"] / LANES)
+
+
+def waiting_warps(
+    step: str, rows: int, cols: int, dtype: str = "float32", *, why: str = "long_scoreboard"
+) -> float:
+    """Warps of an SM that wait for one of `REASONS`, on average over all clocks: 4 schedulers *
+    `issuing` * warps that wait when one issues."""
+    return SCHEDULERS * issuing(step, rows, cols, dtype) * stalled(step, rows, cols, dtype, why=why)
+
+
+def waiting_share(
+    step: str, rows: int, cols: int, dtype: str = "float32", *, why: str = "long_scoreboard"
+) -> float:
+    """Share of a warp's time that it waits for one of `REASONS`, 0 to 1: `waiting_warps` /
+    `active_warps`."""
+    waiting = waiting_warps(step, rows, cols, dtype, why=why)
+    return waiting / active_warps(step, rows, cols, dtype)
+
+
+def stalled(
+    step: str, rows: int, cols: int, dtype: str = "float32", *, why: str = "long_scoreboard"
+) -> float:
+    """Clocks that a warp waits for one of `REASONS` between two of its instructions; by Little's
+    law also the warps of a scheduler that wait for it when one issues."""
+    if why not in REASONS:
+        raise ValueError(f"{why!r} is none of {', '.join(REASONS)}")
+    name = f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio"
+    return nsight(step, rows, cols, dtype)[name]
+
+
+def clocks_per_load(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Clocks that a warp waits for loads, for each load that it makes."""
+    seen = nsight(step, rows, cols, dtype)
+    waited = stalled(step, rows, cols, dtype) * seen["smsp__inst_executed.sum"]
+    return waited / seen["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+def dram_passes(step: str, rows: int, cols: int, dtype: str = "float32") -> tuple[float, float]:
+    """(read, written) by DRAM, in units of the matrix: bytes / (rows * cols * bytes of an
+    element)."""
+    size = load_record(step).case(rows, cols, dtype).bytes / 2
+    read, written = dram_bytes(step, rows, cols, dtype)
+    return read / size, written / size
+
+
+def dram_bytes(step: str, rows: int, cols: int, dtype: str = "float32") -> tuple[float, float]:
+    """Bytes (read, written) by DRAM."""
+    seen = nsight(step, rows, cols, dtype)
+    return seen["dram__bytes_read.sum"], seen["dram__bytes_write.sum"]
+
+
+def l2_sectors(
+    step: str, rows: int, cols: int, dtype: str = "float32", *, of: str = "00_copy"
+) -> tuple[float, float]:
+    """Sectors (read, written) that the L2 is asked for, in units of another step's, the copy's if
+    none is named."""
+    seen, unit = nsight(step, rows, cols, dtype), nsight(of, rows, cols, dtype)
+    names = ("lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum")
+    read, written = (seen[name] / unit[name] for name in names)
+    return read, written
+
+
+def l1_hits(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Share of the sectors of global loads that L1 had, 0 to 1. Raises `ZeroDivisionError` for a
+    kernel that loads nothing through it."""
+    seen = nsight(step, rows, cols, dtype)
+    return (
+        seen["l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum"]
+        / seen["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]
+    )
+
+
+def busy(unit: str, step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """How busy "l1tex", "lts" (L2) or "dram" is, in percent of what it can do."""
+    seen = nsight(step, rows, cols, dtype)
+    return seen[f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed"]
+
+
+def data_pipe_share(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Share of the time that the data pipe of L1 and shared memory would need at one wavefront a
+    clock and SM, 0 to 1: wavefronts / (time in clocks * SMs)."""
+    seen, record = nsight(step, rows, cols, dtype), load_record(step)
+    clocks = seen["gpu__time_duration.sum"] / 1e9 * clock_hz(record) * record.gpu.sms
+    return seen["l1tex__data_pipe_lsu_wavefronts.sum"] / clocks
+
+
+def time_us(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Microseconds of the launch that was profiled, which is slower than one of a record."""
+    return nsight(step, rows, cols, dtype)["gpu__time_duration.sum"] / 1e3
+
+
+# ---- what an SM has room for --------------------------------------------------------------------
+
+
+def blocks_that_fit(record: Record, case: Case) -> int:
+    """Blocks of a case that an SM has room for, by warps, registers and shared memory.
+
+    A warp's registers come in portions of 256 from one of four quarters of 16384; a block takes
+    1024 bytes of shared memory for itself.
+    """
+    compiled = case.attributes or record.attributes
+    warps = case.launch["block"] // LANES
+    shared = case.launch["shared_mem"] + compiled["static_shared_bytes"] + 1024
+    by_registers = blocks_by_registers(compiled["registers"], warps)
+    return min(BLOCKS, WARPS // warps, by_registers, SHARED_BYTES // shared)
+
+
+def blocks_by_registers(registers: int, warps: int) -> int:
+    """Blocks of so many warps for which an SM has registers, if a thread takes so many."""
+    of_a_warp = -(-registers // 8) * 8 * LANES
+    return SCHEDULERS * (REGISTERS // SCHEDULERS // of_a_warp) // warps
+
+
+def kilobytes_held(record: Record, case: Case) -> float:
+    """KB of the matrix in the blocks that an SM has room for."""
+    return blocks_that_fit(record, case) * case.bytes / 2 / case.launch["grid"] / 1024
+
+
+def sms_in_use(case: Case, gpu: Gpu) -> int:
+    """SMs that have a block, if each takes one before any takes two."""
+    return min(gpu.sms, case.launch["grid"])

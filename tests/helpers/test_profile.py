@@ -1,0 +1,123 @@
+"""Named quantities against sums over the counters as they are stored."""
+
+import json
+
+import pytest
+
+from helpers import profile
+from helpers.evidence.counters import case_of
+from helpers.gpu import H200
+from helpers.paths import RECORDS
+from helpers.records import REFERENCE_GPU, launch_of, load_record
+from helpers.shapes import REFERENCE_SHAPE
+
+FILE = json.loads((RECORDS / REFERENCE_GPU / "counters.json").read_text())
+LARGE = {
+    case_of(entry): entry["metrics"]
+    for entry in FILE["cases"]
+    if entry["rows"] * entry["cols"] == 2**28
+}
+HERTZ = 1980 * 10**6
+STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
+each_case = pytest.mark.parametrize(("case", "seen"), LARGE.items(), ids=map(str, LARGE))
+
+
+@each_case
+def test_instructions_and_slots(case, seen) -> None:
+    executed = seen["smsp__inst_executed.sum"]
+    assert profile.instructions_per_column(*case) == executed * 32 / 2**28
+    assert profile.instructions_per_row(*case) == executed / case.rows
+    if launch_of(*case)["grid"] < 8 * 132:
+        return  # SMs without a block do not count
+    # The share of the slots is that of the instructions in those that the time has.
+    clocks = seen["gpu__time_duration.sum"] * 1e-9 * HERTZ
+    expected = executed / (clocks * 132 * 4)
+    assert profile.issuing(*case) == pytest.approx(expected, rel=0.25, abs=0.01)
+
+
+@each_case
+def test_warps_that_wait_are_some_of_those_that_are_active(case, seen) -> None:
+    active = profile.active_warps(*case)
+    assert active == pytest.approx(
+        0.64 * seen["sm__warps_active.avg.pct_of_peak_sustained_active"], rel=1e-12
+    )
+    issuing = seen["smsp__issue_active.avg.pct_of_peak_sustained_active"] / 100
+    shares = []
+    for why in profile.REASONS:
+        waiting = profile.waiting_warps(*case, why=why)
+        assert waiting == pytest.approx(4 * issuing * seen[STALL.format(why)], rel=1e-12)
+        shares.append(profile.waiting_share(*case, why=why))
+        assert shares[-1] == pytest.approx(waiting / active, rel=1e-12)
+    if not case.step.endswith("copy_bulk"):  # a few instructions a block: the ratios are of none
+        assert 0 < sum(shares) < 1.05, "a warp waits for one thing at a time"
+
+
+@each_case
+def test_memory(case, seen) -> None:
+    size = 2 if case.dtype == "bfloat16" else 4
+    read, written = profile.dram_bytes(*case)
+    assert (read, written) == (seen["dram__bytes_read.sum"], seen["dram__bytes_write.sum"])
+    assert profile.dram_passes(*case) == (read / 2**28 / size, written / 2**28 / size)
+    assert 0.8 < profile.dram_passes(*case)[1]
+    if not case.step.endswith("copy_bulk"):  # loads nothing itself
+        assert 0 <= profile.l1_hits(*case) <= 1
+    assert profile.time_us(*case) == seen["gpu__time_duration.sum"] / 1000
+    for unit in ("l1tex", "lts", "dram"):
+        assert 0 < profile.busy(unit, *case) <= 100
+    # The DRAM of an H200 moves 4.8 TB in a second.
+    rate = (read + written) / seen["gpu__time_duration.sum"] / 4800
+    assert profile.busy("dram", *case) / 100 == pytest.approx(rate, rel=0.06)
+
+
+def test_speed_of_the_copy() -> None:
+    record = load_record("04_shuffle")
+    case = record.case(*REFERENCE_SHAPE)
+    assert profile.clock_hz(record) == HERTZ
+    columns = 2**28 / (case.copy_us * 1e-6)
+    assert profile.copied_per_second(record, *REFERENCE_SHAPE) == pytest.approx(columns)
+    slots = 132 * 128 * HERTZ / columns
+    assert profile.slots_per_column("04_shuffle", *REFERENCE_SHAPE) == pytest.approx(slots)
+    copied = profile.copied_per_clock("04_shuffle", *REFERENCE_SHAPE)
+    assert copied * slots == pytest.approx(128), "lanes that an SM serves in a clock"
+
+
+def test_blocks_that_fit() -> None:
+    for step in ("06_registers", "08_cluster", "09_grid"):
+        record = load_record(step)
+        for case in record.cases:
+            if not case.attributes and step != "06_registers":
+                continue
+            registers = (case.attributes or record.attributes)["registers"]
+            block, shared = case.launch["block"], case.launch["shared_mem"]
+            fit = profile.blocks_that_fit(record, case)
+            assert 1 <= fit <= 32 and fit * block <= 2048
+            assert fit * block * registers <= 65536 and fit * (shared + 1024) <= 228 * 1024
+            held = profile.kilobytes_held(record, case)
+            assert held == pytest.approx(fit * case.bytes / 2 / case.launch["grid"] / 1024)
+            assert profile.sms_in_use(case, H200) == min(132, case.launch["grid"])
+    assert profile.blocks_by_registers(registers=32, warps=8) == 8
+    assert profile.blocks_by_registers(registers=33, warps=8) == 4 * (16384 // 1280) // 8 == 6
+    assert profile.blocks_by_registers(registers=255, warps=32) == 0, "8 such warps fit"
+
+
+def test_active_blocks_are_at_most_those_that_fit() -> None:
+    record = load_record("06_registers")
+    for cols in (1024, 4096, 16384):
+        case = record.case(2**28 // cols, cols)
+        active = profile.active_blocks(case, "06_registers")
+        assert active <= profile.blocks_that_fit(record, case) * 1.01
+
+
+def test_sectors_are_in_units_of_a_copy() -> None:
+    assert profile.l2_sectors("00_copy", *REFERENCE_SHAPE) == (1, 1)
+    read, written = profile.l2_sectors("01_naive", *REFERENCE_SHAPE)
+    assert read > 3 and written > 0.9
+
+
+def test_a_load_of_the_copy_waits_some_hundred_clocks() -> None:
+    assert 200 < profile.clocks_per_load("variants/00_copy_scalar", *REFERENCE_SHAPE) < 2000
+
+
+def test_another_reason_is_refused() -> None:
+    with pytest.raises(ValueError, match="'barriers' is none of long_scoreboard, "):
+        profile.waiting_share("01_naive", *REFERENCE_SHAPE, why="barriers")
