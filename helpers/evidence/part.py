@@ -70,7 +70,8 @@ def update(
     part = make(stored, head["device"])
 
     def save() -> None:
-        write_json(path, {**head, **begun, **part.content()})
+        stamped = {key: stored[key] for key in ("stamped",) if key in stored}
+        write_json(path, {**head, **begun, **part.content(), **stamped})
         read_part.cache_clear()
 
     batches, failed = part.batches(steps, fresh), 0
