@@ -23,8 +23,8 @@
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch.
 
-#ifndef WIDTH
-#error "compile with the macros of the Build line above: -DWIDTH=4 -DLANES=32 -DPACKS=2 -DROWS=1"
+#if !defined(WIDTH) || !defined(LANES) || !defined(PACKS) || !defined(ROWS)
+#error "compile with all macros of the Build table: -DWIDTH=4 -DLANES=32 -DPACKS=2 -DROWS=1"
 #endif
 
 #if defined(FLOAT16)
@@ -36,6 +36,12 @@ using T = __nv_bfloat16;
 #else
 using T = float;
 #endif
+
+static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
+              "WIDTH columns are one access: 1, 2, 4 or, of 2 bytes each, 8");
+static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
+              "LANES is a power of two: the rows of a warp begin at its multiples");
+static_assert(PACKS >= 1 && ROWS >= 1, "a lane has at least one pack of at least one row");
 
 // Neighbouring columns that one access moves: 2 to 16 bytes.
 struct alignas(WIDTH * sizeof(T)) Pack {
@@ -49,7 +55,7 @@ __device__ __forceinline__ float exponential(float value)
 }
 
 // The largest value of the lanes of a row, in each of them.
-__device__ __forceinline__ float row_max(float value)
+__device__ __forceinline__ float lanes_max(float value)
 {
     for (int distance = LANES / 2; distance > 0; distance /= 2)
         value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
@@ -57,7 +63,7 @@ __device__ __forceinline__ float row_max(float value)
 }
 
 // The sum over the lanes of a row, in each of them.
-__device__ __forceinline__ float row_sum(float value)
+__device__ __forceinline__ float lanes_sum(float value)
 {
     for (int distance = LANES / 2; distance > 0; distance /= 2)
         value += __shfl_xor_sync(0xffffffff, value, distance);
@@ -73,6 +79,7 @@ softmax_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
                     + threadIdx.x % 32 / LANES;
     const int packs = cols / WIDTH;
 
+    // ---- load -----------------------------------------------------------------------------------
     // Load all rows of this thread before using any: with ROWS = 1 all PACKS loads go out at once.
     // Lanes past the end of a row, or past the last row, take part in the shuffles with -inf.
     const float minus_inf = __int_as_float(0xff800000);
@@ -95,6 +102,7 @@ softmax_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         }
     }
 
+    // ---- reduce, exchange, write: row by row ----------------------------------------------------
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         float largest = -3.402823466e+38f;  // finite: see 02_online.cu
@@ -102,17 +110,17 @@ softmax_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
             for (int c = 0; c < WIDTH; ++c) largest = fmaxf(largest, v[r][k][c]);
-        largest = row_max(largest);
+        const float row_max = lanes_max(largest);
 
         float sum = 0.0f;
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
             for (int c = 0; c < WIDTH; ++c) {
-                v[r][k][c] = exponential(v[r][k][c] - largest);
+                v[r][k][c] = exponential(v[r][k][c] - row_max);
                 sum += v[r][k][c];
             }
-        const float scale = 1.0f / row_sum(sum);
+        const float scale = 1.0f / lanes_sum(sum);
 
         const long long row = first + r * together;
         Pack* to = reinterpret_cast<Pack*>(y + row * cols);

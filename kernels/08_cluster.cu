@@ -50,31 +50,33 @@
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 must be
 // allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed.
 
-#if !defined(CLUSTER) || !defined(EVICT_LAST) || !defined(PROGRAMMATIC)
-#error "compile with the macros of the Build line: -DCLUSTER=4 -DTHREADS=192 -DEVICT_LAST=1 ..."
+#if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
+    || !defined(EVICT_LAST) || !defined(PROGRAMMATIC)
+#error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=192 -DPACKS=6 \
+-DRESIDENT=1 -DEVICT_LAST=1 -DPROGRAMMATIC=0"
 #endif
 
-// Two columns, how they become floats and back, and the larger of each.
+// T2: two neighbouring columns, how they become floats and back, and the larger of each.
 #if defined(FLOAT16)
 #include <cuda_fp16.h>
 using T = __half;
-using Pair = __half2;
-__device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
-__device__ __forceinline__ Pair larger(Pair a, Pair b) { return __hmax2(a, b); }
+using T2 = __half2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
 #elif defined(BFLOAT16)
 #include <cuda_bf16.h>
 using T = __nv_bfloat16;
-using Pair = __nv_bfloat162;
-__device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
-__device__ __forceinline__ Pair larger(Pair a, Pair b) { return __hmax2(a, b); }
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
 #else
 using T = float;
-using Pair = float2;
-__device__ __forceinline__ float2 widen(Pair pair) { return pair; }
-__device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
-__device__ __forceinline__ Pair larger(Pair a, Pair b)
+using T2 = float2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
+__device__ __forceinline__ T2 max2(T2 a, T2 b)
 {
     return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
 }
@@ -86,7 +88,13 @@ __device__ __forceinline__ Pair larger(Pair a, Pair b)
 #define IN_CLUSTERS  // a block alone: any launch will do
 #endif
 
-constexpr int pairs = 16 / sizeof(Pair);
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
+static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
+
+constexpr int twos = 16 / sizeof(T2);
 constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
@@ -94,21 +102,33 @@ constexpr int senders = warps * CLUSTER;  // warps that work on a row
 // 16 bytes: one access.
 union Pack {
     uint4 bits;
-    Pair pair[pairs];
+    T2 columns[twos];
     __device__ Pack() {}
 };
 
+// What asks the L2 to evict last what comes with it.
+__device__ __forceinline__ unsigned long long evict_last_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 // Loads 16 bytes that are read once. Where x has 64 MB or more, and an H200's L2 has 60, the L2 is
-// asked to evict them last all the same: what it then evicts first is y.
+// asked to evict them last all the same: what it then evicts first is y. Only what nobody writes
+// while this grid runs may be loaded as ".nc"; a programmatic launch runs beside the grid before.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
 #if EVICT_LAST
+#if PROGRAMMATIC
+#define LOAD "ld.global"
+#else
+#define LOAD "ld.global.nc"
+#endif
     uint4 bits;
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+    asm volatile(LOAD ".L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(policy));
+                 : "l"(from), "l"(evict_last_policy()));
     return bits;
 #else
     return __ldcs(from);
@@ -116,17 +136,18 @@ __device__ __forceinline__ uint4 load(const uint4* from)
 }
 
 // 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float power(float value)
+__device__ __forceinline__ float fast_exp2(float value)
 {
     float result;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
     return result;
 }
 
-__device__ __forceinline__ float2 powers(Pair pair, float slope, float origin)
+// 2^(v * slope - origin) of both columns.
+__device__ __forceinline__ float2 exponentials(T2 columns, float slope, float origin)
 {
-    const float2 v = widen(pair);
-    return make_float2(power(fmaf(v.x, slope, -origin)), power(fmaf(v.y, slope, -origin)));
+    const float2 v = to_float2(columns);
+    return make_float2(fast_exp2(fmaf(v.x, slope, -origin)), fast_exp2(fmaf(v.y, slope, -origin)));
 }
 
 // The largest of 32 lanes' values, in every lane.
@@ -158,12 +179,77 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
+// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
+__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
+}
+
+// The arrival, and how many bytes this phase waits for.
+__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
+                 "r"(bytes) : "memory");
+}
+
+// Before the blocks of a cluster wait for each other: then all see the mbarriers made here.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
+{
+    for (unsigned ended = 0; !ended;)
+        asm volatile(
+            "{ .reg .pred p;"
+            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
+}
+
+// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
+// written before it needs a fence.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
+// are one message.
+__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
+                                     int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
+        : "memory");
+}
+
+// Lets the next grid of the stream start early, if it was launched to: as soon as every block of
+// this one has said so or has ended.
+__device__ __forceinline__ void launch_dependents()
+{
+    asm volatile("griddepcontrol.launch_dependents;");
+}
+
+// Waits until the grid before has ended and what it wrote is there.
+__device__ __forceinline__ void wait_for_previous_grid()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
 // with as many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
-    __shared__ alignas(8) float2 letters[senders];        // (max, sum) of every warp of the row
+    __shared__ alignas(8) float2 letters[senders];         // a pair of every warp of the row
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
     const int rank = blockIdx.x % CLUSTER;
     const int warp = threadIdx.x / 32;
@@ -172,27 +258,27 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     // A block may write to another only when that one has started: every block announces itself
     // here, and waits for the others as late as it can.
     if (CLUSTER > 1 && threadIdx.x == 0) {
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(&all_arrived)));
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(&all_arrived)),
-                     "n"(8 * senders));
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        mbarrier_init(&all_arrived);
+        mbarrier_expect(&all_arrived, 8 * senders);
+        fence_mbarrier_init();
     }
-    if (CLUSTER > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    if (CLUSTER > 1) cluster_arrive_relaxed();
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
     // read x before that one is done.
     if (PROGRAMMATIC) {
-        asm volatile("griddepcontrol.launch_dependents;");
-        asm volatile("griddepcontrol.wait;" ::: "memory");
+        launch_dependents();
+        wait_for_previous_grid();
     }
 
+    // ---- load -----------------------------------------------------------------------------------
     // The packs of a row go round all threads of the cluster. All loads come first, so that none
     // waits for another.
     const long long start = (long long)(blockIdx.x / CLUSTER) * cols;
     const uint4* from = reinterpret_cast<const uint4*>(x + start);
     uint4* to = reinterpret_cast<uint4*>(y + start);
-    const int packs = cols / (2 * pairs);
-    const float minus_inf = __int_as_float(0xff800000);
+    const int packs = cols / (2 * twos);
+    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -201,19 +287,20 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             v[k].bits = load(from + pack);
         } else {
 #pragma unroll
-            for (int p = 0; p < pairs; ++p)
-                v[k].pair[p] = narrow(make_float2(minus_inf, minus_inf));
+            for (int c = 0; c < twos; ++c)
+                v[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
         }
     }
 
+    // ---- reduce ---------------------------------------------------------------------------------
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    Pair largest = v[0].pair[0];
+    T2 largest = v[0].columns[0];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int p = 0; p < pairs; ++p) largest = larger(largest, v[k].pair[p]);
-    const float2 both = widen(largest);
+        for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+    const float2 both = to_float2(largest);
     const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
 
     // exp(x - max) = 2^(x * log2(e) - shift): one multiply-add before each exponential; from here
@@ -227,31 +314,25 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int p = 0; p < pairs; ++p) {
-            const float2 e = powers(v[k].pair[p], slope, origin);
+        for (int c = 0; c < twos; ++c) {
+            const float2 e = exponentials(v[k].columns[c], slope, origin);
             sum += e.x + e.y;
-            if (keep) v[k].pair[p] = narrow(e);
+            if (keep) v[k].columns[c] = to_T2(e);
         }
     const float warp_shift = warp_max(shift);
-    sum = warp_sum(sum * power(shift - warp_shift));
+    sum = warp_sum(sum * fast_exp2(shift - warp_shift));
 
+    // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's pair to block r: data and arrival in one message, and one wait for
     // the warps of this block and of all others.
     if (CLUSTER == 1) {
         if (lane == 0) letters[warp] = make_float2(warp_shift, sum);
         __syncthreads();
     } else {
-        asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-        if (lane < CLUSTER)
-            asm volatile(
-                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-                ::"r"(place_in(&letters[rank * warps + warp], lane)), "f"(warp_shift), "f"(sum),
-                "r"(place_in(&all_arrived, lane)) : "memory");
-        for (unsigned arrived = 0; !arrived;)
-            asm volatile(
-                "{ .reg .pred p;"
-                " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-                " selp.u32 %0, 1, 0, p; }" : "=r"(arrived) : "r"(place(&all_arrived)) : "memory");
+        cluster_wait();
+        const float2 letter = make_float2(warp_shift, sum);
+        if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
+        mbarrier_wait(&all_arrived);
     }
 
     float row_shift = lowest;
@@ -261,9 +342,10 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     float row_sum = 0.0f;
 #pragma unroll
     for (int i = lane; i < senders; i += 32)
-        row_sum += letters[i].y * power(letters[i].x - row_shift);
-    const float scale = power(shift - row_shift) / warp_sum(row_sum);
+        row_sum += letters[i].y * fast_exp2(letters[i].x - row_shift);
+    const float scale = fast_exp2(shift - row_shift) / warp_sum(row_sum);
 
+    // ---- write ----------------------------------------------------------------------------------
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + threadIdx.x;
@@ -272,9 +354,10 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         uint4& bits = v[k].bits;
         if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll
-        for (int p = 0; p < pairs; ++p) {
-            const float2 e = keep ? widen(v[k].pair[p]) : powers(v[k].pair[p], slope, origin);
-            v[k].pair[p] = narrow(make_float2(e.x * scale, e.y * scale));
+        for (int c = 0; c < twos; ++c) {
+            const T2 columns = v[k].columns[c];
+            const float2 e = keep ? to_float2(columns) : exponentials(columns, slope, origin);
+            v[k].columns[c] = to_T2(make_float2(e.x * scale, e.y * scale));
         }
         if (pack < packs) __stcs(to + pack, bits);
     }

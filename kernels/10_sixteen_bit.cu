@@ -20,30 +20,48 @@
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch.
 
-#if !defined(LANES) || !defined(EVICT_LAST)
-#error "compile with the macros of the Build line above: -DLANES=32 -DPACKS=1 -DEVICT_LAST=0"
+#if !defined(LANES) || !defined(PACKS) || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DLANES=32 -DPACKS=1 -DEVICT_LAST=0"
 #endif
 
+// T2: two neighbouring columns, how they become floats and back, and the larger of each.
 #if defined(BFLOAT16)
 #include <cuda_bf16.h>
 using T = __nv_bfloat16;
-using Pair = __nv_bfloat162;
-__device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
 #else
 #include <cuda_fp16.h>
 using T = __half;
-using Pair = __half2;
-__device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
+using T2 = __half2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
 #endif
 
-// Eight columns: 16 bytes, one access.
+static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
+              "LANES is a power of two: the rows of a warp begin at its multiples");
+static_assert(PACKS >= 1, "a lane has at least one pack");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+
+constexpr int twos = 16 / sizeof(T2);
+
+// 16 bytes: one access.
 union Pack {
     uint4 bits;
-    Pair pair[4];
+    T2 columns[twos];
     __device__ Pack() {}
 };
+
+// What asks the L2 to evict last what comes with it.
+__device__ __forceinline__ unsigned long long evict_last_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
 
 // Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
 __device__ __forceinline__ uint4 load(const uint4* from, unsigned long long policy)
@@ -59,8 +77,16 @@ __device__ __forceinline__ uint4 load(const uint4* from, unsigned long long poli
 #endif
 }
 
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
 // The largest value of the lanes of a row, in each of them.
-__device__ __forceinline__ float row_max(float value)
+__device__ __forceinline__ float lanes_max(float value)
 {
     for (int distance = LANES / 2; distance > 0; distance /= 2)
         value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
@@ -68,7 +94,7 @@ __device__ __forceinline__ float row_max(float value)
 }
 
 // The sum over the lanes of a row, in each of them.
-__device__ __forceinline__ float row_sum(float value)
+__device__ __forceinline__ float lanes_sum(float value)
 {
     for (int distance = LANES / 2; distance > 0; distance /= 2)
         value += __shfl_xor_sync(0xffffffff, value, distance);
@@ -84,10 +110,10 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
     uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
 
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    const float minus_inf = __int_as_float(0xff800000);
-    const Pair nothing = narrow(make_float2(minus_inf, minus_inf));
+    // ---- load -----------------------------------------------------------------------------------
+    const unsigned long long policy = evict_last_policy();  // once: each pack is a branch
+    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
+    const T2 nothing = to_T2(make_float2(minus_inf, minus_inf));
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -96,44 +122,46 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
             v[k].bits = load(from + pack, policy);
         } else {
 #pragma unroll
-            for (int p = 0; p < 4; ++p) v[k].pair[p] = nothing;
+            for (int c = 0; c < twos; ++c) v[k].columns[c] = nothing;
         }
     }
 
+    // ---- reduce and exchange --------------------------------------------------------------------
     // The maximum of 16-bit values is one of them: no need to convert first.
-    Pair largest_pair = v[0].pair[0];
+    T2 largest = v[0].columns[0];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int p = 0; p < 4; ++p) largest_pair = __hmax2(largest_pair, v[k].pair[p]);
-    const float2 both = widen(largest_pair);
+        for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+    const float2 both = to_float2(largest);
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    const float largest = row_max(fmaxf(lowest, fmaxf(both.x, both.y)));
+    const float row_max = lanes_max(fmaxf(lowest, fmaxf(both.x, both.y)));
 
-    // exp(v - largest) = 2^(v * log2(e) - shift). The rounding of shift is the same for the whole
+    // exp(v - row_max) = 2^(v * log2(e) - shift). The rounding of shift is the same for the whole
     // row, so it leaves with the division. It grows with the columns, so past 2^29, where floats
     // are 64 apart, differences do instead.
-    const bool far = fabsf(largest) >= 536870912.0f;
-    const float slope = far ? 1.0f : 1.44269504f, shift = far ? largest : largest * slope;
-    float2 e[PACKS][4];
+    const bool far = fabsf(row_max) >= 536870912.0f;
+    const float slope = far ? 1.0f : 1.44269504f, shift = far ? row_max : row_max * slope;
+    float2 e[PACKS][twos];
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int p = 0; p < 4; ++p) {
-            const float2 pair = widen(v[k].pair[p]);
-            e[k][p].x = exp2f(fmaf(pair.x, slope, -shift));
-            e[k][p].y = exp2f(fmaf(pair.y, slope, -shift));
-            sum += e[k][p].x + e[k][p].y;
+        for (int c = 0; c < twos; ++c) {
+            const float2 two = to_float2(v[k].columns[c]);
+            e[k][c].x = fast_exp2(fmaf(two.x, slope, -shift));
+            e[k][c].y = fast_exp2(fmaf(two.y, slope, -shift));
+            sum += e[k][c].x + e[k][c].y;
         }
-    const float scale = 1.0f / row_sum(sum);
+    const float scale = 1.0f / lanes_sum(sum);
 
+    // ---- write ----------------------------------------------------------------------------------
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = lane + k * LANES;
 #pragma unroll
-        for (int p = 0; p < 4; ++p)
-            v[k].pair[p] = narrow(make_float2(e[k][p].x * scale, e[k][p].y * scale));
+        for (int c = 0; c < twos; ++c)
+            v[k].columns[c] = to_T2(make_float2(e[k][c].x * scale, e[k][c].y * scale));
         if (pack < packs) __stcs(to + pack, v[k].bits);
     }
 }

@@ -38,56 +38,69 @@
 // 112 multiprocessors of an H200 together, clusters of 8 find 120 (cuOccupancyMaxActiveClusters),
 // so that all of `clusters` run at once; any other number up to `rows` is right, perhaps slower.
 
-#if !defined(CLUSTER) || !defined(SLOTS) || !defined(EVICT_LAST)
-#error "compile with the macros of the Build line: -DCLUSTER=16 -DSLOTS=34 -DEVICT_LAST=1 ..."
+#if !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(PACKS) \
+    || !defined(DIRECT) || !defined(STREAM) || !defined(SLOTS) || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DCLUSTER=16 -DTHREADS=384 -DRESIDENT=1 \
+-DPACKS=43 -DDIRECT=18 -DSTREAM=25 -DSLOTS=34 -DEVICT_LAST=1"
 #endif
 
-// Two columns, how they become floats and back, and the larger of each.
+// T2: two neighbouring columns, how they become floats and back, and the larger of each.
 #if defined(FLOAT16)
 #include <cuda_fp16.h>
 using T = __half;
-using Pair = __half2;
-__device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
-__device__ __forceinline__ Pair larger(Pair a, Pair b) { return __hmax2(a, b); }
+using T2 = __half2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
 #elif defined(BFLOAT16)
 #include <cuda_bf16.h>
 using T = __nv_bfloat16;
-using Pair = __nv_bfloat162;
-__device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
-__device__ __forceinline__ Pair larger(Pair a, Pair b) { return __hmax2(a, b); }
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
 #else
 using T = float;
-using Pair = float2;
-__device__ __forceinline__ float2 widen(Pair pair) { return pair; }
-__device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
-__device__ __forceinline__ Pair larger(Pair a, Pair b)
+using T2 = float2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
+__device__ __forceinline__ T2 max2(T2 a, T2 b)
 {
     return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
 }
 #endif
 
-constexpr int pairs = 16 / sizeof(Pair);
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
+static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
+static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "packs of a thread");
+static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's packs and some more");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+
+constexpr int twos = 16 / sizeof(T2);
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
-static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "packs of a thread");
-static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's packs and some more");
 
 // 16 bytes: one access.
 union Pack {
     uint4 bits;
-    Pair pair[pairs];
+    T2 columns[twos];
     __device__ Pack() {}
 };
 
-// e to the power of value, but 0 where that is below 2^-126: two instructions with any options.
-__device__ __forceinline__ float power(float value)
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
 {
     float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value * 1.44269504f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
     return result;
+}
+
+// e to the power of value, likewise: two instructions with any options.
+__device__ __forceinline__ float fast_exp(float value)
+{
+    return fast_exp2(value * 1.44269504f);
 }
 
 // The largest of 32 lanes' values, in every lane.
@@ -106,41 +119,6 @@ __device__ __forceinline__ float warp_sum(float value)
     return value;
 }
 
-// Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, `count` packs at a
-// time.
-__device__ __forceinline__ void take(const Pack* packs, int count, float& max, float& sum)
-{
-    Pair largest = packs[0].pair[0];
-#pragma unroll
-    for (int k = 0; k < count; ++k)
-#pragma unroll
-        for (int p = 0; p < pairs; ++p) largest = larger(largest, packs[k].pair[p]);
-    const float2 both = widen(largest);
-    const float before = max;
-    max = fmaxf(max, fmaxf(both.x, both.y));
-    sum *= power(before - max);
-#pragma unroll
-    for (int k = 0; k < count; ++k)
-#pragma unroll
-        for (int p = 0; p < pairs; ++p) {
-            const float2 v = widen(packs[k].pair[p]);
-            sum += power(v.x - max) + power(v.y - max);
-        }
-}
-
-// The results of a pack.
-__device__ __forceinline__ uint4 softmax(const Pack& pack, float row_max, float scale)
-{
-    Pack result;
-#pragma unroll
-    for (int p = 0; p < pairs; ++p) {
-        const float2 v = widen(pack.pair[p]);
-        result.pair[p] =
-            narrow(make_float2(power(v.x - row_max) * scale, power(v.y - row_max) * scale));
-    }
-    return result.bits;
-}
-
 __device__ __forceinline__ unsigned place(const void* shared)
 {
     return (unsigned)__cvta_generic_to_shared(shared);
@@ -154,41 +132,146 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
-// With the hint of 08_cluster.cu, of whatever size x is: the L2 is asked to evict x last, so that y
-// goes first.
+// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
+__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
+}
+
+// The arrival, and how many bytes this phase waits for.
+__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
+                 "r"(bytes) : "memory");
+}
+
+// Before the blocks of a cluster wait for each other: then all see the mbarriers made here.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits until the phase of this parity, 0 for the first, has ended: then its bytes can be read.
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier, int parity)
+{
+    for (unsigned ended = 0; !ended;)
+        asm volatile(
+            "{ .reg .pred p;"
+            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
+            " selp.u32 %0, 1, 0, p; }"
+            : "=r"(ended) : "r"(place(mbarrier)), "r"(parity) : "memory");
+}
+
+// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
+// written before it needs a fence.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
+// are one message.
+__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
+                                     int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
+        : "memory");
+}
+
+// What this thread has read in its block's shared memory, it has read before its next arrival at
+// the cluster's barrier. An arrival that releases would wait for all stores to y as well.
+__device__ __forceinline__ void fence_release_shared()
+{
+    asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+}
+
+// What asks the L2 to evict last what comes with it.
+__device__ __forceinline__ unsigned long long evict_last_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Loads 16 bytes that are read once, with the hint of 08_cluster.cu, of whatever size x is: the L2
+// is asked to evict x last, so that y goes first.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
 #if EVICT_LAST
     uint4 bits;
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
                  : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(policy));
+                 : "l"(from), "l"(evict_last_policy()));
     return bits;
 #else
     return __ldcs(from);
 #endif
 }
 
-// Starts the copy of a pack into shared memory.
-__device__ __forceinline__ void bring(uint4* slot, const uint4* from)
+// Starts the copy of a pack to a place in shared memory, with the same hint.
+__device__ __forceinline__ void copy_async(unsigned to, const uint4* from)
 {
 #if EVICT_LAST
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::
-                     "r"(place(slot)), "l"(from), "l"(policy) : "memory");
+                     "r"(to), "l"(from), "l"(evict_last_policy()) : "memory");
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(place(slot)), "l"(from)
-                 : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 #endif
 }
 
-__device__ __forceinline__ void expect_letters(const void* all_arrived)
+// Makes a group of the copies that this thread has started since the last group.
+__device__ __forceinline__ void copy_async_commit()
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(all_arrived)),
-                 "n"(8 * senders) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits for all groups but the last few.
+template <int few>
+__device__ __forceinline__ void copy_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(few) : "memory");
+}
+
+// Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, `count` packs at a
+// time.
+__device__ __forceinline__ void take(const Pack* packs, int count, float& thread_max, float& sum)
+{
+    T2 largest = packs[0].columns[0];
+#pragma unroll
+    for (int k = 0; k < count; ++k)
+#pragma unroll
+        for (int c = 0; c < twos; ++c) largest = max2(largest, packs[k].columns[c]);
+    const float2 both = to_float2(largest);
+    const float before = thread_max;
+    thread_max = fmaxf(thread_max, fmaxf(both.x, both.y));
+    sum *= fast_exp(before - thread_max);
+#pragma unroll
+    for (int k = 0; k < count; ++k)
+#pragma unroll
+        for (int c = 0; c < twos; ++c) {
+            const float2 v = to_float2(packs[k].columns[c]);
+            sum += fast_exp(v.x - thread_max) + fast_exp(v.y - thread_max);
+        }
+}
+
+// The results of a pack.
+__device__ __forceinline__ uint4 softmax(const Pack& pack, float row_max, float scale)
+{
+    Pack result;
+#pragma unroll
+    for (int c = 0; c < twos; ++c) {
+        const float2 v = to_float2(pack.columns[c]);
+        result.columns[c] = to_T2(
+            make_float2(fast_exp(v.x - row_max) * scale, fast_exp(v.y - row_max) * scale));
+    }
+    return result.bits;
 }
 
 // Of a thread's packs of a row, the first STREAM go through its slots of the ring, as a queue: a
@@ -199,7 +282,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER) __launch_bounds__(THREADS, 
 softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
     extern __shared__ uint4 ring[];
-    __shared__ alignas(8) float2 letters[senders];        // (max, sum) of every warp of the row
+    __shared__ alignas(8) float2 letters[senders];         // (max, sum) of every warp of the row
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
     const int rank = blockIdx.x % CLUSTER;
     const int clusters = gridDim.x / CLUSTER;
@@ -209,14 +292,14 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const float minus_inf = __int_as_float(0xff800000);
 
     if (threadIdx.x == 0) {
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(&all_arrived)));
-        expect_letters(&all_arrived);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        mbarrier_init(&all_arrived);
+        mbarrier_expect(&all_arrived, 8 * senders);
+        fence_mbarrier_init();
     }
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    cluster_arrive_relaxed();
 
     // The turn before the first: there is nothing to write, and the queue fills.
-    const int packs = cols / (2 * pairs);
+    const int packs = cols / (2 * twos);
     const long long stride = (long long)clusters * packs;  // to the cluster's next row
     const int member = rank * THREADS + threadIdx.x;
     const bool has_last = member + (PACKS - 1) * step < packs;
@@ -226,43 +309,36 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     uint4* to = reinterpret_cast<uint4*>(y);
     uint4* own = ring + threadIdx.x;
     for (int k = 0; k < SLOTS - STREAM; ++k) {
-        if (first_row < rows) bring(own + (STREAM + k) * THREADS, from + here + stride + k * step);
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        if (first_row < rows)
+            copy_async(place(own + (STREAM + k) * THREADS), from + here + stride + k * step);
+        copy_async_commit();
     }
     Pack direct[DIRECT];
 #pragma unroll
     for (int k = 0; k < DIRECT; ++k)
 #pragma unroll
-        for (int p = 0; p < pairs; ++p)
-            direct[k].pair[p] = narrow(make_float2(minus_inf, minus_inf));
+        for (int c = 0; c < twos; ++c)
+            direct[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
 
-    float max, sum, row_max, scale;
-    int slot = 0, phase = 0;
+    float thread_max, sum, row_max, scale;
+    int slot = 0, parity = 0;
     for (int row = first_row - clusters; row < rows; row += clusters, here += stride) {
         const bool writes = row >= 0;
         const bool more = row + clusters < rows;
+
+        // ---- exchange: the row that is here -----------------------------------------------------
         if (writes) {
             // As in 08_cluster.cu: a warp sends its pair to all blocks, and waits for all pairs.
             // Nobody sends before all blocks have started, or have read the letters of the row
-            // before: arriving says so, and it is relaxed, because a release would wait for all
-            // stores so far. What has been read cannot change any more: the sum that was made of it
-            // is there before the barrier.
-            const float warp_most = warp_max(max);
-            sum = warp_sum(sum * power(max - warp_most));
-            asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-            if (lane < CLUSTER)
-                asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], "
-                             "{%1, %2}, [%3];"
-                    ::"r"(place_in(&letters[rank * warps + warp], lane)), "f"(warp_most), "f"(sum),
-                    "r"(place_in(&all_arrived, lane)) : "memory");
-            for (unsigned arrived = 0; !arrived;)
-                asm volatile(
-                    "{ .reg .pred p;"
-                    " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
-                    " selp.u32 %0, 1, 0, p; }" : "=r"(arrived)
-                    : "r"(place(&all_arrived)), "r"(phase) : "memory");
-            phase ^= 1;
-            if (threadIdx.x == 0) expect_letters(&all_arrived);  // of the next row
+            // before: they have arrived.
+            const float warp_largest = warp_max(thread_max);
+            sum = warp_sum(sum * fast_exp(thread_max - warp_largest));
+            cluster_wait();
+            const float2 letter = make_float2(warp_largest, sum);
+            if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
+            mbarrier_wait(&all_arrived, parity);
+            parity ^= 1;
+            if (threadIdx.x == 0) mbarrier_expect(&all_arrived, 8 * senders);  // of the next row
 
             row_max = lowest;
 #pragma unroll
@@ -271,13 +347,15 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             float row_sum = 0.0f;
 #pragma unroll
             for (int i = lane; i < senders; i += 32)
-                row_sum += letters[i].y * power(letters[i].x - row_max);
+                row_sum += letters[i].y * fast_exp(letters[i].x - row_max);
             scale = 1.0f / warp_sum(row_sum);
-            // The operand keeps the compiler from arriving before the letters have been read.
-            if (more)
-                asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::"f"(scale) : "memory");
+            if (more) {
+                fence_release_shared();
+                cluster_arrive_relaxed();
+            }
         }
 
+        // ---- write this row, load and reduce the next in its place ------------------------------
 #pragma unroll
         for (int k = 0; k < DIRECT; ++k) {
             const long long pack = here + (STREAM + k) * step;
@@ -287,11 +365,11 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             }
         }
 
-        max = lowest;
+        thread_max = lowest;
         sum = 0.0f;
 #pragma unroll 4
         for (int k = 0; k < STREAM; ++k) {
-            asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - STREAM - 1) : "memory");
+            copy_async_wait<SLOTS - STREAM - 1>();
             const int next = slot + STREAM < SLOTS ? slot + STREAM : slot + STREAM - SLOTS;
             Pack coming;
             if (more) coming.bits = own[next * THREADS];
@@ -302,12 +380,12 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             }
             const int on = (k + SLOTS) / STREAM;  // rows from here to the pack SLOTS further on
             if (row + on * clusters < rows)
-                bring(own + slot * THREADS,
-                      from + here + on * stride + (k + SLOTS) % STREAM * step);
-            asm volatile("cp.async.commit_group;" ::: "memory");
-            if (more) take(&coming, 1, max, sum);
+                copy_async(place(own + slot * THREADS),
+                           from + here + on * stride + (k + SLOTS) % STREAM * step);
+            copy_async_commit();
+            if (more) take(&coming, 1, thread_max, sum);
             slot = slot + 1 < SLOTS ? slot + 1 : 0;
         }
-        if (more) take(direct, DIRECT, max, sum);
+        if (more) take(direct, DIRECT, thread_max, sum);
     }
 }

@@ -25,28 +25,28 @@
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. More than 48 KB of shared
 // memory and a cluster of 16 must be allowed once: see cudaFuncSetAttribute.
 
-#ifndef CLUSTER
-#error "compile with the macros of the Build line: -DCLUSTER=8 -DSHARE=1024 -DTHREADS=128 -DPACKS=8"
+#if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS)
+#error "compile with all macros of the Build table: -DCLUSTER=8 -DTHREADS=128 -DPACKS=8"
 #endif
 
-// Two columns, and how they become floats and back.
+// T2: two neighbouring columns, and how they become floats and back.
 #if defined(FLOAT16)
 #include <cuda_fp16.h>
 using T = __half;
-using Pair = __half2;
-__device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
+using T2 = __half2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
 #elif defined(BFLOAT16)
 #include <cuda_bf16.h>
 using T = __nv_bfloat16;
-using Pair = __nv_bfloat162;
-__device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
 #else
 using T = float;
-using Pair = float2;
-__device__ __forceinline__ float2 widen(Pair pair) { return pair; }
-__device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
+using T2 = float2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
 #endif
 
 #if CLUSTER > 1
@@ -55,16 +55,29 @@ __device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
 #define IN_CLUSTERS  // a block alone: any launch will do
 #endif
 
-constexpr int pairs = 16 / sizeof(Pair);
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
+static_assert(PACKS >= 1, "a thread has at least one pack");
+
+constexpr int twos = 16 / sizeof(T2);
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
+constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
 
 // 16 bytes: one access.
 union Pack {
     uint4 bits;
-    Pair pair[pairs];
+    T2 columns[twos];
     __device__ Pack() {}
 };
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
 
 // The largest of 32 lanes' values, in every lane.
 __device__ __forceinline__ float warp_max(float value)
@@ -95,39 +108,101 @@ __device__ __forceinline__ unsigned place_in(const void* shared, int rank)
     return there;
 }
 
+// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
+__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
+}
+
+// The arrival, and how many bytes this phase waits for.
+__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
+                 "r"(bytes) : "memory");
+}
+
+// Before the blocks of a cluster wait for each other: then all see the mbarriers made here.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
+{
+    for (unsigned ended = 0; !ended;)
+        asm volatile(
+            "{ .reg .pred p;"
+            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
+}
+
+// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
+// written before it needs a fence.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
+// are one message.
+__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
+                                     int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
+        : "memory");
+}
+
+// Starts the copy of a pack to a place in shared memory.
+__device__ __forceinline__ void copy_async(unsigned to, const uint4* from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// Waits for all copies that this thread has started.
+__device__ __forceinline__ void copy_async_wait_all()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS)
 softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 {
     extern __shared__ uint4 cache[];  // this block's packs of the row; a thread uses only its own
-    __shared__ alignas(8) float2 letters[senders];
-    __shared__ alignas(8) unsigned long long all_arrived;
+    __shared__ alignas(8) float2 letters[senders];         // a pair of every warp of the row
+    __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
     const int rank = blockIdx.x % CLUSTER;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     if (CLUSTER > 1 && threadIdx.x == 0) {
-        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(&all_arrived)));
-        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(&all_arrived)),
-                     "n"(8 * senders));
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        mbarrier_init(&all_arrived);
+        mbarrier_expect(&all_arrived, 8 * senders);
+        fence_mbarrier_init();
     }
-    if (CLUSTER > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    if (CLUSTER > 1) cluster_arrive_relaxed();
 
+    // ---- load -----------------------------------------------------------------------------------
     // No register waits for this data, so that a multiprocessor can hold more of it.
     const long long start = (long long)(blockIdx.x / CLUSTER) * cols;
     const int first = rank * THREADS + threadIdx.x;
-    const int step = CLUSTER * THREADS;
-    const int packs = cols / (2 * pairs);
+    const int packs = cols / (2 * twos);
     const uint4* from = reinterpret_cast<const uint4*>(x + start);
     uint4* to = reinterpret_cast<uint4*>(y + start);
     uint4* own = cache + threadIdx.x;
 #pragma unroll 8
     for (int k = 0; k < PACKS; ++k)
         if (first + k * step < packs)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::
-                             "r"(place(own + k * THREADS)), "l"(from + first + k * step)
-                         : "memory");
-    asm volatile("cp.async.wait_all;" ::: "memory");
+            copy_async(place(own + k * THREADS), from + first + k * step);
+    copy_async_wait_all();
 
+    // ---- reduce ---------------------------------------------------------------------------------
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
     float thread_max = lowest;
@@ -137,8 +212,8 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         Pack pack;
         pack.bits = own[k * THREADS];
 #pragma unroll
-        for (int p = 0; p < pairs; ++p) {
-            const float2 v = widen(pack.pair[p]);
+        for (int c = 0; c < twos; ++c) {
+            const float2 v = to_float2(pack.columns[c]);
             thread_max = fmaxf(thread_max, fmaxf(v.x, v.y));
         }
     }
@@ -155,31 +230,25 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         Pack pack;
         pack.bits = own[k * THREADS];
 #pragma unroll
-        for (int p = 0; p < pairs; ++p) {
-            const float2 v = widen(pack.pair[p]);
-            sum += exp2f(fmaf(v.x, slope, -origin)) + exp2f(fmaf(v.y, slope, -origin));
+        for (int c = 0; c < twos; ++c) {
+            const float2 v = to_float2(pack.columns[c]);
+            sum += fast_exp2(fmaf(v.x, slope, -origin)) + fast_exp2(fmaf(v.y, slope, -origin));
         }
     }
     const float warp_shift = warp_max(shift);
-    sum = warp_sum(sum * exp2f(shift - warp_shift));
+    sum = warp_sum(sum * fast_exp2(shift - warp_shift));
 
+    // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's pair to block r: data and arrival in one message, and one wait for
     // the warps of this block and of all others.
     if (CLUSTER == 1) {
         if (lane == 0) letters[warp] = make_float2(warp_shift, sum);
         __syncthreads();
     } else {
-        asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-        if (lane < CLUSTER)
-            asm volatile(
-                "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-                ::"r"(place_in(&letters[rank * warps + warp], lane)), "f"(warp_shift), "f"(sum),
-                "r"(place_in(&all_arrived, lane)) : "memory");
-        for (unsigned arrived = 0; !arrived;)
-            asm volatile(
-                "{ .reg .pred p;"
-                " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-                " selp.u32 %0, 1, 0, p; }" : "=r"(arrived) : "r"(place(&all_arrived)) : "memory");
+        cluster_wait();
+        const float2 letter = make_float2(warp_shift, sum);
+        if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
+        mbarrier_wait(&all_arrived);
     }
 
     float row_shift = lowest;
@@ -189,19 +258,20 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     float row_sum = 0.0f;
 #pragma unroll
     for (int i = lane; i < senders; i += 32)
-        row_sum += letters[i].y * exp2f(letters[i].x - row_shift);
-    const float scale = exp2f(shift - row_shift) / warp_sum(row_sum);
+        row_sum += letters[i].y * fast_exp2(letters[i].x - row_shift);
+    const float scale = fast_exp2(shift - row_shift) / warp_sum(row_sum);
 
+    // ---- write ----------------------------------------------------------------------------------
 #pragma unroll 8
     for (int k = 0; k < PACKS; ++k) {
         if (first + k * step >= packs) break;
         Pack pack;
         pack.bits = own[k * THREADS];
 #pragma unroll
-        for (int p = 0; p < pairs; ++p) {
-            const float2 v = widen(pack.pair[p]);
-            pack.pair[p] = narrow(make_float2(exp2f(fmaf(v.x, slope, -origin)) * scale,
-                                              exp2f(fmaf(v.y, slope, -origin)) * scale));
+        for (int c = 0; c < twos; ++c) {
+            const float2 v = to_float2(pack.columns[c]);
+            pack.columns[c] = to_T2(make_float2(fast_exp2(fmaf(v.x, slope, -origin)) * scale,
+                                                fast_exp2(fmaf(v.y, slope, -origin)) * scale));
         }
         __stcs(to + first + k * step, pack.bits);
     }

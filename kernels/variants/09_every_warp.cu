@@ -31,39 +31,52 @@
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. The workspace must hold
 // zeros before the first launch; every launch leaves zeros behind.
 
-#ifndef BLOCKS
-#error "compile with the macros of the Build line above: -DTHREADS=512 -DBLOCKS=128 -DPACKS=4 ..."
+#if !defined(THREADS) || !defined(BLOCKS) || !defined(PACKS) || !defined(PROGRAMMATIC)
+#error "compile with all macros of the Build table: -DTHREADS=512 -DBLOCKS=128 -DPACKS=4 \
+-DPROGRAMMATIC=1"
 #endif
 
-// Two columns, and how they become floats and back.
+// T2: two neighbouring columns, and how they become floats and back.
 #if defined(FLOAT16)
 #include <cuda_fp16.h>
 using T = __half;
-using Pair = __half2;
-__device__ __forceinline__ float2 widen(Pair pair) { return __half22float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22half2_rn(pair); }
+using T2 = __half2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
 #elif defined(BFLOAT16)
 #include <cuda_bf16.h>
 using T = __nv_bfloat16;
-using Pair = __nv_bfloat162;
-__device__ __forceinline__ float2 widen(Pair pair) { return __bfloat1622float2(pair); }
-__device__ __forceinline__ Pair narrow(float2 pair) { return __float22bfloat162_rn(pair); }
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
 #else
 using T = float;
-using Pair = float2;
-__device__ __forceinline__ float2 widen(Pair pair) { return pair; }
-__device__ __forceinline__ Pair narrow(float2 pair) { return pair; }
+using T2 = float2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
 #endif
 
-constexpr int pairs = 16 / sizeof(Pair);
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
+static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a thread packs");
+static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
+
+constexpr int twos = 16 / sizeof(T2);
 constexpr int warps = THREADS / 32;
 
 // 16 bytes: one access.
 union Pack {
     uint4 bits;
-    Pair pair[pairs];
+    T2 columns[twos];
     __device__ Pack() {}
 };
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
 
 // The largest of 32 lanes' values, in every lane.
 __device__ __forceinline__ float warp_max(float value)
@@ -81,40 +94,73 @@ __device__ __forceinline__ float warp_sum(float value)
     return value;
 }
 
-using Letter = unsigned long long;  // the bits of sum and of max; no pair has the bits 0
-
-__device__ __forceinline__ Letter letter_of(float max, float sum)
+// Lets the next grid of the stream start early, if it was launched to: as soon as every block of
+// this one has said so or has ended.
+__device__ __forceinline__ void launch_dependents()
 {
-    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(max);
+    asm volatile("griddepcontrol.launch_dependents;");
 }
-__device__ __forceinline__ float max_of(Letter letter) { return __uint_as_float((unsigned)letter); }
+
+// Waits until the grid before has ended and what it wrote is there.
+__device__ __forceinline__ void wait_for_previous_grid()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// The bits of a sum and of a shift, 0 where there is no letter: no pair has these bits.
+using Letter = unsigned long long;
+
+__device__ __forceinline__ Letter letter_of(float shift, float sum)
+{
+    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(shift);
+}
+__device__ __forceinline__ float shift_of(Letter letter)
+{
+    return __uint_as_float((unsigned)letter);
+}
 __device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
+
+// Blocks write and read boxes at the same time, so no access may be an ordinary one: these are seen
+// by the whole GPU, as one piece, and in one order for each box.
+__device__ __forceinline__ void store_relaxed(Letter* box, Letter letter)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(box), "l"(letter) : "memory");
+}
+
+__device__ __forceinline__ Letter load_relaxed(const Letter* box)
+{
+    Letter letter;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter) : "l"(box) : "memory");
+    return letter;
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 softmax_every_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
                    Letter* workspace)
 {
-    __shared__ float maxima[warps];
+    __shared__ float shifts[warps];
     __shared__ float sums[warps];
     const int member = blockIdx.x % BLOCKS;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const int packs = cols / (2 * pairs);
-    const float minus_inf = __int_as_float(0xff800000);
+    const int packs = cols / (2 * twos);
+    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
-    // read x before that one is done.
+    // read x before that one is done. The next grid starts early in its turn, but not before every
+    // block of this one has come here or ended: it takes no place from a block that others await.
     if (PROGRAMMATIC) {
-        asm volatile("griddepcontrol.launch_dependents;");
-        asm volatile("griddepcontrol.wait;" ::: "memory");
+        launch_dependents();
+        wait_for_previous_grid();
     }
 
     for (int row = blockIdx.x / BLOCKS; row < rows; row += gridDim.x / BLOCKS) {
+        // ---- load -------------------------------------------------------------------------------
         const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
         uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
-        float2 v[PACKS][pairs];
+        float2 v[PACKS][twos];
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
             const int pack = (k * BLOCKS + member) * THREADS + threadIdx.x;
@@ -122,19 +168,20 @@ softmax_every_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int col
                 Pack loaded;
                 loaded.bits = __ldcs(from + pack);
 #pragma unroll
-                for (int p = 0; p < pairs; ++p) v[k][p] = widen(loaded.pair[p]);
+                for (int c = 0; c < twos; ++c) v[k][c] = to_float2(loaded.columns[c]);
             } else {
 #pragma unroll
-                for (int p = 0; p < pairs; ++p) v[k][p] = make_float2(minus_inf, minus_inf);
+                for (int c = 0; c < twos; ++c) v[k][c] = make_float2(minus_inf, minus_inf);
             }
         }
 
+        // ---- reduce -----------------------------------------------------------------------------
         float thread_max = lowest;
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-            for (int p = 0; p < pairs; ++p)
-                thread_max = fmaxf(thread_max, fmaxf(v[k][p].x, v[k][p].y));
+            for (int c = 0; c < twos; ++c)
+                thread_max = fmaxf(thread_max, fmaxf(v[k][c].x, v[k][c].y));
 
         // As in 08_cluster.cu: shift = max * log2(e), unless the columns are very large.
         const bool far = fabsf(thread_max) >= 536870912.0f;
@@ -145,31 +192,30 @@ softmax_every_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int col
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-            for (int p = 0; p < pairs; ++p) {
-                v[k][p].x = exp2f(fmaf(v[k][p].x, slope, -origin));
-                v[k][p].y = exp2f(fmaf(v[k][p].y, slope, -origin));
-                sum += v[k][p].x + v[k][p].y;
+            for (int c = 0; c < twos; ++c) {
+                v[k][c].x = fast_exp2(fmaf(v[k][c].x, slope, -origin));
+                v[k][c].y = fast_exp2(fmaf(v[k][c].y, slope, -origin));
+                sum += v[k][c].x + v[k][c].y;
             }
         const float warp_shift = warp_max(shift);
-        sum = warp_sum(sum * exp2f(shift - warp_shift));
+        sum = warp_sum(sum * fast_exp2(shift - warp_shift));
         if (lane == 0) {
-            maxima[warp] = warp_shift;
+            shifts[warp] = warp_shift;
             sums[warp] = sum;
         }
         __syncthreads();
 
+        // ---- exchange ---------------------------------------------------------------------------
         // One warp writes this block's letter into the box of every block. These boxes serve no
         // other row, so nothing has to be waited for before writing.
         if (warp == 0) {
             Letter* boxes = workspace + (long long)row * BLOCKS * BLOCKS;
-            const float block_shift = warp_max(lane < warps ? maxima[lane] : lowest);
+            const float block_shift = warp_max(lane < warps ? shifts[lane] : lowest);
             const float block_sum =
-                warp_sum(lane < warps ? sums[lane] * exp2f(maxima[lane] - block_shift) : 0.0f);
+                warp_sum(lane < warps ? sums[lane] * fast_exp2(shifts[lane] - block_shift) : 0.0f);
             const Letter letter = letter_of(block_shift, block_sum);
             for (int to_block = lane; to_block < BLOCKS; to_block += 32)
-                asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::
-                                 "l"(boxes + to_block * BLOCKS + member), "l"(letter)
-                             : "memory");
+                store_relaxed(boxes + to_block * BLOCKS + member, letter);
         }
 
         // Every warp reads this block's box until all letters are there, and merges them.
@@ -181,9 +227,7 @@ softmax_every_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int col
 #pragma unroll
             for (int i = 0; i < rounds; ++i) {
                 letters[i] = letter_of(lowest, 0.0f);  // of a block that does not exist
-                if (lane + 32 * i < BLOCKS)
-                    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letters[i])
-                                 : "l"(own_box + lane + 32 * i) : "memory");
+                if (lane + 32 * i < BLOCKS) letters[i] = load_relaxed(own_box + lane + 32 * i);
             }
 #pragma unroll
             for (int i = 0; i < rounds; ++i) waits = waits || !letters[i];
@@ -191,27 +235,30 @@ softmax_every_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         __syncwarp();
         float row_shift = lowest;
 #pragma unroll
-        for (int i = 0; i < rounds; ++i) row_shift = fmaxf(row_shift, max_of(letters[i]));
+        for (int i = 0; i < rounds; ++i) row_shift = fmaxf(row_shift, shift_of(letters[i]));
         row_shift = warp_max(row_shift);
         float row_sum = 0.0f;
 #pragma unroll
         for (int i = 0; i < rounds; ++i)
-            row_sum += sum_of(letters[i]) * exp2f(max_of(letters[i]) - row_shift);
+            row_sum += sum_of(letters[i]) * fast_exp2(shift_of(letters[i]) - row_shift);
         row_sum = warp_sum(row_sum);
-        const float scale = exp2f(shift - row_shift) / row_sum;
+        const float scale = fast_exp2(shift - row_shift) / row_sum;
 
+        // ---- write ------------------------------------------------------------------------------
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
             const int pack = (k * BLOCKS + member) * THREADS + threadIdx.x;
             Pack result;
 #pragma unroll
-            for (int p = 0; p < pairs; ++p)
-                result.pair[p] = narrow(make_float2(v[k][p].x * scale, v[k][p].y * scale));
+            for (int c = 0; c < twos; ++c)
+                result.columns[c] = to_T2(make_float2(v[k][c].x * scale, v[k][c].y * scale));
             if (pack < packs) __stcs(to + pack, result.bits);
         }
 
         // When all warps have read their letters, the box can be emptied for the next launch.
         __syncthreads();
-        for (int sender = threadIdx.x; sender < BLOCKS; sender += THREADS) own_box[sender] = 0;
+#pragma unroll 1
+        for (int sender = threadIdx.x; sender < BLOCKS; sender += THREADS)
+            store_relaxed(own_box + sender, 0);
     }
 }
