@@ -2,37 +2,37 @@
 // Idea:     a cluster of small blocks shares a row and keeps it in registers; the blocks send their
 //           (max, sum) pairs straight into one another's shared memory.
 // Row:      CLUSTER blocks, 1 to 16
-// Build:    CLUSTER = 16 when rows <= 16 && row > 32768
-//                   | 1 when row <= 8192
-//                   | 2 when row < 32768 || size == 2 && row == 32768
-//                   | 4 when row <= 65536
-//                   | 8 when row <= 131072
-//                   | 16
-//           share   = ceil_div(row / 16, CLUSTER)
-//           THREADS = 64 when share <= 128
-//                   | 96 when share <= 256 || size == 4 && CLUSTER == 1
-//                   | 192 when size == 4 && CLUSTER < 16
-//                   | 192 when size == 4 && rows <= 16 && share <= 576
-//                   | 384 when size == 4 && rows <= 16
-//                   | 128 when size == 4 && share <= 2048
-//                   | 256 when size == 4 && share <= 4096
-//                   | 512 when size == 4
-//                   | 192 when rows <= 16 && share > 400 && share <= 1024
-//                   | 192 when share <= 512 && CLUSTER <= 2
-//                   | 128 when share <= 800 || share <= 1024 && CLUSTER == 16
-//                   | 192 when share <= 1024 && CLUSTER == 4
-//                   | 256 when share <= 2048
-//                   | 512
-//           PACKS   = ceil_div(share, THREADS)
-//           sm_threads = THREADS when size == 2 && rows <= 16 && THREADS == 192
-//                      | 1536 when size == 2 && PACKS <= 4
-//                      | 1280 when size == 2 && PACKS <= 6
-//                      | 1024 when size == 2
-//                      | 768 when CLUSTER == 16 && share > 1024 && rows > 16
-//                      | THREADS
-//           RESIDENT   = sm_threads / THREADS
-//           EVICT_LAST = 1 when rows * row > l2
-//                      | 0
+// Build:    CLUSTER      = 16 when rows <= 16 && row > 32768
+//                        | 1 when row <= 8192
+//                        | 2 when row < 32768 || size == 2 && row == 32768
+//                        | 4 when row <= 65536
+//                        | 8 when row <= 131072
+//                        | 16
+//           share        = ceil_div(row / 16, CLUSTER)
+//           THREADS      = 64 when share <= 128
+//                        | 96 when share <= 256 || size == 4 && CLUSTER == 1
+//                        | 192 when size == 4 && CLUSTER < 16
+//                        | 192 when size == 4 && rows <= 16 && share <= 576
+//                        | 384 when size == 4 && rows <= 16
+//                        | 128 when size == 4 && share <= 2048
+//                        | 256 when size == 4 && share <= 4096
+//                        | 512 when size == 4
+//                        | 192 when rows <= 16 && share > 400 && share <= 1024
+//                        | 192 when share <= 512 && CLUSTER <= 2
+//                        | 128 when share <= 800 || share <= 1024 && CLUSTER == 16
+//                        | 192 when share <= 1024 && CLUSTER == 4
+//                        | 256 when share <= 2048
+//                        | 512
+//           PACKS        = ceil_div(share, THREADS)
+//           sm_threads   = THREADS when size == 2 && rows <= 16 && THREADS == 192
+//                        | 1536 when size == 2 && PACKS <= 4
+//                        | 1280 when size == 2 && PACKS <= 6
+//                        | 1024 when size == 2
+//                        | 768 when CLUSTER == 16 && share > 1024 && rows > 16
+//                        | THREADS
+//           RESIDENT     = sm_threads / THREADS
+//           EVICT_LAST   = 1 when rows * row > l2
+//                        | 0
 //           PROGRAMMATIC = 1 when rows <= 16
 //                        | 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
@@ -49,6 +49,7 @@
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 must be
 // allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed.
+// `share` is packs of 16 bytes. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
     || !defined(EVICT_LAST) || !defined(PROGRAMMATIC)
@@ -114,9 +115,9 @@ __device__ __forceinline__ unsigned long long evict_last_policy()
     return policy;
 }
 
-// Loads 16 bytes that are read once. Where x has 64 MB or more, and an H200's L2 has 60, the L2 is
-// asked to evict them last all the same: what it then evicts first is y. Only what nobody writes
-// while this grid runs may be loaded as ".nc"; a programmatic launch runs beside the grid before.
+// Loads 16 bytes that are read once. Where x is larger than the L2, the L2 is asked to evict them
+// last all the same: what it then evicts first is y. Only what nobody writes while this grid runs
+// may be loaded as ".nc", and after a programmatic launch the grid before may still write x.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
 #if EVICT_LAST
@@ -192,7 +193,7 @@ __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, in
                  "r"(bytes) : "memory");
 }
 
-// Before the blocks of a cluster wait for each other: then all see the mbarriers made here.
+// Between making mbarriers and the first arrival: who has waited for it finds them made.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -2,9 +2,9 @@
 // Idea:     fewer instructions per column: 16-bit columns are compared two at a time, and one
 //           multiply-add feeds each exponential.
 // Row:      LANES lanes of a warp
-// Build:    LANES = min(16, power_of_two(ceil_div(cols, 8))) when cols <= 256
-//                 | 32
-//           PACKS = ceil_div(cols, 8 * LANES)
+// Build:    LANES      = min(16, power_of_two(ceil_div(cols, 8))) when cols <= 256
+//                      | 32
+//           PACKS      = ceil_div(cols, 8 * LANES)
 //           EVICT_LAST = 1 when rows * row > l2
 //                      | 0
 // Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES)
@@ -18,7 +18,8 @@
 // Measured: 4337 GB/s, 1.01 of a copy, at 8388608 x 32 bfloat16 (NVIDIA H200, 2026-11-21)
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
-// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch.
+// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with
+// -ftz=true, as CuPy compiles.
 
 #if !defined(LANES) || !defined(PACKS) || !defined(EVICT_LAST)
 #error "compile with all macros of the Build table: -DLANES=32 -DPACKS=1 -DEVICT_LAST=0"

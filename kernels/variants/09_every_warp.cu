@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 // Idea:     09_grid.cu with every warp, not one, looking for the letters.
 // Row:      BLOCKS blocks
-// Build:    few_packs = 11 when rows > 1
-//                     | 8 when cols > 1048576
-//                     | size
-//           THREADS   = 512 when rows == 1 && ceil_div(row / 16, 512 * few_packs) <= sms
-//                     | 384
-//           most      = 32 when size == 4
-//                     | 16
-//           few       = ceil_div(row / 16, few_packs * THREADS)
-//           BLOCKS    = few when rows * few <= sms
-//                     | ceil_div(row / 16, most * THREADS)
-//           PACKS     = ceil_div(row / 16, BLOCKS * THREADS)
+// Build:    few_packs    = 11 when rows > 1
+//                        | 8 when cols > 1048576
+//                        | size
+//           THREADS      = 512 when rows == 1 && ceil_div(row / 16, 512 * few_packs) <= sms
+//                        | 384
+//           few          = ceil_div(row / 16, few_packs * THREADS)
+//           most_packs   = 32 when size == 4
+//                        | 16
+//           BLOCKS       = few when rows * few <= sms
+//                        | ceil_div(row / 16, most_packs * THREADS)
+//           PACKS        = ceil_div(row / 16, BLOCKS * THREADS)
 //           PROGRAMMATIC = 1 when rows <= 16
 //                        | 0
 // Launch:   block = THREADS, block == THREADS,
@@ -19,7 +19,7 @@
 // Shared:   0
 // Workspace: 8 * rows * BLOCKS * BLOCKS
 // Columns:  row % 16 == 0 && row >= 32768 && BLOCKS <= sms
-//           && row <= 16 * BLOCKS * THREADS * PACKS && PACKS <= most
+//           && row <= 16 * BLOCKS * THREADS * PACKS && PACKS <= most_packs
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
@@ -29,7 +29,10 @@
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. The workspace must hold
-// zeros before the first launch; every launch leaves zeros behind.
+// zeros before the first launch, and every launch leaves zeros behind; one that was aborted leaves
+// letters, which the next would take for its own: fill it with zeros again. Launches that may run
+// at the same time, on two streams, need a workspace each. Measured with -ftz=true, as CuPy
+// compiles.
 
 #if !defined(THREADS) || !defined(BLOCKS) || !defined(PACKS) || !defined(PROGRAMMATIC)
 #error "compile with all macros of the Build table: -DTHREADS=512 -DBLOCKS=128 -DPACKS=4 \
