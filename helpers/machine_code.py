@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from .simt.compile import compile_cubin, compile_ptx
 
-FUNCTION = 2  # the type of an ELF symbol
+OBJECT, FUNCTION = 1, 2  # types of an ELF symbol
 # Attributes in .nv.info and .nv.info.KERNEL, as cuobjdump names them.
 PARAM_CBANK, FRAME_SIZE, MIN_STACK_SIZE, REGCOUNT = 0x0A, 0x11, 0x12, 0x2F
 
@@ -35,7 +35,7 @@ class MachineCode(NamedTuple):
     stack_bytes: int
     static_shared_bytes: int
     parameters: bytes  # constant bank 0, where the arguments will stand
-    constants: bytes  # other banks and the file's variables, if the kernel reads them
+    constants: bytes  # other banks, and what those variables hold that the kernels read
     attributes: bytes  # sizes of cluster and block, parameters, places of exits and barriers
 
 
@@ -56,8 +56,8 @@ def machine_code(build: Build, arch: str = "sm_90") -> dict[str, MachineCode]:
     """The kernels of a build, by name and sorted by it."""
     elf = Elf(compile_cubin(build.code, build.options, arch))
     ptx = compile_ptx(build.code, build.options, arch.replace("sm_", "compute_"))
-    reads = _reads_variables(ptx)
-    return {name: _machine_code(elf, name, reads) for name in sorted(elf.functions)}
+    read = _variables_read(ptx)
+    return {name: _machine_code(elf, name, read) for name in sorted(elf.functions)}
 
 
 def _compared(was: MachineCode, now: MachineCode) -> list[str]:
@@ -73,13 +73,10 @@ def _compared(was: MachineCode, now: MachineCode) -> list[str]:
     return lines
 
 
-def _machine_code(elf: Elf, name: str, reads_variables: bool) -> MachineCode:
+def _machine_code(elf: Elf, name: str, variables: list[str]) -> MachineCode:
     numbers = elf.numbers(elf.functions[name])
     shared = elf.sections.get(f".nv.shared.{name}")
-    variables = [section for section in elf.sections if section.startswith(".nv.global")]
-    banks = [section for section in elf.sections if re.fullmatch(r"\.nv\.constant\d+", section)]
-    own = [s for s in elf.sections if re.fullmatch(rf"\.nv\.constant[1-9]\d*\.{name}", s)]
-    read = [*own, *(sorted([*variables, *banks]) if reads_variables else [])]
+    banks = [s for s in elf.sections if re.fullmatch(rf"\.nv\.constant[1-9]\d*\.{name}", s)]
     return MachineCode(
         elf.content(f".text.{name}"),
         elf.content(f".rela.text.{name}") + elf.content(f".rel.text.{name}"),
@@ -88,21 +85,21 @@ def _machine_code(elf: Elf, name: str, reads_variables: bool) -> MachineCode:
         numbers.get(MIN_STACK_SIZE, 0),
         shared.size if shared else 0,
         elf.content(f".nv.constant0.{name}"),
-        b"".join(elf.content(section) for section in read),
+        b"".join([*map(elf.content, banks), *map(elf.variable, variables)]),
         b"".join(elf.attributes(name)),
     )
 
 
-def _reads_variables(ptx: str) -> bool:
-    """Whether any function of the PTX uses a variable in global or constant memory.
+def _variables_read(ptx: str) -> list[str]:
+    """Variables in global or constant memory that the functions of the PTX use, as they come.
 
     Under CuPy's options a file's `constexpr` values are such variables, though each use of one is
-    an immediate operand: they are no part of what the kernel does.
+    an immediate operand: they are no part of what a kernel does.
     """
     declared = r"^(?:\.\w+ )*\.(?:global|const) [^;={\[]*?([\w$]+)(?:\[[^;={]*)?(?: = [^;]*)?;"
     names = re.findall(declared, ptx, flags=re.MULTILINE)
     bodies = "\n".join(re.findall(r"^\{.*?^\}", ptx, flags=re.MULTILINE | re.DOTALL))
-    return any(re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", bodies) for name in names)
+    return [n for n in names if re.search(rf"(?<![\w$]){re.escape(n)}(?![\w$])", bodies)]
 
 
 # ---- reading a cubin --------------------------------------------------------------------------
@@ -127,11 +124,20 @@ class Elf:
         (table,) = struct.unpack_from("<Q", data, 0x28)
         size, count, names = struct.unpack_from("<HHH", data, 0x3A)
         rows = [struct.unpack_from("<IIQQQQ", data, table + i * size) for i in range(count)]
-        self.sections = {
-            self._text(rows[names][4] + name): Section(kind, start, length)
+        listed = [
+            (self._text(rows[names][4] + name), Section(kind, start, length))
             for name, kind, _, _, start, length in rows
+        ]
+        self.sections = dict(listed)
+        self._names = [name for name, _ in listed]
+        texts = self.sections[".strtab"].start
+        symbols = struct.iter_unpack("<IBBHQQ", self.content(".symtab"))
+        self.symbols = [(self._text(texts + symbol[0]), *symbol[1:]) for symbol in symbols]
+        self.functions = {  # name -> place in the table of symbols; parts of one left out
+            name: place
+            for place, (name, info, *_) in enumerate(self.symbols)
+            if info & 15 == FUNCTION and f".text.{name}" in self.sections
         }
-        self.functions = self._functions()
 
     def content(self, section: str) -> bytes:
         """The bytes of a section; none if there is no such section, or it has no bytes."""
@@ -139,6 +145,14 @@ class Elf:
         if found is None or found.kind == self.EMPTY:
             return b""
         return self.data[found.start : found.start + found.size]
+
+    def variable(self, name: str) -> bytes:
+        """Where a variable stands and what it holds at first, zeros if the file does not say."""
+        for found, info, _, section, start, size in self.symbols:
+            if found == name and info & 15 == OBJECT:
+                home = self._names[section]
+                return struct.pack("<QQ", start, size) + self.content(home)[start : start + size]
+        raise ValueError(f"the cubin has no variable {name}")
 
     def numbers(self, function: int) -> dict[int, int]:
         """Attribute -> number of the function with this place in the table of symbols."""
@@ -165,15 +179,6 @@ class Elf:
                 value = content[place : place + size]
                 place += size
             found.append((attribute, value))
-        return found
-
-    def _functions(self) -> dict[str, int]:
-        symbols, names = self.content(".symtab"), self.sections[".strtab"].start
-        found = {}
-        for number, (name, info) in enumerate(struct.iter_unpack("<IB19x", symbols)):
-            text = self._text(names + name)
-            if info & 15 == FUNCTION and f".text.{text}" in self.sections:  # not a part of one
-                found[text] = number
         return found
 
     def _text(self, start: int) -> str:

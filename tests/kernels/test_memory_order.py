@@ -1,0 +1,120 @@
+"""What orders the accesses of 08 and 09, where no machine can be trusted to show a mistake: in PTX.
+
+The SIMT machine runs blocks in lock-step and lets every store be seen at once. A weak store where a
+relaxed one is needed, or an arrival without the fence before it, gives right results there.
+"""
+
+import re
+
+import pytest
+
+from helpers.bound import bind
+from helpers.catalogue import source, steps, variants
+from helpers.header import header
+from helpers.simt.compile import compile_ptx
+
+NAMES = (*steps(), *variants())
+PROGRAMMATIC = [n for n in NAMES if "PROGRAMMATIC" in header(source(f"{n}.cu")).macros]
+BY_LETTERS = [n for n in NAMES if "Workspace" in header(source(f"{n}.cu")).fields]
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def instructions(code: str, dtype: str, cols: int = 20000, **changes: int) -> list[str]:
+    """The PTX instructions of a kernel for 17 rows, guards left out, in their order."""
+    bound = bind(code, 17, cols, dtype, changes=changes)
+    body = compile_ptx(code, bound.options).partition(".entry")[2].partition("{")[2]
+    words = re.findall(r"^\s*(?:\{\s*)?(?:@!?%\w+ )?([a-z][\w.:]+)[^\n]*;", body, re.MULTILINE)
+    return [word for word in words if not word.startswith(("mov", "add"))]
+
+
+def test_files_are_those_that_this_is_about() -> None:
+    assert PROGRAMMATIC == ["08_cluster", "09_grid", "variants/09_every_warp"]
+    assert BY_LETTERS == ["09_grid", "variants/09_every_warp"]
+
+
+# ---- letters in global memory -----------------------------------------------------------------
+
+
+def accesses_of_boxes(code: str, dtype: str) -> list[str]:
+    """Accesses of global memory but for those of x and y, which stream."""
+    found = [i for i in instructions(code, dtype) if re.match(r"(ld|st|atom|red)\.(?!shared)", i)]
+    return [i for i in found if ".cs" not in i and not i.startswith("ld.param")]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", BY_LETTERS)
+def test_no_access_of_a_box_is_weak(name: str, dtype: str) -> None:
+    """A box is written by other blocks while its own reads and empties it."""
+    found = accesses_of_boxes(source(f"{name}.cu"), dtype)
+    assert {i for i in found if ".relaxed.gpu" in i} == set(found)
+    assert len([i for i in found if i.startswith("st")]) >= 2  # letters, and zeros
+
+
+@pytest.mark.parametrize("name", BY_LETTERS)
+def test_a_weak_store_to_a_box_is_found(name: str) -> None:
+    code = source(f"{name}.cu")
+    weak = re.sub(r"store_relaxed\((own_box[^,]*), 0\);", r"*(\1) = 0;", code)
+    assert weak != code
+    assert any(".relaxed.gpu" not in i for i in accesses_of_boxes(weak, "float32"))
+
+
+# ---- after an early start ---------------------------------------------------------------------
+
+
+def check_early_start(code: str, dtype: str, **changes: int) -> None:
+    """x may be written by the grid before: not read-only, and not read before that one is done."""
+    found = instructions(code, dtype, PROGRAMMATIC=1, **changes)
+    loads = [place for place, i in enumerate(found) if i.startswith("ld.global")]
+    assert loads and not any(".nc" in found[place] for place in loads)
+    assert found.count("griddepcontrol.wait") == 1
+    assert min(loads) > found.index("griddepcontrol.wait")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", PROGRAMMATIC)
+def test_an_early_start_loads_late_and_not_as_read_only(name: str, dtype: str) -> None:
+    code = source(f"{name}.cu")
+    check_early_start(code, dtype)
+    if "EVICT_LAST" in header(code).macros:
+        check_early_start(code, dtype, EVICT_LAST=1)
+        usual = instructions(code, dtype, PROGRAMMATIC=0, EVICT_LAST=1)
+        assert any(i.startswith("ld.global.nc") for i in usual)
+
+
+def test_a_read_only_load_after_an_early_start_is_found() -> None:
+    code = source("08_cluster.cu")
+    read_only = code.replace('#define LOAD "ld.global"', '#define LOAD "ld.global.nc"')
+    early = code.replace("        wait_for_previous_grid();\n", "").replace(
+        "    const float log2e", "    wait_for_previous_grid();\n    const float log2e"
+    )
+    for wrong in (read_only, early):
+        assert wrong != code
+        with pytest.raises(AssertionError):
+            check_early_start(wrong, "float32", EVICT_LAST=1)
+
+
+# ---- letters in shared memory -----------------------------------------------------------------
+
+
+def check_arrivals(code: str, dtype: str, cols: int) -> None:
+    """What a block has read of its letters is released before it lets others overwrite them."""
+    found = instructions(code, dtype, cols, clusters=2)
+    arrivals = [n for n, i in enumerate(found) if i.startswith("barrier.cluster.arrive")]
+    assert len(arrivals) == 2, "one before all rows, one in each"
+    release = found[arrivals[1] - 1]
+    assert release == "fence.release.sync_restrict::shared::cta.cluster", release
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_letters_are_released_before_others_may_overwrite_them(dtype: str) -> None:
+    code = source("variants/08_ahead.cu")
+    for cols in (20000, 65536):
+        check_arrivals(code, dtype, cols)
+
+
+def test_an_arrival_that_releases_nothing_is_found() -> None:
+    code = source("variants/08_ahead.cu")
+    wrong = code.replace("                fence_release_shared();\n", "")
+    assert wrong != code
+    with pytest.raises(AssertionError):
+        check_arrivals(wrong, "float32", 20000)

@@ -1,0 +1,148 @@
+"""A build that its header did not choose is refused or right: none is silently wrong.
+
+Whoever copies a kernel out of its file compiles it with macros of their own. Here values of the
+Build table, the block size and the GPU are changed at random; then the header has to refuse the
+plan, the compiler the macros (`static_assert`), or the SIMT machine must find the result right.
+"""
+
+import itertools
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from helpers.bound import bind
+from helpers.catalogue import source, steps, variants
+from helpers.check import WrongResult, check_softmax, make_input, poisoned
+from helpers.gpu import H200, Gpu
+from helpers.header import header
+from helpers.simt.compile import CompileError, compile_ptx
+
+FILES = [name for name in (*steps(), *variants()) if header(source(f"{name}.cu")).build]
+BUILDS = 63  # of each file
+ROWS = (1, 2, 3)
+COLS = (
+    *(1, 7, 12, 16, 40, 64, 96, 100, 128, 200, 256, 264, 520, 1000, 1024, 1500, 2048, 4096, 5000),
+    *(8192, 9000, 12288, 16384),
+)
+# What a launch may have and a thread hold, so that the machine is done in no time.
+MOST_THREADS, MOST_COLUMNS = 2**13, 64
+
+
+class Build(NamedTuple):
+    rows: int
+    cols: int
+    dtype: str
+    block: int | None
+    changes: dict[str, int]
+    gpu: Gpu
+
+    def __str__(self) -> str:
+        changed = ", ".join(f"{name} = {value}" for name, value in self.changes.items())
+        block = f", block = {self.block}" if self.block else ""
+        sms = f" on {self.gpu.sms} SMs" if self.gpu != H200 else ""
+        return f"{self.rows} x {self.cols} {self.dtype} with {changed}{block}{sms}"
+
+
+def perturbed(code: str, seed: str) -> Iterator[Build]:
+    """Builds of a kernel file, without end: for a shape that it takes, then changed."""
+    choose = random.Random(seed)
+    contract = header(code)
+    names = [value.name for value in contract.build]
+    while True:
+        shape = choose.choice(ROWS), choose.choice(COLS)
+        dtype = choose.choice(contract.dtypes).name
+        if not contract.accepts(*shape, dtype):
+            continue
+        plan = contract.plan(*shape, dtype)
+        changes = {}
+        for name in choose.sample(names, min(len(names), choose.choice((1, 1, 2, 3)))):
+            value = {**plan.macros, **plan.values}[name]
+            near = (value - 1, value + 1, value // 2, 2 * value, 3 * value)
+            changes[name] = max(0, choose.choice((*near, *near, 0, 1, 2, 3, 5, 16, 24, 33)))
+        block = choose.choice((None,) * 9 + (32, plan.block // 2, plan.block + 1, 2 * plan.block))
+        gpu = choose.choice((H200, H200, Gpu(capability=90, sms=3, l2=2**16)))
+        yield Build(*shape, dtype, block, changes, gpu)
+
+
+def outcome(code: str, build: Build) -> str:
+    """Who refuses the build, or whether its result is right."""
+    rows, cols, dtype, block, changes, gpu = build
+    try:
+        bound = bind(code, rows, cols, dtype, block, changes, gpu)
+    except ValueError:
+        return "refused by the header"
+    macros = bound.plan.macros
+    held = macros["PACKS"] * macros.get("WIDTH", 4) * macros.get("ROWS", 1)
+    if bound.plan.grid * bound.plan.block > MOST_THREADS or held > MOST_COLUMNS:
+        return "too large"
+    x = make_input(rows, cols, dtype=dtype)
+    y = poisoned(x)
+    try:
+        trace = bound.simulate(x, y)
+    except CompileError as error:
+        assert "static assertion failed" in str(error), f"{build}: {error}"
+        return "refused by the compiler"
+    try:
+        check_softmax(x, y)
+    except WrongResult:
+        return "wrong"
+    return "wrong" if trace.findings else "right"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_no_build_is_silently_wrong(file: str) -> None:
+    code = source(f"{file}.cu")
+    builds = [*itertools.islice(perturbed(code, file), BUILDS)]
+    found = [outcome(code, build) for build in builds]
+    wrong = [str(build) for build, what in zip(builds, found, strict=True) if what == "wrong"]
+    assert not wrong, "\n".join(wrong)
+    counts = Counter(found)
+    who = ("refused by the header", "refused by the compiler", "right")
+    assert all(counts[what] >= 3 for what in who) and counts["too large"] <= BUILDS // 5, counts
+
+
+def test_builds_are_many() -> None:
+    assert len(FILES) * BUILDS >= 500
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "build"),
+    [
+        ("07_warp", "LANES <= 32 && (LANES & (LANES - 1)) == 0", "true", "LANES=24"),
+        ("10_sixteen_bit", "LANES <= 32 && (LANES & (LANES - 1)) == 0", "true", "LANES=24"),
+        ("07_warp", "&& cols <= WIDTH * LANES * PACKS", "", "PACKS=1"),
+        ("08_cluster", "&& THREADS % 32 == 0", "", "THREADS=100"),
+        ("08_cluster", "&& row <= 16 * CLUSTER * THREADS * PACKS", "", "PACKS=1"),
+        ("09_grid", "&& THREADS % 32 == 0", "", "THREADS=100"),
+        ("variants/08_ahead", "&& THREADS % 32 == 0", "", "THREADS=208"),
+        ("variants/08_ahead", "&& row > 16 * CLUSTER * THREADS * (PACKS - 1)", "", "PACKS=10"),
+    ],
+)
+def test_a_loosened_condition_is_found(file: str, old: str, new: str, build: str) -> None:
+    """Without a condition, a build that it refuses is wrong."""
+    code = source(f"{file}.cu")
+    assert old in code
+    name, value = build.split("=")
+    cols = {"07": 1000, "10": 1000, "09": 16384}.get(file[:2], 9000)
+    dtype = header(code).dtypes[0].name
+    tried = Build(3, cols, dtype, None, {name: int(value)}, H200)
+    assert outcome(code, tried).startswith("refused")
+    assert outcome(code.replace(old, new), tried) == "wrong"
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_macro_is_asked_for(file: str) -> None:
+    """By #error, which gives an example that compiles."""
+    code = source(f"{file}.cu")
+    (message,) = re.findall(r'#error "(.*?)"', code, flags=re.DOTALL)
+    example = re.findall(r"-D\w+=\d+", message)
+    names = [option[2:].partition("=")[0] for option in example]
+    assert sorted(names) == sorted(header(code).macros)
+    compile_ptx(code, tuple(example))
+    for left_out in example:
+        with pytest.raises(CompileError, match="compile with all macros of the Build table"):
+            compile_ptx(code, tuple(option for option in example if option != left_out))
