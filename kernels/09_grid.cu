@@ -8,10 +8,11 @@
 //           THREADS      = 512 when rows == 1 && ceil_div(row / 16, 512 * few_packs) <= sms
 //                        | 384
 //           few          = ceil_div(row / 16, few_packs * THREADS)
-//           most_packs   = 32 when size == 4
+//           most         = 32 when size == 4
 //                        | 16
 //           BLOCKS       = few when rows * few <= sms
-//                        | ceil_div(row / 16, most_packs * THREADS)
+//                        | sms when rows == 1
+//                        | ceil_div(row / 16, most * THREADS)
 //           PACKS        = ceil_div(row / 16, BLOCKS * THREADS)
 //           PROGRAMMATIC = 1 when rows <= 16
 //                        | 0
@@ -20,7 +21,7 @@
 // Shared:   0
 // Workspace: 8 * rows * BLOCKS * BLOCKS
 // Columns:  row % 16 == 0 && row >= 32768 && BLOCKS <= sms
-//           && row <= 16 * BLOCKS * THREADS * PACKS && PACKS <= most_packs
+//           && row <= 16 * BLOCKS * THREADS * PACKS && PACKS <= most
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
