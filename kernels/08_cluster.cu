@@ -95,10 +95,12 @@ static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multi
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);
+constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
 constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
+
+// ---- 16 bytes -----------------------------------------------------------------------------------
 
 // 16 bytes: one access.
 union Pack {
@@ -136,6 +138,8 @@ __device__ __forceinline__ uint4 load(const uint4* from)
 #endif
 }
 
+// ---- exponentials and warps ---------------------------------------------------------------------
+
 // 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
 __device__ __forceinline__ float fast_exp2(float value)
 {
@@ -166,6 +170,8 @@ __device__ __forceinline__ float warp_sum(float value)
         value += __shfl_xor_sync(0xffffffff, value, distance);
     return value;
 }
+
+// ---- letters between the blocks of a cluster ----------------------------------------------------
 
 __device__ __forceinline__ unsigned place(const void* shared)
 {
@@ -232,6 +238,8 @@ __device__ __forceinline__ void send(float2 letter, const float2* own, unsigned 
         : "memory");
 }
 
+// ---- the grids before and behind ----------------------------------------------------------------
+
 // Lets the next grid of the stream start early, if it was launched to: as soon as every block of
 // this one has said so or has ended.
 __device__ __forceinline__ void launch_dependents()
@@ -244,6 +252,8 @@ __device__ __forceinline__ void wait_for_previous_grid()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
+
+// ---- the kernel ---------------------------------------------------------------------------------
 
 // RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
 // with as many registers as that leaves.

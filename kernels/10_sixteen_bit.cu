@@ -47,7 +47,9 @@ static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
 static_assert(PACKS >= 1, "a lane has at least one pack");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);
+constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
+
+// ---- 16 bytes -----------------------------------------------------------------------------------
 
 // 16 bytes: one access.
 union Pack {
@@ -78,6 +80,8 @@ __device__ __forceinline__ uint4 load(const uint4* from, unsigned long long poli
 #endif
 }
 
+// ---- exponentials and lanes ---------------------------------------------------------------------
+
 // 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
 __device__ __forceinline__ float fast_exp2(float value)
 {
@@ -101,6 +105,8 @@ __device__ __forceinline__ float lanes_sum(float value)
         value += __shfl_xor_sync(0xffffffff, value, distance);
     return value;
 }
+
+// ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(128)
 softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)

@@ -77,10 +77,12 @@ static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "packs of 
 static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's packs and some more");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);
+constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
+
+// ---- 16 bytes, exponentials and warps -----------------------------------------------------------
 
 // 16 bytes: one access.
 union Pack {
@@ -118,6 +120,8 @@ __device__ __forceinline__ float warp_sum(float value)
         value += __shfl_xor_sync(0xffffffff, value, distance);
     return value;
 }
+
+// ---- letters between the blocks of a cluster ----------------------------------------------------
 
 __device__ __forceinline__ unsigned place(const void* shared)
 {
@@ -192,6 +196,8 @@ __device__ __forceinline__ void fence_release_shared()
     asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
 }
 
+// ---- loads and copies ---------------------------------------------------------------------------
+
 // What asks the L2 to evict last what comes with it.
 __device__ __forceinline__ unsigned long long evict_last_policy()
 {
@@ -239,6 +245,8 @@ __device__ __forceinline__ void copy_async_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(few) : "memory");
 }
 
+// ---- a thread's packs ---------------------------------------------------------------------------
+
 // Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, `count` packs at a
 // time.
 __device__ __forceinline__ void take(const Pack* packs, int count, float& thread_max, float& sum)
@@ -273,6 +281,8 @@ __device__ __forceinline__ uint4 softmax(const Pack& pack, float row_max, float 
     }
     return result.bits;
 }
+
+// ---- the kernel ---------------------------------------------------------------------------------
 
 // Of a thread's packs of a row, the first STREAM go through its slots of the ring, as a queue: a
 // slot is filled again as soon as its pack has been written, SLOTS packs ahead. The others go

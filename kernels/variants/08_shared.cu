@@ -60,10 +60,12 @@ static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blo
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(PACKS >= 1, "a thread has at least one pack");
 
-constexpr int twos = 16 / sizeof(T2);
+constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
+
+// ---- 16 bytes, exponentials and warps -----------------------------------------------------------
 
 // 16 bytes: one access.
 union Pack {
@@ -95,6 +97,8 @@ __device__ __forceinline__ float warp_sum(float value)
         value += __shfl_xor_sync(0xffffffff, value, distance);
     return value;
 }
+
+// ---- letters between the blocks of a cluster ----------------------------------------------------
 
 __device__ __forceinline__ unsigned place(const void* shared)
 {
@@ -161,6 +165,8 @@ __device__ __forceinline__ void send(float2 letter, const float2* own, unsigned 
         : "memory");
 }
 
+// ---- copies into shared memory ------------------------------------------------------------------
+
 // Starts the copy of a pack to a place in shared memory.
 __device__ __forceinline__ void copy_async(unsigned to, const uint4* from)
 {
@@ -172,6 +178,8 @@ __device__ __forceinline__ void copy_async_wait_all()
 {
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
+
+// ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS)
 softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)

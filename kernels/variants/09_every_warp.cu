@@ -64,8 +64,10 @@ static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is
 static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a thread packs");
 static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);
+constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
 constexpr int warps = THREADS / 32;
+
+// ---- 16 bytes, exponentials and warps -----------------------------------------------------------
 
 // 16 bytes: one access.
 union Pack {
@@ -98,6 +100,8 @@ __device__ __forceinline__ float warp_sum(float value)
     return value;
 }
 
+// ---- the grids before and behind ----------------------------------------------------------------
+
 // Lets the next grid of the stream start early, if it was launched to: as soon as every block of
 // this one has said so or has ended.
 __device__ __forceinline__ void launch_dependents()
@@ -110,6 +114,8 @@ __device__ __forceinline__ void wait_for_previous_grid()
 {
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
+
+// ---- letters between blocks anywhere ------------------------------------------------------------
 
 // The bits of a sum and of a shift, 0 where there is no letter: no pair has these bits.
 using Letter = unsigned long long;
@@ -137,6 +143,8 @@ __device__ __forceinline__ Letter load_relaxed(const Letter* box)
     asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter) : "l"(box) : "memory");
     return letter;
 }
+
+// ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 softmax_every_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
