@@ -190,7 +190,8 @@ __device__ __forceinline__ void send(float2 letter, const float2* own, unsigned 
 }
 
 // What this thread has read in its block's shared memory, it has read before its next arrival at
-// the cluster's barrier. An arrival that releases would wait for all stores to y as well.
+// the cluster's barrier. An arrival that releases would wait for all stores to y as well. The fence
+// came with PTX 8.6, CUDA 12.7.
 __device__ __forceinline__ void fence_release_shared()
 {
     asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
