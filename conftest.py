@@ -32,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.fixture
+def replay_unless_live(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the tests marked `gpu` use a GPU that is there; the others use the SIMT machine."""
+    if not request.node.get_closest_marker("gpu"):
+        monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+
+
 @cache
 def why_not_live() -> str:
     """Why kernels do not run on a GPU here, or an empty string if they do."""

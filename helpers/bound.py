@@ -22,7 +22,7 @@ from .catalogue import source, split_trial
 from .cuda_text import kernel_names, signature
 from .execute import KernelBug, check_arguments, enqueue, execute, execute_simulated, prepare
 from .gpu import Gpu
-from .header import Header, Plan, header, option_name
+from .header import MAX_BLOCK, Header, Plan, header, option_name
 from .mode import gpu_for_plans
 from .simt.memory import byte_offset
 
@@ -92,19 +92,22 @@ def load(step: str) -> Kernel:
     """The kernel of a step, a variant or a trial: "08_cluster", "01_naive-b32".
 
     Raises `FileNotFoundError` that lists the files there are, `ValueError` for a trial of what the
-    file does not have.
+    file does not have or of a block that no GPU runs.
     """
     trial = split_trial(step)
     code = source(f"{trial.file}.cu")
-    contract = header(code)
-    in_lower_case = {value.name for value in contract.build if not value.is_macro}
-    changes = tuple(
-        (name.lower() if name.lower() in in_lower_case else name, value)
-        for name, value in trial.changes
-    )
-    kernel = Kernel(code, trial.block, changes)
-    kernel.header  # noqa: B018  (refuses what the file does not have)
-    return kernel
+    if trial.block is not None and not 1 <= trial.block <= MAX_BLOCK:
+        raise ValueError(f"{step!r}: a block has 1 to {MAX_BLOCK} threads")
+    contract = Kernel(code).header
+    known = [*contract.numbers, *(value.name for value in contract.build)]
+    changes = []
+    for name, value in trial.changes:  # names are written in capitals
+        found = name if name in known else name.lower()
+        if found not in known:
+            there = f"; there are {', '.join(known).upper()}" if known else ""
+            raise ValueError(f"{step!r}: kernels/{trial.file}.cu has no {name}{there}")
+        changes.append((found, value))
+    return Kernel(code, trial.block, tuple(changes))
 
 
 def kernel_of(
@@ -237,8 +240,8 @@ class BoundKernel:
     def check(self, args: Sequence) -> None:
         """Hold arguments against signature and header. Raises `TypeError` or `ValueError` naming
         the first that does not fit."""
-        check_arguments(self.compiled, args)
         self.kernel.check_signature()
+        check_arguments(self.compiled, args)
         contract, name = self.kernel.header, self.name
         x, y = args[:2]
         for label, array in (("x", x), ("y", y)):

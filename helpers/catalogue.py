@@ -102,12 +102,16 @@ class Trial(NamedTuple):
 
 
 def split_trial(step: str) -> Trial:
-    """The file, block size and changed values of a step, a variant or a trial."""
-    file, changes = re.fullmatch(r"(.+?)((?:-b\d+|-[A-Z_]+\d+)*)", step).groups()
-    blocks = re.findall(r"-b(\d+)", changes)
-    values = re.findall(r"-([A-Z_]+)(\d+)", changes)
-    named = tuple((name, int(value)) for name, value in values)
-    return Trial(file, int(blocks[-1]) if blocks else None, named)
+    """The file, block size and changed values of a step, a variant or a trial.
+
+    Raises `ValueError` for a value that is given twice.
+    """
+    file, changes = re.fullmatch(r"(.*?)((?:-b\d+|-[A-Z_]+\d+)*)", step).groups()
+    values = [(name, int(value)) for name, value in re.findall(r"-(b|[A-Z_]+)(\d+)", changes)]
+    if len(values) > len(dict(values)):
+        raise ValueError(f"{step!r} gives one value twice")
+    block = dict(values).get("b")
+    return Trial(file, block, tuple((name, value) for name, value in values if name != "b"))
 
 
 def known_steps() -> list[str]:

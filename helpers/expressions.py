@@ -70,7 +70,7 @@ class Expression:
 def _syntax_tree(text: str) -> ast.AST:
     if "?" in text:
         raise ExpressionError(f"`{text}` has a `?`; write its cases as lines with `when`")
-    if re.search(r"\b(if|else|and|or|not|in|is|lambda|True|False)\b|//|\*\*", text):
+    if re.search(r"\b(if|else|and|or|not|in|is|lambda|True|False)\b|//|\*\*|#|\d_|\b0[oO]", text):
         raise ExpressionError(f"`{text}` is not written in C")
     words = re.sub(r"&&", " and ", text)
     words = re.sub(r"\|\|", " or ", words)
@@ -84,7 +84,11 @@ def _syntax_tree(text: str) -> ast.AST:
 
 def _check(node: ast.AST, text: str) -> None:
     """Refuse everything but what `_value` evaluates."""
-    if isinstance(node, ast.Constant) and type(node.value) is int or isinstance(node, ast.Name):
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        if node.value >= LIMIT:
+            raise ExpressionError(f"`{text}` does not fit 64 bits")
+        return
+    if isinstance(node, ast.Name):
         return
     if isinstance(node, ast.Compare):
         if len(node.ops) > 1:

@@ -102,7 +102,7 @@ class BuildValue:
 
     name: str
     cases: tuple[tuple[Expression, Expression | None], ...]  # (value, when)
-    where: str  # file and line
+    where: str  # file, line and key
 
     @property
     def is_macro(self) -> bool:
@@ -190,7 +190,7 @@ class Header:
             names = self.names(rows, cols, dtype, gpu)
             if names is None:
                 return f"{refused}; no case of its Build table holds"
-            if not self.rules["Columns"].value(names):
+            if not self._value("Columns", names, None):
                 return refused
             self._plan(rows, cols, dtype, None, gpu)
             return ""
@@ -198,8 +198,6 @@ class Header:
             return str(error)
         except DivisionByZero:  # the table of a long row may have no sense for a short one
             return refused
-        except ExpressionError as error:
-            return f"{self.file}: {error} for rows = {rows}, cols = {cols}"
 
     def accepts(
         self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
@@ -233,7 +231,7 @@ class Header:
         if not 1 <= names["block"] <= MAX_BLOCK:
             raise ValueError(f"block = {names['block']} is not 1 to {MAX_BLOCK}")
         condition = self.rules.get("block condition")
-        if condition and not condition.value(names):
+        if condition and not self._value("block condition", names, None):
             raise ValueError(
                 f"block = {names['block']} is not what the header asks: {condition.text}"
             )
@@ -257,16 +255,20 @@ class Header:
         )
 
     def _value(self, rule: str, names: Mapping[str, int], most: int | None, least: int = 0) -> int:
-        """A rule's value; `HeaderError` if it is outside CUDA's limits."""
+        """A rule's value; `HeaderError` if it has none or is outside CUDA's limits."""
         expression = self.rules[rule]
-        where = f"{self.file}:{self.lines['Launch' if rule in ('block', 'grid') else rule]}: {rule}"
+        where = f"{self.file}:{self.lines[rule if rule in self.lines else 'Launch']}: {rule}"
+        shape = f"rows = {names['rows']}, cols = {names['cols']}"
         try:
             value = expression.value(names)
+        except DivisionByZero:
+            if rule == "Columns":
+                raise
+            raise HeaderError(f"{where}: `{expression.text}` divides by zero at {shape}") from None
         except ExpressionError as error:
-            raise HeaderError(f"{where}: {error}") from None
+            raise HeaderError(f"{where}: {error} at {shape}") from None
         if value < least or most is not None and value > most:
             limits = f"{least} to {most}" if most is not None else f"at least {least}"
-            shape = f"rows = {names['rows']}, cols = {names['cols']}"
             raise HeaderError(
                 f"{where}: `{expression.text}` is {value} at {shape}; CUDA allows {limits}"
             )
@@ -276,18 +278,25 @@ class Header:
         self, rows: int, cols: int, dtype: str | np.dtype, gpu: Gpu = H200
     ) -> dict[str, int] | None:
         """What the header's expressions may read for a shape, the Build table's values included;
-        None if no case of the table holds. Raises `ExpressionError`."""
+        None if no case of the table holds. Raises `HeaderError` for a value that C would not have
+        or that is no macro, `DivisionByZero`."""
         size = np.dtype(dtype).itemsize
         inputs = (rows, cols, size, cols * size, gpu.sms, gpu.l2)
         names = {**dict(zip(INPUTS, inputs, strict=True)), **self.numbers}
         for entry in self.build:
             value = self.fixed.get(entry.name)
             if value is None:
-                value = entry.value(names)
+                try:
+                    value = entry.value(names)
+                except DivisionByZero:
+                    raise
+                except ExpressionError as error:
+                    shape = f"rows = {rows}, cols = {cols}"
+                    raise HeaderError(f"{entry.where}: {entry.name}: {error} at {shape}") from None
                 if value is None:
                     return None
-                if entry.is_macro and not 0 <= value <= MAX_INT:
-                    raise ExpressionError(f"{entry.where}: {entry.name} = {value} is no macro")
+            if entry.is_macro and not 0 <= value <= MAX_INT:
+                raise HeaderError(f"{entry.where}: {entry.name} = {value} is no macro")
             names[entry.name] = value
         return names
 
@@ -418,7 +427,8 @@ def _build_table(file: str, lines, plain: str, numbers: Mapping[str, int]) -> tu
             raise HeaderError(f"{where} has its value already")
         if name.isupper() and name not in used:
             raise HeaderError(f"{where}: the code does not use it; write it in lower case")
-        build.append(BuildValue(name, tuple(_cases(file, name, cases, known)), f"{file}:{line}"))
+        where = f"{file}:{line}: Build"
+        build.append(BuildValue(name, tuple(_cases(file, name, cases, known)), where))
         known.add(name)
     return tuple(build)
 

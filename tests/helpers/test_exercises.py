@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from helpers.catalogue import source, step_number, steps
 from helpers.exercises import EXERCISES, grade
-from helpers.kernels import FOLDER, source, step_number, steps
+from helpers.paths import KERNELS
 
 
 @pytest.mark.parametrize("name", EXERCISES)
@@ -37,7 +38,7 @@ def test_solution_passes(name):
 def test_every_notebook_number_has_one_exercise_with_stub_and_solution():
     numbers = sorted(name[:2] for name in EXERCISES)
     assert numbers == sorted({f"{step_number(step):02}" for step in steps()})
-    for folder in (FOLDER / "exercises", FOLDER / "exercises" / "solutions"):
+    for folder in (KERNELS / "exercises", KERNELS / "exercises" / "solutions"):
         assert sorted(file.stem for file in folder.glob("*.cu")) == sorted(EXERCISES)
 
 
@@ -92,5 +93,5 @@ def test_what_is_wrong_is_said(name, broken, mended, complaint, monkeypatch):
 
 
 def test_unknown_exercise_is_refused():
-    with pytest.raises(KeyError):
-        grade("99_nothing")
+    with pytest.raises(ValueError, match="no exercise 'nope'; there are: 00_copy_a_row, 01_col"):
+        grade("nope")

@@ -3,34 +3,23 @@
 import re
 from collections.abc import Callable
 
-import cupy
 import numpy as np
 import pytest
 
 from helpers.check import (
-    LONG_QUICK_SHAPES,
-    QUICK_SHAPES,
     TINY,
     UNIT_ROUNDOFF,
     WrongResult,
     check_copy,
-    check_kernel,
     check_softmax,
     make_input,
     poisoned,
     reference,
     special_rows,
 )
-from helpers.kernels import source
 
 SHAPES = ((1, 1), (5, 1), (1, 2), (3, 7), (133, 33), (4, 1000), (1, 4097), (3, 32768))
 INF, NAN = np.inf, np.nan
-
-
-@pytest.fixture(autouse=True)
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels with planted bugs run on the SIMT machine, also where a GPU is."""
-    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
 
 
 def right(x: np.ndarray) -> np.ndarray:
@@ -498,214 +487,3 @@ def test_copy_is_compared_bit_for_bit() -> None:
         y[2, 32] = change
         with pytest.raises(WrongResult, match=r"first at \(2, 32\)"):
             check_copy(x, y)
-
-
-# ---- kernels with planted defects -------------------------------------------------------------
-
-
-def mutant(name: str, *changes: tuple[str, str]):
-    """A kernel of the series with a bug: each text in `changes` is replaced where it occurs."""
-    code = source(f"{name}.cu")
-    for old, new in changes:
-        assert old in code, f"{name} no longer has {old!r}"
-        code = code.replace(old, new)
-    return cupy.RawKernel(code, re.search(r"void (\w+)\(", code)[1])
-
-
-ROW = "(long long)row * cols;\n    y +="  # end of the line that advances x
-MUTANTS = {
-    "maximum left out": ("01_naive", "every row overflowed", (" - row_max", "")),
-    "maximum of the first column only": ("01_naive", "are NaN", ("fmaxf(row_max, x[col])", "x[0]")),
-    "stride of the input too small": (
-        "01_naive",
-        "the largest element is at another place",
-        (ROW, f"(long long)row * (cols - 1);{ROW.partition(';')[2]}"),
-    ),
-    "last column not written": (
-        "01_naive",
-        "nothing was written",
-        ("y[col] =", "if (col + 1 < cols) y[col] ="),
-    ),
-    "last column written as zero": (
-        "02_online",
-        "all zero",
-        (" / sum;", " / sum * (col + 1 < cols);"),
-    ),
-    "last column left out of the sum": (
-        "01_naive",
-        "do not sum to 1",
-        ("sum += expf", "if (col + 1 < cols) sum += expf"),
-    ),
-    "not divided by the sum": ("01_naive", "do not sum to 1", (" / sum;", ";")),
-    "sum not rescaled to a new maximum": (
-        "02_online",
-        "do not sum to 1",
-        ("sum * expf(row_max - new_max) +", "sum +"),
-    ),
-    "rows written one further": (
-        "01_naive",
-        "21 of 21 elements are wrong",
-        ("y += (long long)row", "y += (long long)((row + 1) % rows)"),
-    ),
-    "tail of a pack not copied": ("00_copy", "nan instead of", ("i < count", "i < first")),
-}
-
-
-@pytest.mark.parametrize("name", MUTANTS)
-def test_kernel_with_planted_defect_is_rejected(name: str) -> None:
-    original, hint, *changes = MUTANTS[name]
-    kernel = mutant(original, *changes)
-    with pytest.raises(WrongResult, match=rf"^{kernel.name} at rows x cols = \(\d+, \d+\): ") as e:
-        check_kernel(kernel)
-    assert re.search(hint, str(e.value)), str(e.value)
-
-
-def test_summary_of_a_wrong_kernel_leaves_out_the_values() -> None:
-    with pytest.raises(WrongResult) as caught:
-        check_kernel(mutant("01_naive", (" / sum;", ";")), shapes=[(3, 7)])
-    message, summary = str(caught.value), caught.value.summary
-    assert re.fullmatch(re.escape(summary) + r": got [\d.e-]+, expected [\d.e-]+", message)
-
-
-def test_masked_rows_are_part_of_checking_a_kernel() -> None:
-    """A start at -inf passes every ordinary row of an online pass, and fails a masked one."""
-    kernel = mutant("02_online", ("-3.402823466e+38f", "__int_as_float(0xff800000)"))
-    with pytest.raises(WrongResult, match=r"at rows x cols = \(6, \d+\)"):
-        check_kernel(kernel, shapes=[(3, 7)])
-
-
-def test_correct_kernels_are_accepted() -> None:
-    verdict = check_kernel(mutant("01_naive"), shapes=[(3, 7), (129, 31)])
-    assert verdict == "softmax_naive: right on 2 shapes and 12 rows with -inf, NaN or +inf"
-    assert "right on 8 shapes" in check_kernel(mutant("00_copy"), shapes=QUICK_SHAPES)
-
-
-def test_shapes_that_the_header_refuses_are_left_out() -> None:
-    kernel = mutant("01_naive", ("cols >= 1", "cols >= 6 && cols <= 40"))
-    verdict = check_kernel(kernel, shapes=[(1, 1), (3, 7), (129, 31), (2, 65)])
-    assert "right on 2 shapes and 0 rows" in verdict
-
-
-def test_kernel_that_takes_long_rows_alone_is_checked_at_long_rows() -> None:
-    kernel = mutant("01_naive", ("cols >= 1", "cols >= 5000"))
-    assert "right on 2 shapes and 6 rows" in check_kernel(kernel)
-
-
-def test_kernel_without_header_cannot_be_checked() -> None:
-    kernel = cupy.RawKernel('extern "C" __global__ void bare(float* y) {}', "bare")
-    with pytest.raises(ValueError, match="bare has no header"):
-        check_kernel(kernel)
-
-
-# ---- kernel files that are compiled for each shape ----------------------------------------------
-
-# A warp or a part of it owns a row, and leaves a mark in the workspace if MARK is defined.
-LANES = """// Idea:     some lanes own a row
-// Row:      1 to 32 lanes of a warp
-// Build:    LANES = min(32, power_of_two(cols)), VALUES = (cols + LANES - 1) / LANES
-// Launch:   block = 64, grid = (rows * LANES + block - 1) / block
-// Shared:   0
-// Workspace: 4 * rows
-// Columns:  cols >= 1 && cols <= LANES * VALUES
-// Align:    4
-// Dtype:    float32, float16, bfloat16
-// Arch:     sm_75
-// Reads:    1 read + 1 write
-// Wastes:   requests
-// Measured: nothing
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#if defined(FLOAT16)
-typedef __half T;
-__device__ float widened(T value) { return __half2float(value); }
-__device__ T rounded(float value) { return __float2half_rn(value); }
-#elif defined(BFLOAT16)
-typedef __nv_bfloat16 T;
-__device__ float widened(T value) { return __bfloat162float(value); }
-__device__ T rounded(float value) { return __float2bfloat16_rn(value); }
-#else
-typedef float T;
-__device__ float widened(T value) { return value; }
-__device__ T rounded(float value) { return value; }
-#endif
-
-extern "C" __global__ void softmax_lanes(const T* x, T* y, int rows, int cols, float* workspace)
-{
-    const int row = (blockIdx.x * blockDim.x + threadIdx.x) / LANES, lane = threadIdx.x % LANES;
-    const long long start = (long long)row * cols;
-    float v[VALUES], largest = -3.402823466e+38f, sum = 0.0f;
-    for (int k = 0; k < VALUES; ++k) {
-        const int col = lane + k * LANES;
-        v[k] = row < rows && col < cols ? widened(x[start + col]) : __int_as_float(0xff800000);
-        largest = fmaxf(largest, v[k]);
-    }
-    for (int d = LANES / 2; d > 0; d /= 2)
-        largest = fmaxf(largest, __shfl_xor_sync(0xffffffff, largest, d));
-    for (int k = 0; k < VALUES; ++k) sum += v[k] = expf(v[k] - largest);
-    for (int d = LANES / 2; d > 0; d /= 2) sum += __shfl_xor_sync(0xffffffff, sum, d);
-    for (int k = 0; k < VALUES; ++k) {
-        const int col = lane + k * LANES;
-        if (row < rows && col < cols) y[start + col] = rounded(v[k] / sum);
-    }
-#ifdef MARK
-    if (row < rows && lane == 0) workspace[row] = sum;
-#endif
-}
-"""
-EACH_DTYPE = ("float32", *SIXTEEN_BIT)
-SOME_SHAPES = ((1, 1), (3, 7), (5, 33), (3, 2000))
-
-
-@pytest.mark.parametrize("dtype", EACH_DTYPE)
-def test_kernel_file_is_compiled_for_each_shape_and_dtype(dtype: str) -> None:
-    verdict = check_kernel(LANES, SOME_SHAPES, dtype=dtype)
-    assert verdict == "softmax_lanes: right on 4 shapes and 18 rows with -inf, NaN or +inf"
-    assert "right on 1 shapes" in check_kernel(LANES, [(3, 7)], 32, dtype)
-
-
-def test_kernel_file_with_a_build_line_is_checked_on_long_rows_too() -> None:
-    asked = []
-    monkey = pytest.MonkeyPatch()
-    monkey.setattr(
-        "helpers.check.launch", lambda kernel, grid, block, args, **_: asked.append(args)
-    )
-    monkey.setattr("helpers.check.check_softmax", lambda x, y: None)
-    with monkey.context():
-        check_kernel(LANES)
-        assert [args[2:4] for args in asked[:-3]] == [*QUICK_SHAPES, *LONG_QUICK_SHAPES]
-        asked.clear()
-        check_kernel(source("01_naive.cu"))
-        assert [args[2:4] for args in asked[:-2]] == [*QUICK_SHAPES]
-    monkey.undo()
-
-
-LANES_DEFECTS = {
-    "bfloat16 truncated": (EACH_DTYPE[2:], "__float2bfloat16_rn", "__float2bfloat16_rz"),
-    "float16 truncated": (EACH_DTYPE[1:2], "__float2half_rn", "__float2half_rz"),
-    "sum in 16 bits": (
-        SIXTEEN_BIT,
-        "sum += v[k] = expf(v[k] - largest);",
-        "sum = widened(rounded(sum + (v[k] = expf(v[k] - largest))));",
-    ),
-    "all zero": (EACH_DTYPE, "rounded(v[k] / sum)", "rounded(0.0f)"),
-    "workspace not cleared": (EACH_DTYPE, "#include <cuda_bf16.h>", "#define MARK"),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"), [(name, dtype) for name, (of, *_) in LANES_DEFECTS.items() for dtype in of]
-)
-def test_kernel_file_with_planted_defect_is_rejected(name: str, dtype: str) -> None:
-    _, old, new = LANES_DEFECTS[name]
-    assert old in LANES
-    code = LANES.replace(old, f"{new}\n{old}" if name.startswith("workspace") else new)
-    with pytest.raises(WrongResult, match=r"^softmax_lanes at rows x cols = ") as caught:
-        check_kernel(code, SOME_SHAPES, dtype=dtype)
-    assert ("not left as zeros" in str(caught.value)) == name.startswith("workspace")
-
-
-def test_shapes_that_are_all_refused_are_no_success() -> None:
-    with pytest.raises(ValueError, match="takes float16 at none of these shapes"):
-        check_kernel(mutant("01_naive"), dtype="float16")
-    with pytest.raises(ValueError, match="takes float32 at none of these shapes"):
-        check_kernel(LANES.replace("cols >= 1 and", "cols >= 9 and"), [(3, 7)])

@@ -1,0 +1,34 @@
+"""Kernels for the tests of helpers: those of this folder, and those of the series with a text
+replaced."""
+
+from pathlib import Path
+
+import cupy
+
+from helpers.bound import bind
+from helpers.catalogue import source
+from helpers.cuda_text import kernel_names
+
+FOLDER = Path(__file__).parent
+TOGETHER, LANES = ((FOLDER / name).read_text("utf-8") for name in ("together.cu", "lanes.cu"))
+
+
+def edited(name: str, *changes: tuple[str, str]) -> str:
+    """A kernel file's text, with texts replaced wherever they occur."""
+    code = source(f"{name}.cu")
+    for old, new in changes:
+        assert old in code, f"{name} no longer has {old!r}"
+        code = code.replace(old, new)
+    return code
+
+
+def raw(name: str, *changes: tuple[str, str]):
+    """The same as a `cupy.RawKernel` without options."""
+    code = edited(name, *changes)
+    return cupy.RawKernel(code, kernel_names(code)[0])
+
+
+def shape_of(kernel, rows: int, cols: int) -> tuple[int, int]:
+    """(grid, block) as the header plans them."""
+    plan = bind(kernel, rows, cols).plan
+    return plan.grid, plan.block

@@ -1,0 +1,200 @@
+"""One object travels: a kernel file's text, or a compiled kernel, bound to shape, dtype and GPU."""
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers.bound import BoundKernel, Kernel, bind, kernel_of, load
+from helpers.catalogue import source
+from helpers.check import make_input, poisoned, reference
+from helpers.cuda_text import kernel_names
+from helpers.execute import KernelBug
+from helpers.gpu import H200, Gpu
+from helpers.header import header
+from tests.helpers.sources import LANES, TOGETHER, edited
+
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+EXAMPLE = source("01_naive.cu")
+
+
+def bytes_of(bound: BoundKernel) -> tuple[np.ndarray, np.ndarray]:
+    """(x, poisoned y) of the kernel's shape."""
+    x = make_input(bound.rows, bound.cols, dtype=bound.dtype)
+    return x, poisoned(x)
+
+
+# ---- load -------------------------------------------------------------------------------------
+
+
+def test_a_step_is_planned_by_its_header() -> None:
+    kernel = load("07_warp")
+    contract = header(source("07_warp.cu"))
+    assert kernel.header.fields == contract.fields and kernel.name == "softmax_warp"
+    for dtype in ("float32", "float16"):
+        bound = kernel.bind(10, 64, dtype)
+        assert bound.plan == contract.plan(10, 64, dtype) and bound.options == bound.plan.options
+        assert bound.launch == bound.plan.launch and bound.dtype == np.dtype(dtype)
+    assert kernel.accepts(10, 64) and not kernel.accepts(10, 64, "float64")
+    with pytest.raises(ValueError, match="cannot take rows = 10, cols = 1000000"):
+        kernel.bind(10, 1000000)
+
+
+def test_a_trial_is_planned_otherwise() -> None:
+    trial = load("07_warp-WIDTH2-ROWS2").bind(10, 64)
+    assert trial.plan.macros == {"WIDTH": 2, "LANES": 32, "PACKS": 1, "ROWS": 2}
+    naive = load("01_naive-b32").bind(129, 7)
+    assert naive.launch == {"grid": 5, "block": 32, "shared_mem": 0}
+    few = load("09_grid-FEW_PACKS4").bind(1, 131072)
+    assert few.plan.values["few_packs"] == 4 and few.plan.values["few"] == 16
+    numbers = load("05_float4-UNROLL1").bind(3, 64)
+    assert numbers.options == ("-DUNROLL=1",), "a number of the file"
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        ("02_online-b0", "'02_online-b0': a block has 1 to 1024 threads"),
+        ("02_online-b2048", "'02_online-b2048': a block has 1 to 1024 threads"),
+        ("02_online-WIDTH4", "'02_online-WIDTH4': kernels/02_online.cu has no WIDTH"),
+        (
+            "06_registers-NOPE4",
+            "'06_registers-NOPE4': kernels/06_registers.cu has no NOPE; there are PACKS",
+        ),
+        (
+            "09_grid-PACK4",
+            "'09_grid-PACK4': kernels/09_grid.cu has no PACK; there are FEW_PACKS, THREADS",
+        ),
+        ("01_naive-b32-b64", "'01_naive-b32-b64' gives one value twice"),
+        ("07_warp-ROWS2-ROWS2", "'07_warp-ROWS2-ROWS2' gives one value twice"),
+    ],
+)
+def test_a_trial_of_what_is_not_there_is_refused_in_one_sentence(step: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        load(step)
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("step", ["07_wrap", "07_warp-", "07_warp-ROWS", "07_warp-b", "", "7"])
+def test_a_step_that_is_not_there_lists_those_that_are(step: str) -> None:
+    with pytest.raises(FileNotFoundError, match="no kernel file kernels/.*; there are: 00_copy.cu"):
+        load(step)
+
+
+# ---- bind -------------------------------------------------------------------------------------
+
+
+def test_a_text_is_compiled_for_the_shape_and_a_kernel_taken_as_it_was_compiled() -> None:
+    bound = bind(TOGETHER, 10, 64, "float16")
+    plan = header(TOGETHER).plan(10, 64, "float16")
+    assert bound.plan == plan and bound.compiled.options == plan.options
+    assert bound.compiled.enable_cooperative_groups and bound.name == "copy_together"
+    assert bound.compiled is bound.compiled
+    raw = cupy.RawKernel(
+        TOGETHER, "copy_together", ("-DLANES=4", "-DBFLOAT16"), enable_cooperative_groups=True
+    )
+    again = bind(raw, 10, 64, "bfloat16")
+    assert again.compiled is raw and again.plan.macros == {"LANES": 4} and again.plan.grid == 160
+    assert load("07_warp-ROWS2") == kernel_of(load("07_warp-ROWS2"))
+
+
+def test_block_replaces_that_of_the_header() -> None:
+    assert bind(EXAMPLE, 129, 7).plan.block == 128
+    assert bind(EXAMPLE, 129, 7, block=64).plan.launch == {"grid": 3, "block": 64, "shared_mem": 0}
+    with pytest.raises(ValueError, match="block = 0 is not 1 to 1024"):
+        bind(EXAMPLE, 129, 7, block=0)
+
+
+def test_the_gpu_reaches_the_plan() -> None:
+    one = load("09_grid").bind(7, 20000, gpu=Gpu(90, sms=4, l2=2**20))
+    assert one.plan.grid == 4 and load("09_grid").bind(7, 20000).plan.grid == 14
+    assert one.gpu.sms == 4 and load("09_grid").bind(7, 20000).gpu == H200
+    assert not load("09_grid").accepts(1, 2**20, gpu=Gpu(90, sms=4, l2=2**20))
+
+
+def test_what_is_no_kernel_says_what_to_pass() -> None:
+    with pytest.raises(ValueError, match="'02_online' is no source of a kernel: pass source"):
+        bind("02_online", 3, 7)
+    with pytest.raises(TypeError, match="a cupy.RawKernel or the text of a kernel file, not .*int"):
+        bind(5, 3, 7)
+    with pytest.raises(ValueError, match="the source has no header"):
+        bind("__global__ void bare() {}", 3, 7)
+    with pytest.raises(ValueError, match="bare has no header"):
+        bind(cupy.RawKernel("__global__ void bare() {}", "bare"), 3, 7)
+
+
+# ---- run and simulate -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_bound_kernel_runs(dtype: str) -> None:
+    bound = bind(LANES, 5, 33, dtype)
+    x, y = bytes_of(bound)
+    trace = bound.run(x, y)
+    assert np.allclose(y.astype(float), reference(x), rtol=1e-2) and not trace.findings
+    again = poisoned(x)
+    assert bound.simulate(x, again).counters == trace.counters
+    assert y.tobytes() == again.tobytes()
+
+
+def test_arguments_end_with_a_workspace_of_zeros_where_the_header_has_one() -> None:
+    bound = bind(TOGETHER, 3, 70)
+    *_, workspace = values = bound.arguments(*bytes_of(bound))
+    assert values[2:4] == (3, 70) and workspace.nbytes == 24 and not workspace.any()
+    assert len(bind(EXAMPLE, 3, 70).arguments(*bytes_of(bound))) == 4
+
+
+def test_a_workspace_that_is_not_left_as_zeros_is_a_bug() -> None:
+    bound = bind(TOGETHER, 3, 70)  # counts up
+    with pytest.raises(KernelBug, match="^copy_together: the workspace is not left as zeros"):
+        bound.run(*bytes_of(bound))
+
+
+def test_a_bug_is_raised_by_run_and_returned_by_simulate() -> None:
+    bound = bind(edited("01_naive", ("if (row >= rows) return;", "")), 3, 7)
+    x, y = bytes_of(bound)
+    with pytest.raises(KernelBug, match="softmax_naive has bugs:\nkernels/01_naive.cu:"):
+        bound.run(x, y)
+    assert "out-of-bounds" in str(bound.simulate(x, y).findings)
+
+
+@pytest.mark.parametrize("run", ["run", "simulate"])
+def test_arrays_that_do_not_fit_are_named(run: str) -> None:
+    bound = bind(EXAMPLE, 6, 64)
+    x, y = bytes_of(bound)
+    for wrong, error, message in (
+        (x.reshape(64, 6), ValueError, "x has shape (64, 6), which is not rows x cols = 6 x 64"),
+        (x[:5], ValueError, "x has shape (5, 64), which is not rows x cols = 6 x 64"),
+        (x.reshape(-1), ValueError, "x has shape (384,), y has shape (6, 64)"),
+        (x.astype("float16"), TypeError, "x is float16, the kernel takes float32"),
+        (np.ma.masked_invalid(x), TypeError, "x must be a numpy array of one or more dimensions"),
+        (y, ValueError, "y overlaps x"),
+    ):
+        with pytest.raises(error) as caught:
+            getattr(bound, run)(wrong, y)
+        assert message in str(caught.value)
+    assert np.isnan(y).all()
+
+
+def test_a_dtype_other_than_the_bound_one_is_named() -> None:
+    x = make_input(6, 64, dtype="float16")
+    with pytest.raises(TypeError, match="^x is float16, the kernel is compiled for float32$"):
+        bind(LANES, 6, 64).run(x, poisoned(x))
+
+
+def test_a_signature_that_the_header_does_not_promise_is_refused() -> None:
+    code = TOGETHER.replace("unsigned* workspace", "unsigned* counter")
+    bound = bind(code, 3, 70)
+    with pytest.raises(ValueError, match="so it must take x, y, rows, cols, workspace first"):
+        bound.run(*bytes_of(bound))
+    assert Kernel(TOGETHER).check_signature() is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["01_naive", "08_cluster", "09_grid", "variants/08_ahead"])
+def test_gpu_runs_a_bound_kernel(name: str) -> None:
+    rows, cols = (300, 65536) if "ahead" in name else (3, 20000)
+    bound = load(name).bind(rows, cols)
+    x, y = bytes_of(bound)
+    assert bound.run(x, y) is None and kernel_names(bound.kernel.code) == [bound.name]
+    assert np.allclose(y, reference(x), rtol=1e-4, atol=1e-30)

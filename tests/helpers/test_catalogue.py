@@ -1,0 +1,124 @@
+"""Which kernel files there are, what is tried beside them, and which of them suits a shape."""
+
+import pytest
+
+from helpers.bound import load
+from helpers.catalogue import (
+    TRIALS,
+    UNFUSED,
+    choose,
+    diff,
+    known_steps,
+    source,
+    split_trial,
+    step_number,
+    steps,
+    variants,
+)
+from helpers.gpu import H200, Gpu
+from helpers.header import header
+from helpers.paths import KERNELS
+from helpers.shapes import RACE_SHAPES, REFERENCE_SHAPE
+
+SHAPES = (
+    *((1, 1), (33, 64), (33, 1000), (5, 8), (4096, 12672), (8388608, 32), (262144, 1024)),
+    *((1, 32768), (3, 20000), (16, 131072), (1, 1048576), (4096, 2048), REFERENCE_SHAPE),
+)
+
+
+def test_source_starts_with_a_line_directive() -> None:
+    first, rest = source("variants/01_naive_fast.cu").split("\n", 1)
+    assert first == '#line 1 "kernels/variants/01_naive_fast.cu"'
+    assert rest == (KERNELS / "variants" / "01_naive_fast.cu").read_text(encoding="utf-8")
+
+
+def test_missing_kernel_file_lists_the_files_there_are() -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        source("01_naiv.cu")
+    assert str(caught.value).startswith("no kernel file kernels/01_naiv.cu; there are: 00_copy.cu")
+    assert "01_naive.cu" in str(caught.value) and "variants" not in str(caught.value)
+    with pytest.raises(FileNotFoundError, match=r"there are: variants/00_copy_bulk\.cu"):
+        source("variants/00_copy_scala.cu")
+    with pytest.raises(FileNotFoundError, match=r"there are: 00_copy\.cu"):
+        source("varants/00_copy_scalar.cu")
+
+
+def test_diff_shows_changed_code_without_headers() -> None:
+    text = diff("01_naive.cu", "variants/01_naive_fast.cu")
+    changed = [line[1:].strip() for line in text.splitlines() if line[0] in "+-"][2:]
+    assert "sum += __expf(x[col] - row_max);" in changed
+    assert not any(line.startswith("Idea") or "SPDX" in line for line in changed)
+
+
+# ---- trials -----------------------------------------------------------------------------------
+
+
+def test_trial_is_named_after_its_kernel_and_what_is_tried() -> None:
+    assert split_trial("01_naive-b32") == ("01_naive", 32, ())
+    assert split_trial("06_registers-PACKS4") == ("06_registers", None, (("PACKS", 4),))
+    assert split_trial("variants/00_copy_scalar") == ("variants/00_copy_scalar", None, ())
+    two = split_trial("08_cluster-CLUSTER2-b512-PACKS_A4")
+    assert two == ("08_cluster", 512, (("CLUSTER", 2), ("PACKS_A", 4)))
+    assert [step_number(step) for step in ("variants/07_a-b64", "10_b")] == [7, 10]
+
+
+def test_everything_with_a_record_is_known_once() -> None:
+    known = known_steps()
+    assert known == [UNFUSED, *steps(), *variants(), *TRIALS] and len(set(known)) == len(known)
+
+
+@pytest.mark.parametrize("trial", TRIALS)
+def test_a_trial_differs_from_its_kernel(trial: str) -> None:
+    file, block, changes = split_trial(trial)
+    own, tried = load(file), load(trial)
+    dtypes = own.header.dtypes
+    places = [(*shape, dtype) for shape in SHAPES for dtype in dtypes]
+    both = [place for place in places if own.accepts(*place) and tried.accepts(*place)]
+    assert both
+    plans = [(own.bind(*place).plan, tried.bind(*place).plan) for place in both]
+    assert any(mine != other for mine, other in plans)
+    if block:
+        assert block % 32 == 0
+        assert all(mine.block != other.block == block for mine, other in plans)
+    for name, value in changes:
+        if name in own.header.macros:
+            assert all(other.macros[name] == value for _, other in plans)
+            assert any(mine.macros[name] != value for mine, _ in plans)
+        elif name in own.header.numbers:
+            assert own.header.numbers[name] != value
+            assert all(f"-D{name}={value}" in other.options for _, other in plans)
+        else:
+            assert all(other.values[name.lower()] == value for _, other in plans)
+            assert any(mine.values[name.lower()] != value for mine, _ in plans)
+
+
+# ---- choose -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_what_is_chosen_takes_the_shape(dtype: str) -> None:
+    for gpu in (H200, Gpu(90, 114, 50 * 2**20), Gpu(100, 148, 126 * 2**20)):
+        for shape in (*RACE_SHAPES, *SHAPES):
+            file = choose(*shape, dtype, gpu)
+            if file is not None:
+                contract = header(source(f"{file}.cu"))
+                assert contract.accepts(*shape, dtype, gpu) and step_number(file) >= 7
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype", "file"),
+    [
+        (8388608, 32, "float32", "07_warp"),
+        (8388608, 32, "float16", "10_sixteen_bit"),
+        (65536, 77, "bfloat16", "07_warp"),  # rows that start anywhere
+        (65536, 4096, "float32", "08_cluster"),
+        (4096, 1024, "bfloat16", "10_sixteen_bit"),
+        (8192, 1024, "bfloat16", "08_cluster"),
+        (1024, 262144, "float32", "08_cluster"),
+        (256, 1048576, "float32", "variants/08_ahead"),
+        (1, 1048576, "float32", "09_grid"),
+        (8192, 50257, "float32", None),
+    ],
+)
+def test_each_family_has_its_kernel(rows: int, cols: int, dtype: str, file: str | None) -> None:
+    assert choose(rows, cols, dtype) == file

@@ -1,0 +1,166 @@
+"""Checking a kernel: those of the series with planted defects are rejected, right ones accepted."""
+
+import re
+
+import cupy
+import pytest
+
+from helpers.bound import BoundKernel
+from helpers.catalogue import source
+from helpers.check import WrongResult, check_kernel
+from helpers.execute import KernelBug
+from helpers.shapes import LONG_QUICK_SHAPES, QUICK_SHAPES
+from tests.helpers.sources import LANES, raw
+
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+ROW = "(long long)row * cols;\n    y +="  # end of the line that advances x
+MUTANTS = {
+    "maximum left out": ("01_naive", "every row overflowed", (" - row_max", "")),
+    "maximum of the first column only": ("01_naive", "are NaN", ("fmaxf(row_max, x[col])", "x[0]")),
+    "stride of the input too small": (
+        "01_naive",
+        "the largest element is at another place",
+        (ROW, f"(long long)row * (cols - 1);{ROW.partition(';')[2]}"),
+    ),
+    "last column not written": (
+        "01_naive",
+        "nothing was written",
+        ("y[col] =", "if (col + 1 < cols) y[col] ="),
+    ),
+    "last column written as zero": (
+        "02_online",
+        "all zero",
+        (" / sum;", " / sum * (col + 1 < cols);"),
+    ),
+    "last column left out of the sum": (
+        "01_naive",
+        "do not sum to 1",
+        ("sum += expf", "if (col + 1 < cols) sum += expf"),
+    ),
+    "not divided by the sum": ("01_naive", "do not sum to 1", (" / sum;", ";")),
+    "sum not rescaled to a new maximum": (
+        "02_online",
+        "do not sum to 1",
+        ("sum * expf(row_max - new_max) +", "sum +"),
+    ),
+    "rows written one further": (
+        "01_naive",
+        "21 of 21 elements are wrong",
+        ("y += (long long)row", "y += (long long)((row + 1) % rows)"),
+    ),
+    "tail of a pack not copied": ("00_copy", "nan instead of", ("i < count", "i < first")),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_kernel_with_planted_defect_is_rejected(name: str) -> None:
+    original, hint, *changes = MUTANTS[name]
+    kernel = raw(original, *changes)
+    with pytest.raises(WrongResult, match=rf"^{kernel.name} at rows x cols = \(\d+, \d+\): ") as e:
+        check_kernel(kernel)
+    assert re.search(hint, str(e.value)), str(e.value)
+
+
+def test_summary_of_a_wrong_kernel_leaves_out_the_values() -> None:
+    with pytest.raises(WrongResult) as caught:
+        check_kernel(raw("01_naive", (" / sum;", ";")), shapes=[(3, 7)])
+    message, summary = str(caught.value), caught.value.summary
+    assert re.fullmatch(re.escape(summary) + r": got [\d.e-]+, expected [\d.e-]+", message)
+
+
+def test_masked_rows_are_part_of_checking_a_kernel() -> None:
+    """A start at -inf passes every ordinary row of an online pass, and fails a masked one."""
+    kernel = raw("02_online", ("-3.402823466e+38f", "__int_as_float(0xff800000)"))
+    with pytest.raises(WrongResult, match=r"at rows x cols = \(6, \d+\)"):
+        check_kernel(kernel, shapes=[(3, 7)])
+
+
+def test_correct_kernels_are_accepted() -> None:
+    verdict = check_kernel(raw("01_naive"), shapes=[(3, 7), (129, 31)])
+    assert verdict == "softmax_naive: right on 2 shapes and 12 rows with -inf, NaN or +inf"
+    assert "right on 8 shapes" in check_kernel(raw("00_copy"), shapes=QUICK_SHAPES)
+
+
+def test_shapes_that_the_header_refuses_are_left_out() -> None:
+    kernel = raw("01_naive", ("cols >= 1", "cols >= 6 && cols <= 40"))
+    verdict = check_kernel(kernel, shapes=[(1, 1), (3, 7), (129, 31), (2, 65)])
+    assert "right on 2 shapes and 0 rows" in verdict
+
+
+def test_kernel_that_takes_long_rows_alone_is_checked_at_long_rows() -> None:
+    kernel = raw("05_float4", ("cols >= 1", "cols >= 5000"))
+    assert "right on 2 shapes and 6 rows" in check_kernel(kernel)
+
+
+def test_kernel_without_header_cannot_be_checked() -> None:
+    kernel = cupy.RawKernel('extern "C" __global__ void bare(float* y) {}', "bare")
+    with pytest.raises(ValueError, match="bare has no header"):
+        check_kernel(kernel)
+
+
+# ---- kernel files that are compiled for each shape ----------------------------------------------
+
+SIXTEEN_BIT = ("float16", "bfloat16")
+EACH_DTYPE = ("float32", *SIXTEEN_BIT)
+SOME_SHAPES = ((1, 1), (3, 7), (5, 33), (3, 2000))
+
+
+@pytest.mark.parametrize("dtype", EACH_DTYPE)
+def test_kernel_file_is_compiled_for_each_shape_and_dtype(dtype: str) -> None:
+    verdict = check_kernel(LANES, SOME_SHAPES, dtype=dtype)
+    assert verdict == "softmax_lanes: right on 4 shapes and 18 rows with -inf, NaN or +inf"
+    assert "right on 1 shapes" in check_kernel(LANES, [(3, 7)], 32, dtype)
+
+
+def test_kernel_file_with_a_build_table_is_checked_on_long_rows_too(monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(BoundKernel, "run", lambda bound, x, y: asked.append(x.shape))
+    monkeypatch.setattr("helpers.check.check_softmax", lambda x, y: None)
+    check_kernel(LANES)
+    assert asked[:-3] == [*QUICK_SHAPES, *LONG_QUICK_SHAPES]
+    asked.clear()
+    check_kernel(source("01_naive.cu"))
+    assert asked[:-2] == [*QUICK_SHAPES]
+
+
+LANES_DEFECTS = {
+    "bfloat16 truncated": (EACH_DTYPE[2:], "__float2bfloat16_rn", "__float2bfloat16_rz"),
+    "float16 truncated": (EACH_DTYPE[1:2], "__float2half_rn", "__float2half_rz"),
+    "sum in 16 bits": (
+        SIXTEEN_BIT,
+        "sum += v[k] = expf(v[k] - largest);",
+        "sum = widened(rounded(sum + (v[k] = expf(v[k] - largest))));",
+    ),
+    "all zero": (EACH_DTYPE, "rounded(v[k] / sum)", "rounded(0.0f)"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype) for name, (of, *_) in LANES_DEFECTS.items() for dtype in of]
+)
+def test_kernel_file_with_planted_defect_is_rejected(name: str, dtype: str) -> None:
+    _, old, new = LANES_DEFECTS[name]
+    assert old in LANES
+    with pytest.raises(WrongResult, match=r"^softmax_lanes at rows x cols = "):
+        check_kernel(LANES.replace(old, new), SOME_SHAPES, dtype=dtype)
+
+
+def test_workspace_that_is_not_cleared_is_a_bug() -> None:
+    code = LANES.replace("#include <cuda_bf16.h>", "#define MARK\n#include <cuda_bf16.h>")
+    with pytest.raises(KernelBug, match="^softmax_lanes: the workspace is not left as zeros"):
+        check_kernel(code, SOME_SHAPES)
+
+
+def test_shapes_that_are_all_refused_are_no_success() -> None:
+    with pytest.raises(ValueError, match="takes float16 at none of these shapes"):
+        check_kernel(raw("01_naive"), dtype="float16")
+    with pytest.raises(ValueError, match="takes float32 at none of these shapes"):
+        check_kernel(LANES.replace("cols >= 1 &&", "cols >= 9 &&"), [(3, 7)])
+
+
+def test_what_is_no_kernel_says_what_to_pass() -> None:
+    with pytest.raises(ValueError, match="'02_online' is no source of a kernel: pass source"):
+        check_kernel("02_online")
+    with pytest.raises(ValueError, match="block = 0 is not 1 to 1024"):
+        check_kernel(source("02_online.cu"), block=0)

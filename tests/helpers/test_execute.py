@@ -1,0 +1,146 @@
+"""What CuPy cannot ask of CUDA is asked of the driver; what is launched goes there and back."""
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers.bound import bind
+from helpers.check import make_input
+from helpers.cuda_text import Parameter
+from helpers.execute import active_clusters, as_declared, device_dtype, enqueue, prepare, to_gpu
+from helpers.header import Plan
+from tests.helpers.sources import TOGETHER, edited
+
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+
+def test_attributes_are_set_where_the_plan_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver
+
+    class Kernel:
+        name = "wide"
+        shared_size_bytes = 0
+        max_dynamic_shared_size_bytes = None
+        kernel = type("Function", (), {"ptr": 77})
+
+    calls, results = [], [driver.CUresult.CUDA_SUCCESS]
+
+    def set_attribute(*arguments) -> tuple:
+        calls.append(arguments)
+        return (results[-1],)
+
+    monkeypatch.setattr(driver, "cuFuncSetAttribute", set_attribute)
+    kernel = Kernel()
+    prepare(kernel, Plan(1, 32, 48 * 1024, macros={"CLUSTER": 8}))
+    assert kernel.max_dynamic_shared_size_bytes is None and not calls
+    prepare(kernel, Plan(1, 32, 48 * 1024 + 16, macros={"CLUSTER": 16}))
+    assert kernel.max_dynamic_shared_size_bytes == 48 * 1024 + 16
+    kernel.max_dynamic_shared_size_bytes, kernel.shared_size_bytes = None, 16  # and its own arrays
+    prepare(kernel, Plan(1, 32, 48 * 1024))
+    assert kernel.max_dynamic_shared_size_bytes == 48 * 1024
+    name = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
+    assert calls == [(77, getattr(driver.CUfunction_attribute, name), 1)]
+    results.append(driver.CUresult.CUDA_ERROR_INVALID_VALUE)
+    with pytest.raises(RuntimeError, match="wide: clusters past 8 .*CUDA_ERROR_INVALID_VALUE"):
+        prepare(kernel, Plan(1, 32, 0, macros={"CLUSTER": 16}))
+
+
+def test_an_ordinary_call_is_enqueued_through_cupy() -> None:
+    calls = []
+
+    def kernel(grid, block, arguments, shared_mem) -> None:
+        calls.append((grid, block, arguments, shared_mem))
+
+    enqueue(kernel, Plan(7, 64, 16), ["x", "y", 3, 5])
+    assert calls == [((7,), (64,), ("x", "y", 3, 5), 16)]
+
+
+def test_a_programmatic_call_is_enqueued_through_the_driver(monkeypatch) -> None:
+    """With the plan's sizes and both attributes; rows and cols as ints, addresses as pointers."""
+    from cuda.bindings import driver
+
+    calls, results = [], [driver.CUresult.CUDA_SUCCESS]
+
+    def launch(config, function, arguments, extra) -> tuple:
+        calls.append((config, function, arguments, extra))
+        return (results[-1],)
+
+    class Stream:
+        ptr = 55
+
+    monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", Stream)
+    kernel = type("Kernel", (), {"name": "early", "kernel": type("Function", (), {"ptr": 77})})
+    array = type("Array", (), {"data": type("Memory", (), {"ptr": 1234})})
+    kinds = driver.CUlaunchAttributeID
+    for cooperative in (False, True):
+        plan = Plan(6, 96, 16, 8, cooperative, macros={"PROGRAMMATIC": 1})
+        enqueue(kernel, plan, [array, array, 3, 5, array])
+        config, function, (values, types), _ = calls.pop()
+        assert function == 77 and values == (1234, 1234, 3, 5, 1234)
+        assert [kind.__name__ for kind in types] == [
+            *("c_void_p", "c_void_p", "c_int", "c_int", "c_void_p")
+        ]
+        assert (config.gridDimX, config.blockDimX, config.sharedMemBytes) == (6, 96, 16)
+        assert [attribute.id for attribute in config.attrs] == [
+            kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            *([kinds.CU_LAUNCH_ATTRIBUTE_COOPERATIVE] if cooperative else []),
+        ]
+    results.append(driver.CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
+    with pytest.raises(RuntimeError, match="^early cannot be launched: CUDA_ERROR_COOPERATIVE"):
+        enqueue(kernel, plan, [array, array, 3, 5, array])
+
+
+def test_without_clusters_there_are_none_to_count() -> None:
+    assert active_clusters(None, Plan(6, 96, 0)) is None
+
+
+def test_numbers_go_in_the_size_that_the_kernel_reads() -> None:
+    wide = Parameter("count", "long long", pointer=False, const=False)
+    assert type(as_declared(wide, np.int32(7))) is np.int64
+    unknown = Parameter("pair", "Pair", pointer=False, const=False)
+    assert as_declared(unknown, 7) == 7
+    assert device_dtype(make_input(1, 8, dtype="bfloat16").dtype) == np.uint16
+    assert device_dtype(np.dtype(np.float16)) == np.float16
+
+
+# ---- on a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("items", [0, 1, 3, 4, 61])
+def test_gpu_copy_of_a_view_keeps_its_alignment(items: int) -> None:
+    x = make_input(6, 8)
+    view = np.full(48 + items, np.nan, np.float32)[items:].reshape(6, 8)
+    view[:] = x
+    copy = to_gpu(view)
+    assert copy.data.ptr % 256 == 4 * items
+    assert np.array_equal(cupy.asnumpy(copy), x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_gpu_enqueues_what_was_bound(dtype: str) -> None:
+    """Twice on one workspace: each call leaves behind what the next one needs."""
+    bound = bind(edited("09_grid"), 3, 20000, dtype)
+    x = make_input(3, 20000, dtype=dtype)
+    on_gpu, y = to_gpu(x), to_gpu(np.zeros_like(x))
+    bound.prepare()
+    workspace = bound.workspace()
+    results = []
+    for _ in range(2):
+        bound.enqueue(on_gpu, y, workspace)
+        results.append(cupy.asnumpy(y).tobytes())
+    expected = np.zeros_like(x)
+    bound.run(x, expected)
+    assert results == [expected.tobytes()] * 2 and not cupy.asnumpy(workspace[0]).any()
+
+
+@pytest.mark.gpu
+def test_gpu_runs_a_bound_cooperative_kernel_once() -> None:
+    bound = bind(TOGETHER, 3, 70)
+    x, y = make_input(3, 70), np.zeros((3, 70), np.float32)
+    bound.prepare()
+    on_gpu, result = to_gpu(x), to_gpu(y)
+    bound.enqueue(on_gpu, result, bound.workspace())
+    assert np.array_equal(cupy.asnumpy(result), x)

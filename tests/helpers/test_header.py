@@ -1,0 +1,400 @@
+"""The header of a kernel file: what it says is read, what C or CUDA would not take is refused."""
+
+import re
+
+import numpy as np
+import pytest
+
+from helpers.catalogue import source
+from helpers.gpu import H200, Gpu
+from helpers.header import KEYS, OPTIONAL_KEYS, HeaderError, header
+
+EXAMPLE = source("01_naive.cu")
+FILE = "kernels/01_naive.cu"
+
+
+def line_of(code: str, text: str) -> int:
+    """Line of the kernel file; the source's first line is the #line directive."""
+    return code[: code.index(text)].count("\n")
+
+
+def with_build(table: str, use: str = "") -> str:
+    """The example with a Build table on lines 4 and after, and code that reads `use`."""
+    lines = "\n".join(f"//           {line}" for line in table.splitlines()).strip("/ ")
+    code = EXAMPLE.replace("one thread\n", f"one thread\n// Build:    {lines}\n", 1)
+    return code.replace("{", f"{{ const int used[] = {{{use}}};" if use else "{", 1)
+
+
+# ---- reading a header -------------------------------------------------------------------------
+
+
+def test_header_fields_run_over_several_lines() -> None:
+    fields = header(EXAMPLE).fields
+    assert fields["Launch"] == "block = 128, grid = (rows + block - 1) / block"
+    assert fields["Wastes"].startswith("reads the row three times where two would do (02); neighb")
+    assert "\n" not in fields["Wastes"] and "  " not in fields["Wastes"]
+    launch = {"grid": 2, "block": 128, "shared_mem": 0}
+    assert header(EXAMPLE).plan(129, 7).launch == launch
+    launch = {"grid": 5, "block": 32, "shared_mem": 0}
+    assert header(EXAMPLE).plan(129, 7, block=32).launch == launch
+
+
+def test_source_without_header_has_none() -> None:
+    assert header('// Idea: not much\nextern "C" __global__ void bare() {}') is None
+    assert header("") is None
+
+
+def test_a_header_ends_where_the_code_begins() -> None:
+    another = "int i;\n// Launch:   block = 1, grid = 1\n"
+    for code in (EXAMPLE + another, EXAMPLE.replace('extern "C"', f'{another}extern "C"', 1)):
+        assert header(code).plan(129, 7).block == 128
+
+
+def without(key: str) -> str:
+    return re.sub(rf"^// {key}:.*\n(//  .*\n)*", "", EXAMPLE, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key not in OPTIONAL_KEYS])
+def test_missing_key_is_named(key: str) -> None:
+    with pytest.raises(HeaderError, match=rf"^{FILE}: .*missing: {key}; unknown: none"):
+        header(without(key))
+
+
+def test_unknown_and_misplaced_keys_are_named() -> None:
+    with pytest.raises(HeaderError, match="missing: none; unknown: Speed"):
+        header(EXAMPLE.replace("// Measured:", "// Speed:    high\n// Measured:"))
+    with pytest.raises(HeaderError, match="missing: Align; unknown: Alingment"):
+        header(EXAMPLE.replace("Align: ", "Alingment:"))
+    align = re.search(r"// Align:.*\n", EXAMPLE)[0]
+    moved = EXAMPLE.replace(align, "").replace("// Shared:", f"{align}// Shared:")
+    with pytest.raises(HeaderError, match="in this order.*; missing: none; unknown: none"):
+        header(moved)
+
+
+SHARED = "Shared:   0\n"
+REFUSED = {
+    # the text, what it becomes, the key and the reason
+    "no block": ("block = 128, grid =", "grid =", "Launch: wants `block = ..., grid = ...`"),
+    "no grid": ("block = 128, grid =", "block = 128 *", "Launch: wants `block = ..., grid = ...`"),
+    "unknown name": ("/ block", "/ blocks", "Launch: `.*` reads blocks, unknown here"),
+    "block for its own size": ("block = 128", "block = block", "Launch: `block` reads block"),
+    "Python's division": ("/ block", "// block", "Launch: `.*` is not written in C"),
+    "Python's word": ("cols >= 1", "cols >= 1 and cols < 9", "Columns: .* is not written in C"),
+    "choice": ("128, grid", "rows > 9 ? 64 : 128, grid", "Launch: .* has a `.`; write its cases"),
+    "chained comparison": ("cols >= 1", "1 <= cols <= 9", "Columns: .* has a chained comparison"),
+    "unknown function": ("Shared:   0", "Shared:   abs(rows)", "Shared: .* calls abs; there are"),
+    "argument too many": ("Shared:   0", "Shared:   min(1, 2, 3)", "Shared: .*: min takes 2 arg"),
+    "keyword": ("Shared:   0", "Shared:   min(1, 2, key=3)", "Shared: .*: min takes 2 arguments"),
+    "unknown in Shared": ("Shared:   0", "Shared:   4 * warps", "Shared: `4 . warps` reads warps"),
+    "words for Columns": ("cols >= 1", "any", "Columns: `any` reads any, unknown here"),
+    "block in Columns": ("cols >= 1", "cols >= block", "Columns: .* reads block, unknown here"),
+    "no workspace": (SHARED, SHARED + "// Workspace: 0\n", "Workspace: 0 bytes are no workspace"),
+    "unknown in Workspace": (SHARED, SHARED + "// Workspace: blocks\n", "Workspace: .* blocks"),
+    "Dtype not first": ("float32", "float16, float32", "Dtype: only float16 and bfloat16 may"),
+    "Dtype too many": ("float32", "float32, float64", "Dtype: only float16 and bfloat16 may foll"),
+    "no dtype": ("float32", "float23", "Dtype: numpy knows no float23"),
+    "Align in words": ("Align:    4", "Align:    none", "Align: `none` is not 1, 2, 4, 8 or 16"),
+    "Align 0": ("Align:    4", "Align:    0", "Align: `0` is not 1, 2, 4, 8 or 16"),
+    "Align 12": ("Align:    4", "Align:    12", "Align: `12` is not 1, 2, 4, 8 or 16"),
+    "Arch in words": ("sm_75", "volta", "Arch: `volta` is not like sm_90"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_wrong_is_named_with_file_line_and_reason(case: str) -> None:
+    old, new, reason = REFUSED[case]
+    assert old in EXAMPLE
+    code = EXAMPLE.replace(old, new, 1)
+    key = reason.partition(":")[0]
+    with pytest.raises(HeaderError) as caught:
+        header(code)
+    message = str(caught.value)
+    assert re.match(rf"{FILE}:{line_of(code, f'// {key}:')}: {reason}", message), message
+    assert "\n" not in message
+
+
+def test_a_key_twice_is_named_with_the_second_line() -> None:
+    code = EXAMPLE.replace("// Columns:", "// Launch:   block = 64, grid = rows\n// Columns:")
+    line = line_of(code, "// Columns:") - 1
+    with pytest.raises(HeaderError, match=rf"^{FILE}:{line}: a second Launch$"):
+        header(code)
+
+
+def test_an_empty_key_is_named() -> None:
+    with pytest.raises(HeaderError, match=rf"^{FILE}:\d+: Shared is empty|missing: Shared"):
+        header(EXAMPLE.replace("Shared:   0", "Shared:"))
+
+
+# ---- the Build table --------------------------------------------------------------------------
+
+REFUSED_TABLES = {
+    "no value": ("WIDTH", "", 0, "`WIDTH` is not NAME = value"),
+    "colon": ("WIDTH: 4", "", 0, "`WIDTH: 4` is not NAME = value"),
+    "a case without a name": ("| 4", "", 0, "`| 4` is not NAME = value"),
+    "unknown name": ("WIDTH = warps", "WIDTH", 0, "WIDTH: `warps` reads warps, unknown here"),
+    "later name": ("A = B\nB = 1", "A, B", 0, "A: `B` reads B, unknown here"),
+    "itself": ("A = A + 1", "A", 0, "A: `A + 1` reads A, unknown here"),
+    "block": ("A = block", "A", 0, "A: `block` reads block, unknown here"),
+    "a macro twice": ("A = 1\nB = 2\nA = 3", "A, B", 2, "A has its value already"),
+    "an input": ("rows = 1", "", 0, "rows has its value already"),
+    "block itself": ("block = 1", "", 0, "block has its value already"),
+    "mixed case": ("Width = 1", "Width", 0, "Width is neither a macro in capitals nor"),
+    "unused macro": ("WIDTH = 4", "", 0, "WIDTH: the code does not use it; write it in low"),
+    "no when before the last": ("A = 1\n  | 2", "A", 0, "A: only the last case has no `when`"),
+    "third case": ("A = 1 when cols > 1\n  | 2\n  | 3", "A", 1, "A: only the last case has"),
+    "empty case": ("A = 1 when cols > 1\n  |", "A", 1, "A: `` is not an expression"),
+    "empty condition": ("A = 1 when", "A", 0, "A: "),
+    "choice": ("A = cols > 1 ? 1 : 2", "A", 0, "A: `cols > 1 ? 1 : 2` has a `?`; wr"),
+    "chained": ("A = 1 when 1 < cols < 9\n  | 2", "A", 0, "A: `1 < cols < 9` has a ch"),
+    "chained, second case": ("A = 1 when rows\n  | 2 when 1 < rows < 9", "A", 1, "A: `1 < rows"),
+    "two cases in a line": ("A = 1 when cols > 1 | 2", "A", 0, "A: `cols > 1 | 2` is not an"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_TABLES)
+def test_what_is_wrong_with_a_table_is_named_with_its_line(case: str) -> None:
+    table, used, below, reason = REFUSED_TABLES[case]
+    code = with_build(table, used)
+    with pytest.raises(HeaderError) as caught:
+        header(code)
+    line = line_of(code, "// Build:") + below
+    message = str(caught.value)
+    assert message.startswith(f"{FILE}:{line}: Build: {reason}"), message
+
+
+TABLE = """WIDTH = 4 when size == 4 && row % 16 == 0
+      | 2 when cols % 2 == 0
+        && rows > 1
+      | 1
+lanes = min(32, power_of_two(cols / WIDTH))
+LANES = lanes
+BIG   = 1 when rows * row > l2
+      | 0"""
+PER_SHAPE = (
+    with_build(TABLE, "WIDTH, LANES, BIG, ROWS")
+    .replace("(rows + block - 1) / block", "rows * LANES / ROWS, cooperative")
+    .replace(SHARED, SHARED.replace("0", "size * LANES") + "// Workspace: 8 * rows * LANES\n")
+    .replace("cols >= 1", "cols >= 2 && cols <= 1000 * WIDTH")
+    .replace("float32", "float32, float16, bfloat16")
+    .replace('extern "C"', '#define ROWS 1\nextern "C"', 1)
+)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype", "width"),
+    [
+        (9, 64, "float32", 4),
+        (9, 62, "float32", 2),
+        (9, 63, "float32", 1),
+        (1, 62, "float32", 1),
+        (1, 64, "float32", 4),
+        (9, 64, "float16", 2),
+    ],
+)
+def test_the_first_case_that_holds_is_the_value(rows, cols, dtype: str, width: int) -> None:
+    assert header(PER_SHAPE).plan(rows, cols, dtype).macros["WIDTH"] == width
+
+
+def test_plan_computes_macros_values_launch_and_workspace() -> None:
+    plan = header(PER_SHAPE).plan(10, 64)
+    assert plan.options == ("-DWIDTH=4", "-DLANES=16", "-DBIG=0")
+    assert plan.macros == {"WIDTH": 4, "LANES": 16, "BIG": 0} and plan.values == {"lanes": 16}
+    assert (plan.grid, plan.block, plan.shared_mem) == (160, 128, 64)
+    assert (plan.workspace, plan.cooperative) == (1280, True)
+    launch = {"grid": 160, "block": 128, "shared_mem": 64, "WIDTH": 4, "LANES": 16, "BIG": 0}
+    assert plan.launch == launch, "names in lower case are no part of a launch"
+    half = header(PER_SHAPE).plan(10, 64, "float16")
+    assert half.options == ("-DWIDTH=2", "-DLANES=32", "-DBIG=0", "-DFLOAT16")
+    assert half.shared_mem == 64
+    assert header(PER_SHAPE).plan(10, 64, "bfloat16").options[-1] == "-DBFLOAT16"
+    plain = header(EXAMPLE).plan(129, 7)
+    assert plain.options == () and plain.macros == {} and not plain.cooperative
+    assert (plain.grid, plain.block, plain.shared_mem, plain.workspace) == (2, 128, 0, 0)
+    assert (plain.cluster, plain.programmatic) == (1, False)
+
+
+def test_two_macros_have_a_meaning_for_the_launch() -> None:
+    code = with_build("CLUSTER = 4\nPROGRAMMATIC = rows <= 16", "CLUSTER, PROGRAMMATIC")
+    assert header(code).plan(16, 64).cluster == 4 and header(code).plan(16, 64).programmatic
+    assert not header(code).plan(17, 64).programmatic
+
+
+def test_plan_takes_other_values() -> None:
+    def plan(*changes: tuple[str, int]):
+        return header(PER_SHAPE, (), changes).plan(10, 64)
+
+    assert plan(("WIDTH", 1)).options == ("-DWIDTH=1", "-DLANES=32", "-DBIG=0"), (
+        "what follows from it changes too"
+    )
+    assert plan(("lanes", 8)).options == ("-DWIDTH=4", "-DLANES=8", "-DBIG=0")
+    two = plan(("LANES", 8), ("ROWS", 2))
+    assert two.options == ("-DWIDTH=4", "-DLANES=8", "-DBIG=0", "-DROWS=2") and two.grid == 40
+    again = header(PER_SHAPE, two.options).plan(10, 64)
+    assert again.macros == two.macros and again.options == two.options and again.grid == 40
+    for name in ("LINES", "Lanes", "rows"):
+        with pytest.raises(ValueError, match=f"^{FILE} has no macro {name}$"):
+            plan((name, 8))
+
+
+def test_numbers_of_the_gpu_reach_the_plan() -> None:
+    code = with_build("GROUPS = sms / 2\nFITS = rows * row <= l2", "GROUPS, FITS")
+    small = Gpu(capability=86, sms=84, l2=2**20)
+    assert header(code).plan(1024, 1024).macros == {"GROUPS": 66, "FITS": 1}
+    assert header(code).plan(1024, 1024, gpu=small).macros == {"GROUPS": 42, "FITS": 0}
+    assert header(code).plan(1024, 1024, gpu=H200) == header(code).plan(1024, 1024)
+
+
+def test_a_shape_for_which_no_case_holds_is_not_taken() -> None:
+    code = with_build("A = 1 when cols < 9\n  | 2 when cols < 99", "A")
+    assert header(code).plan(3, 8).macros == {"A": 1} and header(code).accepts(3, 98)
+    assert not header(code).accepts(3, 99)
+    with pytest.raises(ValueError, match="cols = 99; .*; no case of its Build table holds"):
+        header(code).plan(3, 99)
+
+
+def test_a_table_may_have_no_sense_for_shapes_that_are_refused() -> None:
+    code = PER_SHAPE.replace("cols / WIDTH)", "cols / (cols / 2000))").replace(
+        "cols >= 2 && cols <= 1000 * WIDTH", "cols >= 2000"
+    )
+    assert not header(code).accepts(3, 64)
+    assert header(code).plan(3, 4000).macros["LANES"] == 32
+
+
+def test_a_macro_that_would_be_negative_is_refused_with_its_line() -> None:
+    code = with_build("A = cols - 9", "A")
+    assert header(code).plan(3, 9).macros == {"A": 0}
+    why = header(code).why_not(3, 8)
+    assert why == f"{FILE}:{line_of(code, '// Build:')}: Build: A = -1 is no macro"
+
+
+# ---- what a plan refuses ----------------------------------------------------------------------
+
+
+def test_plan_refuses_what_the_header_excludes() -> None:
+    contract = header(PER_SHAPE)
+    with pytest.raises(ValueError, match="rows = 3, cols = 1; its header says rows >= 1, cols >="):
+        contract.plan(3, 1)
+    assert contract.accepts(3, 4000) and not contract.accepts(3, 4001)
+    assert not contract.accepts(3, 4000, "bfloat16"), "Columns may use the macros"
+    with pytest.raises(ValueError, match="float32, float16, bfloat16, not float64"):
+        contract.plan(3, 64, "float64")
+    assert not contract.accepts(3, 64, "float64") and not contract.accepts(0, 64)
+    assert contract.why_not(3, 64) == ""
+
+
+@pytest.mark.parametrize(("rows", "cols", "name"), [(2**31, 4, "rows"), (4, 2**31, "cols")])
+def test_sizes_that_are_no_int_are_refused(rows: int, cols: int, name: str) -> None:
+    assert header(EXAMPLE).why_not(rows, cols) == f"{name} = {2**31} does not fit the kernel's int"
+    assert header(EXAMPLE).accepts(min(rows, 2**31 - 1), min(cols, 2**31 - 1))
+
+
+LIMITS = {
+    "grid of 2^32": ("(rows + block - 1) / block", "rows * 4", 2**30, 1, "Launch|grid", 2**32),
+    "grid of 0": ("(rows + block - 1) / block", "rows / block", 100, 1, "Launch|grid", 0),
+    "block of 2048": ("block = 128", "block = 2 * cols", 3, 1024, "Launch|block", 2048),
+    "block of 0": ("block = 128", "block = cols / 2", 3, 1, "Launch|block", 0),
+    "shared memory": ("Shared:   0", "Shared:   4 * cols", 3, 58113, "Shared|Shared", 4 * 58113),
+    "workspace of 0": (SHARED, SHARED + "// Workspace: rows - 3\n", 3, 1, "Workspace|Workspace", 0),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_what_cuda_does_not_allow_is_refused_with_its_line(case: str) -> None:
+    old, new, rows, cols, key, value = LIMITS[case]
+    code = EXAMPLE.replace(old, new, 1)
+    key, _, rule = key.partition("|")
+    why = header(code).why_not(rows, cols)
+    assert why.startswith(f"{FILE}:{line_of(code, f'// {key}:')}: {rule}: `"), why
+    assert f"is {value} at rows = {rows}, cols = {cols}; CUDA allows " in why
+    assert not header(code).accepts(rows, cols)
+    with pytest.raises(ValueError, match=re.escape(why)):
+        header(code).plan(rows, cols)
+
+
+@pytest.mark.parametrize("block", [0, -32, 1025, 2**20])
+def test_a_block_that_cuda_does_not_allow_is_refused(block: int) -> None:
+    with pytest.raises(ValueError, match=f"^block = {block} is not 1 to 1024$"):
+        header(EXAMPLE).plan(100, 10, block=block)
+
+
+@pytest.mark.parametrize("place", ["Launch", "Shared", "Columns", "Build"])
+def test_a_product_past_64_bits_is_refused_and_not_wrapped(place: str) -> None:
+    product = "rows * cols * cols"
+    code = {
+        "Launch": EXAMPLE.replace("rows + block - 1", f"{product} + block - 1"),
+        "Shared": EXAMPLE.replace("Shared:   0", f"Shared:   {product} / rows / cols / cols"),
+        "Columns": EXAMPLE.replace("cols >= 1", f"{product} >= 1"),
+        "Build": with_build(f"A = {product} >= 1", "A"),
+    }[place]
+    assert header(code).accepts(3, 1000)
+    why = header(code).why_not(2**31 - 1, 2**31 - 1)
+    line = line_of(code, f"// {place}:")
+    assert re.match(rf"{FILE}:{line}: (grid|{place})", why), why
+    assert product in why and "does not fit 64 bits at rows = 2147483647" in why
+
+
+def test_a_product_past_32_bits_is_no_smaller() -> None:
+    """As int arithmetic it wraps, and 233 of 10,624 shapes lost their hint for the L2."""
+    for file, dtype in (("08_cluster.cu", "float32"), ("10_sixteen_bit.cu", "float16")):
+        contract = header(source(file))
+        cols = 1024
+        for rows in (2**k + extra for k in range(16, 31) for extra in (-1, 0, 1)):
+            plan = contract.plan(rows, cols, dtype)
+            size = rows * cols * np.dtype(dtype).itemsize
+            assert plan.macros["EVICT_LAST"] == (size > H200.l2), (file, rows)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("(rows + block - 1) / block", "(rows - 100) / block"),
+        ("Shared:   0", "Shared:   (rows - 100) % 32"),
+        ("cols >= 1", "(rows - 100) / 2 < 900"),
+    ],
+)
+def test_the_quotient_of_a_negative_number_is_refused_where_it_arises(old: str, new: str) -> None:
+    code = EXAMPLE.replace(old, new, 1)
+    assert header(code).accepts(400, 8)
+    why = header(code).why_not(99, 8)
+    assert re.match(rf"{FILE}:\d+: (grid|Shared|Columns): ", why), why
+    assert "divides -1 by " in why and "towards zero at rows = 99" in why
+
+
+# ---- numbers of the code, block sizes, dtypes -------------------------------------------------
+
+
+def test_a_header_may_use_numbers_that_the_file_defines() -> None:
+    code = EXAMPLE.replace("block = 128,", "block = 32 * WIDTH,") + "\n#define WIDTH 2  // why\n"
+    assert header(code).plan(100, 10).block == 64
+    assert header(code, ("-DWIDTH=8", "-O3")).plan(100, 10).block == 256
+    assert header(code, (), (("WIDTH", 4),)).plan(100, 10).options == ("-DWIDTH=4",)
+
+
+def test_a_number_in_a_comment_is_none() -> None:
+    code = EXAMPLE.replace("block = 128,", "block = 32 * WIDTH,") + "\n/*\n#define WIDTH 2\n*/\n"
+    with pytest.raises(HeaderError, match="reads WIDTH, unknown here"):
+        header(code)
+
+
+def test_a_header_may_rule_out_block_sizes() -> None:
+    code = EXAMPLE.replace("block = 128,", "block = 128, block % 32 == 0,")
+    assert header(code).plan(100, 10, block=64).block == 64
+    with pytest.raises(ValueError, match="block = 48 is not what the header asks: block % 32 == 0"):
+        header(code).plan(100, 10, block=48)
+
+
+def test_options_choose_the_dtype_of_a_kernel() -> None:
+    names = [dtype.name for dtype in header(PER_SHAPE).dtypes]
+    assert names == ["float32", "float16", "bfloat16"]
+    for name in names:
+        options = header(PER_SHAPE).plan(3, 64, name).options
+        assert header(PER_SHAPE, options).dtype.name == name
+    only = header(PER_SHAPE.replace("float32, float16, bfloat16", "float16, bfloat16"))
+    assert only.plan(3, 64, "float16").options == ("-DWIDTH=2", "-DLANES=32", "-DBIG=0")
+    assert only.dtype == np.float16 and not only.accepts(3, 64)
+
+
+def test_options_that_the_header_does_not_know_stay() -> None:
+    options = ("-DWIDTH=2", "-O3", "-DFLOAT16", "-DOWN=7")
+    plan = header(PER_SHAPE, options).plan(3, 64, "bfloat16")
+    assert plan.options == ("-DWIDTH=2", "-DLANES=32", "-DBIG=0", "-DBFLOAT16", "-O3", "-DOWN=7")
