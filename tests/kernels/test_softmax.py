@@ -4,7 +4,8 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers import kernels
+from helpers.bound import Kernel, bind
+from helpers.catalogue import source, steps, variants
 from helpers.check import (
     WrongResult,
     check_copy,
@@ -14,11 +15,15 @@ from helpers.check import (
     poisoned,
     special_rows,
 )
-from helpers.kernels import compiled, compiled_for, header, kernel_names, source
-from helpers.launch import arguments, launch, prepare, simulate
+from helpers.cuda_text import kernel_names
+from helpers.execute import execute_simulated
+from helpers.gpu import H200, Gpu
+from helpers.header import header
 from helpers.mode import SWITCH
 
-NAMES = [*kernels.steps(), *kernels.variants()]
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+NAMES = [*steps(), *variants()]
 CODE = {name: source(f"{name}.cu") for name in NAMES}
 CONTRACT = {name: header(code) for name, code in CODE.items()}
 PER_SHAPE = [name for name in NAMES if CONTRACT[name].build]
@@ -52,19 +57,10 @@ CHECKED = 2**20  # elements of a live result that go through the fp64 reference,
 each_kernel = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.fixture(autouse=True)
-def replay_unless_live(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not request.node.get_closest_marker("gpu"):
-        monkeypatch.setenv(SWITCH, "1")
-
-
 def computed(name: str, x: np.ndarray, block: int | None = None) -> np.ndarray:
     """What the kernel gives for x; NaN where it wrote nothing."""
     y = poisoned(x)
-    kernel, plan = compiled_for(CODE[name], *x.shape, x.dtype, block)
-    values = arguments(plan, x, y)
-    launch(kernel, plan.grid, plan.block, values, shared_mem=plan.shared_mem)
-    assert not plan.workspace or not values[-1].any(), "the next launch needs zeros"
+    bind(CODE[name], *x.shape, x.dtype, block).run(x, y)
     return y
 
 
@@ -81,11 +77,11 @@ def accepts_or_skip(name: str, rows: int, cols: int, dtype: str = "float32") -> 
 
 # ---- on the SIMT machine ----------------------------------------------------------------------
 
-MOST_THREADS = 2**17  # of a launch where a block computes a row: as many rows as that makes
+MOST_THREADS = 2**14  # of a launch where a block computes a row: every block does the same
 
 
 def fitting(name: str, rows: int, cols: int, block: int | None = None) -> int:
-    """Rows that the machine computes in a second or two: fewer where a block computes a row."""
+    """As many of the rows as tell something: few where a block computes a row."""
     plan = CONTRACT[name].plan(rows, cols, block=block)
     return min(rows, MOST_THREADS // plan.block + 1) if plan.grid == rows else rows
 
@@ -102,8 +98,10 @@ def test_shapes_cover_what_matters() -> None:
 @each_kernel
 def test_result_is_right(name: str, shape: tuple[int, int]) -> None:
     accepts_or_skip(name, *shape)
+    if CONTRACT[name].fields["Row"] == "one thread" and shape[1] > 1000:
+        pytest.skip("a thread's loop over 1000 columns is that over more")
     if "thread0" in name and shape not in SHAPES[::4]:
-        pytest.skip("one thread merges all pairs, a second and more for each batch of blocks")
+        pytest.skip("one thread merges all pairs, a second for each shape")
     x = make_input(fitting(name, *shape), shape[1])
     kept = x.copy()
     check(name, x, computed(name, x))
@@ -153,7 +151,7 @@ def test_long_rows_with_infinities_and_nan_are_right(name: str) -> None:
 @pytest.mark.parametrize("name", ANY_BLOCK)
 def test_result_is_right_with_another_block_size(name: str, block: int) -> None:
     if "thread0" in name and block > 64:
-        pytest.skip("one thread merges all pairs, seconds for each batch of blocks")
+        pytest.skip("one thread merges all pairs, a second and more for each shape")
     for rows, cols in ((1, 5), (37, 132), (1025, 33), (2049, 4)):
         if CONTRACT[name].accepts(rows, cols):
             x = make_input(fitting(name, rows, cols, block), cols)
@@ -195,25 +193,21 @@ def test_rows_may_start_anywhere_that_the_header_allows(name: str) -> None:
                 np.full(items + size, np.nan, dtype)[items:].reshape(rows, cols) for _ in range(2)
             )
             x[:] = make_input(rows, cols, dtype=dtype)
-            kernel, plan = compiled_for(CODE[name], rows, cols, dtype)
-            values = arguments(plan, x, y)
-            launch(kernel, plan.grid, plan.block, values, shared_mem=plan.shared_mem)
+            bind(CODE[name], rows, cols, dtype).run(x, y)
             check(name, x, y)
 
 
 @each_kernel
 def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
     dtype = CONTRACT[name].dtypes[0]
-    shape = (33, 100) if CONTRACT[name].accepts(33, 100, dtype) else (3, 20000)
+    shape = (5, 100) if CONTRACT[name].accepts(5, 100, dtype) else (3, 20000)
     accepts_or_skip(name, *shape, dtype)
     x = make_input(*shape, dtype=dtype)
-    kernel, plan = compiled_for(CODE[name], *shape, dtype)
+    bound = bind(CODE[name], *shape, dtype)
     results = []
     for held in (np.nan, 0.0, -1e4):
         y = np.full_like(x, held)
-        values = arguments(plan, x, y)
-        trace = simulate(kernel, plan.grid, plan.block, values, plan.shared_mem)
-        assert not trace.findings
+        assert not bound.simulate(x, y).findings
         results.append(y)
     assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
 
@@ -223,10 +217,9 @@ STAYS = "variants/08_ahead"  # clusters of it take row after row
 
 def computed_by_few(x: np.ndarray, clusters: int, code: str = CODE[STAYS]) -> tuple:
     """(y, findings) of so few clusters that each has more rows than one."""
-    plan = CONTRACT[STAYS].plan(*x.shape, x.dtype, macros={"CLUSTERS": clusters})
+    bound = Kernel(code, changes=(("clusters", clusters),)).bind(*x.shape, x.dtype)
     y = poisoned(x)
-    trace = simulate(compiled(code, plan), plan.grid, plan.block, (x, y, *x.shape), plan.shared_mem)
-    return y, trace.findings
+    return y, bound.simulate(x, y).findings
 
 
 @pytest.mark.parametrize(
@@ -249,33 +242,35 @@ def test_clusters_that_stay_take_row_after_row(rows: int, cols: int, dtype: str)
     assert not findings
 
 
-@pytest.mark.parametrize("clusters", [1, 2])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_a_special_row_does_not_change_the_next(dtype: str, clusters: int) -> None:
+def test_a_special_row_does_not_change_the_next(dtype: str) -> None:
     for x in (special_rows(20000, dtype), large_rows(20000, dtype)):
-        y, findings = computed_by_few(x, clusters)
+        y, findings = computed_by_few(x, 1)
         check_softmax(x, y)
         assert not findings
 
 
-def computed_in_groups(name: str, x: np.ndarray, code: str | None = None, **macros) -> tuple:
+def computed_in_groups(
+    name: str, x: np.ndarray, sms: int = H200.sms, code: str | None = None, **changes: int
+) -> tuple:
     """(y, findings, workspace) of a kernel whose blocks share rows by letters."""
-    plan = CONTRACT[name].plan(*x.shape, x.dtype, macros=macros)
-    values = arguments(plan, x, poisoned(x))
-    kernel = compiled(code or CODE[name], plan)
-    findings = simulate(kernel, plan.grid, plan.block, values, plan.shared_mem).findings
-    return values[1], findings, values[4]
+    gpu = Gpu(H200.capability, sms, H200.l2)
+    kernel = Kernel(code or CODE[name], changes=tuple(changes.items()))
+    bound = kernel.bind(*x.shape, x.dtype, gpu)
+    *_, workspace = values = bound.arguments(x, poisoned(x))
+    trace = execute_simulated(bound.compiled, bound.plan, bound.plan.grid, bound.plan.block, values)
+    return values[1], trace.findings, workspace
 
 
 BY_LETTERS = ("09_grid", "variants/09_every_warp")
 
 
-@pytest.mark.parametrize("multiprocessors", [1, 4])
+@pytest.mark.parametrize(("sms", "changes"), [(1, {}), (4, {}), (4, {"BLOCKS": 2})], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", BY_LETTERS)
-def test_groups_of_blocks_take_row_after_row(name: str, dtype: str, multiprocessors: int) -> None:
+def test_groups_of_blocks_take_row_after_row(name: str, dtype: str, sms: int, changes) -> None:
     for x in (make_input(7, 20000, dtype=dtype), special_rows(20000, dtype)):
-        y, findings, workspace = computed_in_groups(name, x, MULTIPROCESSORS=multiprocessors)
+        y, findings, workspace = computed_in_groups(name, x, sms, **changes)
         check_softmax(x, y)
         assert not findings and not workspace.any()
 
@@ -284,7 +279,7 @@ def test_groups_of_blocks_take_row_after_row(name: str, dtype: str, multiprocess
 @pytest.mark.parametrize("name", BY_LETTERS)
 def test_a_row_may_have_more_blocks_than_a_warp_has_lanes(name: str, cols: int) -> None:
     x = make_input(1, cols)
-    y, findings, workspace = computed_in_groups(name, x, FEW_PACKS=1)
+    y, findings, workspace = computed_in_groups(name, x, few_packs=1)
     assert len(workspace) > 8 * 32**2
     check_softmax(x, y)
     assert not findings and not workspace.any()
@@ -297,10 +292,10 @@ def test_a_second_row_and_every_box_are_tested() -> None:
     some = code.replace("< BLOCKS) own_box", "< min(32, BLOCKS)) own_box")
     assert code not in (one_row, some)
     x = make_input(7, 20000)
-    y, _, _ = computed_in_groups("09_grid", x, one_row, MULTIPROCESSORS=4)
+    y, _, _ = computed_in_groups("09_grid", x, 4, one_row)
     with pytest.raises(WrongResult):
         check_softmax(x, y)
-    _, _, workspace = computed_in_groups("09_grid", make_input(1, 131072), some, FEW_PACKS=1)
+    _, _, workspace = computed_in_groups("09_grid", make_input(1, 131072), code=some, few_packs=1)
     assert workspace.any()
 
 
@@ -327,11 +322,9 @@ def test_a_hint_for_the_l2_changes_no_result(name: str, cols: int, dtype: str) -
     accepts_or_skip(name, 5, cols, dtype)
     results = []
     for hint in (0, 1):
-        plan = CONTRACT[name].plan(5, cols, dtype, macros={"EVICT_LAST": hint})
         x = make_input(5, cols, dtype=dtype)
         results.append(poisoned(x))
-        kernel = compiled(CODE[name], plan)
-        launch(kernel, plan.grid, plan.block, (x, results[-1], 5, cols), plan.shared_mem)
+        Kernel(CODE[name], changes=(("EVICT_LAST", hint),)).bind(5, cols, dtype).run(x, results[-1])
         check_softmax(x, results[-1])
     assert np.array_equal(*results)
 
@@ -354,7 +347,7 @@ def large_rows(cols: int, dtype: str) -> np.ndarray:
     return np.array(rows).astype(make_input(1, 1, dtype=dtype).dtype)
 
 
-@pytest.mark.parametrize("cols", [100, 1000, 1024, 20000])
+@pytest.mark.parametrize("cols", [100, 1000, 20000])
 @pytest.mark.parametrize(
     ("name", "dtype"), [(name, dtype.name) for name in NAMES for dtype in CONTRACT[name].dtypes]
 )
@@ -478,13 +471,11 @@ def huge() -> tuple:
 
 
 def run_huge(code: str, x, y) -> None:
-    """Launch past `launch`, which would need as much memory again on the host; y starts as NaN."""
-    kernel, plan = compiled_for(code, *x.shape)
-    prepare(kernel, plan)
-    workspace = (cupy.zeros(plan.workspace, cupy.uint8),) if plan.workspace else ()
+    """Launch past `run`, which would need as much memory again on the host; y starts as NaN."""
+    bound = bind(code, *x.shape)
+    bound.prepare()
     y.fill(cupy.nan)
-    values = (x, y, *x.shape, *workspace)
-    kernel((plan.grid,), (plan.block,), values, shared_mem=plan.shared_mem)
+    bound.enqueue(x, y, bound.workspace())
 
 
 def unwritten_rows(y) -> list[int]:

@@ -1,0 +1,273 @@
+"""Every kernel file: its header, its signature, and that it compiles alone wherever it says so."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from cuda.bindings import nvrtc
+
+from helpers.bound import bind
+from helpers.catalogue import source, steps, variants
+from helpers.check import make_input, poisoned
+from helpers.cuda_text import code_hash, kernel_names, signature, strip_comments
+from helpers.header import (
+    DTYPE_OPTIONS,
+    KEYS,
+    MAX_BLOCK,
+    MAX_GRID,
+    MAX_SHARED,
+    OPTIONAL_KEYS,
+    header,
+)
+from helpers.paths import KERNELS
+from helpers.simt.compile import CompileError, compile_ptx, include_folders
+
+ARCHS = (75, 80, 86, 89, 90, 100, 120)
+HEADERS = {"<cuda_fp16.h>", "<cuda_bf16.h>"}
+SHAPES = (
+    *((1, 1), (1, 32768), (33, 1000), (4096, 12672), (8388608, 32), (100_000_000, 1)),
+    *((3, 20000), (16, 131072), (1, 1048576), (33, 64), (5, 8), (262144, 1024)),
+)
+
+
+def kernel_files() -> list[str]:
+    """Paths below kernels/. An exercise may do without a header, a kernel of the series not."""
+    files = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cu"))
+    return [file for file in files if "exercises/" not in file or "// Launch:" in source(file)]
+
+
+FILES = kernel_files()
+SERIES = [file for file in FILES if not file.startswith("exercises/")]
+each_file = pytest.mark.parametrize("file", FILES)
+
+
+def accepted_shapes(file: str, dtype: str) -> list[tuple[int, int]]:
+    contract = header(source(file))
+    return [shape for shape in SHAPES if contract.accepts(*shape, dtype)]
+
+
+def compiler_options(file: str) -> list[tuple[str, ...]]:
+    """One set of options for each dtype of the file, each for another shape."""
+    contract = header(source(file))
+    found = []
+    for number, dtype in enumerate(contract.dtypes):
+        shapes = accepted_shapes(file, dtype.name)
+        found.append(contract.plan(*shapes[number % len(shapes)], dtype).options)
+    return found
+
+
+def architectures(kernel: str) -> list[int]:
+    """The lowest one of a source's header, and those for which it may compile otherwise.
+
+    An instruction or a function of CUDA's that exists for one exists for later ones too. NVRTC's
+    headers for 16 bits tell 8.0 and 9.0 apart, assembly may use what was dropped again; a file that
+    asks for the architecture itself may do so for any.
+    """
+    code, lowest = strip_comments(kernel), header(kernel).arch
+    if re.search(r"__CUDA_ARCH|NV_IF_TARGET|NV_IS_|NV_PROVIDES", code):
+        return [arch for arch in ARCHS if arch >= lowest]
+    later = [80, 90] if "#include" in code else []
+    if "asm" in code:
+        later.append(ARCHS[-1])
+    return sorted({lowest, *(arch for arch in later if arch > lowest)})
+
+
+def compile_plain(code: str, target: str, options: Sequence[str] = ()) -> str:
+    """What NVRTC has to say about the source as plain C++17, without CuPy's options; for a target
+    "sm_90" also the assembler, which alone reads what stands in `asm`."""
+    flags = [f"--gpu-architecture={target}", "--std=c++17", *options]
+    flags += [f"-I{folder}" for folder in include_folders()]
+    _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = bytearray(size)
+        nvrtc.nvrtcGetProgramLog(program, log)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    text = log.decode(errors="replace").strip("\0\n ")
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"{status.name}\n{text}")
+    return text
+
+
+def test_series_is_complete() -> None:
+    """The lists that notebooks and recorder use are the files that are there."""
+    listed = [*steps(), *variants()]
+    assert sorted(f"{name}.cu" for name in listed) == SERIES
+    numbers = [int(name[:2]) for name in steps()]
+    assert numbers == list(range(len(numbers))) and len(numbers) >= 3
+    for name in variants():
+        assert re.match(r"variants/\d\d_", name), f"{name} belongs to no step"
+        assert int(name.split("/")[1][:2]) in numbers
+
+
+def test_only_what_may_compile_otherwise_is_compiled_again() -> None:
+    naive = source("01_naive.cu")
+    assert architectures(naive) == [75]
+    assert architectures(f"{naive}\n#include <cuda_fp16.h>\n") == [75, 80, 90]
+    assert architectures(f'{naive}\n__device__ void f() {{ asm("exit;"); }}\n') == [75, 120]
+    assert architectures(f"{naive}\n#if __CUDA_ARCH__ > 860\n#endif\n") == list(ARCHS)
+
+
+# ---- each file --------------------------------------------------------------------------------
+
+
+@each_file
+def test_license_is_on_the_first_line(file: str) -> None:
+    text = (KERNELS / file).read_text(encoding="utf-8")
+    assert text.splitlines()[0] == "// SPDX-License-Identifier: MIT"
+    assert text.endswith("\n") and "\t" not in text and "\r" not in text
+
+
+@each_file
+def test_header_has_every_key_in_order(file: str) -> None:
+    contract = header(source(file))
+    assert contract is not None
+    used = [key for key in KEYS if key in contract.fields or key not in OPTIONAL_KEYS]
+    assert list(contract.fields) == used
+    assert all(contract.fields.values())
+
+
+@each_file
+def test_header_launch_is_sensible(file: str) -> None:
+    contract = header(source(file))
+    for dtype in contract.dtypes:
+        assert not contract.accepts(8, 0, dtype) and not contract.accepts(8, -4, dtype)
+        shapes = accepted_shapes(file, dtype.name)
+        assert len(shapes) >= 3, "the header refuses nearly every shape"
+        for rows, cols in shapes:
+            plan = contract.plan(rows, cols, dtype)
+            assert 1 <= plan.grid <= MAX_GRID
+            assert 32 <= plan.block <= MAX_BLOCK and plan.block % 32 == 0
+            assert 0 <= plan.shared_mem <= MAX_SHARED
+            yes_or_no = {"PROGRAMMATIC", "EVICT_LAST"}
+            assert all(v in (0, 1) for name, v in plan.macros.items() if name in yes_or_no)
+            assert all(v >= 1 for name, v in plan.macros.items() if name not in yes_or_no), plan
+            if contract.fields["Row"] == "one thread":
+                assert 0 <= plan.grid * plan.block - rows < plan.block
+            if "block ==" not in contract.fields["Launch"] and plan.block < MAX_BLOCK:
+                wider = contract.plan(rows, cols, dtype, block=plan.block + 32)
+                assert wider.block == plan.block + 32 and wider.grid >= 1
+
+
+@each_file
+def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) -> None:
+    code = source(file)
+    contract = header(code)
+    x, y = signature(code, kernel_names(code)[0])[:2]
+    if len(contract.dtypes) == 1:
+        assert x.dtype == y.dtype == contract.dtype
+    else:
+        assert (x.type, y.type) == ("T", "T"), "the file's name for the dtype it is compiled for"
+        names = [option.removeprefix("-D") for option in DTYPE_OPTIONS.values()]
+        used = [f"-D{name}" for name in names if re.search(rf"\b{name}\b", code)]
+        assert used == [DTYPE_OPTIONS[dtype.name] for dtype in contract.dtypes[1:]]
+    assert contract.align in (4, 8, 16) and contract.align >= contract.dtype.itemsize
+    assert contract.arch in ARCHS and contract.fields["Arch"] == f"sm_{contract.arch}"
+
+
+@each_file
+def test_lines_fit_a_hundred_columns(file: str) -> None:
+    assert [line for line in source(file).splitlines() if len(line) > 100] == []
+
+
+@each_file
+def test_one_kernel_that_takes_x_y_rows_cols_first(file: str) -> None:
+    code = source(file)
+    (name,) = kernel_names(code)
+    x, y, rows, cols = signature(code, name)[:4]
+    assert [p.name for p in (x, y, rows, cols)] == ["x", "y", "rows", "cols"]
+    assert x.pointer and x.const and y.pointer and not y.const
+    assert (rows.type, cols.type) == ("int", "int") and not rows.pointer and not cols.pointer
+    assert name.startswith("copy") == ("copy" in file), (
+        "its name decides what it is checked against"
+    )
+
+
+@each_file
+def test_only_fp16_headers_are_included(file: str) -> None:
+    included = re.findall(r"^\s*#\s*include\s*(\S+)", source(file), flags=re.MULTILINE)
+    assert set(included) <= HEADERS
+
+
+@each_file
+def test_compiles_alone_without_a_warning(file: str) -> None:
+    """As plain C++17, to machine code where the file is most likely to be refused, and with CuPy's
+    options as on the SIMT machine: they make every function a device function, so that a missing
+    __device__ shows in the first alone."""
+    code = source(file)
+    lowest, *later = architectures(code)
+    for options in compiler_options(file):
+        assert f".target sm_{lowest}" in compile_ptx(code, options, arch=f"compute_{lowest}")
+        assert compile_plain(code, f"sm_{lowest}", options) == ""
+        for arch in later:
+            target = "sm" if arch == ARCHS[-1] else "compute"
+            assert compile_plain(code, f"{target}_{arch}", options) == ""
+
+
+def test_the_16_bit_headers_tell_no_other_architectures_apart() -> None:
+    """What `architectures` says of them."""
+    names = {name.strip("<>") for name in HEADERS}
+    files = [
+        path
+        for folder in include_folders()
+        for name in names
+        for path in Path(folder).glob(f"{name}*")
+    ]
+    assert len(files) >= 4
+    asked = re.compile(r"__CUDA_ARCH__\s*[<>=!]=?\s*(\d+)|NV_(?:PROVIDES|IS_EXACTLY)_SM_(\d+)")
+    numbers = (number for path in files for number in asked.findall(path.read_text("utf-8")))
+    found = {int(old or 10 * int(new)) for old, new in numbers}
+    assert {arch for arch in found if arch > 750} <= {800, 900}, found
+
+
+@pytest.mark.parametrize("file", SERIES)
+def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
+    code = source(file)
+    contract = header(code)
+    claim = re.match(r"(\d+) reads? \+ (\d+) writes?", contract.fields["Reads"])
+    for dtype in contract.dtypes:
+        shapes = [s for s in ((8, 96), (3, 20000)) if contract.accepts(*s, dtype)]
+        x = make_input(*shapes[0], dtype=dtype)
+        bound = bind(code, *x.shape, dtype)
+        counters = bound.simulate(x, poisoned(x)).counters
+        passes = counters.passes(x.size, x.itemsize)
+        # A workspace is read and written too, by threads that wait as often as they must.
+        exact = [round(value) if bound.plan.workspace else value for value in passes]
+        assert exact == list(map(float, claim.groups()))
+
+
+def test_plain_compilation_catches_a_missing_device() -> None:
+    """The check above can fail: this compiles with CuPy's options and not without."""
+    code = """
+    float twice(float value) { return 2.0f * value; }
+    extern "C" __global__ void kernel(float* y) { y[0] = twice(y[0]); }
+    """
+    compile_ptx(code)
+    with pytest.raises(CompileError, match="is considered a host function"):
+        compile_plain(code, "compute_90")
+    assert compile_plain(code.replace("float twice", "__device__ float twice"), "compute_90") == ""
+
+
+def test_plain_compilation_reports_warnings() -> None:
+    code = 'extern "C" __global__ void kernel(float* y) { int unused; y[0] = 1.0f; }'
+    assert "never referenced" in compile_plain(code, "compute_90")
+
+
+@each_file
+def test_hash_of_a_file_does_not_depend_on_its_header(file: str) -> None:
+    """`make figures` rewrites the line; that must not make the record an old one."""
+    code = source(file)
+    measured = code.replace("// Measured: ", "// Measured: 4321 GB/s, or ")
+    assert measured != code and code_hash(measured) == code_hash(code)
+
+
+def test_machine_code_catches_what_the_assembler_refuses() -> None:
+    code = """
+    extern "C" __global__ void kernel(float* y) { asm volatile("griddepcontrol.wait;"); }
+    """
+    assert compile_plain(code, "compute_75") == "" == compile_plain(code, "sm_90")
+    with pytest.raises(CompileError):
+        compile_plain(code, "sm_75")
