@@ -1,4 +1,38 @@
-"""What the notebooks import: load a kernel, launch it, check it, count it, time it, plot it."""
+"""What the notebooks import: load a kernel, launch it, check it, count it, time it, plot it.
+
+The modules, lowest first. Each imports from those above it in this list alone, and nobody imports
+this package from within; tests/helpers/test_layers.py holds them to it.
+
+    simt          the SIMT machine: runs a kernel on numpy arrays, counts, finds bugs
+    paths         the folders of the repository
+    shapes        families of matrix shapes
+    cuda_text     reading C: comments, kernels, signatures, a hash of code
+    gpu           the GPU at hand, or an H200
+    mode          live or replay
+    expressions   C's integer expressions, as headers write them
+    header        the header of a kernel file: what it takes, its Build table, plans
+    catalogue     which kernel files there are, and which suits a shape
+    machine_code  do two texts compile to the same instructions?
+    execute       run a compiled kernel once, on the GPU or the SIMT machine
+    bound         one object: a kernel bound to a shape, a dtype and a GPU
+    launch        launch a kernel that the reader built
+    check         is it softmax?
+    exercises     grade a learner's kernel
+    workers       work dealt out to GPUs
+    json_files    files that name themselves when they are damaged
+    records       what was timed: reader and writer
+    bench         how a kernel is timed
+    peers         softmax of other libraries
+    races         the race against them: reader and writer
+    replay        timings of a notebook: measured, or of the records
+    evidence      what profiler, sanitizer and disassembler say: reader and writer of each
+    profile       counters as named quantities
+    tables        tables of text
+    figures       figures
+    stamps        records whose kernel's text changed and whose machine code did not
+    notebooks     running notebooks
+    commands      what can be run, with python -m; imported by nobody
+"""
 
 from .bound import bind, load
 from .catalogue import choose, diff, source

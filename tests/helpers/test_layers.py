@@ -1,0 +1,177 @@
+"""The layers of helpers, lowest first, as the docstring of the package lists them: an arrow upward
+fails with module and line."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import helpers
+from helpers.paths import ROOT
+
+COMMANDS = "commands"
+
+
+def layers(text: str) -> list[str]:
+    """The names in a docstring's list of modules, one a line behind four spaces."""
+    return re.findall(r"^    (\w+)  +\S", text, flags=re.MULTILINE)
+
+
+def modules(root: Path) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """(file, its parts below helpers) of every module; () for helpers itself."""
+    for file in sorted((root / "helpers").rglob("*.py")):
+        *folders, name = file.relative_to(root / "helpers").with_suffix("").parts
+        yield file, tuple(folders if name == "__init__" else [*folders, name])
+
+
+def imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """(line, parts below helpers) of everything of helpers that is imported, in functions too;
+    `package` are the parts of the package that the module is in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = ("helpers", *package)[: len(package) + 2 - node.level] if node.level else ()
+            base = (*base, *(node.module.split(".") if node.module else ()))
+            names = [(*base, alias.name) for alias in node.names]
+        else:
+            continue
+        yield from ((node.lineno, name[1:]) for name in names if name[0] == "helpers")
+
+
+def of_a_program(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, what) of what a library must not hold."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__getattr__":
+            yield node.lineno, "has a __getattr__"
+        if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+            yield node.lineno, f"can be run; what can be run stands in helpers/{COMMANDS}"
+
+
+def complaints(root: Path, order: list[str]) -> list[str]:
+    """Everything in `root`'s helpers and notebooks that does not keep to the layers."""
+    found = []
+    units = {parts[0] for _, parts in modules(root) if parts}
+    found += [f"helpers/{unit} is in no layer" for unit in sorted(units - {*order})]
+    found += [f"the layers list {unit}, which is not there" for unit in order if unit not in units]
+    for file, parts in modules(root):
+        place = file.relative_to(root).as_posix()
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        own = parts[0] if parts else ""
+        if own != COMMANDS:
+            found += [f"{place}:{line}: {what}" for line, what in of_a_program(tree)]
+            if file.name == "__main__.py":
+                found.append(f"{place}: what can be run stands in helpers/{COMMANDS}")
+        package = parts if file.name == "__init__.py" else parts[:-1]
+        for line, target in imported(tree, package):
+            unit = target[0] if target and target[0] in units else ""
+            if not unit:
+                wrong = "imports helpers itself, which stands above all modules"
+            elif unit == COMMANDS and (own != COMMANDS or len(target) > 1):
+                wrong = f"imports {'.'.join(target)}; commands are imported by nobody"
+            elif own and {own, unit} <= {*order} and order.index(unit) > order.index(own):
+                wrong = f"imports {'.'.join(target)}, which stands above {own}"
+            else:
+                continue
+            found.append(f"{place}:{line}: {wrong}")
+    for file in sorted((root / "notebooks").rglob("*.ipynb")):
+        for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+            if cell["cell_type"] == "code" and re.search(
+                rf"helpers\.{COMMANDS}\b|from helpers import.*\b{COMMANDS}\b",
+                "".join(cell["source"]),
+            ):
+                found.append(f"{file.name} imports a command; commands are imported by nobody")
+    return found
+
+
+@pytest.mark.skipif((ROOT / "helpers" / "kernels.py").exists(), reason="modules still move")
+def test_no_arrow_points_upward() -> None:
+    order = layers(helpers.__doc__)
+    assert order[0] == "simt" and order[-1] == COMMANDS and len(set(order)) == len(order)
+    assert complaints(ROOT, order) == []
+
+
+# ---- the test above can fail ------------------------------------------------------------------
+
+ORDER = ["simt", "low", "high", COMMANDS]
+SOUND = {
+    "helpers/__init__.py": "from .high import value\nfrom .low import other\n",
+    "helpers/low.py": "import json\nother = 1\n",
+    "helpers/high.py": "from . import low, simt\nfrom .low import other as value\n",
+    "helpers/simt/__init__.py": "from .parse import parse\nfrom . import parse as module\n",
+    "helpers/simt/parse.py": "def parse():\n    from .. simt import parse\n",
+    "helpers/simt/deep/__init__.py": "from ..parse import parse\n",
+    "helpers/commands/__init__.py": "",
+    "helpers/commands/run.py": 'from ..high import value\nif __name__ == "__main__":\n    pass\n',
+    "notebooks/00.ipynb": json.dumps(
+        {"cells": [{"cell_type": "code", "source": ["from helpers import value\n"]}]}
+    ),
+}
+PLANTED = {
+    "upward": ("low.py", "from .high import value", "low.py:3: imports high.value, which stands"),
+    "upward by name": ("low.py", "from . import high", "low.py:3: imports high, which stands abo"),
+    "absolute": ("low.py", "import helpers.high", "low.py:3: imports high, which stands above low"),
+    "in a function": ("low.py", "def f():\n    from .high import value", "low.py:4: imports high"),
+    "only for types": ("low.py", "if TYPE_CHECKING:\n    from .high import value", "low.py:4: imp"),
+    "package itself": ("low.py", "from . import value", "low.py:3: imports helpers itself"),
+    "package by name": ("low.py", "from helpers import value", "low.py:3: imports helpers itself"),
+    "out of simt": ("simt/parse.py", "from ..low import other", "simt/parse.py:3: imports low.oth"),
+    "out of a room": (
+        "simt/deep/__init__.py",
+        "from ... import low",
+        "deep/__init__.py:2: imports",
+    ),
+    "a command": ("high.py", "from .commands import run", "high.py:3: imports commands.run; comma"),
+    "a command's function": ("high.py", "from .commands.run import x", "high.py:3: imports comman"),
+    "a command by the top": ("__init__.py", "from .commands import run", "__init__.py:3: imports "),
+    "by a command": ("commands/run.py", "from .run import x", "commands/run.py:4: imports command"),
+    "to be run": ("high.py", 'if __name__ == "__main__":\n    pass', "high.py:3: can be run; what"),
+    "__getattr__": (
+        "__init__.py",
+        "def __getattr__(name): ...",
+        "__init__.py:3: has a __getattr__",
+    ),
+    "main of a package": ("simt/__main__.py", "pass", "simt/__main__.py: what can be run stands"),
+    "unlisted module": ("middle.py", "x = 1", "helpers/middle is in no layer"),
+}
+
+
+def planted(folder: Path, file: str = "", text: str = "") -> Path:
+    for name, content in SOUND.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    if file:
+        path = folder / "helpers" / file
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        path.write_text(f"{before}{text}\n", encoding="utf-8")
+    return folder
+
+
+def test_sound_layers_are_accepted(tmp_path: Path) -> None:
+    assert complaints(planted(tmp_path), ORDER) == []
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_planted_arrow_is_named_with_module_and_line(case: str, tmp_path: Path) -> None:
+    file, text, expected = PLANTED[case]
+    (complaint,) = complaints(planted(tmp_path, file, text), ORDER)
+    assert expected in complaint
+
+
+def test_command_in_a_notebook_and_layer_without_module_are_named(tmp_path: Path) -> None:
+    root = planted(tmp_path)
+    cell = {"cell_type": "code", "source": ["from helpers.commands.run import main\n"]}
+    (root / "notebooks" / "00.ipynb").write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
+    assert complaints(root, ["simt", "gone", *ORDER[1:]]) == [
+        "the layers list gone, which is not there",
+        "00.ipynb imports a command; commands are imported by nobody",
+    ]
+
+
+def test_layers_are_read_from_a_docstring() -> None:
+    text = "What it is.\n\nLayers:\n\n    simt       the machine\n    low        paths,\n\nMore."
+    assert layers(text) == ["simt", "low"]
