@@ -174,9 +174,11 @@ class Header:
     def why_not(
         self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
     ) -> str:
-        """Why the kernel does not take a shape and dtype; "" if it does."""
+        """Why the kernel does not take a shape and dtype on a GPU; "" if it does."""
         if np.dtype(dtype) not in self.dtypes:
             return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
+        if gpu.capability < self.arch:
+            return f"{self.file} needs {self.fields['Arch']}, the GPU is sm_{gpu.capability}"
         refused = (
             f"the kernel cannot take rows = {rows}, cols = {cols}; its header says "
             f"rows >= 1, {self.fields['Columns']}"
@@ -202,7 +204,7 @@ class Header:
     def accepts(
         self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
     ) -> bool:
-        """Whether the kernel takes this shape and dtype."""
+        """Whether the kernel takes this shape and dtype on a GPU."""
         return not self.why_not(rows, cols, dtype, gpu)
 
     def plan(

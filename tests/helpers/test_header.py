@@ -282,6 +282,13 @@ def test_plan_refuses_what_the_header_excludes() -> None:
     assert contract.why_not(3, 64) == ""
 
 
+def test_a_gpu_that_is_older_than_the_file_claims_is_refused() -> None:
+    a100 = Gpu(capability=80, sms=108, l2=40 * 2**20)
+    why = header(source("08_cluster.cu")).why_not(64, 4096, gpu=a100)
+    assert why == "kernels/08_cluster.cu needs sm_90, the GPU is sm_80"
+    assert header(source("07_warp.cu")).accepts(64, 1024, gpu=a100)
+
+
 @pytest.mark.parametrize(("rows", "cols", "name"), [(2**31, 4, "rows"), (4, 2**31, "cols")])
 def test_sizes_that_are_no_int_are_refused(rows: int, cols: int, name: str) -> None:
     assert header(EXAMPLE).why_not(rows, cols) == f"{name} = {2**31} does not fit the kernel's int"
