@@ -7,6 +7,7 @@ that it does not know (a texture, a device function) is refused by name.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from dataclasses import dataclass, field
@@ -126,6 +127,7 @@ def type_size(name: str) -> int:
     return 1 if name == "pred" else SIZES[name.lstrip("busf")]
 
 
+@functools.lru_cache(maxsize=64)  # nobody changes what it returns
 def parse(ptx: str, kernel_name: str) -> Kernel:
     """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
 
