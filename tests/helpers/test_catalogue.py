@@ -15,6 +15,7 @@ from helpers.catalogue import (
     steps,
     variants,
 )
+from helpers.evidence.cases import SMALL_TRIALS
 from helpers.gpu import H200, Gpu
 from helpers.header import header
 from helpers.paths import KERNELS
@@ -67,7 +68,7 @@ def test_everything_with_a_record_is_known_once() -> None:
     assert known == [UNFUSED, *steps(), *variants(), *TRIALS] and len(set(known)) == len(known)
 
 
-@pytest.mark.parametrize("trial", TRIALS)
+@pytest.mark.parametrize("trial", (*TRIALS, *SMALL_TRIALS))
 def test_a_trial_differs_from_its_kernel(trial: str) -> None:
     file, block, changes = split_trial(trial)
     own, tried = load(file), load(trial)

@@ -290,7 +290,8 @@ def test_a_second_row_and_every_box_are_tested() -> None:
     """Two defects: rows beyond the first of a group are left out; boxes beyond 32 stay full."""
     code = CODE["09_grid"]
     one_row = code.replace("row += gridDim.x / BLOCKS", "row += rows")
-    some = code.replace("< BLOCKS) own_box", "< min(32, BLOCKS)) own_box")
+    full = "if (lane + 32 * i < BLOCKS) store_relaxed"
+    some = code.replace(full, full.replace("BLOCKS", "min(32, BLOCKS)"))
     assert code not in (one_row, some)
     x = make_input(7, 20000)
     y, _, _ = computed_in_groups("09_grid", x, 4, one_row)
@@ -303,14 +304,15 @@ def test_a_second_row_and_every_box_are_tested() -> None:
 def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
     """Who has arrived at a cluster's barrier says that it has read: what it does between there and
     the wait is not ordered."""
-    lines = CODE[STAYS].splitlines(keepends=True)
-    at = next(n for n, line in enumerate(lines) if '"f"(scale)' in line) - 1
-    arrive = "".join(lines.pop(at) for _ in range(2)).replace("(scale)", "(sum)")
-    before = next(n for n, line in enumerate(lines) if "row_max = lowest;" in line)
-    lines.insert(before, arrive)
+    arrive = "                fence_release_shared();\n                cluster_arrive_relaxed();\n"
+    before = "            row_max = lowest;\n"
+    code = CODE[STAYS]
+    assert code.count(arrive) == code.count(before) == 1
+    moved = f"            if (more) {{\n{arrive}            }}\n{before}"
+    early = code.replace(arrive, "").replace(before, moved)
     x = make_input(5, 20000)
     assert not computed_by_few(x, 1)[1]
-    assert "race on shared memory" in str(computed_by_few(x, 1, "".join(lines))[1])
+    assert "race on shared memory" in str(computed_by_few(x, 1, early)[1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
