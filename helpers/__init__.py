@@ -10,7 +10,8 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     gpu           the GPU at hand, or an H200
     mode          live or replay
     expressions   C's integer expressions, as headers write them
-    header        the header of a kernel file: what it takes, its Build table, plans
+    plan          what a header says: shapes that are taken, how a kernel is built and launched
+    header        reading a header: its keys, its Build table
     catalogue     which kernel files there are, and which suits a shape
     machine_code  do two texts compile to the same instructions?
     execute       run a compiled kernel once, on the GPU or the SIMT machine

@@ -22,8 +22,9 @@ from .catalogue import source, split_trial
 from .cuda_text import kernel_names, signature
 from .execute import KernelBug, check_arguments, enqueue, execute, execute_simulated, prepare
 from .gpu import Gpu
-from .header import MAX_BLOCK, Header, Plan, header, option_name
+from .header import header
 from .mode import gpu_for_plans
+from .plan import MAX_BLOCK, Header, Plan, option_name
 from .simt.memory import byte_offset
 
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from . import simt
 from .cuda_text import Parameter, signature
-from .header import Plan, header
+from .header import header
 from .mode import replaying
+from .plan import Plan
 from .simt.memory import byte_offset
 
 

@@ -15,8 +15,9 @@ from .catalogue import (  # noqa: F401
     variants,
 )
 from .cuda_text import code_hash, kernel_names, signature  # noqa: F401
-from .header import DTYPE_OPTIONS, KEYS, OPTIONAL_KEYS, Header, Plan, header  # noqa: F401
+from .header import KEYS, OPTIONAL_KEYS, header  # noqa: F401
 from .paths import KERNELS as FOLDER  # noqa: F401
+from .plan import DTYPE_OPTIONS, Header, Plan  # noqa: F401
 
 
 def step_plan(step, rows, cols, dtype="float32"):

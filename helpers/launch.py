@@ -14,7 +14,8 @@ import numpy as np
 from . import simt
 from .bound import kernel_of
 from .execute import check_arguments, execute, execute_simulated
-from .header import Plan, header
+from .header import header
+from .plan import Plan
 
 
 def launch(

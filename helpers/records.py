@@ -26,9 +26,9 @@ from .bound import load
 from .catalogue import UNFUSED, split_trial, step_number
 from .cuda_text import code_hash
 from .gpu import Gpu, of_record
-from .header import Plan
 from .json_files import named, read_json, write_json
 from .paths import RECORDS
+from .plan import Plan
 from .shapes import (
     EVEN_SHAPE,
     FEW_SHAPES,

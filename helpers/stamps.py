@@ -25,10 +25,10 @@ from .evidence.counters import case_of
 from .evidence.part import part_path, read_part
 from .evidence.sass import compilations, step_of
 from .gpu import of_record
-from .header import DTYPE_OPTIONS
 from .json_files import write_json
 from .machine_code import Build, differences
 from .paths import ROOT
+from .plan import DTYPE_OPTIONS
 from .races import load_race, save_race
 from .records import load_record, save_record, step_hash, utc_now
 from .shapes import place

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from ..bound import BoundKernel, load
 from ..catalogue import choose, split_trial
-from ..header import DTYPES
 from ..mode import gpu_for_plans, replaying
+from ..plan import DTYPES
 from ..shapes import place
 from ..simt.compile import CUPY_OPTIONS
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from .. import bench, gpu, workers
 from ..catalogue import known_steps
-from ..header import DTYPES
+from ..plan import DTYPES
 from ..records import (
     Record,
     gpu_folder,

@@ -14,9 +14,9 @@ from ..catalogue import UNFUSED, known_steps, step_number
 from ..check import make_input
 from ..execute import to_gpu
 from ..gpu import Gpu
-from ..header import DTYPE_OPTIONS
 from ..mode import SWITCH
 from ..paths import ROOT
+from ..plan import DTYPE_OPTIONS
 from ..records import launch_of
 from ..shapes import (
     LARGE_LONG_SHAPES,

@@ -10,8 +10,8 @@ import pytest
 from helpers import bench, gpu, records, workers
 from helpers.catalogue import UNFUSED, known_steps, step_number, steps
 from helpers.commands import record
-from helpers.header import DTYPES
 from helpers.paths import ROOT
+from helpers.plan import DTYPES
 from helpers.records import Case, launch_of, load_record, takes
 from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
 from helpers.workers import Failure

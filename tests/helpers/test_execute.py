@@ -8,7 +8,7 @@ from helpers.bound import bind
 from helpers.check import make_input
 from helpers.cuda_text import Parameter
 from helpers.execute import active_clusters, as_declared, device_dtype, enqueue, prepare, to_gpu
-from helpers.header import Plan
+from helpers.plan import Plan
 from tests.helpers.sources import TOGETHER, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")

@@ -7,7 +7,8 @@ import pytest
 
 from helpers.catalogue import source
 from helpers.gpu import H200, Gpu
-from helpers.header import KEYS, OPTIONAL_KEYS, HeaderError, header
+from helpers.header import KEYS, OPTIONAL_KEYS, header
+from helpers.plan import HeaderError
 
 EXAMPLE = source("01_naive.cu")
 FILE = "kernels/01_naive.cu"

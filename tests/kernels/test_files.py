@@ -11,16 +11,9 @@ from helpers.bound import bind
 from helpers.catalogue import source, steps, variants
 from helpers.check import make_input, poisoned
 from helpers.cuda_text import code_hash, kernel_names, signature, strip_comments
-from helpers.header import (
-    DTYPE_OPTIONS,
-    KEYS,
-    MAX_BLOCK,
-    MAX_GRID,
-    MAX_SHARED,
-    OPTIONAL_KEYS,
-    header,
-)
+from helpers.header import KEYS, OPTIONAL_KEYS, header
 from helpers.paths import KERNELS
+from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, MAX_SHARED
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 
 ARCHS = (75, 80, 86, 89, 90, 100, 120)

@@ -9,7 +9,8 @@ import pytest
 from helpers.bound import Kernel
 from helpers.catalogue import source, steps, variants
 from helpers.gpu import Gpu
-from helpers.header import MAX_BLOCK, MAX_GRID, MAX_SHARED, header
+from helpers.header import header
+from helpers.plan import MAX_BLOCK, MAX_GRID, MAX_SHARED
 
 GPUS = [Gpu(90, sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (6, 50, 126)]
 NAMES = [*steps(), *variants()]

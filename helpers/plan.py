@@ -1,0 +1,267 @@
+"""What a header says: which shapes a kernel takes, and how it is compiled and launched for one.
+
+`helpers.header` reads it from the text of a kernel file.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
+import numpy as np
+
+from .expressions import DivisionByZero, Expression, ExpressionError
+from .gpu import H200, Gpu
+
+# A file takes the first dtype of its header unless one of these is defined.
+DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
+DTYPES = ("float32", *DTYPE_OPTIONS)
+INPUTS = ("rows", "cols", "size", "row", "sms", "l2")
+
+# CUDA's limits (programming guide, technical specifications per compute capability).
+MAX_GRID = 2**31 - 1
+MAX_BLOCK = 1024
+MAX_SHARED = 227 * 1024  # of the largest, 9.0
+MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
+
+
+class HeaderError(ValueError):
+    """What is wrong with a header: file, line, key and reason."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kernel is compiled and launched for one shape and dtype."""
+
+    grid: int  # blocks
+    block: int  # threads
+    shared_mem: int  # bytes of dynamic shared memory
+    workspace: int = 0  # bytes of zeros in global memory, the fifth argument; 0: no such argument
+    cooperative: bool = False  # whether all blocks must run at once
+    options: tuple[str, ...] = ()  # for the compiler
+    macros: Mapping[str, int] = field(default_factory=dict)  # of the Build table
+    values: Mapping[str, int] = field(default_factory=dict)  # of its names in lower case
+
+    @property
+    def programmatic(self) -> bool:
+        """Whether it may be launched before its predecessor on the stream has ended."""
+        return bool(self.macros.get("PROGRAMMATIC"))
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.macros.get("CLUSTER", 1)
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """Grid, block, shared_mem and the macros of the Build table, as a record holds them."""
+        sizes = {"grid": self.grid, "block": self.block, "shared_mem": self.shared_mem}
+        return {**sizes, **self.macros}
+
+
+@dataclass(frozen=True)
+class BuildValue:
+    """One name of the Build table: the first case whose condition holds is its value."""
+
+    name: str
+    cases: tuple[tuple[Expression, Expression | None], ...]  # (value, when)
+    where: str  # file, line and key
+
+    @property
+    def is_macro(self) -> bool:
+        return self.name.isupper()
+
+    def value(self, names: Mapping[str, int]) -> int | None:
+        """None if no case holds."""
+        for value, when in self.cases:
+            if when is None or when.value(names):
+                return value.value(names)
+        return None
+
+
+@dataclass(frozen=True)
+class Header:
+    """The contract at the top of a kernel file. `header` makes it."""
+
+    file: str  # as the source names itself
+    fields: Mapping[str, str]
+    build: tuple[BuildValue, ...]
+    numbers: Mapping[str, int]  # integers that the source defines, as the options change them
+    options: tuple[str, ...]  # that the kernel is compiled with
+    fixed: Mapping[str, int]  # names of the Build table whose value is given
+    lines: Mapping[str, int]  # key -> its line
+    table_lines: tuple[str, ...]  # of the Build table
+    rules: Mapping[str, Expression]  # block, block condition, grid, Shared, Workspace, Columns
+
+    @property
+    def align(self) -> int:
+        """Bytes that the addresses of x and y must be a multiple of."""
+        return int(self.fields["Align"])
+
+    @property
+    def dtypes(self) -> tuple[np.dtype, ...]:
+        """What the file can be compiled for; the first needs no option."""
+        return tuple(np.dtype(name) for name in self.fields["Dtype"].split(", "))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """What the kernel takes if it is compiled with `options`."""
+        chosen = [name for name, option in DTYPE_OPTIONS.items() if option in self.options]
+        return np.dtype(chosen[0]) if chosen else self.dtypes[0]
+
+    @property
+    def arch(self) -> int:
+        """The lowest compute capability that the file claims, 75 for sm_75."""
+        return int(self.fields["Arch"].removeprefix("sm_"))
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether all blocks must run at once."""
+        return self.fields["Launch"].endswith(", cooperative")
+
+    @property
+    def macros(self) -> tuple[str, ...]:
+        """The macros that the code must be compiled with."""
+        return tuple(value.name for value in self.build if value.is_macro)
+
+    def table(self) -> str:
+        """The Build table as the file has it, without comment marks; empty if there is none."""
+        return textwrap.dedent("\n".join(self.table_lines))
+
+    def why_not(
+        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
+    ) -> str:
+        """Why the kernel does not take a shape and dtype on a GPU; "" if it does."""
+        if np.dtype(dtype) not in self.dtypes:
+            return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
+        if gpu.capability < self.arch:
+            return f"{self.file} needs {self.fields['Arch']}, the GPU is sm_{gpu.capability}"
+        refused = (
+            f"the kernel cannot take rows = {rows}, cols = {cols}; its header says "
+            f"rows >= 1, {self.fields['Columns']}"
+        )
+        if rows < 1 or cols < 1:
+            return refused
+        for name, number in (("rows", rows), ("cols", cols)):
+            if number > MAX_INT:
+                return f"{name} = {number} does not fit the kernel's int"
+        try:
+            names = self.names(rows, cols, dtype, gpu)
+            if names is None:
+                return f"{refused}; no case of its Build table holds"
+            if not self._value("Columns", names, None):
+                return refused
+            self._plan(rows, cols, dtype, None, gpu)
+            return ""
+        except HeaderError as error:
+            return str(error)
+        except DivisionByZero:  # the table of a long row may have no sense for a short one
+            return refused
+
+    def accepts(
+        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
+    ) -> bool:
+        """Whether the kernel takes this shape and dtype on a GPU."""
+        return not self.why_not(rows, cols, dtype, gpu)
+
+    def plan(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        block: int | None = None,
+        gpu: Gpu = H200,
+    ) -> Plan:
+        """How to compile and launch the kernel for a matrix of rows x cols on a GPU.
+
+        `block` replaces the header's block size. Raises `ValueError` if the file does not take the
+        shape or the dtype, rules the block size out, or asks for what CUDA does not allow.
+        """
+        if reason := self.why_not(rows, cols, dtype, gpu):
+            raise ValueError(reason)
+        return self._plan(rows, cols, dtype, block, gpu)
+
+    def _plan(
+        self, rows: int, cols: int, dtype: str | np.dtype, block: int | None, gpu: Gpu
+    ) -> Plan:
+        names = self.names(rows, cols, dtype, gpu)
+        macros = {name: names[name] for name in self.macros}
+        names["block"] = block if block is not None else self._value("block", names, MAX_BLOCK, 1)
+        if not 1 <= names["block"] <= MAX_BLOCK:
+            raise ValueError(f"block = {names['block']} is not 1 to {MAX_BLOCK}")
+        condition = self.rules.get("block condition")
+        if condition and not self._value("block condition", names, None):
+            raise ValueError(
+                f"block = {names['block']} is not what the header asks: {condition.text}"
+            )
+        own = [f"-D{name}={value}" for name, value in macros.items()]
+        if np.dtype(dtype) != self.dtypes[0]:
+            own.append(DTYPE_OPTIONS[np.dtype(dtype).name])
+        kept = [
+            option
+            for option in self.options
+            if option_name(option) not in macros and option not in DTYPE_OPTIONS.values()
+        ]
+        return Plan(
+            self._value("grid", names, MAX_GRID, 1),
+            names["block"],
+            self._value("Shared", names, MAX_SHARED),
+            self._value("Workspace", names, None, 1) if "Workspace" in self.rules else 0,
+            self.cooperative,
+            (*own, *kept),
+            macros,
+            {entry.name: names[entry.name] for entry in self.build if not entry.is_macro},
+        )
+
+    def _value(self, rule: str, names: Mapping[str, int], most: int | None, least: int = 0) -> int:
+        """A rule's value; `HeaderError` if it has none or is outside CUDA's limits."""
+        expression = self.rules[rule]
+        where = f"{self.file}:{self.lines[rule if rule in self.lines else 'Launch']}: {rule}"
+        shape = f"rows = {names['rows']}, cols = {names['cols']}"
+        try:
+            value = expression.value(names)
+        except DivisionByZero:
+            if rule == "Columns":
+                raise
+            raise HeaderError(f"{where}: `{expression.text}` divides by zero at {shape}") from None
+        except ExpressionError as error:
+            raise HeaderError(f"{where}: {error} at {shape}") from None
+        if value < least or most is not None and value > most:
+            limits = f"{least} to {most}" if most is not None else f"at least {least}"
+            raise HeaderError(
+                f"{where}: `{expression.text}` is {value} at {shape}; CUDA allows {limits}"
+            )
+        return value
+
+    def names(
+        self, rows: int, cols: int, dtype: str | np.dtype, gpu: Gpu = H200
+    ) -> dict[str, int] | None:
+        """What the header's expressions may read for a shape, the Build table's values included;
+        None if no case of the table holds. Raises `HeaderError` for a value that C would not have
+        or that is no macro, `DivisionByZero`."""
+        size = np.dtype(dtype).itemsize
+        inputs = (rows, cols, size, cols * size, gpu.sms, gpu.l2)
+        names = {**dict(zip(INPUTS, inputs, strict=True)), **self.numbers}
+        for entry in self.build:
+            value = self.fixed.get(entry.name)
+            if value is None:
+                try:
+                    value = entry.value(names)
+                except DivisionByZero:
+                    raise
+                except ExpressionError as error:
+                    shape = f"rows = {rows}, cols = {cols}"
+                    raise HeaderError(f"{entry.where}: {entry.name}: {error} at {shape}") from None
+                if value is None:
+                    return None
+            if entry.is_macro and not 0 <= value <= MAX_INT:
+                raise HeaderError(f"{entry.where}: {entry.name} = {value} is no macro")
+            names[entry.name] = value
+        return names
+
+
+def option_name(option: str) -> str:
+    """What a compiler option defines: "PACKS" of "-DPACKS=4"."""
+    return option.removeprefix("-D").partition("=")[0]
