@@ -35,6 +35,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     commands      what can be run, with python -m; imported by nobody
 """
 
+from . import profile
 from .bound import bind, load
 from .catalogue import choose, diff, source
 from .check import (
@@ -91,6 +92,7 @@ __all__ = [
     "plot_step",
     "poisoned",
     "predictions",
+    "profile",
     "race_cases",
     "race_origin",
     "race_table",

@@ -191,6 +191,25 @@ def plot_race(cases: Sequence[RaceCase], title: str = "Share of a copy") -> None
 # ---- drawing ------------------------------------------------------------------------------------
 
 
+def tile(
+    axes: Axes,
+    left: float,
+    top: float,
+    width: float,
+    height: float,
+    fill: str,
+    text: str = "",
+    edge: str = "white",
+    **style,
+) -> None:
+    """A rectangle with a text in its middle, in units of the axes; `style` is that of the text."""
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((left, top), width, height, facecolor=fill, edgecolor=edge))
+    style = {"ha": "center", "va": "center", "fontsize": 9, **style}
+    axes.text(left + width / 2, top + height / 2, text, **style)
+
+
 def empty_axes(title: str) -> Axes:
     """A new figure in the style of the series."""
     import matplotlib.pyplot as plt
