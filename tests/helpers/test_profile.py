@@ -114,6 +114,11 @@ def test_sectors_are_in_units_of_a_copy() -> None:
     assert read > 3 and written > 0.9
 
 
+def test_a_warp_of_the_copy_loads_512_bytes_at_once() -> None:
+    rows, cols = REFERENCE_SHAPE
+    assert profile.loads("00_copy", rows, cols) == rows * cols * 4 / 512
+
+
 def test_a_load_of_the_copy_waits_some_hundred_clocks() -> None:
     assert 200 < profile.clocks_per_load("variants/00_copy_scalar", *REFERENCE_SHAPE) < 2000
 
