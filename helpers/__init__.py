@@ -47,7 +47,6 @@ from .check import (
     poisoned,
     reference,
 )
-from .evidence.counters import nsight, nsight_unfused
 from .evidence.numerics import numerics
 from .evidence.sass import opcodes, sass
 from .execute import KernelBug
@@ -83,8 +82,6 @@ __all__ = [
     "load",
     "load_record",
     "make_input",
-    "nsight",
-    "nsight_unfused",
     "numerics",
     "opcodes",
     "plot_race",

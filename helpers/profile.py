@@ -7,9 +7,10 @@ the average over all SMs and the whole launch. An element of the matrix is a col
 
 from __future__ import annotations
 
-from .evidence.counters import nsight
+from .evidence.counters import nsight, nsight_unfused
 from .gpu import Gpu
 from .records import Case, Record, load_record
+from .shapes import REFERENCE_SHAPE
 
 LANES = 32  # threads of a warp
 SCHEDULERS = 4  # of an SM; each issues one instruction of a warp in a clock
@@ -188,9 +189,31 @@ def data_pipe_share(step: str, rows: int, cols: int, dtype: str = "float32") -> 
     return seen["l1tex__data_pipe_lsu_wavefronts.sum"] / clocks
 
 
+def shared_wavefronts_per_row(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """Wavefronts of loads from shared memory for each row."""
+    seen = nsight(step, rows, cols, dtype)
+    return seen["l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"] / rows
+
+
 def time_us(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
     """Microseconds of the launch that was profiled, which is slower than one of a record."""
     return nsight(step, rows, cols, dtype)["gpu__time_duration.sum"] / 1e3
+
+
+def unfused_launches() -> list[tuple[str, float, float, float]]:
+    """(CuPy's kernel, microseconds, matrices read by DRAM, matrices written) of each launch of the
+    array version at `REFERENCE_SHAPE`."""
+    rows, cols = REFERENCE_SHAPE
+    size = 4 * rows * cols
+    return [
+        (
+            kernel,
+            seen["gpu__time_duration.sum"] / 1e3,
+            seen["dram__bytes_read.sum"] / size,
+            seen["dram__bytes_write.sum"] / size,
+        )
+        for kernel, seen in nsight_unfused()
+    ]
 
 
 # ---- what an SM has room for --------------------------------------------------------------------

@@ -16,6 +16,7 @@ TAGS = {"gpu", "raises-exception", "nbval-skip", "nbval-ignore-output"}
 MEASURED = re.compile(
     r"\d[\d.,]*\s*(GB/s|TB/s|us\b|µs|ms\b|ns\b|(x|times) (faster|slower)|of a copy|% of a copy)"
 )
+COUNTER = re.compile(r"[a-z0-9]+__\w+(\{\w*\}\w*)?\.(sum|avg|ratio)\b")  # Nsight Compute's names
 MACHINE_PATH = re.compile(r"/(home|root|tmp|work|Users)/|[A-Z]:\\\\")
 
 
@@ -40,6 +41,8 @@ def problems(notebook) -> list[str]:
                 found.append("a cell failed")
         if cell.source.rstrip().endswith(";"):
             found.append("a trailing semicolon does not hide output under nbval")
+        if COUNTER.search(cell.source):
+            found.append("a counter is spelled out; profile has named quantities")
         if not set(cell.metadata.get("tags", [])) <= TAGS:
             found.append("unknown tag")
         if MACHINE_PATH.search(outputs):
@@ -95,6 +98,10 @@ def test_links_between_files_lead_somewhere():
         (lambda nb: nb.cells[0].update(source=nb.cells[0].source + " 4200 GB/s"), "in prose"),
         (lambda nb: nb.cells[1].update(source=nb.cells[1].source + "\nx = 1;"), "semicolon"),
         (lambda nb: nb.cells[1].update(source="x" * 89), "too long"),
+        (
+            lambda nb: nb.cells[1].update(source='seen["dram__bytes_read.sum"]'),
+            "a counter is spelled out",
+        ),
         (lambda nb: nb.cells[1].metadata.update(tags=["whatever"]), "unknown tag"),
         (
             lambda nb: nb.cells[1].outputs.append(

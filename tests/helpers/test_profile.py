@@ -17,6 +17,7 @@ LARGE = {
     for entry in FILE["cases"]
     if entry["rows"] * entry["cols"] == 2**28
 }
+UNFUSED = [entry["metrics"] for entry in FILE["00_unfused"]]
 HERTZ = 1980 * 10**6
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 each_case = pytest.mark.parametrize(("case", "seen"), LARGE.items(), ids=map(str, LARGE))
@@ -117,6 +118,20 @@ def test_sectors_are_in_units_of_a_copy() -> None:
 def test_a_warp_of_the_copy_loads_512_bytes_at_once() -> None:
     rows, cols = REFERENCE_SHAPE
     assert profile.loads("00_copy", rows, cols) == rows * cols * 4 / 512
+
+
+def test_a_row_of_the_tree_is_read_from_shared_memory() -> None:
+    rows, cols = REFERENCE_SHAPE
+    halves = profile.shared_wavefronts_per_row("03_shared", rows, cols)
+    neighbours = profile.shared_wavefronts_per_row("variants/03_shared_interleaved", rows, cols)
+    assert 30 < halves < neighbours < 300, "the same loads; neighbours first have bank conflicts"
+
+
+def test_the_array_version_reads_five_matrices_and_writes_three() -> None:
+    launches = profile.unfused_launches()
+    us, read, written = (sum(launch[column] for launch in launches) for column in (1, 2, 3))
+    assert us == pytest.approx(sum(seen["gpu__time_duration.sum"] for seen in UNFUSED) / 1e3)
+    assert read == pytest.approx(5, rel=0.05) and written == pytest.approx(3, rel=0.05)
 
 
 def test_a_load_of_the_copy_waits_some_hundred_clocks() -> None:
