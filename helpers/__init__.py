@@ -53,7 +53,6 @@ from .execute import KernelBug
 from .exercises import grade
 from .figures import plot_race, plot_series, plot_step
 from .header import header
-from .kernels import arguments, compiled, step_kernel, step_plan
 from .launch import launch, simulate
 from .mode import describe_mode
 from .races import race_cases, race_origin, skipped_peers
@@ -66,13 +65,11 @@ __all__ = [
     "KernelBug",
     "REFERENCE_SHAPE",
     "WrongResult",
-    "arguments",
     "bind",
     "check_copy",
     "check_kernel",
     "check_softmax",
     "choose",
-    "compiled",
     "describe_mode",
     "diff",
     "grade",
@@ -98,8 +95,6 @@ __all__ = [
     "simulate",
     "skipped_peers",
     "source",
-    "step_kernel",
-    "step_plan",
     "table",
     "timings",
 ]

@@ -87,7 +87,6 @@ def complaints(root: Path, order: list[str]) -> list[str]:
     return found
 
 
-@pytest.mark.skipif((ROOT / "helpers" / "kernels.py").exists(), reason="modules still move")
 def test_no_arrow_points_upward() -> None:
     order = layers(helpers.__doc__)
     assert order[0] == "simt" and order[-1] == COMMANDS and len(set(order)) == len(order)
