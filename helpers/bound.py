@@ -25,7 +25,7 @@ from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
 from .plan import MAX_BLOCK, Header, Plan, option_name
-from .simt.memory import byte_offset
+from .simt import byte_offset
 
 
 @dataclass(frozen=True)

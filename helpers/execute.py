@@ -19,7 +19,7 @@ from .cuda_text import Parameter, signature
 from .header import header
 from .mode import replaying
 from .plan import Plan
-from .simt.memory import byte_offset
+from .simt import byte_offset
 
 
 class KernelBug(RuntimeError):

@@ -12,9 +12,8 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers import simt
-from helpers.simt import Counters, Trace, simulate
-from helpers.simt.scheduler import BATCH_THREADS
+from helpers.simt import Counters, Trace, machine, simulate
+from helpers.simt.geometry import BATCH_THREADS
 
 Lane = tuple[int, int] | None  # first byte and number of bytes; None: takes no part
 
@@ -291,7 +290,7 @@ def test_distinct_sectors_are_counted_once_per_array() -> None:
 @pytest.fixture
 def run_ptx(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Trace]:
     """Run the lines of PTX as a kernel; %t is the thread, %b the block, %at an array's start."""
-    monkeypatch.setattr(simt, "compile_template", lambda code, name, *_: (code, name))
+    monkeypatch.setattr(machine, "compile_template", lambda code, name, *_: (code, name))
 
     def run(lines: str, grid: int, block: int) -> Trace:
         code = f"""

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import CompileError, UnsupportedPTX, simulate
-from helpers.simt.scheduler import BATCH_THREADS
+from helpers.simt.geometry import BATCH_THREADS
 
 FILE = '#line 1 "kernels/x.cu"\n'
 Run = Callable[..., None]

@@ -14,8 +14,7 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers.simt import KernelText, UnsupportedPTX, simulate
-from helpers.simt.compile import include_folders
+from helpers.simt import KernelText, UnsupportedPTX, include_folders, simulate
 
 FOLDER = Path(__file__).parent / "kernels"
 LIMIT = 3_000_000  # instructions; a wait that never ends is to be found soon

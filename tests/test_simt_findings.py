@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import Trace, simulate
-from helpers.simt.scheduler import BATCH_THREADS
+from helpers.simt.geometry import BATCH_THREADS
 from tests.simt.launches import LIMIT, floats, marks, source
 
 Place = tuple[int, int, int]

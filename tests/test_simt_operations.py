@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from helpers import simt
-from helpers.simt import UnsupportedPTX
+from helpers.simt import UnsupportedPTX, machine
 from helpers.simt.operations import COMPARISONS, OPCODES, find_operation
 
 TINY = 2.0**-126
@@ -275,7 +275,7 @@ def form_module(form: Form) -> str:
 
 @pytest.fixture(autouse=True)
 def ptx_is_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simt, "compile_template", lambda code, name, *_: (code, name))
+    monkeypatch.setattr(machine, "compile_template", lambda code, name, *_: (code, name))
 
 
 def run(ptx: str, *columns: list[int]) -> list[int]:

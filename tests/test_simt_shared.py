@@ -12,9 +12,8 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers.simt import simulate
-from helpers.simt.counters import SHARED_METRICS
-from helpers.simt.scheduler import BATCH_THREADS
+from helpers.simt import SHARED_METRICS, simulate
+from helpers.simt.geometry import BATCH_THREADS
 
 Run = Callable[..., None]
 

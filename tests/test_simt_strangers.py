@@ -12,8 +12,7 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers.simt import KernelText, Trace, simulate
-from helpers.simt.compile import include_folders
+from helpers.simt import KernelText, Trace, include_folders, simulate
 
 FOLDER = Path(__file__).parent / "strangers"
 U = 2.0**-24  # half an ulp of fp32 at 1

@@ -20,7 +20,7 @@ from ..catalogue import choose, split_trial
 from ..mode import gpu_for_plans, replaying
 from ..plan import DTYPES
 from ..shapes import place
-from ..simt.compile import CUPY_OPTIONS
+from ..simt import CUPY_OPTIONS
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from ..bound import load
 from ..catalogue import UNFUSED
 from ..gpu import Gpu
 from ..records import REFERENCE_GPU, launch_of
-from ..simt.counters import NSIGHT_METRICS, SHARED_METRICS
+from ..simt import NSIGHT_METRICS, SHARED_METRICS
 from ..workers import Failure
 from .cases import UNFUSED_CASE, Batch, EvidenceCase, cases, run_tool, shown, worker_command
 from .part import Part, hashes_of, read_part

@@ -14,7 +14,7 @@ from ..bound import load
 from ..gpu import Gpu
 from ..records import REFERENCE_GPU
 from ..shapes import LARGE_LONG_SHAPES, LARGE_SHAPES, Shape, place
-from ..simt.compile import compile_cubin
+from ..simt import compile_cubin
 from .cases import Batch
 from .part import Part, hashes_of, read_part
 

@@ -7,7 +7,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +19,13 @@ from .collectives import (
     membership,
     translate_collective,
 )
-from .parse import Instruction, UnsupportedPTX
-from .translate import Context, Lanes, Step, reader, writer
+from .context import Context
+from .geometry import Batch
+from .hardware import WARP
+from .instructions import Instruction, Operand, unknown
+from .lanes import Lanes, Step
+from .operands import Reader, predicate_reader, reader, writer
+from .watching import around
 
 OPCODES = ("bar", "barrier", "shfl", "vote", "match", "redux", "elect")
 
@@ -32,130 +37,117 @@ class Sync:
     instruction: Instruction
     kind: str  # "warp", "block" or "cluster"
     step: Step | None = None  # what those that have met execute together
-    members: Callable | None = None  # reads the mask of a warp's lanes
-    barrier: Callable | None = None  # reads which of the block's barriers
-    expected: Callable | None = None  # reads how many threads it waits for; None: all
+    members: Reader | None = None  # the mask of a warp's lanes
+    barrier: Reader | None = None  # which of the block's barriers
+    expected: Reader | None = None  # how many threads it waits for; None: all
+    guard: Reader | None = None  # which threads execute it at all
 
 
-def translate_sync(syncs: dict[int, Sync]):
-    """A translator that files the instructions where threads wait in `syncs`, and returns None
-    for them; those that only announce an arrival get a function."""
+class Barriers:
+    """Who waits where, in one batch. A place is the number of the basic block that ends in a sync
+    point; threads parked at place k go on at k + 1."""
 
-    def translate_one(context: Context, instruction: Instruction) -> Step | None:
+    def __init__(self, context: Context):
+        self.context, self.watch = context, context.watch
+        self.syncs: dict[int, Sync] = {}  # by the number of the instruction
+        self.places: dict[int, Sync] = {}  # by the number of the basic block that it ends
+
+    def start_batch(self, batch: Batch) -> None:
+        self.started, self.padded, self.order = batch.alive, batch.padded, self.context.shared.order
+        self.parked: dict[int, np.ndarray] = {}
+        self.number = np.zeros(batch.slots, np.int64)  # the barrier that a parked thread is at
+        # Of bar.arrive, by (block, barrier): the warps that came, and what each had seen then.
+        self.early: dict[tuple[int, int], dict[int, np.ndarray]] = {}
+        self.announced = np.zeros(batch.slots, bool)  # has arrived at the cluster's barrier
+        # What each warp had seen when it arrived there, and what a cluster knows since its last.
+        self.arrived = np.zeros_like(self.order.seen)
+        self.known = np.zeros_like(self.order.seen[:: self.order.warps])
+        self.released = np.zeros(batch.slots, bool)  # all others have as well
+        # A warp arrives at a barrier as 32 threads even where the block ends within it.
+        self.padding = ~self.started
+
+    # ---- translating ----
+
+    def translate(self, context: Context, instruction: Instruction) -> Step | None:
+        """Note where threads wait, and return None; what only announces an arrival gets a
+        function."""
         if is_collective(instruction):
             step = translate_collective(context, instruction)
-            members = member_mask(context, instruction)
-            syncs[id(instruction)] = Sync(instruction, "warp", step, members)
+            self._add(Sync(instruction, "warp", step, member_mask(context, instruction)))
             return None
         kinds = [kind for kind in instruction.modifiers if kind not in ("aligned", "cta")]
-        if kinds[:1] == ["cluster"]:
-            return _cluster_barrier(context, instruction, kinds[1:], syncs)
+        if kinds[:2] == ["cluster", "wait"]:
+            self._add(Sync(instruction, "cluster"))
+            return None
+        if kinds[:2] == ["cluster", "arrive"]:
+            return lambda lanes: self._announce_to_cluster(instruction, lanes.mask)
         operands = list(instruction.operands)
         step = None
         if kinds[:1] == ["red"]:
             target, predicate = operands.pop(0), operands.pop()
             step = _reduce(context, instruction, target, predicate)
         elif kinds not in (["sync"], ["arrive"]) or len(operands) > 2:
-            raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
+            raise unknown(instruction)
         numbers = [reader(context, operand, "u32") for operand in operands]
         if kinds == ["arrive"]:
-            return lambda lanes: context.barriers.announce(lanes, numbers[0]())
-        syncs[id(instruction)] = Sync(instruction, "block", step, None, *numbers)
+            return lambda lanes: self._announce(instruction, lanes, numbers[0]())
+        self._add(Sync(instruction, "block", step, None, *numbers))
         return None
 
-    return translate_one
-
-
-def _cluster_barrier(
-    context: Context, instruction: Instruction, kinds: list[str], syncs: dict[int, Sync]
-) -> Step | None:
-    if kinds[0] == "arrive":
-        return lambda lanes: context.barriers.announce_to_cluster(lanes.mask)
-    if kinds[0] != "wait":
-        raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
-    syncs[id(instruction)] = Sync(instruction, "cluster")
-    return None
-
-
-def _reduce(context: Context, instruction: Instruction, target, predicate) -> Step:
-    """bar.red: how many of the block's threads say yes, or whether all or any do."""
-    mode = instruction.modifiers[-2]
-    read = reader(context, getattr(predicate, "register", predicate), "pred")
-    negated = hasattr(predicate, "register")
-    write = writer(context, target, "u32" if mode == "popc" else "pred")
-
-    def reduce(lanes: Lanes) -> None:
-        padded = context.shared.padded
-        yes = (np.broadcast_to(read(), context.slots) ^ negated) & lanes.mask
-        votes = yes.reshape(-1, padded).sum(axis=1, dtype=np.uint32)
-        present = lanes.mask.reshape(-1, padded).sum(axis=1, dtype=np.uint32)
-        result = {"popc": votes, "and": votes == present, "or": votes > 0}[mode]
-        write(np.repeat(result, padded), lanes)
-
-    return reduce
-
-
-class Barriers:
-    """Who waits where, in one batch. `blocks` are the kernel's basic blocks; threads parked at
-    number k go on at k + 1."""
-
-    def __init__(self, context: Context, blocks: list, started: np.ndarray):
-        self.context, self.blocks, self.started = context, blocks, started
-        self.padded = context.shared.padded
-        self.parked: dict[int, np.ndarray] = {}
-        self.number = np.zeros(len(started), np.int64)  # the barrier that a parked thread is at
-        # Of bar.arrive, by (block, barrier): the warps that came, and what each had seen then.
-        self.early: dict[tuple[int, int], dict[int, np.ndarray]] = {}
-        self.announced = np.zeros(len(started), bool)  # has arrived at the cluster's barrier
-        # What each warp had seen when it arrived there, and what a cluster knows since its last.
-        self.arrived = np.zeros_like(context.shared.seen)
-        self.known = np.zeros_like(context.shared.seen[:: context.shared.warps])
-        self.released = np.zeros(len(started), bool)  # all others have as well
-        # A warp arrives at a barrier as 32 threads even where the block ends within it.
-        self.padding = ~started
+    def _add(self, sync: Sync) -> None:
+        if sync.instruction.guard:
+            sync.guard = predicate_reader(self.context, sync.instruction)
+        if sync.step:
+            sync.step = around(self.context, sync.instruction, sync.step)
+        self.syncs[sync.instruction.number] = sync
 
     # ---- arriving ----
 
-    def arrive(self, block, lanes: Lanes, place: int) -> np.ndarray | None:
+    def arrive(self, lanes: Lanes, place: int) -> np.ndarray | None:
         """Threads reach a sync point; returns those that may pass at once, None for nobody."""
-        sync, mask, skipping = block.sync, lanes.mask, None
-        if block.guard is not None:
-            chosen = mask & block.guard()
+        sync, mask, skipping = self.places[place], lanes.mask, None
+        if sync.guard is not None:
+            chosen = mask & sync.guard()
             skipping, mask = mask & ~chosen, chosen
         if sync.kind == "warp":
             return self._arrive_at_collective(sync, lanes, mask, skipping, place)
         passing = np.zeros_like(mask) if skipping is None else skipping
         if sync.kind == "cluster":
+            self.watch.event("cluster wait", sync.instruction, mask)
             late = mask & self.released
-            self.context.shared.learn(late, self.known)
+            self.order.learn(late, self.known)
             passing = passing | late
             self.released &= ~mask
             mask = mask & ~passing
+            self.watch.event("cluster leave", sync.instruction, late)
         else:
+            self.watch.event("barrier arrive", sync.instruction, mask)
             self.number = np.where(mask, sync.barrier(), self.number)
         self._park(place, mask)
         return passing if passing.any() else None
 
-    def announce(self, lanes: Lanes, barrier: np.ndarray) -> None:
+    def _announce(self, instruction: Instruction, lanes: Lanes, barrier: np.ndarray) -> None:
         """bar.arrive: these warps have arrived at a barrier and do not wait for it."""
-        numbers = np.broadcast_to(barrier, len(self.started))[::32]
+        self.watch.event("barrier arrive", instruction, lanes.mask)
+        numbers = np.broadcast_to(barrier, len(self.started))[::WARP]
         warps = np.flatnonzero(lanes.active_warps)
         for warp, seen in zip(warps.tolist(), self._seen_by(warps), strict=True):
-            key = warp * 32 // self.padded, int(numbers[warp])
+            key = warp * WARP // self.padded, int(numbers[warp])
             self.early.setdefault(key, {})[warp] = seen
 
-    def announce_to_cluster(self, mask: np.ndarray) -> None:
+    def _announce_to_cluster(self, instruction: Instruction, mask: np.ndarray) -> None:
         """barrier.cluster.arrive: what these warps do from now on is not ordered by the barrier."""
-        warps = np.flatnonzero(mask.reshape(-1, 32).any(axis=1))
+        self.watch.event("cluster arrive", instruction, mask)
+        warps = np.flatnonzero(mask.reshape(-1, WARP).any(axis=1))
         self.arrived[warps] = self._seen_by(warps)
         self.announced |= mask
 
     def _seen_by(self, warps: np.ndarray) -> np.ndarray:
         """What each of these warps has seen, and done itself, until now."""
-        shared = self.context.shared
-        shared.now += 1
-        seen = shared.seen[warps].copy()
-        seen[np.arange(len(warps)), warps % shared.warps] = shared.now
+        order = self.order
+        order.now += 1
+        seen = order.seen[warps].copy()
+        seen[np.arange(len(warps)), warps % order.warps] = order.now
         return seen
 
     def _park(self, place: int, mask: np.ndarray) -> None:
@@ -164,7 +156,7 @@ class Barriers:
 
     def _arrive_at_collective(self, sync: Sync, lanes: Lanes, mask, skipping, place: int):
         required = sync.members()
-        lane = (np.arange(len(mask)) & 31).astype(np.uint32)
+        lane = (np.arange(len(mask)) % WARP).astype(np.uint32)
         unnamed = mask & (required >> lane & 1 == 0)
         if unnamed.any():
             self.context.report(
@@ -175,10 +167,10 @@ class Barriers:
             )
         if place in self.parked:
             mask = mask | self.parked.pop(place)
-        exist = np.repeat(bits_of_warps(self.started), 32)  # a block need not be whole warps
+        exist = np.repeat(bits_of_warps(self.started), WARP)  # a block need not be whole warps
         passing = np.zeros_like(mask) if skipping is None else skipping
         for part in _by_members(mask, required):
-            present = np.repeat(bits_of_warps(part), 32)
+            present = np.repeat(bits_of_warps(part), WARP)
             complete = part & (required & exist & ~present == 0)
             if not (part & ~complete).any():
                 if part is lanes.mask:
@@ -188,7 +180,7 @@ class Barriers:
             else:
                 self._park(place, part & ~complete)
             if complete.any():
-                sync.step(Lanes(complete, False))
+                sync.step(Lanes(complete))
                 passing = passing | complete
         return passing if passing.any() else None
 
@@ -211,18 +203,18 @@ class Barriers:
         return bool(opened.any())
 
     def _parked_at(self, kind: str) -> dict[int, np.ndarray]:
-        return {n: mask for n, mask in self.parked.items() if self.blocks[n].sync.kind == kind}
+        return {n: mask for n, mask in self.parked.items() if self.places[n].kind == kind}
 
     def _open_block_barrier(self, barrier: int, places: dict, alive: np.ndarray) -> np.ndarray:
         """The threads that pass; reports threads of one block that wait at different places, and
         warps of which some lanes have returned."""
-        padded, sync = self.padded, self.blocks[next(iter(places))].sync
+        padded, sync = self.padded, self.places[next(iter(places))]
         arrived = np.logical_or.reduce(list(places.values()))
-        padding = self.padding & np.repeat(arrived.reshape(-1, 32).any(axis=1), 32)
+        padding = self.padding & np.repeat(arrived.reshape(-1, WARP).any(axis=1), WARP)
         count = (arrived | padding).reshape(-1, padded).sum(axis=1)
         early = {block: warps for (block, n), warps in self.early.items() if n == barrier}
         for block, warps in early.items():
-            count[block] += 32 * len(warps)
+            count[block] += WARP * len(warps)
         if sync.expected is None:
             needed = (alive | padding).reshape(-1, padded).sum(axis=1)
         else:
@@ -234,7 +226,7 @@ class Barriers:
             crowded = full & (count > needed)
             self.context.report(
                 "barrier for fewer threads",
-                self.blocks[min(places)].sync.instruction,
+                self.places[min(places)].instruction,
                 f"it opens after {int(needed[crowded][0])} threads, but "
                 f"{int(count[crowded][0])} wait at it",
                 arrived & np.repeat(crowded, padded),
@@ -247,10 +239,10 @@ class Barriers:
         for block in early:
             if full[block]:
                 came.update(self.early.pop((block, barrier)))
-        self.context.shared.order_blocks(complete, came)
+        self.order.order_blocks(complete, came)
         for place, mask in places.items():
-            if self.blocks[place].sync.step and (mask & complete).any():
-                self.blocks[place].sync.step(Lanes(mask & complete, False))
+            if self.places[place].step and (mask & complete).any():
+                self.places[place].step(Lanes(mask & complete))
         return complete
 
     def _report_misuse(self, places: dict, complete: np.ndarray, alive: np.ndarray) -> None:
@@ -262,18 +254,18 @@ class Barriers:
             first = min(n for n, here in at if (here & split).any())
             self.context.report(
                 "barrier in divergent code",
-                self.blocks[first].sync.instruction,
+                self.places[first].instruction,
                 "threads of one block wait at different barriers of the source",
                 places[first] & np.repeat(split, padded),
             )
         gone = self.started & ~alive
-        partial = gone.reshape(-1, 32).any(axis=1) & complete.reshape(-1, 32).any(axis=1)
+        partial = gone.reshape(-1, WARP).any(axis=1) & complete.reshape(-1, WARP).any(axis=1)
         for number, mask in places.items():
-            short = mask & complete & np.repeat(partial, 32)
+            short = mask & complete & np.repeat(partial, WARP)
             if short.any():
                 self.context.report(
                     "barrier after an early return",
-                    self.blocks[number].sync.instruction,
+                    self.places[number].instruction,
                     "some lanes of this warp have returned and never reach the barrier",
                     short,
                 )
@@ -284,17 +276,18 @@ class Barriers:
         came = self.announced & np.repeat(~missing, threads)
         if not came.any():
             return came
-        shared = self.context.shared
-        shared.clusters_met(came)
-        gone = np.flatnonzero(~alive.reshape(-1, 32).any(axis=1))  # they do nothing more
+        self.context.shared.clusters_met(came)
+        gone = np.flatnonzero(~alive.reshape(-1, WARP).any(axis=1))  # they do nothing more
         self.arrived[gone] = self._seen_by(gone)
         met = np.unique(np.flatnonzero(came) // threads)
-        self.known[met] = self.arrived.reshape(-1, shared.warps, shared.warps)[met].max(axis=1)
+        self.known[met] = self.arrived.reshape(-1, self.order.warps, self.order.warps)[met].max(
+            axis=1
+        )
         self.announced &= ~came
         self.released |= came
         parked = np.logical_or.reduce(list(self._parked_at("cluster").values()))
         passing = parked & self.released
-        shared.learn(passing, self.known)
+        self.order.learn(passing, self.known)
         self.released &= ~passing
         return passing
 
@@ -307,7 +300,11 @@ class Barriers:
             else:
                 del self.parked[number]
             if going.any():
-                join(waiting, number + 1, going, len(self.blocks))
+                sync = self.places[number]
+                if sync.kind != "warp":
+                    name = "cluster" if sync.kind == "cluster" else "barrier"
+                    self.watch.event(f"{name} leave", sync.instruction, going)
+                join(waiting, number + 1, going)
 
     # ---- giving up ----
 
@@ -316,7 +313,7 @@ class Barriers:
         on, so that one run shows every bug; threads at barriers end."""
         collectives = self._parked_at("warp")
         for number, mask in collectives.items():
-            sync = self.blocks[number].sync
+            sync = self.places[number]
             self.context.report(
                 "lane missing from a warp operation",
                 sync.instruction,
@@ -325,12 +322,12 @@ class Barriers:
                 mask,
             )
             for part in _by_members(mask, sync.members()):
-                sync.step(Lanes(part, False))
+                sync.step(Lanes(part))
             self._let_go(mask, waiting)
         if collectives:
             return
         for number, mask in self.parked.items():
-            sync = self.blocks[number].sync
+            sync = self.places[number]
             kind = "cluster barrier" if sync.kind == "cluster" else "barrier"
             self.context.report(
                 f"{kind} that never completes",
@@ -341,9 +338,10 @@ class Barriers:
         self.parked.clear()
 
 
-def join(waiting: dict[int, np.ndarray], number: int | None, mask: np.ndarray, end: int) -> None:
-    """Let a group wait at a basic block, together with those that wait there already."""
-    if number is not None and number < end:
+def join(waiting: dict[int, np.ndarray], number: int | None, mask: np.ndarray) -> None:
+    """Let a group wait at a basic block, together with those that wait there already; None: the
+    threads return."""
+    if number is not None:
         waiting[number] = waiting[number] | mask if number in waiting else mask
 
 
@@ -353,13 +351,33 @@ def _by_members(mask: np.ndarray, required: np.ndarray) -> Iterator[np.ndarray]:
         if mask.any():
             yield mask
         return
-    by_warp = required.reshape(-1, 32)
+    by_warp = required.reshape(-1, WARP)
     while mask.any():
-        first = mask.reshape(-1, 32).argmax(axis=1)
-        named = np.repeat(by_warp[np.arange(len(first)), first], 32)
+        first = mask.reshape(-1, WARP).argmax(axis=1)
+        named = np.repeat(by_warp[np.arange(len(first)), first], WARP)
         part = mask & (required == named)
         if (part == mask).all():
             yield mask
             return
         yield part
         mask = mask & ~part
+
+
+def _reduce(
+    context: Context, instruction: Instruction, target: Operand, predicate: Operand
+) -> Step:
+    """bar.red: how many of the block's threads say yes, or whether all or any do."""
+    mode = instruction.modifiers[-2]
+    read = reader(context, getattr(predicate, "register", predicate), "pred")
+    negated = hasattr(predicate, "register")
+    write = writer(context, target, "u32" if mode == "popc" else "pred")
+
+    def reduce(lanes: Lanes) -> None:
+        padded = context.shared.padded
+        yes = (np.broadcast_to(read(), context.slots) ^ negated) & lanes.mask
+        votes = yes.reshape(-1, padded).sum(axis=1, dtype=np.uint32)
+        present = lanes.mask.reshape(-1, padded).sum(axis=1, dtype=np.uint32)
+        result = {"popc": votes, "and": votes == present, "or": votes > 0}[mode]
+        write(np.repeat(result, padded), lanes)
+
+    return reduce

@@ -1,7 +1,7 @@
 """Instructions in which the lanes of a warp take part together: shuffles, votes, matches.
 
 Each function gets the lanes that take part, all of them present (the scheduler waits for that),
-and works on arrays of shape (warps, 32).
+and works on arrays of shape (warps, WARP).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .parse import Immediate, Instruction, Negated, UnsupportedPTX
-from .translate import Context, Lanes, Step, reader, writer
+from .context import Context
+from .hardware import WARP
+from .instructions import Immediate, Instruction, Negated, unknown
+from .lanes import Lanes, Step
+from .operands import reader, writer
 
-FULL = np.uint32(0xFFFFFFFF)
-WEIGHTS = np.uint32(1) << np.arange(32, dtype=np.uint32)
+WEIGHTS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
 
 
 def is_collective(instruction: Instruction) -> bool:
@@ -33,7 +35,7 @@ def member_mask(context: Context, instruction: Instruction) -> Callable[[], np.n
 
 def bits_of_warps(mask: np.ndarray) -> np.ndarray:
     """One uint32 per warp from a bool per slot."""
-    return (mask.reshape(-1, 32) * WEIGHTS).sum(axis=1, dtype=np.uint32)
+    return (mask.reshape(-1, WARP) * WEIGHTS).sum(axis=1, dtype=np.uint32)
 
 
 def translate_collective(context: Context, instruction: Instruction) -> Step:
@@ -47,7 +49,7 @@ def translate_collective(context: Context, instruction: Instruction) -> Step:
 def active_mask(context: Context, instruction: Instruction) -> Step:
     """activemask.b32: the lanes that execute this together."""
     write = writer(context, instruction.operands[0], "b32")
-    return lambda lanes: write(np.repeat(bits_of_warps(lanes.mask), 32), lanes)
+    return lambda lanes: write(np.repeat(bits_of_warps(lanes.mask), WARP), lanes)
 
 
 def _wide(context: Context, values: np.ndarray) -> np.ndarray:
@@ -63,7 +65,7 @@ def _shuffle(context: Context, instruction: Instruction) -> Step:
     write_valid = writer(context, targets[1], "pred") if len(targets) == 2 else None
 
     def shuffle(lanes: Lanes) -> None:
-        lane = np.arange(context.slots) % 32
+        lane = np.arange(context.slots) % WARP
         base = np.arange(context.slots) - lane
         by, control = read_amount().astype(np.int64), read_clamp().astype(np.int64)
         segment, limit = control >> 8 & 31, control & 31  # PTX ISA, shfl.sync
@@ -94,7 +96,7 @@ def _shuffle(context: Context, instruction: Instruction) -> Step:
 def _vote(context: Context, instruction: Instruction) -> Step:
     mode = next((m for m in instruction.modifiers if m in ("any", "all", "uni", "ballot")), None)
     if mode is None:
-        raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
+        raise unknown(instruction)
     target, predicate, _ = instruction.operands
     negated = isinstance(predicate, Negated)
     read = reader(context, predicate.register if negated else predicate, "pred")
@@ -109,7 +111,7 @@ def _vote(context: Context, instruction: Instruction) -> Step:
             "all": lambda: votes == present,
             "uni": lambda: (votes == present) | (votes == 0),
         }[mode]()
-        write(np.repeat(result, 32), lanes)
+        write(np.repeat(result, WARP), lanes)
 
     return vote
 
@@ -122,12 +124,12 @@ def _match(context: Context, instruction: Instruction) -> Step:
     write_same = writer(context, targets[1], "pred") if len(targets) == 2 else None
 
     def match(lanes: Lanes) -> None:
-        values = _wide(context, read()).reshape(-1, 32)
-        active = lanes.mask.reshape(-1, 32)
+        values = _wide(context, read()).reshape(-1, WARP)
+        active = lanes.mask.reshape(-1, WARP)
         equal = (values[:, :, None] == values[:, None, :]) & active[:, None, :]
         peers = (equal * WEIGHTS).sum(axis=2, dtype=np.uint32).reshape(-1)
         if everyone:
-            present = np.repeat(bits_of_warps(lanes.mask), 32)
+            present = np.repeat(bits_of_warps(lanes.mask), WARP)
             same = peers == present
             write(np.where(same, present, np.uint32(0)), lanes)
             if write_same:
@@ -150,7 +152,7 @@ def _reduce(context: Context, instruction: Instruction) -> Step:
     }
     name = next((m for m in instruction.modifiers if m in functions), None)
     if name is None or kind not in ("u32", "s32", "b32"):
-        raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
+        raise unknown(instruction)
     function, identity = functions[name]
     target, value, _ = instruction.operands
     read, write = reader(context, value, kind), writer(context, target, kind)
@@ -160,15 +162,15 @@ def _reduce(context: Context, instruction: Instruction) -> Step:
         limits = np.iinfo(values.dtype)
         start = {None: limits.max if name == "min" else limits.min, -1: ~values.dtype.type(0)}
         neutral = values.dtype.type(start.get(identity, 0))
-        kept = np.where(lanes.mask, values, neutral).reshape(-1, 32)
-        write(np.repeat(function.reduce(kept, axis=1, dtype=values.dtype), 32), lanes)
+        kept = np.where(lanes.mask, values, neutral).reshape(-1, WARP)
+        write(np.repeat(function.reduce(kept, axis=1, dtype=values.dtype), WARP), lanes)
 
     return reduce
 
 
 def _sync(context: Context, instruction: Instruction) -> Step:
     def sync(lanes: Lanes) -> None:
-        context.shared.order_warps(np.flatnonzero(lanes.active_warps))
+        context.shared.order.order_warps(np.flatnonzero(lanes.active_warps))
 
     return sync
 
@@ -179,10 +181,10 @@ def _elect(context: Context, instruction: Instruction) -> Step:
     write_chosen = writer(context, instruction.operands[1], "pred")
 
     def elect(lanes: Lanes) -> None:
-        first = lanes.mask.reshape(-1, 32).argmax(axis=1).astype(np.uint32)
-        leader = np.repeat(first, 32)
+        first = lanes.mask.reshape(-1, WARP).argmax(axis=1).astype(np.uint32)
+        leader = np.repeat(first, WARP)
         write_lane(leader, lanes)
-        write_chosen(leader == np.arange(context.slots) % 32, lanes)
+        write_chosen(leader == np.arange(context.slots) % WARP, lanes)
 
     return elect
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-SECTOR = 32  # bytes
+from .hardware import SECTOR
 
 # The same counters in Nsight Compute, which counts the threads' asynchronous copies (cp.async)
 # among the loads; here they are counted apart, as copy_requests and copy_sectors.

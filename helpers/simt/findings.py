@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .parse import Instruction
+import numpy as np
+
+from .geometry import Batch, Place
+from .instructions import Instruction
 
 
 @dataclass
@@ -15,8 +18,8 @@ class Finding:
     message: str  # one sentence in plain words, about the first occurrence
     file: str
     line: int
-    block: tuple[int, int, int]
-    thread: tuple[int, int, int]
+    block: Place
+    thread: Place
     ptx: str
     count: int = 1  # occurrences, in threads
 
@@ -31,21 +34,30 @@ class Finding:
 class Findings(list):
     """A list of `Finding`; prints one per line, or says that there is none."""
 
-    def report(
-        self,
-        kind: str,
-        instruction: Instruction,
-        message: str,
-        block: tuple[int, int, int],
-        thread: tuple[int, int, int],
-        count: int,
-    ) -> None:
-        """Add a bug, or count it if that kind is known on that source line already."""
-        for known in self:
-            if (known.kind, known.file, known.line) == (kind, instruction.file, instruction.line):
-                known.count += count
+    def __str__(self) -> str:
+        return "\n".join(str(finding) for finding in self) if self else "no findings"
+
+
+class Reporter:
+    """Adds what threads of the batch that runs have done wrong."""
+
+    def __init__(self, findings: Findings):
+        self.findings = findings
+        self.batch: Batch | None = None
+
+    def start_batch(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def report(self, kind: str, instruction: Instruction, message: str, slots: np.ndarray) -> None:
+        """Add a bug of these threads, or count it if that kind is known on that source line
+        already."""
+        place = kind, instruction.file, instruction.line
+        for known in self.findings:
+            if (known.kind, known.file, known.line) == place:
+                known.count += len(slots)
                 return
-        self.append(
+        block, thread = self.batch.place(int(slots[0]))
+        self.findings.append(
             Finding(
                 kind,
                 message,
@@ -54,9 +66,6 @@ class Findings(list):
                 block,
                 thread,
                 instruction.text,
-                count,
+                len(slots),
             )
         )
-
-    def __str__(self) -> str:
-        return "\n".join(str(finding) for finding in self) if self else "no findings"

@@ -10,121 +10,30 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from dataclasses import dataclass, field
 
+from .instructions import (
+    Address,
+    Immediate,
+    Instruction,
+    Kernel,
+    Label,
+    Negated,
+    Operand,
+    Parameter,
+    Register,
+    Special,
+    UnsupportedPTX,
+    Variable,
+    Vector,
+    short_name,
+)
+from .ptx_types import SIZES, type_size
 
-class UnsupportedPTX(RuntimeError):
-    """The kernel uses something that the SIMT machine does not execute; named in the message."""
-
-
-@dataclass(frozen=True)
-class Register:
-    name: str
-
-
-@dataclass(frozen=True)
-class Special:
-    """A read-only register of the hardware, such as %tid.x."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Immediate:
-    """A literal: an int, or the raw bits of a float written as 0f.. or 0d.."""
-
-    value: int
-    float_bits: int = 0  # 32 or 64 if the literal was a float, else 0
-
-
-@dataclass(frozen=True)
-class Address:
-    """[base + offset]; base is a register, or the name of a parameter or variable."""
-
-    base: Register | str
-    offset: int
-
-
-@dataclass(frozen=True)
-class Label:
-    name: str
-
-
-@dataclass(frozen=True)
-class Vector:
-    elements: tuple
-
-
-@dataclass(frozen=True)
-class Negated:
-    """!%p: a predicate read the other way round."""
-
-    register: Register
-
-
-Operand = Register | Special | Immediate | Address | Label | Vector | Negated
-
-
-@dataclass(frozen=True)
-class Instruction:
-    opcode: str  # "ld"
-    modifiers: tuple[str, ...]  # ("global", "nc", "f32")
-    operands: tuple[Operand, ...]
-    guard: tuple[Register, bool] | None  # (predicate, negated)
-    text: str
-    file: str
-    line: int
-
-    @property
-    def where(self) -> str:
-        return f"{self.file}:{self.line}"
-
-
-@dataclass(frozen=True)
-class Parameter:
-    name: str
-    type: str  # "u64", "f32", "b8" for a struct by value
-    size: int
-    offset: int
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A variable in memory; size 0 if the launch gives the size (`extern __shared__`)."""
-
-    name: str
-    align: int
-    size: int
-    # Initial bytes from an offset on; or "name" or "name+8", for the address of a variable.
-    initial: tuple[tuple[int, bytes | str], ...] = ()
-
-
-@dataclass
-class Kernel:
-    name: str
-    parameters: list[Parameter]
-    registers: dict[str, str] = field(default_factory=dict)  # name -> type, e.g. "%r5" -> "b32"
-    instructions: list[Instruction] = field(default_factory=list)
-    labels: dict[str, int] = field(default_factory=dict)  # label -> index of an instruction
-    tables: dict[str, list[str]] = field(default_factory=dict)  # of switches: labels by case
-    shared: list[Variable] = field(default_factory=list)  # those that the kernel names
-    module: list[Variable] = field(default_factory=list)  # likewise: __device__, __constant__
-    local: list[Variable] = field(default_factory=list)  # arrays of each thread
-    arguments: list[Variable] = field(default_factory=list)  # of function calls, and results
-    cluster: tuple[int, int, int] = (1, 1, 1)
-
-
-SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "16x2": 4}
 SPECIALS = re.compile(
     r"%(tid|ntid|ctaid|nctaid)\.[xyz]|%(laneid|warpid|nwarpid|gridid|smid|nsmid"
     r"|lanemask_(eq|le|lt|ge|gt)|clock|clock64|globaltimer|dynamic_smem_size|total_smem_size"
     r"|envreg\d+|n?clusterid\.[xyz]|cluster_\w+(\.[xyz])?|is_explicit_cluster|pm\d+)$"
 )
-
-
-def type_size(name: str) -> int:
-    """Bytes of a PTX type such as f32, u64 or pred."""
-    return 1 if name == "pred" else SIZES[name.lstrip("busf")]
 
 
 @functools.lru_cache(maxsize=64)  # nobody changes what it returns
@@ -227,12 +136,6 @@ def _source_files(lines: list[str]) -> dict[int, str]:
         if match:
             found[int(match[1])] = short_name(match[2])
     return found
-
-
-def short_name(path: str) -> str:
-    """A source file as messages name it: from `kernels/` on, or its last part."""
-    cut = path.rfind("kernels/")
-    return path[cut:] if cut >= 0 else path.rsplit("/", 1)[-1]
 
 
 class _BodyParser:
@@ -477,6 +380,7 @@ def _parse_statement(text: str, kernel: Kernel, file: str, line: int) -> None:
             text,
             file,
             line,
+            len(kernel.instructions),
         )
     )
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .parse import Address, Instruction, Kernel, Label, Register, Vector
+from .instructions import Address, Instruction, Kernel, Label, Register, elements
 
 STRONG_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
-
-
 CLOCKS = ("%clock", "%clock64", "%globaltimer")
 
 
@@ -96,7 +94,7 @@ def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
     """Names of the registers that an instruction may write, and those that it reads."""
     names: list[list[str]] = []
     for operand in instruction.operands:
-        parts = operand.elements if isinstance(operand, Vector) else (operand,)
+        parts = elements(operand)
         parts = [part.base if isinstance(part, Address) else part for part in parts]
         parts = [getattr(part, "register", part) for part in parts]
         names.append([part.name for part in parts if isinstance(part, Register)])

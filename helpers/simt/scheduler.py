@@ -1,9 +1,8 @@
 """Which threads run next: the order of execution of a launch.
 
-Blocks run in batches of up to `BATCH_THREADS` threads, padded to whole warps. Threads that stand
-at the same instruction form a group; the group at the lowest instruction runs first, straight on
-to the next branch. Groups that meet become one again: this is how lanes that parted at an `if`
-reconverge behind it.
+Threads that stand at the same instruction form a group; the group at the lowest instruction runs
+first, straight on to the next branch. Groups that meet become one again: this is how lanes that
+parted at an `if` reconverge behind it.
 
 Threads that wait for one another park: see barriers.py. Threads that spin, reading memory until
 another thread has stored something there, let all others go first: blocks and warps take turns.
@@ -11,25 +10,21 @@ another thread has stored something there, let all others go first: blocks and w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
-from .asynchronous import translators
-from .atomics import translate_atomic
-from .barriers import OPCODES, Barriers, Sync, join, translate_sync
-from .collectives import active_mask
+from .barriers import OPCODES, Barriers, join
+from .context import Context
 from .counters import Counters
-from .parse import Instruction, Kernel, Label, UnsupportedPTX
+from .geometry import Batch
+from .hardware import WARP
+from .instructions import Instruction, Kernel, Label, UnsupportedPTX
+from .lanes import Lanes, Step
+from .operands import Reader, predicate_reader, reader
 from .polling import Poll
-from .translate import Context, Lanes, Step, predicate_reader, reader, translate
+from .translate import translate
 
-BATCH_THREADS = 32768
-BATCH_BYTES = 16 << 20  # of shared and local memory
-# What one of an H200's SMs runs at once.
-SMS, SM_THREADS, SM_BLOCKS, SM_SHARED_BYTES = 132, 2048, 32, 228 * 1024
 SPINS = 32  # rounds of a loop that polls, before it lets others go first
 STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anything
 
@@ -39,14 +34,14 @@ class BasicBlock:
     """Instructions that run one after the other; only the last may branch."""
 
     first: int
+    size: int
     steps: list[Step]
     branch: Instruction | None
-    target: int | None  # basic block that a taken branch goes to
-    guard: object  # reads the predicate of the branch or sync, None if it is always taken
-    size: int
-    sync: Sync | None = None  # what the threads wait for behind the steps
+    target: int | None = None  # basic block that a taken branch goes to; None: it returns
+    guard: Reader | None = None  # the predicate of the branch; None if it is always taken
+    waits: bool = False  # behind the steps, threads wait for one another
     poll: Poll | None = None  # the branch closes a loop that ends once this reads otherwise
-    table: tuple | None = None  # of a switch: (reads the case, basic block of each case)
+    table: tuple[Reader, list[int]] | None = None  # of a switch: the case, basic block of each
 
 
 class Hang(Exception):
@@ -56,34 +51,35 @@ class Hang(Exception):
         self.instruction, self.slots, self.reason = instruction, slots, reason
 
 
-def basic_blocks(context: Context) -> list[BasicBlock]:
+def basic_blocks(context: Context, barriers: Barriers) -> list[BasicBlock]:
     """Translate the kernel and cut it at branches and labels that branches name."""
     kernel = context.kernel
-    syncs: dict[int, Sync] = {}
-    extra = dict.fromkeys(OPCODES, translate_sync(syncs))
-    extra |= {"activemask": active_mask, "atom": translate_atomic, "red": translate_atomic}
-    steps = translate(context, extra | translators())
+    steps = translate(context, dict.fromkeys(OPCODES, barriers.translate))
     leaders = {0}
-    for number, instruction in enumerate(kernel.instructions):
-        if steps[number] is None:
-            leaders |= {number + 1, *_targets(kernel, instruction)}
+    for instruction, step in zip(kernel.instructions, steps, strict=True):
+        if step is None:
+            leaders |= {instruction.number + 1, *_targets(kernel, instruction)}
     starts = sorted(leader for leader in leaders if leader < len(steps))
     number_of = {start: number for number, start in enumerate(starts)}
     blocks = []
     for start, stop in zip(starts, [*starts[1:], len(steps)], strict=True):
         last = kernel.instructions[stop - 1]
-        ends = steps[stop - 1] is None
-        sync = syncs.get(id(last)) if ends else None
-        branches = ends and sync is None
-        targets = [number_of.get(to) for to in _targets(kernel, last)] if branches else []
-        guard = predicate_reader(context, last) if ends and last.guard else None
-        body = steps[start : stop - 1] if ends else steps[start:stop]
-        block = BasicBlock(start, body, last if branches else None, None, guard, stop - start, sync)
-        if branches and last.opcode == "brx":
-            block.table = reader(context, last.operands[0], "u32"), targets
-        elif targets:
-            block.target = targets[0]  # None: a label at the end means return
-        block.poll = context.polls.get(stop - 1)
+        if steps[stop - 1] is not None:
+            blocks.append(BasicBlock(start, stop - start, steps[start:stop], None))
+            continue
+        block = BasicBlock(start, stop - start, steps[start : stop - 1], None)
+        if last.number in barriers.syncs:
+            barriers.places[len(blocks)] = barriers.syncs[last.number]
+            block.waits = True
+        else:
+            targets = [number_of.get(to) for to in _targets(kernel, last)]
+            block.branch = last
+            block.guard = predicate_reader(context, last) if last.guard else None
+            block.poll = context.polls.get(last.number)
+            if last.opcode == "brx":
+                block.table = reader(context, last.operands[0], "u32"), targets
+            elif targets:
+                block.target = targets[0]  # None: a label at the end means return
         blocks.append(block)
     return blocks
 
@@ -103,8 +99,9 @@ def _targets(kernel: Kernel, instruction: Instruction) -> list[int]:
 
 def run_batch(
     context: Context,
+    batch: Batch,
     blocks: list[BasicBlock],
-    alive: np.ndarray,
+    barriers: Barriers,
     executed: list[int],
     instruction_limit: int,
 ) -> None:
@@ -113,12 +110,13 @@ def run_batch(
     Raises `Hang` at the first jump back once more than `instruction_limit` instructions were
     executed, and when all threads wait for something that none of them can bring about.
     """
-    waiting: dict[int, np.ndarray] = {0: alive}
+    context.start_batch(batch)
+    barriers.start_batch(batch)
+    waiting: dict[int, np.ndarray] = {0: batch.alive}
     polling: dict[int, np.ndarray] = {}
     spins = [0] * len(blocks)
     polls: dict[int, Poll] = {}  # by the basic block that a polling loop begins with
     stale, changes = 0, -1
-    barriers = context.barriers = Barriers(context, blocks, alive)
     parked = barriers.parked
     budget = instruction_limit
     lanes = None
@@ -139,6 +137,8 @@ def run_batch(
             waiting, polling = polling, {}
         number = min(waiting)
         mask = waiting.pop(number)
+        if number == len(blocks):
+            continue  # these threads are done
         whole = not waiting and not parked and not polling
         if lanes is None or lanes.mask is not mask or lanes.whole != whole:
             lanes = Lanes(mask, whole)
@@ -151,17 +151,19 @@ def run_batch(
                 step(lanes)
             budget -= block.size
             context.clock += block.size
-            if block.sync:
-                passing = barriers.arrive(block, lanes, current)
+            if block.waits:
+                passing = barriers.arrive(lanes, current)
                 if passing is None:
                     break
                 if passing is not lanes.mask:
-                    join(waiting, current + 1, passing, len(blocks))
+                    join(waiting, current + 1, passing)
                     break
             if block.table:
-                _switch(context, block, lanes, waiting, len(blocks))
+                _switch(context, block, lanes, waiting)
                 break
             taken, staying = _branch(context, block, lanes)
+            if context.watch.follow and taken is not None and block.target is None:
+                context.watch.event("end", block.branch, taken)
             if taken is not None and block.target in range(current + 1):
                 if budget < 0:
                     reason = (
@@ -179,46 +181,45 @@ def run_batch(
                     spins[current] += 1
                     if spins[current] > SPINS:
                         polls[block.target] = block.poll
-                        join(polling, block.target, taken, len(blocks))
+                        join(polling, block.target, taken)
                         if staying is not None:
-                            join(waiting, current + 1, staying, len(blocks))
+                            join(waiting, current + 1, staying)
                         break
             if taken is not None and staying is None:
                 following, mask = block.target, taken
             elif taken is None:
                 following, mask = current + 1, staying
             else:
-                join(waiting, block.target, taken, len(blocks))
-                join(waiting, current + 1, staying, len(blocks))
+                join(waiting, block.target, taken)
+                join(waiting, current + 1, staying)
                 break
-            if mask is None or following is None or following >= len(blocks):
+            if mask is None or following is None or following == len(blocks):
                 break  # these threads are done
             if waiting and min(waiting) <= following:
-                join(waiting, following, mask, len(blocks))
+                join(waiting, following, mask)
                 break
             current = following
-    context.shared.end_batch()
-    context.copies.end_batch()
+    context.end_batch()
 
 
 def _explain_wait(context: Context) -> str:
-    if context.copies.failed:
-        return f"this wait never ends: {context.copies.failed}"
+    if context.mbarriers.failed:
+        return f"this wait never ends: {context.mbarriers.failed}"
     return "it waits for a store that no thread of the blocks that run at once will make"
 
 
-def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: dict, end: int) -> None:
+def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: dict) -> None:
     """A jump through a table; more than one group of a warp's lanes makes it divergent."""
     read, targets = block.table
     case = np.broadcast_to(read(), context.slots)
     mask = lanes.mask
     groups = [(targets[int(k)], mask & (case == k)) for k in np.unique(case[mask])]
-    parts = sum(group.reshape(-1, 32).any(axis=1).astype(int) for _, group in groups)
+    parts = sum(group.reshape(-1, WARP).any(axis=1).astype(int) for _, group in groups)
     tally = context.tallies[block.first + block.size - 1]
     tally.branches += lanes.warps
     tally.divergent_branches += int(np.count_nonzero(parts > 1))
     for target, group in groups:
-        join(waiting, target, group, end)
+        join(waiting, target, group)
 
 
 def _branch(
@@ -243,12 +244,14 @@ def _branch(
     if count == lanes.count:
         return lanes.mask, None
     staying = lanes.mask & ~predicate
-    both = taken.reshape(-1, 32).any(axis=1) & staying.reshape(-1, 32).any(axis=1)
+    both = taken.reshape(-1, WARP).any(axis=1) & staying.reshape(-1, WARP).any(axis=1)
     tally.divergent_branches += int(np.count_nonzero(both))
     return taken, staying
 
 
-def _trap(context: Context, block: BasicBlock, lanes: Lanes):
+def _trap(
+    context: Context, block: BasicBlock, lanes: Lanes
+) -> tuple[np.ndarray | None, np.ndarray | None]:
     """The threads that reach a trap end there."""
     mask = lanes.mask & block.guard() if block.guard else lanes.mask
     if not mask.any():
@@ -257,99 +260,6 @@ def _trap(context: Context, block: BasicBlock, lanes: Lanes):
     context.report("trap", block.branch, message, mask)
     staying = lanes.mask & ~mask
     return mask, staying if staying.any() else None
-
-
-def resident_blocks(block: tuple[int, int, int], shared_bytes: int) -> int:
-    """How many blocks an H200 runs at once, as far as threads and shared memory go."""
-    warps = -(-prod(block) // 32)
-    by_shared = SM_SHARED_BYTES // (shared_bytes + 1024)  # 1 KB a block is the system's
-    return SMS * min(SM_THREADS // (32 * warps), SM_BLOCKS, by_shared)
-
-
-def batches(
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    bytes_per_block: int = 0,
-    cluster: int = 1,
-    resident: int = 0,
-) -> Iterator[tuple[int, int, int]]:
-    """Cut the grid: yields (first block, number of blocks, slots per block).
-
-    A batch is bounded in threads and in shared and local memory, so that memory is bounded for
-    any grid. It holds whole clusters, and if blocks wait for others at least the `resident` ones,
-    those that run at once.
-    """
-    threads = block[0] * block[1] * block[2]
-    padded = -(-threads // 32) * 32
-    count = grid[0] * grid[1] * grid[2]
-    step = min(BATCH_THREADS // padded, BATCH_BYTES // max(1, bytes_per_block))
-    step = max(1, (resident or step) // cluster) * cluster
-    for first in range(0, count, step):
-        yield first, min(step, count - first), padded
-
-
-def unravel(number, sizes: tuple[int, int, int]) -> tuple:
-    """A linear number (or an array of them) as (x, y, z), x fastest."""
-    return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])
-
-
-def block_place(number, grid: tuple[int, int, int], cluster: tuple[int, int, int]) -> tuple:
-    """(x, y, z) in the grid of the block that runs as that number: cluster after cluster."""
-    size = prod(cluster)
-    clusters = tuple(blocks // one for blocks, one in zip(grid, cluster, strict=True))
-    pairs = zip(unravel(number // size, clusters), unravel(number % size, cluster), strict=True)
-    return tuple(of * one + own for (of, own), one in zip(pairs, cluster, strict=True))
-
-
-def special_registers(
-    grid: tuple[int, int, int],
-    block: tuple[int, int, int],
-    first: int,
-    count: int,
-    padded: int,
-    shared_bytes: int,
-    cluster: tuple[int, int, int] = (1, 1, 1),
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Which slots of a batch hold a thread, and the special registers, all as uint32."""
-    slots = np.arange(count * padded, dtype=np.int64)
-    thread, block_number = slots % padded, first + slots // padded
-    values = {"%laneid": thread % 32, "%warpid": thread // 32}
-    lane = thread % 32
-    bits = np.int64(1) << lane
-    values["%lanemask_eq"], values["%lanemask_lt"] = bits, bits - 1
-    values["%lanemask_le"] = 2 * bits - 1
-    values["%lanemask_gt"] = 0xFFFFFFFF - values["%lanemask_le"]
-    values["%lanemask_ge"] = 0xFFFFFFFF - values["%lanemask_lt"]
-    places = block_place(block_number, grid, cluster)
-    for prefix, place in (("tid", unravel(thread, block)), ("ctaid", places)):
-        for axis, own in zip("xyz", place, strict=True):
-            values[f"%{prefix}.{axis}"] = own
-    for sizes, prefix in ((block, "ntid"), (grid, "nctaid")):
-        for axis, size in zip("xyz", sizes, strict=True):
-            values[f"%{prefix}.{axis}"] = np.array([size])
-    rank = np.arange(len(slots)) // padded % prod(cluster)
-    for axis, own, size, all_blocks in zip(
-        "xyz", unravel(rank, cluster), cluster, grid, strict=True
-    ):
-        values[f"%cluster_ctaid.{axis}"] = own
-        values[f"%cluster_nctaid.{axis}"] = np.array([size])
-        values[f"%clusterid.{axis}"] = values[f"%ctaid.{axis}"] // size
-        values[f"%nclusterid.{axis}"] = np.array([all_blocks // size])
-    values["%cluster_ctarank"], values["%cluster_nctarank"] = rank, np.array([prod(cluster)])
-    values["%is_explicit_cluster"] = np.array([prod(cluster) > 1])
-    values["%nwarpid"] = np.array([padded // 32])
-    values["%gridid"] = values["%smid"] = np.array([0])
-    values["%nsmid"] = np.array([132])
-    values["%dynamic_smem_size"] = np.array([shared_bytes])
-    for name in list(values):
-        if not values[name].any():
-            values[name] = np.array([0])  # the same in every thread: one value serves all
-    if count == 1:
-        for name in list(values):
-            if "cta" in name or "cluster" in name:
-                values[name] = values[name][:1]
-    alive = thread < block[0] * block[1] * block[2]
-    return alive, {name: value.astype(np.uint32) for name, value in values.items()}
 
 
 def summed_counters(

@@ -25,7 +25,7 @@ from helpers.cuda_text import code_hash
 from helpers.evidence.cases import shown
 from helpers.execute import to_gpu
 from helpers.gpu import describe_device, describe_versions, has_gpu
-from helpers.simt.counters import NSIGHT_METRICS, SHARED_METRICS
+from helpers.simt import NSIGHT_METRICS, SHARED_METRICS
 
 from .cases import DATA, FILES, Case, compared, measured_patterns, patterns, reported, source
 from .processes import Done, run, write_data, write_text

@@ -140,7 +140,7 @@ def pickled(one) -> dict:
     """A launch with its arrays as (offset in the allocation, values)."""
     import numpy as np
 
-    from helpers.simt.memory import byte_offset
+    from helpers.simt import byte_offset
 
     launch = one.launch
     args = [

@@ -16,8 +16,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from helpers.simt import Trace, simulate
-from helpers.simt.memory import byte_offset
+from helpers.simt import Trace, byte_offset, simulate
 
 FOLDER = Path(__file__).parent.parent / "kernels"
 LIMIT = 20_000  # instructions; every kernel here needs fewer

@@ -21,8 +21,7 @@ from helpers.shapes import (
     SMALL_LONG_SHAPES,
     SMALL_SHAPES,
 )
-from helpers.simt import Trace
-from helpers.simt.counters import NSIGHT_METRICS
+from helpers.simt import NSIGHT_METRICS, Trace
 from tests import made_up
 
 COUNTERS, SASS, SANITIZER = map(read_part, ("counters", "sass", "sanitizer"))

@@ -1,9 +1,7 @@
-"""The 16-bit floats f16 and bf16 on numpy arrays, alone and as pairs in 32 bits.
+"""Rounding, once and in PTX's directions, and the numbers between types.
 
 An f16 array is numpy's float16. numpy has no bf16, so a bf16 array holds its bits as uint16; they
-are the upper half of an fp32 number. Values are widened to float32 or float64, computed there,
-and narrowed, rounding once. A sum that float64 cannot hold is rounded to odd on the way: its last
-bit says that something was lost, so the second rounding goes where a single one would have gone.
+are the upper half of an fp32 number.
 """
 
 from __future__ import annotations
@@ -12,10 +10,39 @@ from collections.abc import Callable
 
 import numpy as np
 
-HALVES = ("f16", "bf16")
-PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "u16x2": "u16", "s16x2": "s16"}
+TINY = np.float32(2.0**-126)  # the smallest normal fp32
 TINIEST = np.float32(2.0**-14)  # the smallest normal f16
-NOT_A_NUMBER = 0x7FFF  # what the hardware gives for any NaN, in both types
+NOT_A_NUMBER = 0x7FFF  # what the hardware gives for any NaN, in both 16-bit types
+DIRECTIONS = ("rn", "rz", "rm", "rp")
+
+
+def flush(values: np.ndarray, tiny: np.floating = TINY) -> np.ndarray:
+    """Subnormal fp32 values to zero of the same sign (-ftz=true)."""
+    return values * (np.abs(values) >= tiny)
+
+
+def saturate(function: Callable) -> Callable:
+    """.sat: clamp to [0, 1], NaN and -0 to 0."""
+
+    def saturated(*sources):
+        result = function(*sources)
+        zero, one = result.dtype.type(0), result.dtype.type(1)
+        return np.where(result > 0, np.minimum(result, one), zero)
+
+    return saturated
+
+
+def rounded_sum(
+    a: np.ndarray, b: np.ndarray, rounding: str, dtype: type = np.float32
+) -> np.ndarray:
+    """The sum of float64 values in fp32 or fp64, as if it had been exact before rounding."""
+    if rounding == "rn":
+        return (a + b).astype(dtype)
+    total, rest = exact_sum(a, b)
+    if rounding == "rm":
+        total = np.where(total == 0, -(-a - b), total)  # rounding down, 1 - 1 is -0
+    overflow = np.isinf(total) & np.isfinite(a) & np.isfinite(b)
+    return round_to(total, dtype, rounding, np.where(overflow, -total, rest))
 
 
 def widen(values: np.ndarray, kind: str) -> np.ndarray:
@@ -95,17 +122,13 @@ def round_to(
     return result
 
 
-def multiply_add(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """a * b + c of 16-bit floats in float64, rounded to odd: the product is exact."""
-    return to_odd(*exact_sum(np.multiply(a, b, dtype=np.float64), c.astype(np.float64)))
+def on_halves(function: Callable, base: str, ftz: bool) -> Callable:
+    """A function of 16-bit floats from one of fp32 numbers."""
+    tiny = TINIEST if base == "f16" else TINY
 
-
-def in_pairs(function: Callable[..., np.ndarray], dtype: np.dtype) -> Callable[..., np.ndarray]:
-    """A function of 16-bit values for both halves of 32-bit ones."""
-
-    def apply(*sources: np.ndarray) -> np.ndarray:
-        result = function(*(split(source, dtype) for source in sources))
-        return np.ascontiguousarray(result).view(np.uint32).reshape(-1)
+    def apply(*sources):
+        wide = [widen(source, base) for source in sources]
+        return function(*(flush(one, tiny) for one in wide) if ftz else wide)
 
     return apply
 

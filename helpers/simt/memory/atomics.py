@@ -10,11 +10,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .memory import UNSIGNED, Access
-from .operations import DTYPES, find_operation
-from .parse import Instruction, UnsupportedPTX, Vector, type_size
-from .shared import MAX_CLUSTER, WINDOW, WINDOW_BYTES
-from .translate import Context, Lanes, Step, address_reader, memory_space, reader, writer
+from ..context import Context
+from ..instructions import Instruction, elements, unknown
+from ..lanes import Lanes, Step
+from ..operands import address_reader, reader, writer
+from ..operations import find_operation
+from ..ptx_types import DTYPES, UNSIGNED, type_size
+from .access import SHARED_END, SHARED_STEP, SHARED_WINDOW, Access
+from .accesses import Memory, memory_space
 
 OPERATIONS: dict[str, Callable] = {
     "add": np.add,
@@ -28,6 +31,7 @@ OPERATIONS: dict[str, Callable] = {
     "dec": lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1),
     "cas": lambda old, expected, new: np.where(old == expected, new, old),
 }
+QUEUE = 64  # lanes at one address from which on they are computed apart
 QUALIFIERS = frozenset(
     "global shared shared_cta shared_cluster L2_cache_hint noftz relaxed acq_rel acquire release"
     " gpu cta cluster sys".split()
@@ -45,16 +49,16 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
     vector = next((name for name in names if name in ("v2", "v4", "v8")), None)
     name = next((name for name in names if name in OPERATIONS), None)
     if kind is None or name is None or {*names} != {kind, name, vector} - {None}:
-        raise UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
+        raise unknown(instruction)
     apply = OPERATIONS[name]
     if "16" in kind and kind[0] in "fb" and kind != "b16":  # f16, bf16, f16x2, bf16x2
         apply = find_operation(name, (kind,)).apply
     operands = list(instruction.operands)
-    targets = _elements(operands.pop(0)) if instruction.opcode == "atom" else ()
+    targets = elements(operands.pop(0)) if instruction.opcode == "atom" else ()
     addresses = address_reader(context, operands.pop(0))
     if "L2_cache_hint" in instruction.modifiers:
         operands.pop()
-    sources = [[reader(context, part, kind) for part in _elements(one)] for one in operands]
+    sources = [[reader(context, part, kind) for part in elements(one)] for one in operands]
     writers = [writer(context, target, kind) for target in targets]
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
     tally = context.tally_of(instruction)
@@ -69,7 +73,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
         for turn in turns:
             mask = np.zeros(context.slots, bool)
             mask[slots[turn]] = True
-            taking = Lanes(mask, False)
+            taking = Lanes(mask)
             stand_in = slice(None) if taking.stand_in is None else taking.stand_in
             old = memory.load(places[stand_in], access, taking)[0].view(dtype)
             new = apply(old, *(value[stand_in] for value in values)).astype(dtype)
@@ -80,7 +84,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             waiting = slots[queue]
             mask = np.zeros(context.slots, bool)
             mask[waiting] = True
-            taking = Lanes(mask, False)
+            taking = Lanes(mask)
             one = places if taking.stand_in is None else places[taking.stand_in]
             before = memory.load(one, access, taking)[0].view(dtype)[waiting[-1]]
             history = _in_turn(name, apply, before, [value[waiting] for value in values])
@@ -102,25 +106,20 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
     return atomic
 
 
-def _elements(operand) -> tuple:
-    return operand.elements if isinstance(operand, Vector) else (operand,)
-
-
-def _locations(context: Context, memory, places: np.ndarray, slots: np.ndarray) -> np.ndarray:
+def _locations(
+    context: Context, memory: Memory, places: np.ndarray, slots: np.ndarray
+) -> np.ndarray:
     """A number for each address that is the same for lanes that mean the same bytes: addresses
     of shared memory are those of the own block, or name another one."""
     shared = context.shared
-    start = 0 if memory is shared else WINDOW
+    start = 0 if memory is shared else SHARED_WINDOW
     inside = np.ones(len(places), bool)
     if memory is not shared:
-        inside = (places >= WINDOW) & (places < WINDOW + (MAX_CLUSTER + 1) * WINDOW_BYTES)
+        inside = (places >= SHARED_WINDOW) & (places < SHARED_END)
         if memory is context.memory or not inside.any():
             return places
     block, near = shared.block_of(slots, places - start)
-    return np.where(inside, -1 - (block * WINDOW_BYTES + near), places)
-
-
-QUEUE = 64  # lanes at one address from which on they are computed apart
+    return np.where(inside, -1 - (block * SHARED_STEP + near), places)
 
 
 def _turns(places: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:

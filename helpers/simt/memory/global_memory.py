@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .counters import SECTOR, Counters
-from .findings import Findings
-from .parse import Instruction, Variable
+from ..findings import Reporter
+from ..hardware import SECTOR
+from ..instructions import Instruction, Variable
+from ..lanes import Lanes
+from ..ptx_types import UNSIGNED
+from .access import Access, all_ones, distinct_per_warp
 
 PAGE_BITS = 40
-UNSIGNED = {size: np.dtype(f"uint{8 * size}") for size in (1, 2, 4, 8)}
 
 
 @dataclass
@@ -28,39 +30,28 @@ class Allocation:
     page: int  # address of data[0]: the middle of a page, where start is rounded down to
     data: np.ndarray  # bytes, from the page's first
     array: np.ndarray  # the caller's
-    views: dict[int, np.ndarray] = field(default_factory=dict)
-    read: np.ndarray = field(default=None)  # bool per sector
-    written: np.ndarray = field(default=None)
     variable: Variable | None = None  # of the module that it is, not an array
+    views: dict[int, np.ndarray] = field(init=False)  # data, by the bytes of an element
+    read: np.ndarray = field(init=False)  # bool per sector
+    written: np.ndarray = field(init=False)
 
-
-@dataclass
-class Access:
-    """One memory instruction: `elements` values of `size` bytes each for every lane."""
-
-    instruction: Instruction
-    size: int
-    elements: int
-    tally: Counters
-    steers: bool = False  # an address or a jump depends on what is loaded
-    atomic: bool = False  # half of a read-modify-write; counted and ordered by itself
-    polls: bool = False  # a loop runs until this load reads otherwise
-    strong: bool = False  # atomic or volatile: may be what another thread polls
-
-    @property
-    def width(self) -> int:
-        return self.size * self.elements
+    def __post_init__(self) -> None:
+        self.views = {size: self.data.view(kind) for size, kind in UNSIGNED.items()}
+        self.read = np.zeros(len(self.data) // SECTOR, bool)
+        self.written = np.zeros(len(self.data) // SECTOR, bool)
 
 
 class GlobalMemory:
-    """Allocations of one launch. `locate_thread` turns a slot of the batch into (block, thread)."""
+    """Allocations of one launch."""
 
-    def __init__(self, findings: Findings):
-        self.findings = findings
+    def __init__(self, reporter: Reporter):
+        self.reporter = reporter
         self.allocations: list[Allocation] = []
-        self.locate_thread = lambda slot: ((0, 0, 0), (0, 0, 0))
         self.tainted: np.ndarray | None = None  # threads led astray by a bad load
         self.changes = 0  # counts stores, so that a wait for one can be given up
+
+    def start_batch(self) -> None:
+        self.tainted = None
 
     def allocate(self, array: np.ndarray, name: str) -> int:
         """Map a C-contiguous array and return the address of its first byte."""
@@ -79,14 +70,9 @@ class GlobalMemory:
         page = (2 * len(self.allocations) + 3) << PAGE_BITS - 1
         data = np.zeros(-(-(offset + array.nbytes) // SECTOR) * SECTOR, np.uint8)
         data[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-        allocation = Allocation(
-            name, page + offset, page + offset + array.nbytes, page, data, array
-        )
-        allocation.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
-        allocation.read = np.zeros(len(data) // SECTOR, bool)
-        allocation.written = np.zeros(len(data) // SECTOR, bool)
-        self.allocations.append(allocation)
-        return allocation.start
+        start, stop = page + offset, page + offset + array.nbytes
+        self.allocations.append(Allocation(name, start, stop, page, data, array))
+        return start
 
     def allocate_variable(self, variable: Variable) -> None:
         """Hold a variable of the module, with its initial bytes: every launch starts afresh."""
@@ -113,7 +99,7 @@ class GlobalMemory:
                 stored = allocation.data[offset : offset + allocation.array.nbytes]
                 allocation.array.reshape(-1).view(np.uint8)[:] = stored
 
-    def load(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
+    def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
         allocation = self._common_allocation(addresses, access)
         if allocation is None:
@@ -128,7 +114,9 @@ class GlobalMemory:
             return [view[index]]
         return [view[index + element] for element in range(access.elements)]
 
-    def store(self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes) -> None:
+    def store(
+        self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes: Lanes
+    ) -> None:
         """Store one array of unsigned values per element; lanes that may not write are dropped."""
         allocation = self._common_allocation(addresses, access)
         if allocation is None:
@@ -146,7 +134,7 @@ class GlobalMemory:
 
     # ---- counting ----
 
-    def _count(self, verb: str, sectors: np.ndarray, access: Access, lanes) -> None:
+    def _count(self, verb: str, sectors: np.ndarray, access: Access, lanes: Lanes) -> None:
         if access.atomic:
             return
         tally = vars(access.tally)
@@ -159,17 +147,18 @@ class GlobalMemory:
     def _common_allocation(self, addresses: np.ndarray, access: Access) -> Allocation | None:
         """The allocation that holds every lane's access, all aligned; None if there is none."""
         lowest, highest = int(addresses.min()), int(addresses.max())
-        page = (lowest >> PAGE_BITS) - 1
-        if not 0 <= page < len(self.allocations):
-            return None
-        allocation = self.allocations[page]
-        if lowest < allocation.start or highest + access.width > allocation.stop:
+        allocation = self.allocation_near(lowest)
+        if (
+            allocation is None
+            or lowest < allocation.start
+            or highest + access.width > allocation.stop
+        ):
             return None
         if int(np.bitwise_or.reduce(addresses)) & (access.width - 1):
             return None
         return allocation
 
-    def _sort_out(self, addresses: np.ndarray, access: Access, lanes, verb: str):
+    def _sort_out(self, addresses: np.ndarray, access: Access, lanes: Lanes, verb: str):
         """Report the lanes at fault; yield (allocation, lanes that may access it)."""
         misaligned = lanes.mask & (addresses & (access.width - 1) != 0)
         inside, owners = np.zeros(len(addresses), bool), []
@@ -191,9 +180,8 @@ class GlobalMemory:
             faulty = faulty & ~self.tainted
         slots = np.flatnonzero(faulty)
         if len(slots):
-            block, thread = self.locate_thread(int(slots[0]))
             message = explain(int(addresses[slots[0]]), access)
-            self.findings.report(kind, access.instruction, message, block, thread, len(slots))
+            self.reporter.report(kind, access.instruction, message, slots)
 
     def _explain_alignment(self, address: int, access: Access) -> str:
         return (
@@ -205,11 +193,15 @@ class GlobalMemory:
         place = self._describe(address, access.width)
         return f"{access.width} bytes at an address that no array holds: {place}"
 
-    def _describe(self, address: int, width: int = 0) -> str:
+    def allocation_near(self, address: int) -> Allocation | None:
+        """The allocation on whose page an address is."""
         page = (address >> PAGE_BITS) - 1
-        if not 0 <= page < len(self.allocations):
+        return self.allocations[page] if 0 <= page < len(self.allocations) else None
+
+    def _describe(self, address: int, width: int = 0) -> str:
+        allocation = self.allocation_near(address)
+        if allocation is None:
             return f"address {address & (1 << 64) - 1:#x}"
-        allocation = self.allocations[page]
         size = allocation.stop - allocation.start
         if address >= allocation.stop:
             past = address - allocation.stop
@@ -224,9 +216,10 @@ class GlobalMemory:
         )
         return f"{place}, which starts {offset} bytes past a multiple of 256" if offset else place
 
-    def _load_carefully(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
-        ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
-        values = [np.full(len(addresses), ones) for _ in range(access.elements)]
+    def _load_carefully(
+        self, addresses: np.ndarray, access: Access, lanes: Lanes
+    ) -> list[np.ndarray]:
+        values = all_ones(len(addresses), access)
         self._count("load", addresses >> 5, access, lanes)
         for allocation, active in self._sort_out(addresses, access, lanes, "load"):
             offsets = addresses[active] - allocation.page
@@ -263,11 +256,10 @@ class GlobalMemory:
                 return allocation
         place = self._describe(address, size)
         message = f"{size} bytes at an address that no array holds: {place}"
-        where = self.locate_thread(slot)
-        self.findings.report(f"out-of-bounds {verb}", instruction, message, *where, 1)
+        self.reporter.report(f"out-of-bounds {verb}", instruction, message, np.array([slot]))
         return None
 
-    def _store_carefully(self, addresses, values, access: Access, lanes) -> None:
+    def _store_carefully(self, addresses, values, access: Access, lanes: Lanes) -> None:
         self._count("store", addresses >> 5, access, lanes)
         for allocation, active in self._sort_out(addresses, access, lanes, "store"):
             offsets = addresses[active] - allocation.page
@@ -295,13 +287,3 @@ def byte_offset(array: np.ndarray) -> int:
         base = base.base
     first = array.__array_interface__["data"][0]
     return (first - base.__array_interface__["data"][0]) % 256
-
-
-def distinct_per_warp(sectors: np.ndarray) -> int:
-    """Sum over warps of the number of different sectors among the warp's 32 lanes."""
-    by_warp = sectors.reshape(-1, 32)
-    steps = by_warp[:, 1:] - by_warp[:, :-1]
-    if steps.min() < 0:  # lanes out of order: rare, and sorting costs
-        by_warp = np.sort(by_warp, axis=1)
-        steps = by_warp[:, 1:] - by_warp[:, :-1]
-    return int(np.count_nonzero(steps)) + len(by_warp)

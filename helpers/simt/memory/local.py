@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from .findings import Findings
-from .memory import UNSIGNED, Access, distinct_per_warp
-from .parse import Variable
-
-WINDOW = 1 << 33  # generic addresses of local memory start here, below every global page
-WINDOW_BYTES = 1 << 24
+from ..findings import Reporter
+from ..geometry import Batch
+from ..hardware import WARP, WORD
+from ..instructions import Variable
+from ..lanes import Lanes
+from ..ptx_types import UNSIGNED
+from .access import Access, all_ones, distinct_per_warp
 
 
 class LocalMemory:
     """The local memory of all threads of a batch; addresses start at 0 in every thread."""
 
-    def __init__(self, variables: list[Variable], findings: Findings):
-        self.findings = findings
+    def __init__(self, variables: list[Variable], reporter: Reporter):
+        self.reporter = reporter
         self.offsets: dict[str, int] = {}
         end = 0
         for variable in variables:
@@ -29,29 +30,31 @@ class LocalMemory:
             end += variable.size
         self.bytes = end
         self.stride = max(8, -(-end // 8) * 8)  # bytes from thread to thread
-        self.locate_thread = lambda slot: ((0, 0, 0), (0, 0, 0))
 
-    def start_batch(self, slots: int) -> None:
-        data = np.zeros(slots * self.stride if self.bytes else 0, np.uint8)
+    def start_batch(self, batch: Batch) -> None:
+        data = np.zeros(batch.slots * self.stride if self.bytes else 0, np.uint8)
         self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
 
-    def load(self, addresses: np.ndarray, access: Access, lanes) -> list[np.ndarray]:
+    def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
-        ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
-        values = [np.full(len(addresses), ones) for _ in range(access.elements)]
+        values = all_ones(len(addresses), access)
         slots, index = self._valid(addresses, access, lanes, "load")
         for element, value in enumerate(values):
             value[slots] = self.views[access.size][index + element]
         return values
 
-    def store(self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes) -> None:
+    def store(
+        self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes: Lanes
+    ) -> None:
         """Store one array of unsigned values per element; lanes that may not write are dropped."""
         slots, index = self._valid(addresses, access, lanes, "store")
         for element, value in enumerate(values):
             kept = np.broadcast_to(value, addresses.shape)[slots]
             self.views[access.size][index + element] = kept
 
-    def _valid(self, addresses, access: Access, lanes, verb: str) -> tuple[np.ndarray, np.ndarray]:
+    def _valid(
+        self, addresses, access: Access, lanes: Lanes, verb: str
+    ) -> tuple[np.ndarray, np.ndarray]:
         """(slots that may access, their first element in the batch's); reports the others."""
         slots = np.flatnonzero(lanes.mask)
         wanted = addresses[slots]
@@ -67,10 +70,7 @@ class LocalMemory:
                     f"{access.width} bytes at byte {int(wanted[first])} of the thread's "
                     f"{self.bytes} bytes of local memory"
                 )
-                where = self.locate_thread(int(slots[first]))
-                self.findings.report(
-                    f"{kind} {verb}", access.instruction, message, *where, int(faulty.sum())
-                )
+                self.reporter.report(f"{kind} {verb}", access.instruction, message, slots[faulty])
         tally = vars(access.tally)
         tally[f"local_{verb}_requests"] += lanes.warps
         tally[f"local_{verb}_sectors"] += self._sectors(addresses, access, lanes)
@@ -78,13 +78,13 @@ class LocalMemory:
         slots, wanted = slots[good], wanted[good]
         return slots, (slots * self.stride + wanted) // access.size
 
-    def _sectors(self, addresses: np.ndarray, access: Access, lanes) -> int:
+    def _sectors(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> int:
         """Sectors of the interleaved layout: word k of lane l is number 32 k + l of its warp."""
-        lane = np.arange(len(addresses)) % 32
+        lane = np.arange(len(addresses)) % WARP
         stand_in = lanes.stand_in
         total = 0
-        for word in range(max(1, access.width // 4)):
-            sectors = (addresses // 4 + word) * 4 + lane // 8
+        for word in range(max(1, access.width // WORD)):
+            sectors = (addresses // WORD + word) * 4 + lane // 8
             sectors = sectors if stand_in is None else sectors[stand_in]
             total += distinct_per_warp(sectors) - lanes.idle_warps
         return total

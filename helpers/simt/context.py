@@ -1,0 +1,98 @@
+"""What the functions of a launch share.
+
+A register is a numpy array over all threads of a batch, or of length one while its value is the
+same in every thread. It holds raw bits; an instruction views them as its own type.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .counters import Counters
+from .dataflow import never_subnormal, steering
+from .findings import Findings, Reporter
+from .geometry import Batch, Shape, special_registers
+from .instructions import Instruction, Kernel
+from .memory.copies import Copies
+from .memory.generic import GenericMemory
+from .memory.global_memory import GlobalMemory
+from .memory.local import LocalMemory
+from .memory.mbarriers import MBarriers
+from .memory.shared import SharedMemory
+from .polling import hands_over, polling_loops
+from .ptx_types import type_size
+from .watch import Watch
+
+
+class Context:
+    """A kernel with its memories and registers; the registers change from batch to batch."""
+
+    def __init__(
+        self, kernel: Kernel, shape: Shape, dynamic_shared: int, findings: Findings, watch: Watch
+    ):
+        self.kernel, self.shape, self.watch = kernel, shape, watch
+        self.reporter = Reporter(findings)
+        self.polls = polling_loops(kernel)
+        self.polling = {poll.instruction.number for poll in self.polls.values()}
+        flags = bool(self.polls) or hands_over(kernel)
+        self.memory = GlobalMemory(self.reporter)
+        self.shared = SharedMemory(kernel, dynamic_shared, self.reporter, flags)
+        self.local = LocalMemory(kernel.local, self.reporter)
+        self.arguments = LocalMemory(kernel.arguments, self.reporter)  # of function calls
+        self.generic = GenericMemory(self.memory, self.shared, self.local)
+        self.copies = Copies(self.shared)
+        self.mbarriers = MBarriers(self.shared, self.copies)
+        self.parameters = b""  # the kernel's parameter space
+        self.tallies = [Counters() for _ in kernel.instructions]
+        self.uncounted = Counters()  # of accesses that the hardware serves in other ways
+        self.registers = [np.zeros(0)] * len(kernel.registers)
+        self.index = {name: number for number, name in enumerate(kernel.registers)}
+        self.normal = never_subnormal(kernel)
+        self.steering = steering(kernel)
+        self.clock = 0  # instructions that a batch has executed
+        self.specials = special_registers(Batch(shape, 0, 1))
+        self.specials["%dynamic_smem_size"] = np.array([dynamic_shared], np.uint32)
+        self.specials["%total_smem_size"] = np.array([self.shared.bytes], np.uint32)
+
+    def place_variables(self) -> None:
+        """Note where each variable is, in its own address space; call it when all are mapped."""
+        self.addresses = {
+            **{parameter.name: parameter.offset for parameter in self.kernel.parameters},
+            **{one.name: one.start for one in self.memory.allocations},
+            **self.local.offsets,
+            **self.arguments.offsets,
+            **self.shared.offsets,
+        }
+
+    def start_batch(self, batch: Batch) -> None:
+        """Fresh registers, shared and local memory."""
+        self.slots = batch.slots
+        self.specials.update(special_registers(batch))
+        self.registers[:] = [
+            np.zeros(1, bool if kind == "pred" else f"uint{8 * type_size(kind)}")
+            for kind in self.kernel.registers.values()
+        ]
+        self.reporter.start_batch(batch)
+        self.memory.start_batch()
+        for memory in (self.shared, self.local, self.arguments):
+            memory.start_batch(batch)
+        self.copies.start_batch(batch)
+        self.mbarriers.start_batch()
+        self.watch.start_batch(batch)
+
+    def end_batch(self) -> None:
+        """Report what the end of the batch shows."""
+        self.shared.end_batch()
+        self.copies.end_batch()
+        self.mbarriers.end_batch()
+
+    def tally_of(self, instruction: Instruction) -> Counters:
+        return self.tallies[instruction.number]
+
+    def changes(self) -> int:
+        """Counts what may end another thread's wait."""
+        return self.memory.changes + self.shared.changes + self.mbarriers.changes
+
+    def report(self, kind: str, instruction: Instruction, message: str, slots: np.ndarray) -> None:
+        """Add a finding about the slots of a bool array."""
+        self.reporter.report(kind, instruction, message, np.flatnonzero(slots))

@@ -1,0 +1,123 @@
+"""What a kernel is made of once its PTX has been read: instructions, operands, variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class UnsupportedPTX(RuntimeError):
+    """The kernel uses something that the SIMT machine does not execute; named in the message."""
+
+
+@dataclass(frozen=True)
+class Register:
+    name: str
+
+
+@dataclass(frozen=True)
+class Special:
+    """A read-only register of the hardware, such as %tid.x."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Immediate:
+    """A literal: an int, or the raw bits of a float written as 0f.. or 0d.."""
+
+    value: int
+    float_bits: int = 0  # 32 or 64 if the literal was a float, else 0
+
+
+@dataclass(frozen=True)
+class Address:
+    """[base + offset]; base is a register, or the name of a parameter or variable."""
+
+    base: Register | str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Label:
+    name: str
+
+
+@dataclass(frozen=True)
+class Vector:
+    elements: tuple
+
+
+@dataclass(frozen=True)
+class Negated:
+    """!%p: a predicate read the other way round."""
+
+    register: Register
+
+
+Operand = Register | Special | Immediate | Address | Label | Vector | Negated
+
+
+@dataclass(frozen=True)
+class Instruction:
+    opcode: str  # "ld"
+    modifiers: tuple[str, ...]  # ("global", "nc", "f32")
+    operands: tuple[Operand, ...]
+    guard: tuple[Register, bool] | None  # (predicate, negated)
+    text: str
+    file: str
+    line: int
+    number: int  # its place among the kernel's instructions
+
+    @property
+    def where(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    name: str
+    type: str  # "u64", "f32", "b8" for a struct by value
+    size: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable in memory; size 0 if the launch gives the size (`extern __shared__`)."""
+
+    name: str
+    align: int
+    size: int
+    # Initial bytes from an offset on; or "name" or "name+8", for the address of a variable.
+    initial: tuple[tuple[int, bytes | str], ...] = ()
+
+
+@dataclass
+class Kernel:
+    name: str
+    parameters: list[Parameter]
+    registers: dict[str, str] = field(default_factory=dict)  # name -> type, e.g. "%r5" -> "b32"
+    instructions: list[Instruction] = field(default_factory=list)
+    labels: dict[str, int] = field(default_factory=dict)  # label -> index of an instruction
+    tables: dict[str, list[str]] = field(default_factory=dict)  # of switches: labels by case
+    shared: list[Variable] = field(default_factory=list)  # those that the kernel names
+    module: list[Variable] = field(default_factory=list)  # likewise: __device__, __constant__
+    local: list[Variable] = field(default_factory=list)  # arrays of each thread
+    arguments: list[Variable] = field(default_factory=list)  # of function calls, and results
+    cluster: tuple[int, int, int] = (1, 1, 1)
+
+
+def elements(operand: Operand) -> tuple[Operand, ...]:
+    """The parts of a vector; another operand is its own only part."""
+    return operand.elements if isinstance(operand, Vector) else (operand,)
+
+
+def unknown(instruction: Instruction) -> UnsupportedPTX:
+    """The error of a form that a translator does not know."""
+    return UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
+
+
+def short_name(path: str) -> str:
+    """A source file as messages name it: from `kernels/` on, or its last part."""
+    cut = path.rfind("kernels/")
+    return path[cut:] if cut >= 0 else path.rsplit("/", 1)[-1]

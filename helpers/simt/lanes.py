@@ -1,0 +1,39 @@
+"""The threads that execute an instruction together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from .hardware import WARP
+
+
+class Lanes:
+    """Some slots of a batch."""
+
+    def __init__(self, mask: np.ndarray, whole: bool = False):
+        self.mask = mask  # bool, one slot per thread of the batch
+        self.whole = whole  # no other thread is alive: a result may overwrite every slot
+        self.active_warps = mask.reshape(-1, WARP).any(axis=1)
+        self.warps = int(np.count_nonzero(self.active_warps))
+        self.count = int(np.count_nonzero(mask))
+        self.idle_warps = len(self.active_warps) - self.warps
+
+    @cached_property
+    def stand_in(self) -> np.ndarray | None:
+        """For each slot a slot to copy so that every slot holds the address of an active lane,
+        of its own warp where it has one; None if every slot is active."""
+        if self.count == len(self.mask):
+            return None
+        slots = np.arange(len(self.mask)).reshape(-1, WARP)
+        active = self.mask.reshape(-1, WARP)
+        latest = np.maximum.accumulate(np.where(active, slots, -1), axis=1)
+        first = slots[:, 0] + active.argmax(axis=1)
+        anywhere = int(self.mask.argmax())
+        first = np.where(self.active_warps, first, anywhere)
+        return np.where(latest >= 0, latest, first[:, None]).reshape(-1)
+
+
+Step = Callable[[Lanes], None]  # executes one instruction

@@ -1,0 +1,131 @@
+"""One launch from the source text to its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from .barriers import Barriers
+from .compile import DEFAULT_ARCH, compile_template
+from .context import Context
+from .counters import Counters
+from .findings import Findings
+from .geometry import Place, Shape
+from .launch import check_grid, check_shared, check_threads, launch_shape, parameter_bytes
+from .parse import parse
+from .scheduler import Hang, basic_blocks, run_batch, summed_counters
+from .trace import Trace, own_file
+from .watch import Watch
+from .watching import watchable_lines
+
+INSTRUCTION_LIMIT = 100_000_000  # per batch of blocks; some minutes
+
+
+class RawKernel(Protocol):
+    """What `simulate` reads of a kernel, as `cupy.RawKernel` has it."""
+
+    code: str
+    name: str
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """What `simulate` needs of a kernel, for those who have no `cupy.RawKernel`. The name may be a
+    template's name expression, such as "scale<float, 4>"."""
+
+    code: str
+    name: str
+    options: tuple[str, ...] = ()
+    enable_cooperative_groups: bool = False
+
+
+def simulate(
+    kernel: RawKernel,
+    grid: int | Sequence[int],
+    block: int | Sequence[int],
+    args: Sequence,
+    shared_mem: int = 0,
+    *,
+    names: Sequence[str] = (),
+    arch: str = DEFAULT_ARCH,
+    instruction_limit: int = INSTRUCTION_LIMIT,
+    watch: Collection[int] = (),
+    follow: bool = False,
+    only_blocks: Collection[int | Place] = (),
+) -> Trace:
+    """Execute a kernel on the SIMT machine; outputs are written into the arrays in place.
+
+    `kernel` is a `cupy.RawKernel`, or a `KernelText`. `args` are C-contiguous numpy arrays
+    (pointers) and numbers, as many as the kernel takes; a Python int or a numpy scalar is converted
+    to the parameter's size, and a scalar of a structured dtype is a struct by value. `names` are
+    used for the arrays in findings. `shared_mem` is the dynamic shared memory in bytes.
+
+    For pictures, `Trace.accesses` keeps the addresses of the source lines in `watch`, and with
+    `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are
+    any, by number or (x, y, z).
+
+    Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
+    run, `ValueError` for a launch shape outside CUDA's limits or too much to watch, and
+    `TypeError` for an argument that does not fit its parameter. Bugs of the kernel do not raise:
+    see `Trace.findings`.
+    """
+    grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
+    check_threads(block, Shape(grid, block).threads)
+    ptx, mangled = compile_template(kernel.code, kernel.name, tuple(kernel.options), arch)
+    parsed = parse(ptx, mangled)
+    shape = Shape(grid, block, parsed.cluster)
+    cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
+    findings = Findings()
+    watched = Watch(shape, own_file(kernel.code)[0], watch, follow, only_blocks)
+    context = Context(parsed, shape, shared_mem, findings, watched)
+    memory = context.memory
+    context.parameters = parameter_bytes(parsed, args, names, memory)
+    for variable in parsed.module:
+        memory.allocate_variable(variable)
+    workspace = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
+    memory.initialise_variables()
+    context.place_variables()
+    check_shared(kernel.name, context.shared)
+    check_grid(kernel.name, shape, cooperative, context.shared.bytes)
+    # Where the cooperative groups look for the barrier of a grid that was launched as one.
+    halves = (workspace >> 32, workspace & 0xFFFFFFFF) if cooperative else (0, 0)
+    for name, half in zip(("%envreg1", "%envreg2"), halves, strict=True):
+        context.specials[name] = np.array([half], np.uint32)
+    if missing := watched.lines - watchable_lines(context):
+        raise ValueError(
+            f"no load or store in line {min(missing)} of {kernel.name}; "
+            f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
+        )
+    with np.errstate(all="ignore"):
+        executed = _run(context, instruction_limit, cooperative)
+    memory.write_back()
+    lines: dict[tuple[str, int], Counters] = {}
+    for instruction, tally in zip(parsed.instructions, executed, strict=True):
+        key = (instruction.file, instruction.line)
+        lines[key] = lines.get(key, Counters()) + tally
+    total = sum(lines.values(), Counters())
+    sectors = memory.unique_sectors()
+    records = watched.accesses, watched.events
+    return Trace(total, lines, findings, *sectors, ptx, kernel.code, *records)
+
+
+def _run(context: Context, instruction_limit: int, cooperative: bool) -> list[Counters]:
+    """Run all batches; the counters of each instruction."""
+    barriers = Barriers(context)
+    blocks = basic_blocks(context, barriers)
+    executed = [0] * len(blocks)
+    shape, shared_bytes = context.shape, context.shared.bytes
+    waits = cooperative or any(one.poll for one in blocks)
+    resident = shape.resident(shared_bytes) if waits else 0
+    per_thread = context.local.bytes + context.arguments.bytes
+    for batch in shape.batches(shared_bytes + shape.threads * per_thread, resident):
+        try:
+            run_batch(context, batch, blocks, barriers, executed, instruction_limit)
+        except Hang as hang:
+            context.report("hang", hang.instruction, hang.reason, hang.slots)
+            break
+    return summed_counters(context, blocks, executed)

@@ -1,0 +1,55 @@
+"""What all memories share: the access of an instruction, and where the address spaces lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..counters import Counters
+from ..hardware import MAX_CLUSTER, WARP
+from ..instructions import Instruction
+from ..ptx_types import UNSIGNED
+
+# Addresses within the shared memory of the own block start at 0, those of rank r of the cluster
+# at (r + 1) * SHARED_STEP; addresses of local memory start at 0 in every thread. Generic addresses
+# of either are in a window, and every array of global memory lies above both.
+SHARED_WINDOW = 1 << 32
+SHARED_STEP = 1 << 24
+SHARED_END = SHARED_WINDOW + (MAX_CLUSTER + 1) * SHARED_STEP
+LOCAL_WINDOW = 1 << 33
+LOCAL_END = LOCAL_WINDOW + (1 << 24)
+
+
+@dataclass
+class Access:
+    """One memory instruction: `elements` values of `size` bytes each for every lane."""
+
+    instruction: Instruction
+    size: int
+    elements: int
+    tally: Counters
+    steers: bool = False  # an address or a jump depends on what is loaded
+    atomic: bool = False  # half of a read-modify-write; counted and ordered by itself
+    polls: bool = False  # a loop runs until this load reads otherwise
+    strong: bool = False  # atomic or volatile: may be what another thread polls
+
+    @property
+    def width(self) -> int:
+        return self.size * self.elements
+
+
+def all_ones(count: int, access: Access) -> list[np.ndarray]:
+    """What a load gives where a lane may not read: one array for each element."""
+    ones = UNSIGNED[access.size].type(2 ** (8 * access.size) - 1)
+    return [np.full(count, ones) for _ in range(access.elements)]
+
+
+def distinct_per_warp(sectors: np.ndarray) -> int:
+    """Sum over warps of the number of different sectors among the warp's lanes."""
+    by_warp = sectors.reshape(-1, WARP)
+    steps = by_warp[:, 1:] - by_warp[:, :-1]
+    if steps.min() < 0:  # lanes out of order: rare, and sorting costs
+        by_warp = np.sort(by_warp, axis=1)
+        steps = by_warp[:, 1:] - by_warp[:, :-1]
+    return int(np.count_nonzero(steps)) + len(by_warp)

@@ -1,0 +1,130 @@
+"""Loads and stores."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..context import Context
+from ..counters import Counters
+from ..instructions import Instruction, Register, UnsupportedPTX, elements
+from ..lanes import Lanes, Step
+from ..operands import address_reader, reader, writer
+from ..polling import STRONG_LOADS
+from ..ptx_types import DTYPES, type_size
+from .access import Access
+from .addresses import names_shared
+from .generic import GenericMemory
+from .global_memory import GlobalMemory
+from .local import LocalMemory
+from .shared import SharedMemory
+
+Memory = GlobalMemory | SharedMemory | LocalMemory | GenericMemory
+
+# Qualifiers of an access that change caching or ordering, never the value that one thread
+# of a race-free kernel sees.
+CACHE_QUALIFIERS = frozenset(
+    "global nc weak ca cg cs cv lu wb wt L1_no_allocate L1_evict_last L1_evict_first"
+    " L1_evict_normal L1_evict_unchanged L2_64B L2_128B L2_256B L2_evict_first L2_evict_last"
+    " L2_evict_normal L2_cache_hint shared shared_cta shared_cluster volatile local const param"
+    " relaxed acquire release gpu cta cluster sys mmio unified".split()
+)
+
+
+def _check_qualifiers(instruction: Instruction) -> None:
+    for modifier in instruction.modifiers[:-1]:
+        if modifier not in CACHE_QUALIFIERS and modifier not in ("v2", "v4", "v8"):
+            raise UnsupportedPTX(f"the SIMT machine does not know .{modifier} in a memory access")
+
+
+def translate_load(context: Context, instruction: Instruction) -> Step:
+    """The function that executes an ordinary load, of a parameter too."""
+    if any("param" in name for name in instruction.modifiers):
+        return _load_parameter(context, instruction)
+    if "const" in instruction.modifiers:  # served by a cache of its own
+        return _load(context, instruction, context.uncounted)
+    return _load(context, instruction, context.tally_of(instruction))
+
+
+def _load_parameter(context: Context, instruction: Instruction) -> Step:
+    target, address = instruction.operands
+    kind = instruction.modifiers[-1]
+    if address.base in context.arguments.offsets:  # an argument or the result of a function call
+        return _load(context, instruction, context.uncounted)
+    writers = [writer(context, element, kind) for element in elements(target)]
+    size, space = type_size(kind), np.frombuffer(context.parameters, np.uint8)
+    if isinstance(address.base, Register):  # an array in a struct, indexed at run time
+        addresses = address_reader(context, address)
+
+        def load_indexed(lanes: Lanes) -> None:
+            for place, write in enumerate(writers):
+                start = addresses(lanes) + place * size
+                start = np.clip(start, 0, len(space) - size)  # the parameters and nothing else
+                taken = space[start[:, None] + np.arange(size)]
+                write(taken.view(DTYPES[kind]).reshape(-1), lanes)
+
+        return load_indexed
+    offset = address.offset + context.addresses[address.base]
+    values = [space[offset + k * size : offset + (k + 1) * size] for k in range(len(writers))]
+
+    def load_parameter(lanes: Lanes) -> None:
+        for write, value in zip(writers, values, strict=True):
+            write(value.view(DTYPES[kind]), lanes)
+
+    return load_parameter
+
+
+def memory_space(context: Context, instruction: Instruction) -> Memory:
+    """The memory that a load or store goes to."""
+    modifiers = {*instruction.modifiers}
+    if names_shared(instruction):
+        return context.shared
+    if modifiers & {"param", "param_func"}:
+        return context.arguments
+    if "local" in modifiers:
+        return context.local
+    return context.memory if modifiers & {"global", "const"} else context.generic
+
+
+def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
+    _check_qualifiers(instruction)
+    kind = instruction.modifiers[-1]
+    targets = elements(instruction.operands[0])
+    steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
+    polls = instruction.number in context.polling
+    access = Access(instruction, type_size(kind), len(targets), tally, steers, polls=polls)
+    addresses = address_reader(context, instruction.operands[1])
+    writers = [writer(context, target, kind) for target in targets]
+    memory, dtype = memory_space(context, instruction), DTYPES[kind]
+
+    def load(lanes: Lanes) -> None:
+        values = memory.load(addresses(lanes), access, lanes)
+        for write, value in zip(writers, values, strict=True):
+            write(value.view(dtype), lanes)
+
+    return load
+
+
+def translate_store(context: Context, instruction: Instruction) -> Step:
+    """The function that executes an ordinary store."""
+    _check_qualifiers(instruction)
+    tally = context.tally_of(instruction)
+    if any("param" in name for name in instruction.modifiers):
+        tally = context.uncounted
+    kind = instruction.modifiers[-1]
+    sources = elements(instruction.operands[1])
+    strong = bool((STRONG_LOADS | {"release"}) & {*instruction.modifiers})
+    access = Access(instruction, type_size(kind), len(sources), tally, strong=strong)
+    addresses = address_reader(context, instruction.operands[0])
+    readers = [reader(context, source, f"b{8 * access.size}") for source in sources]
+    memory = memory_space(context, instruction)
+
+    def store(lanes: Lanes) -> None:
+        values = []
+        for read in readers:
+            value = read()
+            if lanes.stand_in is not None and len(value) == context.slots:
+                value = value[lanes.stand_in]
+            values.append(value)
+        memory.store(addresses(lanes), values, access, lanes)
+
+    return store

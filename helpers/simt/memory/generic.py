@@ -1,0 +1,63 @@
+"""Generic addresses: a window for shared memory, one for local memory, all others global."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..lanes import Lanes
+from .access import LOCAL_END, LOCAL_WINDOW, SHARED_END, SHARED_WINDOW, Access
+from .global_memory import GlobalMemory
+from .local import LocalMemory
+from .shared import SharedMemory
+
+
+class GenericMemory:
+    """Hands each lane's address to the memory that it is in."""
+
+    def __init__(self, memory: GlobalMemory, shared: SharedMemory, local: LocalMemory):
+        self.memory = memory
+        self.windows = (
+            (SHARED_WINDOW, SHARED_END, shared),
+            (LOCAL_WINDOW, LOCAL_END, local),
+        )
+
+    def parts(self, addresses: np.ndarray, lanes: Lanes):
+        """Yields (memory, first address of its window, lanes whose addresses are there)."""
+        left = lanes.mask
+        if addresses.min() < self.windows[-1][1]:
+            for low, high, memory in self.windows:
+                inside = left & (addresses >= low) & (addresses < high)
+                if inside.any():
+                    yield memory, low, Lanes(inside)
+                    left = left & ~inside
+        if left is lanes.mask:
+            yield self.memory, 0, lanes
+        elif left.any():
+            yield self.memory, 0, Lanes(left)
+
+    def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
+        result = None
+        for memory, low, chosen in self.parts(addresses, lanes):
+            places = addresses if chosen.stand_in is None else addresses[chosen.stand_in]
+            values = memory.load(places - low, access, chosen)
+            if result is None:
+                result = values
+            else:
+                pairs = zip(values, result, strict=True)
+                result = [np.where(chosen.mask, new, old) for new, old in pairs]
+        return result
+
+    def store(self, addresses, values, access: Access, lanes: Lanes) -> None:
+        for memory, low, chosen in self.parts(addresses, lanes):
+            places, kept = addresses, values
+            if chosen.stand_in is not None:
+                places = addresses[chosen.stand_in]
+                kept = [np.broadcast_to(v, addresses.shape)[chosen.stand_in] for v in values]
+            memory.store(places - low, kept, access, chosen)
+
+    def memory_of(self, address: int) -> tuple[GlobalMemory | SharedMemory | LocalMemory, int]:
+        """(memory, first address of its window) of one generic address."""
+        for low, high, memory in self.windows:
+            if low <= address < high:
+                return memory, low
+        return self.memory, 0

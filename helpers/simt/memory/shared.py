@@ -1,0 +1,177 @@
+"""Shared memory of the blocks of a batch: bounds, values, and who reaches whose."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..findings import Reporter
+from ..geometry import Batch
+from ..hardware import SECTOR
+from ..instructions import Instruction, Kernel
+from ..lanes import Lanes
+from ..ptx_types import UNSIGNED
+from .access import SHARED_STEP, Access, all_ones
+from .banks import wavefronts
+from .shadow import Shadow
+
+
+class SharedMemory:
+    """Static and dynamic shared memory, one copy for each block of the batch."""
+
+    def __init__(self, kernel: Kernel, dynamic_bytes: int, reporter: Reporter, flags: bool):
+        self.reporter = reporter
+        self.offsets: dict[str, int] = {}
+        end = 0
+        fixed = [variable for variable in kernel.shared if variable.size]
+        for variable in fixed + [v for v in kernel.shared if not v.size]:
+            align = max(variable.align, 1 if variable.size else 16)
+            self.offsets[variable.name] = end = -(-end // align) * align
+            end += variable.size
+        self.static_bytes = end
+        self.bytes = end + dynamic_bytes
+        self.stride = max(SECTOR, -(-self.bytes // SECTOR) * SECTOR)  # bytes from block to block
+        self.shadow = Shadow(kernel, reporter, flags)
+        self.order = self.shadow.order
+        self.changes = 0  # counts stores, so that a wait for one can be given up
+
+    def start_batch(self, batch: Batch) -> None:
+        """Fresh, unwritten shared memory for the blocks of a batch."""
+        self.padded = batch.padded
+        self.cluster = batch.shape.cluster_blocks  # blocks that see one another's shared memory
+        data = np.zeros(batch.count * self.stride, np.uint8)
+        self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
+        self.order.start_batch(batch)
+        self.shadow.start_batch(len(data))
+        # Since the last barrier of the cluster: (threads, blocks accessed, instruction).
+        self.remote: list[tuple[np.ndarray, np.ndarray, Instruction]] = []
+
+    def clusters_met(self, passing: np.ndarray) -> None:
+        """All blocks of the clusters of these threads had started, and none has ended."""
+        blocks = np.unique(np.flatnonzero(passing) // self.padded)
+        kept = []
+        for slots, targets, instruction in self.remote:
+            left = ~np.isin(targets, blocks)  # a block that had ended took no part
+            if left.any():
+                kept.append((slots[left], targets[left], instruction))
+        self.remote = kept
+
+    def received(self, senders: np.ndarray, block: int, instruction: Instruction) -> None:
+        """A block has waited for what these threads sent it, so it had not ended before."""
+        kept = []
+        for slots, targets, sent in self.remote:
+            left = (targets != block) | (sent is not instruction) | ~np.isin(slots, senders)
+            if left.any():
+                kept.append((slots[left], targets[left], sent))
+        self.remote = kept
+
+    def end_batch(self) -> None:
+        """Report remote accesses to blocks that may have ended before them."""
+        for slots, _, instruction in self.remote:
+            self.reporter.report(
+                "shared memory of a block that may have ended",
+                instruction,
+                "no barrier of the cluster follows this access, so the other block may have ended",
+                slots,
+            )
+
+    # ---- access ----
+
+    def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
+        """Return one array of unsigned values per element; all ones where a lane may not read."""
+        values = all_ones(len(addresses), access)
+        slots, places = self.valid(addresses, access, lanes, "load")
+        self._count("load", addresses, access, lanes)
+        if len(slots):
+            self.shadow.check_read(slots, self.shadow.entries(places, access.width), access)
+            index = places // access.size
+            for element, value in enumerate(values):
+                value[slots] = self.views[access.size][index + element]
+        return values
+
+    def store(
+        self, addresses: np.ndarray, values: list[np.ndarray], access: Access, lanes: Lanes
+    ) -> None:
+        """Store one array of unsigned values per element; lanes that may not write are dropped."""
+        slots, places = self.valid(addresses, access, lanes, "store")
+        self._count("store", addresses, access, lanes)
+        if not len(slots):
+            return
+        self.shadow.check_write(slots, self.shadow.entries(places, access.width), access)
+        self.changes += 1
+        index = places // access.size
+        view = self.views[access.size]
+        lost = np.zeros(len(slots), bool)
+        for element, value in enumerate(values):
+            kept = np.broadcast_to(value, addresses.shape)[slots]
+            view[index + element] = kept
+            lost |= view[index + element] != kept
+        if lost.any():  # lanes of one instruction stored different values at one place
+            self.shadow.race(slots[lost], "store", access.instruction, access.instruction)
+
+    def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
+        if access.atomic:
+            return
+        if (addresses[lanes.mask] >= SHARED_STEP).any():
+            access.tally.remote_requests += lanes.warps
+            return
+        tally = vars(access.tally)
+        tally[f"shared_{verb}_requests"] += lanes.warps
+        needed, least = wavefronts(addresses, access.width, lanes, verb == "load")
+        tally[f"shared_{verb}_wavefronts"] += needed
+        tally[f"shared_{verb}_bank_conflicts"] += needed - least
+
+    def valid(self, addresses, access: Access, lanes: Lanes, verb: str):
+        """(slots that may access, their places in the batch's bytes); reports the others."""
+        slots = np.flatnonzero(lanes.mask)
+        wanted = addresses[slots]
+        blocks = slots // self.padded
+        outside = np.zeros(len(slots), bool)
+        if self.cluster > 1 or (wanted >= SHARED_STEP).any():  # a block alone is a cluster of one
+            blocks, wanted, outside = self.locate(slots, wanted, access.instruction)
+        misaligned = wanted & (access.width - 1) != 0
+        outside = outside | (wanted < 0) | (wanted + access.width > self.bytes)
+        for kind, faulty, explain in (
+            ("misaligned shared", misaligned & ~outside, self._explain_alignment),
+            ("out-of-bounds shared", outside, self._explain_bounds),
+        ):
+            if faulty.any():
+                message = explain(int(wanted[faulty.argmax()]), access)
+                self.reporter.report(f"{kind} {verb}", access.instruction, message, slots[faulty])
+        good = ~(misaligned | outside)
+        return slots[good], blocks[good] * self.stride + wanted[good]
+
+    def locate(self, slots: np.ndarray, wanted: np.ndarray, instruction: Instruction):
+        """(block, address within it, whether there is no such block) of each thread's address."""
+        own = slots // self.padded
+        blocks, near = self.block_of(slots, wanted)
+        outside = blocks // self.cluster != own // self.cluster
+        others = (blocks != own) & ~outside
+        if others.any():
+            self.remote.append((slots[others], blocks[others], instruction))
+        return np.where(outside, own, blocks), near, outside
+
+    def block_of(self, slots: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(block of the batch, address within it) that each thread's address means."""
+        own = slots // self.padded
+        far = wanted >= SHARED_STEP
+        rank = np.where(far, wanted // SHARED_STEP - 1, own % self.cluster)
+        return own // self.cluster * self.cluster + rank, np.where(
+            far, wanted % SHARED_STEP, wanted
+        )
+
+    def at_rank(self, address: int, rank: int) -> int:
+        """The same byte in the block of another rank."""
+        return address % SHARED_STEP + (rank + 1) * SHARED_STEP
+
+    def _explain_alignment(self, address: int, access: Access) -> str:
+        return (
+            f"an access of {access.width} bytes needs an address that is a multiple of "
+            f"{access.width}; this one is at byte {address} of the block's shared memory"
+        )
+
+    def _explain_bounds(self, address: int, access: Access) -> str:
+        dynamic = self.bytes - self.static_bytes
+        return (
+            f"{access.width} bytes at byte {address}, but the block has {self.bytes} bytes of "
+            f"shared memory ({self.static_bytes} static, {dynamic} dynamic)"
+        )

@@ -1,0 +1,68 @@
+"""What a launch on the machine leaves behind."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from .counters import Counters
+from .findings import Findings
+from .instructions import short_name
+from .watch import Event, WatchedAccess
+
+
+@dataclass
+class Trace:
+    """What one launch did."""
+
+    counters: Counters  # of the whole launch
+    lines: dict[tuple[str, int], Counters]  # the same per (file, source line)
+    findings: Findings
+    sectors_read: int  # distinct 32-byte sectors of global memory that were read
+    sectors_written: int
+    ptx: str
+    code: str
+    accesses: list[WatchedAccess] = field(default_factory=list)  # of the watched lines, as they ran
+    events: list[Event] = field(default_factory=list)  # of the followed blocks, as they ran
+
+    def report(self) -> str:
+        """The source lines that access memory with their counters, and a total.
+
+        Global memory in sectors, shared memory in wavefronts. Lines of a header that the kernel
+        includes are left out.
+        """
+        rows = self._table("sectors", "load", "store")
+        if self.counters.shared_load_requests or self.counters.shared_store_requests:
+            rows += self._table("wavefronts", "shared_load", "shared_store")
+        count = len(self.findings)
+        rows[-1] += f"; {count or 'no'} finding{'' if count == 1 else 's'}"
+        return "\n".join(rows)
+
+    def _table(self, unit: str, load: str, store: str) -> list[str]:
+        text = self.code.splitlines()
+        own, first = own_file(self.code)
+        rows = [f"{'line':>4} {'requests':>9} {unit:>10} {'per request':>11}  source"]
+        for (file, number), counters in sorted(self.lines.items(), key=lambda item: item[0][1]):
+            counted = vars(counters)
+            requests = counted[f"{load}_requests"] + counted[f"{store}_requests"]
+            if requests and file == own and number - first < len(text):
+                pieces = counted[f"{load}_{unit}"] + counted[f"{store}_{unit}"]
+                rows.append(
+                    f"{number:4} {requests:9} {pieces:10} {pieces / requests:11.2f}  "
+                    f"{text[number - first].strip()}"
+                )
+        total = vars(self.counters)
+        rows.append(
+            "; ".join(
+                f"{name.replace('_', ' ')}s: {total[f'{name}_requests']} requests, "
+                f"{total[f'{name}_{unit}']} {unit}"
+                for name in (load, store)
+            )
+        )
+        return rows
+
+
+def own_file(code: str) -> tuple[str, int]:
+    """(name of the kernel's own source as messages have it, number of its first line)."""
+    named = re.match(r'#line 1 "(.*)"', code)
+    return (short_name(named[1]), 0) if named else ("kernel.cu", 1)

@@ -1,0 +1,147 @@
+"""Which instructions a watch records, and how: a function around the one that executes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .context import Context
+from .hardware import WARP
+from .instructions import Address, Immediate, Instruction, elements
+from .lanes import Lanes, Step
+from .memory.accesses import Memory, memory_space
+from .operands import AddressReader, Reader, address_reader, wide_reader
+from .ptx_types import DTYPES, type_size
+from .watch import WatchedAccess
+
+NAMES = {
+    "shfl": "shuffle",
+    "vote": "vote",
+    "match": "match",
+    "redux": "reduce",
+    "elect": "elect",
+    "mbarrier": "mbarrier",
+    "cp": "copy",
+}
+VERBS = {"ld": "load", "ldu": "load", "st": "store", "atom": "atomic", "red": "atomic"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an instruction does to one memory."""
+
+    kind: str
+    memory: Memory
+    addresses: AddressReader
+    widths: int | Reader  # bytes
+
+
+def around(context: Context, instruction: Instruction, step: Step) -> Step:
+    """`step` with its records; `step` itself if nothing is watched."""
+    watch = context.watch
+    if not watch.on:
+        return step
+    parts = list(_parts(context, instruction))
+    watched = watch.line_of(instruction) in watch.lines and bool(parts)
+    line, kind = watch.line_of(instruction), _event_kind(context, instruction, parts)
+
+    def recorded(lanes: Lanes) -> None:
+        if watched:
+            for part in parts:
+                _record(context, part, line, lanes)
+        if kind:
+            watch.event(kind, instruction, lanes.mask)
+        watch.steps += lanes.active_warps
+        step(lanes)
+
+    return recorded
+
+
+def watchable_lines(context: Context) -> set[int]:
+    """The lines of the kernel's own file that load or store."""
+    kernel, watch = context.kernel, context.watch
+    return {watch.line_of(one) for one in kernel.instructions if any(_parts(context, one))} - {0}
+
+
+def _event_kind(context: Context, instruction: Instruction, parts: list[Part]) -> str:
+    if instruction.opcode in VERBS:
+        names = {id(context.shared): "shared", id(context.local): "local"}
+        names |= {id(context.memory): "global", id(context.generic): "generic"}
+        verb = VERBS[instruction.opcode]
+        return f"{verb} {names[id(parts[0].memory)]}" if parts else ""
+    if instruction.opcode == "bar" and instruction.modifiers[:1] == ("warp",):
+        return "warp barrier"
+    return NAMES.get(instruction.opcode, "")
+
+
+def _parts(context: Context, instruction: Instruction) -> Iterator[Part]:
+    """The memories that an instruction reaches; none for the parameters of the kernel."""
+    operands, modifiers = instruction.operands, instruction.modifiers
+    if instruction.opcode in VERBS:
+        memory = memory_space(context, instruction)
+        if memory is context.arguments:
+            return
+        place = next(k for k, one in enumerate(operands) if isinstance(one, Address))
+        kind = next(one for one in reversed(modifiers) if one in DTYPES)
+        values = operands[1 - place] if len(operands) > 1 else operands[0]
+        width = type_size(kind) * len(elements(values))
+        addresses = address_reader(context, operands[place])
+        yield Part(VERBS[instruction.opcode], memory, addresses, width)
+    elif instruction.opcode == "cp" and isinstance(operands[0] if operands else None, Address):
+        if len(operands) < 3 or not isinstance(operands[1], Address):
+            return  # a prefetch, or cp.async.mbarrier.arrive
+        size = operands[2]
+        fixed = isinstance(size, Immediate)
+        widths = size.value if fixed else wide_reader(context, size, "u32")
+        spaces = (context.shared, context.memory)
+        to, source = (
+            spaces
+            if modifiers[1] != "bulk"
+            else (context.memory if one == "global" else context.shared for one in modifiers[2:4])
+        )
+        yield Part("load", source, address_reader(context, operands[1]), widths)
+        yield Part("store", to, address_reader(context, operands[0]), widths)
+
+
+def _record(context: Context, part: Part, line: int, lanes: Lanes) -> None:
+    watch = context.watch
+    addresses = part.addresses(lanes)
+    fixed = isinstance(part.widths, int)
+    widths = np.full(context.slots, part.widths) if fixed else part.widths()
+    for warp in np.flatnonzero(lanes.active_warps & watch.chosen).tolist():
+        block, number = watch.where(warp)
+        groups: dict[tuple, list[tuple[int, int]]] = {}
+        for lane in np.flatnonzero(lanes.mask[warp * WARP : (warp + 1) * WARP]).tolist():
+            slot = warp * WARP + lane
+            where, offset = _locate(context, part.memory, slot, int(addresses[slot]))
+            groups.setdefault((*where, int(widths[slot])), []).append((lane, offset))
+        for (memory, array, start, owner, width), places in groups.items():
+            mask, offsets = np.zeros(WARP, bool), np.zeros(WARP, np.int64)
+            for lane, offset in places:
+                mask[lane], offsets[lane] = True, offset
+            step = int(watch.steps[warp])
+            head = step, line, part.kind, memory, block, number
+            watch.access(WatchedAccess(*head, mask, array, offsets, width, start, owner))
+
+
+def _locate(context: Context, memory: Memory, slot: int, address: int) -> tuple[tuple, int]:
+    """((memory, array, its start, owner), offset) of a thread's address."""
+    if memory is context.generic:
+        memory, low = context.generic.memory_of(address)
+        address -= low
+    if memory is context.local:
+        return ("local", "", 0, None), address
+    if memory is context.shared:
+        blocks, near = context.shared.block_of(np.array([slot]), np.array([address]))
+        own, batch = slot // context.shared.padded, context.watch.batch
+        if int(blocks[0]) == own:
+            return ("shared", "", 0, None), int(near[0])
+        owner = batch.shape.block_place(batch.first + int(blocks[0]))
+        return ("remote", "", 0, owner), int(near[0])
+    allocation = context.memory.allocation_near(address)
+    if allocation is None:
+        return ("global", "", 0, None), address
+    place = "global", allocation.name, allocation.start % 256, None
+    return place, address - allocation.start
