@@ -1,12 +1,14 @@
-"""`python -m helpers.simt`: what somebody else's CI would run."""
+"""`python -m helpers.commands.simulate`: what somebody else's CI would run."""
 
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from helpers.commands.simulate import main
 from helpers.paths import ROOT
-from helpers.simt.__main__ import main
 
 SCALE = """
 extern "C" __global__ void scale(const float* x, float* y, int n, float a)
@@ -102,6 +104,51 @@ def test_what_cannot_run_gives_status_2_and_one_reason(scale, change, complaint,
     assert change(scale) == 2
     captured = capsys.readouterr()
     assert complaint in captured.err and not captured.out
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("float32[9]", "float32[9]", "99999999999", "1.0"), "n: 99999999999 does not fit"),
+        (("float32[9]", "float32[9]", "9.5", "1.0"), "n: the kernel takes int, not 9.5"),
+        (("float32[9]", "float32[9]", "1e400", "1.0"), "n: the kernel takes int, not 1e400"),
+        (("float32[9]", "float32[9]", "9", "1e400"), "a: 1e400 does not fit"),
+        (("float32[9]", "float32[9]", "9", "1e39"), "a: 1e39 does not fit"),
+        (("float32[9]", "float32[99999999999999]", "9", "1.0"), "allocate"),
+        (("float32[9]", "float31[9]", "9", "1.0"), "float31"),
+    ],
+)
+def test_arguments_that_cannot_be_made_give_status_2_and_one_sentence(
+    scale, args, complaint, capsys
+):
+    assert launch(scale, args=args) == 2
+    captured = capsys.readouterr()
+    assert complaint in captured.err and not captured.out
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_an_unsigned_parameter_takes_no_negative_number(scale, capsys):
+    scale.write_text(SCALE.replace("int n", "unsigned n"))
+    assert launch(scale, args=("float32[9]", "float32[9]", "-1", "1.0")) == 2
+    assert "n: -1 does not fit the kernel's unsigned" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--shared=-5", "--limit=0", "--limit=-1", "--grid=0"])
+def test_options_below_what_makes_sense_are_refused(scale, option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        launch(scale, option)
+    assert stop.value.code == 2
+    assert re.search(r"-?\d is below [01]", capsys.readouterr().err)
+
+
+def test_who_reads_may_close_the_pipe(scale):
+    command = [sys.executable, "-m", "helpers.commands.simulate", str(scale), "--grid", "1"]
+    command += ["--block", "128", "--args", "float32[9]", "float32[9]", "9", "1.0"]
+    running = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    running.stdout.close()
+    assert (running.wait(), running.stderr.read()) == (0, "")
 
 
 def test_a_hang_follows_the_limit_of_the_command_line(scale, capsys):

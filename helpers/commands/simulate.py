@@ -1,32 +1,38 @@
-"""Run any kernel file on the SIMT machine: `python -m helpers.simt FILE.cu ...`.
+"""Run any kernel file on the SIMT machine: `python -m helpers.commands.simulate`.
 
 Prints statistics of the arrays that the kernel wrote, its memory traffic line by line, and the
 bugs that were found. Exit status: 0 if there are none, 1 if there are, 2 if it cannot be run.
 
-    python -m helpers.simt kernels/01_naive.cu --shape 64x1024
-    python -m helpers.simt mine.cu --kernel scale --grid 4 --block 256 \\
+    python -m helpers.commands.simulate kernels/01_naive.cu --shape 64x1024
+    python -m helpers.commands.simulate mine.cu --kernel scale --grid 4 --block 256 \\
         --args float32[1024] float32[1024] 1024 0.5
 
 Each of --args is an argument of the kernel: an integer, a number, a .npy file, or an array such
 as int32[64,1024], which is random if the kernel takes it as a const pointer and NaN (or -1) if
 not. --shape ROWSxCOLS replaces --grid, --block and --args for a kernel file with a header; what
-its Build line defines for the shape need not be given.
+its Build table computes for the shape need not be given.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from ..check import make_input, poisoned
-from ..kernels import DTYPE_OPTIONS, Parameter, header, kernel_names, signature
-from ..launch import arguments, simulate
-from . import INSTRUCTION_LIMIT, CompileError, KernelText, UnsupportedPTX
+from ..cuda_text import Parameter, kernel_names, signature
+from ..header import DTYPES, header
+from ..launch import simulate
+from ..mode import gpu_for_plans
+from ..simt import INSTRUCTION_LIMIT, CompileError, KernelText, UnsupportedPTX
+
+REFUSALS = (OSError, ValueError, TypeError, KeyError, MemoryError, CompileError, UnsupportedPTX)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,23 +44,45 @@ def main(arguments: list[str] | None = None) -> int:
         )
         declared = signature(kernel.code, kernel.name)
         kernel, grid, block, shared, values = plan_launch(options, kernel, declared)
-        trace = simulate(kernel, grid, block, values, shared, options.limit)
-    except (OSError, ValueError, TypeError, KeyError, CompileError, UnsupportedPTX) as error:
+        limit = options.limit
+        trace = simulate(kernel, grid, block, values, shared, instruction_limit=limit)
+    except REFUSALS as error:
         print(error.args[0] if isinstance(error, KeyError) else error, file=sys.stderr)
         return 2
-    print(f"{kernel.name}: grid {grid}, block {block}, {shared} bytes of dynamic shared memory")
+    lines = [f"{kernel.name}: grid {grid}, block {block}, {shared} bytes of dynamic shared memory"]
     for parameter, value in zip(declared, values, strict=True):
         if parameter.pointer and not parameter.const:
-            print(describe(parameter.name, value))
-    print(trace.report())
+            lines.append(describe(parameter.name, value))
+    lines.append(trace.report())
     if trace.findings:
-        print(trace.findings)
+        lines.append(str(trace.findings))
+    show("\n".join(lines))
     return 1 if trace.findings else 0
+
+
+def show(text: str) -> None:
+    """Print; who reads may have had enough, as `head -1` has."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # so that Python's own flush at the end does not fail either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """The type of an option."""
+
+    def number(text: str) -> int:
+        value = int(text)
+        if value < lowest:
+            raise argparse.ArgumentTypeError(f"{value} is below {lowest}")
+        return value
+
+    return number
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m helpers.simt",
+        prog="python -m helpers.commands.simulate",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -66,13 +94,17 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--shape", help="ROWSxCOLS, for a kernel file with a header")
     parser.add_argument(
         "--dtype",
-        choices=("float32", *DTYPE_OPTIONS),
+        choices=DTYPES,
         help="of x and y with --shape; the header's first if left out",
     )
-    parser.add_argument("--grid", type=int, nargs="+", help="blocks, one to three numbers")
-    parser.add_argument("--block", type=int, nargs="+", help="threads, one to three numbers")
+    parser.add_argument("--grid", type=at_least(1), nargs="+", help="blocks, one to three numbers")
+    parser.add_argument(
+        "--block", type=at_least(1), nargs="+", help="threads, one to three numbers"
+    )
     parser.add_argument("--args", nargs="*", default=[], help="the kernel's arguments in order")
-    parser.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
+    parser.add_argument(
+        "--shared", type=at_least(0), default=0, help="bytes of dynamic shared memory"
+    )
     parser.add_argument(
         "--cooperative", action="store_true", help="all blocks run at once, and may synchronise"
     )
@@ -81,7 +113,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--limit",
-        type=int,
+        type=at_least(1),
         default=INSTRUCTION_LIMIT,
         help="instructions that a batch of blocks may execute before it counts as hanging",
     )
@@ -112,10 +144,12 @@ def plan_launch(
             raise ValueError("--shape needs ROWSxCOLS and a kernel file with a header")
         rows, cols = map(int, match.groups())
         dtype = options.dtype or contract.dtype.name
-        plan = contract.plan(rows, cols, dtype)
+        plan = contract.plan(rows, cols, dtype, gpu=gpu_for_plans())
         kernel = replace(kernel, options=plan.options, enable_cooperative_groups=plan.cooperative)
         x = make_input(rows, cols, dtype=dtype)
-        return kernel, plan.grid, plan.block, plan.shared_mem, arguments(plan, x, poisoned(x))
+        workspace = (np.zeros(plan.workspace, np.uint8),) if plan.workspace else ()
+        values = (x, poisoned(x), rows, cols, *workspace)
+        return kernel, plan.grid, plan.block, plan.shared_mem, values
     if not options.grid or not options.block:
         raise ValueError("--grid and --block are needed, or --shape for a file with a header")
     if len(options.args) != len(declared):
@@ -147,7 +181,18 @@ def make_argument(text: str, parameter: Parameter, random: np.random.Generator):
         raise ValueError(
             f"{parameter.name}: {text!r} is no number, no .npy file and no dtype[shape]"
         ) from None
-    return parameter.dtype.type(number) if parameter.dtype is not None else number
+    if parameter.dtype is None:
+        return number
+    if parameter.dtype.kind in "iu" and not isinstance(number, int):
+        raise ValueError(f"{parameter.name}: the kernel takes {parameter.type}, not {text}")
+    try:
+        with np.errstate(over="raise"):
+            value = parameter.dtype.type(number)
+    except (OverflowError, FloatingPointError):
+        value = None
+    if value is None or np.isinf(number):
+        raise ValueError(f"{parameter.name}: {text} does not fit the kernel's {parameter.type}")
+    return value
 
 
 def is_float(dtype: np.dtype) -> bool:
