@@ -1,6 +1,6 @@
 """compute-sanitizer over the kernels with planted bugs, beside what the SIMT machine finds.
 
-Runs each kernel of tests/kernels with a planted bug in a process of its own under memcheck,
+Runs each kernel of tests/simt/kernels with a planted bug in a process of its own under memcheck,
 racecheck, synccheck and initcheck, and its twins without bugs file by file. A kernel that does
 not end is stopped and noted as a hang. Needs a GPU and compute-sanitizer.
 """

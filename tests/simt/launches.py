@@ -1,7 +1,7 @@
 """Every kernel with a planted bug as data: how it and its twin without the bug are launched, what
 is found in it, and what the twin computes.
 
-The kernels are in tests/kernels. A line with a bug ends in a comment such as
+The kernels are in tests/simt/kernels. A line with a bug ends in a comment such as
 `// <- out-of-bounds load`, which says the kind and the line of a finding; the tables here say the
 rest. test_planted.py holds the SIMT machine against them, tests/hardware compute-sanitizer.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from helpers.simt import Trace, byte_offset, simulate
 
-FOLDER = Path(__file__).parent.parent / "kernels"
+FOLDER = Path(__file__).parent / "kernels"
 LIMIT = 20_000  # instructions; every kernel here needs fewer
 
 Sizes = int | tuple[int, ...]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One feature a kernel, none with a bug: asynchronous copies and mbarriers.
-// See tests/test_simt_features.py.
+// See tests/simt/features.
 
 #include <cuda_awbarrier_primitives.h>
 #include <cuda_pipeline.h>

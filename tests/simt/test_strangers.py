@@ -14,7 +14,7 @@ import pytest
 
 from helpers.simt import KernelText, Trace, include_folders, simulate
 
-FOLDER = Path(__file__).parent / "strangers"
+FOLDER = Path(__file__).parents[1] / "strangers"
 U = 2.0**-24  # half an ulp of fp32 at 1
 EMPTY = -123456789  # poison of integer outputs
 

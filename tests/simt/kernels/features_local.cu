@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One feature a kernel, none with a bug: local memory, calls, and variables of the module.
-// See tests/test_simt_features.py.
+// See tests/simt/features.
 
 // ---- local memory -------------------------------------------------------------------------------
 

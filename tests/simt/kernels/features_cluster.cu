@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One feature a kernel, none with a bug: clusters of blocks and their distributed shared memory.
-// See tests/test_simt_features.py.
+// See tests/simt/features.
 
 #include <cooperative_groups.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One feature a kernel, none with a bug: cache hints and other inline assembly.
-// See tests/test_simt_features.py.
+// See tests/simt/features.
 
 extern "C" __global__ void cache_hints(const float4* x, float4* y, int n)
 {

@@ -1,4 +1,4 @@
-"""What findings say, and what a bug leaves in memory: kernels of tests/kernels, launched in
+"""What findings say, and what a bug leaves in memory: kernels of tests/simt/kernels, launched in
 several ways. That every planted bug is found is in tests/simt/test_planted.py.
 """
 

@@ -9,15 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.test_simt_shared import Run, kernel, on_gpu, on_simt
+from tests.simt.launching import Run, kernel
 
 FULL = 0xFFFFFFFF
-
-
-@pytest.fixture(params=["simt", pytest.param("gpu", marks=pytest.mark.gpu)])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Compile the kernel `k` and run it on numpy arrays, in place."""
-    return on_simt if request.param == "simt" else on_gpu
 
 
 def integers(count: int, low: int = -(2**31), high: int = 2**31) -> np.ndarray:

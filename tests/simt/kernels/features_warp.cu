@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One feature a kernel, none with a bug: barriers, votes, atomics, clocks.
-// See tests/test_simt_features.py.
+// See tests/simt/features.
 
 // ---- barriers -----------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // One feature a kernel, none with a bug: 16-bit floating point.
-// See tests/test_simt_features.py.
+// See tests/simt/features.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

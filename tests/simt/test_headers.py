@@ -1,0 +1,223 @@
+"""Functions of the CUDA headers, in 16 bits, fp32 and fp64, for several architectures."""
+
+import math
+import random
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from helpers import simt
+from tests.simt.forms_of_halves import FORMATS, pack, unpack
+
+ARCHITECTURES = ("compute_75", "compute_80", "compute_90")  # each has other code for bf16
+INCLUDES = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n"
+
+
+def run_cuda(code: str, count: int, *args, arch: str = "compute_90") -> None:
+    """Run the kernel `k` with at least `count` threads."""
+    kernel = SimpleNamespace(code=INCLUDES + code, name="k", options=("--device-int128",))
+    trace = simt.simulate(kernel, -(-count // 96), 96, args, arch=arch)
+    assert not trace.findings, str(trace.findings)
+
+
+def sixteen(values: np.ndarray, base: str) -> np.ndarray:
+    return np.array([pack(float(value), base) for value in values], np.uint16)
+
+
+def numbers(bits: np.ndarray, base: str) -> np.ndarray:
+    return np.array([unpack(int(one), base) for one in bits])
+
+
+def assert_within(got: np.ndarray, expected: np.ndarray, base: str, ulps: float = 0.5) -> None:
+    """`expected` is float64, better than the last bit of 16 by far."""
+    form = FORMATS[base]
+    exponent = np.maximum(np.frexp(expected)[1] - 1, form.lowest)
+    error = np.abs(got - expected) / np.ldexp(1.0, exponent - form.digits + 1)
+    assert error.max() <= ulps * (1 + 1e-9), f"{error.max()} ulp at {error.argmax()}"
+
+
+CPP = {"f16": ("__half", "__half2"), "bf16": ("__nv_bfloat16", "__nv_bfloat162")}
+
+
+# CUDA has no fused multiply-add of bf16 before compute capability 8.0.
+@pytest.mark.parametrize(
+    ("base", "arch"),
+    [(b, a) for b in FORMATS for a in ARCHITECTURES if (b, a) != ("bf16", "compute_75")],
+)
+@pytest.mark.parametrize("count", [1, 777])
+def test_pairs_and_an_odd_last_value_are_rounded_once(base: str, arch: str, count: int) -> None:
+    one, two = CPP[base]
+    code = f"""extern "C" __global__ void k({one}* y, const {one}* x, float a, int n)
+    {{
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        const {one} factor = {"__float2half" if base == "f16" else "__float2bfloat16"}(a);
+        if (2 * i + 1 < n) {{
+            {two}* pairs = reinterpret_cast<{two}*>(y);
+            const {two} given = reinterpret_cast<const {two}*>(x)[i];
+            pairs[i] = __hfma2({two}(factor, factor), given, pairs[i]);
+        }} else if (2 * i < n) {{
+            y[2 * i] = __hfma(factor, x[2 * i], y[2 * i]);
+        }}
+    }}"""
+    x, y = (sixteen(np.random.default_rng(s).normal(size=count), base) for s in (1, 2))
+    factor = unpack(pack(1 / 3, base), base)
+    expected = factor * numbers(x, base) + numbers(y, base)
+    run_cuda(code, -(-count // 2), y, x, np.float32(1 / 3), count, arch=arch)
+    assert_within(numbers(y, base), expected, base)
+
+
+OPERATORS = {
+    "__hadd": lambda a, b: a + b,
+    "__hsub": lambda a, b: a - b,
+    "__hmul": lambda a, b: a * b,
+    "__h2div": lambda a, b: a / b,
+    "__hmax2": np.maximum,
+}
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("base", FORMATS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_functions_of_the_headers(name: str, base: str, arch: str) -> None:
+    one, two = CPP[base]
+    kind, count = (two, 2 * 301) if "2" in name else (one, 601)
+    code = f"""extern "C" __global__ void k({kind}* y, const {kind}* a, const {kind}* b, int n)
+    {{
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) y[i] = {name}(a[i], b[i]);
+    }}"""
+    chance = np.random.default_rng(3)
+    a, b = (sixteen(chance.normal(size=count) * 4, base) for _ in range(2))
+    y, threads = np.zeros(count, np.uint16), count // (2 if "2" in name else 1)
+    run_cuda(code, threads, y, a, b, threads, arch=arch)
+    expected = OPERATORS[name](numbers(a, base), numbers(b, base))
+    # The quotient goes through fp32, and is rounded again.
+    assert_within(numbers(y, base), expected, base, 0.501 if name == "__h2div" else 0.5)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("base", FORMATS)
+def test_softmax_of_16_bit_values_in_fp32(base: str, arch: str) -> None:
+    two, rows, cols = CPP[base][1], 5, 66
+    from_pair, to_pair = {
+        "f16": ("__half22float2", "__float22half2_rn"),
+        "bf16": ("__bfloat1622float2", "__float22bfloat162_rn"),
+    }[base]
+    code = f"""extern "C" __global__ void k({two}* y, const {two}* x, int cols)
+    {{
+        const int lane = threadIdx.x % 32;
+        const int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+        if (row >= {rows}) return;
+        {two} highest = __hmax2(x[row * cols], x[row * cols]);
+        for (int j = lane; j < cols; j += 32) highest = __hmax2(highest, x[row * cols + j]);
+        for (int step = 16; step > 0; step /= 2)
+            highest = __hmax2(highest, __shfl_xor_sync(0xffffffff, highest, step));
+        const float2 ends = {from_pair}(highest);
+        const float top = fmaxf(ends.x, ends.y);
+        float sum = 0;
+        for (int j = lane; j < cols; j += 32) {{
+            const float2 v = {from_pair}(x[row * cols + j]);
+            sum += expf(v.x - top) + expf(v.y - top);
+        }}
+        for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffff, sum, step);
+        for (int j = lane; j < cols; j += 32) {{
+            const float2 v = {from_pair}(x[row * cols + j]);
+            y[row * cols + j] =
+                {to_pair}(make_float2(expf(v.x - top) / sum, expf(v.y - top) / sum));
+        }}
+    }}"""
+    x = sixteen(np.random.default_rng(4).normal(size=rows * cols) * 3, base)
+    y = np.zeros_like(x)
+    run_cuda(code, 32 * rows, y, x, cols // 2, arch=arch)
+    exponentials = np.exp(numbers(x, base).reshape(rows, cols))
+    expected = (exponentials / exponentials.sum(axis=1, keepdims=True)).reshape(-1)
+    assert_within(numbers(y, base), expected, base, 0.505)  # fp32 may be 20 ulp off: 2^-19
+
+
+# ---- functions of the CUDA headers in fp32 and fp64 ---------------------------------------------
+
+
+# Largest error in ulp that the CUDA programming guide gives, for fp32 and fp64.
+FUNCTIONS = {
+    "exp": (1, 1),
+    "exp2": (2, 1),
+    "log": (1, 1),
+    "log2": (1, 1),
+    "sin": (2, 2),
+    "cos": (2, 2),
+    "tanh": (2, 1),
+    "erf": (2, 2),
+    "sqrt": (0.5, 0.5),
+    "round": (0, 0),
+    "cbrt": (1, 1),
+}
+
+
+@pytest.mark.parametrize("type_name", ["float", "double"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_mathematical_functions(name: str, type_name: str) -> None:
+    function = f"{name}f" if type_name == "float" else name
+    code = f"""extern "C" __global__ void k({type_name}* y, const {type_name}* x, int n)
+    {{
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) y[i] = {function}(x[i]);
+    }}"""
+    dtype = np.dtype(np.float32 if type_name == "float" else np.float64)
+    x = np.random.default_rng(5).uniform(0.01, 40, 97)
+    # Far arguments of sine and cosine: the remainder needs many digits of pi.
+    x[:7] = (1e6, 123456.789, 1e7, 3e5, 2.0**31, 1e12, 1e15) if name in ("sin", "cos") else x[:7]
+    x = x.astype(dtype)
+    y = np.zeros_like(x)
+    run_cuda(code, len(x), y, x, len(x))
+    exact = {"exp2": lambda a: 2.0**a, "cbrt": lambda a: a ** (1 / 3), "round": rounded_half_up}
+    expected = np.array([exact.get(name, getattr(math, name, None))(float(one)) for one in x])
+    limit = FUNCTIONS[name][type_name == "double"]
+    reference = 1.0 if type_name == "double" and name != "sqrt" else 0.01  # of math itself
+    ulp = np.spacing(np.abs(expected).astype(dtype)).astype(np.float64)
+    error = np.abs(y.astype(np.float64) - expected) / ulp
+    assert error.max() <= limit + (reference if limit else 0), f"{x[error.argmax()]}"
+
+
+def rounded_half_up(a: float) -> float:
+    return math.copysign(math.floor(abs(a) + 0.5), a)
+
+
+def test_a_product_of_128_bits_and_its_quotient() -> None:
+    code = """extern "C" __global__ void k(
+        unsigned long long* y, const unsigned long long* x, const unsigned long long* z, int n)
+    {
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i >= n) return;
+        const unsigned __int128 product = (unsigned __int128)x[i] * z[i] + x[n - 1 - i];
+        y[3 * i] = product >> 64;
+        y[3 * i + 1] = product / (z[n - 1 - i] | 1);
+        y[3 * i + 2] = product - ((unsigned __int128)z[i] << 64) >> 64;
+    }"""
+    chance, count = random.Random(6), 45
+    x, z = (
+        [2**64 - 1, *(chance.getrandbits(chance.randint(1, 64)) for _ in range(count - 1))]
+        for _ in range(2)
+    )
+    y = np.zeros(3 * count, np.uint64)
+    run_cuda(code, count, y, np.array(x, np.uint64), np.array(z, np.uint64), count)
+    for i in range(count):
+        product = x[i] * z[i] + x[count - 1 - i]
+        expected = [product >> 64, product // (z[count - 1 - i] | 1), (product >> 64) - z[i]]
+        assert y[3 * i : 3 * i + 3].tolist() == [number % 2**64 for number in expected]
+
+
+@pytest.mark.parametrize("count", [1, 333])
+def test_fp64_sums_of_products_are_rounded_once(count: int) -> None:
+    code = """extern "C" __global__ void k(double* y, const double* a, const double* b, int n)
+    {
+        const int i = blockIdx.x * blockDim.x + threadIdx.x;
+        if (i < n) y[i] = fma(a[i], b[i], -a[i] * b[i]);
+    }"""
+    a, b = (np.random.default_rng(seed).normal(size=count) for seed in (7, 8))
+    y = np.zeros(count)
+    run_cuda(code, count, y, a, b, count)
+    exact = [Fraction(p) * Fraction(q) - Fraction(p * q) for p, q in zip(a, b, strict=True)]
+    assert y.tolist() == [float(one) for one in exact]  # what the rounded product lacks
+    assert any(exact)

@@ -1,0 +1,145 @@
+"""Every arithmetic opcode of the SIMT machine, in every form, against scalar Python arithmetic.
+
+Where a GPU is, the GPU has to agree with the same expectations.
+"""
+
+from pathlib import Path
+
+import cupy
+import pytest
+
+from helpers.simt import UnsupportedPTX
+from helpers.simt.operations import COMPARISONS, OPCODES, find_operation
+from tests.simt import forms_of_floats, forms_of_integers  # noqa: F401  (they fill FORMS)
+from tests.simt.ptx_forms import (
+    FORMS,
+    Form,
+    cases,
+    decode,
+    disagreements,
+    form_module,
+    module,
+    run_ptx,
+)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_opcode_computes_what_the_manual_says(form: Form) -> None:
+    given = cases(form)
+    found = run_ptx(form_module(form), *zip(*given, strict=True))
+    wrong = disagreements(form, given, found, hardware=False)
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(given)} cases:", *wrong[:10]])
+
+
+@pytest.mark.gpu
+def test_the_gpu_agrees_with_the_table(tmp_path: Path) -> None:
+    """The expectations themselves, against hardware."""
+
+    if int(cupy.cuda.Device().compute_capability) < 80:
+        pytest.skip("max.NaN needs compute capability 8.0")
+    wrong = []
+    for number, form in enumerate(FORMS):
+        given = [
+            case for case in cases(form) if not form.unspecified(*map(decode, case, form.sources))
+        ]
+        path = tmp_path / f"{number}.ptx"  # CuPy remembers what it loaded from a path
+        path.write_text(form_module(form))
+        columns = [cupy.array(column, cupy.uint64) for column in zip(*given, strict=True)]
+        result = cupy.zeros(len(given), cupy.uint64)
+        kernel = cupy.RawModule(path=str(path)).get_function("k")
+        kernel((1,), (len(given),), (result, *columns))
+        wrong += disagreements(form, given, result.get().tolist(), hardware=True)[:10]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_opcode_is_in_the_table() -> None:
+    # Those that read the carry flag are tested below, in chains.
+    assert {form.opcode for form in FORMS} | {"addc", "subc", "madc"} == set(OPCODES)
+    assert len(FORMS) == len({str(form) for form in FORMS})
+
+
+def test_every_comparison_is_in_the_table() -> None:
+    assert {form.ptx.split(".")[1] for form in FORMS if form.opcode == "setp"} == set(COMPARISONS)
+
+
+@pytest.mark.parametrize(
+    "ptx",
+    [
+        "frobnicate.b32",
+        "add.sat.s32",
+        "add.cc.f32",
+        "addc.u16",
+        "add.rz.f16",
+        "fma.rn.f32.f16",
+        "mul.rm.f64",
+        "fma.rz.f64",
+        "mul24.lo.u32",
+        "mad.hi.sat.s32",
+        "sad.f32",
+        "div.rm.f64",
+        "max.xorsign.abs.f32",
+        "max.relu.s32",
+        "sqrt.rz.f32",
+        "rcp.rp.ftz.f32",
+        "ex2.approx.bf16",
+        "lop3.or.b32",
+        "prmt.b32.f4e",
+        "set.lt.u16.f32",
+        "setp.almost.f32",
+        "testp.odd.f32",
+        "cvt.f16.f32",
+        "cvt.rna.tf32.f32",
+        "cvt.rn.relu.f32.f64",
+        "cvt.rz.f64.s64",
+        "cvt.s32.f32",
+        "cvt.pack.sat.u8.s32.b32",
+        "cvta.shared.u64",
+        "dp4a.lo.u32.u32",
+        "shfl.sync.bfly.b32",
+        "madc.wide.u32",
+        "dp2a.u32.u32",
+        "fns.b32",
+        "rcp.rz.f64",
+        "vabsdiff4.u32.u32.u32",
+        "add.sat.bf16",
+        "add.ftz.bf16x2",
+        "add.rn.f32.bf16",
+        "mul.u16x2",
+        "fma.f16",
+        "fma.rn.sat.relu.f16",
+        "fma.rn.oob.f16",
+        "max.relu.f16",
+        "max.u16x2.relu",
+        "max.xorsign.abs.f16x2",
+        "neg.s16x2",
+        "abs.ftz.f16",
+        "ex2.f16",
+        "ex2.approx.ftz.f16",
+        "set.lt.f32.f16",
+        "cvt.rn.sat.bf16.f32",
+        "cvt.rm.relu.f16.f32",
+        "tanh.approx.ftz.f16",
+        "selp.f16",
+        "mov.f16x2",
+        "and.bf16",
+        "set.lt.f32.f16x2",
+        "set.lt.f16.f32",
+        "cvt.rn.satfinite.bf16.f32",
+        "cvt.rm.f16x2.f32",
+        "cvt.rn.f16x2.f16",
+        "cvt.rn.f16.f16",
+        "cvt.rn.f32.f16",
+        "cvt.rn.ftz.f16.f64",
+        "cvt.bf16.s32",
+        "cvt.s32.f16",
+    ],
+)
+def test_other_forms_are_refused_by_name(ptx: str) -> None:
+    name, *modifiers = ptx.split(".")
+    with pytest.raises(UnsupportedPTX, match=f"'{ptx}'"):
+        find_operation(name, tuple(modifiers))
+
+
+def test_registers_of_other_types_are_refused_by_name() -> None:
+    with pytest.raises(UnsupportedPTX, match=r"\.reg \.b128 %q"):
+        run_ptx(module([], 1, [".b128 %q"]))

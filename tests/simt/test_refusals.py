@@ -1,0 +1,170 @@
+"""Compilation and refusals: a kernel that the machine cannot run, or a launch that CUDA would not
+take, is one clear error before anything runs."""
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers.simt import CompileError, UnsupportedPTX, simulate
+from tests.simt.launching import FILE, Run
+from tests.simt.launching import small_kernel as kernel
+
+# ---- compilation --------------------------------------------------------------------------------
+
+
+def test_options_reach_the_compiler(run: Run) -> None:
+    y = np.zeros(32, np.int32)
+    run(kernel("y[i] = N * VALUE;"), 1, 32, y, 0, options=("-DN=6", "-D", "VALUE=7"))
+    assert y.tolist() == [42] * 32
+
+
+def test_device_functions_and_templates_run_inline(run: Run) -> None:
+    before = """
+        template <int N> __device__ int power(int v) { return v * power<N - 1>(v); }
+        template <> __device__ int power<0>(int) { return 1; }
+        struct Square { __device__ int operator()(int v) const { return v * v; } };
+        template <class F> __device__ int apply(F f, int v) { return f(v); }"""
+    y = np.zeros(32, np.int32)
+    body = "y[i] = power<3>(i) + apply(Square(), i) + apply([n](int v) { return v - n; }, i);"
+    run(kernel(body, before=before), 1, 32, y, 4)
+    assert y.tolist() == [i**3 + i**2 + i - 4 for i in range(32)]
+
+
+def test_the_kernel_asked_for_is_the_one_that_runs() -> None:
+    code = "".join(
+        f'extern "C" __global__ void {name}(int* y) {{ y[threadIdx.x] = {number}; }}\n'
+        for number, name in enumerate(("k1", "k", "kk"))
+    )
+    for number, name in enumerate(("k1", "k", "kk")):
+        y = np.full(32, -1, np.int32)
+        simulate(cupy.RawKernel(code, name), 1, 32, (y,))
+        assert y.tolist() == [number] * 32
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+# What the machine does not execute, and the name that the error must give.
+UNSUPPORTED = {
+    "red.async": 'asm volatile("red.async.relaxed.cluster.global.shared::cluster.mbarrier'
+    '::complete_tx::bytes.add.u32 [%0], 1, [%0];" :: "r"(n));',
+    "multimem.ld_reduce": 'float v; asm volatile("multimem.ld_reduce.global.add.f32 %0, [%1];"'
+    ' : "=f"(v) : "l"(y)); y[i] = v;',
+    "cp.reduce.async.bulk": 'asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group'
+    '.add.u32 [%0], [%1], 16;" :: "l"(y), "r"(n));',
+    "prefetch.tensor": 'asm volatile("cp.async.bulk.prefetch.tensor.1d.L2.global.tile'
+    ' [%0, {%1}];" :: "l"(y), "r"(n));',
+    "mma.sync": "float c = 0; int a = i; asm volatile("
+    '"mma.sync.aligned.m8n8k4.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%1}, {%0};"'
+    ' : "+f"(c) : "r"(a)); y[i] = c;',
+    "add.s32": 'asm("add.s32 %0, %1;" : "=r"(y[i]) : "r"(n));',
+    "%pm0": 'asm volatile("mov.u32 %0, %%pm0;" : "=r"(y[i]));',
+    "vprintf": 'printf("%d", i);',
+}
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_what_the_machine_cannot_run_is_refused_by_name_and_line(name: str) -> None:
+    y = np.zeros(32, np.int32)
+    code = FILE + kernel("    y[i] = 5;\n    " + UNSUPPORTED[name])
+    with pytest.raises(UnsupportedPTX) as caught:
+        simulate(cupy.RawKernel(code, "k"), 1, 32, (y, 0))
+    message = str(caught.value)
+    assert name in message and "kernels/x.cu:6" in message and "\n" not in message
+    assert not y.any()  # refused before anything ran
+
+
+def test_a_wrong_kernel_name_is_answered_with_the_names_there_are() -> None:
+    with pytest.raises(KeyError, match="softmx.*kernels there: k"):
+        simulate(cupy.RawKernel(kernel("y[i] = n;"), "softmx"), 1, 32, (np.zeros(32), 0))
+
+
+def test_a_wrong_number_of_arguments_is_refused() -> None:
+    y = np.zeros(32, np.int32)
+    for args in ((y,), (y, 1, 2), ()):
+        with pytest.raises(TypeError, match=f"k takes 2 arguments, {len(args)} were given"):
+            simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), 1, 32, args)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((np.zeros((32, 2), np.int32)[:, 0], 1), "y is not C-contiguous"),
+        ((np.zeros(32, np.int32), np.zeros(32, np.int32)), "n has 8 bytes, the kernel takes 4"),
+        ((np.zeros(32, np.int32), 2.5), "float"),
+        ((np.zeros(32, np.int32), np.zeros((), [("a", "i4", 3)])), "n has 12 bytes"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(args: tuple, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), 1, 32, args, names=("y", "n"))
+
+
+def test_a_number_for_a_struct_is_refused() -> None:
+    code = kernel("y[i] = p.x;", "int* y, int4 p")
+    with pytest.raises(TypeError, match="argument 1 is a struct of 16 bytes, not 3"):
+        simulate(cupy.RawKernel(code, "k"), 1, 32, (np.zeros(32, np.int32), 3))
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "what"),
+    [
+        (1, 1025, "block"),
+        (1, (64, 32), "block .* 2048 threads; CUDA allows 1024"),
+        (1, (1, 1, 65), "block"),
+        (1, 0, "block"),
+        (0, 32, "grid"),
+        ((1, 65536), 32, "grid"),
+        ((1, -1), 32, "grid"),
+        ((1, 1, 1, 1), 32, "grid"),
+        (1, (), "block"),
+    ],
+)
+def test_launch_shapes_outside_cudas_limits_are_refused(grid, block, what: str) -> None:
+    with pytest.raises(ValueError, match=what):
+        simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), grid, block, (np.zeros(32), 1))
+
+
+def test_a_syntax_error_names_the_kernel_file_and_line() -> None:
+    code = FILE + kernel("    y[i] = 1;\n    y[i] = n +;\n    y[i] = 2;")
+    with pytest.raises(CompileError, match=r"kernels/x\.cu\(6\): error: expected an expression"):
+        simulate(cupy.RawKernel(code, "k"), 1, 32, (np.zeros(32, np.int32), 1))
+
+
+def test_an_undeclared_name_is_a_compile_error_that_says_so() -> None:
+    with pytest.raises(CompileError, match='identifier "INFINITY" is undefined'):
+        simulate(cupy.RawKernel(kernel("y[i] = INFINITY;"), "k"), 1, 32, (np.zeros(32), 1))
+
+
+def test_a_wrong_compiler_option_is_a_compile_error() -> None:
+    raw = cupy.RawKernel(kernel("y[i] = n;"), "k", ("--nonsense",))
+    with pytest.raises(CompileError, match="nonsense"):
+        simulate(raw, 1, 32, (np.zeros(32, np.int32), 1))
+
+
+@pytest.mark.parametrize("name", ["eq", "lt", "le", "gt", "ge"])
+def test_lane_mask_registers(name):
+    body = f'asm("mov.u32 %0, %%lanemask_{name};" : "=r"(y[threadIdx.x]));'
+    y = np.zeros(64, np.uint32)
+    code = f'extern "C" __global__ void masks(unsigned* y) {{ {body} }}'
+    simulate(cupy.RawKernel(code, "masks"), 1, 64, (y,))
+    compare = {"eq": int.__eq__, "lt": int.__lt__, "le": int.__le__, "gt": int.__gt__}
+    compare["ge"] = int.__ge__
+    for lane in range(64):
+        bits = sum(1 << k for k in range(32) if compare[name](k, lane % 32))
+        assert y[lane] == bits
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "__threadfence();",
+        "__threadfence_block();",
+        'asm volatile("prefetch.global.L2 [%0];" :: "l"(y));',
+    ],
+)
+def test_fences_and_prefetches_change_no_result(statement):
+    code = f'extern "C" __global__ void f(int* y) {{ {statement} y[threadIdx.x] = 5; }}'
+    y = np.zeros(32, np.int32)
+    trace = simulate(cupy.RawKernel(code, "f"), 1, 32, (y,))
+    assert (y == 5).all() and not trace.findings
