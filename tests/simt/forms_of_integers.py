@@ -165,11 +165,21 @@ def permute(a: int, b: int, selector: int) -> int:
     return int.from_bytes(bytes(result), "little")
 
 
+def ones(start: int, length: int, mode: str) -> int:
+    """bmsk: bits start, start + 1, ..., as many as there are; .wrap looks at five bits of each."""
+    if mode == "wrap":
+        start, length = start % 32, length % 32
+    return sum(1 << bit for bit in range(32) if start <= bit < start + length)
+
+
 def beyond_a_byte(*sources: int) -> bool:
     """Whether a field's start or length is over 255, which the manual rules out."""
     return max(sources[-2:]) > 255
 
 
+for mode in ("wrap", "clamp"):
+    expect = lambda a, b, m=mode: ones(a, b, m)  # noqa: E731
+    add(f"bmsk.{mode}.b32", "u32 u32", "b32", expect, choices=(FIELDS, FIELDS))
 for k in ("b32", "b64"):
     n = width(k)
     add(f"popc.{k}", k, "u32", lambda a: bin(a).count("1"))

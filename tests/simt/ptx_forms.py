@@ -243,7 +243,7 @@ def module(lines: list[str], pointers: int, registers: list[str]) -> str:
             f"add.s64 %at{number}, %at{number}, %o;",
         ]
     body = "\n".join((*lead, *lines, "ret;"))
-    head = ".version 7.0\n.target sm_80\n.address_size 64\n"
+    head = ".version 7.6\n.target sm_80\n.address_size 64\n"
     return f"{head}.visible .entry k({parameters})\n{{\n{body}\n}}\n"
 
 

@@ -163,3 +163,20 @@ def _prmt(modifiers: list[str]) -> Operation:
         return result.astype(np.uint32)
 
     return Operation(apply, ("b32", "b32", "b32"), "b32")
+
+
+@opcode("bmsk", kinds=(INTEGER,))
+def _bmsk(modifiers: list[str]) -> Operation:
+    """Ones from a bit on, as many as the second source says."""
+    wrap = take(modifiers, "wrap", "clamp") == "wrap"
+    modifiers.pop()
+
+    def apply(start, length):
+        if wrap:
+            start, length = start & np.uint32(31), length & np.uint32(31)
+        start = np.minimum(start, 32).astype(np.uint64)
+        length = np.minimum(length, 32).astype(np.uint64)
+        one = np.uint64(1)
+        return (((one << length) - one) << start).astype(np.uint32)
+
+    return Operation(apply, ("u32", "u32"), "b32")
