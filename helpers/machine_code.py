@@ -11,7 +11,7 @@ import re
 import struct
 from typing import NamedTuple
 
-from .simt.compile import compile_cubin, compile_ptx
+from .simt import compile_cubin, compile_ptx
 
 OBJECT, FUNCTION = 1, 2  # types of an ELF symbol
 # Attributes in .nv.info and .nv.info.KERNEL, as cuobjdump names them.

@@ -27,4 +27,5 @@ SYSTEM_SHARED_BYTES = 1024  # that each block takes of these for the system
 SECTOR = 32  # bytes: an L1 cache asks the L2 for sectors [measured]
 BANKS = 32  # of shared memory, each one word wide [guide]
 WORD = 4  # bytes
+ALLOCATION_ALIGN = 256  # bytes: where CUDA starts what it allocates [guide]
 BULK_ALIGN = 16  # bytes: addresses and size of cp.async.bulk [ptx]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .context import Context
-from .hardware import WARP
+from .hardware import ALLOCATION_ALIGN, WARP
 from .instructions import Address, Immediate, Instruction, elements
 from .lanes import Lanes, Step
 from .memory.accesses import Memory, memory_space
@@ -143,5 +143,5 @@ def _locate(context: Context, memory: Memory, slot: int, address: int) -> tuple[
     allocation = context.memory.allocation_near(address)
     if allocation is None:
         return ("global", "", 0, None), address
-    place = "global", allocation.name, allocation.start % 256, None
+    place = "global", allocation.name, allocation.start % ALLOCATION_ALIGN, None
     return place, address - allocation.start

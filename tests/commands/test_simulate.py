@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,9 +20,15 @@ extern "C" __global__ void scale(const float* x, float* y, int n, float a)
 """
 
 
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """Files go by names that stay the same, so that the compiler's cache knows them again."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
-def scale(tmp_path):
-    path = tmp_path / "scale.cu"
+def scale():
+    path = Path("scale.cu")
     path.write_text(SCALE)
     return path
 
@@ -43,9 +50,9 @@ def test_finding_gives_status_1_and_its_line(scale, capsys):
     assert re.search(r"scale\.cu:5: out-of-bounds load, once", capsys.readouterr().out)
 
 
-def test_input_comes_from_a_file(scale, tmp_path, capsys):
-    np.save(tmp_path / "x.npy", np.arange(100, dtype=np.float32))
-    args = (str(tmp_path / "x.npy"), "float32[100]", "100", "2.0")
+def test_input_comes_from_a_file(scale, capsys):
+    np.save("x.npy", np.arange(100, dtype=np.float32))
+    args = ("x.npy", "float32[100]", "100", "2.0")
     assert launch(scale, args=args) == 0
     assert "min 0, max 198, mean 99" in capsys.readouterr().out
 
@@ -57,8 +64,8 @@ def test_shape_is_enough_for_a_kernel_with_a_header(capsys):
     assert "mean 0.01," in shown  # rows of 100 sum to 1
 
 
-def test_shared_memory_is_reported_in_wavefronts(tmp_path, capsys):
-    path = tmp_path / "column.cu"
+def test_shared_memory_is_reported_in_wavefronts(capsys):
+    path = Path("column.cu")
     path.write_text(
         'extern "C" __global__ void column(float* y) {\n'
         "    extern __shared__ float s[];\n"
@@ -142,8 +149,8 @@ def test_options_below_what_makes_sense_are_refused(scale, option, capsys):
 
 
 def test_who_reads_may_close_the_pipe(scale):
-    command = [sys.executable, "-m", "helpers.commands.simulate", str(scale), "--grid", "1"]
-    command += ["--block", "128", "--args", "float32[9]", "float32[9]", "9", "1.0"]
+    command = [sys.executable, "-m", "helpers.commands.simulate", str(scale.resolve()), "--grid"]
+    command += ["1", "--block", "128", "--args", "float32[9]", "float32[9]", "9", "1.0"]
     running = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -168,8 +175,8 @@ __global__ void scale(const T* x, T* y, int n)
 """
 
 
-def test_template_runs_under_its_name_expression(tmp_path, capsys):
-    path = tmp_path / "template.cu"
+def test_template_runs_under_its_name_expression(capsys):
+    path = Path("template.cu")
     path.write_text(TEMPLATE)
     args = ("float32[100]", "float32[100]", "100")
     assert launch(path, "--kernel", "scale<float, 3>", args=args) == 0
@@ -187,8 +194,8 @@ extern "C" __global__ void meet(int* y)
 """
 
 
-def test_grid_synchronises_in_a_cooperative_launch_only(tmp_path, capsys):
-    path = tmp_path / "meet.cu"
+def test_grid_synchronises_in_a_cooperative_launch_only(capsys):
+    path = Path("meet.cu")
     path.write_text(GRID_SYNC)
     assert launch(path, "--cooperative", args=("int32[128]",)) == 0
     assert "min 7, max 7" in capsys.readouterr().out

@@ -48,7 +48,7 @@ FALSE_ALARMS: dict[tuple[str, str], str] = {
     ("shared_barriers/waits_elsewhere_clean", "synccheck"): (
         "wants a block's threads at one instruction; PTX lets them wait for a barrier at several"
     ),
-    ("asynchronous/too_few_arrivals_clean", "racecheck"): (
+    ("mbarriers/too_few_arrivals_clean", "racecheck"): (
         "does not see that a lane's arrival, behind __syncwarp, stands for its whole warp"
     ),
     ("clusters/st_async_not_waited_clean", "racecheck"): (

@@ -4,7 +4,7 @@ import pytest
 
 from helpers.bound import load
 from helpers.machine_code import Build, Elf, differences, machine_code
-from helpers.simt.compile import CompileError
+from helpers.simt import CompileError
 
 KERNEL = """
 __constant__ float table[2] = {1.0f, 2.0f};

@@ -11,7 +11,7 @@ import pytest
 from helpers.bound import bind
 from helpers.catalogue import source, steps, variants
 from helpers.header import header
-from helpers.simt.compile import compile_ptx
+from helpers.simt import compile_ptx
 
 NAMES = (*steps(), *variants())
 PROGRAMMATIC = [n for n in NAMES if "PROGRAMMATIC" in header(source(f"{n}.cu")).macros]

@@ -19,7 +19,7 @@ from helpers.catalogue import source, steps, variants
 from helpers.check import WrongResult, check_softmax, make_input, poisoned
 from helpers.gpu import H200, Gpu
 from helpers.header import header
-from helpers.simt.compile import CompileError, compile_ptx
+from helpers.simt import CompileError, compile_ptx
 
 FILES = [name for name in (*steps(), *variants()) if header(source(f"{name}.cu")).build]
 BUILDS = 63  # of each file

@@ -95,9 +95,9 @@ def test_messages_say_where_the_other_thread_was_and_how_much_memory_there_is() 
 @pytest.mark.parametrize(
     ("name", "arrivals", "size"),
     [
-        ("asynchronous/too_many_bytes", 0, 16),
-        ("asynchronous/elements_for_bytes", 0, 64 - 256),
-        ("asynchronous/too_few_arrivals", 62, 0),
+        ("mbarriers/too_many_bytes", 0, 16),
+        ("mbarriers/elements_for_bytes", 0, 64 - 256),
+        ("mbarriers/too_few_arrivals", 62, 0),
         ("clusters/arrivals_missing", 64, 0),
     ],
 )
@@ -109,9 +109,9 @@ def test_a_wait_that_never_ends_says_what_is_missing(name: str, arrivals: int, s
 @pytest.mark.parametrize(
     "name",
     [
-        "asynchronous/flag_never_set",
-        "asynchronous/lock_never_released",
-        "asynchronous/grid_barrier_after_return",
+        "waiting/flag_never_set",
+        "waiting/lock_never_released",
+        "waiting/grid_barrier_after_return",
         "clusters/barrier_and_flag",
     ],
 )
@@ -120,8 +120,8 @@ def test_a_poll_that_nobody_answers_is_given_up_before_the_limit(name: str) -> N
 
 
 def test_messages_name_the_place_and_the_size() -> None:
-    assert "252" in message("asynchronous/bulk_odd_size")
-    assert "from byte 256 of argument 0 (400 bytes) on" in message("asynchronous/bulk_past_array")
-    past = message("asynchronous/bulk_past_shared")
+    assert "252" in message("bulk_copies/bulk_odd_size")
+    assert "from byte 256 of argument 0 (400 bytes) on" in message("bulk_copies/bulk_past_array")
+    past = message("bulk_copies/bulk_past_shared")
     assert "1024 bytes at byte 128" in past and "384 bytes of shared memory" in past
     assert "4 bytes at byte -4 of the thread's 32 bytes" in message("local_memory/one_before")

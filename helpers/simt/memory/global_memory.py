@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..findings import Reporter
-from ..hardware import SECTOR
+from ..hardware import ALLOCATION_ALIGN, SECTOR
 from ..instructions import Instruction, Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
@@ -212,7 +212,7 @@ class GlobalMemory:
             return f"from byte {address - allocation.start} of {allocation.name} ({size} bytes) on"
         place, offset = (
             f"byte {address - allocation.start} of {allocation.name}",
-            allocation.start & 255,
+            allocation.start % ALLOCATION_ALIGN,
         )
         return f"{place}, which starts {offset} bytes past a multiple of 256" if offset else place
 
@@ -286,4 +286,4 @@ def byte_offset(array: np.ndarray) -> int:
     while isinstance(base.base, np.ndarray):
         base = base.base
     first = array.__array_interface__["data"][0]
-    return (first - base.__array_interface__["data"][0]) % 256
+    return (first - base.__array_interface__["data"][0]) % ALLOCATION_ALIGN

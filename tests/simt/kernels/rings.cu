@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: MIT
+// Rings of stages that bulk copies fill and warps empty.
+// Each kernel has a twin, NAME_clean, without the bug. What a bug is reported at is a macro here,
+// so that it counts for the line that uses it; a function would be reported at its own line.
+
+typedef unsigned long long Barrier;
+
+__device__ __forceinline__ unsigned place(const void* shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+__device__ __forceinline__ void init(Barrier* barrier, int count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(place(barrier)), "r"(count)
+                 : "memory");
+}
+
+#define ARRIVE(barrier)                                                                          \
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place(barrier)) : "memory")
+
+#define EXPECT(barrier, bytes)                                                                   \
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place(barrier)), \
+                 "r"((int)(bytes))                                                               \
+                 : "memory")
+
+#define WAIT(barrier, parity)                                                                    \
+    asm volatile(                                                                                \
+        "{\n\t"                                                                                  \
+        ".reg .pred done;\n"                                                                     \
+        "AGAIN:\n\t"                                                                             \
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"                           \
+        "@!done bra AGAIN;\n\t"                                                                  \
+        "}" ::"r"(place(barrier)),                                                               \
+        "r"(parity)                                                                              \
+        : "memory")
+
+#define BULK_LOAD(to, from, bytes, barrier)                                                      \
+    asm volatile(                                                                                \
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "     \
+        "[%3];" ::"r"(place(to)),                                                                \
+        "l"(from), "r"((int)(bytes)), "r"(place(barrier))                                        \
+        : "memory")
+
+__device__ __forceinline__ void fence_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+extern "C" __global__ void ring_without_barrier(const float* x, float* y, int n)
+{
+    __shared__ alignas(128) float s[2][64];
+    __shared__ Barrier full[2];
+    const int t = threadIdx.x;
+    x += blockIdx.x * n * 64;
+    y += blockIdx.x * n * 64;
+    if (t == 0) {
+        for (int k = 0; k < 2; ++k) init(&full[k], 1);
+        fence_async();
+        for (int k = 0; k < 2; ++k) {
+            EXPECT(&full[k], sizeof(s[k]));
+            BULK_LOAD(s[k], x + k * 64, sizeof(s[k]), &full[k]);
+        }
+    }
+    __syncthreads();
+    for (int k = 0; k < n; ++k) {
+        WAIT(&full[k % 2], k / 2 % 2);
+        y[k * 64 + t] = s[k % 2][63 - t];
+        if (t == 0 && k + 2 < n) {
+            EXPECT(&full[k % 2], sizeof(s[0]));
+            BULK_LOAD(s[k % 2], x + (k + 2) * 64, sizeof(s[0]), &full[k % 2]);  // <- race on shared memory
+        }
+    }
+}
+
+extern "C" __global__ void ring_without_barrier_clean(const float* x, float* y, int n)
+{
+    __shared__ alignas(128) float s[2][64];
+    __shared__ Barrier full[2];
+    const int t = threadIdx.x;
+    x += blockIdx.x * n * 64;
+    y += blockIdx.x * n * 64;
+    if (t == 0) {
+        for (int k = 0; k < 2; ++k) init(&full[k], 1);
+        fence_async();
+        for (int k = 0; k < 2; ++k) {
+            EXPECT(&full[k], sizeof(s[k]));
+            BULK_LOAD(s[k], x + k * 64, sizeof(s[k]), &full[k]);
+        }
+    }
+    __syncthreads();
+    for (int k = 0; k < n; ++k) {
+        WAIT(&full[k % 2], k / 2 % 2);
+        y[k * 64 + t] = s[k % 2][63 - t];
+        __syncthreads();
+        if (t == 0 && k + 2 < n) {
+            EXPECT(&full[k % 2], sizeof(s[0]));
+            BULK_LOAD(s[k % 2], x + (k + 2) * 64, sizeof(s[0]), &full[k % 2]);
+        }
+    }
+}
+
+// Warp 0 fills the ring, warp 1 empties it. `empty` tells that a stage may be filled again.
+extern "C" __global__ void ring_without_empty(const float* x, float* y, int n)
+{
+    __shared__ alignas(128) float s[2][32];
+    __shared__ Barrier full[2], empty[2];
+    const int t = threadIdx.x, lane = t % 32;
+    x += blockIdx.x * n * 32;
+    y += blockIdx.x * n * 32;
+    if (t == 0) {
+        for (int k = 0; k < 2; ++k) {
+            init(&full[k], 1);
+            init(&empty[k], 32);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if (t == 0) {
+        for (int k = 0; k < n; ++k) {
+            EXPECT(&full[k % 2], sizeof(s[0]));
+            BULK_LOAD(s[k % 2], x + k * 32, sizeof(s[0]), &full[k % 2]);  // <- asynchronous copy used before its wait
+        }
+    } else if (t >= 32) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&full[k % 2], k / 2 % 2);
+            y[k * 32 + lane] = s[k % 2][31 - lane];
+            ARRIVE(&empty[k % 2]);
+        }
+    }
+}
+
+extern "C" __global__ void ring_without_empty_clean(const float* x, float* y, int n)
+{
+    __shared__ alignas(128) float s[2][32];
+    __shared__ Barrier full[2], empty[2];
+    const int t = threadIdx.x, lane = t % 32;
+    x += blockIdx.x * n * 32;
+    y += blockIdx.x * n * 32;
+    if (t == 0) {
+        for (int k = 0; k < 2; ++k) {
+            init(&full[k], 1);
+            init(&empty[k], 32);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if (t == 0) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&empty[k % 2], (k / 2 + 1) % 2);
+            EXPECT(&full[k % 2], sizeof(s[0]));
+            BULK_LOAD(s[k % 2], x + k * 32, sizeof(s[0]), &full[k % 2]);
+        }
+    } else if (t >= 32) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&full[k % 2], k / 2 % 2);
+            y[k * 32 + lane] = s[k % 2][31 - lane];
+            ARRIVE(&empty[k % 2]);
+        }
+    }
+}
+
+// The ring is empty at first, and so the producer's first wait is for the parity 1 of the phase
+// before. Waiting for parity 0, it waits for the consumers, which wait for it.
+extern "C" __global__ void ring_starts_full(const float* x, float* y, int n)
+{
+    __shared__ alignas(128) float s[2][32];
+    __shared__ Barrier full[2], empty[2];
+    const int t = threadIdx.x, lane = t % 32;
+    x += blockIdx.x * n * 32;
+    y += blockIdx.x * n * 32;
+    if (t == 0) {
+        for (int k = 0; k < 2; ++k) {
+            init(&full[k], 1);
+            init(&empty[k], 32);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if (t == 0) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&empty[k % 2], k / 2 % 2);
+            EXPECT(&full[k % 2], sizeof(s[0]));
+            BULK_LOAD(s[k % 2], x + k * 32, sizeof(s[0]), &full[k % 2]);
+        }
+    } else if (t >= 32) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&full[k % 2], k / 2 % 2);  // <- hang
+            y[k * 32 + lane] = s[k % 2][31 - lane];
+            ARRIVE(&empty[k % 2]);
+        }
+    }
+}
+
+extern "C" __global__ void ring_starts_full_clean(const float* x, float* y, int n)
+{
+    __shared__ alignas(128) float s[2][32];
+    __shared__ Barrier full[2], empty[2];
+    const int t = threadIdx.x, lane = t % 32;
+    x += blockIdx.x * n * 32;
+    y += blockIdx.x * n * 32;
+    if (t == 0) {
+        for (int k = 0; k < 2; ++k) {
+            init(&full[k], 1);
+            init(&empty[k], 32);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if (t == 0) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&empty[k % 2], (k / 2 + 1) % 2);
+            EXPECT(&full[k % 2], sizeof(s[0]));
+            BULK_LOAD(s[k % 2], x + k * 32, sizeof(s[0]), &full[k % 2]);
+        }
+    } else if (t >= 32) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&full[k % 2], k / 2 % 2);
+            y[k * 32 + lane] = s[k % 2][31 - lane];
+            ARRIVE(&empty[k % 2]);
+        }
+    }
+}
+
+// The consumers give a stage back before they have read it.
+extern "C" __global__ void stage_released_early(const float* x, float* y, int n)
+{
+    __shared__ alignas(128) float s[2][32];
+    __shared__ Barrier full[2], empty[2];
+    const int t = threadIdx.x, lane = t % 32;
+    x += blockIdx.x * n * 32;
+    y += blockIdx.x * n * 32;
+    if (t == 0) {
+        for (int k = 0; k < 2; ++k) {
+            init(&full[k], 1);
+            init(&empty[k], 32);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if (t == 0) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&empty[k % 2], (k / 2 + 1) % 2);
+            EXPECT(&full[k % 2], sizeof(s[0]));
+            BULK_LOAD(s[k % 2], x + k * 32, sizeof(s[0]), &full[k % 2]);  // <- race on shared memory
+        }
+    } else if (t >= 32) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&full[k % 2], k / 2 % 2);
+            ARRIVE(&empty[k % 2]);
+            y[k * 32 + lane] = s[k % 2][31 - lane];
+        }
+    }
+}
+
+extern "C" __global__ void stage_released_early_clean(const float* x, float* y, int n)
+{
+    __shared__ alignas(128) float s[2][32];
+    __shared__ Barrier full[2], empty[2];
+    const int t = threadIdx.x, lane = t % 32;
+    x += blockIdx.x * n * 32;
+    y += blockIdx.x * n * 32;
+    if (t == 0) {
+        for (int k = 0; k < 2; ++k) {
+            init(&full[k], 1);
+            init(&empty[k], 32);
+        }
+        fence_async();
+    }
+    __syncthreads();
+    if (t == 0) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&empty[k % 2], (k / 2 + 1) % 2);
+            EXPECT(&full[k % 2], sizeof(s[0]));
+            BULK_LOAD(s[k % 2], x + k * 32, sizeof(s[0]), &full[k % 2]);
+        }
+    } else if (t >= 32) {
+        for (int k = 0; k < n; ++k) {
+            WAIT(&full[k % 2], k / 2 % 2);
+            y[k * 32 + lane] = s[k % 2][31 - lane];
+            ARRIVE(&empty[k % 2]);
+        }
+    }
+}
