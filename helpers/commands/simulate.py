@@ -27,9 +27,10 @@ import numpy as np
 
 from ..check import make_input, poisoned
 from ..cuda_text import Parameter, kernel_names, signature
-from ..header import DTYPES, header
+from ..header import header
 from ..launch import simulate
 from ..mode import gpu_for_plans
+from ..plan import DTYPES
 from ..simt import INSTRUCTION_LIMIT, CompileError, KernelText, UnsupportedPTX
 
 REFUSALS = (OSError, ValueError, TypeError, KeyError, MemoryError, CompileError, UnsupportedPTX)

@@ -36,7 +36,7 @@ SPECIALS = re.compile(
 )
 
 
-@functools.lru_cache(maxsize=64)  # nobody changes what it returns
+@functools.lru_cache(maxsize=64)  # who translates it may add %carry, the same each time
 def parse(ptx: str, kernel_name: str) -> Kernel:
     """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
 
