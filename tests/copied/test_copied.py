@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -86,28 +85,11 @@ def build(
     return compiled(folder, f"-I{FOLDER}", *arguments, "launch.cu")
 
 
-Builds = dict[Case, Future]
-
-
-@pytest.fixture(scope="module")
-def objects(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Builds:
-    """The cases that are asked for, each compiled for the oldest GPU that its header names; all
-    processors are at it while the first tests wait."""
-    test = test_a_copied_file_compiles_as_cpp17_without_a_warning
-    wanted = [item for item in request.session.items if getattr(item, "function", None) is test]
-    pool = ThreadPoolExecutor(os.cpu_count())
-    found = {}
-    for case in (item.callspec.params["case"] for item in wanted):
-        arch = f"-arch=sm_{load(case[0]).header.arch}"
-        found[case] = pool.submit(build, case, tmp_path_factory.mktemp("object"), arch, "-c")
-    yield found
-    pool.shutdown(cancel_futures=True)
-
-
 @needs_nvcc
 @pytest.mark.parametrize("case", cases(long=False), ids=name_of)
-def test_a_copied_file_compiles_as_cpp17_without_a_warning(case: Case, objects: Builds) -> None:
-    done = objects[case].result()
+def test_a_copied_file_compiles_as_cpp17_without_a_warning(case: Case, tmp_path: Path) -> None:
+    """For the oldest GPU that its header names."""
+    done = build(case, tmp_path, f"-arch=sm_{load(case[0]).header.arch}", "-c")
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
 
