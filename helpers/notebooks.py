@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import logging
 import os
 import signal
 import warnings
@@ -28,6 +29,8 @@ class Client(nbclient.NotebookClient):
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
         def stop() -> None:
+            # nbclient's watch over the kernel finds it gone, which is what is wanted.
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
             self.stopped, self.shutdown_kernel = True, "immediate"
             task.cancel()
 

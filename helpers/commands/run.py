@@ -1,16 +1,23 @@
 """Run the whole series: `make run`. Every notebook, every kernel, one plot, one table.
 
 Executed copies and the plot go to build/; the committed notebooks stay as they are. With --save
-(`make notebooks`) the notebooks run in replay mode and are rewritten if their text changed.
+(`make notebooks`) the notebooks run in replay mode and are rewritten if their text changed. In
+replay mode several run at a time, one on each core; on a GPU one, since it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import NamedTuple
 
 from ..catalogue import source, steps
 from ..check import check_kernel
@@ -36,6 +43,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="only notebooks whose name starts like this")
     parser.add_argument("--save", action="store_true", help="replay and rewrite changed notebooks")
     parser.add_argument("--force", action="store_true", help="with --save: rewrite plots too")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="so many notebooks at a time (1 on a GPU, else cores)"
+    )
     return parser.parse_args(arguments)
 
 
@@ -57,10 +67,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"no notebook starts with {' or '.join(options.names)}", file=sys.stderr)
         return 1
     BUILD.mkdir(exist_ok=True)
-    failed = [path for path in paths if not run_notebook(path, options.save, options.force)]
+    jobs = options.jobs or (os.cpu_count() or 1 if replaying() else 1)
+    results = run_notebooks(paths, options.save, options.force, min(jobs, len(paths)))
+    failed = sorted(result.name for result in results if result.failure)
     if failed:
-        names = ", ".join(path.stem for path in failed)
-        print(f"{len(failed)} of {len(paths)} notebooks failed: {names}")
+        print(f"{len(failed)} of {len(paths)} notebooks failed: {', '.join(failed)}")
     if options.save or options.names:
         return 1 if failed else 0
     verdicts = check_steps()
@@ -73,37 +84,77 @@ def run(options: argparse.Namespace) -> int:
 # ---- notebooks --------------------------------------------------------------------------------
 
 
-def run_notebook(path: Path, save: bool, force: bool) -> bool:
-    """Execute one notebook with progress a cell at a time; returns whether no cell failed."""
+class Result(NamedTuple):
+    """What became of one notebook."""
+
+    name: str
+    cells: int
+    seconds: float
+    failure: str  # "" if no cell failed
+    rewritten: bool = False
+
+
+def run_notebooks(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> list[Result]:
+    """Execute notebooks, `jobs` at a time, and say of each as it ends what became of it."""
+    runs = run_side_by_side if jobs > 1 else run_in_turn
+    results, terminal = [], sys.stdout.isatty()
+    for result in runs(paths, save, force, jobs):
+        results.append(result)
+        verdict = f"FAILED: {result.failure}" if result.failure else "ok"
+        line = f"{result.name:16} {result.cells} cells, {result.seconds:.1f} s, {verdict}"
+        line += " (rewritten)" if result.rewritten else ""
+        print(f"\r{line:60}" if terminal else line, flush=True)
+        if terminal and len(results) < len(paths):
+            print(f"{len(results)} of {len(paths)} notebooks ", end="", flush=True)
+    return results
+
+
+def run_in_turn(paths: Sequence[Path], save: bool, force: bool, jobs: int = 1) -> Iterator[Result]:
+    """One after the other in this process, with progress a cell at a time on a terminal."""
+    for path in paths:
+        began = time.perf_counter()
+
+        def progress(done: int, total: int, name=path.stem, began=began) -> None:
+            if sys.stdout.isatty():
+                seconds = time.perf_counter() - began
+                print(f"\r{name:16} cell {done} of {total}, {seconds:.0f} s ", end="", flush=True)
+
+        yield run_notebook(path, save, force, progress)
+
+
+def run_side_by_side(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> Iterator[Result]:
+    """`jobs` at a time, each in a process of its own; in the order in which they end."""
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, context, initializer=leave_interrupts_to_notebooks)
+    try:
+        tasks = [pool.submit(run_notebook, path, save, force) for path in paths]
+        for task in as_completed(tasks):
+            yield task.result()
+    except BrokenProcessPool:  # not by Ctrl-C, which reaches this process as well
+        raise SystemExit("a notebook's process was ended from outside: too little memory?") from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def leave_interrupts_to_notebooks() -> None:
+    """In a child: Ctrl-C reaches it too, but only the notebook that it runs is to end by it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def run_notebook(path: Path, save: bool, force: bool, progress=lambda done, total: None) -> Result:
+    """Execute one notebook; `progress(done, total)` is called after each of its cells."""
     from .. import notebooks  # takes a second, in which Ctrl-C is to end with a sentence too
 
     began = time.perf_counter()
-
-    def progress(done: int, total: int) -> None:
-        show_progress(path.stem, done, total, time.perf_counter() - began)
-
-    notebook, failure = notebooks.execute(path, progress)
-    seconds = time.perf_counter() - began
-    end_progress(path.stem, notebooks.code_cells(notebook), seconds, failure)
-    if save and not failure and notebooks.save_if_changed(notebook, path, force):
-        print(f"  {path.name} rewritten")
-    return not failure
-
-
-def show_progress(name: str, done: int, total: int, seconds: float) -> None:
-    if sys.stdout.isatty():
-        print(f"\r{name:16} cell {done} of {total}, {seconds:.0f} s ", end="", flush=True)
-    else:
-        print(f"{name:16} " if done == 1 else "", end="")
-        print(f"{done} ", end="", flush=True)
-
-
-def end_progress(name: str, total: int, seconds: float, failure: str) -> None:
-    verdict = f"FAILED: {failure}" if failure else "ok"
-    if sys.stdout.isatty():
-        print(f"\r{name:16} {total} cells, {seconds:.1f} s, {verdict}        ", flush=True)
-    else:
-        print(f"of {total} cells, {seconds:.1f} s, {verdict}", flush=True)
+    try:
+        notebook, failure = notebooks.execute(path, progress)
+    except KeyboardInterrupt:
+        if multiprocessing.parent_process() is None:
+            raise
+        os._exit(130)  # a child, whose queue may hold the next notebook already
+    rewritten = save and not failure and notebooks.save_if_changed(notebook, path, force)
+    cells, seconds = notebooks.code_cells(notebook), time.perf_counter() - began
+    return Result(path.stem, cells, seconds, failure, rewritten)
 
 
 # ---- summary ----------------------------------------------------------------------------------
