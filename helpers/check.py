@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from .bound import kernel_of
-from .shapes import LONG_QUICK_SHAPES, QUICK_SHAPES
+from .shapes import LONG_QUICK_SHAPES, QUICK_SHAPES, SPECIAL_COLUMNS, SPECIAL_PACKS
 
 UNIT_ROUNDOFF = 2.0**-24
 TINY = 2.0**-126
@@ -184,14 +184,18 @@ def check_kernel(
     long = per_shape or not any(unbound.accepts(*shape, dtype) for shape in QUICK_SHAPES)
     if shapes is None:
         shapes = (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
-    special_cols = (5, 100, 20000) if long else (5, 100)
+    special_cols = [
+        cols
+        for cols in SPECIAL_COLUMNS
+        if (long or cols < 1000) and unbound.accepts(6, cols, dtype)
+    ]
+    if not special_cols and unbound.accepts(6, SPECIAL_PACKS, dtype):
+        special_cols = [SPECIAL_PACKS]
     taken = [shape for shape in shapes if unbound.accepts(*shape, dtype)]
     if not taken:
         raise ValueError(f"the header takes {dtype} at none of these shapes")
     inputs = [make_input(*shape, dtype=dtype) for shape in taken]
-    specials = [
-        special_rows(cols, dtype) for cols in special_cols if unbound.accepts(6, cols, dtype)
-    ]
+    specials = [special_rows(cols, dtype) for cols in special_cols]
     compare = check_copy if unbound.name.startswith("copy") else check_softmax
     for x in [*inputs, *specials]:
         y = poisoned(x)

@@ -62,6 +62,10 @@ SMALL_16_BIT_SHAPES = ((64, 1024), (129, 72), (3, 20000))
 QUICK_SHAPES = ((1, 1), (3, 7), (129, 31), (128, 32), (5, 33), (257, 65), (64, 256), (33, 1000))
 # Beside them for a kernel that is compiled for each shape, which may take long rows alone.
 LONG_QUICK_SHAPES = ((3, 20000), (1, 32001))
+# Columns of rows with infinities and NaN; the last for a kernel that takes whole packs of short
+# rows and none of the others.
+SPECIAL_COLUMNS = (5, 100, 20000)
+SPECIAL_PACKS = 64
 
 
 def family_of(rows: int, cols: int) -> str:

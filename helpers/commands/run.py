@@ -131,7 +131,7 @@ def run_side_by_side(paths: Sequence[Path], save: bool, force: bool, jobs: int) 
         for task in as_completed(tasks):
             yield task.result()
     except BrokenProcessPool:  # not by Ctrl-C, which reaches this process as well
-        raise SystemExit("a notebook's process was ended from outside: too little memory?") from None
+        raise SystemExit("a notebook's process was ended: too little memory?") from None
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -41,8 +41,9 @@ SHAPES = (
 LONG_SHAPES = ((3, 20000), (5, 16384), (1, 32001), (2, 65544), (1, 131072), (1, 2**18))
 SIXTEEN_BIT_SHAPES = (
     *((1, 1), (5, 3), (33, 4), (129, 16), (257, 31), (5, 33), (33, 100), (2, 257), (64, 1024)),
-    *((1, 1025), (3, 4097), (3, 20000), (1, 32001), (1, 131072)),
+    *((129, 32), (33, 520), (5, 1000), (1, 1025), (3, 4097), (3, 20000), (1, 32001), (1, 131072)),
 )
+SIXTEEN_BIT_SPECIAL = (5, 64, 100, 1000, 20000)  # columns of rows with infinities and NaN
 BLOCKS = (32, 64, 256, 1024)
 
 LIVE_COLS = (
@@ -124,12 +125,20 @@ def test_16_bit_result_is_right(name: str, dtype: str, shape: tuple[int, int]) -
     check(name, x, computed(name, x))
 
 
-@pytest.mark.parametrize("cols", [5, 100, 20000])
+@pytest.mark.parametrize("cols", SIXTEEN_BIT_SPECIAL)
 @pytest.mark.parametrize(("name", "dtype"), SIXTEEN_BIT)
 def test_16_bit_rows_with_infinities_and_nan_are_right(name: str, dtype: str, cols: int) -> None:
     accepts_or_skip(name, 6, cols, dtype)
     x = special_rows(cols, dtype)
     check(name, x, computed(name, x))
+
+
+@pytest.mark.parametrize(("name", "dtype"), SIXTEEN_BIT)
+def test_16_bit_kernel_is_looked_at_often_enough(name: str, dtype: str) -> None:
+    """A kernel that takes few of the shapes above would be tested by their names alone."""
+    taken = [shape for shape in SIXTEEN_BIT_SHAPES if CONTRACT[name].accepts(*shape, dtype)]
+    special = [cols for cols in SIXTEEN_BIT_SPECIAL if CONTRACT[name].accepts(6, cols, dtype)]
+    assert len(taken) >= 2 and special
 
 
 @pytest.mark.parametrize("cols", [1, 2, 5, 33, 100, 257])
@@ -407,7 +416,7 @@ def test_live_16_bit_results_are_right(name: str, dtype: str, cols: int) -> None
 @each_kernel
 def test_live_rows_with_infinities_and_nan_are_right(name: str) -> None:
     for dtype in CONTRACT[name].dtypes:
-        for cols in (1, 2, 5, 33, 100, 257, 4097, 20000, 131072):
+        for cols in (1, 2, 5, 33, 64, 100, 257, 1000, 4097, 20000, 131072):
             if CONTRACT[name].accepts(6, cols, dtype):
                 x = special_rows(cols, dtype)
                 check(name, x, computed(name, x))
