@@ -3,7 +3,7 @@
 //           into shared memory and out of it again; no data passes through registers.
 // Row:      none; the matrix is one flat array
 // Launch:   block = 32, block == 32,
-//           grid = min((rows * cols + TILE - 1) / TILE, MULTIPROCESSORS)
+//           grid = min((rows * cols + TILE - 1) / TILE, sms)
 // Shared:   4 * TILE * STAGES
 // Columns:  cols % 4 == 0
 // Align:    16
@@ -16,9 +16,6 @@
 // y = x for x and y of rows * cols floats. y must not overlap x. More than 48 KB of shared memory
 // must be allowed once: see cudaFuncSetAttribute.
 
-#ifndef MULTIPROCESSORS
-#define MULTIPROCESSORS 132  // of an H200
-#endif
 #define TILE 4096    // floats
 #define STAGES 12    // tiles that a block has on their way
 #define WRITTEN 4    // of them, on their way out

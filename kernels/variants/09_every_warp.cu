@@ -3,7 +3,8 @@
 // Row:      BLOCKS blocks
 // Build:    few_packs    = 11 when rows > 1
 //                        | 8 when cols > 1048576
-//                        | size
+//                        | 4 when size == 4
+//                        | 2
 //           THREADS      = 512 when rows == 1 && ceil_div(row / 16, 512 * few_packs) <= sms
 //                        | 384
 //           few          = ceil_div(row / 16, few_packs * THREADS)

@@ -37,20 +37,22 @@ static void allow(const Launch& launch)
 
 static void run(const Launch& launch, const float* x, float* y, void* workspace)
 {
-    cudaLaunchAttribute attribute = {};
+    cudaLaunchAttribute attributes[2] = {};
+    int asked = 0;
     if (launch.programmatic) {
-        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attribute.val.programmaticStreamSerializationAllowed = 1;
-    } else if (launch.cooperative) {
-        attribute.id = cudaLaunchAttributeCooperative;
-        attribute.val.cooperative = 1;
+        attributes[asked].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[asked++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (launch.cooperative) {
+        attributes[asked].id = cudaLaunchAttributeCooperative;
+        attributes[asked++].val.cooperative = 1;
     }
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(launch.grid);
     config.blockDim = dim3(launch.block);
     config.dynamicSmemBytes = launch.shared;
-    config.attrs = &attribute;
-    config.numAttrs = launch.programmatic || launch.cooperative;
+    config.attrs = attributes;
+    config.numAttrs = asked;
     int rows = launch.rows, cols = launch.cols;
     void* arguments[] = {&x, &y, &rows, &cols, &workspace};
     CALL(cudaLaunchKernelExC(&config, launch.kernel, arguments));

@@ -137,7 +137,9 @@ def run(path: Path, **environment: str) -> tuple[int, list[str], str]:
 
 
 @needs_nvcc
-@pytest.mark.parametrize("kind", ["launch", "cooperative", "programmatic"])
+@pytest.mark.parametrize(
+    "kind", ["launch", "cooperative", "programmatic", "programmaticcooperative"]
+)
 def test_the_program_asks_for_what_the_launch_needs(pretended: Path, kind: str) -> None:
     status, calls, said = run(pretended, ASKS=kind)
     assert status == 0 and said.startswith("largest relative error")

@@ -1,6 +1,7 @@
 // As much of the CUDA runtime as the program uses, in main memory, so that what it asks for, says
 // and returns can be tested without a GPU. Prints each call and its number. FAIL=n lets call n
-// fail; WRONG=n makes element n of the results wrong; ASKS is "programmatic" or "cooperative".
+// fail; WRONG=n makes element n of the results wrong; ASKS is "programmatic", "cooperative"
+// or both, one behind the other.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "launch.h"
 
@@ -23,7 +25,7 @@ static void softmax(const float* x, float* y, int rows, int cols)
 static bool asks(const char* what)
 {
     const char* asked = std::getenv("ASKS");
-    return asked && !std::strcmp(asked, what);
+    return asked && std::strstr(asked, what);
 }
 
 const Launch launch = {reinterpret_cast<const void*>(&softmax), 5, 70, 10, 64, 100 * 1024, 256,
@@ -79,10 +81,11 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
     function(*static_cast<float**>(args[0]), y, *static_cast<int*>(args[2]),
              *static_cast<int*>(args[3]));
     if (const char* wrong = std::getenv("WRONG")) y[std::atoi(wrong)] = NAN;
-    const char* name = "launch";
-    if (config->numAttrs)
-        name = config->attrs->id == cudaLaunchAttributeCooperative ? "cooperative" : "programmatic";
-    return called(name, config->gridDim.x, config->dynamicSmemBytes);
+    std::string name = config->numAttrs ? "" : "launch";
+    for (unsigned i = 0; i < config->numAttrs; ++i)
+        name += config->attrs[i].id == cudaLaunchAttributeCooperative ? "cooperative"
+                                                                      : "programmatic";
+    return called(name.c_str(), config->gridDim.x, config->dynamicSmemBytes);
 }
 
 cudaError_t cudaDeviceSynchronize() { return called("cudaDeviceSynchronize"); }
