@@ -15,6 +15,7 @@ of the cluster; an mbarrier that other data overwrite. Blocks of one batch run i
 among the orders that a GPU may choose this is one.
 """
 
+from .arguments import launch_shape
 from .compile import (
     CUPY_OPTIONS,
     DEFAULT_ARCH,
@@ -26,7 +27,6 @@ from .compile import (
 from .counters import NSIGHT_METRICS, SHARED_METRICS, Counters
 from .findings import Finding, Findings
 from .instructions import UnsupportedPTX
-from .launch import launch_shape
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .memory.global_memory import byte_offset
 from .trace import Trace

@@ -25,7 +25,7 @@ from .hardware import WARP
 from .instructions import Instruction, Operand, unknown
 from .lanes import Lanes, Step
 from .operands import Reader, predicate_reader, reader, writer
-from .watching import around
+from .recording import around
 
 OPCODES = ("bar", "barrier", "shfl", "vote", "match", "redux", "elect")
 

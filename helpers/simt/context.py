@@ -12,7 +12,7 @@ from .counters import Counters
 from .dataflow import never_subnormal, steering
 from .findings import Findings, Reporter
 from .geometry import Batch, Shape, special_registers
-from .instructions import Instruction, Kernel
+from .instructions import Instruction, PtxKernel
 from .memory.copies import Copies
 from .memory.generic import GenericMemory
 from .memory.global_memory import GlobalMemory
@@ -28,18 +28,18 @@ class Context:
     """A kernel with its memories and registers; the registers change from batch to batch."""
 
     def __init__(
-        self, kernel: Kernel, shape: Shape, dynamic_shared: int, findings: Findings, watch: Watch
+        self, kernel: PtxKernel, shape: Shape, dynamic_shared: int, findings: Findings, watch: Watch
     ):
         self.kernel, self.shape, self.watch = kernel, shape, watch
         self.reporter = Reporter(findings)
         self.polls = polling_loops(kernel)
         self.polling = {poll.instruction.number for poll in self.polls.values()}
         flags = bool(self.polls) or hands_over(kernel)
-        self.memory = GlobalMemory(self.reporter)
+        self.global_memory = GlobalMemory(self.reporter)
         self.shared = SharedMemory(kernel, dynamic_shared, self.reporter, flags)
         self.local = LocalMemory(kernel.local, self.reporter)
         self.arguments = LocalMemory(kernel.arguments, self.reporter)  # of function calls
-        self.generic = GenericMemory(self.memory, self.shared, self.local)
+        self.generic = GenericMemory(self.global_memory, self.shared, self.local)
         self.copies = Copies(self.shared)
         self.mbarriers = MBarriers(self.shared, self.copies)
         self.parameters = b""  # the kernel's parameter space
@@ -58,7 +58,7 @@ class Context:
         """Note where each variable is, in its own address space; call it when all are mapped."""
         self.addresses = {
             **{parameter.name: parameter.offset for parameter in self.kernel.parameters},
-            **{one.name: one.start for one in self.memory.allocations},
+            **{one.name: one.start for one in self.global_memory.allocations},
             **self.local.offsets,
             **self.arguments.offsets,
             **self.shared.offsets,
@@ -73,7 +73,7 @@ class Context:
             for kind in self.kernel.registers.values()
         ]
         self.reporter.start_batch(batch)
-        self.memory.start_batch()
+        self.global_memory.start_batch()
         for memory in (self.shared, self.local, self.arguments):
             memory.start_batch(batch)
         self.copies.start_batch(batch)
@@ -91,7 +91,7 @@ class Context:
 
     def changes(self) -> int:
         """Counts what may end another thread's wait."""
-        return self.memory.changes + self.shared.changes + self.mbarriers.changes
+        return self.global_memory.changes + self.shared.changes + self.mbarriers.changes
 
     def report(self, kind: str, instruction: Instruction, message: str, slots: np.ndarray) -> None:
         """Add a finding about the slots of a bool array."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .instructions import Address, Immediate, Instruction, Kernel, Register, Vector, elements
+from .instructions import Address, Immediate, Instruction, PtxKernel, Register, Vector, elements
 from .operations.rounding import TINY
 
 
-def never_subnormal(kernel: Kernel) -> set[str]:
+def never_subnormal(kernel: PtxKernel) -> set[str]:
     """Registers whose every writer flushes subnormals or is a normal constant.
 
     Their readers need not flush again, which halves the work of -ftz=true.
@@ -41,7 +41,7 @@ def never_subnormal(kernel: Kernel) -> set[str]:
         normal = kept
 
 
-def steering(kernel: Kernel) -> set[str]:
+def steering(kernel: PtxKernel) -> set[str]:
     """Registers that an address depends on, or a jump through a comparison of integers.
 
     What a bad load puts into one of them leads to accesses that are no bugs of their own.

@@ -74,7 +74,7 @@ class Instruction:
 
 
 @dataclass(frozen=True)
-class Parameter:
+class PtxParameter:
     name: str
     type: str  # "u64", "f32", "b8" for a struct by value
     size: int
@@ -93,9 +93,9 @@ class Variable:
 
 
 @dataclass
-class Kernel:
+class PtxKernel:
     name: str
-    parameters: list[Parameter]
+    parameters: list[PtxParameter]
     registers: dict[str, str] = field(default_factory=dict)  # name -> type, e.g. "%r5" -> "b32"
     instructions: list[Instruction] = field(default_factory=list)
     labels: dict[str, int] = field(default_factory=dict)  # label -> index of an instruction

@@ -8,18 +8,18 @@ from typing import Protocol
 
 import numpy as np
 
+from .arguments import check_grid, check_shared, check_threads, launch_shape, parameter_bytes
 from .barriers import Barriers
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
 from .counters import Counters
 from .findings import Findings
 from .geometry import Place, Shape
-from .launch import check_grid, check_shared, check_threads, launch_shape, parameter_bytes
 from .parse import parse
+from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, run_batch, summed_counters
 from .trace import Trace, own_file
 from .watch import Watch
-from .watching import watchable_lines
 
 INSTRUCTION_LIMIT = 100_000_000  # per batch of blocks; some minutes
 
@@ -82,17 +82,17 @@ def simulate(
     findings = Findings()
     watched = Watch(shape, own_file(kernel.code)[0], watch, follow, only_blocks)
     context = Context(parsed, shape, shared_mem, findings, watched)
-    memory = context.memory
+    memory = context.global_memory
     context.parameters = parameter_bytes(parsed, args, names, memory)
     for variable in parsed.module:
         memory.allocate_variable(variable)
-    workspace = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
+    grid_barrier = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
     memory.initialise_variables()
     context.place_variables()
     check_shared(kernel.name, context.shared)
     check_grid(kernel.name, shape, cooperative, context.shared.bytes)
     # Where the cooperative groups look for the barrier of a grid that was launched as one.
-    halves = (workspace >> 32, workspace & 0xFFFFFFFF) if cooperative else (0, 0)
+    halves = (grid_barrier >> 32, grid_barrier & 0xFFFFFFFF) if cooperative else (0, 0)
     for name, half in zip(("%envreg1", "%envreg2"), halves, strict=True):
         context.specials[name] = np.array([half], np.uint32)
     if missing := watched.lines - watchable_lines(context):
@@ -101,31 +101,29 @@ def simulate(
             f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
         )
     with np.errstate(all="ignore"):
-        executed = _run(context, instruction_limit, cooperative)
+        tallies = _run(context, instruction_limit, cooperative)
     memory.write_back()
     lines: dict[tuple[str, int], Counters] = {}
-    for instruction, tally in zip(parsed.instructions, executed, strict=True):
+    for instruction, tally in zip(parsed.instructions, tallies, strict=True):
         key = (instruction.file, instruction.line)
         lines[key] = lines.get(key, Counters()) + tally
     total = sum(lines.values(), Counters())
-    sectors = memory.unique_sectors()
-    records = watched.accesses, watched.events
-    return Trace(total, lines, findings, *sectors, ptx, kernel.code, *records)
+    return Trace(total, lines, findings, ptx, kernel.code, watched.accesses, watched.events)
 
 
 def _run(context: Context, instruction_limit: int, cooperative: bool) -> list[Counters]:
     """Run all batches; the counters of each instruction."""
     barriers = Barriers(context)
-    blocks = basic_blocks(context, barriers)
-    executed = [0] * len(blocks)
+    code_blocks = basic_blocks(context, barriers)
+    executed = [0] * len(code_blocks)  # warps that entered each
     shape, shared_bytes = context.shape, context.shared.bytes
-    waits = cooperative or any(one.poll for one in blocks)
+    waits = cooperative or any(one.poll for one in code_blocks)
     resident = shape.resident(shared_bytes) if waits else 0
     per_thread = context.local.bytes + context.arguments.bytes
     for batch in shape.batches(shared_bytes + shape.threads * per_thread, resident):
         try:
-            run_batch(context, batch, blocks, barriers, executed, instruction_limit)
+            run_batch(context, batch, code_blocks, barriers, executed, instruction_limit)
         except Hang as hang:
             context.report("hang", hang.instruction, hang.reason, hang.slots)
             break
-    return summed_counters(context, blocks, executed)
+    return summed_counters(context, code_blocks, executed)

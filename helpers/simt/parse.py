@@ -15,11 +15,11 @@ from .instructions import (
     Address,
     Immediate,
     Instruction,
-    Kernel,
     Label,
     Negated,
     Operand,
-    Parameter,
+    PtxKernel,
+    PtxParameter,
     Register,
     Special,
     UnsupportedPTX,
@@ -37,7 +37,7 @@ SPECIALS = re.compile(
 
 
 @functools.lru_cache(maxsize=64)  # who translates it may add %carry, the same each time
-def parse(ptx: str, kernel_name: str) -> Kernel:
+def parse(ptx: str, kernel_name: str) -> PtxKernel:
     """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
 
     Raises `KeyError` naming the entries there are if it is missing, and `UnsupportedPTX` for
@@ -149,9 +149,9 @@ class _BodyParser:
         self.calls: list[str] = []  # functions that are being inlined now
         self.scopes = 0  # opened so far; makes names unique
 
-    def parse_entry(self, name: str, start: int) -> Kernel:
+    def parse_entry(self, name: str, start: int) -> PtxKernel:
         header, statements = self._statements(start)
-        self.kernel = Kernel(name, _parse_parameters(header))
+        self.kernel = PtxKernel(name, _parse_parameters(header))
         cluster = re.search(r"\.reqnctapercluster\s+([\d,\s]+)", header)
         if cluster:
             sizes = [int(size) for size in cluster[1].split(",")]
@@ -328,7 +328,7 @@ def _location(
     return place
 
 
-def _parse_parameters(header: str) -> list[Parameter]:
+def _parse_parameters(header: str) -> list[PtxParameter]:
     parameters, offset = [], 0
     for text in re.findall(r"\.param\s+([^,)]*)", header):
         align = re.search(r"\.align\s+(\d+)", text)
@@ -338,12 +338,12 @@ def _parse_parameters(header: str) -> list[Parameter]:
         size = type_size(type_name) * (int(array[1]) if array else 1)
         alignment = int(align[1]) if align and array else type_size(type_name)
         offset = -(-offset // alignment) * alignment
-        parameters.append(Parameter(name, type_name, size, offset))
+        parameters.append(PtxParameter(name, type_name, size, offset))
         offset += size
     return parameters
 
 
-def _parse_statement(text: str, kernel: Kernel, file: str, line: int) -> None:
+def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None:
     if text.startswith(".reg"):
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
         if match[1] != "pred" and match[1].lstrip("busf") not in SIZES:
@@ -398,7 +398,7 @@ def _split_operands(text: str) -> list[str]:
     return [*parts, current.strip()] if current.strip() else parts
 
 
-def _parse_operand(text: str, kernel: Kernel) -> Operand:
+def _parse_operand(text: str, kernel: PtxKernel) -> Operand:
     if text.startswith("{"):
         return Vector(tuple(_parse_operand(t.strip(), kernel) for t in text[1:-1].split(",")))
     if text.startswith("["):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .instructions import Address, Instruction, Kernel, Label, Register, elements
+from .instructions import Address, Instruction, Label, PtxKernel, Register, elements
 
 STRONG_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
 CLOCKS = ("%clock", "%clock64", "%globaltimer")
@@ -21,7 +21,7 @@ class Poll:
     alone: bool  # nothing else changes from round to round: only another thread can end the loop
 
 
-def polling_loops(kernel: Kernel) -> dict[int, Poll]:
+def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
     """Of the loops that poll, by the number of the branch that closes them."""
     found = {}
     for number, instruction in enumerate(kernel.instructions):
@@ -35,7 +35,7 @@ def polling_loops(kernel: Kernel) -> dict[int, Poll]:
     return found
 
 
-def hands_over(kernel: Kernel) -> bool:
+def hands_over(kernel: PtxKernel) -> bool:
     """Whether an atomic on shared memory has a result that is used: threads may rely on it to
     come behind what others did before theirs."""
     used = {name for instruction in kernel.instructions for name in _registers(instruction)[1]}

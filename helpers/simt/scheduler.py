@@ -19,7 +19,7 @@ from .context import Context
 from .counters import Counters
 from .geometry import Batch
 from .hardware import WARP
-from .instructions import Instruction, Kernel, Label, UnsupportedPTX
+from .instructions import Instruction, Label, PtxKernel, UnsupportedPTX
 from .lanes import Lanes, Step
 from .operands import Reader, predicate_reader, reader
 from .polling import Poll
@@ -84,7 +84,7 @@ def basic_blocks(context: Context, barriers: Barriers) -> list[BasicBlock]:
     return blocks
 
 
-def _targets(kernel: Kernel, instruction: Instruction) -> list[int]:
+def _targets(kernel: PtxKernel, instruction: Instruction) -> list[int]:
     """The instructions that a branch may go to."""
     if instruction.opcode not in ("bra", "brx"):
         return []
@@ -100,7 +100,7 @@ def _targets(kernel: Kernel, instruction: Instruction) -> list[int]:
 def run_batch(
     context: Context,
     batch: Batch,
-    blocks: list[BasicBlock],
+    code_blocks: list[BasicBlock],
     barriers: Barriers,
     executed: list[int],
     instruction_limit: int,
@@ -114,7 +114,7 @@ def run_batch(
     barriers.start_batch(batch)
     waiting: dict[int, np.ndarray] = {0: batch.alive}
     polling: dict[int, np.ndarray] = {}
-    spins = [0] * len(blocks)
+    spins = [0] * len(code_blocks)
     polls: dict[int, Poll] = {}  # by the basic block that a polling loop begins with
     stale, changes = 0, -1
     parked = barriers.parked
@@ -137,7 +137,7 @@ def run_batch(
             waiting, polling = polling, {}
         number = min(waiting)
         mask = waiting.pop(number)
-        if number == len(blocks):
+        if number == len(code_blocks):
             continue  # these threads are done
         whole = not waiting and not parked and not polling
         if lanes is None or lanes.mask is not mask or lanes.whole != whole:
@@ -145,7 +145,7 @@ def run_batch(
         current = number
         # Straight on, as long as no other group waits at or before the next basic block.
         while True:
-            block = blocks[current]
+            block = code_blocks[current]
             executed[current] += lanes.warps
             for step in block.steps:
                 step(lanes)
@@ -193,7 +193,7 @@ def run_batch(
                 join(waiting, block.target, taken)
                 join(waiting, current + 1, staying)
                 break
-            if mask is None or following is None or following == len(blocks):
+            if mask is None or following is None or following == len(code_blocks):
                 break  # these threads are done
             if waiting and min(waiting) <= following:
                 join(waiting, following, mask)
@@ -263,10 +263,10 @@ def _trap(
 
 
 def summed_counters(
-    context: Context, blocks: list[BasicBlock], executed: list[int]
+    context: Context, code_blocks: list[BasicBlock], executed: list[int]
 ) -> list[Counters]:
     """The tallies with warp instructions filled in, one per instruction."""
-    for block, warps in zip(blocks, executed, strict=True):
+    for block, warps in zip(code_blocks, executed, strict=True):
         for number in range(block.first, block.first + block.size):
             context.tallies[number].warp_instructions = warps
     return context.tallies

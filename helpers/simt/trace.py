@@ -18,8 +18,6 @@ class Trace:
     counters: Counters  # of the whole launch
     lines: dict[tuple[str, int], Counters]  # the same per (file, source line)
     findings: Findings
-    sectors_read: int  # distinct 32-byte sectors of global memory that were read
-    sectors_written: int
     ptx: str
     code: str
     accesses: list[WatchedAccess] = field(default_factory=list)  # of the watched lines, as they ran

@@ -10,20 +10,20 @@ from .collectives import active_mask
 from .context import Context
 from .instructions import Immediate, Instruction, Register, UnsupportedPTX, Vector
 from .lanes import Lanes, Step
-from .memory import accesses, addresses, atomics, copying, waiting
+from .memory_instructions import addresses, atomics, loads_and_stores, mbarrier, thread_copies
 from .operands import predicate_reader, reader, writer
 from .operations import find_operation, flush
 from .ptx_types import UNSIGNED
-from .watching import around
+from .recording import around
 
 Translator = Callable[[Context, Instruction], "Step | None"]
 
 JUMPS = ("bra", "brx", "ret", "exit", "trap")  # the scheduler runs them
-# Fences order what other threads see, prefetches only warm caches: threads here see every store
-# at once, and there are no caches. Fences of the asynchronous proxy are another matter.
+# membar orders what other threads see, prefetches only warm caches: threads here see every store
+# at once, and there are no caches.
 # setmaxnreg and griddepcontrol are about registers and about when a launch starts.
 NOTHING = frozenset(
-    "membar fence prefetch prefetchu applypriority discard nanosleep setmaxnreg griddepcontrol"
+    "membar prefetch prefetchu applypriority discard nanosleep setmaxnreg griddepcontrol"
     " pmevent".split()
 )
 CARRY = Register("%carry")  # the flag of add.cc and addc, a predicate
@@ -49,6 +49,12 @@ def _convert_address(context: Context, instruction: Instruction) -> Step:
     """cvta: generic and global addresses are the same number."""
     same = {"global", "const"} & {*instruction.modifiers}
     return (_arithmetic if same else addresses.convert)(context, instruction)
+
+
+def _store(context: Context, instruction: Instruction) -> Step:
+    """st: plain, or st.async, a copy that an mbarrier counts."""
+    copies = "async" in instruction.modifiers
+    return (thread_copies if copies else loads_and_stores).translate_store(context, instruction)
 
 
 def _guarded(context: Context, instruction: Instruction, step: Step) -> Step:
@@ -154,14 +160,14 @@ def _pack_or_unpack(context: Context, instruction: Instruction) -> Step:
 # Of the opcodes that are not arithmetic, which is whatever else there is.
 TRANSLATORS: dict[str, Translator] = {
     **dict.fromkeys(NOTHING, _nothing),
-    "ld": accesses.translate_load,
-    "ldu": accesses.translate_load,
-    "st": copying.translate_store,
+    "ld": loads_and_stores.translate_load,
+    "ldu": loads_and_stores.translate_load,
+    "st": _store,
     "atom": atomics.translate_atomic,
     "red": atomics.translate_atomic,
-    "cp": copying.translate_copy,
-    "fence": copying.translate_fence,
-    "mbarrier": waiting.translate_mbarrier,
+    "cp": thread_copies.translate_copy,
+    "fence": thread_copies.translate_fence,
+    "mbarrier": mbarrier.translate_mbarrier,
     "mov": _move,
     "cvta": _convert_address,
     "isspacep": addresses.is_in_space,

@@ -5,7 +5,7 @@ of 32-byte sectors. It knows nothing of the machine but where an array starts wi
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import cupy
@@ -25,7 +25,6 @@ class Enumerated:
     requests: int = 0
     sectors: int = 0
     bytes: int = 0
-    distinct: set[int] = field(default_factory=set)
 
     def access(self, warp: Iterable[Lane]) -> None:
         """Count one instruction of one warp."""
@@ -34,7 +33,6 @@ class Enumerated:
         self.requests += bool(lanes)
         self.sectors += len(touched)
         self.bytes += sum(size for _, size in lanes)
-        self.distinct |= touched
 
 
 def warps(grid: int, block: int) -> list[list[tuple[int, int]]]:
@@ -75,7 +73,6 @@ def assert_loads(trace: Trace, expected: Enumerated) -> None:
     assert counted.load_requests == expected.requests
     assert counted.load_sectors == expected.sectors
     assert counted.load_bytes == expected.bytes
-    assert trace.sectors_read == len(expected.distinct)
 
 
 def assert_stores(trace: Trace, expected: Enumerated) -> None:
@@ -83,7 +80,6 @@ def assert_stores(trace: Trace, expected: Enumerated) -> None:
     assert counted.store_requests == expected.requests
     assert counted.store_sectors == expected.sectors
     assert counted.store_bytes == expected.bytes
-    assert trace.sectors_written == len(expected.distinct)
 
 
 # ---- one access per thread ----------------------------------------------------------------------
@@ -240,7 +236,6 @@ def test_a_thread_per_row_touches_a_sector_per_lane() -> None:
         for j in range(cols):
             expected.access((4 * (row * cols + j), 4) for row in active)
     assert_loads(trace, expected)
-    assert len(expected.distinct) == -(-rows * cols * 4 // 32)
 
 
 def test_a_loop_costs_the_lanes_that_still_run() -> None:
@@ -273,15 +268,6 @@ def test_the_two_sides_of_a_branch_are_two_requests() -> None:
     assert trace.counters.load_requests == odd.requests + even.requests == 4
     assert trace.counters.load_sectors == odd.sectors + even.sectors
     assert trace.counters.store_requests == 2
-
-
-def test_distinct_sectors_are_counted_once_per_array() -> None:
-    body = "y[i] = x[i] + x[i + 4] + z[i] + x[i + 3];"
-    code = kernel(body, "float* y, const float* x, const float* z")
-    trace = trace_of(code, 2, 32, data("float", 64), data("float", 68), data("float", 64))
-    assert trace.sectors_read == 9 + 8
-    assert trace.sectors_written == 8
-    assert trace.counters.load_sectors == 2 * (4 + 5 + 4 + 5)
 
 
 # ---- branches and instructions, in PTX, where the compiler cannot rearrange them ----------------

@@ -15,7 +15,7 @@ class GenericMemory:
     """Hands each lane's address to the memory that it is in."""
 
     def __init__(self, memory: GlobalMemory, shared: SharedMemory, local: LocalMemory):
-        self.memory = memory
+        self.global_memory = memory
         self.windows = (
             (SHARED_WINDOW, SHARED_END, shared),
             (LOCAL_WINDOW, LOCAL_END, local),
@@ -31,9 +31,9 @@ class GenericMemory:
                     yield memory, low, Lanes(inside)
                     left = left & ~inside
         if left is lanes.mask:
-            yield self.memory, 0, lanes
+            yield self.global_memory, 0, lanes
         elif left.any():
-            yield self.memory, 0, Lanes(left)
+            yield self.global_memory, 0, Lanes(left)
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         result = None
@@ -60,4 +60,4 @@ class GenericMemory:
         for low, high, memory in self.windows:
             if low <= address < high:
                 return memory, low
-        return self.memory, 0
+        return self.global_memory, 0

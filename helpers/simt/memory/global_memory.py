@@ -32,13 +32,10 @@ class Allocation:
     array: np.ndarray  # the caller's
     variable: Variable | None = None  # of the module that it is, not an array
     views: dict[int, np.ndarray] = field(init=False)  # data, by the bytes of an element
-    read: np.ndarray = field(init=False)  # bool per sector
-    written: np.ndarray = field(init=False)
+    written: bool = False  # by the kernel
 
     def __post_init__(self) -> None:
         self.views = {size: self.data.view(kind) for size, kind in UNSIGNED.items()}
-        self.read = np.zeros(len(self.data) // SECTOR, bool)
-        self.written = np.zeros(len(self.data) // SECTOR, bool)
 
 
 class GlobalMemory:
@@ -92,9 +89,9 @@ class GlobalMemory:
     def write_back(self) -> None:
         """Copy what the kernel stored into the caller's arrays."""
         for allocation in self.allocations:
-            if allocation.written.any() and not allocation.array.flags.writeable:
+            if allocation.written and not allocation.array.flags.writeable:
                 raise ValueError(f"{allocation.name} is read-only, and the kernel wrote to it")
-            if allocation.written.any():
+            if allocation.written:
                 offset = allocation.start - allocation.page
                 stored = allocation.data[offset : offset + allocation.array.nbytes]
                 allocation.array.reshape(-1).view(np.uint8)[:] = stored
@@ -105,9 +102,7 @@ class GlobalMemory:
         if allocation is None:
             return self._load_carefully(addresses, access, lanes)
         offsets = addresses - allocation.page
-        sectors = offsets >> 5
-        self._count("load", sectors, access, lanes)
-        allocation.read[sectors] = True
+        self._count("load", offsets >> 5, access, lanes)
         view = allocation.views[access.size]
         index = offsets >> (access.size.bit_length() - 1)
         if access.elements == 1:
@@ -123,10 +118,9 @@ class GlobalMemory:
             self._store_carefully(addresses, values, access, lanes)
             return
         offsets = addresses - allocation.page
-        sectors = offsets >> 5
         self.changes += not access.atomic
-        self._count("store", sectors, access, lanes)
-        allocation.written[sectors] = True
+        self._count("store", offsets >> 5, access, lanes)
+        allocation.written = True
         view = allocation.views[access.size]
         index = offsets >> (access.size.bit_length() - 1)
         for element, value in enumerate(values):
@@ -223,7 +217,6 @@ class GlobalMemory:
         self._count("load", addresses >> 5, access, lanes)
         for allocation, active in self._sort_out(addresses, access, lanes, "load"):
             offsets = addresses[active] - allocation.page
-            allocation.read[offsets >> 5] = True
             for element, value in enumerate(values):
                 value[active] = allocation.views[access.size][offsets // access.size + element]
         return values
@@ -236,7 +229,6 @@ class GlobalMemory:
         if allocation is None:
             return None
         start = address - allocation.page
-        allocation.read[start // SECTOR : -(-(start + size) // SECTOR)] = True
         return allocation.data[start : start + size].copy()
 
     def write_range(
@@ -246,7 +238,7 @@ class GlobalMemory:
         allocation = self._holder(address, len(data), "store", instruction, slot)
         if allocation is not None:
             start = address - allocation.page
-            allocation.written[start // SECTOR : -(-(start + len(data)) // SECTOR)] = True
+            allocation.written = True
             allocation.data[start : start + len(data)] = data
             self.changes += 1
 
@@ -263,17 +255,10 @@ class GlobalMemory:
         self._count("store", addresses >> 5, access, lanes)
         for allocation, active in self._sort_out(addresses, access, lanes, "store"):
             offsets = addresses[active] - allocation.page
-            allocation.written[offsets >> 5] = True
+            allocation.written = True
             for element, value in enumerate(values):
                 kept = np.broadcast_to(value, addresses.shape)[active]
                 allocation.views[access.size][offsets // access.size + element] = kept
-
-    def unique_sectors(self) -> tuple[int, int]:
-        """Distinct sectors (read, written) since the allocations were made."""
-        return (
-            sum(int(allocation.read.sum()) for allocation in self.allocations),
-            sum(int(allocation.written.sum()) for allocation in self.allocations),
-        )
 
 
 def byte_offset(array: np.ndarray) -> int:

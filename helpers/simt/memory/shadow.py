@@ -13,7 +13,7 @@ import numpy as np
 
 from ..findings import Reporter
 from ..hardware import WARP
-from ..instructions import Instruction, Kernel
+from ..instructions import Instruction, PtxKernel
 from ..ptx_types import DTYPES
 from .access import Access
 from .order import Order
@@ -25,7 +25,7 @@ class Shadow:
     """One entry for every `grain` bytes of a batch's shared memory. With `flags`, threads poll:
     what they read orders them behind who stored it."""
 
-    def __init__(self, kernel: Kernel, reporter: Reporter, flags: bool):
+    def __init__(self, kernel: PtxKernel, reporter: Reporter, flags: bool):
         self.reporter, self.flags = reporter, flags
         self.instructions = kernel.instructions
         self.grain = _smallest_access(kernel)
@@ -54,7 +54,7 @@ class Shadow:
         reader = slots[:, None]
         writers = self.writer[entry]
         unwritten = writers < 0
-        self._check_owner(slots, entry, instruction, self.owner[entry] == WRITTEN)
+        self._check_owner(slots, instruction, self.owner[entry] == WRITTEN)
         unwritten &= self.owner[entry] != WRITTEN
         missing = unwritten.any(axis=1)
         if missing.any():
@@ -90,7 +90,7 @@ class Shadow:
         instruction = access.instruction
         writer = slots[:, None]
         before = self.writer[entry]
-        self._check_owner(slots, entry, instruction, self.owner[entry] != FREE)
+        self._check_owner(slots, instruction, self.owner[entry] != FREE)
         flag = self.flags and access.strong
         if flag and access.atomic:
             self._acquire(slots, entry)
@@ -132,7 +132,7 @@ class Shadow:
         racing = (writers >= 0) & ~self.order.holds(writers, self.write_time[entry], slots[:, None])
         self._race_after(racing, self.write_site, slots, entry, "access", instruction)
 
-    def _check_owner(self, slots, entry, instruction: Instruction, owned: np.ndarray) -> None:
+    def _check_owner(self, slots: np.ndarray, instruction: Instruction, owned: np.ndarray) -> None:
         if owned.any():
             self.reporter.report(
                 "asynchronous copy used before its wait",
@@ -160,7 +160,7 @@ class Shadow:
         )
 
 
-def _smallest_access(kernel: Kernel) -> int:
+def _smallest_access(kernel: PtxKernel) -> int:
     """Bytes of the smallest element that the kernel loads from or stores to shared memory."""
     sizes = [
         DTYPES[one.modifiers[-1]].itemsize

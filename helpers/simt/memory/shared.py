@@ -7,7 +7,7 @@ import numpy as np
 from ..findings import Reporter
 from ..geometry import Batch
 from ..hardware import SECTOR
-from ..instructions import Instruction, Kernel
+from ..instructions import Instruction, PtxKernel
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
 from .access import SHARED_STEP, Access, all_ones
@@ -18,7 +18,7 @@ from .shadow import Shadow
 class SharedMemory:
     """Static and dynamic shared memory, one copy for each block of the batch."""
 
-    def __init__(self, kernel: Kernel, dynamic_bytes: int, reporter: Reporter, flags: bool):
+    def __init__(self, kernel: PtxKernel, dynamic_bytes: int, reporter: Reporter, flags: bool):
         self.reporter = reporter
         self.offsets: dict[str, int] = {}
         end = 0

@@ -8,13 +8,12 @@ from ..context import Context
 from ..counters import Counters
 from ..instructions import Instruction, Register, elements, unknown
 from ..lanes import Lanes, Step
+from ..memory.access import Access
+from ..memory.copies import Copy, part_of
 from ..operands import address_reader, reader, wide_reader
 from ..ptx_types import type_size
-from .access import Access
-from .accesses import translate_store as plain_store
 from .addresses import names_shared, shared_reader
-from .bulk import translate_bulk
-from .copies import Copy, part_of
+from .bulk_copies import translate_bulk
 
 
 def translate_fence(context: Context, instruction: Instruction) -> Step:
@@ -85,7 +84,7 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
                 scratch = Counters()
                 part = Access(instruction, size, int(length) // size, scratch)
                 stand_in = slice(None) if chosen.stand_in is None else chosen.stand_in
-                words = context.memory.load(addresses[stand_in], part, chosen)
+                words = context.global_memory.load(addresses[stand_in], part, chosen)
                 bytes_ = np.stack(words, axis=1).view(np.uint8).reshape(context.slots, -1)
                 data[chosen.mask, :length] = bytes_[chosen.mask]
                 tally.copy_requests += scratch.load_requests
@@ -144,8 +143,6 @@ def _arrive_after_copies(context: Context, instruction: Instruction) -> Step:
 
 def translate_store(context: Context, instruction: Instruction) -> Step:
     """st.async: a store into the shared memory of the cluster that an mbarrier counts."""
-    if "async" not in instruction.modifiers:
-        return plain_store(context, instruction)
     target, values, bar = instruction.operands
     kind = instruction.modifiers[-1]
     parts = elements(values)

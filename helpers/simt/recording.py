@@ -11,7 +11,7 @@ from .context import Context
 from .hardware import ALLOCATION_ALIGN, WARP
 from .instructions import Address, Immediate, Instruction, elements
 from .lanes import Lanes, Step
-from .memory.accesses import Memory, memory_space
+from .memory_instructions.loads_and_stores import Memory, memory_space
 from .operands import AddressReader, Reader, address_reader, wide_reader
 from .ptx_types import DTYPES, type_size
 from .watch import WatchedAccess
@@ -68,7 +68,7 @@ def watchable_lines(context: Context) -> set[int]:
 def _event_kind(context: Context, instruction: Instruction, parts: list[Part]) -> str:
     if instruction.opcode in VERBS:
         names = {id(context.shared): "shared", id(context.local): "local"}
-        names |= {id(context.memory): "global", id(context.generic): "generic"}
+        names |= {id(context.global_memory): "global", id(context.generic): "generic"}
         verb = VERBS[instruction.opcode]
         return f"{verb} {names[id(parts[0].memory)]}" if parts else ""
     if instruction.opcode == "bar" and instruction.modifiers[:1] == ("warp",):
@@ -95,11 +95,11 @@ def _parts(context: Context, instruction: Instruction) -> Iterator[Part]:
         size = operands[2]
         fixed = isinstance(size, Immediate)
         widths = size.value if fixed else wide_reader(context, size, "u32")
-        spaces = (context.shared, context.memory)
+        shared, outside = context.shared, context.global_memory
         to, source = (
-            spaces
+            (shared, outside)
             if modifiers[1] != "bulk"
-            else (context.memory if one == "global" else context.shared for one in modifiers[2:4])
+            else (outside if one == "global" else shared for one in modifiers[2:4])
         )
         yield Part("load", source, address_reader(context, operands[1]), widths)
         yield Part("store", to, address_reader(context, operands[0]), widths)
@@ -140,7 +140,7 @@ def _locate(context: Context, memory: Memory, slot: int, address: int) -> tuple[
             return ("shared", "", 0, None), int(near[0])
         owner = batch.shape.block_place(batch.first + int(blocks[0]))
         return ("remote", "", 0, owner), int(near[0])
-    allocation = context.memory.allocation_near(address)
+    allocation = context.global_memory.allocation_near(address)
     if allocation is None:
         return ("global", "", 0, None), address
     place = "global", allocation.name, allocation.start % ALLOCATION_ALIGN, None

@@ -9,11 +9,11 @@ from ..counters import Counters
 from ..hardware import BULK_ALIGN, MAX_CLUSTER, SECTOR
 from ..instructions import Instruction, unknown
 from ..lanes import Lanes, Step
+from ..memory.access import Access
+from ..memory.copies import Copy, Reading
+from ..memory.shadow import READ
 from ..operands import address_reader, wide_reader
-from .access import Access
 from .addresses import shared_reader
-from .copies import Copy, Reading
-from .shadow import READ
 
 
 def translate_bulk(context: Context, instruction: Instruction, kinds: tuple[str, ...]) -> Step:
@@ -51,7 +51,7 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
     masks = None
     if "multicast_cluster" in kinds:
         masks = wide_reader(context, rest[1], "u16")
-    copies, shared, memory = context.copies, context.shared, context.memory
+    copies, shared, memory = context.copies, context.shared, context.global_memory
     shadow, mbarriers = shared.shadow, context.mbarriers
     tally = context.tally_of(instruction)
     # What a bulk copy wrote, another may read without a fence: both go through the async proxy.

@@ -7,9 +7,9 @@ import numpy as np
 from ..context import Context
 from ..instructions import Address, Instruction, Register, unknown
 from ..lanes import Lanes, Step
+from ..memory.access import LOCAL_END, LOCAL_WINDOW, SHARED_END, SHARED_STEP, SHARED_WINDOW
 from ..operands import AddressReader, address_reader, reader, writer
 from ..ptx_types import DTYPES
-from .access import LOCAL_END, LOCAL_WINDOW, SHARED_END, SHARED_STEP, SHARED_WINDOW
 
 
 def names_shared(instruction: Instruction) -> bool:

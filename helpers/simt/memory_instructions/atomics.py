@@ -13,11 +13,11 @@ import numpy as np
 from ..context import Context
 from ..instructions import Instruction, elements, unknown
 from ..lanes import Lanes, Step
+from ..memory.access import SHARED_END, SHARED_STEP, SHARED_WINDOW, Access
 from ..operands import address_reader, reader, writer
 from ..operations import find_operation
 from ..ptx_types import DTYPES, UNSIGNED, type_size
-from .access import SHARED_END, SHARED_STEP, SHARED_WINDOW, Access
-from .accesses import Memory, memory_space
+from .loads_and_stores import Memory, memory_space
 
 OPERATIONS: dict[str, Callable] = {
     "add": np.add,
@@ -78,7 +78,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             old = memory.load(places[stand_in], access, taking)[0].view(dtype)
             new = apply(old, *(value[stand_in] for value in values)).astype(dtype)
             memory.store(places[stand_in], [new.view(raw)], access, taking)
-            context.memory.changes += int((new.view(raw) != old.view(raw)).any())
+            context.global_memory.changes += int((new.view(raw) != old.view(raw)).any())
             result[mask] = old[mask]
         for queue in queues:  # many lanes at one address: all store what the last one leaves
             waiting = slots[queue]
@@ -90,7 +90,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             history = _in_turn(name, apply, before, [value[waiting] for value in values])
             after = np.full(context.slots, history[-1], dtype)
             memory.store(one, [after.view(raw)], access, taking)
-            context.memory.changes += int((history != before).any())
+            context.global_memory.changes += int((history != before).any())
             result[waiting] = history[:-1]
         return result
 
@@ -116,7 +116,7 @@ def _locations(
     inside = np.ones(len(places), bool)
     if memory is not shared:
         inside = (places >= SHARED_WINDOW) & (places < SHARED_END)
-        if memory is context.memory or not inside.any():
+        if memory is context.global_memory or not inside.any():
             return places
     block, near = shared.block_of(slots, places - start)
     return np.where(inside, -1 - (block * SHARED_STEP + near), places)

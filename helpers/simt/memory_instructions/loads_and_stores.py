@@ -8,15 +8,15 @@ from ..context import Context
 from ..counters import Counters
 from ..instructions import Instruction, Register, UnsupportedPTX, elements
 from ..lanes import Lanes, Step
+from ..memory.access import Access
+from ..memory.generic import GenericMemory
+from ..memory.global_memory import GlobalMemory
+from ..memory.local import LocalMemory
+from ..memory.shared import SharedMemory
 from ..operands import address_reader, reader, writer
 from ..polling import STRONG_LOADS
 from ..ptx_types import DTYPES, type_size
-from .access import Access
 from .addresses import names_shared
-from .generic import GenericMemory
-from .global_memory import GlobalMemory
-from .local import LocalMemory
-from .shared import SharedMemory
 
 Memory = GlobalMemory | SharedMemory | LocalMemory | GenericMemory
 
@@ -82,7 +82,7 @@ def memory_space(context: Context, instruction: Instruction) -> Memory:
         return context.arguments
     if "local" in modifiers:
         return context.local
-    return context.memory if modifiers & {"global", "const"} else context.generic
+    return context.global_memory if modifiers & {"global", "const"} else context.generic
 
 
 def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:

@@ -15,7 +15,7 @@ from .hardware import (
     MAX_THREADS,
     STATIC_SHARED_BYTES,
 )
-from .instructions import Kernel
+from .instructions import PtxKernel
 from .memory.global_memory import GlobalMemory
 from .memory.shared import SharedMemory
 from .ptx_types import UNSIGNED
@@ -67,7 +67,7 @@ def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) ->
 
 
 def parameter_bytes(
-    kernel: Kernel, args: Sequence, names: Sequence[str], memory: GlobalMemory
+    kernel: PtxKernel, args: Sequence, names: Sequence[str], memory: GlobalMemory
 ) -> bytes:
     """Lay the arguments out as the kernel's parameter space and map the arrays.
 
