@@ -4,10 +4,43 @@
     trace = simulate(kernel, grid, block, (x, y, rows, cols))
     print(trace.counters.sectors_per_load, trace.findings)
 
-machine: compile -> parse -> translate (operations, memory, collectives) -> scheduler (barriers,
-polling), which yields counters and findings. Requests, sectors, wavefronts and bank conflicts of
-global and shared memory are those of an H200, but where ptxas unrolls a loop with a ragged end:
-then the hardware makes more requests of as many sectors. Results agree to a few ulp.
+The modules, lowest first. Each imports from those above it in this list alone, and so do those of
+the folders, whose lists are in their __init__; tests/helpers/test_layers.py holds them to it.
+
+    hardware             an H200 in numbers
+    ptx_types            types of PTX in numpy
+    instructions         what a kernel in PTX is made of
+    lanes                the threads that execute an instruction together
+    geometry             which threads run together, and where each stands
+    counters             what is counted
+    findings             bugs that a run showed
+    watch                what is kept for pictures
+    trace                what a launch leaves behind
+    compile              CUDA to PTX
+    parse                PTX to instructions
+    operations           a folder: what each arithmetic opcode computes
+    dataflow             what is known of registers before a run
+    polling              loops that wait for another thread
+    memory               a folder: global, shared and local memory, copies on their way, mbarriers
+    context              a kernel with its registers and memories
+    operands             how an instruction reads and writes its operands
+    memory_instructions  a folder: loads, stores, atomics, copies and mbarriers as functions
+    collectives          shuffles, votes, matches as functions
+    recording            functions that also record, for pictures
+    translate            each instruction to its function
+    barriers             where threads wait for one another
+    scheduler            which threads run next
+    arguments            what a launch is given, checked and laid out
+    machine              one launch from its source to its trace
+
+A load, from text to numpy: machine.simulate has compile and parse read `ld.global.f32 %f1, [%rd4]`;
+machine._run has scheduler.basic_blocks make a function `load` of it, by translate.translate and
+memory_instructions.loads_and_stores, and calls scheduler.run_batch for each batch of blocks; that
+calls `load` with the lanes that run, and `load` GlobalMemory.load, which counts, checks, indexes.
+
+Requests, sectors, wavefronts and bank conflicts of global and shared memory are those of an H200,
+but where ptxas unrolls a loop with a ragged end: then the hardware makes more requests of as many
+sectors. Results agree to a few ulp.
 
 Not modelled: registers, caches, DRAM, time. Not seen: races in global memory, and by a lane that
 `__syncwarp` with part of a mask leaves out; a store between arriving at and waiting for a barrier

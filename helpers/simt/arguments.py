@@ -1,4 +1,4 @@
-"""What a launch asks for, checked as CUDA would, and its arguments laid out."""
+"""What a launch is given: sizes, checked as CUDA would, and arguments, laid out as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the functions of a launch share.
+"""One launch as the functions of its instructions see it: registers, memories, counters, findings.
+
+It is made before the kernel is translated, so that each function can keep hold of its parts; a
+new batch changes what is in them.
 
 A register is a numpy array over all threads of a batch, or of length one while its value is the
 same in every thread. It holds raw bits; an instruction views them as its own type.

@@ -1,7 +1,8 @@
 """The layers of helpers, lowest first, as the docstring of the package lists them: an arrow upward
-fails with module and line."""
+fails with module and line. So do those of the SIMT machine and of its folders."""
 
 import ast
+import importlib
 import json
 import re
 from collections.abc import Iterator
@@ -87,6 +88,42 @@ def complaints(root: Path, order: list[str]) -> list[str]:
     return found
 
 
+def arrows_upward(root: Path, folder: tuple[str, ...], order: list[str]) -> list[str]:
+    """Everything in a folder of helpers that does not keep to its own list."""
+    inside = [(file, parts) for file, parts in modules(root) if parts[: len(folder)] == folder]
+    depth, name = len(folder), "/".join(folder)
+    units = {parts[depth] for _, parts in inside if parts[depth:]}
+    found = [f"helpers/{name}/{unit} is in no layer" for unit in sorted(units - {*order})]
+    found += [f"{name} lists {unit}, which is not there" for unit in order if unit not in units]
+    for file, parts in inside:
+        if not parts[depth:]:
+            continue
+        own = parts[depth]
+        package = parts if file.name == "__init__.py" else parts[:-1]
+        for line, target in imported(ast.parse(file.read_text(encoding="utf-8")), package):
+            if target[:depth] != folder:
+                continue
+            unit = target[depth] if target[depth:] and target[depth] in units else ""
+            if not unit:
+                wrong = f"imports {name} itself, which stands above its modules"
+            elif {own, unit} <= {*order} and order.index(unit) > order.index(own):
+                wrong = f"imports {unit}, which stands above {own}"
+            else:
+                continue
+            found.append(f"{file.relative_to(root).as_posix()}:{line}: {wrong}")
+    return found
+
+
+FOLDERS = ["simt", "simt.operations", "simt.memory", "simt.memory_instructions"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_arrow_points_upward_within_the_machine(folder: str) -> None:
+    order = layers(importlib.import_module(f"helpers.{folder}").__doc__)
+    assert len(order) > 3 and len(set(order)) == len(order)
+    assert arrows_upward(ROOT, tuple(folder.split(".")), order) == []
+
+
 def test_no_arrow_points_upward() -> None:
     order = layers(helpers.__doc__)
     assert order[0] == "simt" and order[-1] == COMMANDS and len(set(order)) == len(order)
@@ -169,6 +206,33 @@ def test_command_in_a_notebook_and_layer_without_module_are_named(tmp_path: Path
         "the layers list gone, which is not there",
         "00.ipynb imports a command; commands are imported by nobody",
     ]
+
+
+@pytest.mark.parametrize(
+    "file, text, expected",
+    [
+        ("simt/parse.py", "from .run import x", "simt/parse.py:3: imports run, which stands above"),
+        (
+            "simt/parse.py",
+            "from . import run",
+            "simt/parse.py:3: imports run, which stands above p",
+        ),
+        ("simt/parse.py", "from . import x", "simt/parse.py:3: imports simt itself, which stands"),
+        ("simt/deep/low.py", "from ..run import x", "simt/deep/low.py:1: imports run, which stand"),
+        ("simt/more.py", "x = 1", "helpers/simt/more is in no layer"),
+    ],
+)
+def test_planted_arrow_within_a_folder_is_named(
+    file: str, text: str, expected: str, tmp_path: Path
+) -> None:
+    root = planted(tmp_path, "simt/run.py", "from .deep import x")
+    order = ["parse", "deep", "run"]
+    assert arrows_upward(root, ("simt",), order) == []
+    assert arrows_upward(root, ("simt",), [*order, "gone"]) == [
+        "simt lists gone, which is not there"
+    ]
+    (complaint,) = arrows_upward(planted(tmp_path, file, text), ("simt",), order)
+    assert expected in complaint
 
 
 def test_layers_are_read_from_a_docstring() -> None:

@@ -1,6 +1,15 @@
-"""The memories of a GPU, a room each, and the instructions that reach them.
+"""The memories of a GPU, a room each: they hold the state of a batch, check and count accesses.
 
-global_memory, shared (with order, shadow, banks), local and copies (with mbarriers) hold the
-state of a batch; generic sends a generic address to one of them. accesses, addresses, atomics,
-copying and bulk translate instructions.
+Lowest first; each imports from those above it in this list alone.
+
+    access         one access of an instruction; where the address spaces lie
+    banks          banks of shared memory
+    order          which accesses of a warp come before which of another
+    shadow         who touched which bytes of shared memory last: races
+    shared         shared memory
+    local          local memory
+    global_memory  global memory
+    generic        a generic address to the memory that it is in
+    copies         asynchronous copies on their way
+    mbarriers      the barriers in shared memory that count them
 """

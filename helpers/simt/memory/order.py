@@ -1,4 +1,4 @@
-"""What is ordered before what, warp by warp.
+"""Which accesses come before which, as barriers and waits order them: what a race is judged by.
 
 A clock counts synchronisations; `seen[w, v]` says up to when the accesses of warp v are ordered
 before those that warp w makes now. A barrier, a `__syncwarp` or a wait moves it on.

@@ -1,5 +1,16 @@
 """What each arithmetic PTX opcode computes, as numpy functions: a room for each kind of type.
 
+Lowest first; each imports from those above it in this list alone.
+
+    base         the table of opcodes
+    rounding     floats rounded up, down, to odd; subnormals flushed
+    compare      setp, set, selp, slct
+    convert      mov, cvta, cvt
+    floats       arithmetic of fp32 and fp64
+    integer      arithmetic of integers
+    bits         logic, shifts, fields
+    sixteen_bit  arithmetic of fp16 and bf16
+
 To add an opcode, write a function that takes the instruction's modifiers and returns an
 `Operation`, and decorate it with `@opcode("name", kinds=(INTEGER,))`. It removes the modifiers
 that it knows. The last one of most opcodes is the type ("f32", "s64"), which is also how the bits

@@ -90,7 +90,7 @@ def _bfind(modifiers: list[str]) -> Operation:
 
 @opcode("brev", kinds=(INTEGER,))
 def _brev(modifiers: list[str]) -> Operation:
-    kind = modifiers.pop()
+    kind = modifiers.pop()  # "b32"
 
     def apply(a):
         result = np.zeros_like(a)
