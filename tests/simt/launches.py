@@ -90,8 +90,14 @@ def copied(array: np.ndarray) -> np.ndarray:
 
 
 def source(file: str) -> str:
-    text = (FOLDER / f"{file}.cu").read_text(encoding="utf-8")
-    return f'#line 1 "kernels/{file}.cu"\n{text}'
+    """The text of a file, and in it those of the headers beside it that it includes."""
+    lines = (FOLDER / f"{file}.cu").read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, 1):
+        if included := re.fullmatch(r'#include "(\w+\.cuh)"', line):
+            text = (FOLDER / included[1]).read_text(encoding="utf-8")
+            back = f'#line {number + 1} "kernels/{file}.cu"'
+            lines[number - 1] = f'#line 1 "kernels/{included[1]}"\n{text}{back}'
+    return "\n".join([f'#line 1 "kernels/{file}.cu"', *lines])
 
 
 def marks(file: str, kernel: str) -> list[tuple[str, int]]:
