@@ -1,27 +1,52 @@
-"""Kernels `k` from pieces of source, run on numpy arrays in place: on the machine or on a GPU."""
+"""Kernels from source, `k` if it has no other name, run on numpy arrays in place: on the machine or
+on a GPU. With it, pieces of source and inputs."""
 
+import re
 import struct
 from collections.abc import Callable
 
 import cupy
 import numpy as np
 
-from helpers.simt import simulate
+from helpers.simt import KernelText, include_folders, simulate
 
 FILE = '#line 1 "kernels/x.cu"\n'
+LIMIT = 3_000_000  # instructions; a wait that never ends is to be found soon
 Run = Callable[..., None]
 
 
-def on_simt(code: str, grid, block, *args, shared: int = 0, options: tuple[str, ...] = ()) -> None:
-    trace = simulate(cupy.RawKernel(FILE + code, "k", options), grid, block, args, shared)
+def on_simt(
+    code: str, grid, block, *args, name="k", shared=0, options=(), cooperative=False, ptx=()
+) -> None:
+    """No finding is made, and the kernel's PTX matches the patterns `ptx`."""
+    named = code if code.startswith("#line") else FILE + code
+    source = KernelText(named, name, options, cooperative)
+    trace = simulate(source, grid, block, args, shared, instruction_limit=LIMIT)
     assert not trace.findings, str(trace.findings)
+    body = entry(trace.ptx, name) if ptx else ""
+    for opcode in ptx:
+        assert re.search(opcode, body), f"{opcode} is not in the PTX of {name}"
 
 
-def on_gpu(code: str, grid, block, *args, shared: int = 0, options: tuple[str, ...] = ()) -> None:
+def entry(ptx: str, name: str) -> str:
+    """The PTX of one kernel. Of a template there is nothing but its one instance."""
+    start = 0 if "<" in name else ptx.index(f".entry {name}(")
+    following = ptx.find("\n.visible .entry", start)
+    return ptx[start : following if following > 0 else len(ptx)]
+
+
+def on_gpu(
+    code: str, grid, block, *args, name="k", shared=0, options=(), cooperative=False, ptx=()
+) -> None:
+    options = (*options, *(f"-I{folder}" for folder in include_folders()))
+    if "<" in name:
+        module = cupy.RawModule(code=code, options=options, name_expressions=[name])
+        function = module.get_function(name)
+    else:
+        function = cupy.RawKernel(code, name, options, enable_cooperative_groups=cooperative)
     arrays = {id(a): cupy.array(a) for a in args if isinstance(a, np.ndarray) and a.ndim}
     sizes = [(size,) if isinstance(size, int) else size for size in (grid, block)]
-    values = tuple(arrays.get(id(a), a) for a in args)
-    cupy.RawKernel(code, "k", options)(*sizes, values, shared_mem=shared)
+    function(*sizes, tuple(arrays.get(id(a), a) for a in args), shared_mem=shared)
     for array in args:
         if id(array) in arrays and array.flags.writeable:
             array[...] = arrays[id(array)].get()

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from helpers.simt import KernelText, UnsupportedPTX, simulate
-from tests.simt.features.support import Run, normal, on_gpu, text, whole, wrapped
+from tests.simt.features.support import normal, text, whole, wrapped
+from tests.simt.launching import Run, on_gpu
 
 # ---- local memory and calls -------------------------------------------------------------------
 
 
-def test_an_array_indexed_by_data_lives_in_local_memory(run: Run) -> None:
+def test_an_array_indexed_by_data_lives_in_local_memory(launch: Run) -> None:
     n = 130
     x, y = whole(n, 9, low=0, high=9), np.zeros(n + 14, np.int32)
-    run("local", "local_array", 3, 48, x, y, n, ptx=["st.local.u32", "ld.local.u32"])
+    launch("local", "local_array", 3, 48, x, y, n, ptx=["st.local.u32", "ld.local.u32"])
     expected = []
     for i, row in enumerate(x.tolist()):
         at, total = i % 9, 0
@@ -31,40 +32,44 @@ def test_an_array_indexed_by_data_lives_in_local_memory(run: Run) -> None:
     assert (y[:n] == wrapped(expected)).all() and not y[n:].any()
 
 
-def test_local_elements_of_1_8_and_16_bytes(run: Run) -> None:
+def test_local_elements_of_1_8_and_16_bytes(launch: Run) -> None:
     n = 75
     x, y = whole(n, low=0, high=60), np.zeros(n, np.int64)
-    run("local", "local_sizes", 2, 40, x, y, n, ptx=["ld.local.(s|u)8", "ld.local.u64", "local.v"])
+    launch(
+        "local", "local_sizes", 2, 40, x, y, n, ptx=["ld.local.(s|u)8", "ld.local.u64", "local.v"]
+    )
     for v, found in zip(x.tolist(), y.tolist(), strict=True):
         small = (v * (v % 11 + 1) + 128) % 256 - 128
         j = v % 3
         assert found == small + ((v + v % 5) << 33) + v + j * v * j - 2
 
 
-def test_a_function_takes_pointers_to_local_shared_and_global_memory(run: Run) -> None:
+def test_a_function_takes_pointers_to_local_shared_and_global_memory(launch: Run) -> None:
     n = 100
     y, scratch = np.zeros(n, np.int32), np.zeros((n, 7), np.int32)
-    run("local", "local_pointer", 2, 64, y, scratch, n, ptx=["call", "cvta.local"])
+    launch("local", "local_pointer", 2, 64, y, scratch, n, ptx=["call", "cvta.local"])
     i = np.arange(n)
     grown = (i % 7) ** 2
     assert (y == grown - i + 1000 * (grown + 2 * i) + 1000000 * (grown + 3 * i)).all()
     assert (scratch == 3 * i[:, None] + np.arange(7) ** 2).all()
 
 
-def test_the_slow_path_of_sine(run: Run) -> None:
+def test_the_slow_path_of_sine(launch: Run) -> None:
     x = np.concatenate([normal(50) * 1e4, normal(51) * 1e12, normal(52) * 1e37]).astype(np.float32)
     x[:4] = 105615.0, -1e5, 3.0, 0.0
     y = np.zeros_like(x)
-    run("local", "slow_sine", 4, 40, x, y, len(x), ptx=["st.local", "ld.local"])
+    launch("local", "slow_sine", 4, 40, x, y, len(x), ptx=["st.local", "ld.local"])
     # The CUDA guide: at most 2 ulp; no sine has larger ones than 2^-24.
     assert np.abs(y - np.sin(x.astype(np.float64))).max() <= 2 * 2.0**-24
 
 
-def test_a_struct_goes_into_a_call_and_comes_out(run: Run) -> None:
+def test_a_struct_goes_into_a_call_and_comes_out(launch: Run) -> None:
     n = 70
     x = normal(n, 5) * np.float32(3)
     largest, count, total = np.zeros(n, np.float32), np.zeros(n, np.int32), np.zeros(n)
-    run("local", "struct_call", 3, 33, x, largest, count, total, n, ptx=["call", r"\.align 8 \.b8"])
+    launch(
+        "local", "struct_call", 3, 33, x, largest, count, total, n, ptx=["call", r"\.align 8 \.b8"]
+    )
     assert (largest == x.max(1)).all() and (count == 1 + 1 + 2 + 3 + 4).all()
     wide = x.astype(np.float64)
     expected = np.exp2(wide - wide.max(1, keepdims=True)).sum(1)
@@ -72,16 +77,16 @@ def test_a_struct_goes_into_a_call_and_comes_out(run: Run) -> None:
     assert np.abs(total / expected - 1).max() < 4 * (2 + 16) * 2.0**-24
 
 
-def test_a_called_function_calls_another(run: Run) -> None:
+def test_a_called_function_calls_another(launch: Run) -> None:
     n = 77
     x, y = whole(n), np.zeros(n, np.int32)
-    run("local", "nested_calls", 3, 32, x, y, n, ptx=["call[^;]*horner", "call[^;]*square_plus"])
+    launch("local", "nested_calls", 3, 32, x, y, n, ptx=["call[^;]*horner", "call[^;]*square_plus"])
     i, a = np.arange(n), x.astype(np.int64)
     first, second = a * a + i, i * i + a
     assert (y == wrapped(first * first + second - (i * i + 1))).all()
 
 
-def test_calls_from_divergent_code(run: Run) -> None:
+def test_calls_from_divergent_code(launch: Run) -> None:
     n = 200
 
     def collatz(value: int) -> int:
@@ -104,15 +109,15 @@ def test_calls_from_divergent_code(run: Run) -> None:
         return total
 
     y = np.full(n + 16, -7, np.int32)
-    run("local", "call_in_divergence", 3, 72, y, n, ptx=["call"])
+    launch("local", "call_in_divergence", 3, 72, y, n, ptx=["call"])
     assert y.tolist() == [expected(i) for i in range(n)] + [-7] * 16
     assert any(collatz(i) < 0 for i in range(1, n))  # both ways out of the function are taken
 
 
-def test_a_called_function_shuffles(run: Run) -> None:
+def test_a_called_function_shuffles(launch: Run) -> None:
     x = whole(3, 2, 32)
     y = np.zeros_like(x)
-    run("local", "call_with_shuffle", 3, 64, x, y, ptx=["call"])
+    launch("local", "call_with_shuffle", 3, 64, x, y, ptx=["call"])
     assert (y == x.cumsum(axis=2)).all()
 
 
@@ -126,40 +131,40 @@ def test_recursion_is_refused_by_name() -> None:
 @pytest.mark.gpu
 def test_recursion_works_on_a_gpu() -> None:
     y = np.zeros(40, np.int32)
-    on_gpu("local", "recursion", 2, 20, y, 40)
+    on_gpu(text("local"), 2, 20, y, 40, name="recursion")
     assert y.tolist() == [[0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55][i % 11] for i in range(40)]
 
 
 # ---- variables of the module ------------------------------------------------------------------
 
 
-def test_variables_of_the_module_are_read_and_written(run: Run) -> None:
+def test_variables_of_the_module_are_read_and_written(launch: Run) -> None:
     x, y = whole(70), np.zeros(70, np.float32)
-    run("local", "device_variables", 1, 70, x, y, ptx=["ld.global.u32[^;]*factor", "offsets"])
+    launch("local", "device_variables", 1, 70, x, y, ptx=["ld.global.u32[^;]*factor", "offsets"])
     offsets = np.array([0.5, -1.5, 2.25, 8.0])[np.arange(70) % 4]
     assert (y == x[::-1] * 3 * 7 + offsets).all()
 
 
-def test_a_variable_starts_as_the_address_of_another(run: Run) -> None:
+def test_a_variable_starts_as_the_address_of_another(launch: Run) -> None:
     n = 66
     y = np.zeros(n, np.int32)
-    run("local", "device_pointer", 2, 40, y, n, ptx=["ld.global.u64[^;]*middle"])
+    launch("local", "device_pointer", 2, 40, y, n, ptx=["ld.global.u64[^;]*middle"])
     assert y.tolist() == [[2, 3, 5, 7, 11][i % 5] * i for i in range(n)]
 
 
-def test_constant_memory_is_indexed_by_each_thread(run: Run) -> None:
+def test_constant_memory_is_indexed_by_each_thread(launch: Run) -> None:
     code = text("local")
     weights = np.array(re.search(r"weights\[33\] = \{([^}]*)", code)[1].split(","), np.int32)
     n = 90
     x, y = whole(n, low=0, high=33), np.zeros(n, np.float32)
-    run("local", "constant_table", 3, 33, x, y, n, ptx=[r"ld.const.[su]16[^;]*\[%rd", "weights"])
+    launch("local", "constant_table", 3, 33, x, y, n, ptx=[r"ld.const.[su]16[^;]*\[%rd", "weights"])
     assert (y == weights[x] * 10 + weights[16]).all()
 
 
-def test_a_table_within_a_function(run: Run) -> None:
+def test_a_table_within_a_function(launch: Run) -> None:
     n = 50
     x, y = whole(n, low=0, high=7000), np.zeros(n)
-    run("local", "lookup_table", 2, 33, x, y, n, ptx=[r"ld.(const|global|local)[.\w]*f64"])
+    launch("local", "lookup_table", 2, 33, x, y, n, ptx=[r"ld.(const|global|local)[.\w]*f64"])
     powers = np.array([1.0, 0.1, 1e-2, 1e3, 2.5, -7.0, 1e10])
     assert (y == powers[x % 7] * np.arange(n)).all()
 
@@ -167,11 +172,11 @@ def test_a_table_within_a_function(run: Run) -> None:
 @pytest.mark.parametrize(
     ("value", "dtype", "count"), [("float", np.float32, 4), ("double", np.float64, 3)]
 )
-def test_an_instance_of_a_template_is_named_in_c(run: Run, value, dtype, count: int) -> None:
+def test_an_instance_of_a_template_is_named_in_c(launch: Run, value, dtype, count: int) -> None:
     n = 101
     x, y = normal(n, dtype=dtype), np.zeros(n + 40, dtype)
     name = f"scale<{value}, {count}>"
-    run("template", name, 2, 20, y, x, dtype(1.5), n, ptx=[f"st.global.f{8 * x.itemsize}"])
+    launch("template", name, 2, 20, y, x, dtype(1.5), n, ptx=[f"st.global.f{8 * x.itemsize}"])
     reached = min(n, 2 * 20 * count)
     product = x[:reached].astype(np.float64) * 1.5
     error = np.abs(y[:reached] - (product + count))  # one rounding; another one of numpy's
@@ -182,29 +187,29 @@ def test_an_instance_of_a_template_is_named_in_c(run: Run, value, dtype, count: 
 # ---- caches and inline assembly ---------------------------------------------------------------
 
 
-def test_loads_and_stores_with_cache_hints(run: Run) -> None:
+def test_loads_and_stores_with_cache_hints(launch: Run) -> None:
     n = 85
     x = normal(n, 4)
     y = np.zeros_like(x)
     ptx = ["ld.global.nc.L1::no_allocate.v4.f32", "st.global.cs.v4.f32"]
-    run("asm", "cache_hints", 3, 32, x, y, n, ptx=ptx)
+    launch("asm", "cache_hints", 3, 32, x, y, n, ptx=ptx)
     assert (y == x[::-1, ::-1]).all()
 
 
-def test_an_eviction_policy(run: Run) -> None:
+def test_an_eviction_policy(launch: Run) -> None:
     n = 85
     x, y = normal(n), np.zeros(n + 11, np.float32)
     ptx = ["createpolicy.fractional.L2::evict_first.b64", "st.global.*L2::cache_hint"]
-    run("asm", "eviction_policy", 3, 32, x, y, n, ptx=ptx)
+    launch("asm", "eviction_policy", 3, 32, x, y, n, ptx=ptx)
     assert (y[:n] == x - 2 * np.roll(x, -1)).all() and not y[n:].any()
 
 
-def test_load_and_store_functions_for_every_cache_operator(run: Run) -> None:
+def test_load_and_store_functions_for_every_cache_operator(launch: Run) -> None:
     n = 70
     x, z, w = normal(n, 4), whole(n, dtype=np.float64), whole(n)
     y = np.zeros((2 * n, 4), np.float32)
     ptx = [r"ld.global.cs.v4", r"ld.global.nc.f64", r"st.global.cs.v4", "ld.global.cg"]
-    run(
+    launch(
         "asm",
         "streaming",
         3,
@@ -221,11 +226,11 @@ def test_load_and_store_functions_for_every_cache_operator(run: Run) -> None:
     assert (y[:n] == x + added).all() and (y[n:] == 2 * y[:n]).all()
 
 
-def test_the_fast_exponential(run: Run) -> None:
+def test_the_fast_exponential(launch: Run) -> None:
     x = np.concatenate([np.linspace(-150, 130, 200), normal(55) * 4]).astype(np.float32)
     x[:5] = -np.inf, np.inf, 0.0, -126.0, -127.0
     y = np.full(len(x), np.nan, np.float32)
-    run("asm", "fast_exponential", 4, 66, x, y, len(x), ptx=["ex2.approx.ftz.f32"])
+    launch("asm", "fast_exponential", 4, 66, x, y, len(x), ptx=["ex2.approx.ftz.f32"])
     with np.errstate(over="ignore"):
         exact = np.exp2(x.astype(np.float64)).astype(np.float32)
     exact[exact < np.finfo(np.float32).tiny] = 0  # .ftz
@@ -235,24 +240,24 @@ def test_the_fast_exponential(run: Run) -> None:
     assert np.allclose(y[finite], exact[finite], rtol=2.0**-22, atol=0)  # PTX ISA: 2 ulp
 
 
-def test_prefetches_change_nothing(run: Run) -> None:
+def test_prefetches_change_nothing(launch: Run) -> None:
     n = 500
     x, y = normal(n), np.zeros(n + 8, np.float32)
-    run("asm", "prefetch", 2, 72, x, y, n, ptx=["prefetch.global.L2 ", "prefetchu.L1"])
+    launch("asm", "prefetch", 2, 72, x, y, n, ptx=["prefetch.global.L2 ", "prefetchu.L1"])
     assert (y[:n] == x + np.float32(1)).all() and not y[n:].any()
 
 
-def test_a_loop_in_inline_assembly(run: Run) -> None:
+def test_a_loop_in_inline_assembly(launch: Run) -> None:
     n = 90
     x, y = whole(n, low=1, high=10**6, dtype=np.uint32), np.zeros(n, np.uint32)
-    run("asm", "asm_loop", 3, 40, x, y, n, ptx=["bra AGAIN"])
+    launch("asm", "asm_loop", 3, 40, x, y, n, ptx=["bra AGAIN"])
     values = enumerate(x.tolist())
     expected = [1000 * math.gcd(v, 360360 + i) + math.gcd(v + 1, 30030) for i, v in values]
     assert y.tolist() == expected
 
 
-def test_an_inner_scope_hides_the_registers_of_the_outer(run: Run) -> None:
+def test_an_inner_scope_hides_the_registers_of_the_outer(launch: Run) -> None:
     n = 45
     x, y = whole(n), np.zeros(n, np.int32)
-    run("asm", "nested_scopes", 2, 33, x, y, n, ptx=[r"\.reg \.s32 t;"])
+    launch("asm", "nested_scopes", 2, 33, x, y, n, ptx=[r"\.reg \.s32 t;"])
     assert (y == x + 5 - np.maximum(3 * x - 100, 3 * x)).all()
