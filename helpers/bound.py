@@ -24,7 +24,7 @@ from .execute import KernelBug, check_arguments, enqueue, execute, execute_simul
 from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
-from .plan import MAX_BLOCK, Header, Plan, option_name
+from .plan import MAX_BLOCK, Header, Plan, integer, option_name
 from .simt import byte_offset
 
 
@@ -44,9 +44,10 @@ class Kernel:
 
     @property
     def header(self) -> Header:
-        """Raises `ValueError` without one."""
+        """Raises `ValueError` without one, `TypeError` for a change that is no integer."""
         options = self.raw.options if self.raw is not None else ()
-        found = header(self.code, tuple(options), self.changes)
+        changes = tuple((name, integer(name, value)) for name, value in self.changes)
+        found = header(self.code, tuple(options), changes)
         if found is None:
             name = self.name if self.raw is not None else "the source"
             raise ValueError(f"{name} has no header to take its launch shape from")
@@ -82,8 +83,10 @@ class Kernel:
     ) -> BoundKernel:
         """The kernel for a matrix of rows x cols; `gpu` is that in use, or in replay an H200.
 
-        Raises `ValueError` if its header does not take the shape, the dtype or the block size.
+        Raises `ValueError` if its header does not take the shape, the dtype or the block size,
+        `TypeError` naming what is no integer.
         """
+        rows, cols = integer("rows", rows), integer("cols", cols)
         gpu = gpu or gpu_for_plans()
         plan = self.header.plan(rows, cols, dtype, self.block, gpu)
         return BoundKernel(self, rows, cols, np.dtype(dtype), gpu, plan)

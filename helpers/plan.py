@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import operator
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,14 @@ MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
 
 class HeaderError(ValueError):
     """What is wrong with a header: file, line, key and reason."""
+
+
+def integer(name: str, value) -> int:
+    """An integer of any type as Python's, which does not overflow; `TypeError` names any other."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {value!r}") from None
 
 
 @dataclass(frozen=True)
@@ -133,7 +142,11 @@ class Header:
     def why_not(
         self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
     ) -> str:
-        """Why the kernel does not take a shape and dtype on a GPU; "" if it does."""
+        """Why the kernel does not take a shape and dtype on a GPU; "" if it does.
+
+        Raises `TypeError` for rows or cols that are no integers.
+        """
+        rows, cols = integer("rows", rows), integer("cols", cols)
         if np.dtype(dtype) not in self.dtypes:
             return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
         if gpu.capability < self.arch:
@@ -177,8 +190,11 @@ class Header:
         """How to compile and launch the kernel for a matrix of rows x cols on a GPU.
 
         `block` replaces the header's block size. Raises `ValueError` if the file does not take the
-        shape or the dtype, rules the block size out, or asks for what CUDA does not allow.
+        shape or the dtype, rules the block size out, or asks for what CUDA does not allow,
+        `TypeError` for what is no integer.
         """
+        rows, cols = integer("rows", rows), integer("cols", cols)
+        block = None if block is None else integer("block", block)
         if reason := self.why_not(rows, cols, dtype, gpu):
             raise ValueError(reason)
         return self._plan(rows, cols, dtype, block, gpu)

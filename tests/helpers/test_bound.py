@@ -112,6 +112,41 @@ def test_the_gpu_reaches_the_plan() -> None:
     assert not load("09_grid").accepts(1, 2**20, gpu=Gpu(90, sms=4, l2=2**20))
 
 
+@pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint32])
+def test_integers_of_numpy_do_not_overflow(kind: type) -> None:
+    for step, rows, cols in (("08_cluster", 2**20, 4096), ("09_grid", 1, 2**20)):
+        bound = bind(source(f"{step}.cu"), kind(rows), kind(cols))
+        assert bound == bind(source(f"{step}.cu"), rows, cols)
+        assert {type(number) for number in (bound.rows, bound.cols)} == {int}
+        assert load(step).accepts(kind(rows), kind(cols))
+    block = bind(EXAMPLE, 129, 7, block=kind(64)).plan
+    assert block == bind(EXAMPLE, 129, 7, block=64).plan and type(block.block) is int
+    changed = load("07_warp").bind(kind(10), kind(64)).plan
+    assert bind(source("07_warp.cu"), 10, 64, changes={"WIDTH": kind(4)}).plan == changed
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rows": 4.5}, "rows must be an integer, not 4.5"),
+        ({"cols": "32"}, "cols must be an integer, not '32'"),
+        ({"rows": None}, "rows must be an integer, not None"),
+        ({"block": 33.5}, "block must be an integer, not 33.5"),
+        ({"changes": {"LANES": 8.0}}, "LANES must be an integer, not 8.0"),
+        ({"changes": {"LANES": "8"}}, "LANES must be an integer, not '8'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_integer_is_named(given: dict, message: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        bind(LANES, **{"rows": 4, "cols": 32, **given})
+    assert str(caught.value) == message
+    shape = {"rows": 4, "cols": 32, **given}
+    if not {"block", "changes"} & set(given):
+        with pytest.raises(TypeError, match=message):
+            kernel_of(LANES).accepts(shape["rows"], shape["cols"])
+
+
 def test_what_is_no_kernel_says_what_to_pass() -> None:
     with pytest.raises(ValueError, match="'02_online' is no source of a kernel: pass source"):
         bind("02_online", 3, 7)
