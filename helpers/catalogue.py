@@ -15,9 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .gpu import H200, Gpu
+from .gpu import Gpu
 from .header import header
+from .mode import gpu_for_plans
 from .paths import KERNELS
+from .plan import integer
 
 UNFUSED = "00_unfused"  # softmax as five CuPy array operations: recorded, without a kernel file
 
@@ -119,9 +121,14 @@ def known_steps() -> list[str]:
     return [UNFUSED, *steps(), *variants(), *TRIALS]
 
 
-def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu = H200) -> str | None:
-    """The kernel file from 07 on that ought to be fastest for a matrix of rows x cols, as measured
-    on an H200; None if none takes it."""
+def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None) -> str | None:
+    """The kernel file that ought to be fastest for a matrix of rows x cols, as measured on an H200;
+    None if none takes it. It is from 07 on, or 06 on a GPU without clusters.
+
+    `gpu` is that in use, or in replay an H200. Raises `TypeError` for what is no integer.
+    """
+    rows, cols = integer("rows", rows), integer("cols", cols)
+    gpu = gpu or gpu_for_plans()
     row_bytes = cols * np.dtype(dtype).itemsize
     ranked = ["08_cluster", "09_grid"]
     ahead = header(source("variants/08_ahead.cu"))
@@ -136,6 +143,8 @@ def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu = H200) -> str
         if rows % clusters == 0:
             ranked.insert(1, "variants/08_ahead")
     ranked.append("07_warp")
+    if gpu.capability < 90:  # without clusters
+        ranked.append("06_registers")
     for file in ranked:
         if header(source(f"{file}.cu")).accepts(rows, cols, dtype, gpu):
             return file

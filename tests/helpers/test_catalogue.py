@@ -1,7 +1,9 @@
 """Which kernel files there are, what is tried beside them, and which of them suits a shape."""
 
+import numpy as np
 import pytest
 
+from helpers import shapes
 from helpers.bound import load
 from helpers.catalogue import (
     TRIALS,
@@ -104,6 +106,37 @@ def test_what_is_chosen_takes_the_shape(dtype: str) -> None:
             if file is not None:
                 contract = header(source(f"{file}.cu"))
                 assert contract.accepts(*shape, dtype, gpu) and step_number(file) >= 7
+
+
+def test_a_gpu_without_clusters_has_06_where_nothing_later_takes_the_shape() -> None:
+    for capability in (75, 80, 89):
+        gpu = Gpu(capability, 108, 40 * 2**20)
+        assert choose(4096, 4096, gpu=gpu) == "06_registers"
+        assert choose(65536, 77, gpu=gpu) == "07_warp"
+        assert choose(4096, 4096, "float16", gpu) is None, "06 takes float32 alone"
+        assert choose(1, 2**20, gpu=gpu) is None
+    named = [value for name, value in vars(shapes).items() if name.endswith("SHAPES")]
+    for dtype in ("float32", "float16", "bfloat16"):
+        for shape in {shape for family in named for shape in family}:
+            assert choose(*shape, dtype, H200) != "06_registers", shape
+
+
+def test_the_gpu_in_use_is_chosen_for(monkeypatch) -> None:
+    """An H200 in replay, as `bind` plans."""
+    assert choose(4096, 4096) == choose(4096, 4096, gpu=H200) == "08_cluster"
+    older = Gpu(80, 108, 40 * 2**20)
+    monkeypatch.setattr("helpers.catalogue.gpu_for_plans", lambda: older)
+    assert choose(4096, 4096) == "06_registers"
+
+
+def test_integers_of_numpy_choose_alike_and_others_are_named() -> None:
+    for kind in (np.int32, np.int64, np.uint32):
+        assert choose(kind(256), kind(2**20)) == "variants/08_ahead"
+        assert choose(kind(4), kind(8)) == "07_warp"
+    with pytest.raises(TypeError, match="^rows must be an integer, not 4.5$"):
+        choose(4.5, 8)
+    with pytest.raises(TypeError, match="^cols must be an integer, not '8'$"):
+        choose(4, "8")
 
 
 @pytest.mark.parametrize(
