@@ -88,6 +88,12 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
             f"for rows = {bound.rows}, cols = {bound.cols}, block = {plan.block}; got grid = "
             f"{_product(grid)}, {shared_mem} bytes"
         )
+    for what, sizes in (("grid", grid), ("block", block)):
+        if simt.launch_shape(sizes, what)[1:] != (1, 1):
+            raise ValueError(
+                f"{kernel.name} has a header, which plans a {what} of one dimension; got {what} = "
+                f"{tuple(sizes)}"
+            )
     return plan
 
 

@@ -293,6 +293,18 @@ def test_grid_follows_a_block_size_that_is_not_the_headers() -> None:
         check_softmax(x, y)
 
 
+@pytest.mark.parametrize(("grid", "block"), [(1, (16, 8)), (1, (1, 1, 64)), ((1, 1), (1, 128))])
+def test_threads_in_two_dimensions_are_refused_where_the_header_plans_one(grid, block) -> None:
+    """The kernel would number half of them alike, and leave rows unwritten."""
+    message = refusal(raw("01_naive"), grid, block, (X, Y, ROWS, COLS), error=ValueError)
+    assert message == (
+        f"softmax_naive has a header, which plans a block of one dimension; got block = {block}"
+    )
+    message = refusal(raw("00_copy"), (1, 3), 4, (*arrays(), ROWS, COLS), error=ValueError)
+    assert "plans a grid of one dimension; got grid = (1, 3)" in message
+    launch(raw("01_naive"), (1, 1, 1), (128, 1), (*arrays(), ROWS, COLS))
+
+
 @pytest.mark.parametrize("shared_mem", [4, 1024])
 def test_wrong_shared_memory_is_refused(shared_mem: int) -> None:
     message = refusal(raw("01_naive"), 1, 128, (X, Y, ROWS, COLS), shared_mem, ValueError)
