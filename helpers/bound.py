@@ -11,7 +11,7 @@ the SIMT machine), is simulated, and is enqueued to be timed; nothing else unpac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -117,12 +117,15 @@ def load(step: str) -> Kernel:
 def kernel_of(
     kernel, block: int | None = None, changes: Mapping[str, int] = MappingProxyType({})
 ) -> Kernel:
-    """A kernel file's text or a `cupy.RawKernel`, which is taken as it was compiled.
+    """A kernel file's text, a `Kernel` of it, or a `cupy.RawKernel`, which is taken as it was
+    compiled; with another block size and other values, if they are given.
 
-    Raises `TypeError` or `ValueError` for what is neither.
+    Raises `TypeError` or `ValueError` for what is none of them.
     """
-    if isinstance(kernel, Kernel):
-        return kernel
+    if isinstance(kernel, Kernel) and kernel.raw is None:
+        changes = {**dict(kernel.changes), **changes}
+        block = kernel.block if block is None else block
+        return replace(kernel, block=block, changes=tuple(changes.items()))
     if isinstance(kernel, str):
         if "__global__" not in kernel:
             raise ValueError(
@@ -131,6 +134,8 @@ def kernel_of(
         return Kernel(kernel, block, tuple(changes.items()))
     if changes:
         raise ValueError("a compiled kernel cannot be changed: bind the text of its file")
+    if isinstance(kernel, Kernel):
+        return kernel if block is None else replace(kernel, block=block)
     if not hasattr(kernel, "code"):
         raise TypeError(f"a cupy.RawKernel or the text of a kernel file, not {type(kernel)}")
     return Kernel(kernel.code, block, raw=kernel)
@@ -145,8 +150,8 @@ def bind(
     changes: Mapping[str, int] = MappingProxyType({}),
     gpu: Gpu | None = None,
 ) -> BoundKernel:
-    """`Kernel.bind` of a kernel file's text, which is compiled for the shape, or of a
-    `cupy.RawKernel` as it was compiled.
+    """`Kernel.bind` of a kernel file's text or of a `Kernel`, which is compiled for the shape, or
+    of a `cupy.RawKernel` as it was compiled.
 
     `block` replaces the header's block size, `changes` values of its Build table or of numbers that
     the file defines, to try others.

@@ -105,6 +105,21 @@ def test_block_replaces_that_of_the_header() -> None:
         bind(EXAMPLE, 129, 7, block=0)
 
 
+def test_what_bind_is_given_beside_a_kernel_is_tried() -> None:
+    warp = load("07_warp-ROWS2")
+    assert bind(warp, 10, 64) == warp.bind(10, 64)
+    both = bind(warp, 10, 64, changes={"WIDTH": 2})
+    assert both == load("07_warp-ROWS2-WIDTH2").bind(10, 64) and both["ROWS"] == 2
+    assert bind(warp, 10, 64, changes={"ROWS": 4})["ROWS"] == 4
+    naive = load("01_naive-b32")
+    assert bind(naive, 129, 7).plan.block == 32 and bind(naive, 129, 7, block=64).plan.block == 64
+    compiled = kernel_of(bind(EXAMPLE, 129, 7).compiled)
+    assert bind(compiled, 129, 7, block=64).plan.block == 64 and kernel_of(compiled) is compiled
+    for kernel in (compiled, compiled.raw):
+        with pytest.raises(ValueError, match="a compiled kernel cannot be changed: bind the text"):
+            bind(kernel, 129, 7, changes={"WIDTH": 2})
+
+
 def test_the_gpu_reaches_the_plan() -> None:
     one = load("09_grid").bind(7, 20000, gpu=Gpu(90, sms=4, l2=2**20))
     assert one.plan.grid == 4 and load("09_grid").bind(7, 20000).plan.grid == 14
