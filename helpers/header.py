@@ -53,7 +53,7 @@ OPTIONAL_KEYS = {"Build", "Workspace"}
 @dataclass(frozen=True)
 class _Field:
     text: str  # in one line
-    lines: tuple[tuple[int, str], ...]  # (number, text) of each line
+    lines: tuple[tuple[int, str], ...]  # (number, text) of each line, the key blanked out
 
 
 @functools.lru_cache(maxsize=1024)
@@ -107,7 +107,7 @@ def header(
         options,
         {name: value for name, value in fixed.items() if name in named},
         {key: entry.lines[0][0] for key, entry in found.items()},
-        _table_lines(code) if build else (),
+        tuple(text for _, text in found["Build"].lines) if build else (),
         _rules(file, found, known),
     )
 
@@ -127,7 +127,7 @@ def _fields(code: str) -> tuple[str, dict[str, _Field]]:
                 key = begins[1]
                 if key in fields:
                     raise HeaderError(f"{file}:{number}: a second {key}")
-                fields[key] = [(number, begins[2])]
+                fields[key] = [(number, " " * begins.start(2) + begins[2])]
             elif key and text.startswith(" "):
                 fields[key].append((number, text))
             else:
@@ -141,12 +141,6 @@ def _fields(code: str) -> tuple[str, dict[str, _Field]]:
             raise HeaderError(f"{file}:{lines[0][0]}: {key} is empty")
         found[key] = _Field(text, tuple(lines))
     return file, found
-
-
-def _table_lines(code: str) -> tuple[str, ...]:
-    """The lines of the Build table, its key blanked out."""
-    (text,) = re.findall(r"^// Build: .*\n(?://  .*\n)*", code, flags=re.MULTILINE)
-    return tuple(line[2:].replace("Build:", "      ") for line in text.splitlines())
 
 
 def _build_table(file: str, lines, plain: str, numbers: Mapping[str, int]) -> tuple:

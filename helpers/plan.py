@@ -101,7 +101,7 @@ class Header:
     options: tuple[str, ...]  # that the kernel is compiled with
     fixed: Mapping[str, int]  # names of the Build table whose value is given
     lines: Mapping[str, int]  # key -> its line
-    table_lines: tuple[str, ...]  # of the Build table
+    table_lines: tuple[str, ...]  # of the Build table, its key blanked out
     rules: Mapping[str, Expression]  # block, block condition, grid, Shared, Workspace, Columns
 
     @property

@@ -384,6 +384,26 @@ def test_a_number_in_a_comment_is_none() -> None:
         header(code)
 
 
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda code: f"{code}// Build:    another\n//           line\n",
+        lambda code: code.replace("// Build:", "//Build:", 1),
+    ],
+    ids=["a comment in the code", "no blank"],
+)
+def test_the_build_table_is_that_of_the_header(edit) -> None:
+    code = with_build("A = 1 when cols < 9\n  | 2\nb = A", "A")
+    edited = edit(code)
+    assert edited != code and header(edited).plan(3, 8).values == {"b": 1}
+    assert [line.split() for line in header(edited).table().splitlines()] == [
+        ["A", "=", "1", "when", "cols", "<", "9"],
+        ["|", "2"],
+        ["b", "=", "A"],
+    ]
+    assert header(code).table() == "A = 1 when cols < 9\n  | 2\nb = A"
+
+
 def test_a_header_may_rule_out_block_sizes() -> None:
     code = EXAMPLE.replace("block = 128,", "block = 128, block % 32 == 0,")
     assert header(code).plan(100, 10, block=64).block == 64
