@@ -111,7 +111,12 @@ def load(step: str) -> Kernel:
             there = f"; there are {', '.join(known).upper()}" if known else ""
             raise ValueError(f"{step!r}: kernels/{trial.file}.cu has no {name}{there}")
         changes.append((found, value))
-    return Kernel(code, trial.block, tuple(changes))
+    kernel = Kernel(code, trial.block, tuple(changes))
+    try:
+        _ = kernel.header  # raises for a number that cannot be changed
+    except ValueError as error:
+        raise ValueError(f"{step!r}: {error}") from None
+    return kernel
 
 
 def kernel_of(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,12 +63,12 @@ def header(
     """Parse the header of a kernel's source; None if the source has no header.
 
     `options` are those that the kernel is compiled with: a -DNAME=... replaces a number that the
-    source defines or that the Build table computes, -DFLOAT16 and -DBFLOAT16 choose the dtype.
-    `changes` are (name, value) of such numbers to be tried, names of the table in lower case
-    included.
+    source defines behind #ifndef or that the Build table computes, -DFLOAT16 and -DBFLOAT16 choose
+    the dtype. `changes` are (name, value) of such numbers to be tried, names of the table in lower
+    case included.
 
     Raises `HeaderError` with file, line, key and reason, `ValueError` for a change of what is not
-    there.
+    there or not to be changed, and for an option that gives such a name no plain decimal number.
     """
     file, found = _fields(code)
     if len(set(found) & set(KEYS)) < 3:  # a header with a typo in it is not "no header"
@@ -84,17 +84,19 @@ def header(
     plain = strip_comments(code)
     numbers = {
         name: int(value)
-        for name, value in re.findall(r"^\s*#define (\w+) (\d+)\b", plain, flags=re.MULTILINE)
+        for name, value in re.findall(r"^\s*#define (\w+) (\d+)[ \t]*$", plain, flags=re.MULTILINE)
     }
     build = _build_table(file, found["Build"].lines, plain, numbers) if "Build" in found else ()
     named = [value.name for value in build]
     if unknown := [name for name, _ in changes if name not in (*named, *numbers)]:
         raise ValueError(f"{file} has no macro {', '.join(unknown)}")
-    defined = {
-        name: int(value)
-        for name, value in (re.findall(r"^-D(\w+)=(\d+)$", "\n".join(options), flags=re.MULTILINE))
-    }
+    defined = _defined(file, options, {*named, *numbers})
     fixed = {**defined, **dict(changes)}
+    guarded = set(re.findall(r"^\s*#ifndef (\w+)", plain, flags=re.MULTILINE))
+    if constants := [name for name in fixed if name in numbers and name not in guarded]:
+        raise ValueError(
+            f"{file} defines {', '.join(constants)} without #ifndef, so that no other value counts"
+        )
     for name, value in changes:
         if name.isupper():
             options = (*(o for o in options if option_name(o) != name), f"-D{name}={value}")
@@ -110,6 +112,24 @@ def header(
         tuple(text for _, text in found["Build"].lines) if build else (),
         _rules(file, found, known),
     )
+
+
+def _defined(file: str, options: Sequence[str], known: set[str]) -> dict[str, int]:
+    """The macros that the options define as plain numbers; `ValueError` if one of `known` is
+    defined otherwise, which the compiler would take and a plan would not know of."""
+    found = {}
+    text = "\n".join(options)  # the compiler takes -D and what it defines as two options too
+    for option, name, _, value in re.findall(
+        r"^((?:-D|--define-macro)[=\s]*(\w+)(=(.*))?)$", text, flags=re.MULTILINE
+    ):
+        if re.fullmatch(rf"-D{name}=(0|[1-9]\d*)", option):
+            found[name] = int(value)
+        elif name in known:
+            raise ValueError(
+                f"{file}: the option {' '.join(option.split())} is not -D{name}= and a plain "
+                "decimal number, as its header reads it"
+            )
+    return found
 
 
 def _fields(code: str) -> tuple[str, dict[str, _Field]]:

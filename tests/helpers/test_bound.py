@@ -65,6 +65,11 @@ def test_a_trial_is_planned_otherwise() -> None:
             "09_grid-PACK4",
             "'09_grid-PACK4': kernels/09_grid.cu has no PACK; there are FEW_PACKS, THREADS",
         ),
+        (
+            "variants/00_copy_bulk-TILE2048",
+            "'variants/00_copy_bulk-TILE2048': kernels/variants/00_copy_bulk.cu defines TILE "
+            "without #ifndef",
+        ),
         ("01_naive-b32-b64", "'01_naive-b32-b64' gives one value twice"),
         ("07_warp-ROWS2-ROWS2", "'07_warp-ROWS2-ROWS2' gives one value twice"),
     ],

@@ -177,7 +177,7 @@ PER_SHAPE = (
     .replace(SHARED, SHARED.replace("0", "size * LANES") + "// Workspace: 8 * rows * LANES\n")
     .replace("cols >= 1", "cols >= 2 && cols <= 1000 * WIDTH")
     .replace("float32", "float32, float16, bfloat16")
-    .replace('extern "C"', '#define ROWS 1\nextern "C"', 1)
+    .replace('extern "C"', '#ifndef ROWS\n#define ROWS 1\n#endif\nextern "C"', 1)
 )
 
 
@@ -374,8 +374,40 @@ def test_the_quotient_of_a_negative_number_is_refused_where_it_arises(old: str, 
 def test_a_header_may_use_numbers_that_the_file_defines() -> None:
     code = EXAMPLE.replace("block = 128,", "block = 32 * WIDTH,") + "\n#define WIDTH 2  // why\n"
     assert header(code).plan(100, 10).block == 64
-    assert header(code, ("-DWIDTH=8", "-O3")).plan(100, 10).block == 256
-    assert header(code, (), (("WIDTH", 4),)).plan(100, 10).options == ("-DWIDTH=4",)
+    free = code.replace("#define", "#ifndef WIDTH\n#define") + "#endif\n"
+    assert header(free).plan(100, 10).block == 64
+    assert header(free, ("-DWIDTH=8", "-O3")).plan(100, 10).block == 256
+    assert header(free, (), (("WIDTH", 4),)).plan(100, 10).options == ("-DWIDTH=4",)
+    for given in ((("-DWIDTH=8",), ()), ((), (("WIDTH", 4),))):
+        with pytest.raises(ValueError, match=f"^{FILE} defines WIDTH without #ifndef, so that no"):
+            header(code, *given)
+
+
+def test_an_expression_is_no_number_that_the_file_defines() -> None:
+    code = EXAMPLE.replace("block = 128,", "block = WIDTH,") + "\n#define WIDTH 32 * 4\n"
+    with pytest.raises(HeaderError, match="reads WIDTH, unknown here"):
+        header(code)
+
+
+@pytest.mark.parametrize("name", ["WIDTH", "ROWS"])
+@pytest.mark.parametrize(
+    "option",
+    ["-D{}=0x4", "-D{}=(4)", "-D{}=4u", "-D{}=010", "-D{}=", "-D{}", "-D {}=4", "-D{}=2+2"],
+)
+def test_an_option_that_is_no_plain_number_is_refused_where_the_header_reads_it(
+    option: str, name: str
+) -> None:
+    """The compiler would take it, and the plan would be another kernel's."""
+    option = option.format(name)
+    several = tuple(option.split())
+    for options in ((option,), several, ("-O3", *several, "-DBIG=0")):
+        with pytest.raises(ValueError) as caught:
+            header(PER_SHAPE, options)
+        assert str(caught.value).startswith(f"{FILE}: the option {option} is not -D{name}= and a ")
+    with pytest.raises(ValueError, match=f"the option --define-macro={name}=4 is not"):
+        header(PER_SHAPE, (f"--define-macro={name}=4",))
+    others = ("-DOWN=0x4", "-D OWN=4", "-DOWN", "-DFLOAT16", "-Dsomething=1.0f")
+    assert header(PER_SHAPE, others).plan(3, 64, "float16").options[-1] == others[-1]
 
 
 def test_a_number_in_a_comment_is_none() -> None:
