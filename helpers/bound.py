@@ -5,13 +5,13 @@
     bound = bind(cupy.RawKernel(...), 64, 1024)          # a kernel as it was compiled
 
 A `BoundKernel` knows its text, plan, compiler options, workspace and launch. It runs (on the GPU or
-the SIMT machine), is simulated, and is enqueued to be timed; nothing else unpacks a plan.
+the SIMT machine), is simulated, and is enqueued to be timed: who has one unpacks no plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -25,6 +25,7 @@ from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
 from .plan import MAX_BLOCK, Header, Plan, integer, option_name
+from .shapes import place
 from .simt import byte_offset
 
 
@@ -36,6 +37,9 @@ class Kernel:
     block: int | None = None  # None: the header's
     changes: tuple[tuple[str, int], ...] = ()  # values of the Build table or numbers of the file
     raw: object = None  # the `cupy.RawKernel` that it is to be, as it was compiled
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name}, block={self.block}, changes={dict(self.changes)})"
 
     @property
     def name(self) -> str:
@@ -172,8 +176,12 @@ class BoundKernel:
     rows: int
     cols: int
     dtype: np.dtype
-    gpu: Gpu = field(repr=False)
+    gpu: Gpu
     plan: Plan
+
+    def __repr__(self) -> str:
+        shape = place(self.rows, self.cols, self.dtype.name, always=True)
+        return f"BoundKernel({self.name}, {shape}, {self.launch})"
 
     @property
     def name(self) -> str:
@@ -232,8 +240,14 @@ class BoundKernel:
         `options` go to `simt.simulate`."""
         args = self.arguments(x, y)
         self.check(args)
+        return self.simulate_arguments(args, **options)
+
+    def simulate_arguments(self, args: Sequence, grid: int | None = None, **options) -> simt.Trace:
+        """The same of what `arguments` returns, which the caller keeps or has changed: it is not
+        held against the header. `grid` replaces the plan's, to leave blocks out."""
         plan = self.plan
-        return execute_simulated(self.compiled, plan, plan.grid, plan.block, args, **options)
+        grid = plan.grid if grid is None else grid
+        return execute_simulated(self.compiled, plan, grid, plan.block, args, **options)
 
     def workspace(self) -> tuple:
         """A CuPy array of zeros in a tuple, which is empty if the plan has none. One is enough for

@@ -16,7 +16,6 @@ import numpy as np
 
 from . import simt
 from .cuda_text import Parameter, signature
-from .header import header
 from .mode import replaying
 from .plan import Plan
 from .simt import byte_offset
@@ -46,11 +45,8 @@ def execute_simulated(kernel, plan: Plan, grid, block, args: Sequence, **options
     """The same on the SIMT machine, also where a GPU is; bugs are in `trace.findings`. `options` go
     to `simt.simulate`."""
     names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
-    contract = header(kernel.code, kernel.options)
-    arch = f"compute_{max(90, contract.arch if contract else 0)}"
-    return simt.simulate(
-        kernel, grid, block, args, plan.shared_mem, names=names, arch=arch, **options
-    )
+    options = {"names": names, "arch": f"compute_{max(90, plan.arch)}", **options}
+    return simt.simulate(kernel, grid, block, args, plan.shared_mem, **options)
 
 
 def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
@@ -63,6 +59,8 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
         for parameter, value in zip(declared, args, strict=True)
     ]
     sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
+    # Ordinary even where the plan is programmatic: a single call has no predecessor to start
+    # beside. `enqueue` is what is timed.
     kernel(*sizes, tuple(on_gpu), shared_mem=plan.shared_mem)
     cupy.cuda.get_current_stream().synchronize()
     for parameter, value, device in zip(declared, args, on_gpu, strict=True):

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from . import simt
 from .bound import BoundKernel, bind
 from .catalogue import source
 from .check import WrongResult, check_copy, check_softmax, make_input, poisoned, special_rows
@@ -192,10 +191,7 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[
         x = make_input(1, 64, dtype=exercise.dtype)
         one = bound(*x.shape)
         values = one.arguments(x, poisoned(x))
-        alone = simt.simulate(
-            *(one.compiled, 1, one.plan.block, values, one.plan.shared_mem),
-            instruction_limit=100_000,
-        )
+        alone = one.simulate_arguments(values, grid=1, instruction_limit=100_000)
         if not alone.findings:
             return False, "a block went on although the other one had not started"
         looks = "it waits for a store" in alone.findings[0].message
@@ -205,7 +201,7 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[
         for x in inputs():
             one = bound(*x.shape)
             values = one.arguments(x, poisoned(x))
-            simt.simulate(one.compiled, one.plan.grid, one.plan.block, values, one.plan.shared_mem)
+            one.simulate_arguments(values)
             if values[-1].any():
                 return False, "letters are left, and the next launch would take them"
         # A block that finds its letter at once must leave its own where the late neighbour looks.
@@ -213,7 +209,7 @@ def _tasks(exercise: Exercise, file: str) -> list[tuple[str, Callable[[], tuple[
         one = bound(*x.shape)
         *others, boxes = one.arguments(x, poisoned(x))
         boxes.view(np.float32)[:2] = 0, 1  # (row_max, sum) in the box of block 0
-        simt.simulate(one.compiled, 1, one.plan.block, (*others, boxes), one.plan.shared_mem)
+        one.simulate_arguments((*others, boxes), grid=1)
         found = boxes.view(np.uint64)[1] != 0
         return found, "" if found else "it empties a box that its owner may not have read yet"
 

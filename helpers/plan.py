@@ -52,6 +52,7 @@ class Plan:
     options: tuple[str, ...] = ()  # for the compiler
     macros: Mapping[str, int] = field(default_factory=dict)  # of the Build table
     values: Mapping[str, int] = field(default_factory=dict)  # of its names in lower case
+    arch: int = 0  # the lowest compute capability that the file claims, 75 for sm_75
 
     @property
     def programmatic(self) -> bool:
@@ -229,6 +230,7 @@ class Header:
             (*own, *kept),
             macros,
             {entry.name: names[entry.name] for entry in self.build if not entry.is_macro},
+            self.arch,
         )
 
     def _value(self, rule: str, names: Mapping[str, int], most: int | None, least: int = 0) -> int:

@@ -125,6 +125,16 @@ def test_what_bind_is_given_beside_a_kernel_is_tried() -> None:
             bind(kernel, 129, 7, changes={"WIDTH": 2})
 
 
+def test_a_kernel_shows_itself_in_a_line() -> None:
+    trial = load("07_warp-ROWS2")
+    assert repr(trial) == "Kernel(softmax_warp, block=None, changes={'ROWS': 2})"
+    assert repr(load("01_naive-b32").bind(129, 7)) == (
+        "BoundKernel(softmax_naive, 129 x 7 float32, {'grid': 5, 'block': 32, 'shared_mem': 0})"
+    )
+    compiled = trial.bind(10, 64).compiled
+    assert "ROWS': 2" in repr(bind(compiled, 10, 64)) and len(repr(bind(compiled, 10, 64))) < 150
+
+
 def test_the_gpu_reaches_the_plan() -> None:
     one = load("09_grid").bind(7, 20000, gpu=Gpu(90, sms=4, l2=2**20))
     assert one.plan.grid == 4 and load("09_grid").bind(7, 20000).plan.grid == 14
@@ -197,6 +207,21 @@ def test_arguments_end_with_a_workspace_of_zeros_where_the_header_has_one() -> N
     *_, workspace = values = bound.arguments(*bytes_of(bound))
     assert values[2:4] == (3, 70) and workspace.nbytes == 24 and not workspace.any()
     assert len(bind(EXAMPLE, 3, 70).arguments(*bytes_of(bound))) == 4
+
+
+def test_arguments_that_are_kept_or_changed_are_simulated_as_planned() -> None:
+    bound = bind(TOGETHER, 3, 70)
+    *_, workspace = values = bound.arguments(*bytes_of(bound))
+    whole = bound.simulate_arguments(values)
+    assert values[0].tobytes() == values[1].tobytes() and workspace.any()
+    assert whole.counters == bound.simulate(*bytes_of(bound)).counters
+    one = bind(LANES, 128, 32)  # two rows a block
+    x, y = bytes_of(one)
+    trace = one.simulate_arguments(one.arguments(x, y), grid=3, instruction_limit=10**6)
+    assert not np.isnan(y[:6]).any() and np.isnan(y[6:]).all() and not trace.findings
+    over = bind(edited("01_naive", ("if (row >= rows) return;", "")), 3, 7)
+    found = over.simulate_arguments(over.arguments(*bytes_of(over))).findings
+    assert "the end of x (84 bytes)" in str(found), "arrays have their names"
 
 
 def test_a_workspace_that_is_not_left_as_zeros_is_a_bug() -> None:

@@ -8,6 +8,8 @@ from helpers.bound import bind
 from helpers.check import make_input
 from helpers.cuda_text import Parameter
 from helpers.execute import active_clusters, as_declared, device_dtype, enqueue, prepare, to_gpu
+from helpers.gpu import Gpu
+from helpers.launch import simulate
 from helpers.plan import Plan
 from tests.helpers.sources import TOGETHER, edited
 
@@ -102,6 +104,22 @@ def test_numbers_go_in_the_size_that_the_kernel_reads() -> None:
     assert as_declared(unknown, 7) == 7
     assert device_dtype(make_input(1, 8, dtype="bfloat16").dtype) == np.uint16
     assert device_dtype(np.dtype(np.float16)) == np.float16
+
+
+def test_the_machine_is_told_names_and_architecture_unless_the_caller_does(monkeypatch) -> None:
+    """The machine has what 9.0 has; a file that claims more is compiled for that."""
+    told = []
+    monkeypatch.setattr("helpers.simt.simulate", lambda *args, **options: told.append(options))
+    for arch in ("75", "100"):
+        code = edited("01_naive", ("sm_75", f"sm_{arch}"))
+        later = bind(code, 3, 7, gpu=Gpu(120, 148, 2**26))
+        later.simulate(make_input(3, 7), np.zeros((3, 7), np.float32))
+    names = ["x", "y", "rows", "cols"]
+    assert told == [{"names": names, "arch": f"compute_{arch}"} for arch in (90, 100)]
+    values = (make_input(3, 7), np.zeros((3, 7), np.float32), 3, 7)
+    given = {"names": ["a", "b"], "arch": "compute_80"}
+    simulate(bind(edited("01_naive"), 3, 7).compiled, 1, 128, values, **given)
+    assert told[-1] == given
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from helpers.check import (
     special_rows,
 )
 from helpers.cuda_text import kernel_names
-from helpers.execute import execute_simulated
 from helpers.gpu import H200, Gpu
 from helpers.header import header
 from helpers.mode import SWITCH
@@ -268,8 +267,8 @@ def computed_in_groups(
     kernel = Kernel(code or CODE[name], changes=tuple(changes.items()))
     bound = kernel.bind(*x.shape, x.dtype, gpu)
     *_, workspace = values = bound.arguments(x, poisoned(x))
-    trace = execute_simulated(bound.compiled, bound.plan, bound.plan.grid, bound.plan.block, values)
-    return values[1], trace.findings, workspace
+    findings = bound.simulate_arguments(values).findings
+    return values[1], findings, workspace
 
 
 BY_LETTERS = ("09_grid", "variants/09_every_warp")
