@@ -18,7 +18,7 @@ import numpy as np
 
 from .bound import BoundKernel, bind, load
 from .catalogue import UNFUSED, source
-from .check import WrongResult, check_copy, check_softmax
+from .check import WrongResult, check_softmax, comparison
 from .execute import active_clusters
 from .gpu import gpu_in_use
 from .records import Case
@@ -82,7 +82,7 @@ def kernel_candidate(bound: BoundKernel) -> Candidate:
         lambda x, y: bound.enqueue(x, y, workspace),
         bound.launch,
         attributes if clusters is None else {**attributes, "active_clusters": clusters},
-        check_copy if bound.name.startswith("copy") else check_softmax,
+        comparison(bound.name),
     )
 
 

@@ -16,7 +16,7 @@ an ulp of its type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -162,6 +162,11 @@ def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
     return ""
 
 
+def comparison(name: str) -> Callable[[np.ndarray, np.ndarray], None]:
+    """What the kernel of a name is held against: its input if it copies, else softmax."""
+    return check_copy if name.startswith("copy") else check_softmax
+
+
 def check_kernel(
     kernel,
     shapes: Iterable[Sequence[int]] | None = None,
@@ -175,8 +180,8 @@ def check_kernel(
     `QUICK_SHAPES`, with `LONG_QUICK_SHAPES` for a text with a Build line or one that takes none of
     those, if none are given. A kernel named "copy" is held against its input, any other against
     softmax. Shapes that the header refuses are left out. Returns one sentence; raises
-    `WrongResult` naming the shape, and `ValueError` if there is no header or it refuses every
-    shape.
+    `WrongResult` naming the shape, `ValueError` if there is no header or it refuses every shape,
+    and `TypeError` for shapes that are no pairs of integers.
     """
     unbound = kernel_of(kernel, block)
     contract = unbound.header
@@ -184,6 +189,10 @@ def check_kernel(
     long = per_shape or not any(unbound.accepts(*shape, dtype) for shape in QUICK_SHAPES)
     if shapes is None:
         shapes = (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
+    shapes = [*shapes]
+    for shape in shapes:
+        if np.ndim(shape) != 1 or len(shape) != 2:
+            raise TypeError(f"shapes are pairs [(rows, cols), ...], not {shape!r}")
     special_cols = [
         cols
         for cols in SPECIAL_COLUMNS
@@ -196,7 +205,7 @@ def check_kernel(
         raise ValueError(f"the header takes {dtype} at none of these shapes")
     inputs = [make_input(*shape, dtype=dtype) for shape in taken]
     specials = [special_rows(cols, dtype) for cols in special_cols]
-    compare = check_copy if unbound.name.startswith("copy") else check_softmax
+    compare = comparison(unbound.name)
     for x in [*inputs, *specials]:
         y = poisoned(x)
         try:

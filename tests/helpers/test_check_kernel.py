@@ -164,3 +164,20 @@ def test_what_is_no_kernel_says_what_to_pass() -> None:
         check_kernel("02_online")
     with pytest.raises(ValueError, match="block = 0 is not 1 to 1024"):
         check_kernel(source("02_online.cu"), block=0)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ((4, 8), "shapes are pairs [(rows, cols), ...], not 4"),
+        ([(4, 8, 2)], "shapes are pairs [(rows, cols), ...], not (4, 8, 2)"),
+        ([(4, 8), 3], "shapes are pairs [(rows, cols), ...], not 3"),
+        ([(4.5, 8)], "rows must be an integer, not 4.5"),
+    ],
+    ids=str,
+)
+def test_shapes_that_are_no_pairs_are_named(shapes, message: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        check_kernel(source("01_naive.cu"), shapes=shapes)
+    assert str(caught.value) == message
+    assert "right on 2 shapes" in check_kernel(source("01_naive.cu"), shapes=iter([(3, 7), [1, 1]]))
