@@ -13,10 +13,11 @@ from helpers.check import make_input, poisoned
 from helpers.cuda_text import code_hash, kernel_names, signature, strip_comments
 from helpers.header import KEYS, OPTIONAL_KEYS, header
 from helpers.paths import KERNELS
-from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, MAX_SHARED
+from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, MAX_SHARED, Header
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
+PASSES_SHAPES = ((8, 96), (3, 20000))  # where passes are counted: the first that a kernel takes
 HEADERS = {"<cuda_fp16.h>", "<cuda_bf16.h>"}
 SHAPES = (
     *((1, 1), (1, 32768), (33, 1000), (4096, 12672), (8388608, 32), (100_000_000, 1)),
@@ -40,12 +41,22 @@ def accepted_shapes(file: str, dtype: str) -> list[tuple[int, int]]:
     return [shape for shape in SHAPES if contract.accepts(*shape, dtype)]
 
 
+def yes_or_no(contract: Header) -> set[str]:
+    """The macros of a Build table whose every case is 0 or 1; of any other 0 is a mistake."""
+    return {
+        entry.name
+        for entry in contract.build
+        if entry.is_macro and "0" in {value.text for value, _ in entry.cases} <= {"0", "1"}
+    }
+
+
 def compiler_options(file: str) -> list[tuple[str, ...]]:
     """One set of options for each dtype of the file, each for another shape."""
     contract = header(source(file))
     found = []
     for number, dtype in enumerate(contract.dtypes):
         shapes = accepted_shapes(file, dtype.name)
+        assert shapes, f"{file} takes {dtype} at none of the shapes {SHAPES}: add one that it takes"
         found.append(contract.plan(*shapes[number % len(shapes)], dtype).options)
     return found
 
@@ -96,6 +107,11 @@ def test_series_is_complete() -> None:
         assert int(name.split("/")[1][:2]) in numbers
 
 
+def test_what_may_be_zero_is_read_from_the_table() -> None:
+    assert yes_or_no(header(source("08_cluster.cu"))) == {"EVICT_LAST", "PROGRAMMATIC"}
+    assert yes_or_no(header(source("07_warp.cu"))) == set(), "ROWS = 1 is no such macro"
+
+
 def test_only_what_may_compile_otherwise_is_compiled_again() -> None:
     naive = source("01_naive.cu")
     assert architectures(naive) == [75]
@@ -135,9 +151,11 @@ def test_header_launch_is_sensible(file: str) -> None:
             assert 1 <= plan.grid <= MAX_GRID
             assert 32 <= plan.block <= MAX_BLOCK and plan.block % 32 == 0
             assert 0 <= plan.shared_mem <= MAX_SHARED
-            yes_or_no = {"PROGRAMMATIC", "EVICT_LAST"}
-            assert all(v in (0, 1) for name, v in plan.macros.items() if name in yes_or_no)
-            assert all(v >= 1 for name, v in plan.macros.items() if name not in yes_or_no), plan
+            zero = {name for name, value in plan.macros.items() if value == 0}
+            assert zero <= yes_or_no(contract), (
+                f"{', '.join(zero - yes_or_no(contract))} = 0 at {rows} x {cols} {dtype}: only a "
+                "macro whose every case is 0 or 1 may be 0"
+            )
             if contract.fields["Row"] == "one thread":
                 assert 0 <= plan.grid * plan.block - rows < plan.block
             if "block ==" not in contract.fields["Launch"] and plan.block < MAX_BLOCK:
@@ -222,7 +240,8 @@ def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
     contract = header(code)
     claim = re.match(r"(\d+) reads? \+ (\d+) writes?", contract.fields["Reads"])
     for dtype in contract.dtypes:
-        shapes = [s for s in ((8, 96), (3, 20000)) if contract.accepts(*s, dtype)]
+        shapes = [shape for shape in PASSES_SHAPES if contract.accepts(*shape, dtype)]
+        assert shapes, f"{file} takes {dtype} at none of {PASSES_SHAPES}: add a shape that it takes"
         x = make_input(*shapes[0], dtype=dtype)
         bound = bind(code, *x.shape, dtype)
         counters = bound.simulate(x, poisoned(x)).counters

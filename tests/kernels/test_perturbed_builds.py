@@ -76,6 +76,7 @@ def outcome(code: str, build: Build) -> str:
     except ValueError:
         return "refused by the header"
     macros = bound.plan.macros
+    assert "PACKS" in macros, f"{bound.name} has no PACKS, from which its size is told here"
     held = macros["PACKS"] * macros.get("WIDTH", 4) * macros.get("ROWS", 1)
     if bound.plan.grid * bound.plan.block > MOST_THREADS or held > MOST_COLUMNS:
         return "too large"

@@ -10,7 +10,7 @@ from helpers.bound import Kernel
 from helpers.catalogue import source, steps, variants
 from helpers.gpu import Gpu
 from helpers.header import header
-from helpers.plan import MAX_BLOCK, MAX_GRID, MAX_SHARED
+from helpers.plan import MAX_BLOCK, MAX_GRID, MAX_SHARED, Plan
 
 GPUS = [Gpu(90, sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (6, 50, 126)]
 NAMES = [*steps(), *variants()]
@@ -29,6 +29,12 @@ def random_shapes(count: int) -> list[tuple[int, int]]:
 
 
 SHAPES = random_shapes(400)
+
+
+def macro(plan: Plan, name: str) -> int:
+    """A macro without which these tests cannot tell who owns what."""
+    assert name in plan.macros, f"the Build table has no {name}, which its header's claims ask for"
+    return plan.macros[name]
 
 
 def plans_of(code: str) -> list[tuple]:
@@ -64,7 +70,7 @@ def too_many(found: list[tuple]) -> list[tuple]:
     """The plans whose blocks wait for one another, or stay, and are more than run at once."""
     wrong = []
     for *place, gpu, plan in found:
-        at_once = gpu.sms * (plan.macros["RESIDENT"] if "clusters" in plan.values else 1)
+        at_once = gpu.sms * (macro(plan, "RESIDENT") if "clusters" in plan.values else 1)
         if (plan.cooperative or "clusters" in plan.values) and plan.grid > at_once:
             wrong.append((*place, gpu, plan.grid))
     return wrong
@@ -99,15 +105,21 @@ def test_every_row_has_its_threads(name: str) -> None:
         elif owner == "one block":
             assert plan.grid == rows, place
         elif owner.startswith("LANES"):
-            taken = plan.grid * plan.block // macros["LANES"] * macros.get("ROWS", 1)
-            assert 0 <= taken - rows < plan.block // macros["LANES"] * macros.get("ROWS", 1), place
+            lanes, packs = macro(plan, "LANES"), macro(plan, "PACKS")
+            taken = plan.grid * plan.block // lanes * macros.get("ROWS", 1)
+            assert 0 <= taken - rows < plan.block // lanes * macros.get("ROWS", 1), place
             width = macros.get("WIDTH", 8)
-            assert cols % width == 0 and width * macros["LANES"] * macros["PACKS"] >= cols, place
+            assert cols % width == 0 and width * lanes * packs >= cols, place
         elif "PACKS" in macros:  # several blocks, 16 bytes a pack
             blocks = macros.get("BLOCKS", plan.cluster)
             assert plan.grid % blocks == 0 and plan.grid <= rows * blocks, place
             assert 16 * blocks * plan.block * macros["PACKS"] >= row_bytes, place
             assert "clusters" in plan.values or plan.cooperative or plan.grid == rows * blocks
+
+
+def test_a_macro_that_is_missing_is_named() -> None:
+    with pytest.raises(AssertionError, match="^the Build table has no LANES, which"):
+        macro(Plan(1, 32, 0, macros={"PACKS": 4}), "LANES")
 
 
 @each_kernel
