@@ -118,10 +118,14 @@ def _defined(file: str, options: Sequence[str], known: set[str]) -> dict[str, in
     """The macros that the options define as plain numbers; `ValueError` if one of `known` is
     defined otherwise, which the compiler would take and a plan would not know of."""
     found = {}
+    dtypes = {option_name(option): option for option in DTYPE_OPTIONS.values()}
     text = "\n".join(options)  # the compiler takes -D and what it defines as two options too
     for option, name, _, value in re.findall(
         r"^((?:-D|--define-macro)[=\s]*(\w+)(=(.*))?)$", text, flags=re.MULTILINE
     ):
+        if option != dtypes.get(name, option):
+            written = " ".join(option.split())
+            raise ValueError(f"{file}: the option {written} is not {dtypes[name]}, as it is read")
         if re.fullmatch(rf"-D{name}=(0|[1-9]\d*)", option):
             found[name] = int(value)
         elif name in known:

@@ -406,6 +406,9 @@ def test_an_option_that_is_no_plain_number_is_refused_where_the_header_reads_it(
         assert str(caught.value).startswith(f"{FILE}: the option {option} is not -D{name}= and a ")
     with pytest.raises(ValueError, match=f"the option --define-macro={name}=4 is not"):
         header(PER_SHAPE, (f"--define-macro={name}=4",))
+    for options in (("-DFLOAT16=1",), ("-D FLOAT16",), ("-D", "FLOAT16")):
+        with pytest.raises(ValueError, match=f"option {' '.join(options)} is not -DFLOAT16, as"):
+            header(PER_SHAPE, options)
     others = ("-DOWN=0x4", "-D OWN=4", "-DOWN", "-DFLOAT16", "-Dsomething=1.0f")
     assert header(PER_SHAPE, others).plan(3, 64, "float16").options[-1] == others[-1]
 
