@@ -259,19 +259,19 @@ def stamp_race(gpu: str, old_texts: OldTexts) -> Outcome:
 def stamp_evidence(name: str, gpu: str, old_texts: OldTexts, drop: bool = False) -> Outcome:
     """Stamp the kernel files of counters.json, sass.json or sanitizer.json of which everything is
     alike. With `drop`, what differs is left out, so that `make evidence` looks at it again. Raises
-    `Refused` for another NVRTC."""
+    `Refused` for another NVRTC if anything is not current."""
     stored, outcome = dict(read_part(name, gpu)), Outcome()
-    prover = Prover(stored["device"], stored["versions"], old_texts)
-    entries = {"counters": _Counters, "sass": _Sass, "sanitizer": _Sanitizer}[name](stored, prover)
-    stamps = []
+    entries = {"counters": _Counters, "sass": _Sass, "sanitizer": _Sanitizer}[name](stored)
+    prover, stamps = None, []
     for file, old_hash in stored["hashes"].items():
         keys = [key for key in entries.found if split_trial(entries.step(key)).file == file]
         if _is_gone(file) or (old_hash == step_hash(file) and not entries.stale(keys)):
             continue
+        prover = prover or Prover(stored["device"], stored["versions"], old_texts)
         proven = {}
         for key in keys:
             with outcome.of(entries.shown(key)):
-                proven[key] = entries.proven(key, old_hash)
+                proven[key] = entries.proven(key, old_hash, prover)
         if proven and (drop or len(proven) == len(keys)):
             entries.found = {
                 key: proven.get(key, entry)
@@ -296,9 +296,9 @@ def _is_gone(file: str) -> bool:
 class _Counters:
     """The entries of counters.json, by case."""
 
-    def __init__(self, stored: dict, prover: Prover):
+    def __init__(self, stored: dict):
         self.found = {case_of(entry): entry for entry in stored["cases"]}
-        self.prover = prover
+        self.gpu = of_record(stored["device"])
 
     def step(self, case: EvidenceCase) -> str:
         return case.step
@@ -318,13 +318,12 @@ class _Counters:
             kernel = load(case.step)
         except (FileNotFoundError, ValueError):
             return None
-        shape = case[1:]
-        gpu = self.prover.gpu
-        return kernel.bind(*shape, gpu).launch if kernel.accepts(*shape, gpu) else None
+        where = (*case[1:], self.gpu)
+        return kernel.bind(*where).launch if kernel.accepts(*where) else None
 
-    def proven(self, case: EvidenceCase, old_hash: str) -> dict:
+    def proven(self, case: EvidenceCase, old_hash: str, prover: Prover) -> dict:
         entry = self.found[case]
-        return {**entry, "launch": self.prover.launch(case, old_hash, entry["launch"])}
+        return {**entry, "launch": prover.launch(case, old_hash, entry["launch"])}
 
     def content(self) -> dict:
         return {"cases": list(self.found.values())}
@@ -333,18 +332,18 @@ class _Counters:
 class _Sanitizer(_Counters):
     """The launches of sanitizer.json, by case. A step of which one is gone has no verdict."""
 
-    def __init__(self, stored: dict, prover: Prover):
+    def __init__(self, stored: dict):
         cases = [EvidenceCase(*case) for case in stored["cases"]]
         self.found = dict(zip(cases, stored["launches"], strict=True))
         self.complete = list(cases)
         self.tools = stored["tools"]
-        self.prover = prover
+        self.gpu = of_record(stored["device"])
 
     def launch(self, entry) -> Mapping[str, int]:
         return entry
 
-    def proven(self, case: EvidenceCase, old_hash: str) -> dict:
-        return self.prover.launch(case, old_hash, self.found[case])
+    def proven(self, case: EvidenceCase, old_hash: str, prover: Prover) -> dict:
+        return prover.launch(case, old_hash, self.found[case])
 
     def content(self) -> dict:
         torn = {case.step for case in self.complete if case not in self.found}
@@ -360,9 +359,10 @@ class _Sanitizer(_Counters):
 class _Sass:
     """The disassemblies of sass.json, by name."""
 
-    def __init__(self, stored: dict, prover: Prover):
-        self.found, self.prover = dict(stored["kernels"]), prover
-        self.options = {name: options for name, _, options in compilations(prover.gpu)}
+    def __init__(self, stored: dict):
+        self.found = dict(stored["kernels"])
+        found = compilations(of_record(stored["device"]))
+        self.options = {name: options for name, _, options in found}
 
     def step(self, name: str) -> str:
         return step_of(name)
@@ -374,11 +374,11 @@ class _Sass:
         wanted = {name: list(self.options.get(name, ())) for name in names}
         return any(self.found[name]["options"] != wanted[name] for name in names)
 
-    def proven(self, name: str, old_hash: str) -> dict:
+    def proven(self, name: str, old_hash: str, prover: Prover) -> dict:
         if name not in self.options:
             raise Refused("it is not compiled any more")
         entry, now = self.found[name], self.options[name]
-        self.prover.compare(step_of(name), old_hash, tuple(entry["options"]), now)
+        prover.compare(step_of(name), old_hash, tuple(entry["options"]), now)
         return {**entry, "options": list(now)}
 
     def content(self) -> dict:

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
         else:
             work = partial(stamp_evidence, part, options.gpu, old_texts, options.drop)
             works.append((part, part_path(part, options.gpu), work))
-    stamped = failed = 0
+    stamped = differing = refused = 0
     for name, path, work in works:
         if not path.is_file():
             continue
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
             outcome = work()
         except (Refused, ValueError) as error:
             print(f"{name}: {error}", file=sys.stderr)
-            failed += 1
+            refused += 1
             continue
         for one, cases in outcome.stamped.items():
             where = "" if one == name else f"{name}: "
@@ -64,9 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
         for why, cases in reasons.items():
             more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
             print(f"{name}: {cases[0]}{more}: {why}", file=sys.stderr)
-        failed += bool(outcome.refused)
-    print(f"{stamped} stamped, {failed} with cases that differ" if failed else f"{stamped} stamped")
-    return 1 if failed else 0
+        differing += bool(outcome.refused)
+    counted = [f"{stamped} stamped"]
+    counted += [f"{differing} with cases that differ"] if differing else []
+    counted += [f"{refused} not looked at"] if refused else []
+    print(", ".join(counted))
+    return 1 if differing or refused else 0
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -85,7 +88,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--old", type=Path, metavar="FOLDER", help="the kernels as they were")
     parser.add_argument("--revision", default="", help="the kernels as they were, in git")
     parser.add_argument("--drop", action="store_true", help="leave out what differs")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.old and not options.old.is_dir():
+        parser.error(f"--old: there is no folder {options.old}")
+    return options
 
 
 if __name__ == "__main__":

@@ -123,6 +123,24 @@ def test_another_compiler_proves_nothing(kernels, capsys) -> None:
     assert "01_naive: it is of NVRTC 9.9, here is " in capsys.readouterr().err
 
 
+def test_another_compiler_does_not_matter_where_all_is_current(kernels, capsys) -> None:
+    recorded(versions={**HERE, "nvrtc": "9.9"})
+    evidence(nvrtc="9.9")
+    assert run() == 0
+    assert capsys.readouterr() == ("0 stamped\n", "")
+    kernels.edit("01_naive.cu", RENAMED)
+    assert run() == 1
+    said = capsys.readouterr()
+    assert said.out == "0 stamped, 4 not looked at\n"
+    assert said.err.count("it is of NVRTC 9.9, here is ") == 4
+
+
+def test_folder_that_is_not_there_is_an_error(kernels, tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(old=tmp_path / "nowhere")
+    assert "--old: there is no folder" in capsys.readouterr().err
+
+
 def test_text_that_is_nowhere_is_named(kernels, tmp_path, capsys) -> None:
     recorded(kernel_hash="0" * 16)
     assert run("--only", "records", old=tmp_path) == 1
@@ -173,9 +191,9 @@ def test_race_is_stamped_case_by_case(kernels, monkeypatch, capsys) -> None:
     assert "02_online would be chosen now" in capsys.readouterr().err
 
 
-def evidence() -> None:
+def evidence(**versions: str) -> None:
     """The three files, with two steps each."""
-    head = {"device": made_up.DEVICE, "versions": HERE, "utc": made_up.UTC}
+    head = {"device": made_up.DEVICE, "versions": {**HERE, **versions}, "utc": made_up.UTC}
     cases = [(step, *shape, "float32") for step in STEPS for shape in ((64, 1024), (129, 77))]
     head["hashes"] = hashes_of(STEPS)
     launches = [launch_of(*case) for case in cases]
