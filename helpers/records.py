@@ -51,7 +51,7 @@ class Case:
     dtype: str
     rows: int
     cols: int
-    launch: dict[str, int]  # grid, block, shared_mem, and the macros of a Build line
+    launch: dict[str, int]  # grid, block, shared_mem, and the macros of a Build table
     samples_us: list[float]  # time per call of each replay, microseconds
     copy_samples_us: list[float]
     calls: int  # calls per replay
@@ -109,7 +109,7 @@ class Record:
     attributes: dict[str, int] = field(default_factory=dict)  # of the case measured last
     cases: list[Case] = field(default_factory=list)
     schema: int = SCHEMA
-    # What proved, each time the text changed, that the machine code did not (commands/restamp.py).
+    # What proved, each time the text changed, that the machine code did not (`helpers.stamps`).
     stamped: list[dict] = field(default_factory=list)
 
     def case(self, rows: int, cols: int, dtype: str = "float32") -> Case:

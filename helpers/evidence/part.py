@@ -14,7 +14,7 @@ from .. import gpu, records, workers
 from ..catalogue import split_trial
 from ..json_files import read_json, write_json
 from ..records import MUST_NOT_CHANGE, REFERENCE_GPU
-from .cases import Batch
+from .cases import Batch, examined_steps
 
 
 class Part:
@@ -62,16 +62,23 @@ def update(
     make: type[Part], head: dict, steps: Sequence[str], fresh: bool = False, jobs: int = 1
 ) -> int:
     """Bring a file up to date, writing it after each batch; returns how many batches failed and
-    complaints there are. `head` is the device, versions and date to put first, of a file that is
-    begun or made afresh."""
+    complaints there are. `head` is the device, versions and date to put first; a file that goes on
+    keeps its own until all of it is made anew, and what was stamped of a kernel until all of that
+    one is."""
     path = part_path(make.name, records.gpu_folder(head["device"]["name"]))
     stored = open_part(path, head["versions"])
-    begun = {} if fresh else {key: stored[key] for key in head if key in stored}
+    begun = {key: stored[key] for key in head if key in stored}
     part = make(stored, head["device"])
+    unmade = set(part.batches(examined_steps(), fresh=True))
 
     def save() -> None:
-        stamped = {key: stored[key] for key in ("stamped",) if key in stored}
-        write_json(path, {**head, **begun, **part.content(), **stamped})
+        content = part.content()
+        kept = {split_trial(batch.step).file for batch in unmade} & {*content.get("hashes", ())}
+        stamps = stored.get("stamped", [])
+        stamps = [stamp for stamp in stamps if stamp["kernel"] in kept]
+        stamps = [stamp for stamp in stamps if part.is_current(stamp["kernel"])]
+        stamped = {"stamped": stamps} if stamps else {}
+        write_json(path, {**head, **(begun if unmade else {}), **content, **stamped})
         read_part.cache_clear()
 
     batches, failed = part.batches(steps, fresh), 0
@@ -84,6 +91,7 @@ def update(
             said = f", FAILED: {found.reason}"
         else:
             part.keep(batch, found)
+            unmade.discard(batch)
             save()
         seconds = time.perf_counter() - began
         print(f"[{number}/{len(batches)}, {seconds:.0f} s] {batch}{said}", flush=True)

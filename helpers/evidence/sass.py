@@ -32,7 +32,8 @@ def sass(
 ) -> list[str]:
     """The kernel's machine instructions for memory, special functions and control, in order.
 
-    `shape` and `dtype` choose among those that a file with a Build line was compiled for.
+    `shape` and `dtype` choose among those that a file with a Build table was compiled for.
+    Raises `KeyError` that lists those of the step for others.
     """
     return _disassembly(step, shape, dtype, gpu)["in_order"]
 
@@ -52,7 +53,11 @@ def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str) -> dict:
     known = read_part("sass", gpu)["kernels"]
     name = sass_name(step, shape, dtype)
     if name not in known:
-        raise KeyError(f"no disassembly of {name}; there are: {', '.join(known)}")
+        of_step = [other for other in known if step_of(other) == step]
+        there = f" of {step} there are {', '.join(of_step)};" if of_step else ""
+        raise KeyError(
+            f"no disassembly of {name} on {gpu};{there} `make evidence` there makes what is missing"
+        )
     return known[name]
 
 
@@ -127,7 +132,7 @@ def disassemble(code: str, options: Sequence[str], arch: str) -> dict:
 
 
 def compilations(gpu: Gpu | None = None) -> list[tuple[str, str, tuple[str, ...]]]:
-    """(name in the file, source, options) of every step and variant; of one with a Build line for
+    """(name in the file, source, options) of every step and variant; of one with a Build table for
     each dtype at each large shape, as it is planned for a GPU."""
     found = []
     for step in (*catalogue.steps(), *catalogue.variants()):

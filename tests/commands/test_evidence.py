@@ -154,8 +154,12 @@ def test_readers_read_what_is_written(tools) -> None:
     assert sass.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
     counted = {"LDG": 1, "EXIT": 1, "FADD": 1}
     assert sass.opcodes("01_naive", gpu="nvidia-test") == counted
-    with pytest.raises(KeyError, match="no disassembly of 07_warp; there are: 01_naive, "):
+    with pytest.raises(KeyError, match="no disassembly of 07_warp on nvidia-test; of 07") as error:
         sass.opcodes("07_warp", gpu="nvidia-test")
+    assert "07_warp at 262144 x 1024 float16, " in str(error.value)
+    assert "naive" not in str(error.value), "those of the step alone"
+    with pytest.raises(KeyError, match="no disassembly of 99_none on nvidia-test; `make evidence` there"):
+        sass.opcodes("99_none", gpu="nvidia-test")
     shape = (262144, 1024)
     assert sass.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]
     assert list(numerics.numerics("nvidia-test")) == list(numerics.NUMERICS)
@@ -282,6 +286,31 @@ def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
     assert after[UNFUSED] == before[UNFUSED]
     with pytest.raises(SystemExit):
         tools.run("--steps", "99_missing")
+
+
+def test_head_and_stamps_stay_until_what_they_are_of_is_made_anew(tools) -> None:
+    parts = ("counters", "sass", "sanitizer")
+    tools.run()
+    stamps = [{"kernel": name} for name in ("01_naive", "07_warp", "99_gone")]
+    for name in parts:
+        path = tools.folder / f"{name}.json"
+        path.write_text(json.dumps({**tools.file(name), "stamped": stamps}))
+    tools.versions["commit"] = "def"
+
+    def kept(name: str) -> tuple[str, list[str]]:
+        data = tools.file(name)
+        return data["versions"]["commit"], [stamp["kernel"] for stamp in data.get("stamped", ())]
+
+    assert tools.run("--fresh", "--steps", "01_naive", "--only", *parts) == 0
+    assert [kept(name) for name in parts] == [("abc", ["07_warp"])] * 3
+    assert tools.run("--fresh", "--steps", "07_warp", "--only", "counters") == 0
+    assert kept("counters") == ("abc", ["07_warp"]), "of its trial it is still true"
+    tools.plan["break"] = of_step("07_warp")[:1]
+    assert tools.run("--fresh", "--only", "counters") == 1
+    assert kept("counters") == ("abc", ["07_warp"])
+    tools.plan["break"] = []
+    assert tools.run("--fresh") == 0
+    assert [kept(name) for name in parts] == [("def", [])] * 3
 
 
 def test_what_is_not_asked_for_any_more_is_dropped(tools, monkeypatch) -> None:
