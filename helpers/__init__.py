@@ -5,6 +5,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
 
     simt          the SIMT machine: runs a kernel on numpy arrays, counts, finds bugs
     paths         the folders of the repository
+    options       types of command-line options
     shapes        families of matrix shapes
     cuda_text     reading C: comments, kernels, signatures, a hash of code
     gpu           the GPU at hand, or an H200

@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from .options import at_least
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -35,7 +37,11 @@ class Failure(RuntimeError):
 
 def add_jobs_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="deal the work out to so many GPUs (1)"
+        "--jobs",
+        type=at_least(1),
+        default=1,
+        metavar="N",
+        help="deal the work out to so many GPUs (1)",
     )
 
 

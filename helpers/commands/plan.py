@@ -18,55 +18,54 @@ from dataclasses import replace
 from ..bound import BoundKernel, load
 from ..catalogue import choose, split_trial
 from ..mode import gpu_for_plans, replaying
+from ..options import at_least
 from ..plan import DTYPES
 from ..shapes import place
 from ..simt import CUPY_OPTIONS
+from ..simt.hardware import STATIC_SHARED_BYTES
+
+# Shared memory that a kernel file declares itself, at most: it counts too, but only a compiler
+# knows how much it is. Asking CUDA for room that is there without it does no harm.
+MOST_STATIC_BYTES = 4096
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status: 0, or 2 if the kernel does not take the shape."""
+    """Command line; returns the exit status: 0, or 2 if there is no such plan."""
     options = parse_arguments(arguments)
-    gpu = gpu_for_plans()
     changes = {
         name: value
         for name in ("sms", "l2", "capability")
         if (value := getattr(options, name)) is not None
     }
-    gpu = replace(gpu, **changes)
     step, shape = options.kernel, (options.rows, options.cols, options.dtype)
     try:
+        gpu = replace(gpu_for_plans(), **changes)
         if step == "choose":
             step = choose(*shape, gpu) or ""
             if not step:
                 raise ValueError(f"no kernel takes {place(*shape, always=True)}")
         bound = load(step).bind(*shape, gpu)
-    except (FileNotFoundError, ValueError) as error:
+        name = "an H200" if replaying() else "the GPU in use"
+        print(describe(step, bound, f"{name}, changed" if changes else name))
+    except (FileNotFoundError, ValueError, RuntimeError) as error:  # the last: no GPU
         print(error, file=sys.stderr)
         return 2
-    name = "an H200" if replaying() else "the GPU in use"
-    print(describe(step, bound, f"{name}, changed" if changes else name))
     return 0
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    def positive(text: str) -> int:
-        number = int(text)
-        if number < 1:
-            raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-        return number
-
     parser = argparse.ArgumentParser(
         prog="python -m helpers.commands.plan",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("kernel", help="a step, variant or trial, or choose")
-    parser.add_argument("rows", type=positive)
-    parser.add_argument("cols", type=positive)
+    parser.add_argument("rows", type=at_least(1))
+    parser.add_argument("cols", type=at_least(1))
     parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0])
-    parser.add_argument("--sms", type=positive, help="multiprocessors of the GPU")
-    parser.add_argument("--l2", type=positive, metavar="BYTES", help="its L2 cache")
-    parser.add_argument("--capability", type=positive, help="its compute capability, 90 for 9.0")
+    parser.add_argument("--sms", type=at_least(1), help="multiprocessors of the GPU")
+    parser.add_argument("--l2", type=at_least(1), metavar="BYTES", help="its L2 cache")
+    parser.add_argument("--capability", type=at_least(1), help="its compute capability, 90 for 9.0")
     return parser.parse_args(arguments)
 
 
@@ -101,7 +100,7 @@ def describe(step: str, bound: BoundKernel, gpu: str) -> str:
 def _attributes(bound: BoundKernel) -> str:
     """What a launch needs beside its sizes, each with CUDA's name for it."""
     plan, needs = bound.plan, []
-    if plan.shared_mem > 48 * 1024:
+    if plan.shared_mem + MOST_STATIC_BYTES > STATIC_SHARED_BYTES:
         needs.append("cudaFuncAttributeMaxDynamicSharedMemorySize")
     if plan.cluster > 8:
         needs.append("cudaFuncAttributeNonPortableClusterSizeAllowed")

@@ -14,6 +14,7 @@ import time
 from collections import deque
 
 from .. import bench, catalogue, gpu, peers, workers
+from ..options import at_least
 from ..races import (
     DTYPES,
     RaceCase,
@@ -36,6 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     peers.use_cache()
     fitting = bench.shapes_that_fit(options.shapes)
     shapes = [shape for shape in options.shapes if shape in fitting]
+    for shape in [shape for shape in options.shapes if shape not in fitting]:
+        print(f"{place(*shape)} does not fit this GPU's memory")
     device = gpu.describe_device()
     plan_for = gpu.of_record(device)
     wanted = [(*shape, dtype) for dtype in options.dtypes for shape in shapes]
@@ -73,8 +76,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     def shape(text: str) -> Shape:
-        rows, cols = text.split("x")
-        return int(rows), int(cols)
+        rows, cols = map(at_least(1), text.split("x"))
+        return rows, cols
 
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.race", description=__doc__)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
@@ -82,7 +85,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--peers", nargs="+", default=[*peers.PEERS], choices=[*peers.PEERS])
     parser.add_argument("--fresh", action="store_true", help="forget what is recorded")
     parser.add_argument(
-        "--warm", type=int, default=0, metavar="N", help="compile the peers in N processes first"
+        "--warm",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="compile the peers in N processes first",
     )
     workers.add_jobs_option(parser)
     return parser.parse_args(arguments)

@@ -23,6 +23,7 @@ from ..catalogue import source, steps
 from ..check import check_kernel
 from ..header import header
 from ..mode import SWITCH, describe_mode, replaying
+from ..options import at_least
 from ..paths import BUILD, NOTEBOOKS
 from ..records import recorded_steps
 from ..tables import summary_table
@@ -44,9 +45,15 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--save", action="store_true", help="replay and rewrite changed notebooks")
     parser.add_argument("--force", action="store_true", help="with --save: rewrite plots too")
     parser.add_argument(
-        "--jobs", type=int, metavar="N", help="so many notebooks at a time (1 on a GPU, else cores)"
+        "--jobs",
+        type=at_least(1),
+        metavar="N",
+        help="so many notebooks at a time (1 on a GPU, else cores)",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.force and not options.save:
+        parser.error("--force rewrites what --save saves: give both")
+    return options
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,4 +1,6 @@
-"""Run any kernel file on the SIMT machine: `python -m helpers.commands.simulate`.
+"""Run a CUDA file's kernel on the SIMT machine: `python -m helpers.commands.simulate`.
+
+Takes kernels that are `extern "C"` or templates, with headers of CUDA and none of the host.
 
 Prints statistics of the arrays that the kernel wrote, its memory traffic line by line, and the
 bugs that were found. Exit status: 0 if there are none, 1 if there are, 2 if it cannot be run.
@@ -19,21 +21,22 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from ..bound import bind, kernel_of
 from ..check import make_input, poisoned
 from ..cuda_text import Parameter, kernel_names, signature
-from ..header import header
 from ..launch import simulate
-from ..mode import gpu_for_plans
+from ..options import at_least
 from ..plan import DTYPES
-from ..simt import INSTRUCTION_LIMIT, CompileError, KernelText, UnsupportedPTX
+from ..simt import INSTRUCTION_LIMIT, KernelText
 
-REFUSALS = (OSError, ValueError, TypeError, KeyError, MemoryError, CompileError, UnsupportedPTX)
+# CompileError is a ValueError; a RuntimeError says which PTX is not known, or that SOFTMAX_REPLAY=0
+# asks for a GPU that is not there.
+REFUSALS = (OSError, ValueError, TypeError, KeyError, RuntimeError, MemoryError)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     try:
         kernel = load_kernel(
-            options.file, options.kernel, tuple(options.option), options.cooperative
+            options.file, options.kernel, tuple(options.option), bool(options.cooperative)
         )
         declared = signature(kernel.code, kernel.name)
         kernel, grid, block, shared, values = plan_launch(options, kernel, declared)
@@ -69,18 +72,6 @@ def show(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def at_least(lowest: int) -> Callable[[str], int]:
-    """The type of an option."""
-
-    def number(text: str) -> int:
-        value = int(text)
-        if value < lowest:
-            raise argparse.ArgumentTypeError(f"{value} is below {lowest}")
-        return value
-
-    return number
-
-
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m helpers.commands.simulate",
@@ -102,12 +93,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--block", type=at_least(1), nargs="+", help="threads, one to three numbers"
     )
-    parser.add_argument("--args", nargs="*", default=[], help="the kernel's arguments in order")
+    parser.add_argument("--args", nargs="*", help="the kernel's arguments in order")
+    parser.add_argument("--shared", type=at_least(0), help="bytes of dynamic shared memory (0)")
     parser.add_argument(
-        "--shared", type=at_least(0), default=0, help="bytes of dynamic shared memory"
-    )
-    parser.add_argument(
-        "--cooperative", action="store_true", help="all blocks run at once, and may synchronise"
+        "--cooperative",
+        action="store_true",
+        default=None,
+        help="all blocks run at once, and may synchronise",
     )
     parser.add_argument(
         "--option", action="append", default=[], help="compiler option, as --option=-DTILE=32"
@@ -118,7 +110,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         default=INSTRUCTION_LIMIT,
         help="instructions that a batch of blocks may execute before it counts as hanging",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    sizes = ("grid", "block", "args", "shared", "cooperative")
+    given = [f"--{name}" for name in sizes if getattr(options, name) is not None]
+    if options.shape is not None and given:
+        parser.error(f"--shape stands for {', '.join(given)} too: give one or the other")
+    if options.dtype and options.shape is None:
+        parser.error("--dtype is that of x and y with --shape; --args name their own")
+    return options
 
 
 def load_kernel(
@@ -138,30 +137,29 @@ def plan_launch(
 ) -> tuple:
     """(kernel, grid, block, dynamic shared bytes, arguments) from the command line; with --shape
     the kernel is one that is compiled for the shape."""
-    if options.shape:
-        contract = header(kernel.code, kernel.options)
+    if options.shape is not None:
         match = re.fullmatch(r"(\d+)x(\d+)", options.shape)
-        if contract is None or not match:
-            raise ValueError("--shape needs ROWSxCOLS and a kernel file with a header")
+        if not match:
+            raise ValueError(f"--shape is ROWSxCOLS, not {options.shape!r}")
         rows, cols = map(int, match.groups())
-        dtype = options.dtype or contract.dtype.name
-        plan = contract.plan(rows, cols, dtype, gpu=gpu_for_plans())
+        dtype = options.dtype or kernel_of(kernel).header.dtype.name
+        bound = bind(kernel, rows, cols, dtype)
+        plan = bound.plan
         kernel = replace(kernel, options=plan.options, enable_cooperative_groups=plan.cooperative)
         x = make_input(rows, cols, dtype=dtype)
-        workspace = (np.zeros(plan.workspace, np.uint8),) if plan.workspace else ()
-        values = (x, poisoned(x), rows, cols, *workspace)
-        return kernel, plan.grid, plan.block, plan.shared_mem, values
+        return kernel, plan.grid, plan.block, plan.shared_mem, bound.arguments(x, poisoned(x))
     if not options.grid or not options.block:
         raise ValueError("--grid and --block are needed, or --shape for a file with a header")
-    if len(options.args) != len(declared):
+    texts = options.args or []
+    if len(texts) != len(declared):
         wanted = ", ".join(parameter.name for parameter in declared)
         raise ValueError(f"{kernel.name} takes {len(declared)} arguments: {wanted}")
     random = np.random.default_rng(0)
     values = [
         make_argument(text, parameter, random)
-        for text, parameter in zip(options.args, declared, strict=True)
+        for text, parameter in zip(texts, declared, strict=True)
     ]
-    return kernel, tuple(options.grid), tuple(options.block), options.shared, tuple(values)
+    return kernel, tuple(options.grid), tuple(options.block), options.shared or 0, tuple(values)
 
 
 def make_argument(text: str, parameter: Parameter, random: np.random.Generator):

@@ -158,7 +158,9 @@ def test_readers_read_what_is_written(tools) -> None:
         sass.opcodes("07_warp", gpu="nvidia-test")
     assert "07_warp at 262144 x 1024 float16, " in str(error.value)
     assert "naive" not in str(error.value), "those of the step alone"
-    with pytest.raises(KeyError, match="no disassembly of 99_none on nvidia-test; `make evidence` there"):
+    with pytest.raises(
+        KeyError, match="no disassembly of 99_none on nvidia-test; `make evidence` there"
+    ):
         sass.opcodes("99_none", gpu="nvidia-test")
     shape = (262144, 1024)
     assert sass.sass("07_warp", shape, "float16", "nvidia-test") == ["LDG.E", "EXIT"]

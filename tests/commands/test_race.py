@@ -261,6 +261,22 @@ def test_shape_that_none_of_our_kernels_takes_is_left_out(machine, monkeypatch, 
     assert "none of our kernels takes 1024 x 4096 float32" in capsys.readouterr().out
 
 
+def test_shape_without_room_is_named(machine, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(
+        bench, "shapes_that_fit", lambda shapes: [(rows, 512) for rows, _ in shapes]
+    )
+    assert race.main(["--shapes", "1024x4096", "64x512", "--dtypes", "float32"]) == 0
+    assert "1024 x 4096 does not fit this GPU's memory" in capsys.readouterr().out
+    assert {run[1:3] for run in machine} == {(64, 512)}
+
+
+@pytest.mark.parametrize("option", ["--warm=-3", "--jobs=0", "--jobs=-1", "--shapes=0x4"])
+def test_numbers_below_what_makes_sense_are_refused(option: str, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        race.parse_arguments([option])
+    assert re.search(r"-?\d is below [01]", capsys.readouterr().err)
+
+
 def test_race_over_every_shape_with_our_own_choice(machine, monkeypatch, capsys) -> None:
     """As on a GPU, but for the measuring: each shape is raced or said to be left out, warm or
     not."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers import mode
 from helpers.commands.simulate import main
 from helpers.paths import ROOT
 
@@ -88,7 +89,8 @@ def test_shared_memory_is_reported_in_wavefronts(capsys):
             "n: 'many' is no number",
         ),
         (lambda path: main([str(path)]), "--grid and --block are needed"),
-        (lambda path: main([str(path), "--shape", "3x4"]), "file with a header"),
+        (lambda path: main([str(path), "--shape", "3x4"]), "scale has no header to take"),
+        (lambda path: main([str(path), "--shape", "3"]), "--shape is ROWSxCOLS, not '3'"),
         (lambda path: main([str(path.with_name("none.cu"))]), "none.cu"),
         (
             lambda path: path.write_text(SCALE.replace("a *", "a * oops *")) and launch(path),
@@ -146,6 +148,38 @@ def test_options_below_what_makes_sense_are_refused(scale, option, capsys):
         launch(scale, option)
     assert stop.value.code == 2
     assert re.search(r"-?\d is below [01]", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--shape", "3x4", "--grid", "1", "--block", "2"), "--shape stands for --grid, --block"),
+        (("--shape", "3x4", "--args", "1"), "--shape stands for --args too"),
+        (("--shape", "3x4", "--shared", "0"), "--shape stands for --shared too"),
+        (("--shape", "3x4", "--cooperative"), "--shape stands for --cooperative too"),
+        (("--grid", "1", "--block", "1", "--dtype", "float16"), "--dtype is that of x and y with"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(scale, options, complaint, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([str(scale), *options])
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_insisted_on_and_not_there_is_no_bug_of_the_kernel(monkeypatch, capsys):
+    monkeypatch.setattr(mode, "has_gpu", lambda: False)
+    monkeypatch.setenv(mode.SWITCH, "0")
+    assert main([str(ROOT / "kernels" / "02_online.cu"), "--shape", "33x100"]) == 2
+    captured = capsys.readouterr()
+    assert (
+        captured.err == f"{mode.SWITCH}=0 asks for a GPU, but CuPy finds none; unset it to replay\n"
+    )
+    assert not captured.out
+
+
+def test_shape_runs_a_cooperative_kernel_with_its_workspace(capsys):
+    assert main([str(ROOT / "kernels" / "09_grid.cu"), "--shape", "1x262144"]) == 0
+    assert "workspace: uint8[" in capsys.readouterr().out
 
 
 def test_who_reads_may_close_the_pipe(scale):

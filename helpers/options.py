@@ -1,0 +1,18 @@
+"""Types of command-line options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """The type of an option that is an integer from `lowest` up."""
+
+    def integer(text: str) -> int:
+        value = int(text)
+        if value < lowest:
+            raise argparse.ArgumentTypeError(f"{value} is below {lowest}")
+        return value
+
+    return integer

@@ -1,0 +1,51 @@
+"""`python -m helpers.commands.plan`: how a kernel is built and launched."""
+
+import pytest
+
+from helpers import mode
+from helpers.catalogue import UNFUSED, known_steps
+from helpers.commands.plan import MOST_STATIC_BYTES, main
+from helpers.records import load_record
+
+DYNAMIC = "cudaFuncAttributeMaxDynamicSharedMemorySize"
+
+
+@pytest.mark.parametrize(
+    ("step", "rows", "cols", "asked"),
+    [
+        ("variants/08_shared", 4, 196608, True),  # 48 KB, and what the code declares itself
+        ("variants/08_shared", 4, 32768, False),
+        ("variants/00_copy_bulk", 1024, 4096, True),
+        ("06_registers", 1024, 4096, False),
+    ],
+)
+def test_shared_memory_past_48_kb_in_all_must_be_asked_for(step, rows, cols, asked, capsys) -> None:
+    assert main([step, str(rows), str(cols)]) == 0
+    assert (DYNAMIC in capsys.readouterr().out) == asked
+
+
+def test_no_kernel_file_declares_more_shared_memory_than_is_allowed_for() -> None:
+    declared = [
+        case.attributes["static_shared_bytes"]
+        for step in known_steps()
+        if step != UNFUSED
+        for case in load_record(step).cases
+        if case.attributes
+    ]
+    assert len(declared) > 100 and max(declared) <= MOST_STATIC_BYTES
+
+
+@pytest.mark.parametrize("wish", ["0", "2"])
+def test_a_gpu_that_is_not_there_gives_status_2_and_one_sentence(monkeypatch, wish, capsys) -> None:
+    monkeypatch.setattr(mode, "has_gpu", lambda: False)
+    monkeypatch.setenv(mode.SWITCH, wish)
+    assert main(["01_naive", "64", "1024"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(mode.SWITCH) and said.err.count("\n") == 1 and not said.out
+
+
+@pytest.mark.parametrize("option", ["--sms=0", "--capability=-1"])
+def test_numbers_below_what_makes_sense_are_refused(option: str, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["01_naive", "64", "1024", option])
+    assert "is below 1" in capsys.readouterr().err
