@@ -48,7 +48,6 @@ class Candidate:
     launch: dict[str, int]
     attributes: dict[str, int]
     compare: Callable[[np.ndarray, np.ndarray], None]
-    note: str = ""
 
 
 @contextlib.contextmanager
@@ -319,6 +318,9 @@ def fresh_pool():
 
 
 # ---- shapes that a GPU has room for -------------------------------------------------------------
+
+
+LIVE_FAMILIES = (*LIVE_COLUMNS, "few")
 
 
 def live_shapes(shapes: str = "grid") -> list[Shape]:

@@ -11,14 +11,21 @@ from .evidence.counters import nsight, nsight_unfused
 from .gpu import Gpu
 from .records import Case, Record, load_record
 from .shapes import REFERENCE_SHAPE
+from .simt.hardware import (
+    SM_BLOCKS,
+    SM_SHARED_BYTES,
+    SM_THREADS,
+    SYSTEM_SHARED_BYTES,
+    WARP,
+)
 
-LANES = 32  # threads of a warp
-SCHEDULERS = 4  # of an SM; each issues one instruction of a warp in a clock
-WARPS = 64  # of an SM, at most
-BLOCKS = 32  # of an SM, at most
-REGISTERS = 65536  # of an SM, 32 bits each
-SHARED_BYTES = 228 * 1024  # of an SM; a block takes 1024 of them for itself
-SECTOR = 32  # bytes
+# An SM of an H200, as is what comes from `simt.hardware`: records of other GPUs that have less of
+# it (compute capability 8.6 and 8.9: 48 warps) are not for these functions. CUDA C++ Programming
+# Guide, "Compute Capabilities", column 9.0.
+SM_WARPS = SM_THREADS // WARP
+SCHEDULERS = 4  # each issues one instruction of a warp in a clock
+REGISTERS = 65536  # 32 bits each, a quarter of them for each scheduler
+REGISTER_UNIT = 8  # registers of a thread that are given out at once
 
 # What a warp can wait for, as Nsight Compute calls it.
 REASONS = (
@@ -31,13 +38,15 @@ REASONS = (
     "wait",  # a fixed number of clocks
 )
 
+UNITS = ("l1tex", "lts", "dram")  # of which it says how busy they are
+
 
 # ---- instructions -------------------------------------------------------------------------------
 
 
 def instructions_per_column(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
     """Instructions of a thread for each element: those of warps * 32 / (rows * cols)."""
-    return _executed(step, rows, cols, dtype) * LANES / (rows * cols)
+    return _executed(step, rows, cols, dtype) * WARP / (rows * cols)
 
 
 def instructions_per_row(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
@@ -59,7 +68,7 @@ def slots_per_column(step: str, rows: int, cols: int, dtype: str = "float32") ->
     """Issue slots of a lane for each element at the speed of the copy that was timed with the step:
     SMs * 4 schedulers * 32 lanes * clock / (elements that the copy moves in a second)."""
     record = load_record(step)
-    lanes = record.gpu.sms * SCHEDULERS * LANES
+    lanes = record.gpu.sms * SCHEDULERS * WARP
     return lanes * clock_hz(record) / copied_per_second(record, rows, cols, dtype)
 
 
@@ -90,12 +99,12 @@ def active_share(step: str, rows: int, cols: int, dtype: str = "float32") -> flo
 
 def active_warps(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
     """Warps that an SM has, on average: 64 * `active_share`."""
-    return WARPS * active_share(step, rows, cols, dtype)
+    return SM_WARPS * active_share(step, rows, cols, dtype)
 
 
 def active_blocks(case: Case, step: str) -> float:
     """Blocks that an SM has, on average: `active_warps` / warps of a block of the case."""
-    return active_warps(step, *case.shape, case.dtype) / (case.launch["block"] / LANES)
+    return active_warps(step, *case.shape, case.dtype) / (case.launch["block"] / WARP)
 
 
 def waiting_warps(
@@ -176,7 +185,10 @@ def l1_hits(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
 
 
 def busy(unit: str, step: str, rows: int, cols: int, dtype: str = "float32") -> float:
-    """How busy "l1tex", "lts" (L2) or "dram" is, in percent of what it can do."""
+    """How busy "l1tex", "lts" (L2) or "dram" is, in percent of what it can do. Raises `ValueError`
+    for another unit."""
+    if unit not in UNITS:
+        raise ValueError(f"{unit!r} is none of {', '.join(UNITS)}")
     seen = nsight(step, rows, cols, dtype)
     return seen[f"{unit}__throughput.avg.pct_of_peak_sustained_elapsed"]
 
@@ -226,15 +238,15 @@ def blocks_that_fit(record: Record, case: Case) -> int:
     1024 bytes of shared memory for itself.
     """
     compiled = case.attributes or record.attributes
-    warps = case.launch["block"] // LANES
-    shared = case.launch["shared_mem"] + compiled["static_shared_bytes"] + 1024
+    warps = case.launch["block"] // WARP
+    shared = case.launch["shared_mem"] + compiled["static_shared_bytes"] + SYSTEM_SHARED_BYTES
     by_registers = blocks_by_registers(compiled["registers"], warps)
-    return min(BLOCKS, WARPS // warps, by_registers, SHARED_BYTES // shared)
+    return min(SM_BLOCKS, SM_WARPS // warps, by_registers, SM_SHARED_BYTES // shared)
 
 
 def blocks_by_registers(registers: int, warps: int) -> int:
     """Blocks of so many warps for which an SM has registers, if a thread takes so many."""
-    of_a_warp = -(-registers // 8) * 8 * LANES
+    of_a_warp = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * WARP
     return SCHEDULERS * (REGISTERS // SCHEDULERS // of_a_warp) // warps
 
 

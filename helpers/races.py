@@ -24,6 +24,7 @@ from .json_files import write_json
 from .records import (
     MUST_NOT_CHANGE,
     REFERENCE_GPU,
+    changed,
     check_times,
     folder_of,
     launch_of,
@@ -182,18 +183,14 @@ def save_race(race: Race, gpu: str) -> None:
 
 
 def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Race:
-    """The race to go on with, or an empty one if versions, protocol or GPU are not the recorded:
-    figures under one heading must be comparable."""
+    """The race to go on with, or an empty one if protocol, driver, NVRTC, CuPy or a peer's version
+    are not the recorded."""
     if not fresh and race_path(gpu).is_file():
         race = load_race(gpu)
-        if race.protocol == bench.PROTOCOL and _comparable(race.versions) == _comparable(versions):
+        names = (*MUST_NOT_CHANGE, *peers.PACKAGES)
+        if race.protocol == bench.PROTOCOL and not changed(race.versions, versions, names):
             return race
     return Race(device, versions, utc_now(), bench.PROTOCOL)
-
-
-def _comparable(versions: dict[str, str]) -> dict[str, str]:
-    named = (*MUST_NOT_CHANGE, *peers.PACKAGES)
-    return {name: version for name, version in versions.items() if name in named}
 
 
 # ---- what is said of it -------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,7 +40,7 @@ from .shapes import (
 )
 
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
-MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions of what stands under one heading
+MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
 SCHEMA = 1
 
 
@@ -126,8 +126,10 @@ class Record:
 
     def of_family(self, shapes: str = "grid", dtype: str = "float32") -> list[Case]:
         """The recorded cases of a dtype at the shapes of one of `FAMILIES`: by columns, few rows in
-        the order of `FEW_SHAPES`. Raises `KeyError` for a name that there is not."""
-        wanted = FAMILIES[shapes]
+        the order of `FEW_SHAPES`. Raises `ValueError` that lists the names for another."""
+        wanted = FAMILIES.get(shapes)
+        if wanted is None:
+            raise ValueError(f"shapes are one of {', '.join(FAMILIES)}, not {shapes!r}")
         found = [
             case for case in self.cases if case.dtype == dtype and family_of(*case.shape) in wanted
         ]
@@ -303,14 +305,24 @@ def save_record(record: Record, gpu: str) -> None:
 def open_record(
     step: str, gpu: str, device: dict, versions: dict, protocol: dict, fresh: bool = False
 ) -> Record:
-    """The record to go on with, or an empty one if kernel, launch rule, protocol, driver,
-    compiler or CuPy are not the recorded: cases under one heading must be comparable."""
+    """The record to go on with, or an empty one if kernel, launch rule, protocol or a version of
+    `changed` are not the recorded."""
     if not fresh and record_path(step, gpu).is_file():
         record = load_record(step, gpu)
-        same = all(record.versions.get(key) == versions.get(key) for key in MUST_NOT_CHANGE)
-        if record.is_current() and record.protocol == protocol and same:
+        same = record.protocol == protocol and not changed(record.versions, versions)
+        if record.is_current() and same:
             return record
     return Record(step, step_hash(step), device, versions, utc_now(), protocol)
+
+
+def changed(
+    before: Mapping[str, str],
+    now: Mapping[str, str],
+    names: Sequence[str] = MUST_NOT_CHANGE,
+) -> list[str]:
+    """Whose version is not that of before, of driver, NVRTC and CuPy or of `names`: what stands
+    under one heading must be comparable."""
+    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def utc_now() -> str:
@@ -322,6 +334,11 @@ def recorded_steps() -> list[Record]:
     """The records of the array version and of every softmax step that has one, in order."""
     names = [UNFUSED, *(step for step in catalogue.steps() if step != "00_copy")]
     return [load_record(name) for name in names if record_path(name).is_file()]
+
+
+def series() -> list[Record]:
+    """Those of them that belong in one figure."""
+    return [record for record in recorded_steps() if record.in_series]
 
 
 def recorded_gpus() -> list[str]:

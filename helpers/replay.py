@@ -47,8 +47,15 @@ def timings(
     `bench.live_shapes`). A kernel that does not take a shape is left out there.
 
     Raises `FileNotFoundError` if a step has no record, `Failure` that names a kernel which is wrong
-    or cannot be launched.
+    or cannot be launched, `TypeError` or `ValueError` for other arguments.
     """
+    if not isinstance(kernels, Mapping):
+        kind = type(kernels).__name__
+        raise TypeError(
+            f"timings takes a dict of name -> kernel, as {{'01_naive': kernel}}; not a {kind}"
+        )
+    if shapes not in bench.LIVE_FAMILIES:
+        raise ValueError(f"shapes are one of {', '.join(bench.LIVE_FAMILIES)}, not {shapes!r}")
     if replaying():
         records = []
         for name, kernel in kernels.items():

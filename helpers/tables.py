@@ -14,6 +14,11 @@ from .races import LEGEND, RaceCase, explained_marks
 from .records import Record, load_record, predicted_at, predictions
 from .shapes import UNALIGNED_RACE_SHAPES, place
 
+UNITS = {  # of a race's table -> (column of the copy, title)
+    "share": ("copy GB/s", "share of a copy's bandwidth"),
+    "us": ("copy us", "microseconds a call"),
+}
+
 
 def lines_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[str]:
     """The lines of a table: titles, then rows, one space between columns.
@@ -102,10 +107,12 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
     """Our kernel, each peer ("-": not timed), and how we compare with the best of them.
 
     `unit` "share" prints bandwidth as a share of the same-size copy's beside the copy's GB/s, "us"
-    prints microseconds a call. The last lines say what "lead" and `RaceCase.verdict` mean.
+    prints microseconds a call. The last lines say what "lead" and `RaceCase.verdict` mean. Raises
+    `ValueError` for another unit.
     """
-    head = {"share": "copy GB/s", "us": "copy us"}[unit]
-    what = {"share": "share of a copy's bandwidth", "us": "microseconds a call"}[unit]
+    if unit not in UNITS:
+        raise ValueError(f"the unit is one of {', '.join(UNITS)}, not {unit!r}")
+    head, what = UNITS[unit]
     names = [name for name in peers.PEERS if any(name in case.samples_us for case in cases)]
     columns = [("rows", ">8"), ("cols", ">8"), (head, ">9")]
     columns += [(name, ">7") for name in ("ours", *names)]

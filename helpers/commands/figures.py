@@ -14,21 +14,23 @@ import sys
 from dataclasses import asdict
 
 from ..catalogue import UNFUSED, split_trial, steps, variants
+from ..figures import save_series
 from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT
 from ..races import DTYPES, ROOM, TOLERANCE, RaceCase, explained_marks, load_race, race_origin
 from ..records import (
     REFERENCE_GPU,
-    Record,
     load_record,
     predictions,
     record_path,
     recorded_steps,
+    series,
 )
 from ..shapes import FEW_SHAPES, RACE_SHAPES, UNALIGNED_RACE_SHAPES, place
 from ..tables import summary_table
 
 README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")
+NO_URL = "<the address of this repository>"  # in the README until there is one
 EDITED = "measured before an edit of the kernel"
 BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
 
@@ -45,8 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if stale else 0
     for name, text in wanted_texts().items():
         (ROOT / name).write_text(text, encoding="utf-8", newline="\n")
-    if plot_digest() != drawn_digest():
-        draw()
+    if (digest := plot_digest()) != drawn_digest():
+        save_series(PLOT, dpi=150, metadata={"Description": digest})
     return 0
 
 
@@ -71,7 +73,7 @@ def wanted_texts() -> dict[str, str]:
         _, end, after = rest.partition(END)
         readme = f"{before}{begin}\n{block}\n{end}{after}"
     if REPO_URL:
-        readme = readme.replace("<the address of this repository>", REPO_URL)
+        readme = readme.replace(NO_URL, REPO_URL)
     texts = {"README.md": readme}
     for step in (*steps(), *variants()):
         path = KERNELS / f"{step}.cu"
@@ -190,16 +192,11 @@ def notebook_link(step: str) -> str:
     return "-"
 
 
-def drawn_steps() -> list[Record]:
-    """The records that the plot shows."""
-    return [record for record in recorded_steps() if record.in_series]
-
-
 def plot_digest() -> str:
     """Hash of everything that the plot shows."""
     data = [
         (record.step, record.label, [asdict(case) for case in record.of_family("long")])
-        for record in drawn_steps()
+        for record in series()
     ]
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
@@ -210,18 +207,6 @@ def drawn_digest() -> str:
         return ""
     found = re.search(rb"Description\0([0-9a-f]{64})", PLOT.read_bytes())
     return found[1].decode() if found else ""
-
-
-def draw() -> None:
-    """Draw the plot and keep the hash of its data in it."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from ..figures import plot_series
-
-    plot_series(drawn_steps(), shapes="long").savefig(
-        PLOT, dpi=150, metadata={"Description": plot_digest()}
-    )
 
 
 if __name__ == "__main__":

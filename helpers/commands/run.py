@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 from ..catalogue import source, steps
 from ..check import check_kernel
+from ..figures import save_series
 from ..header import header
 from ..mode import SWITCH, describe_mode, replaying
 from ..options import at_least
 from ..paths import BUILD, NOTEBOOKS
-from ..records import recorded_steps
 from ..tables import summary_table
 
 
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     if options.save or options.names:
         return 1 if failed else 0
     verdicts = check_steps()
-    draw_summary()
+    save_series(BUILD / "series.png")
     print(summary_table(verdicts, "on the SIMT machine" if replaying() else "on this GPU"))
     print("\nExecuted notebooks and series.png are in build/.")
     return 0 if not failed and all(verdict == "right" for verdict in verdicts.values()) else 1
@@ -180,17 +180,6 @@ def check_steps() -> dict[str, str]:
         except Exception as error:  # whatever a broken kernel raises, the others still run
             verdicts[step] = str(error)
     return verdicts
-
-
-def draw_summary() -> None:
-    """The series so far in one figure, build/series.png."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    from ..figures import plot_series
-
-    series = [record for record in recorded_steps() if record.in_series]
-    plot_series(series, shapes="long").savefig(BUILD / "series.png")
 
 
 if __name__ == "__main__":

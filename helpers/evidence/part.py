@@ -13,7 +13,7 @@ from typing import Any
 from .. import gpu, records, workers
 from ..catalogue import split_trial
 from ..json_files import read_json, write_json
-from ..records import MUST_NOT_CHANGE, REFERENCE_GPU
+from ..records import REFERENCE_GPU
 from .cases import Batch, examined_steps
 
 
@@ -104,15 +104,14 @@ def update(
 
 
 def open_part(path: Path, versions: dict[str, str]) -> dict:
-    """A file to go on with; empty if there is none, or if it is of another driver, NVRTC or CuPy:
-    what stands under one heading must be comparable."""
+    """A file to go on with; empty if there is none, or if it is of another driver, NVRTC or
+    CuPy."""
     if not path.is_file():
         return {}
     stored = read_json(path)
-    for name in MUST_NOT_CHANGE:
-        if stored["versions"].get(name) != versions.get(name):
-            print(f"{path.name} is of another {name}: all of it is made again")
-            return {}
+    if others := records.changed(stored["versions"], versions):
+        print(f"{path.name} is of another {', '.join(others)}: all of it is made again")
+        return {}
     return stored
 
 

@@ -128,7 +128,8 @@ def steps_elsewhere(monkeypatch) -> None:
     for module in (figures, tables, records):
         monkeypatch.setattr(module, "predictions", lambda: predicted)
     monkeypatch.setattr(figures, "load_record", made.__getitem__)
-    monkeypatch.setattr(figures, "recorded_steps", lambda: [*made.values()][1:])
+    for module in (figures, records):
+        monkeypatch.setattr(module, "recorded_steps", lambda: [*made.values()][1:])
 
 
 def test_each_step_is_shown_where_it_was_predicted(steps_elsewhere) -> None:
@@ -155,12 +156,20 @@ def test_kernel_measured_before_its_notebook_is_written_has_no_link(tmp_path, mo
     assert figures.notebook_link("06_registers") == "-"
 
 
+def test_address_of_the_repository_goes_into_the_readme_once_there_is_one(monkeypatch) -> None:
+    assert figures.NO_URL in figures.wanted_texts()["README.md"]
+    monkeypatch.setattr(figures, "REPO_URL", "https://example.org/softmax-worklog")
+    readme = figures.wanted_texts()["README.md"]
+    assert "!git clone https://example.org/softmax-worklog\n" in readme
+    assert figures.NO_URL not in readme
+
+
 def test_plot_has_the_steps_of_the_series_and_depends_on_nothing_else(
     steps_elsewhere, monkeypatch
 ) -> None:
-    assert figures.drawn_steps() == []
+    assert records.series() == []
     naive = records.load_record("01_naive")
-    monkeypatch.setattr(figures, "recorded_steps", lambda: [naive])
+    monkeypatch.setattr(records, "recorded_steps", lambda: [naive])
     digest = figures.plot_digest()
     naive.cases[:] = [case for case in naive.cases if case.rows != 4096]
     assert figures.plot_digest() == digest, "the sweep is not in the plot"

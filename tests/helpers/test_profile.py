@@ -138,6 +138,11 @@ def test_a_load_of_the_copy_waits_some_hundred_clocks() -> None:
     assert 200 < profile.clocks_per_load("variants/00_copy_scalar", *REFERENCE_SHAPE) < 2000
 
 
+def test_another_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match="'zzz' is none of l1tex, lts, dram"):
+        profile.busy("zzz", "01_naive", *REFERENCE_SHAPE)
+
+
 def test_another_reason_is_refused() -> None:
     with pytest.raises(ValueError, match="'barriers' is none of long_scoreboard, "):
         profile.waiting_share("01_naive", *REFERENCE_SHAPE, why="barriers")

@@ -53,6 +53,13 @@ def test_table_in_another_dtype_says_so_and_marks_what_the_previous_step_lacks()
     assert text.endswith(": not measured at these shapes") and text.startswith("10_x, recorded")
 
 
+def test_another_family_or_unit_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="shapes are one of grid, long, few, sweep, not 'zz'"):
+        table(steady("09_x"), shapes="zz")
+    with pytest.raises(ValueError, match="the unit is one of share, us, not 'ms'"):
+        race_table([race_case()], unit="ms")
+
+
 def test_table_of_few_rows_has_microseconds() -> None:
     text = table(steady("09_x", us=12.5), steady("08_x", FEW_SHAPES[:1]), shapes="few")
     head, *lines = lines_of(text)
