@@ -7,7 +7,7 @@
 # Some targets write what others read, so -j must not run two of them at once.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup nvcc run lab test gpu lint notebooks record race evidence figures lock clean
+.PHONY: help setup nvcc run lab test gpu lint notebooks record race evidence restamp figures lock clean
 
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
@@ -68,6 +68,9 @@ evidence: ## Nsight Compute's counters and compute-sanitizer's verdicts into not
 	$(NEED_CUPY)
 	$(GPU_PY) -m helpers.commands.evidence $(ARGS)
 
+restamp: $(READY) ## keep the records of kernels whose text changed and whose machine code did not
+	$(PY) -m helpers.commands.restamp $(ARGS)
+
 figures: $(READY) ## write the figures of the README and of kernel headers from the records
 	$(PY) -m helpers.commands.figures $(ARGS)
 
@@ -76,6 +79,6 @@ lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--up
 	$(LOCK) pyproject.toml --extra dev --extra cuda13 $(ARGS) -o requirements/cuda13.txt
 	$(LOCK) --group nvcc --no-deps $(ARGS) -o requirements/nvcc.txt
 
-clean: ## remove .venv, build and every cache
+clean: ## remove .venv, build and the caches here; ~/.cache/softmax-worklog stays
 	rm -rf .venv build .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
