@@ -33,7 +33,7 @@ class MachineCode(NamedTuple):
     registers: int
     frame_bytes: int
     stack_bytes: int
-    static_shared_bytes: int
+    static_shared_bytes: int  # with the KB that the system takes of a block that has any
     parameters: bytes  # constant bank 0, where the arguments will stand
     constants: bytes  # other banks, and what those variables hold that the kernels read
     attributes: bytes  # sizes of cluster and block, parameters, places of exits and barriers

@@ -17,6 +17,7 @@ from helpers.catalogue import (
     steps,
     variants,
 )
+from helpers.gpu import H200
 from helpers.paths import RECORDS
 from helpers.records import (
     REFERENCE_GPU,
@@ -555,7 +556,7 @@ def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> Non
         for case in load_record(file).select(shapes, dtype):
             found[case.shape][file] = case.share
     for shape, shares in found.items():
-        chosen = catalogue.choose(*shape, dtype)
+        chosen = catalogue.choose(*shape, dtype, H200)
         assert shares[chosen] > 0.94 * max(shares.values()), (shape, chosen, shares)
 
 
