@@ -15,7 +15,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     header        reading a header: its keys, its Build table
     catalogue     which kernel files there are, and which suits a shape
     machine_code  do two texts compile to the same instructions?
-    execute       run a compiled kernel once, on the GPU or the SIMT machine
+    execute       run a cupy.RawKernel once, on the GPU or the SIMT machine
     bound         one object: a kernel bound to a shape, a dtype and a GPU
     launch        launch a kernel that the reader built
     check         is it softmax?

@@ -203,7 +203,8 @@ class BoundKernel:
 
     @cached_property
     def compiled(self):
-        """The `cupy.RawKernel`; CuPy compiles it when it first runs."""
+        """The `cupy.RawKernel`. CuPy compiles it when a GPU first runs it; the SIMT machine takes
+        text and options of it, and compiles those to PTX."""
         if self.kernel.raw is not None:
             return self.kernel.raw
         import cupy

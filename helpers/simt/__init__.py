@@ -37,6 +37,8 @@ A load, from text to numpy: machine.simulate has compile and parse read `ld.glob
 machine._run has scheduler.basic_blocks make a function `load` of it, by translate.translate and
 memory_instructions.loads_and_stores, and calls scheduler.run_batch for each batch of blocks; that
 calls `load` with the lanes that run, and `load` GlobalMemory.load, which counts, checks, indexes.
+What it indexes is a copy: arguments.parameter_bytes has GlobalMemory.allocate make one of each
+array, and write_back brings back what was stored.
 
 Requests, sectors, wavefronts and bank conflicts of global and shared memory are those of an H200,
 but where ptxas unrolls a loop with a ragged end: then the hardware makes more requests of as many
