@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..records import REFERENCE_GPU
 from .cases import Batch, examined_steps
 
 
-class Part:
+class Part(ABC):
     """One file of evidence: what stands in it already, what is missing and how that is found.
 
     `stored` is the file as it is, empty if there is none or if it is of another driver; of it a
@@ -31,22 +32,22 @@ class Part:
     def __init__(self, stored: dict, device: dict):
         self.stored, self.device, self.gpu = stored, device, gpu.of_record(device)
 
+    @abstractmethod
     def batches(self, steps: Sequence[str], fresh: bool) -> list[Batch]:
         """What is to be looked at: what is missing of these steps, or all of it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def look(self, batch: Batch) -> Any:
         """What is found in a batch, in this process or in one that has a copy of this object.
         Raises `Failure` if nothing is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def keep(self, batch: Batch, found: Any) -> None:
         """Take in what was found."""
-        raise NotImplementedError
 
+    @abstractmethod
     def content(self) -> dict:
         """The file, without its head."""
-        raise NotImplementedError
 
     def complaints(self) -> list[str]:
         """What is wrong with the kernels, a line each."""
