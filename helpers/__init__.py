@@ -30,13 +30,14 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     evidence      what profiler, sanitizer and disassembler say: reader and writer of each
     profile       counters as named quantities
     tables        tables of text
+    draw          figures: of a trace, of a record, of the machine
     figures       figures
     stamps        records whose kernel's text changed and whose machine code did not
     notebooks     running notebooks
     commands      what can be run, with python -m; imported by nobody
 """
 
-from . import profile
+from . import draw, profile
 from .bound import bind, load
 from .catalogue import choose, diff, source
 from .check import (
@@ -73,6 +74,7 @@ __all__ = [
     "choose",
     "describe_mode",
     "diff",
+    "draw",
     "grade",
     "header",
     "launch",
