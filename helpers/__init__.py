@@ -34,6 +34,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     figures       figures
     stamps        records whose kernel's text changed and whose machine code did not
     notebooks     running notebooks
+    reading       how long a notebook takes to read
     commands      what can be run, with python -m; imported by nobody
 """
 

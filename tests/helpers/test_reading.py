@@ -1,0 +1,156 @@
+"""How long a notebook takes to read: what counts as what, on made-up notebooks."""
+
+import nbformat
+import pytest
+
+from helpers.commands import reading as command
+from helpers.reading import Reading, core_notebooks, limit, of_markdown, of_output, reading, stated
+
+new_markdown = nbformat.v4.new_markdown_cell
+new_code = nbformat.v4.new_code_cell
+new_output = nbformat.v4.new_output
+
+LISTING = """\
+kernels/03_shared.cu, lines 20 to 29, new since 02_online: +
+ 20   extern "C" __global__ void softmax_shared(const float* x,
+      float* y, int rows, int cols)
+ 21   {
+ 22 +     __shared__ float maxima[256];
+ 23
+ 24 +     maxima[threadIdx.x] = maximum;
+"""
+
+
+def notebook(*cells):
+    return nbformat.v4.new_notebook(cells=list(cells))
+
+
+def stream(text: str):
+    return new_output("stream", name="stdout", text=text)
+
+
+def test_the_formula_of_minutes() -> None:
+    assert Reading(words=130).minutes == 1
+    assert Reading(code=15).minutes == 1
+    assert Reading(output=20).minutes == 1
+    assert Reading(kernel_new=15).minutes == 1
+    assert Reading(kernel_known=60).minutes == 1
+    assert Reading(130, 15, 20, 15, 60).minutes == 5
+
+
+@pytest.mark.parametrize(("words", "minutes"), [(1, 5), (650, 5), (651, 10), (1300, 10)])
+def test_a_notebook_states_its_minutes_rounded_up_to_five(words: int, minutes: int) -> None:
+    assert Reading(words=words).to_state == minutes
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("# Three short words", 3),
+        ("A row -- a *whole* row -- is read twice.", 8),
+        ("| lane | sector |\n|---|---|\n| 0 | 3 |", 4),
+        ("See [the next step](04_shuffle.ipynb) for more.", 6),
+        ("![thirty-two lanes](lanes.png) One word.", 2),
+        ("Before.\n<details><summary>Hint</summary>\nmany words here\n</details>\nAfter.", 2),
+        ("Before. <!-- not shown --> After.", 2),
+        ("<b>Bold</b> word", 2),
+        # navigation: links alone, whatever they are called
+        ("**Deeper**: [Why not two?](deeper/03_two.ipynb)", 0),
+        ("- [Why not two?](deeper/03_two.ipynb), [Why?](deeper/03_why.ipynb)", 0),
+        ("Also read [Why not two?](deeper/03_two.ipynb)", 5),
+        ("**No link** here", 3),
+        # formulas
+        ("$N$ columns", 2),
+        ("$x_i - m$", 4),  # x, i, -, m
+        (r"$$\frac{e^{x}}{2.5}$$", 3),  # e, x, 2.5
+        (r"$\max_j x_j$ and $\left( a \cdot b \right)$", 8),  # max j x j, and, a cdot b
+    ],
+)
+def test_words_of_prose(text: str, words: int) -> None:
+    assert of_markdown(text) == Reading(words=words)
+
+
+def test_fences_are_code_and_those_of_cuda_are_kernels() -> None:
+    text = "Words.\n```python\nx = 1\n\ny = 2\n```\n```cuda\nfloat x;\n```\nMore."
+    assert of_markdown(text) == Reading(words=2, code=2, kernel_new=1)
+
+
+def test_blank_lines_of_code_do_not_count() -> None:
+    assert reading(notebook(new_code("x = 1\n\n\ny = 2\n"))) == Reading(code=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("one\n\ntwo\n", Reading(output=2)),
+        ("x" * 80, Reading(output=1)),
+        ("x" * 161, Reading(output=3)),
+        ("<figure: Lanes on sectors>", Reading()),
+        ("<Figure size 840x440 with 1 Axes>", Reading()),
+        (LISTING, Reading(output=1, kernel_new=2, kernel_known=2)),
+        (LISTING.replace(", new since 02_online: +", ""), Reading(output=1, kernel_new=4)),
+        ("--- old\n+++ new\n@@ -1 +1 @@\n same\n-was\n+is\n", Reading(0, 0, 2, 1, 3)),
+        ('Here:\n#line 1 "kernels/x.cu"\n// Idea\n\nfloat x;', Reading(output=1, kernel_new=3)),
+        ('extern "C" __global__ void f()\n{\n}', Reading(kernel_new=3)),
+        ("  7 + 3", Reading(output=1)),  # numbered, but no listing
+    ],
+)
+def test_lines_of_output(text: str, expected: Reading) -> None:
+    assert of_output(text) == expected
+    assert reading(notebook(new_code("", outputs=[stream(text)]))) == expected
+
+
+def test_a_rich_output_counts_by_its_plain_form() -> None:
+    data = {"text/html": "<p>1<p>2<p>3", "text/plain": "verdict\n"}
+    figure = {"image/png": "iVBO", "text/plain": "<figure: The plot>"}
+    outputs = [new_output("display_data", data=data), new_output("display_data", data=figure)]
+    assert reading(notebook(new_code("", outputs=outputs))) == Reading(output=1)
+
+
+def test_an_error_counts_as_it_is_shown() -> None:
+    outputs = [new_output("error", ename="E", evalue="e", traceback=["\x1b[31mE\x1b[0m: e", "2"])]
+    assert reading(notebook(new_code("", outputs=outputs))) == Reading(output=2)
+
+
+def test_stated_minutes_stand_in_the_first_cell() -> None:
+    assert stated(notebook(new_markdown("# T\n**Time**: 15 minutes."))) == 15
+    assert stated(notebook(new_markdown("# T\n**Time**: fifteen minutes."))) is None
+    assert stated(notebook(new_markdown("# T"), new_markdown("**Time**: 15 minutes"))) is None
+
+
+def test_limits_go_by_the_number_and_the_folder() -> None:
+    by_number = [limit(path) for path in core_notebooks()]
+    assert by_number[:8] == [15] * 7 + [20]
+    assert limit(core_notebooks()[0].parent / "deeper" / "00_why.ipynb") == 20
+
+
+# ---- the command ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def series(tmp_path, monkeypatch):
+    """Three made-up notebooks: one that is right, one that misstates, a deeper one too long."""
+    texts = {"00_a": "**Time**: 5 minutes", "01_b": "**Time**: 15 minutes"}
+    texts["deeper/00_why"] = "**Time**: 5 minutes " + "word " * 2700
+    (tmp_path / "deeper").mkdir()
+    for name, text in texts.items():
+        nbformat.write(notebook(new_markdown(text)), tmp_path / f"{name}.ipynb")
+    monkeypatch.setattr("helpers.reading.NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(command, "NOTEBOOKS", tmp_path)
+
+
+def test_command_prints_a_line_a_notebook(series, capsys) -> None:
+    assert command.main([]) == 1
+    head, right, misstates, long = capsys.readouterr().out.splitlines()
+    assert head.split()[:4] == ["notebook", "minutes", "states", "limit"]
+    assert right.split() == ["00_a", "0.0", "5", "15", "3", "0", "0", "0", "0"]
+    assert misstates.endswith("is 5")
+    assert long.startswith("deeper/00_why") and long.endswith("too long")
+
+
+def test_command_takes_the_names_it_is_given(series, capsys) -> None:
+    assert command.main(["00"]) == 0
+    assert "deeper" not in capsys.readouterr().out
+    assert command.main(["deeper/00"]) == 1
+    assert command.main(["77"]) == 2
+    assert "no notebook starts with 77" in capsys.readouterr().err
