@@ -238,7 +238,7 @@ class BoundKernel:
 
     def simulate(self, x: np.ndarray, y: np.ndarray, **options) -> simt.Trace:
         """The same on the SIMT machine, also where a GPU is; bugs are in `trace.findings`.
-        `options` go to `simt.simulate`."""
+        `options` go to `simt.simulate`; `watch=True` keeps what `draw` needs."""
         args = self.arguments(x, y)
         self.check(args)
         return self.simulate_arguments(args, **options)

@@ -53,8 +53,10 @@ def simulate(
     """Run a kernel on the SIMT machine, also where a GPU is, and return its trace.
 
     Takes and raises what `launch` does, except that bugs are returned in `trace.findings`.
-    `options` go to `simt.simulate`: an `instruction_limit`, past which a batch of blocks counts as
-    hanging, and what the trace is to keep for pictures.
+    `watch=True` keeps every access and event of the kernel's own lines, for `draw`: at most 100,000
+    records, so that shapes must be small. Other `options` go to `simt.simulate` too: an
+    `instruction_limit`, past which a batch of blocks counts as hanging, and `watch=(30,)`, `follow`
+    and `only_blocks` to keep less.
     """
     plan = _checked(kernel, grid, block, args, shared_mem)
     return execute_simulated(kernel, plan, grid, block, args, **options)

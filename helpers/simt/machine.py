@@ -18,7 +18,7 @@ from .geometry import Place, Shape
 from .parse import parse
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, run_batch, summed_counters
-from .trace import Trace, own_file
+from .trace import Array, Trace, own_file
 from .watch import Watch
 
 INSTRUCTION_LIMIT = 100_000_000  # per batch of blocks; some minutes
@@ -53,7 +53,7 @@ def simulate(
     names: Sequence[str] = (),
     arch: str = DEFAULT_ARCH,
     instruction_limit: int = INSTRUCTION_LIMIT,
-    watch: Collection[int] = (),
+    watch: Collection[int] | bool = (),
     follow: bool = False,
     only_blocks: Collection[int | Place] = (),
 ) -> Trace:
@@ -66,7 +66,8 @@ def simulate(
 
     For pictures, `Trace.accesses` keeps the addresses of the source lines in `watch`, and with
     `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are
-    any, by number or (x, y, z).
+    any, by number or (x, y, z). `watch=True` keeps all of it: of every line of the kernel's own
+    file, and of every block.
 
     Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
     run, `ValueError` for a launch shape outside CUDA's limits or too much to watch, and
@@ -80,7 +81,7 @@ def simulate(
     shape = Shape(grid, block, parsed.cluster)
     cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
     findings = Findings()
-    watched = Watch(shape, own_file(kernel.code)[0], watch, follow, only_blocks)
+    watched = Watch(shape, own_file(kernel.code)[0], watch, follow or watch is True, only_blocks)
     context = Context(parsed, shape, shared_mem, findings, watched)
     memory = context.global_memory
     context.parameters = parameter_bytes(parsed, args, names, memory)
@@ -108,7 +109,14 @@ def simulate(
         key = (instruction.file, instruction.line)
         lines[key] = lines.get(key, Counters()) + tally
     total = sum(lines.values(), Counters())
-    return Trace(total, lines, findings, ptx, kernel.code, watched.accesses, watched.events)
+    labels = [*names, *(f"argument {number}" for number in range(len(names), len(args)))]
+    arrays = {
+        name: Array(value.shape, value.dtype)
+        for name, value in zip(labels, args, strict=False)
+        if isinstance(value, np.ndarray) and value.ndim
+    }
+    about = findings, ptx, kernel.code, shape, arrays
+    return Trace(total, lines, *about, watched.accesses, watched.events)
 
 
 def _run(context: Context, instruction_limit: int, cooperative: bool) -> list[Counters]:

@@ -11,6 +11,7 @@ from .context import Context
 from .hardware import ALLOCATION_ALIGN, WARP
 from .instructions import Address, Immediate, Instruction, elements
 from .lanes import Lanes, Step
+from .memory.global_memory import PAGE_BITS
 from .memory_instructions.loads_and_stores import Memory, memory_space
 from .operands import AddressReader, Reader, address_reader, wide_reader
 from .ptx_types import DTYPES, type_size
@@ -44,7 +45,7 @@ def around(context: Context, instruction: Instruction, step: Step) -> Step:
     if not watch.on:
         return step
     parts = list(_parts(context, instruction))
-    watched = watch.line_of(instruction) in watch.lines and bool(parts)
+    watched = watch.watches(instruction) and bool(parts)
     line, kind = watch.line_of(instruction), _event_kind(context, instruction, parts)
 
     def recorded(lanes: Lanes) -> None:
@@ -108,40 +109,56 @@ def _parts(context: Context, instruction: Instruction) -> Iterator[Part]:
 def _record(context: Context, part: Part, line: int, lanes: Lanes) -> None:
     watch = context.watch
     addresses = part.addresses(lanes)
-    fixed = isinstance(part.widths, int)
-    widths = np.full(context.slots, part.widths) if fixed else part.widths()
+    varied = None if isinstance(part.widths, int) else part.widths()
     for warp in np.flatnonzero(lanes.active_warps & watch.chosen).tolist():
-        block, number = watch.where(warp)
-        groups: dict[tuple, list[tuple[int, int]]] = {}
-        for lane in np.flatnonzero(lanes.mask[warp * WARP : (warp + 1) * WARP]).tolist():
-            slot = warp * WARP + lane
-            where, offset = _locate(context, part.memory, slot, int(addresses[slot]))
-            groups.setdefault((*where, int(widths[slot])), []).append((lane, offset))
-        for (memory, array, start, owner, width), places in groups.items():
-            mask, offsets = np.zeros(WARP, bool), np.zeros(WARP, np.int64)
-            for lane, offset in places:
-                mask[lane], offsets[lane] = True, offset
-            step = int(watch.steps[warp])
-            head = step, line, part.kind, memory, block, number
-            watch.access(WatchedAccess(*head, mask, array, offsets, width, start, owner))
+        head = int(watch.steps[warp]), line, part.kind
+        running = np.flatnonzero(lanes.mask[warp * WARP : (warp + 1) * WARP])
+        slots = warp * WARP + running
+        for (memory, array, start, owner), chosen, offsets in _located(
+            context, part.memory, slots, addresses[slots]
+        ):
+            widths = part.widths if varied is None else varied[slots[chosen]]
+            for width in dict.fromkeys(np.ravel(widths).tolist()):
+                alike = np.broadcast_to(widths == width, len(offsets))
+                mask, places = np.zeros(WARP, bool), np.zeros(WARP, np.int64)
+                mask[running[chosen][alike]] = True
+                places[mask] = offsets[alike]
+                where = memory, *watch.where(warp), mask, array, places, width, start, owner
+                watch.access(WatchedAccess(*head, *where))
 
 
-def _locate(context: Context, memory: Memory, slot: int, address: int) -> tuple[tuple, int]:
-    """((memory, array, its start, owner), offset) of a thread's address."""
+def _located(
+    context: Context, memory: Memory, slots: np.ndarray, addresses: np.ndarray
+) -> Iterator[tuple[tuple, np.ndarray, np.ndarray]]:
+    """((memory, array, its start, owner), which of the slots reach it, their offsets there)."""
     if memory is context.generic:
-        memory, low = context.generic.memory_of(address)
-        address -= low
-    if memory is context.local:
-        return ("local", "", 0, None), address
-    if memory is context.shared:
-        blocks, near = context.shared.block_of(np.array([slot]), np.array([address]))
-        own, batch = slot // context.shared.padded, context.watch.batch
-        if int(blocks[0]) == own:
-            return ("shared", "", 0, None), int(near[0])
-        owner = batch.shape.block_place(batch.first + int(blocks[0]))
-        return ("remote", "", 0, owner), int(near[0])
-    allocation = context.global_memory.allocation_near(address)
-    if allocation is None:
-        return ("global", "", 0, None), address
-    place = "global", allocation.name, allocation.start % ALLOCATION_ALIGN, None
-    return place, address - allocation.start
+        found = [memory.memory_of(address) for address in addresses.tolist()]
+        for one, low in dict.fromkeys(found):
+            there = np.flatnonzero([place == (one, low) for place in found])
+            for where, chosen, offsets in _located(
+                context, one, slots[there], addresses[there] - low
+            ):
+                yield where, there[chosen], offsets
+    elif memory is context.local:
+        yield ("local", "", 0, None), np.arange(len(slots)), addresses
+    elif memory is context.shared:
+        blocks, near = memory.block_of(slots, addresses)
+        own, batch = int(slots[0]) // memory.padded, context.watch.batch
+        for block, chosen in _alike(blocks):
+            owner = batch.shape.block_place(batch.first + block)
+            where = ("shared", "", 0, None) if block == own else ("remote", "", 0, owner)
+            yield where, chosen, near[chosen]
+    else:
+        for page, chosen in _alike(addresses >> PAGE_BITS):
+            allocation = memory.allocation_near(page << PAGE_BITS)
+            if allocation is None:
+                yield ("global", "", 0, None), chosen, addresses[chosen]
+            else:
+                place = "global", allocation.name, allocation.start % ALLOCATION_ALIGN, None
+                yield place, chosen, addresses[chosen] - allocation.start
+
+
+def _alike(values: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """(value, where it stands), as they come."""
+    for value in dict.fromkeys(values.tolist()):
+        yield value, np.flatnonzero(values == value)

@@ -4,11 +4,27 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
 
 from .counters import Counters
 from .findings import Findings
+from .geometry import Shape
 from .instructions import short_name
 from .watch import Event, WatchedAccess
+
+
+class Array(NamedTuple):
+    """Of an argument, what a picture needs to know."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def elements(self) -> int:
+        return prod(self.shape)
 
 
 @dataclass
@@ -20,8 +36,28 @@ class Trace:
     findings: Findings
     ptx: str
     code: str
+    shape: Shape  # of the launch: grid, block, cluster
+    arrays: dict[str, Array]  # the arguments that are some, by name
     accesses: list[WatchedAccess] = field(default_factory=list)  # of the watched lines, as they ran
     events: list[Event] = field(default_factory=list)  # of the followed blocks, as they ran
+
+    @property
+    def file(self) -> str:
+        """The name of the kernel's file, or "kernel.cu" for a text without one."""
+        return own_file(self.code)[0].rpartition("/")[2]
+
+    def own_lines(self) -> dict[int, str]:
+        """The lines of the kernel's own text by number, as findings cite them."""
+        return dict(enumerate(self.code.splitlines(), own_file(self.code)[1]))
+
+    def own_counters(self) -> dict[int, Counters]:
+        """Counters of the lines of the kernel's own text, in order."""
+        own = own_file(self.code)[0]
+        return {
+            number: self.lines[name, number]
+            for name, number in sorted(self.lines)
+            if name == own and number
+        }
 
     def report(self) -> str:
         """The source lines that access memory with their counters, and a total.

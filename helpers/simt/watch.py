@@ -61,7 +61,8 @@ class Event:
 
 class Watch:
     """Collects records of the warps of `only_blocks` (all if it is empty), which are linear
-    numbers or (x, y, z): accesses by `lines` of `file`, and events if `follow`.
+    numbers or (x, y, z): accesses by `lines` of `file`, or by all its lines if that is True, and
+    events if `follow`.
 
     Raises `ValueError` for a block outside the grid, and past `RECORDS` records of a kind.
     """
@@ -70,11 +71,12 @@ class Watch:
         self,
         shape: Shape,
         file: str,
-        lines: Collection[int] = (),
+        lines: Collection[int] | bool = (),
         follow: bool = False,
         only_blocks: Collection[int | Place] = (),
     ):
-        self.file, self.lines, self.follow = file, frozenset(lines), follow
+        self.file, self.follow, self.every = file, follow, lines is True
+        self.lines = frozenset(() if isinstance(lines, bool) else lines)
         self.on = bool(lines) or follow
         self.accesses: list[WatchedAccess] = []
         self.events: list[Event] = []
@@ -91,6 +93,10 @@ class Watch:
 
     def line_of(self, instruction: Instruction) -> int:
         return instruction.line if instruction.file == self.file else 0
+
+    def watches(self, instruction: Instruction) -> bool:
+        line = self.line_of(instruction)
+        return line in self.lines or self.every and line > 0
 
     def event(self, kind: str, instruction: Instruction, mask: np.ndarray) -> None:
         """These threads did something."""
@@ -113,8 +119,8 @@ class Watch:
     def _keep(self, records: list, record: WatchedAccess | Event) -> None:
         if len(records) == RECORDS:
             raise ValueError(
-                f"more than {RECORDS} records of watched lines or followed blocks: watch fewer "
-                "lines, name some blocks in only_blocks, or launch fewer"
+                f"more than {RECORDS} records for pictures: take fewer rows or columns, name some "
+                "blocks in only_blocks=(0, 1), say, or some lines in watch=(30,)"
             )
         records.append(record)
 

@@ -3,6 +3,8 @@
 What each lane touches and in which order is worked out here by hand, from the source.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -277,6 +279,41 @@ def test_nothing_is_kept_unless_asked_for_and_nothing_else_changes() -> None:
     assert plain.counters == watched.counters and plain.lines == watched.lines
 
 
+def test_true_keeps_every_line_and_every_event() -> None:
+    everything, named = tree_trace(2, watch=True), tree_trace(2, watch=(5, 10, 14), follow=True)
+    assert named.accesses and len(everything.accesses) == len(named.accesses)
+    assert [vars(one) | {"mask": 0, "offsets": 0} for one in everything.accesses] == [
+        vars(one) | {"mask": 0, "offsets": 0} for one in named.accesses
+    ]
+    assert [event.kind for event in everything.events] == [event.kind for event in named.events]
+    assert not tree_trace(2, watch=False).accesses and not tree_trace(2, watch=False).events
+
+
+def test_true_counts_a_header_for_the_line_that_calls_it(tmp_path: Path) -> None:
+    (tmp_path / "first.h").write_text(
+        "__device__ __forceinline__ float first(const float* x) { return x[0]; }\n"
+    )
+    code = """#include "first.h"
+extern "C" __global__ void one(const float* x, float* y)
+{
+    y[threadIdx.x] = first(x);
+}
+"""
+    kernel = KernelText(code, "one", (f"-I{tmp_path}",))
+    args = np.ones(32, np.float32), np.zeros(32, np.float32)
+    trace = simulate(kernel, 1, 32, args, watch=True)
+    assert {access.line for access in trace.accesses} == {4}
+
+
+def test_a_trace_knows_what_it_was_given() -> None:
+    trace = rows_trace(64, 16)
+    assert trace.shape.grid == (2, 1, 1) and trace.shape.block == (32, 1, 1)
+    assert trace.arrays["x"] == ((64, 16), np.float32) and trace.arrays["x"].elements == 1024
+    assert [*trace.arrays] == ["x", "y"] and trace.file == "kernel.cu"
+    assert trace.own_lines()[LOAD_OF_ROWS].strip() == "sum += x[row * cols + i];"
+    assert trace.own_counters()[LOAD_OF_ROWS].load_sectors == trace.counters.load_sectors
+
+
 def test_a_line_without_an_access_is_refused_with_those_that_have_one() -> None:
     for line in (2, 7):
         with pytest.raises(ValueError, match=rf"no load or store in line {line} of .*: 8, 9$"):
@@ -292,7 +329,7 @@ def test_a_block_outside_the_grid_is_refused() -> None:
 def test_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "RECORDS", 31)
     for options in ({"watch": (LOAD_OF_ROWS,)}, {"follow": True}):
-        with pytest.raises(ValueError, match="more than 31 records .* name some blocks"):
+        with pytest.raises(ValueError, match="more than 31 records .* fewer rows .* only_blocks"):
             rows_trace(**options)
     monkeypatch.setattr(watch, "RECORDS", 32)
     assert len(rows_trace(watch=(LOAD_OF_ROWS,)).accesses) == 32
