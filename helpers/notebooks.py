@@ -15,7 +15,7 @@ from pathlib import Path
 import nbclient
 import nbformat
 
-from .paths import BUILD
+from .paths import BUILD, NOTEBOOKS
 
 
 class Client(nbclient.NotebookClient):
@@ -40,7 +40,8 @@ class Client(nbclient.NotebookClient):
 
 
 def execute(path: Path, progress: Callable[[int, int], None]) -> tuple[object, str]:
-    """(the executed notebook, why it failed or ""); what was executed is written to build/ too.
+    """(the executed notebook, why it failed or ""); what was executed is written to build/ too, a
+    deeper notebook to build/deeper/.
 
     `progress(done, total)` is called after each of its code cells. Raises `KeyboardInterrupt` at
     Ctrl-C, when the notebook's kernel is gone.
@@ -77,7 +78,9 @@ def execute(path: Path, progress: Callable[[int, int], None]) -> tuple[object, s
                 raise
     if client.stopped:
         raise KeyboardInterrupt
-    nbformat.write(notebook, BUILD / path.name)
+    copy_of_it = BUILD / path.relative_to(NOTEBOOKS)
+    copy_of_it.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, copy_of_it)
     return notebook, failure
 
 

@@ -1,8 +1,9 @@
-"""Run the whole series: `make run`. Every notebook, every kernel, one plot, one table.
+"""Run the series: `make run`. Its notebooks, every kernel, one plot, one table.
 
-Executed copies and the plot go to build/; the committed notebooks stay as they are. With --save
-(`make notebooks`) the notebooks run in replay mode and are rewritten if their text changed. In
-replay mode several run at a time, one on each core; on a GPU one, since it is timed.
+Executed copies and the plot go to build/; the committed notebooks stay as they are. --all runs the
+deeper notebooks too. With --save (`make notebooks`) both run in replay mode and are rewritten if
+their text changed. In replay mode several run at a time, one on each core; on a GPU one, since it
+is timed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..figures import save_series
 from ..header import header
 from ..mode import SWITCH, describe_mode, replaying
 from ..options import at_least
-from ..paths import BUILD, NOTEBOOKS
+from ..paths import BUILD, core_notebooks, deeper_notebooks
 from ..tables import summary_table
 
 
@@ -41,7 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.run", description=__doc__)
-    parser.add_argument("names", nargs="*", help="only notebooks whose name starts like this")
+    parser.add_argument("names", nargs="*", help="only notebooks, deeper ones too, that start so")
+    parser.add_argument("--all", action="store_true", help="the deeper notebooks too")
     parser.add_argument("--save", action="store_true", help="replay and rewrite changed notebooks")
     parser.add_argument("--force", action="store_true", help="with --save: rewrite plots too")
     parser.add_argument(
@@ -65,11 +67,7 @@ def run(options: argparse.Namespace) -> int:
     except (RuntimeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    paths = [
-        path
-        for path in sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
-        if not options.names or path.name.startswith(tuple(options.names))
-    ]
+    paths = chosen_notebooks(options)
     if not paths:
         print(f"no notebook starts with {' or '.join(options.names)}", file=sys.stderr)
         return 1
@@ -86,6 +84,15 @@ def run(options: argparse.Namespace) -> int:
     print(summary_table(verdicts, "on the SIMT machine" if replaying() else "on this GPU"))
     print("\nExecuted notebooks and series.png are in build/.")
     return 0 if not failed and all(verdict == "right" for verdict in verdicts.values()) else 1
+
+
+def chosen_notebooks(options: argparse.Namespace) -> list[Path]:
+    """The notebooks that the options ask for: those of given names, else the core series, with
+    --all and --save the deeper ones too."""
+    if options.names:
+        everything = core_notebooks() + deeper_notebooks()
+        return [path for path in everything if path.name.startswith(tuple(options.names))]
+    return core_notebooks() + (deeper_notebooks() if options.all or options.save else [])
 
 
 # ---- notebooks --------------------------------------------------------------------------------
@@ -105,12 +112,13 @@ def run_notebooks(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> 
     """Execute notebooks, `jobs` at a time, and say of each as it ends what became of it."""
     runs = run_side_by_side if jobs > 1 else run_in_turn
     results, terminal = [], sys.stdout.isatty()
+    wide = max(len(path.stem) for path in paths)
     for result in runs(paths, save, force, jobs):
         results.append(result)
         verdict = f"FAILED: {result.failure}" if result.failure else "ok"
-        line = f"{result.name:16} {result.cells} cells, {result.seconds:.1f} s, {verdict}"
+        line = f"{result.name:{wide}}  {result.cells} cells, {result.seconds:.1f} s, {verdict}"
         line += " (rewritten)" if result.rewritten else ""
-        print(f"\r{line:60}" if terminal else line, flush=True)
+        print(f"\r{line:{wide + 44}}" if terminal else line, flush=True)
         if terminal and len(results) < len(paths):
             print(f"{len(results)} of {len(paths)} notebooks ", end="", flush=True)
     return results
@@ -124,7 +132,7 @@ def run_in_turn(paths: Sequence[Path], save: bool, force: bool, jobs: int = 1) -
         def progress(done: int, total: int, name=path.stem, began=began) -> None:
             if sys.stdout.isatty():
                 seconds = time.perf_counter() - began
-                print(f"\r{name:16} cell {done} of {total}, {seconds:.0f} s ", end="", flush=True)
+                print(f"\r{name} cell {done} of {total}, {seconds:.0f} s ", end="", flush=True)
 
         yield run_notebook(path, save, force, progress)
 
