@@ -36,11 +36,11 @@ nvcc: $(READY) ## CUDA's C++ compiler into .venv, for the tests that copy kernel
 $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	$(BASE) helpers/commands/install.py
 
-run: $(READY) ## run every notebook, check every kernel, draw the summary into build
+run: $(READY) ## run the series, check every kernel, draw the summary (ARGS=--all: deeper ones)
 	$(PY) -m helpers.commands.run $(ARGS)
 
-lab: $(READY) ## open the first notebook in JupyterLab
-	$(PY) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks/00_the_limit.ipynb $(ARGS)
+lab: $(READY) ## open your copy of the first notebook, mine/00_the_limit.ipynb, in JupyterLab
+	$(PY) -m helpers.commands.lab $(ARGS)
 
 test: $(READY) ## ruff, the tests, and every notebook against its committed output
 	$(PY) -m ruff check .

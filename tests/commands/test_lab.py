@@ -1,0 +1,219 @@
+"""`make lab`: what a reader does to their copies is kept, the rest follows the series, and git sees
+none of it."""
+
+import asyncio
+import json
+import posixpath
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.sign import NotebookNotary
+from tornado.web import HTTPError
+
+from helpers import notebooks
+from helpers.commands import lab
+from helpers.paths import ROOT
+
+FIRST, DEEP = "00_the_limit.ipynb", "deeper/00_why.ipynb"
+
+
+def write_page(path: Path, text: str, output: str = "1\n") -> None:
+    """A notebook with a sentence and an executed cell."""
+    cell = nbformat.v4.new_code_cell("print(1)", execution_count=1, id="b")
+    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=output)]
+    cells = [nbformat.v4.new_markdown_cell(text, id="a"), cell]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The reader's folder of a small series: two notebooks and a glossary, copied once."""
+    series, mine = tmp_path / "notebooks", tmp_path / "mine"
+    write_page(series / FIRST, "# The limit")
+    write_page(series / DEEP, "# Why?")
+    (series / "GLOSSARY.md").write_text("# Words\n")
+    pages = {
+        name: series / name for name in (FIRST, DEEP, "GLOSSARY.md") if (series / name).exists()
+    }
+    monkeypatch.setattr(
+        lab, "pages", lambda: {name: path for name, path in pages.items() if path.exists()}
+    )
+    monkeypatch.setattr(lab, "MINE", mine)
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    assert lab.refresh() == []
+    return mine
+
+
+def source(path: Path) -> str:
+    return nbformat.read(path, as_version=4).cells[0].source
+
+
+def test_copies_stand_at_the_same_depth(mine: Path) -> None:
+    series = mine.parent / "notebooks"
+    for name in (FIRST, DEEP, "GLOSSARY.md"):
+        assert (mine / name).read_bytes() == (series / name).read_bytes()
+        if name.endswith(".ipynb"):
+            assert NotebookNotary().check_signature(nbformat.read(mine / name, as_version=4))
+    assert lab.refresh() == []
+
+
+def test_what_was_not_changed_follows_the_series(mine: Path) -> None:
+    series = mine.parent / "notebooks"
+    write_page(series / FIRST, "# The limit, better")
+    (series / "GLOSSARY.md").write_text("# More words\n")
+    assert lab.refresh() == []
+    assert source(mine / FIRST) == "# The limit, better"
+    assert (mine / "GLOSSARY.md").read_text() == "# More words\n"
+
+
+@pytest.mark.parametrize("change", [("# My limit", "1\n"), ("# The limit", "4242 GB/s\n")])
+def test_what_was_changed_stays_and_the_newer_one_is_named(mine: Path, change) -> None:
+    """An edited cell, or an output of the reader's own GPU."""
+    write_page(mine / FIRST, *change)
+    mine_now = (mine / FIRST).read_bytes()
+    assert lab.refresh() == [], "nothing newer is there"
+    write_page(mine.parent / "notebooks" / FIRST, "# The limit, better")
+    for _ in range(2):
+        (sentence,) = lab.refresh()
+        assert f"stay: {FIRST}; to get the new ones, rename or delete yours in mine/" in sentence
+        assert (mine / FIRST).read_bytes() == mine_now
+    (mine / FIRST).rename(mine / "old.ipynb")
+    assert lab.refresh() == []
+    assert source(mine / FIRST) == "# The limit, better"
+    assert (mine / "old.ipynb").read_bytes() == mine_now
+
+
+def test_only_opened_and_saved_is_not_changed(mine: Path) -> None:
+    """JupyterLab writes metadata and another indentation."""
+    notebook = nbformat.read(mine / FIRST, as_version=4)
+    notebook.metadata["language_info"] = {"name": "python", "version": "3.99"}
+    (mine / FIRST).write_text(json.dumps(notebook, indent=3))
+    write_page(mine.parent / "notebooks" / FIRST, "# The limit, better")
+    assert lab.refresh() == []
+    assert source(mine / FIRST) == "# The limit, better"
+
+
+def test_new_pixels_reach_a_copy(mine: Path) -> None:
+    page = mine.parent / "notebooks" / FIRST
+    notebook = nbformat.read(page, as_version=4)
+    data = {"image/png": "AAAA", "text/plain": "<figure: x>"}
+    notebook.cells[1].outputs = [nbformat.v4.new_output("display_data", data)]
+    nbformat.write(notebook, page)
+    assert lab.refresh() == []
+    page.write_text(page.read_text().replace("AAAA", "BBBB"))
+    assert lab.refresh() == []
+    assert "BBBB" in (mine / FIRST).read_text()
+
+
+def test_a_copy_of_a_page_that_is_no_more_goes_unless_it_was_changed(mine: Path) -> None:
+    series = mine.parent / "notebooks"
+    write_page(mine / FIRST, "# My limit")
+    (series / FIRST).unlink()
+    (series / DEEP).unlink()
+    (sentence,) = lab.refresh()
+    assert sentence == (f"No longer in the series; your changed copies stay in mine/: {FIRST}.")
+    assert (mine / FIRST).exists() and not (mine / DEEP).exists()
+    assert lab.refresh() == [], "said once"
+
+
+def test_a_file_of_the_readers_own_is_left_alone(mine: Path) -> None:
+    (mine / "99_mine.ipynb").write_text("{}")
+    assert lab.refresh() == []
+    assert (mine / "99_mine.ipynb").read_text() == "{}"
+
+
+@pytest.mark.parametrize("damage", ["", "{", None])
+def test_a_lost_or_damaged_list_loses_no_edit(mine: Path, damage: str | None) -> None:
+    write_page(mine / FIRST, "# My limit")
+    if damage is None:
+        (mine / lab.STATE).unlink()
+    else:
+        (mine / lab.STATE).write_text(damage)
+    (sentence,) = lab.refresh()
+    assert FIRST in sentence and DEEP not in sentence
+    assert source(mine / FIRST) == "# My limit"
+
+
+def test_a_damaged_copy_is_kept(mine: Path) -> None:
+    (mine / FIRST).write_text("no notebook")
+    write_page(mine.parent / "notebooks" / FIRST, "# The limit, better")
+    assert FIRST in lab.refresh()[0]
+    assert (mine / FIRST).read_text() == "no notebook"
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(lab, "MINE", tmp_path / "file" / "mine")
+    assert lab.main([]) == 1
+    assert "cannot be written" in capsys.readouterr().err
+
+
+# ---- the series as it is ----------------------------------------------------------------------
+
+
+def dead_links(name: str, text: str, names: set[str]) -> list[str]:
+    """Relative links of a page that lead nowhere from its copy in mine/."""
+    targets = re.findall(r"\]\(([^)#\s]+)|(?:src|href)=\\?[\"']([^\"'#\\]+)", text)
+    dead = []
+    for link in (markdown or html for markdown, html in targets):
+        if re.match(r"\w+:", link):
+            continue
+        target = posixpath.normpath(posixpath.join("mine", posixpath.dirname(name), link))
+        inside = target.removeprefix("mine/")
+        if not (inside in names if inside != target else (ROOT / target).exists()):
+            dead.append(link)
+    return dead
+
+
+@pytest.mark.parametrize("name", lab.pages())
+def test_links_lead_somewhere_from_the_copy_too(name: str) -> None:
+    text = lab.pages()[name].read_text(encoding="utf-8")
+    dead = dead_links(name, text, set(lab.pages()))
+    assert dead == [], "what is not copied is reached as ../notebooks/..."
+
+
+def test_a_planted_dead_link_is_found() -> None:
+    names = {FIRST, DEEP, "GLOSSARY.md"}
+    text = "[a](GLOSSARY.md#x) [b](../README.md) [c](https://x.y/z) <img src='../LICENSE'>"
+    assert dead_links(FIRST, text, names) == []
+    assert dead_links(DEEP, "[a](../00_the_limit.ipynb) [b](../../README.md)", names) == []
+    assert dead_links(FIRST, "[a](records/predictions.json)", names) == ["records/predictions.json"]
+    assert dead_links(DEEP, "[a](../README.md) [b](01_no.ipynb)", names) == [
+        "../README.md",
+        "01_no.ipynb",
+    ]
+
+
+@pytest.mark.skipif(not (shutil.which("git") and (ROOT / ".git").exists()), reason="no git")
+@pytest.mark.parametrize(
+    "path",
+    [f"mine/{FIRST}", f"mine/{DEEP}", f"mine/{lab.STATE}", "mine/.ipynb_checkpoints/x.ipynb"],
+)
+def test_git_sees_nothing_of_it(path: str) -> None:
+    assert subprocess.run(["git", "check-ignore", "-q", path], cwd=ROOT).returncode == 0
+
+
+def test_what_jupyterlab_may_write(tmp_path: Path) -> None:
+    write_page(tmp_path / "notebooks" / FIRST, "# The limit")
+    write_page(tmp_path / "mine" / FIRST, "# The limit")
+    files = lab.Contents(root_dir=str(tmp_path))
+
+    async def save(path: str) -> None:
+        model = await files.get(path, content=True)
+        model["content"]["cells"][0]["source"] = "# My limit"
+        await files.save(model, path)
+
+    for folder, writable in (("notebooks", False), ("mine", True)):
+        model = asyncio.run(files.get(f"{folder}/{FIRST}"))
+        assert model["writable"] is writable
+    asyncio.run(save(f"mine/{FIRST}"))
+    with pytest.raises(HTTPError, match="write in mine/"):
+        asyncio.run(save(f"notebooks/{FIRST}"))
+    assert source(tmp_path / "mine" / FIRST) == "# My limit"
+    assert source(tmp_path / "notebooks" / FIRST) == "# The limit"
+    assert notebooks.code_cells(nbformat.read(tmp_path / "mine" / FIRST, as_version=4)) == 1
