@@ -1,4 +1,12 @@
 """Figures: of a trace, of a record, of the machine. Each call shows one and says a sentence.
 
-style     colours, markers, and the one way in which a figure reaches the page
+The modules, lowest first:
+
+    style     colours, markers, and the one way in which a figure reaches the page
+    canvas    a figure to draw boxes, words and arrows on
+    machine   where we are: what is launched, and where it lives
 """
+
+from .machine import machine
+
+__all__ = ["machine"]

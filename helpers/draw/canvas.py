@@ -1,0 +1,83 @@
+"""A figure to draw boxes, words and arrows on, measured in the pixels of a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .style import BLACK, BLUE, GREY, INCHES, LIT, PAGE, STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAME, NOTE = 11, 9.2  # points: of what is named, and of what is said of it
+
+
+@dataclass(frozen=True)
+class Box:
+    """A rectangle; y grows downward."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        return self.y + self.height
+
+    @property
+    def middle(self) -> float:
+        return self.y + self.height / 2
+
+
+def canvas(height: float) -> tuple[Figure, Axes]:
+    """An empty figure as wide as the page; a unit of its axes is a CSS pixel, y grows downward."""
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(STYLE):
+        figure = plt.figure(figsize=(INCHES, INCHES * height / PAGE))
+        axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, PAGE), ylim=(height, 0))
+    axes.axis("off")
+    return figure, axes
+
+
+def rounded(axes: Axes, box: Box, lit: bool = False, radius: float = 5, **style) -> None:
+    """A box with round corners, blue if it is what the figure is about."""
+    from matplotlib.patches import FancyBboxPatch
+
+    look = {"facecolor": LIT if lit else "white", "edgecolor": BLUE if lit else GREY}
+    look |= {"linewidth": 2.2 if lit else 0.9, **style}
+    outline = f"round,pad=0,rounding_size={radius}"
+    corner = box.x, box.y
+    axes.add_patch(FancyBboxPatch(corner, box.width, box.height, boxstyle=outline, **look))
+
+
+def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style) -> None:
+    """Text whose left end and middle are at (x, y)."""
+    look = {"color": BLACK, "va": "center_baseline", "fontsize": size, **style}
+    axes.text(x, y, text, **look)
+
+
+def flow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str = BLUE
+) -> None:
+    """A bent arrow that leaves to the right and comes in from the left."""
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path
+
+    (x, y), (to_x, to_y) = start, end
+    bend = (x + to_x) / 2
+    path = Path([(x, y), (bend, y), (bend, to_y), (to_x, to_y)], [1, 4, 4, 4])
+    axes.add_patch(
+        FancyArrowPatch(
+            path=path, arrowstyle="-|>", mutation_scale=13, color=color, linewidth=2.2, zorder=5
+        )
+    )
+    axes.plot(x, y, "o", color=color, markersize=5, zorder=5)

@@ -1,0 +1,11 @@
+"""Fixtures for figures."""
+
+import pytest
+
+from tests.helpers.draw.looks import Shown
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Shown:
+    """What calls of helpers.draw show, instead of showing it."""
+    return Shown(monkeypatch, capsys)

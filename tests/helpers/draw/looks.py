@@ -1,0 +1,66 @@
+"""What a call showed: its figure, its plain form, its sentence; and what is wrong with its looks.
+
+`complaints` knows nothing of what a figure is about: words that are cut off, that lie on one
+another or that are too small.
+"""
+
+from itertools import combinations
+
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+POINTS = 9  # of text, at least
+TOUCH = 1.0  # pixels by which two words may overlap: extents are of whole letters
+
+
+class Shown:
+    """Takes the figures of helpers.draw and what it prints."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+        self._figures: list[Figure] = []
+        self._plain: list[str] = []
+        self._capsys = capsys
+        self._really_close = plt.close
+        monkeypatch.setattr(plt, "close", self._close)
+        monkeypatch.setattr("IPython.display.display", self._display)
+
+    def _close(self, figure: Figure) -> None:
+        self._figures.append(figure)
+        self._really_close(figure)
+
+    def _display(self, data: dict, **_) -> None:
+        self._plain.append(data["text/plain"])
+
+    def take(self) -> tuple[Figure, str, str]:
+        """(figure, plain form, sentence) of the one call since the last time."""
+        ((figure,), (plain,)) = self._figures, self._plain
+        self._figures.clear(), self._plain.clear()
+        return figure, plain, self._capsys.readouterr().out.removesuffix("\n")
+
+
+def texts(figure: Figure) -> list[Text]:
+    """Every word that can be seen."""
+    return [one for one in figure.findobj(Text) if one.get_text().strip() and one.get_visible()]
+
+
+def complaints(figure: Figure) -> list[str]:
+    """What is wrong with the words of a figure."""
+    figure.set_dpi(100)
+    FigureCanvasAgg(figure).draw()
+    page, found, extents = figure.bbox, [], []
+    for text in texts(figure):
+        name, box = repr(text.get_text()), text.get_window_extent()
+        if text.get_fontsize() < POINTS:
+            found.append(f"{name} has {text.get_fontsize():g} points")
+        if box.x0 < 0 or box.y0 < 0 or box.x1 > page.x1 or box.y1 > page.y1:
+            found.append(f"{name} is cut off")
+        extents.append((name, box))
+    for (name, one), (other, two) in combinations(extents, 2):
+        wide = min(one.x1, two.x1) - max(one.x0, two.x0)
+        high = min(one.y1, two.y1) - max(one.y0, two.y0)
+        if wide > TOUCH and high > 3 * TOUCH:
+            found.append(f"{name} lies on {other}")
+    return found
