@@ -29,6 +29,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     replay        timings of a notebook: measured, or of the records
     evidence      what profiler, sanitizer and disassembler say: reader and writer of each
     profile       counters as named quantities
+    predict       what a reader predicts, beside what we predicted
     tables        tables of text
     draw          figures: of a trace, of a record, of the machine
     figures       figures
@@ -58,6 +59,7 @@ from .figures import plot_race, plot_series, plot_step
 from .header import header
 from .launch import launch, simulate
 from .mode import describe_mode
+from .predict import predict
 from .races import race_cases, race_origin, skipped_peers
 from .records import load_record, predictions
 from .replay import timings
@@ -89,6 +91,7 @@ __all__ = [
     "plot_series",
     "plot_step",
     "poisoned",
+    "predict",
     "predictions",
     "profile",
     "race_cases",

@@ -28,6 +28,12 @@ def replaying() -> bool:
     return wish == "1" or not has_gpu()
 
 
+def replay_is_forced() -> bool:
+    """Whether SOFTMAX_REPLAY=1, as where committed outputs are made or compared: they must not
+    depend on what a reader keeps."""
+    return os.environ.get(SWITCH) == "1"
+
+
 def gpu_for_plans() -> Gpu:
     """The GPU that kernels are planned for: an H200 in replay, the one in use when live."""
     return H200 if replaying() else gpu_in_use()

@@ -1,0 +1,276 @@
+"""A prediction is asked for, kept where that is right, and shown beside ours with a sum that adds
+up."""
+
+import importlib
+import json
+import re
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from helpers import mode, profile
+from helpers.catalogue import UNFUSED, steps
+from helpers.predict import ASK, REFUSE, asked, keep, kept, mine_of, predict
+from helpers.records import REFERENCE_SHAPE, load_record, predicted_at, predictions
+from helpers.shapes import place
+
+MODULE = importlib.import_module("helpers.predict")  # helpers.predict is the function
+STEPS = [UNFUSED, *(step for step in steps() if step != "00_copy")]
+STEP = "03_shared"
+
+
+@pytest.fixture(autouse=True)
+def mine(tmp_path, monkeypatch):
+    """An empty folder for what a reader keeps, in a replay that nobody asked for."""
+    monkeypatch.setattr(MODULE, "MINE", tmp_path / "mine")
+    monkeypatch.delenv(mode.SWITCH, raising=False)
+    return tmp_path / "mine" / "predictions.json"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """What `predict` displays: a list of {type: text}."""
+    found = []
+    monkeypatch.setattr("IPython.display.display", lambda texts, raw: found.append(texts))
+    return found
+
+
+# ---- the questions ----------------------------------------------------------------------------
+
+
+def complaints(step: str, entry: dict) -> list[str]:
+    """Everything that is wrong with the question of a step, its choices and its sum."""
+    found = []
+    where = place(*predicted_at(step))
+    if not entry["question"].endswith(f"at {where}?"):
+        found.append(f"the question does not end at {where}")
+    shares = sorted(share for share, _ in entry["choices"])
+    if len(shares) != 3 or not all(0 < share <= 1.3 for share in shares):
+        found.append("there are not three choices of a possible share")
+    if any(high < 1.1 * low for low, high in zip(shares, shares[1:], strict=False)):
+        found.append("two choices are next to the same")
+    if min(abs(share - entry["share"]) for share in shares) > 0.1:
+        found.append("no choice is near ours")
+    reasons = [why for _, why in entry["choices"]]
+    if len(set(reasons)) != 3 or any(len(why.split()) < 8 for why in reasons):
+        found.append("a choice has no reason of its own")
+    if not 2 <= len(entry["sum"]) <= 5:
+        found.append("the sum has not two to five lines")
+    if re.search(r"[*_`<>#|~]", "".join([entry["question"], *reasons])):
+        found.append("a sign that means something in Markdown")
+    sums = [made for line in entry["sum"] for made in equations(line)]
+    found += [f"{left} is not {right:g}" for left, value, right in sums if off(value, right)]
+    if not sums or abs(sums[-1][1] - entry["share"]) > 0.015:
+        found.append("the sum does not come to our prediction")
+    return found
+
+
+# What a unit multiplies by; "1.5 a ns" is 1.5e9 a second.
+UNITS = {"TB/s": "e12", "GB/s": "e9", "GHz": "e9", "ms": "e-3", "us": "e-6", "a ns": "e9"}
+UNITS |= {"KB": "e3", "million": "e6"}
+
+
+def equations(line: str) -> list[tuple[str, float, float]]:
+    """(left side, its value, the right side) of each equation in a line of a sum: words that are
+    no unit count for nothing, and a side ends at punctuation."""
+    for unit, power in UNITS.items():
+        line = re.sub(rf"(\d)((?: [a-z]+)*?) {unit}\b", rf"\1{power}\2", line)
+    found = []
+    for part in re.split(r"[;:,]", line):
+        sides = [
+            re.sub(r"(?<![\d.])[A-Za-z][\w']*", " ", side.replace(" x ", " * "))
+            for side in part.split("=")
+        ]
+        if len(sides) == 2:
+            right = re.search(r"[\d.]+(e-?\d+)?", sides[1])[0]
+            found.append((sides[0].strip(), eval(sides[0].strip()), float(right)))
+    return found
+
+
+def off(value: float, right: float) -> bool:
+    """Whether a right side is not its value to two digits or so."""
+    return abs(value / right - 1) > 0.025
+
+
+def test_every_step_of_the_core_notebooks_is_asked_about() -> None:
+    assert asked() == sorted(STEPS) == STEPS and len(STEPS) == 11
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_question_choices_and_sum_are_sound(step: str) -> None:
+    assert complaints(step, predictions()[step]) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"question": "How fast?"}, "the question does not end at 65536 x 4096"),
+        ({"choices": [[0.5, "why"]]}, "not three choices"),
+        ({"share": 0.9}, "no choice is near ours"),
+        ({"share": 0.57}, "does not come to our prediction"),
+        ({"sum": ["8 KB / 2 KB = 4"]}, "the sum has not two"),
+        ({"sum": ["8 warps x 4 bytes = 64 bytes", "1 - 0.45 = 0.55"]}, " 4 is not 64"),
+        ({"sum": ["it is so", "it is 0.55"]}, "does not come to our prediction"),
+    ],
+)
+def test_a_planted_mistake_is_found(change: dict, complaint: str) -> None:
+    found = complaints(STEP, {**predictions()[STEP], **change})
+    assert any(complaint in each for each in found)
+
+
+@pytest.mark.parametrize(
+    ("place_of", "value", "complaint"),
+    [
+        ((0, 0), 1.4, "three choices of a possible share"),
+        ((0, 0), 0, "three choices of a possible share"),
+        ((0, 0), 0.51, "two choices are next to the same"),
+        ((0, 1), "too short", "a choice has no reason"),
+        ((0, 1), "**bold** " * 8, "means something in Markdown"),
+    ],
+)
+def test_a_planted_choice_is_found(place_of, value, complaint: str) -> None:
+    entry = json.loads(json.dumps(predictions()[STEP]))
+    entry["choices"][place_of[0]][place_of[1]] = value
+    assert any(complaint in found for found in complaints(STEP, entry))
+
+
+def test_a_choice_repeated_is_found() -> None:
+    entry = json.loads(json.dumps(predictions()[STEP]))
+    entry["choices"][1][1] = entry["choices"][0][1]
+    assert "a choice has no reason of its own" in complaints(STEP, entry)
+
+
+def test_what_the_sums_take_from_a_measurement_is_in_the_records() -> None:
+    copy, tree = load_record("00_copy"), load_record("03_shared")
+    assert f"{copy.case(*REFERENCE_SHAPE).gbps / 1e3:.1f} TB/s" == "4.3 TB/s"
+    assert f"{copy.case(*REFERENCE_SHAPE).median_us / 1e3:.2f} ms" == "0.50 ms"
+    assert copy.gpu.sms == 132 and copy.device["at_start"].startswith("1980 MHz")
+    assert f"step 03 reached {tree.case(*REFERENCE_SHAPE).share:.2f}" in all_sums()
+    barrier = profile.waiting_share("03_shared", *REFERENCE_SHAPE, why="barrier")
+    assert f"step 03 waits {barrier:.0%} of" in all_sums()
+    assert 1 - load_record("06_registers").headline.share == pytest.approx(0.03, abs=0.005)
+
+
+def all_sums() -> str:
+    return "\n".join(line for step in STEPS for line in predictions()[step]["sum"])
+
+
+def test_little_s_law_is_the_same_wherever_it_is_used() -> None:
+    needed = [line for line in all_sums().splitlines() if "KB" in line and "GB/s" in line]
+    assert len(needed) == 3
+    assert all(re.search(r"16.3 GB/s( an SM)? x 0.7 us = 11.4 KB", line) for line in needed)
+
+
+# ---- the page ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("answer", [None, 0.3, "a third"])
+def test_page_has_everything_in_both_forms(step: str, answer, shown) -> None:
+    assert predict(step, answer) is None
+    (texts,) = shown
+    assert set(texts) == {"text/markdown", "text/plain"}
+    assert all(len(line) <= 80 for line in texts["text/plain"].splitlines())
+    entry = predictions()[step]
+    for text in texts.values():
+        words = " ".join(re.sub(r"<[^>]*>|[*`]", " ", text).split())
+        for wanted in (entry["question"], entry["because"], *entry["sum"], f"{entry['share']:.2f}"):
+            assert " ".join(wanted.split()) in words
+        for share, why in entry["choices"]:
+            assert f"{share:.2f}" in words and why in words
+    folded = texts["text/markdown"].split("<details>")[1]
+    assert "</details>" in folded and "\n\n" not in folded  # an empty line would end the HTML
+    assert entry["because"][:30] not in texts["text/markdown"].split("<details>")[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [(None, ASK), (0.3, "Yours: 0.30."), (1, "Yours: 1.00."), (np.float32(0.25), "Yours: 0.25.")],
+)
+def test_page_says_what_was_answered(answer, line: str, shown) -> None:
+    predict(STEP, answer)
+    assert line in shown[0]["text/plain"].splitlines()
+
+
+WRONG = ["0.3", 30, 0, -0.1, float("nan"), True, [0.3], 1j, Decimal("0.3"), {}, np.zeros(2)]
+
+
+@pytest.mark.parametrize("answer", WRONG, ids=repr)
+def test_what_is_no_share_is_answered_by_a_sentence(answer, shown, mine) -> None:
+    predict(STEP, answer)
+    assert REFUSE in shown[0]["text/plain"].splitlines()
+    assert REFUSE.replace("my_prediction = 0.3", "") in shown[0]["text/markdown"]
+    assert mine_of(STEP, answer) is None and not mine.exists()
+
+
+def test_a_step_without_a_question_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="questions for 00_unfused, 01_naive.*not for '99_x'"):
+        predict("99_x", 0.3)
+
+
+# ---- the reader's file ------------------------------------------------------------------------
+
+
+def test_a_prediction_is_kept_and_remembered(shown, mine) -> None:
+    predict(STEP, 0.3)
+    predict("04_shuffle", Fraction(1, 2))
+    entries = json.loads(mine.read_text())
+    assert set(entries) == {STEP, "04_shuffle"} and set(entries[STEP]) == {"share", "utc"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", entries[STEP]["utc"])
+    assert kept() == {STEP: 0.3, "04_shuffle": 0.5}
+    predict(STEP)
+    assert "Yours, from before: 0.30." in shown[-1]["text/plain"].splitlines()
+    assert mine_of(STEP) == 0.3 and mine_of("05_float4") is None
+
+
+def test_a_later_prediction_replaces_it_and_the_same_keeps_its_time(mine, monkeypatch) -> None:
+    times = iter(["first", "second"])
+    monkeypatch.setattr(MODULE, "utc_now", lambda: next(times))
+    assert keep(STEP, 0.3) == keep(STEP, 0.3) == ""
+    assert json.loads(mine.read_text())[STEP]["utc"] == "first"
+    assert keep(STEP, 0.4) == ""
+    assert json.loads(mine.read_text())[STEP] == {"share": 0.4, "utc": "second"}
+
+
+def test_a_forced_replay_neither_reads_nor_writes(shown, mine, monkeypatch) -> None:
+    keep(STEP, 0.3)
+    before = mine.read_bytes()
+    monkeypatch.setenv(mode.SWITCH, "1")
+    predict(STEP)
+    assert ASK in shown[0]["text/plain"].splitlines()
+    predict(STEP, 0.7)
+    assert "Yours: 0.70." in shown[1]["text/plain"].splitlines()
+    assert mine.read_bytes() == before
+    assert (kept(), mine_of(STEP), mine_of(STEP, 0.7)) == ({}, None, 0.7)
+
+
+@pytest.mark.parametrize("switch", ["0", ""])
+def test_it_is_kept_in_every_other_mode(switch: str, mine, monkeypatch) -> None:
+    monkeypatch.setenv(mode.SWITCH, switch)
+    assert keep(STEP, 0.3) == "" and kept() == {STEP: 0.3} and mine.exists()
+
+
+def test_a_folder_that_cannot_be_written_costs_a_sentence(shown, mine) -> None:
+    mine.parent.write_text("a file where the folder should be")
+    predict(STEP, 0.3)
+    said = "Yours: 0.30. It is not kept: mine/predictions.json cannot be written."
+    assert said in shown[0]["text/plain"].splitlines()
+    assert mine_of(STEP) is None
+
+
+def test_a_damaged_file_is_named_and_left_alone(shown, mine) -> None:
+    mine.parent.mkdir()
+    mine.write_text('{"03_shared": ')
+    predict(STEP, 0.3)
+    said = " ".join(shown[0]["text/plain"].split())
+    assert "Yours: 0.30. It is not kept: mine/predictions.json is no JSON or cut short" in said
+    assert mine.read_text() == '{"03_shared": ' and kept() == {}
+
+
+def test_entries_that_are_no_share_are_left_out(mine) -> None:
+    mine.parent.mkdir()
+    entries = {"a": {"share": 0.3}, "b": {"share": "0.3"}, "c": 0.3, "d": {}, "e": {"share": 7}}
+    mine.write_text(json.dumps(entries))
+    assert kept() == {"a": 0.3}
