@@ -26,8 +26,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import nbformat
-
 from .paths import NOTEBOOKS
 
 WORDS_A_MINUTE = 130
@@ -97,11 +95,6 @@ def reading(notebook) -> Reading:
     return total
 
 
-def read(path: Path) -> Reading:
-    """`reading` of a file."""
-    return reading(nbformat.read(path, as_version=4))
-
-
 def core_notebooks() -> list[Path]:
     return sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 
@@ -110,11 +103,16 @@ def deeper_notebooks() -> list[Path]:
     return sorted(NOTEBOOKS.glob("deeper/[0-9][0-9]_*.ipynb"))
 
 
-def limit(path: Path) -> int:
-    """The minutes that a notebook may take."""
-    if path.parent.name == "deeper":
+def name_of(path: Path) -> str:
+    """A notebook's name in the series: 03_shared, deeper/03_banks."""
+    return path.relative_to(NOTEBOOKS).with_suffix("").as_posix()
+
+
+def limit(name: str) -> int:
+    """The minutes that the notebook of this name may take."""
+    if name.startswith("deeper/"):
         return LIMITS["deeper"]
-    return LIMITS["late" if int(path.name[:2]) >= 7 else "core"]
+    return LIMITS["late" if int(name[:2]) >= 7 else "core"]
 
 
 def stated(notebook) -> int | None:

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import nbformat
 
-from ..paths import NOTEBOOKS
-from ..reading import core_notebooks, deeper_notebooks, limit, reading, stated
+from ..reading import core_notebooks, deeper_notebooks, limit, name_of, reading, stated
 from ..tables import lines_of
 
 COLUMNS = [("notebook", "<36"), ("minutes", ">8"), ("states", ">7"), ("limit", ">6")]
@@ -33,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     paths = [
         path
         for path in (*core_notebooks(), *deeper_notebooks())
-        if not names or path.relative_to(NOTEBOOKS).as_posix().startswith(names)
+        if not names or name_of(path).startswith(names)
     ]
     if not paths:
         print(f"no notebook starts with {' or '.join(names)}", file=sys.stderr)
@@ -46,8 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
 def row(path: Path) -> list[str]:
     """A notebook's line of the table; the last cell says what is wrong, or nothing."""
     notebook = nbformat.read(path, as_version=4)
-    found, says, most = reading(notebook), stated(notebook), limit(path)
-    name = path.relative_to(NOTEBOOKS).with_suffix("").as_posix()
+    name = name_of(path)
+    found, says, most = reading(notebook), stated(notebook), limit(name)
     wrong = "too long" if found.minutes > most else ""
     if not wrong and says != found.to_state:
         wrong = f"is {found.to_state}"
