@@ -5,8 +5,10 @@ The modules, lowest first:
     style     colours, markers, and the one way in which a figure reaches the page
     canvas    a figure to draw boxes, words and arrows on
     machine   where we are: what is launched, and where it lives
+    memory    what a kernel asks of memory: lanes on sectors, on banks, traffic beside the source
 """
 
 from .machine import machine
+from .memory import banks, moves, sectors
 
-__all__ = ["machine"]
+__all__ = ["banks", "machine", "moves", "sectors"]
