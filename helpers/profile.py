@@ -146,6 +146,55 @@ def loads(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
     return nsight(step, rows, cols, dtype)["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
 
 
+# ---- bytes in flight ----------------------------------------------------------------------------
+
+# Little's law, J. D. C. Little, Operations Research 9 (1961): what is under way = rate * time under
+# way. Here, of one SM: bytes in flight = bytes that it gets in a nanosecond * latency.
+
+FAR_COPY = "variants/00_copy_scalar-b1024"  # of 4 bytes a lane: too slow for its loads to queue
+
+
+def bytes_in_flight(
+    step: str, rows: int, cols: int, dtype: str = "float32", *, lane_bytes: int = 4
+) -> float:
+    """Bytes that an SM has asked for and not got, on average: `waiting_warps` * 32 lanes * bytes
+    that a lane loads at once, if a warp has one load under way."""
+    return waiting_warps(step, rows, cols, dtype) * WARP * lane_bytes
+
+
+def read_rate(
+    step: str, rows: int, cols: int, dtype: str = "float32", *, passes: float = 1
+) -> float:
+    """Bytes that an SM gets in a nanosecond while the step runs, if it reads the matrix `passes`
+    times."""
+    record = load_record(step)
+    case = record.case(rows, cols, dtype)
+    return passes * case.bytes / 2 / case.median_us / 1e3 / record.gpu.sms
+
+
+def latency_ns(
+    step: str,
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    *,
+    lane_bytes: int = 4,
+    passes: float = 1,
+) -> float:
+    """Nanoseconds from a load to its data, on average: `bytes_in_flight` / `read_rate`."""
+    in_flight = bytes_in_flight(step, rows, cols, dtype, lane_bytes=lane_bytes)
+    return in_flight / read_rate(step, rows, cols, dtype, passes=passes)
+
+
+def bytes_needed(passes: float = 1, latency: float | None = None) -> float:
+    """Bytes that an SM must have in flight to read a matrix `passes` times in the time of a copy:
+    passes * the copy's `read_rate` * latency in ns, which is that of DRAM (`FAR_COPY`'s) unless
+    given. At `REFERENCE_SHAPE` in float32."""
+    if latency is None:
+        latency = latency_ns(FAR_COPY, *REFERENCE_SHAPE)
+    return passes * read_rate("00_copy", *REFERENCE_SHAPE) * latency
+
+
 # ---- memory -------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,23 @@ def test_warps_that_wait_are_some_of_those_that_are_active(case, seen) -> None:
         assert 0 < sum(shares) < 1.05, "a warp waits for one thing at a time"
 
 
+def test_bytes_in_flight_obey_littles_law() -> None:
+    step, shape = profile.FAR_COPY, profile.REFERENCE_SHAPE
+    in_flight = profile.bytes_in_flight(step, *shape)
+    assert in_flight == profile.waiting_warps(step, *shape) * 128
+    assert profile.bytes_in_flight(step, *shape, lane_bytes=16) == 4 * in_flight
+    case = load_record(step).case(*shape)
+    got = 4 * shape[0] * shape[1] / 132 / (1000 * case.median_us)  # bytes a nanosecond, of an SM
+    assert profile.read_rate(step, *shape) == pytest.approx(got)
+    assert profile.latency_ns(step, *shape) == pytest.approx(in_flight / got)
+    # At the rate of the copy, which is faster by the share that the slow one reaches.
+    share = case.median_us / load_record("00_copy").case(*shape).median_us
+    assert profile.bytes_needed() == pytest.approx(in_flight * share)
+    assert profile.bytes_needed(2, latency=100) == pytest.approx(
+        200 * profile.read_rate("00_copy", *shape)
+    )
+
+
 @each_case
 def test_memory(case, seen) -> None:
     size = 2 if case.dtype == "bfloat16" else 4
