@@ -1,0 +1,281 @@
+"""Who loads which element of a matrix: a lane, a warp or a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..simt import Trace
+from ..simt.hardware import WARP
+from .canvas import NAME, Box, canvas, words
+from .style import BLUE, DARK, GREEN, GREY, LIT, ORANGE, PALE, PINK, RED, SKY, YELLOW, finish
+
+COLUMNS, ROWS = 34, 16  # of cells that are drawn: a cell has room for the number of a lane
+LEFT, TOP, WIDTH = 66, 54, 596  # pixels: where the matrix begins, and how wide it is at most
+DIGIT = 8.2  # pixels of width
+NOBODY = -1
+UNITS = ("lane", "warp", "block")
+VERBS = {
+    "load": ("loads", "loaded"),
+    "store": ("stores", "stored"),
+    "atomic": ("changes", "changed"),
+}
+HUES = (SKY, ORANGE, GREEN, PINK, YELLOW, BLUE, RED, GREY)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Of each element, as arrays of shape (rows, cols)."""
+
+    block: np.ndarray  # linear number, or NOBODY
+    thread: np.ndarray  # within its block
+    several: dict[str, np.ndarray]  # bool: others do so too; for each unit
+    times: np.ndarray  # how often
+    kind: str  # "load", "store" or "atomic"
+
+    @property
+    def does(self) -> str:
+        return VERBS[self.kind][0]
+
+    def unit(self, by: str) -> np.ndarray:
+        """A number for each lane, warp or block of the launch; or NOBODY."""
+        if by == "block":
+            return self.block
+        whole = self.block * 1024 + self.thread
+        return np.where(self.block < 0, NOBODY, whole // WARP if by == "warp" else whole)
+
+    def number(self, by: str) -> np.ndarray:
+        """The number of that lane within its warp, or of that warp within its block."""
+        return {"lane": self.thread % WARP, "warp": self.thread // WARP, "block": self.block}[by]
+
+
+def owners(
+    trace: Trace,
+    by: str = "lane",
+    array: str = "x",
+    rows: int | None = None,
+    cols: int | None = None,
+) -> None:
+    """Show which lane, warp or block loads each element of `array`; which one stores it, if nobody
+    loads it. What several load is hatched.
+
+    The trace is one of `simulate(..., watch=True)`. `rows` and `cols` are those of the array, if it
+    has two dimensions. Of a large matrix the first rows and columns are drawn; neighbours with one
+    owner share a cell.
+
+    Raises `ValueError` for another `by`, for an array that the launch did not have or did not
+    touch, and for rows and columns that are not as many as its elements.
+    """
+    if by not in UNITS:
+        raise ValueError(f"by is {', '.join(map(repr, UNITS))}, not {by!r}")
+    found = _owners(trace, array, _shape(trace, array, rows, cols))
+    unit, number, several = found.unit(by), found.number(by), found.several[by]
+    tall, wide = _grain(unit, several, 0, ROWS), _grain(unit, several, 1, COLUMNS)
+    unit, number, several = (
+        one[::tall, ::wide][:ROWS, :COLUMNS] for one in (unit, number, several)
+    )
+    cut = tall * ROWS < found.block.shape[0], wide * COLUMNS < found.block.shape[1]
+    height = 26 if len(unit) <= 8 else 18
+    figure, axes = canvas(TOP + len(unit) * height + (34 if cut[0] else 14))
+    title = f"which {by} {found.does} each element of {array}"
+    words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    cell = Box(LEFT, TOP, min(WIDTH / unit.shape[1], 2.5 * height), height)
+    for top, left, down, right in _rectangles(unit, several):
+        box = Box(
+            LEFT + left * cell.width,
+            TOP + top * height,
+            (right - left) * cell.width,
+            (down - top) * height,
+        )
+        owner = None if unit[top, left] == NOBODY else int(number[top, left])
+        _draw(axes, box, by, owner, bool(several[top, left]))
+    _frame(axes, cell, unit.shape, (tall, wide), cut)
+    finish(figure, title, _sentence(found, by, array))
+
+
+def _shape(trace: Trace, array: str, rows: int | None, cols: int | None) -> tuple[int, int]:
+    if array not in trace.arrays:
+        known = ", ".join(trace.arrays) or "none"
+        raise ValueError(f"the launch had no array {array!r}; its arrays: {known}")
+    if not trace.accesses:
+        raise ValueError("the trace holds no accesses: simulate(..., watch=True) keeps them")
+    given = trace.arrays[array]
+    if rows is None and cols is None and len(given.shape) == 2:
+        rows, cols = given.shape
+    count = given.elements
+    rows = count // (cols or count) if rows is None else rows
+    cols = count // rows if cols is None and rows else cols
+    if rows * cols != count or not count:
+        raise ValueError(f"{array} has {count} elements, not {rows} x {cols}")
+    return rows, cols
+
+
+def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
+    """Go through the loads of an array, or through its stores if there are none."""
+    ours = [one for one in trace.accesses if one.memory == "global" and one.array == array]
+    kinds = {one.kind for one in ours}
+    if not kinds:
+        raise ValueError(f"nothing that was watched touches {array}")
+    kind = "load" if "load" in kinds else "store" if "store" in kinds else "atomic"
+    count, size = shape[0] * shape[1], trace.arrays[array].dtype.itemsize
+    block, thread = np.full(count, NOBODY), np.zeros(count, np.int64)
+    several = {unit: np.zeros(count, bool) for unit in UNITS}
+    times = np.zeros(count, np.int64)
+    across, up, _ = trace.shape.grid
+    for one in (access for access in ours if access.kind == kind):
+        per_lane = max(1, one.width // size)
+        places = (one.offsets[one.mask] // size)[:, None] + np.arange(per_lane)
+        threads = np.broadcast_to(
+            one.warp * WARP + np.flatnonzero(one.mask)[:, None], places.shape
+        ).reshape(-1)
+        places = places.reshape(-1)
+        inside = (places >= 0) & (places < count)
+        places, threads = places[inside], threads[inside]
+        np.add.at(times, places, 1)
+        number = one.block[0] + across * (one.block[1] + up * one.block[2])
+        free = block[places] == NOBODY
+        block[places[free]], thread[places[free]] = number, threads[free]
+        others = block[places] != number
+        several["block"][places] |= others
+        several["warp"][places] |= others | (thread[places] // WARP != one.warp)
+        several["lane"][places[others | (thread[places] != threads)]] = True
+    shaped = {unit: flags.reshape(shape) for unit, flags in several.items()}
+    return Owners(block.reshape(shape), thread.reshape(shape), shaped, times.reshape(shape), kind)
+
+
+def _grain(unit: np.ndarray, several: np.ndarray, axis: int, room: int) -> int:
+    """How many rows (axis 0) or columns share a cell: as many as needed and as have one owner."""
+    grain, length = 1, unit.shape[axis]
+    while grain * room < length and length % (2 * grain) == 0:
+        starts = np.arange(length) // (2 * grain) * (2 * grain)
+        if any((one != one.take(starts, axis)).any() for one in (unit, several)):
+            break
+        grain *= 2
+    return grain
+
+
+def _rectangles(unit: np.ndarray, several: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """(top, left, bottom, right) of neighbouring cells with one owner, ends excluded."""
+    done: list[list[int]] = []
+    above: dict[tuple[int, int, int, bool], list[int]] = {}
+    for row in range(len(unit)):
+        changes = (np.diff(unit[row]) != 0) | (np.diff(several[row].astype(int)) != 0)
+        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), unit.shape[1]]
+        here = {}
+        for left, right in zip(edges, edges[1:], strict=False):
+            key = left, right, int(unit[row, left]), bool(several[row, left])
+            if key in above:
+                above[key][2] = row + 1
+                here[key] = above[key]
+            else:
+                here[key] = [row, left, row + 1, right]
+                done.append(here[key])
+        above = here
+    return [tuple(one) for one in done]
+
+
+# ---- drawing ------------------------------------------------------------------------------------
+
+
+def _draw(axes, box: Box, by: str, number: int | None, several: bool) -> None:
+    from matplotlib.colors import to_rgb
+    from matplotlib.patches import Rectangle
+
+    corner, size = (box.x, box.y), (box.width, box.height)
+    if number is None:
+        axes.add_patch(Rectangle(corner, *size, facecolor="white", edgecolor=PALE, linewidth=0.8))
+        return
+    if by == "lane":  # from pale to blue
+        share = number % WARP / (WARP - 1)
+        color = tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(BLUE), strict=True))
+    else:  # neighbours differ
+        color = tuple(1 - 0.65 * (1 - part) for part in to_rgb(HUES[number % len(HUES)]))
+    axes.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor="white", linewidth=1.2))
+    if several:  # a hatch has the colour of the edge
+        hatch = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0, "hatch": "////"}
+        axes.add_patch(Rectangle(corner, *size, **hatch))
+    dark = np.dot(color, (0.299, 0.587, 0.114)) < 0.55
+    crowded = by == "lane" and box.width < 20 and number % 4 and number != WARP - 1
+    if box.width > DIGIT * len(str(number)) and not crowded:
+        words(
+            axes,
+            box.x + box.width / 2,
+            box.middle,
+            str(number),
+            ha="center",
+            color="white" if dark else "black",
+            **({"fontweight": "bold"} if several else {}),
+        )
+
+
+def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut) -> None:
+    """Numbers of rows and columns, and dots where more follow."""
+    rows, cols = shape
+    words(axes, 10, TOP - 9, "column", color=DARK)
+    words(axes, 10, TOP + 8 if rows == 1 else TOP + cell.height / 2, "row", color=DARK)
+    every = next(step for step in (1, 2, 4, 8, 16, 32) if step * cell.width > 40)
+    for col in range(0, cols, every):
+        label = str(col * grain[1])
+        words(axes, LEFT + (col + 0.5) * cell.width, TOP - 9, label, color=DARK, ha="center")
+    for row in range(rows):
+        label = str(row * grain[0])
+        words(axes, LEFT - 8, TOP + (row + 0.5) * cell.height, label, color=DARK, ha="right")
+    if cut[0]:
+        words(axes, LEFT + 8, TOP + rows * cell.height + 10, "⋮", NAME, color=DARK)
+    if cut[1]:
+        words(axes, LEFT + cols * cell.width + 6, TOP + cell.height / 2, "…", NAME, color=DARK)
+
+
+# ---- the sentence -------------------------------------------------------------------------------
+
+
+def _sentence(found: Owners, by: str, array: str) -> str:
+    unit = found.unit(by)
+    first = unit.reshape(-1)[np.flatnonzero(unit.reshape(-1) != NOBODY)[0]]
+    place = tuple(np.argwhere(unit == first)[0])
+    name = f"{by.capitalize()} {found.number(by)[place]}"
+    if by == "lane" and (found.thread >= WARP).any():
+        name += f" of warp {found.thread[place] // WARP}"
+    parts = [f"{name} {found.does} {_elements(unit == first)}", f"a row belongs to {_row(found)}"]
+    if several := int(found.several[by].sum()):
+        parts.append(f"{several} of {unit.size} elements belong to more than one {by}")
+    if missing := int((found.times == 0).sum()):
+        parts.append(f"nobody {found.does} {missing} elements of {array}")
+    elif found.times.min() == found.times.max() > 1:
+        parts.append(f"each element is {VERBS[found.kind][1]} {found.times.max()} times")
+    return "; ".join(parts) + "."
+
+
+def _elements(mine: np.ndarray) -> str:
+    """The elements of one owner in words."""
+    rows, cols = np.flatnonzero(mine.any(axis=1)), np.flatnonzero(mine.any(axis=0))
+    where = f"row{'s' * (len(rows) > 1)} {_numbers(rows)}"
+    if len(cols) == mine.shape[1]:
+        return where
+    return f"column{'s' * (len(cols) > 1)} {_numbers(cols)} of {where}"
+
+
+def _numbers(values: np.ndarray) -> str:
+    """ "0, 32, 64, ..." or "0 to 3, 128 to 131, ..."."""
+    starts = np.flatnonzero(np.r_[True, np.diff(values) != 1])
+    ends = np.r_[starts[1:], len(values)] - 1
+    runs = [
+        str(values[a]) if a == b else f"{values[a]} to {values[b]}"
+        for a, b in zip(starts[:3], ends[:3], strict=True)
+    ]
+    return ", ".join([*runs, "..."] if len(starts) > 3 else runs)
+
+
+def _row(found: Owners) -> str:
+    """What a row belongs to, in words."""
+    counts = {}
+    for by in UNITS:
+        unit = found.unit(by)
+        counts[by] = max(len(np.unique(row[row != NOBODY])) for row in unit)
+    lanes, warps, blocks = counts.values()
+    if blocks > 1:
+        return f"{blocks} blocks"
+    if warps > 1:
+        return f"one block of {warps} warps"
+    return "one lane" if lanes == 1 else "one warp" if lanes == WARP else f"{lanes} lanes of a warp"

@@ -1,0 +1,116 @@
+"""Who loads which element, against what the source says."""
+
+import cupy
+import numpy as np
+import pytest
+from matplotlib.patches import Rectangle
+
+from helpers import draw, simulate, source
+from helpers.simt import KernelText
+from helpers.simt import simulate as run
+from tests.helpers.draw.looks import Shown, complaints, texts
+
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+
+def trace_of(name: str, rows: int, cols: int, grid: int, block: int, shared: int = 0, **options):
+    kernel = cupy.RawKernel(source(f"{name}.cu"), f"softmax_{name[3:]}")
+    x = np.ones((rows, cols), np.float32)
+    options = {"watch": True, **options}
+    return simulate(kernel, grid, block, (x, x * 0, rows, cols), shared, **options)
+
+
+@pytest.fixture(scope="module")
+def trees():
+    """Four rows of 300 columns, a block of 64 threads each."""
+    return trace_of("03_shared", 4, 300, 4, 64, 512)
+
+
+PAIRS = """extern "C" __global__ void pairs(const float* x, float* y)
+{
+    const int t = threadIdx.x;
+    y[t] = x[t / 2] + x[t ? 0 : 1];
+}
+"""
+
+
+def numbers(figure) -> list[str]:
+    """What stands in the cells, from left to right."""
+    cells = figure.findobj(Rectangle)[1:]  # the first is the figure's own
+    cells = [cell for cell in cells if not cell.get_hatch()]
+    inside = []
+    for text in texts(figure):
+        x, y = text.get_position()
+        for cell in cells:
+            (left, top), right, bottom = cell.get_xy(), *(cell.get_corners()[2])
+            if left < x < right and top < y < bottom:
+                inside.append((top, left, text.get_text()))
+    return [text for _, _, text in sorted(inside)]
+
+
+def test_lanes_of_a_row_take_neighbouring_columns(trees, shown: Shown) -> None:
+    draw.owners(trees, "lane")
+    figure, plain, sentence = shown.take()
+    row = ["0", "4", "8", "12", "16", "20", "24", "28", "31", "0"]  # that there is room for
+    assert numbers(figure) == row * 4
+    assert plain == "<figure: which lane loads each element of x>"
+    assert sentence == (
+        "Lane 0 of warp 0 loads columns 0, 64, 128, ... of row 0; a row belongs to one block of 2 "
+        "warps; each element is loaded 2 times."
+    )
+    assert complaints(figure) == []
+
+
+def test_a_block_has_a_row_and_neighbours_with_one_owner_are_one_cell(trees, shown: Shown) -> None:
+    draw.owners(trees, by="block")
+    figure, _, sentence = shown.take()
+    assert numbers(figure) == ["0", "1", "2", "3"]
+    assert sentence.startswith("Block 0 loads row 0; a row belongs to one block")
+
+
+def test_a_large_matrix_is_drawn_in_as_coarse_cells_as_its_owners_allow(shown: Shown) -> None:
+    trace = trace_of("03_shared", 2, 1024, 2, 64, 512)
+    draw.owners(trace, by="warp")
+    figure, _, sentence = shown.take()
+    assert numbers(figure) == ["0", "1"] * 16 * 2
+    assert sentence.startswith("Warp 0 loads columns 0 to 31, 64 to 95, 128 to 159, ... of row 0")
+
+
+def test_a_thread_per_row(shown: Shown) -> None:
+    trace = trace_of("01_naive", 40, 20, 1, 256)
+    draw.owners(trace)
+    figure, _, sentence = shown.take()
+    assert numbers(figure) == [str(row) for row in range(16)]  # the first rows
+    assert "⋮" in {text.get_text() for text in texts(figure)}
+    assert sentence.startswith("Lane 0 of warp 0 loads row 0; a row belongs to one lane; each elem")
+    assert complaints(figure) == []
+
+
+def test_what_is_only_stored_shows_who_stores(trees, shown: Shown) -> None:
+    draw.owners(trees, "block", "y")
+    assert shown.take()[2].startswith("Block 0 stores row 0")
+
+
+def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Shown) -> None:
+    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    trace = run(KernelText(PAIRS, "pairs"), 1, 64, (x, y), names=("x", "y"), watch=True)
+    draw.owners(trace, rows=4, cols=16)
+    figure, _, sentence = shown.take()
+    assert sum(bool(cell.get_hatch()) for cell in figure.findobj(Rectangle)) == 32
+    # Of 32 that are loaded each has a pair of lanes, and nobody loads the others.
+    assert "32 of 64 elements belong to more than one lane" in sentence
+    assert "nobody loads 32 elements of x" in sentence
+    draw.owners(trace, "block", rows=4, cols=16)
+    figure, _, sentence = shown.take()
+    assert numbers(figure) == ["0"] and "more than one" not in sentence
+
+
+def test_mistakes_are_named(trees) -> None:
+    with pytest.raises(ValueError, match="'lane', 'warp', 'block', not 'thread'"):
+        draw.owners(trees, "thread")
+    with pytest.raises(ValueError, match="no array 'z'; its arrays: x, y"):
+        draw.owners(trees, array="z")
+    with pytest.raises(ValueError, match="x has 1200 elements, not 7 x 300"):
+        draw.owners(trees, rows=7, cols=300)
+    with pytest.raises(ValueError, match=r"watch=True"):
+        draw.owners(trace_of("03_shared", 1, 32, 1, 32, 256, watch=()))
