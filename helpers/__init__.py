@@ -7,6 +7,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     paths         the folders of the repository
     options       types of command-line options
     shapes        families of matrix shapes
+    rich          rich output with a plain form; code in colour
     cuda_text     reading C: comments, kernels, signatures, a hash of code
     gpu           the GPU at hand, or an H200
     mode          live or replay
@@ -14,6 +15,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     plan          what a header says: shapes that are taken, how a kernel is built and launched
     header        reading a header: its keys, its Build table
     catalogue     which kernel files there are, and which suits a shape
+    show          kernels, differences, findings and tables, as a notebook shows them
     machine_code  do two texts compile to the same instructions?
     execute       run a cupy.RawKernel once, on the GPU or the SIMT machine
     bound         one object: a kernel bound to a shape, a dtype and a GPU
@@ -39,7 +41,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     commands      what can be run, with python -m; imported by nobody
 """
 
-from . import draw, profile
+from . import draw, profile, show
 from .bound import bind, load
 from .catalogue import choose, diff, source
 from .check import (
@@ -99,6 +101,7 @@ __all__ = [
     "race_table",
     "reference",
     "sass",
+    "show",
     "simulate",
     "skipped_peers",
     "source",

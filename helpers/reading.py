@@ -49,7 +49,7 @@ TAG = re.compile(r"</?[a-zA-Z][^>\n]*>")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 FIGURE = re.compile(r"<figure: .*>|<Figure size .*>", re.IGNORECASE)
-HEADING = re.compile(r"kernels/.*\blines\b")  # the first line of a listing
+HEADING = re.compile(r"kernel(s/|\.cu\b).*\blines\b")  # the first line of a listing
 NUMBERED = re.compile(r" *\d+ ([+ ])(.*)")  # and the others
 BARE = re.compile(r"#line \d|.*\b__global__\b")  # a kernel printed without numbers
 KERNEL_FENCES = ("cuda", "cu", "cpp", "c++", "c")

@@ -1,0 +1,177 @@
+"""Rich output with a plain form: HTML or Markdown for a page, text within 80 columns elsewhere.
+
+The colours are inline styles on a light ground of their own: JupyterLab keeps those of a notebook
+that it does not trust, and they read in a dark theme too. A mark is also a character, so that it is
+there where a page drops the styles.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+COLUMNS = 80  # of the plain form
+GROUND = "#fafafa"
+INK = "#1f2328"
+MUTED = "#656d76"
+COLOURS = {  # kind of token -> colour; any other token has the ink's
+    "comment": "#57606a",
+    "keyword": "#8b1a86",
+    "cuda": "#0550ae",
+    "number": "#953800",
+    "string": "#0a5536",
+    "preprocessor": "#6639ba",
+}
+MARKS = {  # character -> (colour of the bar at the left, ground of the line)
+    "+": ("#1a7f37", "#e3f5e6"),
+    "-": ("#b35900", "#fdf0e1"),
+    ">": ("#cf222e", "#ffebe9"),
+}
+FONT = "font-family:monospace;font-size:12px;line-height:1.45"
+BLOCK = f"margin:0;padding:6px 0;background-color:{GROUND};color:{INK};{FONT};white-space:pre-wrap"
+CHARACTER = 0.602  # em, how wide one is
+CAPTION = f"padding:4px 8px;background-color:{GROUND};color:{INK};font-size:13px"
+
+
+@dataclass(frozen=True)
+class Rich:
+    """What a cell shows: `html` or `markdown` where there is a page, `plain` everywhere else."""
+
+    plain: str
+    html: str = ""
+    markdown: str = ""
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        forms = {"text/html": self.html, "text/markdown": self.markdown, "text/plain": self.plain}
+        return {kind: text for kind, text in forms.items() if text}
+
+    def display(self) -> None:
+        """Show it under the cell that runs."""
+        from IPython.display import display
+
+        display(self._repr_mimebundle_(), raw=True)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of code as a listing shows it."""
+
+    number: int | None  # None: without one
+    text: str
+    mark: str = " "  # one of MARKS
+
+
+def escape(text: str) -> str:
+    """Text as HTML."""
+    return html.escape(text, quote=False)
+
+
+def caption(text: str) -> str:
+    """A line of text above or under code; `text` is HTML."""
+    return f'<div style="{CAPTION}">{text}</div>'
+
+
+def marked(mark: str) -> str:
+    """A mark as it stands beside the lines, for a caption."""
+    bar, ground = MARKS[mark]
+    style = f"padding:0 5px;border-left:3px solid {bar};background-color:{ground};color:{INK}"
+    return f'<span style="{style}">{escape(mark)}</span>'
+
+
+def details(summary: str, content: str) -> str:
+    """HTML that is folded until a reader opens it; `summary` is text."""
+    return f'<details style="margin:2px 0"><summary>{escape(summary)}</summary>{content}</details>'
+
+
+# ---- code -------------------------------------------------------------------------------------
+
+
+def code_html(lines: Sequence[Line]) -> str:
+    """Lines of CUDA C++ in colour, numbered and marked."""
+    numbers = _numbers(lines)
+    texts = [_text(line, COLUMNS) for line in lines]
+    rows = []
+    for line, number, tokens in zip(lines, numbers, tokens_of("\n".join(texts)), strict=True):
+        code = "".join(_coloured(COLOURS.get(kind), text) for kind, text in tokens)
+        bar, ground = MARKS.get(line.mark, (GROUND, GROUND))
+        # What does not fit goes on below, further to the right than the line begins.
+        hanging = CHARACTER * (len(number) + _indent(line) + 4)
+        style = (
+            f"padding-left:{hanging + 0.5:.1f}em;text-indent:-{hanging:.1f}em;"
+            f"border-left:3px solid {bar};background-color:{ground}"
+        )
+        rows.append(f'<div style="{style}">{_coloured(MUTED, number)}{code}</div>')
+    return f'<pre style="{BLOCK}">{"".join(rows)}</pre>'
+
+
+def code_plain(lines: Sequence[Line]) -> list[str]:
+    """The same as lines of text within 80 columns."""
+    found = []
+    for line, number in zip(lines, _numbers(lines), strict=True):
+        number = f"  {number}"
+        found += textwrap.wrap(
+            number + _text(line, COLUMNS - len(number)),
+            COLUMNS,
+            subsequent_indent=" " * min(len(number) + _indent(line) + 4, COLUMNS // 2),
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        ) or [number.rstrip()]
+    return found
+
+
+def _numbers(lines: Sequence[Line]) -> list[str]:
+    """What stands before each line: its number, as wide as the widest, and its mark."""
+    numbers = ["" if line.number is None else str(line.number) for line in lines]
+    wide = max(map(len, numbers), default=0)
+    return [f"{number:>{wide}} {line.mark} " for number, line in zip(numbers, lines, strict=True)]
+
+
+def _text(line: Line, columns: int) -> str:
+    """Its text; a rule is only as long as the page is wide."""
+    return line.text[:columns] if line.text.endswith("---") else line.text.rstrip()
+
+
+def _indent(line: Line) -> int:
+    return len(line.text) - len(line.text.lstrip())
+
+
+def _coloured(colour: str | None, text: str) -> str:
+    return f'<span style="color:{colour}">{escape(text)}</span>' if colour else escape(text)
+
+
+@functools.lru_cache(maxsize=64)
+def tokens_of(code: str) -> tuple[tuple[tuple[str, str], ...], ...]:
+    """(kind, text) of each line of CUDA C++; a kind is one of COLOURS or ""."""
+    from pygments.lexers import CppLexer  # where nothing is shown it need not be there
+
+    lines: list[list[tuple[str, str]]] = [[]]
+    for token, text in CppLexer(stripnl=False).get_tokens(f"{code}\n"):
+        kind = _kind(token, text)
+        for at, part in enumerate(text.split("\n")):
+            if at:
+                lines.append([])
+            if lines[-1] and (lines[-1][-1][0] == kind or part.isspace()):
+                kind_before, before = lines[-1].pop()
+                lines[-1].append((kind_before, before + part))
+            elif part:
+                lines[-1].append((kind, part))
+    return tuple(map(tuple, lines[:-1]))
+
+
+def _kind(token, text: str) -> str:
+    from pygments.lexers import CudaLexer
+    from pygments.token import Comment, Keyword, Name, Number, Operator, String
+
+    if token in Comment:
+        directive = token in Comment.Preproc or token in Comment.PreprocFile
+        return "preprocessor" if directive else "comment"
+    if token in Number:
+        return "number"
+    if token in String:
+        return "string"
+    if token in Name:
+        return "cuda" if text in CudaLexer.variables or text.startswith("__") else ""
+    return "keyword" if token in Keyword or token in Operator.Word else ""

@@ -1,0 +1,397 @@
+"""Kernels, their differences, findings and tables, as a notebook shows them.
+
+Every function displays what it shows, in colour where there is a page and as text within 80 columns
+everywhere else, and returns None.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .catalogue import source
+from .rich import (
+    COLUMNS,
+    Line,
+    Rich,
+    caption,
+    code_html,
+    code_plain,
+    details,
+    escape,
+    marked,
+    tokens_of,
+)
+
+MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
+FOLDED_UNDER = "folded under it:"
+
+
+def kernel(
+    name_or_code: str,
+    since: str | Sequence[str] | None = None,
+    body: bool = False,
+    without: Collection[str] = (),
+    header: bool = False,
+) -> None:
+    """Show a kernel, its lines numbered as findings and `Trace.report` cite them.
+
+    `name_or_code` is a file below kernels/ ("03_shared.cu") or the text of a source. Lines of code
+    that stand in none of the files (or texts) `since` are marked; white space and comments do not
+    count. The comment that is the file's contract is left out unless `header`. With `body`, the
+    `__global__` function comes first and the rest is folded under it. Functions named in `without`
+    are left out, and named with their line.
+
+    Raises `FileNotFoundError` for an unknown file and `ValueError` for an unknown function.
+    """
+    text = _read(name_or_code)
+    earlier = [since] if isinstance(since, str) else list(since or ())
+    new = _new_lines(text, [_read(one) for one in earlier]) if earlier else set()
+    parts = _parts(text)
+    if unknown := set(without) - {name for part in parts for name in part.functions}:
+        known = ", ".join(dict.fromkeys(name for part in parts for name in part.functions))
+        raise ValueError(f"{text.file} has no function {', '.join(sorted(unknown))}, but {known}")
+    start = 0 if header else _after_header(text)
+    left_out = [part for part in parts if part.functions and {*part.functions} <= {*without}]
+    gone = {at for part in left_out for at in part.places} | {*range(start)}
+    first = [at for part in parts if part.kernel for at in part.places] if body else []
+    if not first:
+        first = [at for at in range(len(text.lines)) if at not in gone]
+
+    def lines(places: Sequence[int]) -> list[Line]:
+        places = _without_blank_ends(text, places)
+        return [Line(text.first + at, text.lines[at], "+" if at in new else " ") for at in places]
+
+    shown = lines(first)
+    folds = [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
+    title = f"{text.title}, {len(shown)} lines"
+    legend = f" is new since {' and '.join(map(_name, earlier))}"
+    pages = [caption(escape(title) + (f"; {marked('+')}{escape(legend)}" if earlier else ""))]
+    plain = textwrap.wrap(title + (f"; +{legend}" if earlier else ""), COLUMNS)
+    pages.append(code_html(shown))
+    plain += code_plain(shown)
+    if folds:
+        plain.append(FOLDED_UNDER)
+    for title, lines_of_fold in folds:
+        count = sum(line.mark == "+" for line in lines_of_fold)
+        summary = f"{title} ({len(lines_of_fold)} lines{f', {count} new' if count else ''})"
+        pages.append(details(summary, code_html(lines_of_fold)))
+        plain += code_plain(lines_of_fold)
+    if left_out:
+        named = [
+            f"{name} (line {text.first + part.begins})"
+            for part in left_out
+            for name in dict.fromkeys(part.functions)
+        ]
+        sentence = f"not shown: {', '.join(named)}"
+        pages.append(caption(escape(sentence)))
+        plain += textwrap.wrap(sentence, COLUMNS, subsequent_indent="    ")
+    Rich("\n".join(plain), "".join(pages)).display()
+
+
+def diff(old: str, new: str) -> None:
+    """Show, folded, what changed from one kernel to another: files or texts, as in `kernel`."""
+    before, after = _read(old), _read(new)
+    kept = [
+        [line.rstrip() for line in text.lines[_after_header(text) :]] for text in (before, after)
+    ]
+    raw = difflib.unified_diff(*kept, lineterm="", n=1)
+    changes = [line for line in raw if not line.startswith(("---", "+++"))]
+    come, go = (sum(line[0] == sign and line[1:] != "" for line in changes) for sign in "+-")
+    names = _name(old), _name(new)
+    if not changes:
+        Rich(f"no line of code differs between {names[0]} and {names[1]}").display()
+        return
+    summary = f"what changed from {names[0]} to {names[1]}: {come} lines new, {go} gone"
+    pieces: list[list[Line]] = []
+    for line in changes:
+        if line.startswith("@@"):
+            pieces.append([])
+        else:
+            pieces[-1].append(Line(None, line[1:], line[:1]))
+    page = "".join(code_html(piece) for piece in pieces)
+    plain = [f"--- {names[0]}", f"+++ {names[1]}"]
+    for piece in pieces:
+        plain.append("@@")
+        for line in piece:
+            plain += _wrapped(line.mark + line.text)
+    Rich("\n".join(plain), details(summary, page)).display()
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence],
+    mark: int | str | None = None,
+    caption: str = "",
+    formats: Sequence[str] = (),
+) -> None:
+    """Show a table; `head` names the columns, with units.
+
+    `mark` is the number of the row that matters, or what stands in its first cell. `formats` are
+    what `format` takes, one a column ("" for text), for cells that are no text already. Columns of
+    numbers are aligned at the right.
+
+    Raises `ValueError` for more than 8 rows or 6 columns, for text wider than 80 columns, a row of
+    another length than `head`, and a mark that is no row.
+    """
+    head, formats = list(head), [*formats, *[""] * (len(head) - len(formats))]
+    if len(rows) > MOST_ROWS or len(head) > MOST_COLUMNS:
+        raise ValueError(
+            f"{len(rows)} rows and {len(head)} columns are too much to read: a table has at most "
+            f"{MOST_ROWS} and {MOST_COLUMNS}; draw a chart, or leave out what does not matter"
+        )
+    for row in rows:
+        if len(row) != len(head):
+            raise ValueError(f"the row {list(row)} has {len(row)} cells for {len(head)} columns")
+    cells = [list(map(_formatted, row, formats)) for row in rows]
+    chosen = _chosen(cells, mark)
+    right = [all(_is_number(row[column]) for row in cells) for column in range(len(head))]
+    wide = [max(len(row[column]) for row in (head, *cells)) for column in range(len(head))]
+    plain = [
+        ("> " if at == chosen else "  ") * (chosen is not None)
+        + "  ".join(
+            f"{cell:>{width}}" if at_right else f"{cell:<{width}}"
+            for cell, width, at_right in zip(row, wide, right, strict=True)
+        ).rstrip()
+        for at, row in enumerate([head, *cells], -1)
+    ]
+    if (widest := max(map(len, plain))) > COLUMNS:
+        raise ValueError(
+            f"the table is {widest} columns wide, more than {COLUMNS}: shorten its cells"
+        )
+    rules = ["---:" if at_right else ":---" for at_right in right]
+    page = [_row(map(_markdown, head)), _row(rules)]
+    for at, row in enumerate(cells):
+        written = [_markdown(cell) for cell in row]
+        page.append(_row(f"**{cell}**" if cell and at == chosen else cell for cell in written))
+    if caption:
+        plain = [*textwrap.wrap(caption, COLUMNS), *plain]
+        page = [_markdown(caption), "", *page]
+    Rich("\n".join(plain), markdown="\n".join(page)).display()
+
+
+def folded(summary: str, name_or_code: str) -> Rich:
+    """A kernel without its contract, folded under a line of text; not displayed yet."""
+    text = _read(name_or_code)
+    places = _without_blank_ends(text, range(_after_header(text), len(text.lines)))
+    lines = [Line(text.first + at, text.lines[at]) for at in places]
+    return Rich(
+        "\n".join([*textwrap.wrap(summary, COLUMNS), *code_plain(lines)]),
+        details(summary, code_html(lines)),
+    )
+
+
+# ---- the text of a kernel -----------------------------------------------------------------------
+
+
+class _Text(NamedTuple):
+    file: str  # as findings name it
+    title: str
+    first: int  # number of the first line
+    lines: list[str]
+    code: list[str]  # the same without comments
+
+
+def _read(name_or_code: str) -> _Text:
+    """A kernel's file or text, with the numbers that its findings have."""
+    is_code = "\n" in name_or_code or "{" in name_or_code
+    whole = name_or_code if is_code else source(name_or_code)
+    named = re.match(r'#line (\d+) "(.*)"\n', whole)
+    text = whole[named.end() :] if named else whole
+    file, first = (named[2], int(named[1])) if named else ("kernel.cu", 1)
+    lines = text.rstrip().split("\n")
+    code = [
+        "".join(part for kind, part in tokens if kind != "comment")
+        for tokens in tokens_of("\n".join(lines))
+    ]
+    title = file
+    if is_code and named and _differs(whole, file.removeprefix("kernels/")):
+        title += " as edited"
+    return _Text(file, title, first, lines, code)
+
+
+def _differs(whole: str, name: str) -> bool:
+    try:
+        return whole != source(name)
+    except FileNotFoundError:
+        return False
+
+
+def _name(name_or_code: str) -> str:
+    """How a sentence names one of two kernels."""
+    text = _read(name_or_code)
+    return text.title.removeprefix("kernels/") if text.file != "kernel.cu" else "the other text"
+
+
+def _after_header(text: _Text) -> int:
+    """How many lines the contract takes: the comment at the start that has keys."""
+    end = next((at for at, line in enumerate(text.lines) if not line.startswith("//")), 0)
+    keys = any(re.match(r"// [A-Z][a-z]+: +\S", line) for line in text.lines[:end])
+    return end if keys else 0
+
+
+def _without_blank_ends(text: _Text, places: Sequence[int]) -> list[int]:
+    filled = [at for at in places if text.lines[at].strip()]
+    return [at for at in places if filled[0] <= at <= filled[-1]] if filled else []
+
+
+def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
+    """Which lines have code that stands in none of the earlier texts."""
+    filled = [at for at, line in enumerate(text.code) if line.strip()]
+    own = [text.code[at].strip() for at in filled]
+    new = {*filled}
+    for one in earlier:
+        other = [line.strip() for line in one.code if line.strip()]
+        if len(earlier) > 1:
+            new -= {at for at, line in zip(filled, own, strict=True) if line in {*other}}
+        else:
+            matcher = difflib.SequenceMatcher(None, other, own, autojunk=False)
+            for match in matcher.get_matching_blocks():
+                new -= {*filled[match.b : match.b + match.size]}
+    return new
+
+
+# ---- its parts --------------------------------------------------------------------------------
+
+
+@dataclass
+class _Part:
+    """Lines between two blank lines outside all braces."""
+
+    places: list[int]
+    begins: int  # where its code does
+    functions: list[str]  # defined there
+    kernel: bool  # whether one of them is __global__
+    section: str  # the comment `// ---- section ----` above it
+    heading: bool = False  # whether it is that comment
+
+
+HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
+# A name, its parameters in parentheses, and then the function's brace.
+FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
+
+
+def _parts(text: _Text) -> list[_Part]:
+    found: list[_Part] = []
+    section = ""
+    for places in _paragraphs(text):
+        code = [text.code[at] for at in places]
+        if heading := HEADING.match(text.lines[places[0]]):
+            section = heading[1]
+        only_comment = not any(line.strip() for line in code)
+        part = _Part(
+            places,
+            next((at for at in places if text.code[at].strip()), places[0]),
+            list(_functions("\n".join(code))),
+            bool(re.search(r"\b__global__\b", "\n".join(code))),
+            section,
+            only_comment and bool(heading),
+        )
+        found.append(part)
+    return found
+
+
+def _paragraphs(text: _Text) -> Iterator[list[int]]:
+    """Places of lines that belong together: those up to a blank line outside all braces."""
+    depth, places = 0, []
+    for at, (line, tokens) in enumerate(
+        zip(text.lines, tokens_of("\n".join(text.lines)), strict=True)
+    ):
+        if line.strip() or depth:
+            places.append(at)
+        elif places:
+            yield places
+            places = []
+        code = "".join(part for kind, part in tokens if kind in ("", "cuda", "keyword"))
+        depth += code.count("{") - code.count("}")
+    if places:
+        yield places
+
+
+def _functions(code: str) -> Iterator[str]:
+    """The functions that a piece of code without comments defines."""
+    plain = re.sub(r'"(\\.|[^"\\])*"', '""', re.sub(r"^\s*#.*$", ";", code, flags=re.MULTILINE))
+    depth, before = 0, ""
+    for piece in re.split(r"([{};])", plain):
+        if piece == "{":
+            if not depth and (named := FUNCTION.search(before)):
+                yield named[1]
+            depth += 1
+        elif piece == "}":
+            depth -= 1
+        before = piece
+
+
+def _folds(parts: Sequence[_Part], shown: set[int]) -> Iterator[tuple[str, list[int]]]:
+    """(title, places) of the sections of what is not shown."""
+    sections: dict[str, list[_Part]] = {}
+    for part in parts:
+        if not shown.issuperset(part.places):
+            sections.setdefault(part.section, []).append(part)
+    for section, inside in sections.items():
+        if all(part.heading for part in inside):
+            continue
+        names = dict.fromkeys(name for part in inside for name in part.functions)
+        words = [", ".join(names)] if names else []
+        if not section and any(not part.functions for part in inside):
+            words.insert(0, "macros, types and constants")
+        title = ": ".join(filter(None, (section, "; ".join(words))))
+        places = range(inside[0].places[0], inside[-1].places[-1] + 1)
+        hidden = {at for part in inside for at in part.places}
+        own = {at for part in parts for at in part.places}
+        yield title, [at for at in places if at in hidden or at not in own]
+
+
+# ---- tables -----------------------------------------------------------------------------------
+
+
+def _chosen(cells: Sequence[Sequence[str]], mark: int | str | None) -> int | None:
+    """The number of the row that `mark` names."""
+    if mark is None:
+        return None
+    if isinstance(mark, str):
+        keys = [row[0] for row in cells]
+        if mark not in keys:
+            raise ValueError(f"no row begins with {mark!r}; there are: {', '.join(keys)}")
+        return keys.index(mark)
+    if not -len(cells) <= mark < len(cells):
+        raise ValueError(f"there is no row {mark} of {len(cells)}")
+    return mark % len(cells)
+
+
+def _formatted(cell, form: str) -> str:
+    return cell if isinstance(cell, str) else format(cell, form)
+
+
+def _is_number(cell: str) -> bool:
+    """Or none, or one with its unit."""
+    return not cell.strip("- ") or bool(
+        re.fullmatch(r"[-+~<>]? ?[.\d][.,\d]*( ?[%a-zA-Z/]+)?", cell)
+    )
+
+
+def _row(cells) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    """Text whose characters mean nothing to Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>|~$#&])", r"\\\1", text)
+
+
+# ---- text -------------------------------------------------------------------------------------
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of a diff within 80 columns; what it goes on with is no line of its own."""
+    return textwrap.wrap(
+        line,
+        COLUMNS,
+        subsequent_indent=" " * min(len(line) - len(line[1:].lstrip()) + 4, COLUMNS // 2),
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    ) or [line.rstrip()]

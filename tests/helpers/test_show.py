@@ -1,0 +1,347 @@
+"""What a notebook shows of kernels: numbers that findings cite, marks where code is new, a plain
+form that fits a page, and HTML in which nothing of a source is taken for a tag."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from helpers import rich, show
+from helpers.catalogue import source, steps
+from helpers.reading import of_output
+from helpers.rich import Line, Rich
+from helpers.simt.trace import own_file
+from tests.helpers.sources import edited
+
+LISTED = re.compile(r" *(\d+) ([+ ]) (.*)")
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list[dict[str, str]]:
+    """What was displayed, by kind; its plain forms are held to a page."""
+    found: list[dict[str, str]] = []
+
+    def display(bundle, raw) -> None:
+        assert raw and all(len(line) <= 80 for line in bundle["text/plain"].splitlines())
+        found.append(bundle)
+
+    monkeypatch.setattr("IPython.display.display", display)
+    return found
+
+
+def listed(plain: str) -> list[tuple[int, str, str]]:
+    """(number, mark, text) of the lines of a listing; lines that go on are left out."""
+    matches = [LISTED.fullmatch(line) for line in plain.splitlines()]
+    return [(int(match[1]), match[2], match[3]) for match in matches if match]
+
+
+class Text(HTMLParser):
+    """The text of HTML, a line feed after each line of code; every tag is closed."""
+
+    ALLOWED = {"div", "pre", "span", "details", "summary"}
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.text, self.open = "", []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes) -> None:
+        assert tag in self.ALLOWED and {name for name, _ in attributes} <= {"style"}, tag
+        self.open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self.open.pop() == tag
+        self.text += "\n" if tag in ("div", "summary") else ""
+
+    def handle_data(self, data) -> None:
+        self.text += data
+
+
+def of_html(page: str) -> list[tuple[int, str, str]]:
+    return listed("\n".join(line.rstrip() for line in Text(page).text.split("\n")))
+
+
+# ---- a kernel ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", steps())
+def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
+    assert show.kernel(f"{name}.cu", header=True) is None
+    text = source(f"{name}.cu")
+    _, first = own_file(text)
+    cited = {number: line for number, line in enumerate(text.splitlines(), first)}
+    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
+    for number, mark, line in listed(plain):
+        whole = cited[number].strip()
+        assert whole.startswith(line.strip()) or whole.endswith("---"), number
+        assert mark == " "
+    filled = {number for number, line in cited.items() if line.strip() and number}
+    assert {number for number, *_ in listed(plain)} == filled
+    rows = of_html(page)
+    assert {number for number, *_ in rows} == filled
+    assert all(cited[number].startswith(line[:70]) for number, _, line in rows)
+
+
+def test_a_bare_text_is_numbered_from_its_first_line(shown) -> None:
+    code = '\nextern "C" __global__ void f(int* y)\n{\n    y[0] = 1;\n}\n'
+    show.kernel(code)
+    assert shown[0]["text/plain"].startswith("kernel.cu, 4 lines\n")
+    assert listed(shown[0]["text/plain"])[0][0] == 2
+    assert code.splitlines()[1].startswith("extern") and own_file(code)[1] == 1
+
+
+def test_the_contract_is_left_out_and_other_comments_are_not(shown) -> None:
+    show.kernel("03_shared.cu")
+    plain = shown[0]["text/plain"]
+    assert "// Makes the pair" in plain and "Idea:" not in plain and "SPDX" not in plain
+    show.kernel("// A remark.\n__global__ void f() {}\n")
+    assert "// A remark." in shown[1]["text/plain"]
+
+
+def test_what_is_new_is_marked(shown) -> None:
+    show.kernel("03_shared.cu", since="02_online.cu")
+    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
+    assert plain.startswith("kernels/03_shared.cu, 43 lines; + is new since 02_online.cu\n")
+    marks = {line.strip(): mark for _, mark, line in listed(plain)}
+    assert marks["__syncthreads();"] == "+" and marks["float* maxima = pairs;"] == "+"
+    assert (
+        marks["float sum = 0.0f;"] == " " and marks["y[col] = expf(x[col] - row_max) / sum;"] == " "
+    )
+    assert of_html(page) == [
+        (number, mark, line) for number, mark, line in of_html(page) if mark in "+ "
+    ]
+    assert {row[0] for row in of_html(page) if row[1] == "+"} == {
+        row[0] for row in listed(plain) if row[1] == "+"
+    }
+    show.kernel("03_shared.cu")
+    assert "+" not in {mark for _, mark, _ in listed(shown[1]["text/plain"])}
+
+
+def test_comments_and_white_space_are_not_new(shown) -> None:
+    old = "__global__ void f(int* y)\n{\n    y[0] = 1;  // once\n    y[1] = 2;\n}\n"
+    new = (
+        "// Said anew.\n\n__global__ void f(int* y)\n{\n  /* and\n  here */\n"
+        "        y[0] = 1;  // and again  \n    y[1] = 3;\n}\n"
+    )
+    show.kernel(new, since=old)
+    assert [row for row in listed(shown[0]["text/plain"]) if row[1] == "+"] == [
+        (8, "+", "    y[1] = 3;")
+    ]
+
+
+def test_a_line_in_another_place_is_new_since_one_kernel_but_not_since_two(shown) -> None:
+    old, other = "int a;\nint b;\nint c;\n", "int d;\n"
+    show.kernel("int c;\nint a;\nint b;\nint d;\nint e;\n", since=old)
+    show.kernel("int c;\nint a;\nint b;\nint d;\nint e;\n", since=(old, other))
+    new = [[line for _, mark, line in listed(one["text/plain"]) if mark == "+"] for one in shown]
+    assert new == [["int c;", "int d;", "int e;"], ["int e;"]]
+
+
+def test_an_edited_kernel_says_so(shown) -> None:
+    code = edited("03_shared", ("sum = sums[0];", "sum = sums[1];"))
+    show.kernel(code, since="03_shared.cu")
+    assert shown[0]["text/plain"].startswith("kernels/03_shared.cu as edited, 43 lines; + is new")
+    assert [row[1:] for row in listed(shown[0]["text/plain"]) if row[1] == "+"] == [
+        ("+", "    sum = sums[1];")
+    ]
+
+
+# ---- its body ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", steps())
+def test_body_first_and_everything_else_under_it(name: str, shown) -> None:
+    show.kernel(f"{name}.cu", body=True)
+    show.kernel(f"{name}.cu")
+    body, whole = (one["text/plain"] for one in shown)
+    above, _, under = body.partition(f"\n{show.FOLDED_UNDER}\n")
+    assert "__global__" in above and "__global__" not in under
+    gone = {row[0] for row in listed(whole)} - {row[0] for row in listed(body)}
+    headings = {number for number, _, line in listed(whole) if line.startswith("// ----")}
+    assert gone <= headings and len(listed(body)) == len({row[0] for row in listed(body)})
+    assert [row[0] for row in of_html(shown[0]["text/html"])] == [row[0] for row in listed(body)]
+
+
+def test_folds_are_named_after_sections_and_functions(shown) -> None:
+    show.kernel("08_cluster.cu", since=("06_registers.cu", "07_warp.cu"), body=True)
+    summaries = re.findall("<summary>(.*?)</summary>", shown[0]["text/html"])
+    assert len(summaries) == 5
+    assert summaries[0].startswith("macros, types and constants; to_float2, to_T2, max2 (")
+    assert re.fullmatch(r"16 bytes: evict_last_policy, load \(\d+ lines, \d+ new\)", summaries[1])
+    show.kernel("04_shuffle.cu", body=True)
+    (summary,) = re.findall("<summary>(.*?)</summary>", shown[1]["text/html"])
+    assert summary == "merge, warp_max, warp_sum (23 lines)"
+
+
+def test_functions_left_out_are_named_with_their_line(shown) -> None:
+    show.kernel("08_cluster.cu", body=True, without=("place", "warp_max"))
+    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
+    numbered = {line: at for at, line in enumerate(source("08_cluster.cu").splitlines())}
+    at = numbered["__device__ __forceinline__ unsigned place(const void* shared)"]
+    assert f"not shown: warp_max (line 159), place (line {at})" in plain
+    assert "not shown: warp_max (line 159)" in page
+    rows = {row[0] for row in listed(plain)}
+    assert at not in rows and 159 not in rows and 158 not in rows and 167 in rows
+    with pytest.raises(ValueError, match="03_shared.cu has no function merg, but merge, softmax_"):
+        show.kernel("03_shared.cu", without=("merg",))
+
+
+def test_braces_in_texts_and_comments_end_nothing(shown) -> None:
+    show.kernel(
+        '__device__ int one() { asm("}"); /* } */ return 1; }  // }\n\n'
+        "#define OPEN {\n\n"
+        '__global__ void f()\n{\n    asm("{");\n\n    one();\n}\n\n'
+        "struct S {\n    int f() { return 1; }\n};\n",
+        body=True,
+    )
+    above, _, under = shown[0]["text/plain"].partition(show.FOLDED_UNDER)
+    assert [number for number, *_ in listed(above)] == [5, 6, 7, 9, 10]
+    assert "<summary>macros, types and constants; one (" in shown[0]["text/html"]
+
+
+def test_a_listing_costs_what_its_marks_say(shown) -> None:
+    """`helpers.reading` counts the plain form."""
+    show.kernel("08_cluster.cu", since=("06_registers.cu", "07_warp.cu"), body=True)
+    rows = listed(shown[0]["text/plain"])
+    cost = of_output(shown[0]["text/plain"])
+    assert cost.kernel_new == sum(mark == "+" for _, mark, _ in rows)
+    assert cost.kernel_new + cost.kernel_known == len(rows) and cost.output <= 3
+
+
+# ---- HTML -------------------------------------------------------------------------------------
+
+
+def test_source_is_no_markup(shown) -> None:
+    code = (
+        "template <typename T> __global__ void f(T* y)\n{\n"
+        '    if (y < y && 1 > 0) y[0] = "<b>&amp;</b>"[0];  // f<<<1, 2>>>(y) </pre><script>\n}\n'
+    )
+    show.kernel(code)
+    page = shown[0]["text/html"]
+    assert "<b>" not in page and "<script>" not in page
+    assert of_html(page)[2][2] == code.splitlines()[2]
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    ]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("ground", [rich.GROUND, *(ground for _, ground in rich.MARKS.values())])
+@pytest.mark.parametrize("ink", [rich.INK, rich.MUTED, *rich.COLOURS.values()])
+def test_every_colour_reads_on_every_ground(ink: str, ground: str) -> None:
+    light, dark = sorted(map(luminance, (ink, ground)), reverse=True)
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_words_of_cuda_and_cpp_have_their_colours() -> None:
+    (line,) = rich.tokens_of("__shared__ float a = threadIdx.x + 1; // static_assert")
+    kinds = {text.strip(): kind for kind, text in line}
+    assert kinds["__shared__"] == kinds["threadIdx"] == "cuda"
+    assert kinds["float"] == "keyword" and kinds["1"] == "number"
+    assert kinds["// static_assert"] == "comment"
+    for code in ("static_assert", "constexpr", "using", "template"):
+        assert rich.tokens_of(code)[0][0][0] == "keyword"
+    assert [kind for ((kind, _), *_) in rich.tokens_of("#if A \\\n || B\n#endif")] == [
+        "preprocessor"
+    ] * 3
+
+
+def test_numbers_stand_below_each_other() -> None:
+    lines = [Line(9, "a;"), Line(10, "b;", "+"), Line(None, "c;", "-")]
+    assert rich.code_plain(lines) == ["   9   a;", "  10 + b;", "     - c;"]
+
+
+def test_rich_gives_each_page_its_form() -> None:
+    assert Rich("a", html="<b>a</b>")._repr_mimebundle_() == {
+        "text/html": "<b>a</b>",
+        "text/plain": "a",
+    }
+    assert Rich("a", markdown="**a**")._repr_mimebundle_() == {
+        "text/markdown": "**a**",
+        "text/plain": "a",
+    }
+
+
+# ---- differences ------------------------------------------------------------------------------
+
+
+def test_a_difference_is_folded_and_counted(shown) -> None:
+    assert show.diff("01_naive.cu", "variants/01_naive_fast.cu") is None
+    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
+    assert plain.startswith("--- 01_naive.cu\n+++ variants/01_naive_fast.cu\n@@\n")
+    assert "+        sum += __expf(x[col] - row_max);" in plain.splitlines()
+    assert "Idea" not in plain and "SPDX" not in plain
+    new = sum(line.startswith("+") for line in plain.splitlines()[2:])
+    gone = sum(line.startswith("-") for line in plain.splitlines()[2:])
+    assert page.startswith("<details") and page.count("<summary>") == 1
+    assert f"variants/01_naive_fast.cu: {new} lines new, {gone} gone</summary>" in page
+    assert of_output(plain).kernel_new == new
+
+
+def test_no_difference_is_said(shown) -> None:
+    show.diff("01_naive.cu", source("01_naive.cu").replace("// Idea:     ", "// Idea:     now "))
+    assert shown[0] == {
+        "text/plain": "no line of code differs between 01_naive.cu and 01_naive.cu as edited"
+    }
+
+
+# ---- tables -----------------------------------------------------------------------------------
+
+HEAD = ["step", "sectors a load", "GB/s"]
+ROWS = [["02_online", 32, 310.2], ["03_shared", 4, 2281.9]]
+
+
+def test_a_table_is_aligned_and_its_row_marked(shown) -> None:
+    show.table(HEAD, ROWS, mark="03_shared", caption="What <it> costs", formats=("", "d", ".0f"))
+    assert shown[0]["text/plain"].splitlines() == [
+        "What <it> costs",
+        "  step       sectors a load  GB/s",
+        "  02_online              32   310",
+        "> 03_shared               4  2282",
+    ]
+    assert shown[0]["text/markdown"].splitlines() == [
+        r"What \<it\> costs",
+        "",
+        "| step | sectors a load | GB/s |",
+        "| :--- | ---: | ---: |",
+        r"| 02\_online | 32 | 310 |",
+        r"| **03\_shared** | **4** | **2282** |",
+    ]
+    show.table(HEAD, ROWS, mark=-1)
+    assert r"**03\_shared**" in shown[1]["text/markdown"]
+    show.table(HEAD, ROWS)
+    assert "**" not in shown[2]["text/markdown"] and ">" not in shown[2]["text/plain"]
+
+
+@pytest.mark.parametrize(
+    ("head", "rows", "options", "message"),
+    [
+        (HEAD, ROWS * 5, {}, "10 rows and 3 columns are too much to read"),
+        (HEAD * 3, [], {}, "0 rows and 9 columns are too much to read"),
+        (HEAD, [["x" * 70, "1", "2"]], {}, r"the table is 92 columns wide, more than 80: shorten"),
+        (HEAD, [["a", "1"]], {}, r"the row \['a', '1'\] has 2 cells for 3 columns"),
+        (HEAD, ROWS, {"mark": "04"}, "no row begins with '04'; there are: 02_online, 03_shared"),
+        (HEAD, ROWS, {"mark": 2}, "there is no row 2 of 2"),
+    ],
+)
+def test_a_table_that_nobody_reads_is_refused(head, rows, options, message, shown) -> None:
+    with pytest.raises(ValueError, match=message):
+        show.table(head, rows, **options)
+    assert shown == []
+
+
+# ---- a stub -----------------------------------------------------------------------------------
+
+
+def test_a_stub_is_folded_and_not_displayed_yet(shown) -> None:
+    stub = show.folded("kernels/exercises/03_one_array.cu", "exercises/03_one_array.cu")
+    assert shown == [] and isinstance(stub, Rich)
+    assert stub.html.startswith("<details") and "Wastes" not in stub.html
+    assert of_html(stub.html)[0][0] == 14 and listed(stub.plain)[0][0] == 14
+    stub.display()
+    assert shown[0]["text/plain"] == stub.plain
