@@ -95,14 +95,6 @@ def reading(notebook) -> Reading:
     return total
 
 
-def core_notebooks() -> list[Path]:
-    return sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
-
-
-def deeper_notebooks() -> list[Path]:
-    return sorted(NOTEBOOKS.glob("deeper/[0-9][0-9]_*.ipynb"))
-
-
 def name_of(path: Path) -> str:
     """A notebook's name in the series: 03_shared, deeper/03_banks."""
     return path.relative_to(NOTEBOOKS).with_suffix("").as_posix()
@@ -184,12 +176,12 @@ def of_output(text: str) -> Reading:
 
 
 def of_listing(lines: list[str]) -> Reading:
-    """Lines of `show.kernel`. A line without a number goes on with the one above it; where the
-    heading does not say since when lines are new, all are."""
-    numbered = [match for match in map(NUMBERED.fullmatch, lines) if match]
-    marks = [match[1] for match in numbered if match[2].strip()]
-    new = marks.count("+") if "since" in lines[0] else len(marks)
-    return Reading(output=1, kernel_new=new, kernel_known=len(marks) - new)
+    """Lines of `show.kernel`. An indented line without a number goes on with the one above it;
+    where the heading does not say since when lines are new, all are."""
+    marks = [match[1] for match in map(NUMBERED.fullmatch, lines) if match and match[2].strip()]
+    said = [line for line in lines if not line[0].isspace()]
+    new = marks.count("+") if "+ is new" in " ".join(said) else len(marks)
+    return Reading(output=len(said), kernel_new=new, kernel_known=len(marks) - new)
 
 
 def filled(text: str) -> list[str]:

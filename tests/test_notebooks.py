@@ -6,8 +6,8 @@ import pytest
 
 from helpers.catalogue import steps
 from helpers.commands import figures
-from helpers.paths import ROOT
-from helpers.reading import core_notebooks, deeper_notebooks, name_of
+from helpers.paths import ROOT, core_notebooks, deeper_notebooks
+from helpers.reading import name_of
 
 nbformat = pytest.importorskip("nbformat")  # not where kernels are only recorded and tested
 

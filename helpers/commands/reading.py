@@ -14,7 +14,8 @@ from pathlib import Path
 
 import nbformat
 
-from ..reading import core_notebooks, deeper_notebooks, limit, name_of, reading, stated
+from ..paths import core_notebooks, deeper_notebooks
+from ..reading import limit, name_of, reading, stated
 from ..tables import lines_of
 
 COLUMNS = [("notebook", "<36"), ("minutes", ">8"), ("states", ">7"), ("limit", ">6")]

@@ -4,9 +4,9 @@ import nbformat
 import pytest
 
 from helpers.commands import reading as command
+from helpers.paths import core_notebooks
 from helpers.reading import (
     Reading,
-    core_notebooks,
     limit,
     name_of,
     of_markdown,
@@ -20,13 +20,16 @@ new_code = nbformat.v4.new_code_cell
 new_output = nbformat.v4.new_output
 
 LISTING = """\
-kernels/03_shared.cu, lines 20 to 29, new since 02_online: +
- 20   extern "C" __global__ void softmax_shared(const float* x,
-      float* y, int rows, int cols)
- 21   {
- 22 +     __shared__ float maxima[256];
- 23
- 24 +     maxima[threadIdx.x] = maximum;
+kernels/03_shared.cu, 5 lines; + is new since 02_online.cu
+   9   extern "C" __global__ void softmax_shared(const float* x,
+           float* y, int rows, int cols)
+  10   {
+  11 +     __shared__ float maxima[256];
+  12
+  13 +     maxima[threadIdx.x] = maximum;
+folded under it:
+  20 + float merge();
+not shown: warp_sum (line 17)
 """
 
 
@@ -96,8 +99,10 @@ def test_blank_lines_of_code_do_not_count() -> None:
         ("x" * 161, Reading(output=3)),
         ("<figure: Lanes on sectors>", Reading()),
         ("<Figure size 840x440 with 1 Axes>", Reading()),
-        (LISTING, Reading(output=1, kernel_new=2, kernel_known=2)),
-        (LISTING.replace(", new since 02_online: +", ""), Reading(output=1, kernel_new=4)),
+        (LISTING, Reading(output=3, kernel_new=3, kernel_known=2)),
+        (LISTING.replace("; + is new since 02_online.cu", ""), Reading(output=3, kernel_new=5)),
+        (LISTING.replace("; +", ";\n+"), Reading(output=4, kernel_new=3, kernel_known=2)),
+        ("kernel.cu as edited, 1 lines\n  1   x", Reading(output=1, kernel_new=1)),
         ("--- old\n+++ new\n@@ -1 +1 @@\n same\n-was\n+is\n", Reading(0, 0, 2, 1, 3)),
         ('Here:\n#line 1 "kernels/x.cu"\n// Idea\n\nfloat x;', Reading(output=1, kernel_new=3)),
         ('extern "C" __global__ void f()\n{\n}', Reading(kernel_new=3)),
@@ -145,6 +150,7 @@ def series(tmp_path, monkeypatch):
     for name, text in texts.items():
         nbformat.write(notebook(new_markdown(text)), tmp_path / f"{name}.ipynb")
     monkeypatch.setattr("helpers.reading.NOTEBOOKS", tmp_path)
+    monkeypatch.setattr("helpers.paths.NOTEBOOKS", tmp_path)
 
 
 def test_command_prints_a_line_a_notebook(series, capsys) -> None:
