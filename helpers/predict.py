@@ -9,19 +9,18 @@ read nor written, so that no output depends on it.
 from __future__ import annotations
 
 import textwrap
-from html import escape
 from numbers import Real
 
 from .json_files import named, read_json, write_json
 from .mode import replay_is_forced
 from .paths import MINE
 from .records import predicted_at, predictions, utc_now
+from .rich import COLUMNS, Rich, details, escape
 from .shapes import place
 
 LARGEST = 1.5  # shares of a copy's speed that somebody may expect
 ASK = "Write yours, my_prediction = 0.3 say, and run the cell again."
 REFUSE = "my_prediction is a share of a copy's speed, such as 0.3."
-COLUMNS = 80
 
 
 def predict(step: str, my_prediction: float | None = None) -> None:
@@ -31,13 +30,10 @@ def predict(step: str, my_prediction: float | None = None) -> None:
     notebooks to come; None stands for the one that was kept. Anything else is answered by a
     sentence. Raises `ValueError` that lists the steps for one without a question.
     """
-    from IPython.display import display
-
     if step not in asked():
         raise ValueError(f"there are questions for {', '.join(asked())}, not for {step!r}")
     answer = _answer(step, my_prediction)
-    texts = {"text/markdown": _markdown(step, answer), "text/plain": _plain(step, answer)}
-    display(texts, raw=True)
+    Rich(_plain(step, answer), markdown=_markdown(step, answer)).display()
 
 
 def asked() -> list[str]:
@@ -108,17 +104,12 @@ def _markdown(step: str, answer: str) -> str:
     every reader of Markdown leaves as it is."""
     entry = predictions()[step]
     choices = [f"- **{share:.2f}**: {why}" for share, why in entry["choices"]]
-    ours = [
-        "<details><summary>Our prediction, and its sum</summary>",
-        f"<p><b>{entry['share']:.2f}</b> {_where(step)}, written before the measurement: "
-        f"{escape(entry['because'], quote=False)}.</p>",
-        f"<p>{_SUM}</p>",
-        f"<pre>{escape(chr(10).join(entry['sum']), quote=False)}</pre>",
-        "</details>",
-    ]
+    sum_of = escape("\n".join(entry["sum"]))
+    said = f"<b>{entry['share']:.2f}</b> {_where(step)}, written before the measurement"
+    ours = f"<p>{said}: {escape(entry['because'])}.</p><p>{_SUM}</p><pre>{sum_of}</pre>"
     answer = answer.replace("my_prediction = 0.3", "`my_prediction = 0.3`")
     blocks = [f"**Your prediction.** {entry['question']}", "\n".join(choices), answer]
-    return "\n\n".join([*blocks, "\n".join(ours)])
+    return "\n\n".join([*blocks, details(_OURS, ours)])
 
 
 def _plain(step: str, answer: str) -> str:
@@ -129,11 +120,12 @@ def _plain(step: str, answer: str) -> str:
         lines += _wrapped(f"  {share:.2f}: {why}", indent=8)
     lines += _wrapped(answer)
     ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement:"
-    lines += ["", *_wrapped(f"Our prediction, and its sum: {ours} {entry['because']}.")]
+    lines += ["", *_wrapped(f"{_OURS}: {ours} {entry['because']}.")]
     lines += [_SUM, *(f"  {line}" for line in entry["sum"])]
     return "\n".join(lines)
 
 
+_OURS = "Our prediction, and its sum"
 _SUM = "As a sum, written out later:"
 
 
