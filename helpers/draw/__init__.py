@@ -7,10 +7,29 @@ The modules, lowest first:
     machine   where we are: what is launched, and where it lives
     memory    what a kernel asks of memory: lanes on sectors, on banks, traffic beside the source
     owners    of a trace: who loads which element
+    labels    names of lines that hide neither lines nor each other
+    charts    bars, curves and heat maps of any numbers
+    step      how fast a step is: the plot of a notebook, and that of the series
+    race      our kernels beside other people's
 """
 
+from .charts import bars, curves, heat
 from .machine import machine
 from .memory import banks, moves, sectors
 from .owners import owners
+from .race import race
+from .step import series, step
 
-__all__ = ["banks", "machine", "moves", "owners", "sectors"]
+__all__ = [
+    "banks",
+    "bars",
+    "curves",
+    "heat",
+    "machine",
+    "moves",
+    "owners",
+    "race",
+    "sectors",
+    "series",
+    "step",
+]

@@ -2,18 +2,28 @@
 
 A figure is shown as a PNG at double resolution, and under it stands one sentence of plain text that
 says what it shows, so that code hosts, screen readers and nbval have it too.
+
+A step has one colour and one marker in every figure. No two of its markers are alike, and colours
+that share a figure are apart with any kind of colour vision; tests/helpers/draw/test_style.py
+computes both.
 """
 
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+import math
+import textwrap
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..catalogue import UNFUSED, split_trial, step_number
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 PAGE = 700  # CSS pixels that a notebook's page shows side by side
 INCHES = 7.0  # the width of a figure, so that a point of text is 1/72 of 100 such pixels
+SMALL = 9  # points: the smallest text of a figure
 BLUE, ORANGE, GREEN, RED, PINK, SKY, YELLOW = (
     "#0072B2",
     "#E69F00",
@@ -46,6 +56,95 @@ STYLE = {
     "figure.figsize": (INCHES, 3.7),
 }
 
+# ---- colours and markers ------------------------------------------------------------------------
+
+# Of the steps from 01 on; neighbours differ in lightness, so that they do so in grey too.
+COLORS = (
+    "#C33C3C",
+    "#1E4B0F",
+    "#1E8CE6",
+    "#870F5A",
+    "#00A064",
+    "#4B1EB4",
+    "#D21EB4",
+    "#0A32E0",
+    "#F01E78",
+    "#4B3C87",
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "d", "h", (4, 1, 0), (3, 1, 0))
+
+
+class Look(NamedTuple):
+    """How a line is drawn wherever it appears."""
+
+    color: str
+    marker: str | tuple[int, int, int]
+    line: str = "-"
+
+
+OTHERS = {
+    "copy": Look(BLACK, "", "--"),
+    "00_copy": Look(BLACK, "", "--"),
+    UNFUSED: Look("#777777", "H"),
+    "ours": Look(BLUE, "o"),
+    "torch": Look("#A06A00", "8", ":"),
+    "compile": Look("#C33C3C", "s"),
+    "triton": Look("#4B1EB4", "^"),
+    "liger": Look("#00A064", "v"),
+    "quack": Look("#D21EB4", "D"),
+    "cudnn": Look(DARK, "X"),
+}
+
+
+def look(step: str) -> tuple[str, str | tuple[int, int, int]]:
+    """(colour, marker) of a step of the catalogue, of a variant or a trial of it (its step's), of
+    "copy", "torch" (eager PyTorch), another peer of the race, or "ours" in it.
+
+    The marker of a copy is "": it has none. Raises `ValueError` that says which names there are.
+    """
+    return look_of(step)[:2]
+
+
+def look_of(step: str) -> Look:
+    """Colour, marker and line style of what `look` takes."""
+    if step in OTHERS:
+        return OTHERS[step]
+    try:
+        number = step_number(split_trial(step).file)
+    except ValueError:
+        number = -1
+    if number == 0:
+        return OTHERS["copy"]
+    if not 0 < number <= len(MARKERS):
+        names = ", ".join(OTHERS)
+        raise ValueError(f"{step!r} is no step from 00 to {len(MARKERS)}, and none of {names}")
+    return Look(COLORS[(number - 1) % len(COLORS)], MARKERS[number - 1])
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def chart(title: str, height: float = 3.7) -> tuple[Figure, Axes]:
+    """An empty figure as wide as the page and `height` inches high, with its title."""
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(INCHES, height), layout="constrained")
+    head(figure, title)
+    return figure, axes
+
+
+def head(figure: Figure, title: str) -> None:
+    """The title of a figure at its left edge, in as many lines as it takes."""
+    text = figure.suptitle(title, x=0.008, ha="left", fontsize=12, fontweight="bold")
+    room = 0.97 * figure.get_figwidth() * figure.get_dpi()
+    lines = math.ceil(text.get_window_extent().width / room)
+    for letters in range(len(title) // lines, len(title) + 1):  # lines of about the same length
+        wrapped = textwrap.wrap(title, letters, break_on_hyphens=False)
+        if len(wrapped) <= lines:
+            break
+    text.set_text("\n".join(wrapped))
+
 
 def finish(figure: Figure, title: str, sentence: str) -> None:
     """Show a figure and print the sentence that says what it shows; `title` is its plain form."""
@@ -63,4 +162,4 @@ def finish(figure: Figure, title: str, sentence: str) -> None:
         metadata={"image/png": {"width": min(width, PAGE), "alt": sentence}},
         raw=True,
     )
-    print(sentence)
+    print(textwrap.fill(sentence, 80, break_on_hyphens=False, break_long_words=False))

@@ -38,12 +38,20 @@ class Shown:
         """(figure, plain form, sentence) of the one call since the last time."""
         ((figure,), (plain,)) = self._figures, self._plain
         self._figures.clear(), self._plain.clear()
-        return figure, plain, self._capsys.readouterr().out.removesuffix("\n")
+        return figure, plain, " ".join(self._capsys.readouterr().out.split())
 
 
 def texts(figure: Figure) -> list[Text]:
-    """Every word that can be seen."""
-    return [one for one in figure.findobj(Text) if one.get_text().strip() and one.get_visible()]
+    """Every word that can be seen; numbers of ticks beyond the ends of their axis cannot."""
+    beyond = set()
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        low, high = sorted(axis.get_view_interval())
+        ticks = (*axis.get_major_ticks(), *axis.get_minor_ticks())
+        beyond |= {tick.label1 for tick in ticks if not low <= tick.get_loc() <= high}
+    found = figure.findobj(Text)
+    return [
+        one for one in found if one.get_text().strip() and one.get_visible() and one not in beyond
+    ]
 
 
 def complaints(figure: Figure) -> list[str]:

@@ -1,0 +1,342 @@
+"""Charts of any numbers: bars, curves, a heat map. They are labelled where the numbers are."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from . import labels, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Limit = tuple[str, float]  # its name and where it is
+# Of parts and of lines that are no step. What was not marked is paler.
+PARTS = (style.BLUE, "#C86400", "#00806A", "#A03C78", "#777777", "#1E4B0F")
+QUIET = "#A9BCCB"
+
+
+def bars(
+    values: Mapping[str, float] | Mapping[str, Mapping[str, float]],
+    title: str,
+    unit: str,
+    says: str,
+    stacked: bool = False,
+    mark: str | Collection[str] | None = None,
+    limit: Limit | None = None,
+    log: bool = False,
+) -> None:
+    """Draw horizontal bars with their values, the first on top.
+
+    `values` are label -> number, or label -> {part: number}: bars beside each other, or one bar of
+    all parts if `stacked`. `unit` names the axis. `mark` is a label or several (of parts, if there
+    are parts) that stand out. `limit` draws a line at a value, as ("256 KB of L1", 256). `log`
+    doubles the value at each step of the axis. `says` is the sentence under it.
+
+    Raises `ValueError` for no values, or for a `mark` that is none of the labels.
+    """
+    chart = bar_chart(values, title, unit, stacked, mark, limit, log)
+    style.finish(chart.figure, title, says)
+
+
+class Bars(NamedTuple):
+    """A chart of bars."""
+
+    figure: Figure
+    axes: Axes
+    places: dict[tuple[str, str], float]  # (label, part) -> height of its bar's middle
+
+
+def bar_chart(
+    values: Mapping,
+    title: str,
+    unit: str,
+    stacked: bool = False,
+    mark: str | Collection[str] | None = None,
+    limit: Limit | None = None,
+    log: bool = False,
+    colors: Mapping[str, str] | None = None,
+    most: float | None = None,
+    form: Callable[[float], str] | None = None,
+) -> Bars:
+    """The figure of `bars`. `colors` are those of labels or parts; bars past `most` are cut; `form`
+    writes a value. None has no bar, and a NaN leaves room for one."""
+    if not values:
+        raise ValueError("no values to draw")
+    grouped = isinstance(next(iter(values.values())), Mapping)
+    table = values if grouped else {label: {label: value} for label, value in values.items()}
+    table = {
+        label: {part: value for part, value in numbers.items() if value is not None}
+        for label, numbers in table.items()
+    }
+    parts = list(dict.fromkeys(part for numbers in table.values() for part in numbers))
+    marked = _marked(mark, parts)
+    colors = colors or {part: _color(part, place, marked) for place, part in enumerate(parts)}
+    beside = grouped and not stacked
+    thick, gap = (0.18, 0.16) if beside else (0.28, 0.12)  # inches
+    places, middles, top = {}, [], 0.0
+    for label, numbers in table.items():
+        count = len(numbers) if beside else 1
+        middles.append(top + count * thick / 2)
+        for number, part in enumerate(numbers):
+            places[label, part] = top + (number * beside + 0.5) * thick
+        top += count * thick + gap
+    rest = 1.0 + 0.3 * bool(limit) + 0.3 * stacked
+    figure, axes = style.chart(title, rest + top)
+    if log:
+        axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(plain)
+    form, first = form or short, next(iter(table))
+    ends = []
+    for label, numbers in table.items():
+        begin = 0.0
+        for part, value in numbers.items():
+            if math.isnan(value):
+                continue
+            y, shown = places[label, part], min(value, 1.12 * most) if most else value
+            axes.barh(y, shown, 0.9 * thick, left=begin, color=colors[part])
+            begin += shown * stacked
+            if not stacked:
+                cut = " \N{RIGHTWARDS ARROW}" if shown < value else ""
+                text = form(value) + cut + (f"  {part}" if beside and label == first else "")
+                ends.append((shown, y, text, part in marked))
+        if stacked:
+            ends.append((begin, middles[[*table].index(label)], form(begin), False))
+    axes.set_ylim(top - gap / 2, -gap / 2)
+    if limit:
+        _draw_limit(axes, limit, axes.axvline)
+    for x, y, text, bold in ends:
+        weight = "bold" if bold else "normal"
+        labels.add(axes, x, y, text, (4, 0), fontsize=9.5, fontweight=weight)
+    axes.set_yticks(middles, [textwrap.fill(label, 26) for label in table])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(unit)
+    if stacked:
+        _name_parts(axes, table, parts, colors, places)
+    return Bars(figure, axes, places)
+
+
+def curves(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    title: str,
+    x: str,
+    y: str,
+    says: str,
+    logx: bool = True,
+    logy: bool = False,
+    mark: str | Collection[str] | None = None,
+    limit: Limit | None = None,
+) -> None:
+    """Draw lines, each named at its end; a step has its own colour and marker.
+
+    `lines` are label -> (xs, ys); `x` and `y` name the axes with their units, which double at each
+    step with `logx` and `logy`. `mark` is a label or several that stand out; `limit` draws a level
+    line, as ("256 KB of L1", 256). `says` is the sentence under it.
+
+    Raises `ValueError` for no lines, or for a `mark` that is none of the labels.
+    """
+    if not lines:
+        raise ValueError("no lines to draw")
+    figure, axes = style.chart(title)
+    marked, ends = _marked(mark, [*lines]), []
+    for number, (label, (xs, ys)) in enumerate(lines.items()):
+        color, known = _color(label, number, marked), _look(label)
+        marker = known.marker if known else style.MARKERS[number % len(style.MARKERS)]
+        stands_out = label in marked or not marked
+        width = 3 if label in marked else 2
+        shape = {"marker": marker or None, "linestyle": known.line if known else "-"}
+        axes.plot(xs, ys, color=color, linewidth=width, markersize=5.5, **shape)
+        ink = color if stands_out else style.DARK
+        ends.append(labels.End(xs[-1], ys[-1], label, ink, 10, label in marked))
+    scales(axes, [x for xs, _ in lines.values() for x in xs], logx, logy)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if limit:
+        _draw_limit(axes, limit, axes.axhline)
+    labels.at_ends(axes, ends)
+    style.finish(figure, title, says)
+
+
+def heat(
+    rows: Sequence[object],
+    cols: Sequence[object],
+    values: Sequence[Sequence[float | None]],
+    title: str,
+    x: str,
+    y: str,
+    says: str,
+    mark: tuple[object, object] | Collection[tuple[object, object]] | None = None,
+) -> None:
+    """Draw a table of numbers whose fields are the darker the higher the number.
+
+    `values[i][j]` belongs to `rows[i]` (`y` names them) and `cols[j]` (`x`); None or NaN leaves the
+    field empty. `mark` is a (row, col) or several that get a frame. `says` is the sentence under
+    it. Raises `ValueError` for values of another shape, or a `mark` that is not there.
+    """
+    import matplotlib as mpl
+
+    if len(values) != len(rows) or any(len(line) != len(cols) for line in values):
+        raise ValueError(f"values of {len(rows)} rows and {len(cols)} columns are needed")
+    marked = [mark] if isinstance(mark, tuple) and mark in _fields(rows, cols) else [*(mark or ())]
+    if unknown := [field for field in marked if field not in _fields(rows, cols)]:
+        raise ValueError(f"{unknown[0]!r} is no (row, column) of the values")
+    known = [value for line in values for value in line if _is_number(value)]
+    norm = mpl.colors.Normalize(min(known), max(known) + 1e-30)
+    map_of = mpl.colormaps["Blues"]
+    figure, axes = style.chart(title, 1.2 + 0.42 * len(rows))
+    for i, line in enumerate(values):
+        for j, value in enumerate(line):
+            if not _is_number(value):
+                continue
+            fill = map_of(0.08 + 0.84 * norm(value))
+            framed = (rows[i], cols[j]) in marked
+            edge = {"edgecolor": style.BLACK, "linewidth": 2.5} if framed else {}
+            patch = {"facecolor": fill, "edgecolor": "white", "linewidth": 1.5, **edge}
+            axes.add_patch(
+                mpl.patches.Rectangle((j - 0.5, i - 0.5), 1, 1, zorder=3 if framed else 2, **patch)
+            )
+            bold = "bold" if framed else "normal"
+            cell = {
+                "ha": "center",
+                "va": "center",
+                "color": _ink(fill),
+                "fontweight": bold,
+                "zorder": 4,
+            }
+            axes.text(j, i, short(value), fontsize=10, **cell)
+    axes.set_xlim(-0.5, len(cols) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xticks(range(len(cols)), [str(name) for name in cols])
+    axes.set_yticks(range(len(rows)), [str(name) for name in rows])
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    style.finish(figure, title, says)
+
+
+# ---- what they share ----------------------------------------------------------------------------
+
+
+def short(value: float) -> str:
+    """Three digits without exponent or zeros at the end: "0.536", "12.5", "7.1", "2281"."""
+    if not value:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def plain(value: float, _: int = 0) -> str:
+    """A number at a tick: "0.5", "1048576"."""
+    return f"{value:.10g}"
+
+
+def scales(axes: Axes, xs: Sequence[float], logx: bool, logy: bool) -> None:
+    """Axes that double at each step with plain numbers, or linear ones; heights start at zero."""
+    if logx:
+        axes.set_xscale("log", base=2)
+        powers = all(math.log2(x).is_integer() for x in xs if x > 0)
+        axes.xaxis.set_major_formatter(plain)
+        if powers and len({*xs}) <= 8:
+            axes.set_xticks(sorted({*xs}))
+    if logy:
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(plain)
+    else:
+        axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.05)
+    axes.minorticks_off()
+
+
+def _marked(mark: str | Collection[str] | None, known: Sequence[str]) -> set[str]:
+    marked = {mark} if isinstance(mark, str) else {*(mark or ())}
+    if unknown := marked - {*known}:
+        raise ValueError(f"{min(unknown)!r} is none of {', '.join(known)}")
+    return marked
+
+
+def _look(label: str) -> style.Look | None:
+    """How a step, a copy or a peer looks everywhere; None for another label."""
+    try:
+        return style.look_of(label)
+    except ValueError:
+        return None
+
+
+def _color(label: str, number: int, marked: Collection[str]) -> str:
+    if marked and label not in marked:
+        return QUIET
+    known = _look(label)
+    return known.color if known else PARTS[number % len(PARTS)]
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
+
+
+def _fields(rows: Sequence[object], cols: Sequence[object]) -> list[tuple[object, object]]:
+    return [(row, col) for row in rows for col in cols]
+
+
+def _draw_limit(axes: Axes, limit: Limit, line) -> None:
+    """A dashed line across with its name at the end of it."""
+    name, value = limit
+    line(value, color=style.BLACK, linestyle="--", linewidth=1.3, zorder=4)
+    if line == axes.axvline:
+        place, side = (value, axes.get_ylim()[1]), (0, 3)
+        axis = {"ha": "center"}
+    else:
+        place, side = (axes.get_xlim()[0], value), (3, 3)
+        axis = {}
+    labels.add(axes, *place, name, side, color=style.BLACK, fontsize=9.5, **axis)
+
+
+def _name_parts(
+    axes: Axes,
+    table: Mapping[str, Mapping[str, float]],
+    parts: Sequence[str],
+    colors: Mapping[str, str],
+    places: Mapping[tuple[str, str], float],
+) -> None:
+    """The parts' names over the bars, each beside a square of its colour, and their values where
+    they fit."""
+    from matplotlib.patches import Patch
+
+    squares = [Patch(color=colors[part]) for part in parts]
+    axes.legend(
+        squares,
+        parts,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0.2,
+        ncols=min(4, len(parts)),
+        frameon=False,
+        fontsize=9.5,
+        handlelength=1,
+        handleheight=1,
+        columnspacing=1.2,
+    )
+    axes.figure.canvas.draw()
+    for label, numbers in table.items():
+        begin = 0.0
+        for part, value in numbers.items():
+            middle = {"ha": "center", "va": "center", "fontsize": 9, "color": _ink(colors[part])}
+            text = axes.text(begin + value / 2, places[label, part], short(value), **middle)
+            begin += value
+            left, right = axes.transData.transform([(begin - value, 0), (begin, 0)])[:, 0]
+            if text.get_window_extent().width + 4 > right - left:
+                text.remove()
+
+
+def _ink(color: str | tuple[float, ...]) -> str:
+    """Black or white, whichever is read better on a colour."""
+    from matplotlib.colors import to_rgb
+
+    red, green, blue = to_rgb(color)
+    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"

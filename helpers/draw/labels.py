@@ -1,0 +1,158 @@
+"""Texts that hide neither lines nor each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.text import Annotation
+
+GAP = 3  # pixels between two labels
+# (right, up) in points from a place to the text beside it.
+RIGHT, LEFT, ABOVE, BELOW = (9, 0), (-9, 0), (0, 9), (0, -9)
+CORNERS = ((8, 8), (-8, 8), (8, -8), (-8, -8))
+AROUND = (RIGHT, LEFT, ABOVE, BELOW, *CORNERS)
+# Farther away, where the lines are dense; a thread leads back.
+FAR = tuple((right, up) for up in (24, -24, 42, -42, 60, -60) for right in (24, -24, 48, -48))
+
+
+class End(NamedTuple):
+    """The name of a line at its last point, in units of the axes."""
+
+    x: float
+    y: float
+    text: str
+    color: str
+    size: float = 10
+    bold: bool = False
+
+
+def add(axes: Axes, x: float, y: float, text: str, side: tuple[float, float], **style):
+    """A text beside a place; `side` says how far, in points to the right and up."""
+    right, up = side
+    from matplotlib.patheffects import withStroke
+
+    style = {
+        "ha": "left" if right > 0 else "right" if right < 0 else "center",
+        "va": "center" if not up else "bottom" if up > 0 else "top",
+        "annotation_clip": False,
+        "zorder": 6,
+        **style,
+    }
+    label = axes.annotate(text, (x, y), xytext=side, textcoords="offset points", **style)
+    label.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+    return label
+
+
+def at_ends(axes: Axes, ends: Sequence[End]) -> None:
+    """Name lines at their right ends: those that end last in a column, pushed apart and with a
+    thread to the end where they had to go far; others where they hide least."""
+    last = max(end.x for end in ends)
+    column = [
+        add(axes, end.x, end.y, end.text, RIGHT, **_style(end)) for end in ends if end.x == last
+    ]
+    for end in ends:
+        if end.x < last:
+            beside(axes, [(end.x, end.y)], end.text, (ABOVE, *CORNERS, BELOW), **_style(end))
+    axes.figure.canvas.draw()  # the layout makes room for them, which moves the axes
+    push_apart(column)
+    axes.figure.canvas.draw()
+
+
+def _style(end: End) -> dict:
+    weight = "bold" if end.bold else "normal"
+    return {"color": end.color, "fontsize": end.size, "fontweight": weight}
+
+
+def push_apart(labels: Sequence[Annotation]) -> None:
+    """Move labels up and down until none overlaps the next, as little as can be."""
+    boxes = {label: label.get_window_extent() for label in labels}
+    ordered = sorted(labels, key=lambda label: label.axes.transData.transform(label.xy)[1])
+    middles = [(boxes[label].y0 + boxes[label].y1) / 2 for label in ordered]
+    heights = [boxes[label].height for label in ordered]
+    for label, old, new in zip(ordered, middles, spread(middles, heights), strict=True):
+        points = (new - old) * 72 / label.figure.dpi
+        right, up = label.get_position()
+        label.set_position((right, up + points))
+        if abs(points) > 6:
+            label.set_position((right + 8, up + points))
+            _thread(label, (right + 7, up + points))
+
+
+def _thread(label: Annotation, side: tuple[float, float]) -> None:
+    """A thin line from a place to its text."""
+    line = {"color": label.get_color(), "linewidth": 0.6, "shrinkA": 0, "shrinkB": 5}
+    label.axes.annotate(
+        "",
+        label.xy,
+        xytext=side,
+        textcoords="offset points",
+        arrowprops={"arrowstyle": "-", **line},
+        annotation_clip=False,
+    )
+
+
+def spread(middles: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Middles of labels that do not overlap, in the same order and as near to the old ones as can
+    be in least squares. `middles` rise."""
+    starts = [0.0]
+    for lower, upper in zip(heights, heights[1:], strict=False):
+        starts.append(starts[-1] + (lower + upper) / 2 + GAP)
+    blocks: list[list[float]] = []  # [mean of middle - start, how many]
+    for middle, start in zip(middles, starts, strict=True):
+        blocks.append([middle - start, 1])
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            mean, count = blocks.pop()
+            before, many = blocks[-1]
+            blocks[-1] = [(before * many + mean * count) / (many + count), many + count]
+    means = [mean for mean, count in blocks for _ in range(int(count))]
+    return [mean + start for mean, start in zip(means, starts, strict=True)]
+
+
+def beside(
+    axes: Axes,
+    places: Sequence[tuple[float, float]],
+    text: str,
+    sides: Sequence[tuple[float, float]] = AROUND,
+    **style,
+) -> Annotation:
+    """A text beside the first of the places, on the first of the sides, where it hides least; far
+    away with a thread where it would hide something on all of them."""
+    axes.figure.canvas.draw()
+    tried = []
+    for side in (*sides, *FAR):
+        for place in places:
+            label = add(axes, *place, text, side, **style)
+            tried.append((_hidden(axes, label, side in FAR), len(tried), place, side))
+            label.remove()
+        if side == sides[-1] and min(tried)[0] == 0:
+            break
+    _, _, (x, y), side = min(tried)
+    label = add(axes, x, y, text, side, **style)
+    if side in FAR:
+        _thread(label, side)
+    return label
+
+
+def _hidden(axes: Axes, label: Annotation, far: bool) -> float:
+    """How much a label and its thread, if it is far, would hide: thick lines more than thin ones,
+    other texts and the edge of the axes most."""
+    from matplotlib.path import Path
+
+    box, area = label.get_window_extent(), axes.get_window_extent()
+    near = box.expanded(1 + 8 / box.width, 1 + 8 / box.height)
+    cost = 10.0 * (box.x0 < area.x0 or box.x1 > area.x1 or box.y0 < area.y0 or box.y1 > area.y1)
+    for line in axes.lines:
+        path = line.get_path().transformed(line.get_transform())
+        on_marks = any(near.contains(*point) for point in path.vertices)
+        cost += line.get_linewidth() * (path.intersects_bbox(box, filled=False) + on_marks)
+    start = axes.transData.transform(label.xy)
+    thread = Path([start, ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)])
+    for text in axes.texts:
+        if text is not label and text.get_text():
+            other = text.get_window_extent()
+            cost += 10 * box.overlaps(other)
+            cost += 10 * (far and thread.intersects_bbox(other, filled=False))
+    return cost + 1.5 * far

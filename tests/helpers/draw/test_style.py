@@ -1,0 +1,165 @@
+"""A step looks alike everywhere, and lines that share a figure are told apart by anybody.
+
+The rule: colours of lines in one figure are at least `APART` from each other in CIELAB as seen by
+everybody, and without green or red cones; in grey, lines are told apart by marker or line style,
+which no two of them share, and a step from its neighbours by lightness too.
+"""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+
+from helpers import catalogue, peers
+from helpers.draw import style
+
+plt = pytest.importorskip("matplotlib.pyplot")
+
+APART = 12.0  # in CIELAB; 2.3 is just noticeable side by side
+GREY_APART = 8.0  # of lightness, between a step and its neighbours
+# Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB.
+SEEN = {
+    "everybody": np.eye(3),
+    "deuteranopia": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "protanopia": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+}
+TO_XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
+STEPS = [f"{number:02}_x" for number in range(1, 16)]
+FIGURES = {
+    "series": [*STEPS[:8], catalogue.UNFUSED, "torch", "copy"],
+    "short rows": [*STEPS[6:10], "torch", "copy"],
+    "race": [*peers.PEERS, "ours", "copy"],
+    **{f"step {step}": [step, "torch", "copy"] for step in STEPS},
+    **{f"{one} and {other}": [one, other] for one, other in itertools.pairwise(STEPS)},
+}
+
+
+def linear(color: str) -> np.ndarray:
+    rgb = np.array([int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    """CIELAB of linear RGB, with the white of sRGB."""
+    ratio = TO_XYZ @ rgb / TO_XYZ.sum(axis=1)
+    x, y, z = np.where(ratio > 216 / 24389, np.cbrt(ratio), (24389 / 27 * ratio + 16) / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def distance(one: str, other: str, view: str) -> float:
+    seen = [lab(np.clip(np.array(SEEN[view]) @ linear(color), 0, 1)) for color in (one, other)]
+    return float(np.linalg.norm(seen[0] - seen[1]))
+
+
+def contrast_on_white(color: str) -> float:
+    return 1.05 / (TO_XYZ[1] @ linear(color) + 0.05)
+
+
+def complaints(looks: dict[str, style.Look]) -> list[str]:
+    """Which lines of one figure cannot be told apart, by whom."""
+    found = []
+    for one, other in itertools.combinations(looks, 2):
+        first, second = looks[one], looks[other]
+        for view in SEEN:
+            if (far := distance(first.color, second.color, view)) < APART:
+                found.append(f"{one} and {other}: {far:.1f} apart in {view}")
+        if (first.marker, first.line) == (second.marker, second.line):
+            found.append(f"{one} and {other}: alike in grey")
+    return found
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_lines_that_share_a_figure_are_apart(figure: str) -> None:
+    assert complaints({name: style.look_of(name) for name in FIGURES[figure]}) == []
+
+
+def test_lines_that_look_alike_are_named() -> None:
+    red_and_green = {"one": style.Look("#A85A00", "o"), "other": style.Look("#6E7300", "s")}
+    assert [line.rpartition(" in ")[2] for line in complaints(red_and_green)] == [
+        "deuteranopia",
+        "protanopia",
+    ]
+    same_marker = {"one": style.Look("#000000", "o"), "other": style.Look("#0072B2", "o")}
+    assert complaints(same_marker) == ["one and other: alike in grey"]
+
+
+def test_colours_are_measured_right() -> None:
+    assert lab(linear("#FFFFFF")) == pytest.approx([100, 0, 0], abs=0.01)
+    assert lab(linear("#FF0000")) == pytest.approx([53.24, 80.09, 67.20], abs=0.02)
+    assert contrast_on_white("#000000") == pytest.approx(21)
+    assert distance("#777777", "#777777", "protanopia") == 0
+    assert lab(np.array(SEEN["deuteranopia"]) @ linear("#777777"))[1:] == pytest.approx(0, abs=0.01)
+
+
+def test_every_line_has_contrast_on_white() -> None:
+    for name in (*STEPS, *style.OTHERS):
+        assert contrast_on_white(style.look(name)[0]) >= 3, name
+    assert contrast_on_white(style.ORANGE) < 3
+
+
+def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
+    looks = [style.look_of(name) for name in (*STEPS, catalogue.UNFUSED, "torch")]
+    assert len({look.marker for look in looks}) == len(looks)
+    for one, other in itertools.combinations(STEPS[:10], 2):
+        assert style.look(one)[0] != style.look(other)[0]
+    for one, other in itertools.pairwise(STEPS):
+        light = [lab(linear(style.look(name)[0]))[0] for name in (one, other)]
+        assert abs(light[0] - light[1]) >= GREY_APART, (one, other)
+
+
+def test_whatever_is_recorded_has_a_look_and_a_trial_that_of_its_step() -> None:
+    for name in (*catalogue.known_steps(), *peers.PEERS):
+        color, marker = style.look(name)
+        assert color.startswith("#") and marker is not None
+    assert style.look("06_registers-PACKS2") == style.look("06_registers")
+    assert style.look("variants/04_shuffle_down") == style.look("04_shuffle")
+    assert style.look("00_copy") == style.look("copy") == ("#000000", "")
+    for unknown in ("16_x", "naive", ""):
+        with pytest.raises(ValueError, match="is no step from 00 to 15"):
+            style.look(unknown)
+
+
+# ---- the page -----------------------------------------------------------------------------------
+
+
+def test_long_title_is_wrapped_inside_the_figure() -> None:
+    for words in (1, 12, 30):
+        figure, _ = style.chart("coalesced " * words)
+        figure.canvas.draw()
+        (text,) = figure.texts
+        assert text.get_window_extent().x1 <= figure.get_figwidth() * figure.get_dpi()
+        assert text.get_text().split() == ["coalesced"] * words
+
+
+def test_figure_is_a_png_with_a_plain_form_and_a_sentence(monkeypatch, capsys) -> None:
+    shown = []
+    monkeypatch.setattr(
+        "IPython.display.display", lambda *data, **about: shown.append((data, about))
+    )
+    figure, _ = style.chart("Half as fast")
+    before = len(plt.get_fignums())
+    style.finish(figure, "Half as fast", "It is half as fast, " + "and long enough " * 6)
+    (((data,), about),) = shown
+    assert data["text/plain"] == "<figure: Half as fast>"
+    assert plt.imread(io.BytesIO(data["image/png"])).shape[1] == 1400
+    assert about["metadata"]["image/png"]["width"] == 700
+    assert len(plt.get_fignums()) == before - 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("It is half as fast") and max(map(len, lines)) <= 80
+    with pytest.raises(ValueError, match="needs a sentence"):
+        style.finish(figure, "Half as fast", " ")
