@@ -418,7 +418,7 @@ TERMS = [
     "SM",
     "spill",
     "stall",
-    "thread-block cluster",
+    "cluster",
     "tree reduction",
     "ulp",
     "warp",
@@ -427,7 +427,7 @@ TERMS = [
 MARK = re.compile(r"\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*|\[([^\]]*)\]\([^)]*GLOSSARY\.md#[^)]*\)")
 WHOLE_GLOSSARY = re.compile(r"\]\([^)#]*GLOSSARY\.md\)")
 FIRST_IN = re.compile(r'<a id="([^"]+)">.*?\*First in \[\d\d\]\((\w+)\.ipynb\)', re.DOTALL)
-ENTRY = re.compile(r'<a id="([^"]+)"></a>\*\*([^*]+)\*\*')
+ENTRY = re.compile(r'<a id="([^"]+)"></a>\n\*\*([^*]+)\*\*')
 
 
 def of_first_words(pages: list[Page], not_yet: tuple[str, ...] = ()) -> Iterator[str]:
@@ -478,7 +478,7 @@ def of_glossary(glossary: str) -> Iterator[str]:
             yield f"the anchor of {word!r} is {anchor!r}, not {slug(word)!r}"
     for paragraph in re.split(r"\n\s*\n", glossary.strip()):
         if re.match(r"\*\*|<a ", paragraph) and not re.fullmatch(
-            r"<a id=.*\*\*: .+\.\s\*First in \[\d\d\]\(\d\d_\w+\.ipynb\)\.\*", paragraph, re.DOTALL
+            r"<a id=.*\*\*: .+\.\n\*First in \[\d\d\]\(\d\d_\w+\.ipynb\)\.\*", paragraph, re.DOTALL
         ):
             yield f"not '**word**: half a sentence. *First in [NN](...).*': {paragraph[:60]}"
     for term in TERMS:

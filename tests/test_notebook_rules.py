@@ -338,7 +338,7 @@ def glossary():
     """A glossary that keeps the rules."""
     terms = sorted(rules.TERMS, key=rules.sorted_by)
     return "# Glossary\n\nIntroduction.\n\n" + "\n\n".join(
-        f'<a id="{rules.slug(term)}"></a>**{term}**: what it is. More.\n'
+        f'<a id="{rules.slug(term)}"></a>\n**{term}**: what it is. More.\n'
         "*First in [00](00_name.ipynb).*"
         for term in terms
     )
@@ -348,8 +348,8 @@ def glossary():
     ("old", "new", "complaint"),
     [
         ('"warp"', '"wrap"', "the anchor of 'warp' is 'wrap', not 'warp'"),
-        ('"bank"></a>**bank**', '"zoo"></a>**zoo**', "'barrier' stands after 'zoo'"),
-        ('"bank"></a>**bank**', '"banks"></a>**banks**', "'bank' is not in the glossary"),
+        ('"bank"></a>\n**bank**', '"zoo"></a>\n**zoo**', "'barrier' stands after 'zoo'"),
+        ('"bank"></a>\n**bank**', '"banks"></a>\n**banks**', "'bank' is not in the glossary"),
         ("**warp**: what it is. More.\n", "**warp**: what it is\n", "**word**: half a sentence"),
         ("**warp**: what", "**warp** what", "**word**: half a sentence"),
         ("*First in [00](00_name.ipynb).*", "", "**word**: half a sentence"),
