@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -74,7 +75,9 @@ def bar_chart(
     }
     parts = list(dict.fromkeys(part for numbers in table.values() for part in numbers))
     marked = _marked(mark, parts)
-    colors = colors or {part: _color(part, place, marked) for place, part in enumerate(parts)}
+    colors = colors or {
+        part: _color(part, place * grouped, marked) for place, part in enumerate(parts)
+    }
     beside = grouped and not stacked
     thick, gap = (0.18, 0.16) if beside else (0.28, 0.12)  # inches
     places, middles, top = {}, [], 0.0
@@ -263,6 +266,8 @@ def _marked(mark: str | Collection[str] | None, known: Sequence[str]) -> set[str
 
 def _look(label: str) -> style.Look | None:
     """How a step, a copy or a peer looks everywhere; None for another label."""
+    if label not in style.OTHERS and not re.match(r"(variants/)?\d\d_", label):
+        return None  # "4 bytes a thread" is no step
     try:
         return style.look_of(label)
     except ValueError:

@@ -85,6 +85,12 @@ def test_a_step_has_its_colour_in_any_chart(shown) -> None:
     assert figure.axes[0].lines[0].get_marker() == style.look("03_shared")[1]
 
 
+def test_a_label_that_begins_with_a_number_is_no_step(shown) -> None:
+    draw.bars({"16 bytes a thread": 1, "4 bytes a thread": 2}, "Copies", "us", "So.")
+    figure, _, _ = shown.take()
+    assert {face_of(patch) for patch in figure.axes[0].patches} == {style.BLUE.lower()}
+
+
 def test_curves_are_named_at_their_ends(shown) -> None:
     lines = {"hits": ([32, 64, 128], [90, 50, 50]), "misses": ([32, 64, 128], [10, 50, 50.5])}
     limit = ("half", 70)
