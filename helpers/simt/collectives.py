@@ -56,17 +56,16 @@ def _wide(context: Context, values: np.ndarray) -> np.ndarray:
     return np.broadcast_to(values, context.slots) if len(values) == 1 else values
 
 
-def _shuffle(context: Context, instruction: Instruction) -> Step:
+def _source_reader(
+    context: Context, instruction: Instruction
+) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+    """Reads of a shuffle (the lane that each slot takes from, whether that is within bounds)."""
     mode = next(m for m in instruction.modifiers if m in ("up", "down", "bfly", "idx"))
-    *targets, value, amount, clamp, _ = instruction.operands
-    read, read_amount = reader(context, value, "b32"), reader(context, amount, "u32")
-    read_clamp = reader(context, clamp, "u32")
-    write = writer(context, targets[0], "b32")
-    write_valid = writer(context, targets[1], "pred") if len(targets) == 2 else None
+    *_, amount, clamp, _ = instruction.operands
+    read_amount, read_clamp = reader(context, amount, "u32"), reader(context, clamp, "u32")
 
-    def shuffle(lanes: Lanes) -> None:
+    def read() -> tuple[np.ndarray, np.ndarray]:
         lane = np.arange(context.slots) % WARP
-        base = np.arange(context.slots) - lane
         by, control = read_amount().astype(np.int64), read_clamp().astype(np.int64)
         segment, limit = control >> 8 & 31, control & 31  # PTX ISA, shfl.sync
         last = lane & segment | limit & ~segment
@@ -77,7 +76,29 @@ def _shuffle(context: Context, instruction: Instruction) -> Step:
             "idx": lambda: lane & segment | by & ~segment & 31,
         }[mode]()
         valid = source >= last if mode == "up" else source <= last
-        source = np.where(valid, source, lane)
+        return np.where(valid, source, lane), valid
+
+    return read
+
+
+def exchange_reader(
+    context: Context, instruction: Instruction
+) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+    """Reads of a shuffle (the lane that each slot takes from, what each slot offers as uint32)."""
+    sources = _source_reader(context, instruction)
+    read = reader(context, instruction.operands[-4], "b32")
+    return lambda: (sources()[0], _wide(context, read()))
+
+
+def _shuffle(context: Context, instruction: Instruction) -> Step:
+    *targets, value, _, _, _ = instruction.operands
+    sources, read = _source_reader(context, instruction), reader(context, value, "b32")
+    write = writer(context, targets[0], "b32")
+    write_valid = writer(context, targets[1], "pred") if len(targets) == 2 else None
+
+    def shuffle(lanes: Lanes) -> None:
+        source, valid = sources()
+        base = np.arange(context.slots) // WARP * WARP
         absent = lanes.mask & ~lanes.mask[base + source]
         if absent.any():
             context.report(

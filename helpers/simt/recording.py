@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from .collectives import exchange_reader
 from .context import Context
 from .hardware import ALLOCATION_ALIGN, WARP
-from .instructions import Address, Immediate, Instruction, elements
+from .instructions import Address, Immediate, Instruction, Operand, elements
 from .lanes import Lanes, Step
 from .memory.global_memory import PAGE_BITS
 from .memory_instructions.loads_and_stores import Memory, memory_space
-from .operands import AddressReader, Reader, address_reader, wide_reader
-from .ptx_types import DTYPES, type_size
+from .operands import AddressReader, Reader, address_reader, reader, wide_reader
+from .ptx_types import DTYPES, UNSIGNED, type_size
 from .watch import WatchedAccess
 
 NAMES = {
@@ -37,6 +38,7 @@ class Part:
     memory: Memory
     addresses: AddressReader
     widths: int | Reader  # bytes
+    values: Sequence[Reader] = ()  # of a load, once it has run
 
 
 def around(context: Context, instruction: Instruction, step: Step) -> Step:
@@ -47,15 +49,21 @@ def around(context: Context, instruction: Instruction, step: Step) -> Step:
     parts = list(_parts(context, instruction))
     watched = watch.watches(instruction) and bool(parts)
     line, kind = watch.line_of(instruction), _event_kind(context, instruction, parts)
+    exchange = exchange_reader(context, instruction) if kind == "shuffle" else None
 
     def recorded(lanes: Lanes) -> None:
+        kept = []
         if watched:
             for part in parts:
-                _record(context, part, line, lanes)
-        if kind:
+                kept += [(part, *one) for one in _record(context, part, line, lanes)]
+        if exchange:
+            watch.event(kind, instruction, lanes.mask, *exchange())
+        elif kind:
             watch.event(kind, instruction, lanes.mask)
         watch.steps += lanes.active_warps
         step(lanes)
+        for part, access, warp in kept:
+            _fill(context, part, access, warp)
 
     return recorded
 
@@ -89,7 +97,8 @@ def _parts(context: Context, instruction: Instruction) -> Iterator[Part]:
         values = operands[1 - place] if len(operands) > 1 else operands[0]
         width = type_size(kind) * len(elements(values))
         addresses = address_reader(context, operands[place])
-        yield Part(VERBS[instruction.opcode], memory, addresses, width)
+        readers = _value_readers(context, elements(values), type_size(kind))
+        yield Part(VERBS[instruction.opcode], memory, addresses, width, readers)
     elif instruction.opcode == "cp" and isinstance(operands[0] if operands else None, Address):
         if len(operands) < 3 or not isinstance(operands[1], Address):
             return  # a prefetch, or cp.async.mbarrier.arrive
@@ -106,7 +115,18 @@ def _parts(context: Context, instruction: Instruction) -> Iterator[Part]:
         yield Part("store", to, address_reader(context, operands[0]), widths)
 
 
-def _record(context: Context, part: Part, line: int, lanes: Lanes) -> None:
+def _value_readers(context: Context, operands: Sequence[Operand], size: int) -> list[Reader]:
+    """Readers of what is loaded or stored, as bits; none if a part of it goes nowhere."""
+    known = all(
+        isinstance(one, Immediate) or getattr(one, "name", "") in context.index for one in operands
+    )
+    return [reader(context, one, f"b{8 * size}") for one in operands] if known else []
+
+
+def _record(
+    context: Context, part: Part, line: int, lanes: Lanes
+) -> Iterator[tuple[WatchedAccess, int]]:
+    """Keep the accesses; each with the batch's number of its warp."""
     watch = context.watch
     addresses = part.addresses(lanes)
     varied = None if isinstance(part.widths, int) else part.widths()
@@ -124,7 +144,20 @@ def _record(context: Context, part: Part, line: int, lanes: Lanes) -> None:
                 mask[running[chosen][alike]] = True
                 places[mask] = offsets[alike]
                 where = memory, *watch.where(warp), mask, array, places, width, start, owner
-                watch.access(WatchedAccess(*head, *where))
+                values = None
+                if part.values:
+                    size = width // len(part.values)
+                    values = np.zeros((WARP, len(part.values)), UNSIGNED[size])
+                access = WatchedAccess(*head, *where, values)
+                watch.access(access)
+                yield access, warp
+
+
+def _fill(context: Context, part: Part, access: WatchedAccess, warp: int) -> None:
+    """Add what was loaded or stored."""
+    for place, read in enumerate(part.values):
+        ours = np.broadcast_to(read(), context.slots)[warp * WARP : (warp + 1) * WARP]
+        access.values[access.mask, place] = ours[access.mask]
 
 
 def _located(

@@ -33,6 +33,9 @@ class WatchedAccess:
     width: int  # bytes of each lane
     start: int = 0  # bytes by which the array starts past a multiple of 256
     owner: Place | None = None  # of remote memory: the block
+    # What was loaded or stored, as bits: unsigned integers, (32, elements of a lane); of an atomic
+    # what was there before. None for copies, and where the kernel throws it away.
+    values: np.ndarray | None = None
 
     @property
     def sectors(self) -> int:
@@ -57,6 +60,8 @@ class Event:
     line: int  # 0 for code of another file
     kind: str
     mask: np.ndarray  # bool, (32,): the lanes
+    sources: np.ndarray | None = None  # of a shuffle, int64, (32,): the lane that each lane reads
+    values: np.ndarray | None = None  # of a shuffle, uint32, (32,): the bits that each lane offers
 
 
 class Watch:
@@ -98,15 +103,19 @@ class Watch:
         line = self.line_of(instruction)
         return line in self.lines or self.every and line > 0
 
-    def event(self, kind: str, instruction: Instruction, mask: np.ndarray) -> None:
-        """These threads did something."""
+    def event(
+        self, kind: str, instruction: Instruction, mask: np.ndarray, *shuffled: np.ndarray
+    ) -> None:
+        """These threads did something; `shuffled` are a shuffle's source lanes and values."""
         if not self.follow:
             return
         by_warp = mask.reshape(-1, WARP)
         for warp in np.flatnonzero(by_warp.any(axis=1) & self.chosen).tolist():
             place = self.where(warp)
             step, line = int(self.steps[warp]), self.line_of(instruction)
-            self._keep(self.events, Event(step, *place, line, kind, by_warp[warp].copy()))
+            extra = (one.reshape(-1, WARP)[warp].copy() for one in shuffled)
+            event = Event(step, *place, line, kind, by_warp[warp].copy(), *extra)
+            self._keep(self.events, event)
 
     def where(self, warp: int) -> tuple[Place, int]:
         """(block, warp of the block) of a warp of the batch."""

@@ -130,6 +130,38 @@ def test_shared_memory_is_addressed_within_the_block() -> None:
     assert seen == expected
 
 
+def test_accesses_hold_what_was_loaded_and_stored() -> None:
+    x = np.arange(128, dtype=np.float32) ** 2
+    trace = launch(TREE, 1, 128, x, np.zeros(1, np.float32), watch=(5, ADD_OF_TREE, 14))
+    held = x.copy()
+    for access in trace.accesses:
+        threads = 32 * access.warp + np.flatnonzero(access.mask)
+        bits = access.values[access.mask]
+        assert bits.dtype == np.uint32 and bits.shape == (len(threads), 1)
+        values, places = bits.view(np.float32)[:, 0], access.offsets[access.mask] // 4
+        if access.memory == "shared" and access.kind == "store":
+            held[places] = values
+        if access.memory == "shared" and access.kind == "load":
+            assert values.tolist() == held[places].tolist()
+        if access.array == "x":
+            assert values.tolist() == x[places].tolist()
+    assert held[0] == x.sum() == trace.accesses[-1].values[0].view(np.float32)[0]
+
+
+def test_values_of_packs_and_constants() -> None:
+    x = np.arange(512, dtype=np.float32)
+    trace = launch(COPY, 2, 64, x, np.zeros_like(x), watch=[LOAD_OF_COPY])
+    for access in trace.accesses:
+        first = access.offsets // 4
+        assert access.values.shape == (32, 4)
+        assert (access.values.view(np.float32) == x[first[:, None] + np.arange(4)]).all()
+    code = """extern "C" __global__ void ones(float* y) {\n y[threadIdx.x] = 1.0f;\n}\n"""
+    (store,) = simulate(
+        KernelText(code, "ones"), 1, 32, (np.zeros(32, np.float32),), watch=[2]
+    ).accesses
+    assert (store.values.view(np.float32) == 1).all()
+
+
 NEIGHBOUR = """#include <cooperative_groups.h>
 extern "C" __global__ __cluster_dims__(2) void neighbour(const float* x, float* y)
 {
@@ -270,6 +302,38 @@ def test_exchanges_within_a_warp_are_events() -> None:
     assert [event.line for event in trace.events if event.kind == "shuffle"] == [5] * 10
 
 
+def test_shuffles_hold_who_takes_from_whom_and_what_each_offers() -> None:
+    x = np.arange(64, dtype=np.float32)
+    trace = launch(SHUFFLES, 1, 64, x, np.zeros(64, np.float32), follow=True)
+    for warp in (0, 1):
+        held = x[32 * warp : 32 * warp + 32].copy()
+        ours = [one for one in trace.events if one.kind == "shuffle" and one.warp == warp]
+        for distance, event in zip((16, 8, 4, 2, 1), ours, strict=True):
+            assert event.sources.tolist() == [lane ^ distance for lane in range(32)]
+            assert event.values.view(np.float32).tolist() == held.tolist()
+            held += held[event.sources]
+    assert all(one.sources is None for one in trace.events if one.kind != "shuffle")
+
+
+SEGMENTS = """extern "C" __global__ void segments(const int* x, int* y)
+{
+    int v = x[threadIdx.x];
+    v += __shfl_up_sync(0xffffffff, v, 1, 8);
+    v += __shfl_down_sync(0xffffffff, v, 2, 16);
+    y[threadIdx.x] = v + __shfl_sync(0xffffffff, v, 3);
+}
+"""
+
+
+def test_a_lane_past_the_bounds_of_a_shuffle_reads_itself() -> None:
+    x = np.arange(32, dtype=np.int32)
+    trace = launch(SEGMENTS, 1, 32, x, np.zeros_like(x), follow=True)
+    up, down, one = (event.sources.tolist() for event in trace.events if event.kind == "shuffle")
+    assert up == [lane - 1 if lane % 8 else lane for lane in range(32)]
+    assert down == [lane + 2 if lane % 16 < 14 else lane for lane in range(32)]
+    assert one == [3] * 32
+
+
 # ---- off, and too much --------------------------------------------------------------------------
 
 
@@ -282,8 +346,8 @@ def test_nothing_is_kept_unless_asked_for_and_nothing_else_changes() -> None:
 def test_true_keeps_every_line_and_every_event() -> None:
     everything, named = tree_trace(2, watch=True), tree_trace(2, watch=(5, 10, 14), follow=True)
     assert named.accesses and len(everything.accesses) == len(named.accesses)
-    assert [vars(one) | {"mask": 0, "offsets": 0} for one in everything.accesses] == [
-        vars(one) | {"mask": 0, "offsets": 0} for one in named.accesses
+    assert [vars(one) | {"mask": 0, "offsets": 0, "values": 0} for one in everything.accesses] == [
+        vars(one) | {"mask": 0, "offsets": 0, "values": 0} for one in named.accesses
     ]
     assert [event.kind for event in everything.events] == [event.kind for event in named.events]
     assert not tree_trace(2, watch=False).accesses and not tree_trace(2, watch=False).events
