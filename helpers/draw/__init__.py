@@ -10,10 +10,12 @@ The modules, lowest first:
     labels    names of lines that hide neither lines nor each other
     charts    bars, curves and heat maps of any numbers
     step      how fast a step is: the plot of a notebook, and that of the series
+    ledger    what was predicted, beside what was measured
     race      our kernels beside other people's
 """
 
 from .charts import bars, curves, heat
+from .ledger import ledger
 from .machine import machine
 from .memory import banks, moves, sectors
 from .owners import owners
@@ -25,6 +27,7 @@ __all__ = [
     "bars",
     "curves",
     "heat",
+    "ledger",
     "machine",
     "moves",
     "owners",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from .. import records
 from ..catalogue import UNFUSED, step_number
+from ..predict import mine_of
 from ..races import race_cases
 from ..records import Case, Record, gpu_folder, load_record, record_path, recorded_steps
 from ..replay import recorded_beside
@@ -38,17 +39,18 @@ def step(
     in pale, a copy, PyTorch, and what was predicted as hollow marks.
 
     `after` and `before` come from `timings`; `mine` is your prediction, a share of a copy's speed.
+    None stands for the one that `predict` keeps; what is no such share is not drawn.
     `family` is "grid", "long" (with rows past 32768) or "few" (few rows, as bars of microseconds).
     A live measurement has its GPU's or the reference GPU's record beside it, dotted.
 
-    Raises `ValueError` for another family or a prediction that is no positive share.
+    Raises `ValueError` for another family.
     """
-    if mine is not None and not mine > 0:
-        raise ValueError(f"a prediction is a share of a copy's speed, such as 0.3, not {mine!r}")
     if not after.of_family(family, dtype):
         print(f"{after.step}{in_dtype(dtype)}: not measured at these shapes")
         return
     at = _place(after, before, dtype, family)
+    if mine is not None or at == _predicted_key(after, dtype, family):
+        mine = mine_of(after.step, mine)
     title = _finding(after, before, at, dtype, family)
     draw = _draw_bars if family == "few" else _draw_lines
     figure = draw(title, after, before, mine, at, dtype, family, logy)

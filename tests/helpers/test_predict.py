@@ -274,3 +274,22 @@ def test_entries_that_are_no_share_are_left_out(mine) -> None:
     entries = {"a": {"share": 0.3}, "b": {"share": "0.3"}, "c": 0.3, "d": {}, "e": {"share": 7}}
     mine.write_text(json.dumps(entries))
     assert kept() == {"a": 0.3}
+
+
+# ---- the plot of a step -----------------------------------------------------------------------
+
+
+def test_a_steps_plot_has_the_kept_prediction_where_it_was_made(mine, monkeypatch, capsys) -> None:
+    draw = pytest.importorskip("matplotlib") and importlib.import_module("helpers.draw")
+    monkeypatch.setattr("IPython.display.display", lambda *_, **__: None)
+    keep("07_warp", 0.75)
+
+    def said(*arguments, **options) -> str:
+        draw.step(load_record("07_warp"), None, *arguments, **options)
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "0.75 by you" in said()
+    assert "0.66 by you" in said(0.66)
+    assert "by you" not in said("a third") and "by you" not in said(dtype="bfloat16")
+    monkeypatch.setenv(mode.SWITCH, "1")
+    assert "by you" not in said() and "0.66 by you" in said(0.66)
