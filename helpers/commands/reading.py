@@ -26,14 +26,12 @@ COLUMNS += [("known", ">6"), ("", "<10")]
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status: 0 if every notebook keeps its time and states it."""
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.reading", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", help="only notebooks whose name starts like this (03, deeper/03)"
-    )
+    parser.add_argument("names", nargs="*", help="only notebooks, deeper ones too, that start so")
     names = tuple(parser.parse_args(arguments).names)
     paths = [
         path
         for path in (*core_notebooks(), *deeper_notebooks())
-        if not names or name_of(path).startswith(names)
+        if not names or path.name.startswith(names)
     ]
     if not paths:
         print(f"no notebook starts with {' or '.join(names)}", file=sys.stderr)

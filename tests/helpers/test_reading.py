@@ -163,8 +163,10 @@ def test_command_prints_a_line_a_notebook(series, capsys) -> None:
 
 
 def test_command_takes_the_names_it_is_given(series, capsys) -> None:
-    assert command.main(["00"]) == 0
-    assert "deeper" not in capsys.readouterr().out
-    assert command.main(["deeper/00"]) == 1
+    assert command.main(["01"]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert command.main(["00_a"]) == 0
+    assert command.main(["00"]) == 1
+    assert "deeper/00_why" in capsys.readouterr().out
     assert command.main(["77"]) == 2
     assert "no notebook starts with 77" in capsys.readouterr().err
