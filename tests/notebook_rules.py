@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from helpers.reading import (
     DETAILS,
@@ -39,6 +40,7 @@ MOST_LINES = 12  # of a code cell, without blank ones and imports
 MOST_FORMATS = 3  # f-strings with a format specification, in a notebook
 CODE_COLUMNS = 88
 COLUMNS = 80
+MOST_BYTES = 1_000_000
 ANSWERS = 3  # of "Check yourself"
 CHECKS = {"check_kernel", "check_softmax", "check_copy"}
 CHECK_YOURSELF, WASTED, ANSWER = "Check yourself", "What is still wasted", "The answer"
@@ -374,6 +376,29 @@ def of_readme(page: Page, readme: str) -> Iterator[str]:
     question = re.search(r"^# (.*)", page.prose[0], re.MULTILINE)
     if f"[{question[1].strip()}](notebooks/{page.name}.ipynb)" not in readme:
         yield "the README does not list its question"
+
+
+# ---- files ------------------------------------------------------------------------------------
+
+
+def of_size(path: Path) -> Iterator[str]:
+    """Code hosts show no large notebooks."""
+    if (size := path.stat().st_size) >= MOST_BYTES:
+        yield f"{size} bytes, not below {MOST_BYTES}"
+
+
+def of_links_between(path: Path, glossary: Path) -> Iterator[str]:
+    """Links of a file to other files, and to entries of the glossary, lead somewhere."""
+    entries = anchors(glossary.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    for link, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", text):
+        target = path.parent / link if link else path
+        if link.startswith("http"):
+            continue
+        if not target.exists():
+            yield f"links to {link}, which is not there"
+        elif anchor and target.resolve() == glossary.resolve() and anchor not in entries:
+            yield f"links to {anchor}, which is not in the glossary"
 
 
 # ---- words ------------------------------------------------------------------------------------

@@ -286,6 +286,40 @@ def test_a_deeper_notebook_is_linked_and_listed():
     assert complaints(page, lambda page: rules.of_readme(page, readme.replace("?", ""))) != []
 
 
+# ---- files ------------------------------------------------------------------------------------
+
+
+def test_a_large_file_is_found(tmp_path):
+    path = tmp_path / "03_large.ipynb"
+    path.write_text("x" * 999_999)
+    assert list(rules.of_size(path)) == []
+    path.write_text("x" * 1_000_000)
+    assert list(rules.of_size(path)) == ["1000000 bytes, not below 1000000"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "[here](03.md), [warp](03.md#x), [w](GLOSSARY.md#warp), [a](https://a.b/c#d), [b](#b)",
+            [],
+        ),
+        ("[gone](04.md)", ["links to 04.md, which is not there"]),
+        ("[lane](GLOSSARY.md#lane)", ["links to lane, which is not in the glossary"]),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_found(text, found, tmp_path):
+    page, glossary = tmp_path / "03.md", tmp_path / "GLOSSARY.md"
+    glossary.write_text('<a id="warp"></a>\n**warp**: 32 threads. [here](#warp)')
+    page.write_text(text)
+    assert list(rules.of_links_between(page, glossary)) == found
+    assert list(rules.of_links_between(glossary, glossary)) == []
+    glossary.write_text(glossary.read_text() + " [lane](#lane)")
+    assert list(rules.of_links_between(glossary, glossary)) == [
+        "links to lane, which is not in the glossary"
+    ]
+
+
 # ---- words ------------------------------------------------------------------------------------
 
 
