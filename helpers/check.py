@@ -23,12 +23,13 @@ import numpy as np
 
 from .bound import kernel_of
 from .shapes import LONG_QUICK_SHAPES, QUICK_SHAPES, SPECIAL_COLUMNS, SPECIAL_PACKS
+from .simt import ShownShort
 
 UNIT_ROUNDOFF = 2.0**-24
 TINY = 2.0**-126
 
 
-class WrongResult(AssertionError):
+class WrongResult(ShownShort, AssertionError):
     """A kernel's output is not what it should be; the message shows where and how.
 
     `summary` leaves out the values, whose last digits depend on the machine.

@@ -9,6 +9,7 @@ of more than 8 blocks, programmatic launches.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from numbers import Integral, Real
 
@@ -21,7 +22,7 @@ from .plan import Plan
 from .simt import byte_offset
 
 
-class KernelBug(RuntimeError):
+class KernelBug(simt.ShownShort, RuntimeError):
     """The SIMT machine found a bug in the kernel; the message lists every finding."""
 
 
@@ -37,7 +38,7 @@ def execute(kernel, plan: Plan, grid, block, args: Sequence) -> simt.Trace | Non
         return None
     trace = execute_simulated(kernel, plan, grid, block, args)
     if trace.findings:
-        raise KernelBug(f"{kernel.name} has bugs:\n{trace.findings}")
+        raise KernelBug(f"{kernel.name} has bugs:\n{trace.findings}", kernel.code)
     return trace
 
 
@@ -95,9 +96,21 @@ def to_gpu(array: np.ndarray):
 
 
 def prepare(kernel, plan: Plan) -> None:
-    """Set the attributes without which CUDA refuses the plan's shared memory or cluster (on a GPU
-    only)."""
-    if plan.shared_mem + kernel.shared_size_bytes > 48 * 1024:
+    """Compile a kernel and set the attributes without which CUDA refuses the plan's shared memory
+    or cluster (on a GPU only).
+
+    Raises `CompileError` with NVRTC's log, as the SIMT machine does.
+    """
+    from cupy.cuda.compiler import CompileException
+
+    try:
+        static = kernel.shared_size_bytes  # the first question compiles
+    except CompileException as error:
+        # CuPy names a text without #line after its hash.
+        log = re.sub(r"^\S*\.cubin\.cu(?=\()", "kernel.cu", str(error), flags=re.MULTILINE)
+        message = f"NVRTC could not compile the kernel\n{log}"
+        raise simt.CompileError(message, kernel.code) from None
+    if plan.shared_mem + static > 48 * 1024:
         kernel.max_dynamic_shared_size_bytes = plan.shared_mem
     if plan.cluster > 8:  # more than every GPU with clusters has to offer
         from cuda.bindings import driver

@@ -31,6 +31,7 @@ import numpy as np
 from .cuda_text import strip_comments
 from .expressions import Expression, ExpressionError
 from .plan import DTYPE_OPTIONS, INPUTS, BuildValue, Header, HeaderError, option_name
+from .simt import citing
 
 KEYS = (
     "Idea",
@@ -70,6 +71,13 @@ def header(
     Raises `HeaderError` with file, line, key and reason, `ValueError` for a change of what is not
     there or not to be changed, and for an option that gives such a name no plain decimal number.
     """
+    with citing(code):
+        return _header(code, options, changes)
+
+
+def _header(
+    code: str, options: tuple[str, ...], changes: tuple[tuple[str, int], ...]
+) -> Header | None:
     file, found = _fields(code)
     if len(set(found) & set(KEYS)) < 3:  # a header with a typo in it is not "no header"
         return None

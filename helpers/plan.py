@@ -15,6 +15,7 @@ import numpy as np
 
 from .expressions import DivisionByZero, Expression, ExpressionError
 from .gpu import H200, Gpu
+from .simt import ShownShort
 
 # A file takes the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
@@ -28,7 +29,7 @@ MAX_SHARED = 227 * 1024  # of the largest, 9.0
 MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
 
 
-class HeaderError(ValueError):
+class HeaderError(ShownShort, ValueError):
     """What is wrong with a header: file, line, key and reason."""
 
 

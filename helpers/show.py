@@ -26,6 +26,7 @@ from .rich import (
     marked,
     tokens_of,
 )
+from .simt import Trace, around
 
 MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
 FOLDED_UNDER = "folded under it:"
@@ -120,6 +121,35 @@ def diff(old: str, new: str) -> None:
         for line in piece:
             plain += _wrapped(line.mark + line.text)
     Rich("\n".join(plain), details(summary, page)).display()
+
+
+def findings(trace: Trace, most: int = 2) -> None:
+    """Show the bugs that a run found, each with the lines around its place; "no findings" if none.
+
+    Of more than `most` it says how many more there are.
+    """
+    pages: list[str] = []
+    plain: list[str] = []
+    for finding in trace.findings[:most]:
+        times = "once" if finding.count == 1 else f"{finding.count} times"
+        place = f"{finding.file}, line {finding.line}"
+        who = f"block {_place(finding.block)}, thread {_place(finding.thread)}"
+        says = f", {times}: {finding.message} (first: {who})"
+        sentence = f"{place}: {finding.kind}{says}"
+        plain += textwrap.wrap(sentence, COLUMNS, subsequent_indent="    ")
+        kind = f"<strong>{escape(finding.kind)}</strong>"
+        pages.append(caption(f"{escape(place)}: {kind}{escape(says)}"))
+        lines = [
+            Line(number, text, ">" if number == finding.line else " ")
+            for number, text in around(trace.code, finding.file, finding.line)
+        ]
+        if lines:
+            plain += code_plain(lines)
+            pages.append(code_html(lines))
+    if more := len(trace.findings[most:]):
+        plain.append(f"and {more} more")
+        pages.append(caption(plain[-1]))
+    Rich("\n".join(plain) or "no findings", "".join(pages)).display()
 
 
 def table(
@@ -384,6 +414,11 @@ def _markdown(text: str) -> str:
 
 
 # ---- text -------------------------------------------------------------------------------------
+
+
+def _place(place: tuple[int, int, int]) -> str:
+    """7 of (7, 0, 0)."""
+    return str(place if any(place[1:]) else place[0])
 
 
 def _wrapped(line: str) -> list[str]:

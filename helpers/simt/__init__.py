@@ -8,6 +8,7 @@ The modules, lowest first. Each imports from those above it in this list alone, 
 the folders, whose lists are in their __init__; tests/helpers/test_layers.py holds them to it.
 
     hardware             an H200 in numbers
+    places               places in a source, and errors shown with the lines around them
     ptx_types            types of PTX in numpy
     instructions         what a kernel in PTX is made of
     lanes                the threads that execute an instruction together
@@ -64,6 +65,7 @@ from .findings import Finding, Findings
 from .instructions import UnsupportedPTX
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .memory.global_memory import byte_offset
+from .places import ShownShort, around, citing
 from .trace import Trace
 from .watch import Event, WatchedAccess
 
@@ -79,10 +81,13 @@ __all__ = [
     "Finding",
     "Findings",
     "KernelText",
+    "ShownShort",
     "Trace",
     "UnsupportedPTX",
     "WatchedAccess",
+    "around",
     "byte_offset",
+    "citing",
     "compile_cubin",
     "compile_ptx",
     "include_folders",

@@ -17,13 +17,15 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+from .places import ShownShort
+
 # What CuPy 14 adds to every RawKernel. Without them the PTX differs: -ftz alone turns every
 # fp32 operation into another opcode.
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 DEFAULT_ARCH = "compute_90"
 
 
-class CompileError(ValueError):
+class CompileError(ShownShort, ValueError):
     """NVRTC rejected the source; the message is its log, which names file and line."""
 
 
@@ -86,7 +88,7 @@ def _compile(
     def call(function, *arguments):
         status, *values = function(*arguments)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"NVRTC could not compile the kernel ({status.name})\n{log()}")
+            raise CompileError(f"NVRTC could not compile the kernel ({status.name})\n{log()}", code)
         return values[0] if values else None
 
     def log() -> str:

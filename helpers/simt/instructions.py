@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .places import ShownShort
 
-class UnsupportedPTX(RuntimeError):
+
+class UnsupportedPTX(ShownShort, RuntimeError):
     """The kernel uses something that the SIMT machine does not execute; named in the message."""
 
 
@@ -115,9 +117,3 @@ def elements(operand: Operand) -> tuple[Operand, ...]:
 def unknown(instruction: Instruction) -> UnsupportedPTX:
     """The error of a form that a translator does not know."""
     return UnsupportedPTX(f"the SIMT machine does not know {instruction.text!r}")
-
-
-def short_name(path: str) -> str:
-    """A source file as messages name it: from `kernels/` on, or its last part."""
-    cut = path.rfind("kernels/")
-    return path[cut:] if cut >= 0 else path.rsplit("/", 1)[-1]

@@ -16,9 +16,10 @@ from .counters import Counters
 from .findings import Findings
 from .geometry import Place, Shape
 from .parse import parse
+from .places import citing, own_file
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, run_batch, summed_counters
-from .trace import Array, Trace, own_file
+from .trace import Array, Trace
 from .watch import Watch
 
 INSTRUCTION_LIMIT = 100_000_000  # per batch of blocks; some minutes
@@ -76,8 +77,9 @@ def simulate(
     """
     grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
     check_threads(block, Shape(grid, block).threads)
-    ptx, mangled = compile_template(kernel.code, kernel.name, tuple(kernel.options), arch)
-    parsed = parse(ptx, mangled)
+    with citing(kernel.code):
+        ptx, mangled = compile_template(kernel.code, kernel.name, tuple(kernel.options), arch)
+        parsed = parse(ptx, mangled)
     shape = Shape(grid, block, parsed.cluster)
     cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
     findings = Findings()
@@ -101,7 +103,7 @@ def simulate(
             f"no load or store in line {min(missing)} of {kernel.name}; "
             f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
         )
-    with np.errstate(all="ignore"):
+    with citing(kernel.code), np.errstate(all="ignore"):
         tallies = _run(context, instruction_limit, cooperative)
     memory.write_back()
     lines: dict[tuple[str, int], Counters] = {}

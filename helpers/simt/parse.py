@@ -25,8 +25,8 @@ from .instructions import (
     UnsupportedPTX,
     Variable,
     Vector,
-    short_name,
 )
+from .places import short_name
 from .ptx_types import SIZES, type_size
 
 SPECIALS = re.compile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 from .counters import Counters
 from .findings import Findings
 from .geometry import Shape
-from .instructions import short_name
+from .places import own_file
 from .watch import Event, WatchedAccess
 
 
@@ -94,9 +93,3 @@ class Trace:
             )
         )
         return rows
-
-
-def own_file(code: str) -> tuple[str, int]:
-    """(name of the kernel's own source as messages have it, number of its first line)."""
-    named = re.match(r'#line 1 "(.*)"', code)
-    return (short_name(named[1]), 0) if named else ("kernel.cu", 1)

@@ -9,8 +9,9 @@ from helpers.check import make_input
 from helpers.cuda_text import Parameter
 from helpers.execute import active_clusters, as_declared, device_dtype, enqueue, prepare, to_gpu
 from helpers.gpu import Gpu
-from helpers.launch import simulate
+from helpers.launch import launch, simulate
 from helpers.plan import Plan
+from helpers.simt import CompileError
 from tests.helpers.sources import TOGETHER, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
@@ -45,6 +46,23 @@ def test_attributes_are_set_where_the_plan_needs_them(monkeypatch: pytest.Monkey
     results.append(driver.CUresult.CUDA_ERROR_INVALID_VALUE)
     with pytest.raises(RuntimeError, match="wide: clusters past 8 .*CUDA_ERROR_INVALID_VALUE"):
         prepare(kernel, Plan(1, 32, 0, macros={"CLUSTER": 16}))
+
+
+def test_what_cupy_cannot_compile_is_said_as_the_machine_says_it() -> None:
+    from cupy.cuda.compiler import CompileException
+
+    class Kernel:
+        name, code = "wide", "int one;\nint two\n"
+
+        @property
+        def shared_size_bytes(self) -> int:
+            log = '/tmp/x/1f2e.cubin.cu(2): error: expected a ";"\n  int two\n     ^\n'
+            raise CompileException(log, self.code, "wide", ())
+
+    with pytest.raises(CompileError) as caught:
+        prepare(Kernel(), Plan(1, 32, 0))
+    assert "kernel.cu(2): error" in str(caught.value) and caught.value.code == Kernel.code
+    assert any("2 > int two" in line for line in caught.value._render_traceback_())
 
 
 def test_an_ordinary_call_is_enqueued_through_cupy() -> None:
@@ -123,6 +141,20 @@ def test_the_machine_is_told_names_and_architecture_unless_the_caller_does(monke
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("named", [True, False])
+def test_gpu_names_the_line_that_does_not_compile(named: bool) -> None:
+    code = edited("01_naive", ("fmaxf", "fmaxx"))
+    code = code if named else code.partition("\n")[2]
+    kernel = cupy.RawKernel(code, "softmax_naive")
+    x = make_input(3, 7)
+    with pytest.raises(
+        CompileError, match=r"(kernels/01_naive|kernel)\.cu\(\d+\): error"
+    ) as caught:
+        launch(kernel, 1, 128, (x, np.zeros_like(x), 3, 7))
+    assert any("fmaxx" in line and " > " in line for line in caught.value._render_traceback_())
 
 
 @pytest.mark.gpu

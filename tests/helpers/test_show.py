@@ -8,10 +8,12 @@ import pytest
 
 from helpers import rich, show
 from helpers.catalogue import source, steps
+from helpers.check import check_softmax, make_input, poisoned
+from helpers.launch import launch, simulate
 from helpers.reading import of_output
 from helpers.rich import Line, Rich
-from helpers.simt.trace import own_file
-from tests.helpers.sources import edited
+from helpers.simt.places import own_file
+from tests.helpers.sources import edited, raw
 
 LISTED = re.compile(r" *(\d+) ([+ ]) (.*)")
 
@@ -288,6 +290,66 @@ def test_no_difference_is_said(shown) -> None:
     assert shown[0] == {
         "text/plain": "no line of code differs between 01_naive.cu and 01_naive.cu as edited"
     }
+
+
+# ---- findings ---------------------------------------------------------------------------------
+
+BARRIER = ("        __syncthreads();  // the next level reads what this one wrote\n", "")
+
+
+def run(*changes: tuple[str, str]):
+    x = make_input(2, 300)
+    return simulate(raw("03_shared", *changes), 2, 256, (x, poisoned(x), 2, 300), 2048)
+
+
+def test_a_finding_stands_above_its_lines(shown) -> None:
+    trace = run(BARRIER)
+    assert show.findings(trace, most=1) is None
+    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
+    first = trace.findings[0]
+    assert plain.startswith(f"{first.file}, line {first.line}: race on shared memory, ")
+    assert "(first: block 0, thread 0)" in plain.replace("\n    ", " ")
+    (marked,) = [line for line in plain.splitlines() if re.match(r" *\d+ > ", line)]
+    cited = trace.own_lines()
+    assert f"  {first.line} > {cited[first.line]}".startswith(marked)
+    numbers = [int(line.split()[0]) for line in plain.splitlines() if re.match(r"  \d+", line)]
+    assert numbers == list(range(first.line - 2, first.line + 3))
+    assert plain.endswith(f"\nand {len(trace.findings) - 1} more")
+    assert f"{first.line} > " in Text(page.replace("strong", "span")).text
+    show.findings(trace, most=9)
+    assert "more" not in shown[1]["text/plain"] and shown[1]["text/plain"].count(" > ") == 3
+
+
+def test_no_findings_is_said(shown) -> None:
+    show.findings(run())
+    assert shown == [{"text/plain": "no findings"}]
+
+
+def test_a_broken_kernel_is_shown_without_a_traceback(capsys, monkeypatch) -> None:
+    """As IPython prints what a cell raises."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+    x = make_input(2, 300)
+
+    def broken(*changes: tuple[str, str]) -> None:
+        launch(raw("03_shared", *changes), 2, 256, (x, poisoned(x), 2, 300), 2048)
+
+    def wrong() -> None:
+        check_softmax(x, x)
+
+    shell = InteractiveShell()
+    shell.user_ns.update(broken=broken, wrong=wrong, BARRIER=BARRIER)
+    for cell, name, marked in (
+        ("broken(BARRIER)", "KernelBug", 52),
+        ("broken(('sum = sums[0]', 'sum = sms[0]'))", "CompileError", 57),
+        ("broken(('block = 256, grid', 'block 256, grid'))", "HeaderError", 5),
+        ("wrong()", "WrongResult", 0),
+    ):
+        shell.run_cell(cell)
+        printed = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+        assert printed.startswith(f"{name}: ") and "Traceback" not in printed, printed
+        assert not marked or re.search(rf"^  {marked} > ", printed, re.MULTILINE), printed
 
 
 # ---- tables -----------------------------------------------------------------------------------
