@@ -18,6 +18,8 @@ READY := $(if $(PYTHON),,.venv/installed.txt)
 GPU_PY := $(or $(PYTHON),$(wildcard $(VENV)),$(BASE))
 NEED_CUPY = @$(GPU_PY) -c "import cupy" 2>/dev/null || \
 	{ echo "$(GPU_PY) cannot import CuPy: run 'make setup' first, or pass PYTHON=." >&2; exit 1; }
+# python -m helpers.commands.NAME, but that Ctrl-C is one line.
+STOPPABLE := helpers/commands/stoppable.py
 UV := uv
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes \
 	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
@@ -37,7 +39,7 @@ $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	$(BASE) helpers/commands/install.py
 
 run: $(READY) ## run the series, check every kernel, draw the summary (ARGS=--all: deeper ones)
-	$(PY) -m helpers.commands.run $(ARGS)
+	$(PY) $(STOPPABLE) run $(ARGS)
 
 lab: $(READY) ## open your copy of the first notebook, mine/00_the_limit.ipynb, in JupyterLab
 	$(PY) -m helpers.commands.lab $(ARGS)
@@ -54,19 +56,19 @@ lint: $(READY) ## ruff alone
 	$(PY) -m ruff check . $(ARGS)
 
 notebooks: $(READY) ## run every notebook in replay mode and save the outputs that changed
-	$(PY) -m helpers.commands.run --save $(ARGS)
+	$(PY) $(STOPPABLE) run --save $(ARGS)
 
 record: ## time every step on this machine's GPU into notebooks/records (needs only CuPy)
 	$(NEED_CUPY)
-	$(GPU_PY) -m helpers.commands.record $(ARGS)
+	$(GPU_PY) $(STOPPABLE) record $(ARGS)
 
 race: ## our kernels against those of requirements/peers.txt that are installed
 	$(NEED_CUPY)
-	$(GPU_PY) -m helpers.commands.race $(ARGS)
+	$(GPU_PY) $(STOPPABLE) race $(ARGS)
 
 evidence: ## Nsight Compute's counters and compute-sanitizer's verdicts into notebooks/records
 	$(NEED_CUPY)
-	$(GPU_PY) -m helpers.commands.evidence $(ARGS)
+	$(GPU_PY) $(STOPPABLE) evidence $(ARGS)
 
 restamp: $(READY) ## keep the records of kernels whose text changed and whose machine code did not
 	$(PY) -m helpers.commands.restamp $(ARGS)

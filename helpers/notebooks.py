@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import concurrent.futures
 import copy
-import logging
 import os
 import signal
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import nbclient
 import nbformat
@@ -18,43 +19,87 @@ import nbformat
 from .paths import BUILD, NOTEBOOKS
 
 
-class Client(nbclient.NotebookClient):
-    """Stops at Ctrl-C, its kernel too. nbclient stops the kernel alone, and then fails in ways that
-    hang on where it was."""
+class Executed(NamedTuple):
+    """A notebook that has run to its end, or to the cell that failed."""
 
-    stopped = False
-
-    async def async_start_new_kernel(self, **kwargs) -> None:
-        """Also take the place of nbclient's handler, which was set just before."""
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-
-        def stop() -> None:
-            # nbclient's watch over the kernel finds it gone, which is what is wanted.
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-            self.stopped, self.shutdown_kernel = True, "immediate"
-            task.cancel()
-
-        with contextlib.suppress(NotImplementedError):  # Windows: KeyboardInterrupt comes through
-            loop.add_signal_handler(signal.SIGINT, stop)
-        await super().async_start_new_kernel(**kwargs)
+    path: Path
+    notebook: nbformat.NotebookNode
+    failure: str  # "" if no cell failed
+    seconds: float
 
 
-def execute(path: Path, progress: Callable[[int, int], None]) -> tuple[object, str]:
-    """(the executed notebook, why it failed or ""); what was executed is written to build/ too, a
-    deeper notebook to build/deeper/.
+def execute(
+    paths: Sequence[Path],
+    jobs: int,
+    ended: Callable[[Executed], None],
+    progress: Callable[[Path, int, int], None] = lambda path, done, total: None,
+) -> None:
+    """Execute notebooks, `jobs` at a time, each by a kernel in the notebook's folder.
 
-    `progress(done, total)` is called after each of its code cells. Raises `KeyboardInterrupt` at
-    Ctrl-C, when the notebook's kernel is gone.
+    `ended(executed)` is called in the order in which they end, `progress(path, done, total)` after
+    each code cell; both in another thread, one call at a time. What was executed is written to
+    build/ too, a deeper notebook to build/deeper/. At Ctrl-C it raises `KeyboardInterrupt` when
+    all kernels are gone.
     """
+    gate, stopped = asyncio.Semaphore(jobs), False
+
+    async def one(path: Path) -> None:
+        async with gate:
+            executed = await _execute(path, progress)
+        if not stopped:
+            ended(executed)
+
+    async def every() -> None:
+        tasks = {asyncio.create_task(one(path)) for path in paths}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            await _cancel(tasks)
+            await _cancel(asyncio.all_tasks() - {asyncio.current_task()})  # nbclient's watches
+        for task in tasks:
+            if not task.cancelled():
+                task.result()  # raises what it raised
+
+    # In a thread: there nbclient does not take Ctrl-C for itself, and it arrives here.
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(every())
+    with warnings.catch_warnings(), concurrent.futures.ThreadPoolExecutor(1) as thread:
+        warnings.simplefilter("ignore")
+        running = thread.submit(loop.run_until_complete, task)
+        try:
+            while not running.done():
+                concurrent.futures.wait([running], timeout=0.5)  # Windows: not for ever
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
+            stopped = True
+            loop.call_soon_threadsafe(task.cancel)
+            concurrent.futures.wait([running])
+            raise
+        finally:
+            loop.close()
+    running.result()
+
+
+async def _cancel(tasks: set[asyncio.Task]) -> None:
+    """Cancel tasks and wait until each has tidied up."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+
+
+async def _execute(path: Path, progress: Callable[[Path, int, int], None]) -> Executed:
+    """Execute one notebook; its kernel is gone when this returns or is cancelled."""
+    began = time.perf_counter()
     notebook = nbformat.read(path, as_version=4)
     total, done = code_cells(notebook), 0
 
     def on_cell_executed(**_) -> None:
         nonlocal done
         done += 1
-        progress(done, total)
+        progress(path, done, total)
 
-    client = Client(
+    client = nbclient.NotebookClient(
         notebook,
         timeout=600,
         kernel_name="python3",
@@ -62,26 +107,23 @@ def execute(path: Path, progress: Callable[[int, int], None]) -> tuple[object, s
         record_timing=False,
         coalesce_streams=True,  # one text output a cell, however it was flushed
         extra_arguments=["--log-level=40"],  # no advice on stderr about how kernels are reached
+        shutdown_kernel="immediate",
         on_cell_executed=on_cell_executed,
     )
     failure = ""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            client.execute(env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
-        except nbclient.exceptions.CellExecutionError as error:
-            failure = f"{error.ename}: {error.evalue}"
-        except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
-            failure = str(error)
-        except asyncio.CancelledError:
-            if not client.stopped:
-                raise
-    if client.stopped:
-        raise KeyboardInterrupt
+    try:
+        await client.async_execute(env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"})
+    except nbclient.exceptions.CellExecutionError as error:
+        failure = f"{error.ename}: {error.evalue}"
+    except (nbclient.exceptions.CellTimeoutError, nbclient.exceptions.DeadKernelError) as error:
+        failure = str(error)
+    finally:
+        if client.km is not None and client.km.has_kernel:  # cancelled while it started
+            await client.km.shutdown_kernel(now=True)
     copy_of_it = BUILD / path.relative_to(NOTEBOOKS)
     copy_of_it.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, copy_of_it)
-    return notebook, failure
+    return Executed(path, notebook, failure, time.perf_counter() - began)
 
 
 def code_cells(notebook) -> int:

@@ -203,7 +203,7 @@ def test_make_test_runs_everything() -> None:
 @pytest.mark.parametrize("target", ["run", "lab", "test", "lint", "notebooks", "figures"])
 def test_python_given_means_no_venv(target: str) -> None:
     commands = make("-n", "-j4", target, "PYTHON=some-python").stdout
-    assert "some-python -m " in commands
+    assert re.search("^some-python (-m|helpers/commands/)", commands, re.MULTILINE)
     assert ".venv" not in commands and "install.py" not in commands
 
 
@@ -216,7 +216,7 @@ def test_measuring_without_cupy_says_what_to_do(target: str, tmp_path: Path) -> 
     done = make(target, f"PYTHON={python}")
     assert done.returncode != 0
     assert "python cannot import CuPy: run 'make setup' first" in done.stderr
-    assert "-m helpers." not in done.stdout
+    assert "helpers" not in done.stdout
 
 
 def configured(

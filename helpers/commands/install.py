@@ -6,6 +6,7 @@ not a SyntaxError. A second run finds the stamp that the first one left and retu
 
 import hashlib
 import importlib.util
+import os
 import platform
 import re
 import shutil
@@ -183,8 +184,9 @@ def main() -> int:
         print(problem, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("Stopped: run make setup again.", file=sys.stderr)
-        return 1
+        time.sleep(0.2)  # as in stoppable.py, which says why; the status too
+        print("interrupted: the same command again finishes the set-up", file=sys.stderr)
+        return 0 if "MAKELEVEL" in os.environ else 130
     return 0
 
 

@@ -9,16 +9,10 @@ is timed.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ..catalogue import source, steps
 from ..check import check_kernel
@@ -32,12 +26,7 @@ from ..tables import summary_table
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status: 0 if everything ran and every kernel is right."""
-    options = parse_arguments(arguments)
-    try:
-        return run(options)
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return 130  # as a shell has it
+    return run(parse_arguments(arguments))
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
@@ -73,8 +62,7 @@ def run(options: argparse.Namespace) -> int:
         return 1
     BUILD.mkdir(exist_ok=True)
     jobs = options.jobs or (os.cpu_count() or 1 if replaying() else 1)
-    results = run_notebooks(paths, options.save, options.force, min(jobs, len(paths)))
-    failed = sorted(result.name for result in results if result.failure)
+    failed = run_notebooks(paths, options.save, options.force, min(jobs, len(paths)))
     if failed:
         print(f"{len(failed)} of {len(paths)} notebooks failed: {', '.join(failed)}")
     if options.save or options.names:
@@ -98,78 +86,34 @@ def chosen_notebooks(options: argparse.Namespace) -> list[Path]:
 # ---- notebooks --------------------------------------------------------------------------------
 
 
-class Result(NamedTuple):
-    """What became of one notebook."""
+def run_notebooks(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> list[str]:
+    """Execute notebooks, `jobs` at a time, and say of each as it ends what became of it; returns
+    the names of those that failed."""
+    from .. import notebooks  # takes a while, which the first line need not wait for
 
-    name: str
-    cells: int
-    seconds: float
-    failure: str  # "" if no cell failed
-    rewritten: bool = False
-
-
-def run_notebooks(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> list[Result]:
-    """Execute notebooks, `jobs` at a time, and say of each as it ends what became of it."""
-    runs = run_side_by_side if jobs > 1 else run_in_turn
-    results, terminal = [], sys.stdout.isatty()
+    ended, failed, terminal = 0, [], sys.stdout.isatty()
     wide = max(len(path.stem) for path in paths)
-    for result in runs(paths, save, force, jobs):
-        results.append(result)
-        verdict = f"FAILED: {result.failure}" if result.failure else "ok"
-        line = f"{result.name:{wide}}  {result.cells} cells, {result.seconds:.1f} s, {verdict}"
-        line += " (rewritten)" if result.rewritten else ""
+
+    def say(executed: notebooks.Executed) -> None:
+        nonlocal ended
+        ended += 1
+        path, notebook, failure, seconds = executed
+        if failure:
+            failed.append(path.stem)
+        rewritten = save and not failure and notebooks.save_if_changed(notebook, path, force)
+        verdict = f"FAILED: {failure}" if failure else "ok (rewritten)" if rewritten else "ok"
+        cells = notebooks.code_cells(notebook)
+        line = f"{path.stem:{wide}}  {cells} cells, {seconds:.1f} s, {verdict}"
         print(f"\r{line:{wide + 44}}" if terminal else line, flush=True)
-        if terminal and len(results) < len(paths):
-            print(f"{len(results)} of {len(paths)} notebooks ", end="", flush=True)
-    return results
+        if terminal and ended < len(paths):
+            print(f"{ended} of {len(paths)} notebooks ", end="", flush=True)
 
+    def progress(path: Path, done: int, total: int) -> None:
+        if terminal and jobs == 1:
+            print(f"\r{path.stem:{wide}}  cell {done} of {total} ", end="", flush=True)
 
-def run_in_turn(paths: Sequence[Path], save: bool, force: bool, jobs: int = 1) -> Iterator[Result]:
-    """One after the other in this process, with progress a cell at a time on a terminal."""
-    for path in paths:
-        began = time.perf_counter()
-
-        def progress(done: int, total: int, name=path.stem, began=began) -> None:
-            if sys.stdout.isatty():
-                seconds = time.perf_counter() - began
-                print(f"\r{name} cell {done} of {total}, {seconds:.0f} s ", end="", flush=True)
-
-        yield run_notebook(path, save, force, progress)
-
-
-def run_side_by_side(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> Iterator[Result]:
-    """`jobs` at a time, each in a process of its own; in the order in which they end."""
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, initializer=leave_interrupts_to_notebooks)
-    try:
-        tasks = [pool.submit(run_notebook, path, save, force) for path in paths]
-        for task in as_completed(tasks):
-            yield task.result()
-    except BrokenProcessPool:  # not by Ctrl-C, which reaches this process as well
-        raise SystemExit("a notebook's process was ended: too little memory?") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def leave_interrupts_to_notebooks() -> None:
-    """In a child: Ctrl-C reaches it too, but only the notebook that it runs is to end by it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def run_notebook(path: Path, save: bool, force: bool, progress=lambda done, total: None) -> Result:
-    """Execute one notebook; `progress(done, total)` is called after each of its cells."""
-    from .. import notebooks  # takes a second, in which Ctrl-C is to end with a sentence too
-
-    began = time.perf_counter()
-    try:
-        notebook, failure = notebooks.execute(path, progress)
-    except KeyboardInterrupt:
-        if multiprocessing.parent_process() is None:
-            raise
-        os._exit(130)  # a child, whose queue may hold the next notebook already
-    rewritten = save and not failure and notebooks.save_if_changed(notebook, path, force)
-    cells, seconds = notebooks.code_cells(notebook), time.perf_counter() - began
-    return Result(path.stem, cells, seconds, failure, rewritten)
+    notebooks.execute(paths, jobs, say, progress)
+    return sorted(failed)
 
 
 # ---- summary ----------------------------------------------------------------------------------

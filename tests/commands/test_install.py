@@ -418,3 +418,21 @@ def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
     after = wheel(wheels, "toy", {"toy.py": "changed = True\n"})
     changed = setup(good + before)
     assert changed.returncode == 1 and after.rstrip()[-64:] in changed.stderr
+
+
+@pytest.mark.parametrize(("level", "status"), [(None, 130), ("1", 0)])
+def test_ctrl_c_is_one_line_and_the_next_run_finishes(
+    computer: Computer, monkeypatch, capsys, level: str | None, status: int
+) -> None:
+    """Under make, which ends by the signal itself, it is no failure to be reported once more."""
+
+    def interrupted(command: list[str]) -> tuple[int, str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(install, "run", interrupted)
+    monkeypatch.delenv("MAKELEVEL", raising=False)
+    if level:
+        monkeypatch.setenv("MAKELEVEL", level)
+    assert install.main() == status
+    assert capsys.readouterr().err == "interrupted: the same command again finishes the set-up\n"
+    assert not install.STAMP.exists()

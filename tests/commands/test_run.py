@@ -1,5 +1,14 @@
 """`make run`: what its command line refuses, and what it runs."""
 
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
 import nbformat
 import pytest
 
@@ -48,14 +57,133 @@ def test_which_notebooks_are_run(monkeypatch, tmp_path, arguments, expected) -> 
     assert chosen(monkeypatch, tmp_path, *arguments) == expected
 
 
-def test_a_deeper_notebook_runs_in_its_folder_and_is_kept_apart(monkeypatch, tmp_path) -> None:
-    series, build = tmp_path / "notebooks", tmp_path / "build"
-    cell = nbformat.v4.new_code_cell("from pathlib import Path\nprint(Path.cwd().name)")
-    path = series / "deeper/01_why.ipynb"
-    path.parent.mkdir(parents=True)
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
-    monkeypatch.setattr(notebooks, "NOTEBOOKS", series)
-    monkeypatch.setattr(notebooks, "BUILD", build)
-    assert run.run_notebook(path, save=False, force=False).failure == ""
-    executed = nbformat.read(build / "deeper/01_why.ipynb", as_version=4)
+def write_notebook(path: Path, *cells: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    code = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    nbformat.write(nbformat.v4.new_notebook(cells=code), path)
+    return path
+
+
+@pytest.fixture
+def series(monkeypatch, tmp_path) -> Path:
+    """An empty folder of notebooks, with a build folder beside it."""
+    monkeypatch.setattr(notebooks, "NOTEBOOKS", tmp_path / "notebooks")
+    monkeypatch.setattr(notebooks, "BUILD", tmp_path / "build")
+    return tmp_path / "notebooks"
+
+
+def test_a_deeper_notebook_runs_in_its_folder_and_is_kept_apart(series: Path, tmp_path) -> None:
+    deep = "from pathlib import Path\nprint(Path.cwd().name)"
+    write_notebook(series / "deeper/01_why.ipynb", deep)
+    ended = []
+    notebooks.execute([series / "deeper/01_why.ipynb"], 1, ended.append)
+    assert [executed.failure for executed in ended] == [""]
+    executed = nbformat.read(tmp_path / "build/deeper/01_why.ipynb", as_version=4)
     assert executed.cells[0].outputs[0].text == "deeper\n"
+
+
+def test_one_that_fails_or_dies_is_named_and_the_others_run(series: Path, capsys) -> None:
+    wrong = write_notebook(series / "00_wrong.ipynb", "1 / 0")
+    dead = write_notebook(series / "01_dead.ipynb", "import os; os._exit(1)")
+    right = write_notebook(series / "02_right.ipynb", "print(1)", "print(2)")
+    assert run.run_notebooks([wrong, dead, right], False, False, 2) == ["00_wrong", "01_dead"]
+    lines = sorted(capsys.readouterr().out.splitlines())
+    assert [line.split(", ")[-1] for line in lines] == [
+        "FAILED: ZeroDivisionError: division by zero",
+        "FAILED: Kernel died",
+        "ok",
+    ]
+    assert lines[2].startswith("02_right  2 cells, ")
+
+
+def test_what_saving_raises_is_raised(series: Path, monkeypatch) -> None:
+    """And the other notebooks, which would take a minute, are not waited for."""
+
+    def full(*_) -> bool:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(notebooks, "save_if_changed", full)
+    first = write_notebook(series / "00_a.ipynb", "print(1)")
+    long = write_notebook(series / "01_b.ipynb", "import time; time.sleep(60)")
+    with pytest.raises(OSError, match="no space left"):
+        run.run_notebooks([first, long], True, False, 2)
+
+
+# ---- Ctrl-C -----------------------------------------------------------------------------------
+
+SLOW = (
+    "print('importing', flush=True)\ntry: import time; time.sleep(60)\nexcept BaseException: pass"
+)
+
+
+def running(mark: str) -> list[str]:
+    """Command lines of processes that have `mark` in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (process / "environ").read_text(errors="replace"):
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+        except OSError:  # gone meanwhile, or another user's
+            continue
+    return found
+
+
+def until(condition, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(
+    not (Path("/proc/self/environ").exists() and shutil.which("make")), reason="no /proc or make"
+)
+@pytest.mark.parametrize("moment", ["while Python imports", "while notebooks run"])
+def test_ctrl_c_is_one_line_and_leaves_no_kernel(moment: str, tmp_path: Path) -> None:
+    """Sent as a terminal sends it: to make and all that it started."""
+    mark = str(uuid.uuid4())
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL")}
+    environment |= {"SOFTMAX_REPLAY": "1", "TEST_MARK": mark}
+    if moment == "while Python imports":
+        (tmp_path / "numpy.py").write_text(SLOW)
+        environment["PYTHONPATH"] = str(tmp_path)
+    command = ["make", "--no-print-directory", "-C", str(paths.ROOT), "run"]
+    command += [f"PYTHON={sys.executable}", "ARGS=00 01"]
+    with open(tmp_path / "output", "w+") as output:
+        make = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            if moment == "while Python imports":
+                until(lambda: "importing" in (tmp_path / "output").read_text())
+            else:
+                until(lambda: sum("ipykernel" in line for line in running(mark)) == 2)
+            os.killpg(make.pid, signal.SIGINT)
+            assert make.wait(20) == -signal.SIGINT  # 130 in a shell
+            assert running(mark) == []
+        finally:
+            if make.poll() is None:
+                os.killpg(make.pid, signal.SIGKILL)
+    *before, last = (tmp_path / "output").read_text().splitlines()
+    assert last == "interrupted" and len(before) == 2, before  # the command, and one line of it
+
+
+def test_without_make_the_status_says_so(tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
+    environment = {k: v for k, v in os.environ.items() if k != "MAKELEVEL"}
+    done = subprocess.run(
+        [sys.executable, paths.ROOT / "helpers/commands/stoppable.py", "run"],
+        env=environment | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_other_ends_of_a_command_are_its_own() -> None:
+    done = subprocess.run(
+        [sys.executable, paths.ROOT / "helpers/commands/stoppable.py", "run", "--jobs", "0"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "0 is below 1" in done.stderr
