@@ -134,9 +134,9 @@ class Task(NamedTuple):
     names: tuple[str, ...]
 
 
-def measure_steps(task: Task) -> dict[str, Case]:
+def measure_steps(task: Task, maker_of: Callable[[str], Maker] = maker) -> dict[str, Case]:
     """The case of each step of a task, and of the copy; raises what `measure` raises."""
-    return measure({name: maker(name) for name in task.names}, *task[:3])
+    return measure({name: maker_of(name) for name in task.names}, *task[:3])
 
 
 def measure(

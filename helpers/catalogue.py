@@ -21,7 +21,9 @@ from .mode import gpu_for_plans
 from .paths import KERNELS
 from .plan import integer
 
-UNFUSED = "00_unfused"  # softmax as five CuPy array operations: recorded, without a kernel file
+# What is recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's own.
+UNFUSED, TORCH = "00_unfused", "00_torch"
+WITHOUT_FILE = (UNFUSED, TORCH)
 
 
 def source(name: str) -> str:
@@ -117,7 +119,7 @@ def split_trial(step: str) -> Trial:
 
 
 def known_steps() -> list[str]:
-    """Everything that has a record: the steps, the array version, and what was tried."""
+    """What is ours and has a record: the steps, the array version, and what was tried."""
     return [UNFUSED, *steps(), *variants(), *TRIALS]
 
 

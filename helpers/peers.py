@@ -33,7 +33,9 @@ from pathlib import Path
 
 import numpy as np
 
+from . import bench
 from .bench import Candidate, fresh_pool
+from .catalogue import TORCH
 from .check import WrongResult, reference, tolerance
 from .shapes import place
 
@@ -71,6 +73,18 @@ def candidate(name: str, rows: int, cols: int, dtype: str) -> Candidate:
     """
     peer = PEERS[name]
     return Candidate(peer.make(rows, cols, dtype), {}, {}, check_result)
+
+
+def step_maker(step: str) -> bench.Maker:
+    """What makes the candidate of a step, as `bench.maker`, and for `TORCH` of eager PyTorch."""
+    if step != TORCH:
+        return bench.maker(step)
+
+    def make(rows: int, cols: int, dtype: str) -> Candidate:
+        free_memory()
+        return candidate("torch", rows, cols, dtype)
+
+    return make
 
 
 def check_result(x: np.ndarray, y: np.ndarray) -> None:

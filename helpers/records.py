@@ -23,7 +23,7 @@ import numpy as np
 
 from . import catalogue
 from .bound import load
-from .catalogue import UNFUSED, split_trial, step_number
+from .catalogue import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
 from .cuda_text import code_hash
 from .gpu import Gpu, of_record
 from .json_files import named, read_json, write_json
@@ -167,8 +167,9 @@ class Record:
         sentence = (
             f"recorded on {self.device['name']} on {self.utc[:10]} "
             f"(driver {self.versions['driver']}, NVRTC {self.versions['nvrtc']}, "
-            f"CuPy {self.versions['cupy']})"
+            f"CuPy {self.versions['cupy']}"
         )
+        sentence += f", PyTorch {self.versions['torch']})" if self.step == TORCH else ")"
         return (
             sentence if self.is_current() else f"{sentence}, for an earlier version of the kernel"
         )
@@ -178,7 +179,7 @@ class Record:
         return self.kernel_hash == step_hash(self.step) and all(
             case.launch == launch_of(self.step, *case.shape, case.dtype, self.gpu)
             for case in self.cases
-            if self.step != UNFUSED
+            if self.step not in WITHOUT_FILE
         )
 
     def lacks(self, rows: int, cols: int, dtype: str = "float32") -> bool:
@@ -203,10 +204,10 @@ FAMILIES = {"grid": ("grid",), "long": ("grid", "long"), "few": ("few",), "sweep
 
 
 def step_hash(step: str) -> str:
-    """Hash of what a step measures: its kernel's code, or for the array version its name."""
-    return (
-        code_hash(catalogue.source(f"{split_trial(step).file}.cu")) if step != UNFUSED else UNFUSED
-    )
+    """Hash of what a step measures: its kernel's code, or the name of what has no kernel file."""
+    if step in WITHOUT_FILE:
+        return step
+    return code_hash(catalogue.source(f"{split_trial(step).file}.cu"))
 
 
 def launch_of(
@@ -233,7 +234,9 @@ def takes(step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | No
     """Whether a step is to be recorded at a shape and dtype: its header accepts them; the sweep is
     for the steps before 07 in float32, long and few rows for what comes after, rows that go evenly
     into seven clusters for kernels whose clusters stay; a trial is recorded in float32 and
-    bfloat16."""
+    bfloat16, and so is PyTorch at the grid alone."""
+    if step == TORCH:
+        return dtype in ("float32", "bfloat16") and family_of(rows, cols) == "grid"
     later = step != UNFUSED and step_number(step) >= 7
     sweep, few = (rows, cols) in SWEEP_SHAPES, (rows, cols) in FEW_SHAPES
     if sweep and (later or dtype != "float32" or step not in (UNFUSED, *catalogue.steps())):
@@ -309,7 +312,8 @@ def open_record(
     `changed` are not the recorded."""
     if not fresh and record_path(step, gpu).is_file():
         record = load_record(step, gpu)
-        same = record.protocol == protocol and not changed(record.versions, versions)
+        names = (*MUST_NOT_CHANGE, "torch")  # which the record of PyTorch alone has
+        same = record.protocol == protocol and not changed(record.versions, versions, names)
         if record.is_current() and same:
             return record
     return Record(step, step_hash(step), device, versions, utc_now(), protocol)

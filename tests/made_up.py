@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers import bench, catalogue, paths
-from helpers.catalogue import UNFUSED
+from helpers.catalogue import WITHOUT_FILE
 from helpers.gpu import H200
 from helpers.races import RaceCase
 from helpers.records import Case, Record, launch_of, step_hash
@@ -33,7 +33,7 @@ def record(
             dtype,
             *shape,
             {"grid": 0, "block": 0, "shared_mem": 0}
-            if step == UNFUSED
+            if step in WITHOUT_FILE
             else launch_of(step, *shape, dtype),
             [10.0, 12.0, 11.0],
             [5.0, 5.5, 6.0],

@@ -3,7 +3,8 @@
 Safe to interrupt: each case is written as soon as it is measured, and a second call goes on where
 the first one stopped. A record is started afresh if the kernel's code or the protocol changed. A
 kernel that is wrong or fails at a shape is left out there, named at the end, and makes the exit
-status 1. Needs CuPy, numpy and ml_dtypes only.
+status 1. Needs CuPy, numpy and ml_dtypes only; where PyTorch is installed, its own softmax is timed
+too, as "00_torch".
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 
-from .. import bench, gpu, workers
-from ..catalogue import known_steps
+from .. import bench, gpu, peers, workers
+from ..catalogue import TORCH, known_steps
 from ..plan import DTYPES
 from ..records import (
     Record,
@@ -25,7 +27,7 @@ from ..records import (
     save_record,
     takes,
 )
-from ..shapes import GRID_SHAPES, RECORDED_SHAPES, place
+from ..shapes import GRID_SHAPES, RECORDED_SHAPES, REFERENCE_SHAPE, place
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,9 +38,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     device, versions = gpu.describe_device(), gpu.describe_versions()
     folder = gpu_folder(device["name"])
-    names = options.steps or known_steps()
+    names = options.steps or [*known_steps(), TORCH]
+    if TORCH in names and (reason := peers.why_not("torch", *REFERENCE_SHAPE, "float32")):
+        print(f"{TORCH} is not recorded: {reason}")
+        names.remove(TORCH)
+        if not names:
+            return 1
     records = {
-        name: open_record(name, folder, device, versions, bench.PROTOCOL, options.fresh)
+        name: open_record(
+            name, folder, device, versions_of(name, versions), bench.PROTOCOL, options.fresh
+        )
         for name in names
     }
     plan_for = gpu.of_record(device)
@@ -57,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     tasks = deque(task for task in missing if task.names)
     done, failed, began = len(runs) - len(tasks), [], time.perf_counter()
-    for task, measured in workers.deal(bench.measure_steps, tasks, options.jobs):
+    measure = partial(bench.measure_steps, maker_of=peers.step_maker)
+    for task, measured in workers.deal(measure, tasks, options.jobs):
         run = task[:3]
         if isinstance(measured, workers.Failure):
             guilty = {measured.culprit} & {*task.names} or {*task.names}
@@ -84,13 +94,23 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="the grid of shapes alone")
     parser.add_argument("--fresh", action="store_true", help="measure recorded cases again")
     parser.add_argument(
-        "--steps", nargs="+", metavar="STEP", choices=known_steps(), help="only these steps"
+        "--steps",
+        nargs="+",
+        metavar="STEP",
+        choices=[*known_steps(), TORCH],
+        help="only these steps",
     )
     parser.add_argument(
         "--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="only these dtypes"
     )
     workers.add_jobs_option(parser)
     return parser.parse_args(arguments)
+
+
+def versions_of(name: str, versions: Mapping[str, str]) -> dict[str, str]:
+    """What a record is of: PyTorch's version too in its own."""
+    torch = {"torch": peers.versions()["torch"]} if name == TORCH else {}
+    return {**versions, **torch}
 
 
 def print_progress(

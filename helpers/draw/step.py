@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import records
-from ..catalogue import UNFUSED, step_number
+from ..catalogue import TORCH, UNFUSED, step_number
 from ..predict import mine_of
 from ..races import race_cases
 from ..records import Case, Record, gpu_folder, load_record, record_path, recorded_steps
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COPY, TORCH = "00_copy", "00_torch"
+COPY = "00_copy"
 MARKS = "predictions"  # the room of their hollow marks between bars
 CONTEXT = "#B4B4B4"  # steps before the one before
 FAINT = "#707070"  # and their names

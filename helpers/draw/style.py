@@ -15,7 +15,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..catalogue import UNFUSED, split_trial, step_number
+from ..catalogue import TORCH, UNFUSED, split_trial, step_number
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
     from matplotlib.axes import Axes
@@ -87,7 +87,7 @@ OTHERS = {
     "00_copy": Look(BLACK, "", "--"),
     UNFUSED: Look("#777777", "H"),
     "ours": Look(BLUE, "o"),
-    "torch": Look("#A06A00", "8", ":"),
+    **dict.fromkeys(("torch", TORCH), Look("#A06A00", "8", ":")),
     "compile": Look("#C33C3C", "s"),
     "triton": Look("#4B1EB4", "^"),
     "liger": Look("#00A064", "v"),

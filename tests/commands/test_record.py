@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers import bench, gpu, records, workers
-from helpers.catalogue import UNFUSED, known_steps, step_number, steps
+from helpers import bench, gpu, peers, records, workers
+from helpers.catalogue import TORCH, UNFUSED, known_steps, step_number, steps
 from helpers.commands import record
 from helpers.paths import ROOT
 from helpers.plan import DTYPES
@@ -42,6 +42,7 @@ def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(gpu, "describe_device", lambda: made_up.DEVICE)
     monkeypatch.setattr(gpu, "describe_versions", lambda: made_up.VERSIONS)
     monkeypatch.setattr(bench, "maker", lambda step: None)
+    monkeypatch.setattr(peers, "why_not", lambda *case: "torch is not installed")
     some = [*GRID_SHAPES[9:], *SWEEP_SHAPES[:3]]
     monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: [s for s in shapes if s in some])
     return fake
@@ -80,6 +81,48 @@ def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
     assert fake_gpu.measured[-1][0] == {
         step for step in [UNFUSED, *steps()] if step_number(step) < 7
     }
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """PyTorch, as far as the recorder asks for it: its version."""
+    versions = {"torch": "2.11.0", "triton": "3.6.0"}
+    monkeypatch.setattr(peers, "why_not", lambda *case: "")
+    monkeypatch.setattr(peers, "versions", lambda: versions)
+    return versions
+
+
+def test_pytorch_is_timed_at_the_grid_where_it_is_installed(fake_gpu, torch) -> None:
+    assert record.main(["--steps", TORCH, "01_naive"]) == 0
+    kept = load_record(TORCH, "nvidia-test")
+    shapes = GRID_SHAPES[9:]
+    dtypes = ("float32", "bfloat16")
+    assert [(case.shape, case.dtype) for case in kept.cases] == [
+        (shape, dtype) for shape in shapes for dtype in dtypes
+    ]
+    assert ({TORCH, "01_naive"}, *shapes[0]) in fake_gpu.measured, "in turn with the others"
+    assert kept.versions == {**made_up.VERSIONS, "torch": "2.11.0"}
+    assert load_record("01_naive", "nvidia-test").versions == made_up.VERSIONS
+    fake_gpu.measured.clear()
+    assert record.main(["--steps", TORCH]) == 0 and fake_gpu.measured == []
+    torch["torch"] = "2.12.0"
+    assert record.main(["--steps", TORCH, "01_naive"]) == 0
+    assert {names for names, *_ in fake_gpu.measured} == {frozenset([TORCH])}
+    assert load_record(TORCH, "nvidia-test").versions["torch"] == "2.12.0"
+
+
+def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, capsys) -> None:
+    assert record.main(["--quick"]) == 0
+    assert "00_torch is not recorded: torch is not installed\n" in capsys.readouterr().out
+    assert fake_gpu.measured and not any(TORCH in names for names, *_ in fake_gpu.measured)
+    fake_gpu.measured.clear()
+    assert record.main(["--steps", TORCH]) == 1 and fake_gpu.measured == []
+    assert capsys.readouterr().out == "00_torch is not recorded: torch is not installed\n"
+
+
+def test_recorder_imports_no_pytorch() -> None:
+    code = "import sys; sys.modules['torch'] = None; import helpers.commands.record"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
 def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:

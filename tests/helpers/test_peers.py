@@ -33,6 +33,15 @@ def test_peer_that_is_not_installed_says_so(name: str) -> None:
     assert peers.why_not(name, 1024, 1024, "float32") == "torch is not installed"
 
 
+def test_eager_pytorch_is_made_as_in_the_race_and_a_step_as_ever(monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(peers, "candidate", lambda *what: made.append(what))
+    monkeypatch.setattr(peers.bench, "maker", lambda step: f"maker of {step}")
+    peers.step_maker("00_torch")(64, 128, "bfloat16")
+    assert made == [("torch", 64, 128, "bfloat16")]
+    assert peers.step_maker("01_naive") == "maker of 01_naive"
+
+
 def test_first_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"torch": 1, "triton": 1, "tvm_ffi": 1, "cutlass": 1}
     monkeypatch.setattr(importlib.util, "find_spec", found.get)

@@ -10,6 +10,7 @@ import pytest
 from helpers import bench, catalogue, records
 from helpers.bound import load
 from helpers.catalogue import (
+    TORCH,
     TRIALS,
     UNFUSED,
     known_steps,
@@ -37,6 +38,7 @@ from helpers.shapes import (
     FEW_SHAPES,
     GRID_SHAPES,
     LONG_SHAPES,
+    RECORDED_SHAPES,
     REFERENCE_SHAPE,
     SWEEP_SHAPES,
 )
@@ -185,7 +187,7 @@ def test_every_record_belongs_to_a_kernel() -> None:
     folder = RECORDS / REFERENCE_GPU
     found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
     assert (
-        found - {"counters", "numerics", "race", "sass", "sanitizer"}
+        found - {"counters", "numerics", "race", "sass", "sanitizer", TORCH}
         == {*STEPS, *TRIED}
         == set(known_steps())
     )
@@ -559,6 +561,35 @@ def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> Non
     for shape, shares in found.items():
         chosen = catalogue.choose(*shape, dtype, H200)
         assert shares[chosen] > 0.94 * max(shares.values()), (shape, chosen, shares)
+
+
+def test_pytorch_is_recorded_at_the_grid_in_the_dtypes_of_the_race() -> None:
+    for dtype, expected in {"float32": 11, "bfloat16": 11, "float16": 0}.items():
+        assert sum(takes(TORCH, *shape, dtype) for shape in RECORDED_SHAPES) == expected
+    assert takes(TORCH, 1024, 4096), "where memory allows fewer rows"
+    record = made_up.record(TORCH, GRID_SHAPES[:1])
+    assert record.is_current() and record.lacks(*GRID_SHAPES[1])
+    assert not record.lacks(*GRID_SHAPES[0]) and not record.lacks(*SWEEP_SHAPES[0])
+
+
+def test_pytorch_is_no_step_of_the_series(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    for record in (made_up.record(TORCH, GRID_SHAPES), made_up.record("02_online", GRID_SHAPES)):
+        record.versions = {**VERSIONS, "torch": "2.11.0"}
+        records.save_record(record, REFERENCE_GPU)
+    assert [record.step for record in records.recorded_steps()] == ["02_online"]
+    assert "CuPy 14.0, PyTorch 2.11.0)" in load_record(TORCH).origin()
+    assert "PyTorch" not in load_record("02_online").origin()
+
+
+@pytest.mark.skipif(not record_path(TORCH).is_file(), reason="PyTorch is not recorded yet")
+def test_record_of_pytorch_is_complete_and_plausible() -> None:
+    record = load_record(TORCH)
+    assert record.protocol == bench.PROTOCOL and record.versions["torch"]
+    for dtype in ("float32", "bfloat16"):
+        cases = record.of_family("grid", dtype)
+        assert [case.shape for case in cases] == [*GRID_SHAPES]
+        assert all(case.spread < 0.2 and 0 < case.share < 1.05 for case in cases)
 
 
 def test_recorder_leaves_rows_for_seven_clusters_to_clusters_that_stay() -> None:
