@@ -15,7 +15,9 @@ of a kernel that is shown count 4 s where they are new and 1 s where not, folded
   since which step, `+` marks the new ones), a unified diff (`+` again), or any text from a line
   with `#line` or `__global__` on, all new.
 
-What a reader does in an exercise is not counted: it states its own minutes.
+Exercises are not counted, from a heading that begins with "Exercise" to the next one: they state
+their own minutes. Nor is our prediction in the output of `predict`: like a hint it is folded, for
+those who want it.
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ LABEL = re.compile(r"\*\*[^*]+\*\*:?|__[^_]+__:?")
 TAG = re.compile(r"</?[a-zA-Z][^>\n]*>")
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
+SECTION = re.compile(r"^(?=## )", re.MULTILINE)
+EXERCISE = re.compile(r"## Exercise")
+FOLDED = re.compile(r"^Our prediction, and its sum\b.*", re.DOTALL | re.MULTILINE)
 FIGURE = re.compile(r"<figure: .*>|<Figure size .*>", re.IGNORECASE)
 HEADING = re.compile(r"kernel(s/|\.cu\b).*\blines\b")  # the first line of a listing
 NUMBERED = re.compile(r" *\d+ ([+ ])(.*)")  # and the others
@@ -84,14 +89,17 @@ class Reading:
 
 def reading(notebook) -> Reading:
     """What there is to read in a notebook (an executed one, as nbformat reads it)."""
-    total = Reading()
+    total, exercise = Reading(), False
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            total += of_markdown(cell.source)
-        elif cell.cell_type == "code":
+            for section in SECTION.split(cell.source):
+                if section.startswith("## "):
+                    exercise = bool(EXERCISE.match(section))
+                total += Reading() if exercise else of_markdown(section)
+        elif cell.cell_type == "code" and not exercise:
             total += Reading(code=len(filled(cell.source)))
             for text in plain_texts(cell.outputs):
-                total += of_output(text)
+                total += of_output(FOLDED.sub("", text))
     return total
 
 

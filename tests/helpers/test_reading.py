@@ -126,6 +126,19 @@ def test_an_error_counts_as_it_is_shown() -> None:
     assert reading(notebook(new_code("", outputs=outputs))) == Reading(output=2)
 
 
+def test_an_exercise_and_a_folded_prediction_are_outside() -> None:
+    asked = "What share?\nOur prediction, and its sum: 0.5 of a copy.\n  1 / 2 = 0.5\n"
+    whole = notebook(
+        new_markdown("# T\n\nfour words of prose\n\n## Exercises\n\nMend it."),
+        new_code("grade(1)", outputs=[stream("1. no\n")]),
+        new_markdown("more to do\n\n## Why\n\nBecause."),
+        new_code("predict(1)", outputs=[stream(asked)]),
+    )
+    assert reading(whole) == Reading(words=1 + 4 + 2, code=1, output=1)
+    plainly = notebook(new_markdown("## The exercise that we did"), new_code("a = 1"))
+    assert reading(plainly) == Reading(words=5, code=1)
+
+
 def test_stated_minutes_stand_in_the_first_cell() -> None:
     assert stated(notebook(new_markdown("# T\n**Time**: 15 minutes."))) == 15
     assert stated(notebook(new_markdown("# T\n**Time**: fifteen minutes."))) is None
