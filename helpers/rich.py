@@ -97,8 +97,9 @@ def code_html(lines: Sequence[Line]) -> str:
     for line, number, tokens in zip(lines, numbers, tokens_of("\n".join(texts)), strict=True):
         code = "".join(_coloured(COLOURS.get(kind), text) for kind, text in tokens)
         bar, ground = MARKS.get(line.mark, (GROUND, GROUND))
-        # What does not fit goes on below, further to the right than the line begins.
-        hanging = CHARACTER * (len(number) + _indent(line) + 4)
+        # What does not fit goes on below, further to the right than the line begins; not much
+        # further, so that a narrow page has room for it.
+        hanging = CHARACTER * (len(number) + min(_indent(line) + 4, 16))
         style = (
             f"padding-left:{hanging + 0.5:.1f}em;text-indent:-{hanging:.1f}em;"
             f"border-left:3px solid {bar};background-color:{ground}"

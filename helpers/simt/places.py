@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 # kernels/03_shared.cu:52 of ours and kernels/03_shared.cu(52) of NVRTC
 PLACE = re.compile(r"(?P<file>[\w./-]+)(:(?P<ours>\d+):|\((?P<nvrtc>\d+)\):)")
-RED, BOLD, PLAIN = "\x1b[1;31m", "\x1b[1m", "\x1b[0m"
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
 def short_name(path: str) -> str:
@@ -69,7 +69,7 @@ class ShownShort(Exception):
             shown += [] if again else excerpt(near, int(place[1]))
         if len(places) > self.MOST:
             shown.append(f"and {len(places) - self.MOST} more")
-        shown[0] = shown[0].replace(name, f"{RED}{name}{PLAIN}", 1)
+        shown[0] = shown[0].replace(name, f"{BOLD}{name}{PLAIN}", 1)
         return shown
 
 

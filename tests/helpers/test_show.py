@@ -225,6 +225,12 @@ def test_source_is_no_markup(shown) -> None:
     assert of_html(page)[2][2] == code.splitlines()[2]
 
 
+def test_a_long_line_goes_on_where_a_narrow_page_has_room(shown) -> None:
+    show.kernel("03_shared.cu")
+    hanging = [float(em) for em in re.findall(r"padding-left:([\d.]+)em", shown[0]["text/html"])]
+    assert len(hanging) == 43 and min(hanging) > 5 and max(hanging) < 15
+
+
 def luminance(colour: str) -> float:
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [
