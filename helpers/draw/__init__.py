@@ -5,6 +5,7 @@ The modules, lowest first:
     style     colours, markers, and the one way in which a figure reaches the page
     canvas    a figure to draw boxes, words and arrows on
     machine   where we are: what is launched, and where it lives
+    accesses  which access of a trace a figure is of, and what it costs
     memory    what a kernel asks of memory: lanes on sectors, on banks, traffic beside the source
     owners    of a trace: who loads which element
     labels    names of lines that hide neither lines nor each other

@@ -1,0 +1,212 @@
+"""Which access a figure is of: found by line, text, warp, block and number; and its turns, which
+are the wavefronts that an H200 counted."""
+
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+
+from helpers.bound import bind
+from helpers.catalogue import source
+from helpers.draw.accesses import Shown, chosen
+from helpers.paths import ROOT
+from helpers.simt import KernelText, Trace, WatchedAccess, simulate
+
+MEASURED = json.loads((ROOT / "tests/data/shared_wavefronts_h200.json").read_text())["cases"]
+BYTES = {"short": 2, "float": 4, "float2": 8, "float4": 16}
+
+
+def traced(name: str, rows: int, cols: int) -> Trace:
+    x = np.random.default_rng(0).normal(size=(rows, cols)).astype(np.float32)
+    return bind(source(name), rows, cols).simulate(x, np.full_like(x, np.nan), watch=True)
+
+
+@pytest.fixture(scope="module")
+def naive() -> Trace:
+    return traced("01_naive.cu", 64, 8)
+
+
+@pytest.fixture(scope="module")
+def interleaved() -> Trace:
+    return traced("variants/03_shared_interleaved.cu", 2, 256)
+
+
+def the(trace, line, warp=0, block=0, nth=0, kind=None, memory="global") -> WatchedAccess:
+    (one,) = chosen(trace, line, warp, block, nth, kind, memory)
+    return one.access
+
+
+def refusal(*args, **options) -> str:
+    with pytest.raises(ValueError) as caught:
+        the(*args, **options)
+    return str(caught.value)
+
+
+# ---- choosing -----------------------------------------------------------------------------------
+
+
+def test_a_line_is_found_by_number_and_by_text_without_regard_to_spaces(naive: Trace) -> None:
+    found = the(naive, 30)
+    assert found.line == 30 and found.kind == "load" and found.array == "x"
+    for text in ("fmaxf(row_max, x[col])", "fmaxf(row_max,x[ col ])", "row_max = fmaxf"):
+        assert the(naive, text) is found
+
+
+def test_text_counts_only_in_lines_that_reach_the_memory(interleaved: Trace) -> None:
+    text = "maxima[mine], sums[mine]"
+    assert source("variants/03_shared_interleaved.cu").count("sums") > 4
+    assert the(interleaved, text, memory="shared").line == 50
+    assert the(interleaved, "x[col], 1.0f").memory == "global"
+
+
+def test_kind_chooses_where_a_line_loads_and_stores(naive: Trace) -> None:
+    assert the(naive, "y[col]").kind == "load" and the(naive, "y[col]").array == "x"
+    assert the(naive, "y[col]", kind="store").array == "y"
+    assert refusal(naive, "y[col]", kind="atomic") == (
+        "line 37 of 01_naive.cu has no atomic of global memory: kind is 'load' or 'store'"
+    )
+
+
+def test_nth_counts_the_accesses_of_one_warp(naive: Trace) -> None:
+    for nth in (0, 3, 7, -1):
+        assert the(naive, 34, nth=nth).offsets[0] == 4 * (nth % 8)
+    assert the(naive, 34, warp=1).offsets[0] == 32 * 8 * 4
+    assert "warp 0 of block 0 has 8 loads in line 34 of 01_naive.cu" in refusal(naive, 34, nth=8)
+
+
+def test_a_block_is_a_number_or_a_place(interleaved: Trace) -> None:
+    for block in (1, (1, 0, 0)):
+        assert the(interleaved, "x[col], 1.0f", block=block).block == (1, 0, 0)
+
+
+def test_one_line_for_each_trace(naive: Trace, interleaved: Trace) -> None:
+    both = {"a": naive, "b": interleaved}
+    found = chosen(both, (30, "x[col], 1.0f"), 0, 0, 0, None, "global")
+    assert [(one.label, one.access.line) for one in found] == [("a", 30), ("b", 40)]
+    assert [one.name for one in found] == ["a, line 30", "b, line 40"]
+    with pytest.raises(ValueError, match="3 lines for 2 traces"):
+        chosen(both, (30, 40, 50), 0, 0, 0, None, "global")
+
+
+def test_what_is_not_there_or_not_the_only_one_is_listed(naive: Trace) -> None:
+    text = refusal(naive, "x[col]")
+    assert text.startswith("'x[col]' stands in 3 lines of 01_naive.cu that reach global memory;")
+    assert re.findall(r"^ +(\d+): (\S+)", text, re.MULTILINE) == [
+        ("30", "row_max"),
+        ("34", "sum"),
+        ("37", "y[col]"),
+    ]
+    for line in ("x[row]", "rows) return", "", 24, 0):
+        text = refusal(naive, line)
+        assert "these do:\n   30: row_max = fmaxf" in text and text.count("\n") == 3
+    assert refusal(naive, 30, memory="shared").endswith("was seen to reach shared memory")
+    assert "there are warp 0 of block 0, warp 1 of block 0" in refusal(naive, 30, warp=2)
+    assert "warp 0 of block 5 does not reach line 30" in refusal(naive, 30, block=5)
+
+
+def test_what_holds_no_accesses_or_is_no_trace_is_refused(naive: Trace) -> None:
+    x = np.zeros((32, 8), np.float32)
+    bare = bind(source("01_naive.cu"), 32, 8).simulate(x, np.zeros_like(x))
+    assert "watch=True" in refusal(bare, 30)
+    for wrong in (None, x, {"a": None}):
+        with pytest.raises(TypeError, match="trace"):
+            chosen(wrong, 30, 0, 0, 0, None, "global")
+    with pytest.raises(ValueError, match="no trace"):
+        chosen({}, 30, 0, 0, 0, None, "global")
+
+
+# ---- turns --------------------------------------------------------------------------------------
+
+
+def access(index: list[int], size: int, kind: str) -> Shown:
+    """A warp's access of s[index[lane]]; lanes with -1 take no part."""
+    offsets = np.array(index) * size
+    mask = offsets >= 0
+    args = 0, 1, kind, "shared", (0, 0, 0), 0, mask, "", np.where(mask, offsets, 0), size
+    return Shown("", None, WatchedAccess(*args))
+
+
+@pytest.mark.parametrize("kind", ["load", "store"])
+def test_turns_are_the_wavefronts_of_the_hardware(kind: str) -> None:
+    assert len(MEASURED) == 123
+    for case in MEASURED:
+        one = access(case["index"], BYTES[case["type"]], kind)
+        assert len(one.turns) == case[f"{kind}_wavefronts"], (case["type"], case["pattern"])
+
+
+ANY = """extern "C" __global__ void any(float* out, const int* index, int patterns)
+{
+    __shared__ TYPE s[1024];
+    const int t = threadIdx.x;
+    for (int k = t; k < 1024; k += 32) s[k] = TYPE{};
+    __syncthreads();
+#pragma unroll 1
+    for (int p = 0; p < patterns; ++p) {
+        const int place = index[32 * p + t];
+        TYPE v = TYPE{};
+        if (place >= 0)
+            v = s[place];
+        __syncwarp();
+        if (place >= 0)
+            s[place] = v;
+        __syncwarp();
+    }
+    *(TYPE*)(out + 4 * t) = s[t];
+}
+"""
+
+
+def patterns() -> list[list[int]]:
+    chance = random.Random(11)
+    found = [[lane * step % 1024 for lane in range(32)] for step in (1, 2, 3, 8, 32, 33)]
+    found += [[lane // size for lane in range(32)] for size in (2, 4, 32)]
+    for size in (8, 40, 1024):
+        found += [[chance.randrange(size) for _ in range(32)] for _ in range(8)]
+        found += [[chance.randrange(size) for _ in range(16) for _ in range(2)] for _ in range(4)]
+    return found + [[n if chance.random() < 0.4 else -1 for n in one] for one in found]
+
+
+@pytest.mark.parametrize("element", BYTES)
+def test_turns_are_what_the_machine_counts(element: str) -> None:
+    index = np.array(patterns(), np.int32)
+    kernel = KernelText(ANY.replace("TYPE", element), "any")
+    args = np.zeros(128, np.float32), index, len(index)
+    trace = simulate(kernel, 1, 32, args, watch=(12, 15))
+    total = trace.own_counters()
+    for line, kind in ((12, "load"), (15, "store")):
+        ours = [Shown("", trace, one) for one in trace.accesses if one.line == line]
+        assert len(ours) == len([row for row in index if (row >= 0).any()])
+        counted = vars(total[line])
+        needed = sum(len(one.turns) for one in ours)
+        least = sum(len(one.groups) for one in ours)
+        assert needed == counted[f"shared_{kind}_wavefronts"]
+        assert needed - least == counted[f"shared_{kind}_bank_conflicts"] > 0
+
+
+@pytest.mark.parametrize("size", BYTES.values())
+@pytest.mark.parametrize("kind", ["load", "store"])
+def test_in_a_turn_a_bank_serves_one_word_and_every_lane_is_served_once(
+    size: int, kind: str
+) -> None:
+    for index in patterns():
+        one = access(index, size, kind)
+        words = max(1, size // 4)
+        served = [lane for turn in one.turns for lanes in turn.values() for lane in lanes]
+        assert sorted(served) == [lane for lane in range(32) if index[lane] >= 0]
+        for turn in one.turns:
+            taken = [bank + word for bank in turn for word in range(words)]
+            assert len(taken) == len({*taken}) and max(taken) < 32
+            for bank, lanes in turn.items():
+                assert len({index[lane] * size // 4 for lane in lanes}) == 1
+                assert index[lanes[0]] * size // 4 % 32 == bank
+
+
+def test_bytes_that_are_used_count_once() -> None:
+    same, near = access([3] * 32, 4, "load"), access(list(range(32)), 4, "load")
+    assert (same.used, same.sectors, same.wasteful) == (4, 1, False)
+    assert (near.used, near.moved, near.wasteful) == (128, 128, False)
+    far = access([8 * lane for lane in range(32)], 4, "load")
+    assert (far.used, far.moved, far.wasteful) == (128, 1024, True)
+    assert access([1 + lane for lane in range(32)], 4, "load").wasteful  # five sectors for four
