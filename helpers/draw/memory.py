@@ -67,7 +67,7 @@ def sectors(
         keys.append((WASTE, "not stored" if stores else "fetched along"))
     if not all(one.access.mask.all() for one in shown):
         keys.append(("circle", "takes no part"))
-    explained = "box: a 32-byte sector; bracket: a 128-byte line"
+    explained = "box: a 32-byte sector; bracket: in one 128-byte line"
     _legend(axes, bottom, keys, explained)
     finish(axes.figure, f"lanes on sectors, {_names(shown)}", _say_sectors(shown))
 
@@ -398,11 +398,11 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
     if bar.pieces:
         if bar.wasted:
             _box(axes, start, y - 8, bar.pieces * size, 12, WASTE, RED, 0.5)
-        _box(axes, start, y - 8, bar.ideal * size, 12, bar.color)
-        _box(axes, start, y + 5.5, bar.requests * size, 3.5, DARK)
+        _box(axes, start, y - 8, max(1, bar.ideal * size), 12, bar.color)  # 1: to be seen
+        _box(axes, start, y + 5.5, max(1, bar.requests * size), 3.5, DARK)
         count, what = f"{bar.pieces:,}", f"{_short(bar.pieces / bar.requests)} a request"
     else:
-        _box(axes, start, y - 8, bar.requests * size, 12, bar.color)
+        _box(axes, start, y - 8, max(1, bar.requests * size), 12, bar.color)
         count, what = f"{bar.requests:,}", f"request{'' if bar.requests == 1 else 's'}"
     x = start + max(bar.pieces, bar.requests) * size + 6
     axes.text(x, y, count, **{**NOTE, "color": "black"})
@@ -413,9 +413,10 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
 def _total(counters: Counters) -> tuple[str, str]:
     """All sectors of global memory beside the bytes that were asked for, and a colour."""
     moved = _count(_sectors_of(counters), "sector")
-    if counters.fetch_ratio <= 1.001:
+    ratio = _short(counters.fetch_ratio)
+    if float(ratio) <= 1:
         return f"{moved}, no more than asked for", GREEN
-    return f"{moved}, {_short(counters.fetch_ratio)} times what is asked for", RED
+    return f"{moved}, {ratio} times what is asked for", RED
 
 
 def _sectors_of(counters: Counters) -> int:

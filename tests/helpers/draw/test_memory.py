@@ -373,6 +373,10 @@ def test_moves_of_other_kernels(step, rows, cols, dtype, shown: Shown) -> None:
     draw.moves(traced(step, rows, cols, dtype, watch=()))  # counters are enough
     figure, _, sentence = shown.take()
     assert "writes y once" in sentence and complaints(figure) == []
+    (verdict,) = [one for one in texts(figure) if "no more than asked for" in one.get_text()]
+    assert verdict.get_color() == GREEN
+    bars = [one.get_width() for one in figure.findobj(Rectangle) if one.get_height() == 12]
+    assert min(bars) >= 1  # a short one is seen too
 
 
 def test_a_kernel_that_moves_nothing_is_refused() -> None:
