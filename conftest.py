@@ -5,9 +5,13 @@ from functools import cache
 
 import pytest
 
+from helpers.home import stand_in_for_home
+
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make a bare `pytest --nbval` right: recorded timings, this interpreter, a short timeout."""
+    """Make a bare `pytest --nbval` right: recorded timings, this interpreter, a short timeout; and
+    a home folder that Jupyter and CuPy can write."""
+    stand_in_for_home()
     option = config.option
     lax = getattr(option, "nbval_lax", False)
     if not (lax or getattr(option, "nbval", False)):

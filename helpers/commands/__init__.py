@@ -1,1 +1,8 @@
 """What can be run: `python -m helpers.commands.NAME`. Nothing here is imported by anything."""
+
+import sys
+
+from ..home import stand_in_for_home
+
+if sentence := stand_in_for_home():  # before a command imports CuPy, which fails without a home
+    print(sentence, file=sys.stderr, flush=True)

@@ -95,7 +95,7 @@ def copy(name: str, page: Path, copied: dict[str, str]) -> bool:
     if not mine.exists() or mine.read_bytes() != page.read_bytes():
         mine.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(page, mine)
-        trust(mine)
+    trust(mine)
     copied[name] = new
     return True
 

@@ -81,9 +81,10 @@ def _compile(
     ):
         version = nvrtc.nvrtcVersion()[1:]
         key = repr((version, flags, form, expression, code)).encode()
-        entry = cache_folder() / f"{hashlib.sha256(key).hexdigest()}.{form.lower()}"
-        if (cached := _read(entry)) is not None:
-            return cached
+        if (folder := cache_folder()) is not None:
+            entry = folder / f"{hashlib.sha256(key).hexdigest()}.{form.lower()}"
+            if (cached := _read(entry)) is not None:
+                return cached
 
     def call(function, *arguments):
         status, *values = function(*arguments)
@@ -116,12 +117,16 @@ def _compile(
 # ---- cache on disk ----------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: `$SOFTMAX_CACHE_DIR`, by default below `~/.cache`."""
+def cache_folder() -> Path | None:
+    """Where compiled kernels are kept: `$SOFTMAX_CACHE_DIR`, by default below `~/.cache`; None for
+    a user without a home."""
     chosen = os.environ.get("SOFTMAX_CACHE_DIR")
     if chosen:
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and no such user
+        return None
     return Path(base) / "softmax-worklog"
 
 

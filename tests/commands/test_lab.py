@@ -3,10 +3,16 @@ none of it."""
 
 import asyncio
 import json
+import os
 import posixpath
 import re
 import shutil
+import socket
 import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import nbformat
@@ -217,3 +223,89 @@ def test_what_jupyterlab_may_write(tmp_path: Path) -> None:
     assert source(tmp_path / "mine" / FIRST) == "# My limit"
     assert source(tmp_path / "notebooks" / FIRST) == "# The limit"
     assert notebooks.code_cells(nbformat.read(tmp_path / "mine" / FIRST, as_version=4)) == 1
+
+
+# ---- the server -------------------------------------------------------------------------------
+
+
+class Server:
+    """JupyterLab of a copy of this repository, in a git repository of its own, where the home
+    folder cannot be made."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "repository"
+        ours = ["helpers", "kernels", "notebooks", ".gitignore"]
+        for name in ours:
+            copying = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            self.root.mkdir(exist_ok=True)
+            copying(ROOT / name, self.root / name)
+        self.git("init", "--quiet")
+        self.git("add", ".")
+        self.git("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "--quiet", "-m", "all")
+        (folder / "file").write_text("")
+        with socket.socket() as any_port:
+            any_port.bind(("localhost", 0))
+            self.port = any_port.getsockname()[1]
+        command = [sys.executable, "-m", "helpers.commands.lab", "--no-browser", "--allow-root"]
+        command += [f"--port={self.port}", "--IdentityProvider.token=secret"]
+        self.process = subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=os.environ | {"HOME": str(folder / "file/home")},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def git(self, *arguments: str) -> str:
+        command = ["git", "-C", str(self.root), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    def ask(self, path: str, method: str = "GET", body: object = None) -> object:
+        """An answer of its HTTP interface; raises `OSError` while there is none."""
+        request = urllib.request.Request(
+            f"http://localhost:{self.port}/{path}",
+            headers={"Authorization": "token secret"},
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            text = answer.read().decode()
+            return json.loads(text) if "json" in answer.headers["Content-Type"] else text
+
+    def wait(self) -> None:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                self.ask("api/status")
+                return
+            except OSError:
+                assert time.monotonic() < end and self.process.poll() is None, "no server"
+                time.sleep(0.1)
+
+
+@pytest.mark.skipif(os.name != "posix" or not shutil.which("git"), reason="no git, or no signals")
+def test_saving_by_the_server_leaves_git_clean(tmp_path: Path) -> None:
+    server = Server(tmp_path)
+    try:
+        server.wait()
+        assert "JupyterLab" in server.ask(f"lab/tree/mine/{FIRST}")
+        for folder in ("mine", "notebooks"):
+            page = f"api/contents/{folder}/{FIRST}"
+            content = server.ask(page)["content"]
+            assert all(cell["metadata"].get("trusted", True) for cell in content["cells"])
+            content["cells"][0]["source"] += "\nMy note."
+            content["cells"][1]["outputs"] = [
+                {"output_type": "stream", "name": "stdout", "text": "Live mode\n"}
+            ]
+            body = {"type": "notebook", "format": "json", "content": content}
+            if folder == "mine":
+                server.ask(page, "PUT", body)
+                server.ask(f"{page}/checkpoints", "POST")
+            else:
+                with pytest.raises(urllib.error.HTTPError, match="403"):
+                    server.ask(page, "PUT", body)
+    finally:
+        server.process.terminate()
+        server.process.wait(20)
+    assert server.git("status", "--porcelain") == ""
+    assert source(server.root / "mine" / FIRST).endswith("My note.")

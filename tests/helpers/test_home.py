@@ -1,0 +1,98 @@
+"""Without a home folder that can be written, a temporary one takes its place."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import home
+from helpers.paths import ROOT
+from helpers.simt import compile
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="HOME is no matter there")
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home folder that nobody can make, root included: what it would be in is a file."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "file/home"))
+    monkeypatch.setattr(home.atexit, "register", lambda function: None)
+    return tmp_path / "file/home"
+
+
+def read_only(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have a folder look as to somebody who is not root."""
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: Path(path) != folder and access(path, mode)
+    )
+
+
+def test_a_home_that_can_be_written_is_left_alone(tmp_path, monkeypatch) -> None:
+    (tmp_path / ".cache").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home.stand_in_for_home() == ""
+    assert os.environ["HOME"] == str(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["", ".cache", ".local/share/jupyter", ".cupy"])
+def test_what_cannot_be_written_is_named(tmp_path, monkeypatch, folder: str) -> None:
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    read_only(monkeypatch, tmp_path / folder)
+    assert home.unwritable_home() == str(tmp_path / folder)
+
+
+def test_a_dangling_link_cannot_be_written(tmp_path, monkeypatch) -> None:
+    (tmp_path / ".cache").symlink_to(tmp_path / "gone")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home.unwritable_home() == str(tmp_path / ".cache")
+
+
+def test_the_stand_in_can_be_written_and_packages_stay_where_they_are(
+    nowhere: Path, monkeypatch
+) -> None:
+    monkeypatch.delenv("PYTHONUSERBASE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(nowhere / ".cache"))
+    before = home.site.getuserbase()
+    sentence = home.stand_in_for_home()
+    assert sentence.startswith(f"{nowhere} is not there or cannot be written")
+    monkeypatch.setenv("PYTHONUSERBASE", os.environ["PYTHONUSERBASE"])  # gone after the test
+    assert os.environ["PYTHONUSERBASE"] == before
+    assert "XDG_CACHE_HOME" not in os.environ
+    assert home.writable(os.environ["HOME"]) and not os.listdir(os.environ["HOME"])
+    assert home.stand_in_for_home() == "", "once is enough"
+    os.rmdir(os.environ["HOME"])
+
+
+def test_a_command_that_imports_cupy_runs_and_leaves_nothing(nowhere: Path, tmp_path) -> None:
+    """CuPy makes its cache folder when it is imported, and fails if it cannot."""
+    (tmp_path / "tmp").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "helpers.commands.plan", "06_registers", "64", "4096"],
+        env={k: v for k, v in os.environ.items() if k != "SOFTMAX_REPLAY"}
+        | {"TMPDIR": str(tmp_path / "tmp")},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "06_registers" in done.stdout
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith(f"{nowhere} is not there") and "set HOME" in sentence
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_user_without_a_home_compiles_without_a_cache(monkeypatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    for name in ("SOFTMAX_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert compile.cache_folder() is None
+    code = 'extern "C" __global__ void k(float* y) { y[0] = 17.0f; }'
+    compile._compile.cache_clear()
+    assert ".entry k(" in compile.compile_ptx(code)
