@@ -7,11 +7,11 @@ the question there) or "sweep".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from . import peers
 from .races import LEGEND, RaceCase, explained_marks
-from .records import Record, load_record, predicted_at, predictions
+from .records import Case, Record, load_record, predicted_at, predictions
 from .shapes import UNALIGNED_RACE_SHAPES, place
 
 UNITS = {  # of a race's table -> (column of the copy, title)
@@ -138,34 +138,42 @@ def race_table(cases: Sequence[RaceCase], unit: str = "share") -> str:
     return "\n".join(lines)
 
 
-def summary_table(verdicts: dict[str, str], where: str) -> str:
-    """Step, bandwidth where it was predicted, prediction, origin, and this machine's verdict."""
-    columns = [("step", "<14"), ("rows x columns", "<21"), ("GB/s", ">5"), ("of copy", ">8")]
-    columns += [("predicted", ">10"), (" measured on", "<27"), (f"kernel {where}", "")]
-    rows = []
+def summary_table(
+    verdicts: Mapping[str, str], where: str, now: Mapping[str, Case] | None = None
+) -> str:
+    """Step, bandwidth where it was predicted, prediction, origin, and this machine's verdict.
+
+    `now` maps steps to what was just timed on this GPU: it stands first, the record beside it.
+    """
+    timed = now or {}
+    columns = [("step", "<14"), ("rows x columns", "<21")]
+    columns += [("GB/s here", ">9"), ("of copy", ">8"), ("recorded", ">9")] if timed else []
+    columns += [] if timed else [("GB/s", ">5")]
+    columns += [("of copy", ">8"), ("predicted", ">10")]
+    columns += [(" recorded on" if timed else " measured on", "<27"), (f"kernel {where}", "")]
+    rows, fewer = [], False
     for step, verdict in verdicts.items():
-        verdict = verdict.splitlines()[0]
         try:
             record = load_record(step)
         except FileNotFoundError:
-            rows.append([step, "", "", "", "", " not recorded yet", verdict])
-            continue
-        case = record.headline
-        expected = predictions().get(step, {}).get("share")
-        stale = "" if record.is_current() else " (earlier version)"
-        rows.append(
-            [
-                step,
-                place(case.rows, case.cols, case.dtype),
-                f"{case.gbps:.0f}",
-                f"{case.share:.3f}",
-                "none" if expected is None else f"{expected:.2f}",
-                f" {record.label}{stale}",
-                verdict,
-            ]
-        )
+            record = None
+        case, mine = record and record.headline, timed.get(step)
+        shown = mine or case
+        cells = [step, place(shown.rows, shown.cols, shown.dtype) if shown else ""]
+        if timed:
+            cells += [f"{mine.gbps:.0f}", f"{mine.share:.3f}"] if mine else ["-", "-"]
+        if record is None:
+            cells += ["", "", "", " not recorded yet"]
+        else:
+            expected = predictions().get(step, {}).get("share")
+            stale = "" if record.is_current() else " (earlier version)"
+            cells += [f"{case.gbps:.0f}", f"{case.share:.3f}"]
+            cells += ["none" if expected is None else f"{expected:.2f}", f" {record.label}{stale}"]
+            fewer |= shown.rows < case.rows
+        rows.append([*cells, verdict.splitlines()[0]])
     title = "GB/s = 2 x rows x columns x bytes of an element / time"
-    return "\n".join(["", title, *lines_of(columns, rows)])
+    notes = ["Where memory is short here, the record is of more rows."] if fewer else []
+    return "\n".join(["", title, *lines_of(columns, rows), *notes])
 
 
 def in_dtype(dtype: str) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .. import bench
 from ..catalogue import source, steps
 from ..check import check_kernel
 from ..figures import save_series
@@ -21,7 +22,9 @@ from ..header import header
 from ..mode import SWITCH, describe_mode, replaying
 from ..options import at_least
 from ..paths import BUILD, core_notebooks, deeper_notebooks
+from ..records import Case, predicted_at
 from ..tables import summary_table
+from ..workers import Failure
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,7 +72,10 @@ def run(options: argparse.Namespace) -> int:
         return 1 if failed else 0
     verdicts = check_steps()
     save_series(BUILD / "series.png")
-    print(summary_table(verdicts, "on the SIMT machine" if replaying() else "on this GPU"))
+    if replaying():
+        print(summary_table(verdicts, "on the SIMT machine"))
+    else:
+        print(summary_table(verdicts, "on this GPU", time_steps(verdicts)))
     print("\nExecuted notebooks and series.png are in build/.")
     return 0 if not failed and all(verdict == "right" for verdict in verdicts.values()) else 1
 
@@ -132,6 +138,23 @@ def check_steps() -> dict[str, str]:
         except Exception as error:  # whatever a broken kernel raises, the others still run
             verdicts[step] = str(error)
     return verdicts
+
+
+def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
+    """Time every right step on this GPU where it was predicted, with fewer rows if memory is short.
+
+    What cannot be timed is left out, and its verdict in `verdicts` says why.
+    """
+    timed = {}
+    for step, verdict in verdicts.items():
+        rows, cols, dtype = predicted_at(step)
+        ((rows, cols),) = bench.shapes_that_fit([(rows, cols)])
+        if verdict == "right":
+            try:
+                timed[step] = bench.measure_steps(bench.Task(rows, cols, dtype, (step,)))[step]
+            except Failure as error:
+                verdicts[step] = f"right, not timed: {error}"
+    return timed
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from helpers import notebooks, paths
+from helpers import bench, notebooks, paths
 from helpers.commands import run
+from helpers.workers import Failure
+from tests import made_up
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,59 @@ def test_what_saving_raises_is_raised(series: Path, monkeypatch) -> None:
     long = write_notebook(series / "01_b.ipynb", "import time; time.sleep(60)")
     with pytest.raises(OSError, match="no space left"):
         run.run_notebooks([first, long], True, False, 2)
+
+
+# ---- the closing table ------------------------------------------------------------------------
+
+
+def test_every_right_step_is_timed_where_it_was_predicted(monkeypatch) -> None:
+    """On a GPU with room for a quarter of the rows, where one step fails."""
+    asked = []
+
+    def measure(task: bench.Task) -> dict:
+        asked.append(task)
+        if task.names == ("02_online",):
+            raise Failure("out of memory")
+        return {task.names[0]: made_up.record(task.names[0], [task[:2]], task.dtype).cases[0]}
+
+    monkeypatch.setattr(bench, "measure_steps", measure)
+    monkeypatch.setattr(
+        bench,
+        "shapes_that_fit",
+        lambda shapes: [(max(1, rows // 4), cols) for rows, cols in shapes],
+    )
+    names = ["01_naive", "02_online", "03_shared", "09_grid", "10_sixteen_bit"]
+    verdicts = dict.fromkeys(names, "right") | {"03_shared": "zero at (1, 2)"}
+    timed = run.time_steps(verdicts)
+    assert asked == [
+        (16384, 4096, "float32", ("01_naive",)),
+        (16384, 4096, "float32", ("02_online",)),
+        (1, 1048576, "float32", ("09_grid",)),
+        (2097152, 32, "bfloat16", ("10_sixteen_bit",)),
+    ]
+    assert list(timed) == ["01_naive", "09_grid", "10_sixteen_bit"]
+    assert verdicts["02_online"] == "right, not timed: out of memory"
+    assert verdicts["03_shared"] == "zero at (1, 2)"
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_the_table_shows_what_is_timed_here_only_where_a_gpu_is(
+    monkeypatch, tmp_path, capsys, live: bool
+) -> None:
+    for name, replacement in (
+        ("BUILD", tmp_path),
+        ("describe_mode", lambda: "mode"),
+        ("replaying", lambda: not live),
+        ("run_notebooks", lambda *_: []),
+        ("save_series", lambda path: None),
+        ("check_steps", lambda: {"01_naive": "right"}),
+        ("time_steps", lambda verdicts: {"01_naive": made_up.steady("01_naive").headline}),
+    ):
+        monkeypatch.setattr(run, name, replacement)
+    assert run.main(["--jobs", "1"]) == 0
+    text = capsys.readouterr().out
+    assert ("GB/s here" in text) == ("on this GPU" in text) == live
+    assert ("on the SIMT machine" in text) != live
 
 
 # ---- Ctrl-C -----------------------------------------------------------------------------------

@@ -129,6 +129,35 @@ def test_summary_says_what_is_not_recorded_or_not_current(monkeypatch) -> None:
     assert lines[2].index("right") == head.index("kernel")
 
 
+def test_summary_has_what_was_timed_here_first_and_the_record_beside_it(monkeypatch) -> None:
+    predict(monkeypatch, **{"01_naive": {"share": 0.25}})
+
+    def load(step: str) -> Record:
+        if step == "99_x":
+            raise FileNotFoundError
+        return steady(step)
+
+    monkeypatch.setattr(tables, "load_record", load)
+    here = steady("x", [(32768, 4096)], us=40.0).cases[0]
+    verdicts = {"01_naive": "right", "02_online": "right, not timed: x", "99_x": "right"}
+    text = summary_table(verdicts, "on this GPU", {"01_naive": here, "99_x": here})
+    _, _, head, *lines, note = text.splitlines()
+    assert " ".join(head.split()).startswith(
+        "step rows x columns GB/s here of copy recorded of copy predicted recorded on kernel"
+    )
+    gbps, mine = (f"{2 * 4 * n / us / 1e3:.0f}" for n, us in ((2**28, 20), (2**27, 40)))
+    cells = [" ".join(line.split()) for line in lines]
+    assert cells == [
+        f"01_naive 32768 x 4096 {mine} 0.250 {gbps} 0.500 0.25 NVIDIA Test, 2030-01-02 right",
+        f"02_online 65536 x 4096 - - {gbps} 0.500 none NVIDIA Test, 2030-01-02 right, not timed: x",
+        f"99_x 32768 x 4096 {mine} 0.250 not recorded yet right",
+    ]
+    assert lines[0].index("right") == head.index("kernel") == lines[2].index("right")
+    assert note == "Where memory is short here, the record is of more rows."
+    same = summary_table({"01_naive": "right"}, "", {"01_naive": steady("01_naive").headline})
+    assert "memory" not in same
+
+
 # ---- the race ---------------------------------------------------------------------------------
 
 
