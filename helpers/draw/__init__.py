@@ -2,17 +2,19 @@
 
 The modules, lowest first:
 
-    style     colours, markers, and the one way in which a figure reaches the page
-    canvas    a figure to draw boxes, words and arrows on
-    machine   where we are: what is launched, and where it lives
-    accesses  which access of a trace a figure is of, and what it costs
-    memory    what a kernel asks of memory: lanes on sectors, on banks, traffic beside the source
-    owners    of a trace: who loads which element
-    labels    names of lines that hide neither lines nor each other
-    charts    bars, curves and heat maps of any numbers
-    step      how fast a step is: the plot of a notebook, and that of the series
-    ledger    what was predicted, beside what was measured
-    race      our kernels beside other people's
+    style      colours, markers, and the one way in which a figure reaches the page
+    canvas     a figure to draw boxes, words and arrows on
+    machine    where we are: what is launched, and where it lives
+    accesses   which access of a trace a figure is of, and what it costs
+    memory     what a kernel asks of memory: lanes on sectors, on banks, traffic beside the source
+    owners     of a trace: who loads which element
+    walk       through a trace: events with their accesses, in the order of the run
+    reduction  who takes whose value, level by level
+    labels     names of lines that hide neither lines nor each other
+    charts     bars, curves and heat maps of any numbers
+    step       how fast a step is: the plot of a notebook, and that of the series
+    ledger     what was predicted, beside what was measured
+    race       our kernels beside other people's
 """
 
 from .charts import bars, curves, heat
@@ -21,6 +23,7 @@ from .machine import machine
 from .memory import banks, moves, sectors
 from .owners import owners
 from .race import race
+from .reduction import reduction
 from .step import series, step
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "moves",
     "owners",
     "race",
+    "reduction",
     "sectors",
     "series",
     "step",
