@@ -17,14 +17,12 @@ import numpy as np
 from . import peers
 from .catalogue import UNFUSED
 from .races import RaceCase
-from .records import Case, Record, series
+from .records import Case, Record
 from .replay import recorded_beside
 from .shapes import FEW_SHAPES, Shape, place
 from .tables import in_dtype
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
-    from pathlib import Path
-
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.text import Annotation
@@ -111,15 +109,6 @@ def plot_series(
     what = {"sweep": "4096 rows", "few": "few rows"}.get(shapes, "2^28 elements")
     title = f"Softmax step by step, {what}{in_dtype(dtype)}"
     return _draw(title, shown[-1], lines, log, dtype, shapes).figure
-
-
-def save_series(path: Path, **options) -> None:
-    """Draw the records of the series into a file, without a screen; `options` are those of
-    matplotlib's `savefig`."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    plot_series(series(), shapes="long").savefig(path, **options)
 
 
 def _draw(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -266,8 +265,6 @@ def _marked(mark: str | Collection[str] | None, known: Sequence[str]) -> set[str
 
 def _look(label: str) -> style.Look | None:
     """How a step, a copy or a peer looks everywhere; None for another label."""
-    if label not in style.OTHERS and not re.match(r"(variants/)?\d\d_", label):
-        return None  # "4 bytes a thread" is no step
     try:
         return style.look_of(label)
     except ValueError:
@@ -327,7 +324,7 @@ def _name_parts(
         handleheight=1,
         columnspacing=1.2,
     )
-    axes.figure.canvas.draw()
+    axes.figure.draw_without_rendering()
     for label, numbers in table.items():
         begin = 0.0
         for part, value in numbers.items():

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Annotation
+    from matplotlib.transforms import Bbox
 
 GAP = 3  # pixels between two labels
 # (right, up) in points from a place to the text beside it.
 RIGHT, LEFT, ABOVE, BELOW = (9, 0), (-9, 0), (0, 9), (0, -9)
 CORNERS = ((8, 8), (-8, 8), (8, -8), (-8, -8))
 AROUND = (RIGHT, LEFT, ABOVE, BELOW, *CORNERS)
+NEAR_END = (RIGHT, ABOVE, *CORNERS, BELOW)  # of a line
 # Farther away, where the lines are dense; a thread leads back.
 FAR = tuple((right, up) for up in (24, -24, 42, -42, 60, -60) for right in (24, -24, 48, -48))
 
@@ -53,12 +55,11 @@ def at_ends(axes: Axes, ends: Sequence[End]) -> None:
     column = [
         add(axes, end.x, end.y, end.text, RIGHT, **_style(end)) for end in ends if end.x == last
     ]
+    axes.figure.draw_without_rendering()  # the layout makes room for them, which moves the axes
+    push_apart(column)
     for end in ends:
         if end.x < last:
-            beside(axes, [(end.x, end.y)], end.text, (ABOVE, *CORNERS, BELOW), **_style(end))
-    axes.figure.canvas.draw()  # the layout makes room for them, which moves the axes
-    push_apart(column)
-    axes.figure.canvas.draw()
+            _beside(axes, [(end.x, end.y)], end.text, NEAR_END, **_style(end))
 
 
 def _style(end: End) -> dict:
@@ -120,13 +121,26 @@ def beside(
 ) -> Annotation:
     """A text beside the first of the places, on the first of the sides, where it hides least; far
     away with a thread where it would hide something on all of them."""
-    axes.figure.canvas.draw()
+    axes.figure.draw_without_rendering()  # now it is known what stands where
+    return _beside(axes, places, text, sides, **style)
+
+
+def _beside(
+    axes: Axes,
+    places: Sequence[tuple[float, float]],
+    text: str,
+    sides: Sequence[tuple[float, float]],
+    **style,
+) -> Annotation:
+    label = add(axes, *places[0], text, (1, 1), **style)
+    size, drawn = label.get_window_extent(), _Drawn(axes, label)
+    label.remove()
     tried = []
     for side in (*sides, *FAR):
         for place in places:
-            label = add(axes, *place, text, side, **style)
-            tried.append((_hidden(axes, label, side in FAR), len(tried), place, side))
-            label.remove()
+            start = axes.transData.transform(place)
+            cost = drawn.hidden(_box(start, side, size, axes.figure.dpi), start, side in FAR)
+            tried.append((cost, len(tried), place, side))
         if side == sides[-1] and min(tried)[0] == 0:
             break
     _, _, (x, y), side = min(tried)
@@ -136,23 +150,42 @@ def beside(
     return label
 
 
-def _hidden(axes: Axes, label: Annotation, far: bool) -> float:
-    """How much a label and its thread, if it is far, would hide: thick lines more than thin ones,
-    other texts and the edge of the axes most."""
-    from matplotlib.path import Path
+def _box(start: Sequence[float], side: tuple[float, float], size: Bbox, dpi: float) -> Bbox:
+    """Where a text of a size stands on a side of a place, in pixels, as `add` puts it."""
+    from matplotlib.transforms import Bbox
 
-    box, area = label.get_window_extent(), axes.get_window_extent()
-    near = box.expanded(1 + 8 / box.width, 1 + 8 / box.height)
-    cost = 10.0 * (box.x0 < area.x0 or box.x1 > area.x1 or box.y0 < area.y0 or box.y1 > area.y1)
-    for line in axes.lines:
-        path = line.get_path().transformed(line.get_transform())
-        on_marks = any(near.contains(*point) for point in path.vertices)
-        cost += line.get_linewidth() * (path.intersects_bbox(box, filled=False) + on_marks)
-    start = axes.transData.transform(label.xy)
-    thread = Path([start, ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)])
-    for text in axes.texts:
-        if text is not label and text.get_text():
-            other = text.get_window_extent()
+    right, up = side
+    x, y = start[0] + right * dpi / 72, start[1] + up * dpi / 72
+    x -= size.width * (0 if right > 0 else 1 if right < 0 else 0.5)
+    y -= size.height * (0.5 if not up else 0 if up > 0 else 1)
+    return Bbox.from_bounds(x, y, size.width, size.height)
+
+
+class _Drawn:
+    """What a new label may hide, in pixels."""
+
+    def __init__(self, axes: Axes, label: Annotation):
+        self.area = axes.get_window_extent()
+        self.lines = [
+            (line.get_linewidth(), line.get_path().transformed(line.get_transform()))
+            for line in axes.lines
+        ]
+        others = (text for text in axes.texts if text is not label and text.get_text())
+        self.texts = [text.get_window_extent() for text in others]
+
+    def hidden(self, box: Bbox, start: Sequence[float], far: bool) -> float:
+        """How much a text, and its thread to the start if it is far, would hide: thick lines more
+        than thin ones, other texts and the edge of the axes most."""
+        from matplotlib.path import Path
+
+        area, near = self.area, box.expanded(1 + 8 / box.width, 1 + 8 / box.height)
+        out = box.x0 < area.x0 or box.x1 > area.x1 or box.y0 < area.y0 or box.y1 > area.y1
+        cost = 10.0 * out + 1.5 * far
+        for width, path in self.lines:
+            on_marks = any(near.contains(*point) for point in path.vertices)
+            cost += width * (path.intersects_bbox(box, filled=False) + on_marks)
+        thread = Path([start, ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)])
+        for other in self.texts:
             cost += 10 * box.overlaps(other)
             cost += 10 * (far and thread.intersects_bbox(other, filled=False))
-    return cost + 1.5 * far
+        return cost

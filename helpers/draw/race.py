@@ -23,8 +23,7 @@ def race(cases: Sequence[RaceCase]) -> None:
     if not cases:
         raise ValueError("no cases to draw")
     counts = Counter(case.verdict for case in cases)
-    title = f"Ahead of the best peer at {counts['ahead']} of {len(cases)} shapes"
-    title += f" in {cases[0].dtype}"
+    title = f"Ahead of the best peer at {counts['ahead']} of {_shapes(cases)}"
     draw = _bars if all(case.shape in FEW_SHAPES for case in cases) else _lines
     style.finish(draw(cases, title), title, says(cases))
 
@@ -40,7 +39,11 @@ def says(cases: Sequence[RaceCase]) -> str:
             f"; the least lead is {worst.lead:.2f} times the speed of {worst.best_peer} "
             f"at {place(*worst.shape)}"
         )
-    return f"Of {len(cases)} shapes in {cases[0].dtype}: {score}{beside}."
+    return f"Of {_shapes(cases)}: {score}{beside}."
+
+
+def _shapes(cases: Sequence[RaceCase]) -> str:
+    return f"{len(cases)} shape{'s' if len(cases) > 1 else ''} in {cases[0].dtype}"
 
 
 def _named(cases: Sequence[RaceCase]) -> dict[str, list[RaceCase]]:

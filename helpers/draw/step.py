@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COPY = "00_copy"
+CONTEXT, FAINT = "#B4B4B4", "#707070"  # lines of earlier steps, and their names
+ARROW_FROM = 1.35  # times as fast: below, there is no room for an arrow
 MARKS = "predictions"  # the room of their hollow marks between bars
-CONTEXT = "#B4B4B4"  # steps before the one before
-FAINT = "#707070"  # and their names
 
 
 def step(
@@ -48,22 +50,20 @@ def step(
     if not after.of_family(family, dtype):
         print(f"{after.step}{in_dtype(dtype)}: not measured at these shapes")
         return
-    at = _place(after, before, dtype, family)
-    if mine is not None or at == _predicted_key(after, dtype, family):
+    pair = Pair(after, before, dtype, family)
+    if mine is not None or pair.at == pair.predicted_at:
         mine = mine_of(after.step, mine)
-    title = _finding(after, before, at, dtype, family)
-    draw = _draw_bars if family == "few" else _draw_lines
-    figure = draw(title, after, before, mine, at, dtype, family, logy)
-    style.finish(figure, title, _sentence(after, before, mine, at, dtype, family))
+    figure = _bars(pair, mine) if family == "few" else _lines(pair, mine, logy)
+    style.finish(figure, pair.finding, pair.sentence(mine))
 
 
-def series(records: Sequence[Record], dtype: str = "float32", family: str = "long") -> None:
-    """Draw all steps that have such cases, each in its colour, with the copy and PyTorch.
+def series(shown: Sequence[Record], dtype: str = "float32", family: str = "long") -> None:
+    """Draw all records that have such cases, each in its step's colour, with a copy and PyTorch.
 
     Raises `ValueError` if none has.
     """
-    figure, title, sentence = _series(records, dtype, family)
-    style.finish(figure, title, sentence)
+    figure, pair = _series(shown, dtype, family)
+    style.finish(figure, pair.finding, pair.sentence())
 
 
 def save_series(path: Path, **options) -> None:
@@ -72,11 +72,8 @@ def save_series(path: Path, **options) -> None:
     import matplotlib
 
     matplotlib.use("agg")
-    figure, _, _ = _series(records.series(), "float32", "long")
+    figure, _ = _series(records.series(), "float32", "long")
     figure.savefig(path, **options)
-
-
-# ---- what is known ------------------------------------------------------------------------------
 
 
 def eager(dtype: str, family: str, gpu: str) -> list[Case]:
@@ -96,165 +93,200 @@ def eager(dtype: str, family: str, gpu: str) -> list[Case]:
     return [known[shape] for shape in wanted.get(family, ()) if shape in known]
 
 
-def _earlier(after: Record, before: Record | None, dtype: str, family: str) -> list[Record]:
-    """The steps before, recorded on the same GPU in this dtype and family."""
-    if gpu_folder(after.device["name"]) != records.REFERENCE_GPU:
-        return []
-    names = {after.step, before.step if before else ""}
-    return [
-        record
-        for record in recorded_steps()
-        if step_number(record.step) < step_number(after.step)
-        and record.step not in names
-        and record.of_family(family, dtype)
-    ]
+# ---- two steps beside each other ----------------------------------------------------------------
+
+Key = object  # a shape of few rows, of others the columns alone
 
 
-def _key(case: Case, family: str) -> Shape | int:
-    """What tells cases of a family apart: on a smaller GPU long rows are fewer."""
-    return case.shape if family == "few" else case.cols
+@dataclass(frozen=True)
+class Pair:
+    """A step and the one before it, in one dtype and at the shapes of one family."""
 
+    after: Record
+    before: Record | None
+    dtype: str
+    family: str
+    common: bool = False  # compared where both are, rather than where the step was predicted
 
-def _by_key(record: Record | None, dtype: str, family: str) -> dict[Shape | int, Case]:
-    cases = record.of_family(family, dtype) if record else []
-    return {_key(case, family): case for case in cases}
+    def cases(self, record: Record | None) -> dict[Key, Case]:
+        """A record's cases by what tells them apart: long rows are fewer on a smaller GPU, so their
+        columns; of few rows the shape."""
+        found = record.of_family(self.family, self.dtype) if record else []
+        return {case.shape if self.family == "few" else case.cols: case for case in found}
 
+    @cached_property
+    def own(self) -> dict[Key, Case]:
+        return self.cases(self.after)
 
-def _place(after: Record, before: Record | None, dtype: str, family: str) -> Shape | int:
-    """Where two steps are compared: where the later one was predicted, else at the reference shape,
-    else at the longest rows that both have."""
-    own = _by_key(after, dtype, family)
-    both = [key for key in own if key in _by_key(before, dtype, family)]
-    predicted = _predicted_key(after, dtype, family)
-    if predicted in own:
-        return predicted
-    reference = REFERENCE_SHAPE if family == "few" else REFERENCE_SHAPE[1]
-    return reference if reference in (both or own) else (both or [*own])[-1]
+    @cached_property
+    def earlier(self) -> dict[Key, Case]:
+        return self.cases(self.before)
 
+    @cached_property
+    def torch(self) -> dict[Key, Case]:
+        """PyTorch on the same GPU."""
+        found = eager(self.dtype, self.family, gpu_folder(self.after.device["name"]))
+        return {case.shape if self.family == "few" else case.cols: case for case in found}
 
-def _predicted_key(after: Record, dtype: str, family: str) -> Shape | int | None:
-    rows, cols, of_dtype = records.predicted_at(after.step)
-    if of_dtype != dtype:
-        return None
-    return (rows, cols) if family == "few" else cols
+    @property
+    def predicted_at(self) -> Key | None:
+        """Where the step was predicted; None in another dtype."""
+        rows, cols, dtype = records.predicted_at(self.after.step)
+        if dtype != self.dtype:
+            return None
+        return (rows, cols) if self.family == "few" else cols
 
+    @cached_property
+    def at(self) -> Key:
+        """Where they are compared: where the later one was predicted, else at the reference shape,
+        else at the longest rows that both have."""
+        if self.predicted_at in self.own and not self.common:
+            return self.predicted_at
+        both = [key for key in self.own if key in self.earlier] or [*self.own]
+        return REFERENCE_SHAPE[1] if REFERENCE_SHAPE[1] in both else both[-1]
 
-def _expected(after: Record, at: Shape | int, dtype: str, family: str) -> float | None:
-    """The share of a copy that was predicted for a place."""
-    said = records.predictions().get(after.step, {}).get("share")
-    return said if after.step != COPY and at == _predicted_key(after, dtype, family) else None
+    @property
+    def case(self) -> Case:
+        return self.own[self.at]
 
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast as the step before; None if that has no such case."""
+        if self.at not in self.earlier:
+            return None
+        return self.earlier[self.at].median_us / self.case.median_us
 
-# ---- what is said -------------------------------------------------------------------------------
+    @property
+    def expected(self) -> float | None:
+        """The share of a copy that we predicted there."""
+        if self.after.step == COPY or self.at != self.predicted_at:
+            return None
+        return records.predictions().get(self.after.step, {}).get("share")
+
+    def said(self, mine: float | None) -> list[tuple[float, str, str]]:
+        """(share of a copy, who said it, colour) of the predictions."""
+        ours = self.expected, "predicted", style.look(self.after.step)[0]
+        return [said for said in (ours, (mine, "yours", style.BLACK)) if said[0] is not None]
+
+    @property
+    def where(self) -> str:
+        at = place(*self.at) if self.family == "few" else f"{self.at} columns"
+        return f"{at}{in_dtype(self.dtype)}"
+
+    @property
+    def finding(self) -> str:
+        """The title: what came out."""
+        name, where = _name(self.after), f"at {self.where}"
+        if self.ratio is None and self.after.step == COPY:
+            return f"{name}: {self.case.gbps:.0f} GB/s {where}"
+        if self.ratio is None:
+            return f"{name}: {self.case.share:.2f} of a copy's speed {where}"
+        if abs(self.ratio - 1) < 0.01:
+            return f"{name}: as fast as {_name(self.before)} {where}"
+        return f"{name}: {times(self.ratio)} times as fast as {_name(self.before)} {where}"
+
+    def sentence(self, mine: float | None = None) -> str:
+        """What came out at that place, and where all of it was measured."""
+        case, few = self.case, self.family == "few"
+        rate = f"{microseconds(case.median_us)} us" if few else f"{case.gbps:.0f} GB/s"
+        shares = [f"{self.expected:.2f} predicted"] if self.expected else []
+        shares += [f"{mine:.2f} by you"] if mine else []
+        shares += [f"PyTorch {self.torch[self.at].share:.2f}"] if self.at in self.torch else []
+        parts = [f"{_name(self.after)} at {self.where}: {rate}"]
+        if self.after.step != COPY:
+            parts.append(f"{case.share:.2f} of a copy")
+        if shares:
+            parts[-1] += f" ({', '.join(shares)})"
+        if self.ratio is not None:
+            parts.append(f"{times(self.ratio)} times as fast as {_name(self.before)}")
+        origin = self.after.origin()
+        spread = f"replays within {case.spread:.1%}"
+        return f"{', '.join(parts)}. {origin[0].upper()}{origin[1:]}, {spread}."
 
 
 def times(ratio: float) -> str:
-    """ "7.3", "0.87", "12": how many times as fast, with what can be told from noise."""
+    """ "7.3", "0.87", "12": how many times as fast, in the digits that stand out of the noise."""
     return f"{ratio:.0f}" if ratio >= 9.95 else f"{ratio:.1f}" if ratio >= 1.95 else f"{ratio:.2f}"
 
 
-def _ratio(after: Record, before: Record | None, at, dtype: str, family: str) -> float | None:
-    earlier = _by_key(before, dtype, family).get(at)
-    return earlier.median_us / _by_key(after, dtype, family)[at].median_us if earlier else None
+def microseconds(us: float) -> str:
+    return f"{us:.2f}" if us < 10 else f"{us:.1f}"
 
 
-def _where(at: Shape | int) -> str:
-    return f"{at} columns" if isinstance(at, int) else place(*at)
-
-
-def _finding(after: Record, before: Record | None, at, dtype: str, family: str) -> str:
-    """The title: what came out."""
-    case = _by_key(after, dtype, family)[at]
-    ratio = _ratio(after, before, at, dtype, family)
-    where = f"at {_where(at)}{in_dtype(dtype)}"
-    if ratio is None and after.step == COPY:
-        return f"{after.step}: {case.gbps:.0f} GB/s {where}"
-    if ratio is None:
-        return f"{after.step}: {case.share:.2f} of a copy's speed {where}"
-    if abs(ratio - 1) < 0.01:
-        return f"{after.step}: as fast as {before.step} {where}"
-    return f"{after.step}: {times(ratio)} times as fast as {before.step} {where}"
-
-
-def _sentence(
-    after: Record, before: Record | None, mine: float | None, at, dtype: str, family: str
-) -> str:
-    case = _by_key(after, dtype, family)[at]
-    ratio = _ratio(after, before, at, dtype, family)
-    rate = f"{case.median_us:.2f} us" if family == "few" else f"{case.gbps:.0f} GB/s"
-    parts = [f"{after.step} at {_where(at)}{in_dtype(dtype)}: {rate}"]
-    if after.step != COPY:
-        parts.append(f"{case.share:.2f} of a copy")
-    expected = _expected(after, at, dtype, family)
-    said = [f"{expected:.2f} predicted"] if expected else []
-    said += [f"{mine:.2f} by you"] if mine else []
-    if said:
-        parts[-1] += f" ({', '.join(said)})"
-    if ratio is not None:
-        parts.append(f"{times(ratio)} times as fast as {before.step}")
-    origin = after.origin()
-    spread = f"replays within {case.spread:.1%}"
-    return f"{', '.join(parts)}. {origin[0].upper()}{origin[1:]}, {spread}."
+def _name(record: Record) -> str:
+    return record.step.removeprefix("variants/")
 
 
 # ---- lines over the length of a row -------------------------------------------------------------
 
 
-def _draw_lines(title, after, before, mine, at, dtype, family, logy) -> Figure:
-    figure, axes = style.chart(title, 4.3)
-    own = _by_key(after, dtype, family)
-    shown = [record for record in (before, after) if record]
-    earlier = _earlier(after, before, dtype, family)
-    ends = []
-    for record in earlier:
-        cases = record.of_family(family, dtype)
-        _line(axes, cases, CONTEXT, style.look(record.step)[1], linewidth=1.1, markersize=3)
-        ends.append(_end(cases, record.step, FAINT, 9))
-    if torch := eager(dtype, family, gpu_folder(after.device["name"])):
-        ends.append(_torch(axes, torch))
-    if before and before.of_family(family, dtype):
-        cases = before.of_family(family, dtype)
-        _line(axes, cases, style.DARK, style.look(before.step)[1], linewidth=1.8, markersize=5)
-        ends.append(_end(cases, before.step, style.DARK, 10))
+def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
+    figure, axes = style.chart(pair.finding, 4.3)
+    after, before, ends = pair.after, pair.before, []
     color, marker = style.look(after.step)
-    measured = (*earlier, *shown)  # the step's own last: what is last stays
-    copies = [*torch, *(case for record in measured for case in _on(record, after, family, dtype))]
+    context = _context(pair)
+    for record in context:
+        look = {"color": CONTEXT, "marker": style.look(record.step)[1], "linewidth": 1.1}
+        cases = [*pair.cases(record).values()]
+        ends.append(_line(axes, cases, record.step, FAINT, style.SMALL, markersize=3, **look))
+    ends += _torch(axes, pair)
+    if pair.earlier:
+        look = {"color": style.DARK, "marker": style.look(before.step)[1] or "o", "linewidth": 1.8}
+        ends.append(_line(axes, [*pair.earlier.values()], _name(before), markersize=5, **look))
+    copies = _copies(pair, (*context, *filter(None, (before, after))))
     if after.step == COPY:
         color = style.BLUE
     else:
         ends.append(_copy(axes, copies))
     for beside in recorded_beside(after):
-        if cases := beside.of_family(family, dtype):
-            _line(axes, cases, color, marker, linestyle=":", linewidth=1.2, markersize=3)
-            ends.append(_end(cases, beside.label, color, 9))
-    cases = [*own.values()]
+        if cases := [*pair.cases(beside).values()]:
+            look = {"color": color, "marker": marker, "linestyle": ":", "linewidth": 1.2}
+            ends.append(_line(axes, cases, beside.label, size=style.SMALL, markersize=3, **look))
+    cases = [*pair.own.values()]
     _spread(axes, cases, color)
-    _line(axes, cases, color, marker or "o", linewidth=3.2, markersize=6.5, zorder=4)
-    ends.append(_end(cases, after.step, color, 11.5, bold=True))
-    _axes_of(axes, copies, logy)
+    look = {"color": color, "marker": marker or "o", "linewidth": 3.2, "markersize": 6.5}
+    end = _line(axes, cases, _name(after), size=11.5, zorder=4, **look)
+    ends.append(end._replace(bold=True))
+    _scale(axes, copies, logy)
     labels.at_ends(axes, ends)
-    _compare(axes, after, before, mine, at, dtype, family, color)
+    _compare(axes, pair, mine, color)
     return figure
 
 
-def _on(record: Record, after: Record, family: str, dtype: str) -> list[Case]:
-    """Its cases if it was measured on the same GPU: a copy of another one is no ceiling."""
-    same = record.device["name"] == after.device["name"]
-    return record.of_family(family, dtype) if same else []
+def _context(pair: Pair) -> list[Record]:
+    """Earlier steps that were recorded on the same GPU, if that is the reference GPU."""
+    if gpu_folder(pair.after.device["name"]) != records.REFERENCE_GPU:
+        return []
+    number, drawn = step_number(pair.after.step), [pair.before.step] if pair.before else []
+    return [
+        record
+        for record in recorded_steps()
+        if step_number(record.step) < number and record.step not in drawn and pair.cases(record)
+    ]
 
 
-def _line(axes: Axes, cases: Sequence[Case], color: str, marker, **options) -> None:
-    axes.plot(
-        [case.cols for case in cases],
-        [case.gbps for case in cases],
-        color=color,
-        marker=marker,
-        **options,
-    )
+def _copies(pair: Pair, measured: Sequence[Record]) -> list[Case]:
+    """Cases whose copies are a ceiling: measured on the same GPU as the step; its own last."""
+    gpu = pair.after.device["name"]
+    same = [record for record in measured if record.device["name"] == gpu]
+    own = [case for record in same for case in pair.cases(record).values()]
+    return [*pair.torch.values(), *own]
 
 
-def _end(cases: Sequence[Case], text: str, color: str, size: float, bold=False) -> labels.End:
-    return labels.End(cases[-1].cols, cases[-1].gbps, text, color, size, bold)
+def _line(
+    axes: Axes, cases: Sequence[Case], text: str, ink: str = "", size: float = 10, **look
+) -> labels.End:
+    """GB/s over columns; returns the name at its end."""
+    cols, rates = [case.cols for case in cases], [case.gbps for case in cases]
+    axes.plot(cols, rates, **look)
+    return labels.End(cols[-1], rates[-1], text, ink or look["color"], size)
+
+
+def _torch(axes: Axes, pair: Pair) -> list[labels.End]:
+    look = style.look_of("torch")._asdict()
+    cases = [*pair.torch.values()]
+    look = {"linestyle": look.pop("line"), "linewidth": 1.6, "markersize": 4, **look}
+    return [_line(axes, cases, "PyTorch", **look)] if cases else []
 
 
 def _copy(axes: Axes, cases: Sequence[Case]) -> labels.End:
@@ -262,13 +294,7 @@ def _copy(axes: Axes, cases: Sequence[Case]) -> labels.End:
     rates = {case.cols: case.copy_gbps for case in cases}
     cols = sorted(rates)
     axes.plot(cols, [rates[col] for col in cols], color=style.BLACK, linestyle="--", linewidth=1.5)
-    return labels.End(cols[-1], rates[cols[-1]], "a copy", style.BLACK, 10, bold=True)
-
-
-def _torch(axes: Axes, cases: Sequence[Case]) -> labels.End:
-    known = style.look_of("torch")
-    _line(axes, cases, known.color, known.marker, linestyle=known.line, linewidth=1.6, markersize=4)
-    return _end(cases, "PyTorch", known.color, 10)
+    return labels.End(cols[-1], rates[cols[-1]], "a copy", style.BLACK, bold=True)
 
 
 def _spread(axes: Axes, cases: Sequence[Case], color: str) -> None:
@@ -279,78 +305,69 @@ def _spread(axes: Axes, cases: Sequence[Case], color: str) -> None:
     axes.errorbar(cols, rates, yerr=[low, high], color=color, fmt="none", capsize=2, linewidth=1)
 
 
-def _axes_of(axes: Axes, cases: Sequence[Case], logy: bool) -> None:
+def _scale(axes: Axes, cases: Sequence[Case], logy: bool) -> None:
     columns = sorted({case.cols for case in cases})
     charts.scales(axes, columns, True, logy)
     axes.set_xticks(columns[:: 1 if len(columns) < 8 else 2])
     elements = {case.rows * case.cols for case in cases}
     size = f"$2^{{{max(elements).bit_length() - 1}}}$"
-    always = f"always has {size}" if len(elements) == 1 else "has up to " + size
+    always = f"always has {size}" if len(elements) == 1 else f"has up to {size}"
     axes.set_xlabel(f"columns of a row (the matrix {always} elements: longer rows, fewer of them)")
     axes.set_ylabel("GB/s, each step of the scale doubles" if logy else "GB/s")
 
 
-def _compare(axes, after, before, mine, at, dtype, family, color) -> None:
+def _compare(axes: Axes, pair: Pair, mine: float | None, color: str) -> None:
     """At one place: an arrow from the step before, and hollow marks where it was expected."""
-    own = _by_key(after, dtype, family)
-    case, earlier = own[at], _by_key(before, dtype, family).get(at)
-    ratio = _ratio(after, before, at, dtype, family)
-    if ratio is not None and max(ratio, 1 / ratio) > 1.35:  # else there is no room for an arrow
+    top, ratio = pair.case.gbps, pair.ratio
+    if ratio is not None and max(ratio, 1 / ratio) > ARROW_FROM:
+        low = pair.earlier[pair.at].gbps
         arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2, "mutation_scale": 14}
-        axes.annotate(
-            "",
-            (at, case.gbps),
-            xytext=(at, earlier.gbps),
-            arrowprops={**arrow, "shrinkA": 6, "shrinkB": 7},
-            zorder=5,
-        )
-        heights = [earlier.gbps ** (1 - part) * case.gbps**part for part in (0.5, 0.35, 0.65, 0.2)]
+        ends = {"xy": (pair.at, top), "xytext": (pair.at, low)}
+        axes.annotate("", **ends, arrowprops={**arrow, "shrinkA": 6, "shrinkB": 7}, zorder=5)
+        places = [(pair.at, low ** (1 - part) * top**part) for part in (0.5, 0.35, 0.65, 0.2)]
         big = {"color": color, "fontsize": 13, "fontweight": "bold"}
-        sides = (labels.RIGHT, labels.LEFT)
-        labels.beside(axes, [(at, y) for y in heights], f"× {times(ratio)}", sides, **big)
-    for share, who, ink in _said(after, mine, at, dtype, family):
-        _diamond(axes, at, share * case.copy_gbps, f"{who} {share:.2f}", ink)
-
-
-def _said(after, mine, at, dtype, family) -> list[tuple[float, str, str]]:
-    """(share of a copy, who said it, colour) of the predictions."""
-    ours = _expected(after, at, dtype, family), "predicted", style.look(after.step)[0]
-    return [said for said in (ours, (mine, "yours", style.BLACK)) if said[0] is not None]
+        labels.beside(axes, places, f"× {times(ratio)}", (labels.RIGHT, labels.LEFT), **big)
+    for share, who, ink in pair.said(mine):
+        _diamond(axes, pair.at, share * pair.case.copy_gbps, f"{who} {share:.2f}", ink)
 
 
 def _diamond(axes: Axes, x: float, y: float, text: str, ink: str) -> None:
     hollow = {"markerfacecolor": "none", "markeredgecolor": ink, "markeredgewidth": 1.8}
     axes.plot([x], [y], "D", markersize=10, zorder=7, **hollow)
-    labels.beside(axes, [(x, y)], text, labels.AROUND, color=ink, fontsize=10)
+    sides = [(1.3 * right, 1.3 * up) for right, up in labels.AROUND]
+    labels.beside(axes, [(x, y)], text, sides, color=ink, fontsize=10)
 
 
 # ---- few rows -----------------------------------------------------------------------------------
 
 
-def _draw_bars(title, after, before, mine, at, dtype, family, logy) -> Figure:
+def _bars(pair: Pair, mine: float | None) -> Figure:
     """Bars of microseconds at each of the few-row shapes; PyTorch's may leave the figure."""
-    own = _by_key(after, dtype, family)
-    earlier = _by_key(before, dtype, family)
-    torch = {case.shape: case for case in eager(dtype, family, gpu_folder(after.device["name"]))}
-    colors = {"a copy": style.BLACK, "PyTorch": style.look("torch")[0]}
-    colors[after.step] = style.look(after.step)[0]
-    said = _said(after, mine, at, dtype, family)
+    name, said = _name(pair.after), pair.said(mine)
+    colors = {name: style.look(pair.after.step)[0], "a copy": style.BLACK}
+    colors["PyTorch"] = style.look("torch")[0]
     values: dict[str, dict[str, float]] = {}
-    for shape, case in own.items():
-        parts = values[place(*shape)] = {after.step: case.median_us}
-        if shape == at and said:
+    for shape, case in pair.own.items():
+        parts = values[place(*shape)] = {name: case.median_us}
+        if shape == pair.at and said:
             parts[MARKS] = math.nan
-        if shape in earlier:
-            parts[before.step] = earlier[shape].median_us
-            colors[before.step] = style.GREY
+        if shape in pair.earlier:
+            parts[_name(pair.before)] = pair.earlier[shape].median_us
+            colors[_name(pair.before)] = style.GREY
         parts["a copy"] = case.copy_us
-        if shape in torch:
-            parts["PyTorch"] = torch[shape].median_us
-    ours = [case.median_us for case in (*own.values(), *earlier.values())]
-    unit = "microseconds a call"
-    chart = charts.bar_chart(values, title, unit, mark=after.step, colors=colors, most=max(ours))
+        if shape in pair.torch:
+            parts["PyTorch"] = pair.torch[shape].median_us
+    chart = charts.bar_chart(
+        values,
+        pair.finding,
+        f"microseconds a call{in_dtype(pair.dtype)}",
+        mark=name,
+        colors=colors,
+        most=max(case.median_us for case in (*pair.own.values(), *pair.earlier.values())),
+        form=microseconds,
+    )
     for share, who, ink in said:
-        where = own[at].copy_us / share, chart.places[place(*at), MARKS]
+        where = pair.case.copy_us / share, chart.places[place(*pair.at), MARKS]
         _diamond(chart.axes, *where, f"{who} {share:.2f}", ink)
     return chart.figure
 
@@ -358,32 +375,21 @@ def _draw_bars(title, after, before, mine, at, dtype, family, logy) -> Figure:
 # ---- the series ---------------------------------------------------------------------------------
 
 
-def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, str, str]:
+def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, Pair]:
+    """The figure, and its last step beside its first that is a kernel."""
     shown = [record for record in shown if record.of_family(family, dtype)]
     if not shown:
         raise ValueError(f"no record holds {family} cases in {dtype}")
     first = next((record for record in shown if record.step != UNFUSED), shown[0])
-    last = shown[-1]
-    at = _common(first, last, dtype, family)
-    title = _finding(last, first if last is not first else None, at, dtype, family)
-    figure, axes = style.chart(title, 4.6)
+    pair = Pair(shown[-1], first if first is not shown[-1] else None, dtype, family, common=True)
+    figure, axes = style.chart(pair.finding, 4.6)
     ends = []
     for record in shown:
-        cases = record.of_family(family, dtype)
         color, marker = style.look(record.step)
-        _line(axes, cases, color, marker, linewidth=1.8, markersize=5.5)
-        ends.append(_end(cases, record.step, color, 10))
-    if torch := eager(dtype, family, gpu_folder(last.device["name"])):
-        ends.append(_torch(axes, torch))
-    copies = [*torch, *(case for record in shown for case in _on(record, last, family, dtype))]
-    ends.append(_copy(axes, copies))
-    _axes_of(axes, copies, True)
+        look = {"color": color, "marker": marker, "linewidth": 1.8, "markersize": 5.5}
+        ends.append(_line(axes, [*pair.cases(record).values()], _name(record), **look))
+    copies = _copies(pair, shown)
+    ends += [*_torch(axes, pair), _copy(axes, copies)]
+    _scale(axes, copies, True)
     labels.at_ends(axes, ends)
-    return figure, title, _sentence(last, first, None, at, dtype, family)
-
-
-def _common(first: Record, last: Record, dtype: str, family: str) -> int:
-    """The columns where first and last step are compared."""
-    both = [key for key in _by_key(last, dtype, family) if key in _by_key(first, dtype, family)]
-    known = both or [*_by_key(last, dtype, family)]
-    return REFERENCE_SHAPE[1] if REFERENCE_SHAPE[1] in known else known[-1]
+    return figure, pair

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..catalogue import TORCH, UNFUSED, split_trial, step_number
+from ..catalogue import TORCH, UNFUSED, step_number
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
     from matplotlib.axes import Axes
@@ -109,10 +110,7 @@ def look_of(step: str) -> Look:
     """Colour, marker and line style of what `look` takes."""
     if step in OTHERS:
         return OTHERS[step]
-    try:
-        number = step_number(split_trial(step).file)
-    except ValueError:
-        number = -1
+    number = step_number(step) if re.match(r"(variants/)?\d\d_", step) else -1
     if number == 0:
         return OTHERS["copy"]
     if not 0 < number <= len(MARKERS):

@@ -1,0 +1,50 @@
+"""The figures of the records as they are: nothing is cut off, and no word lies on another."""
+
+import pytest
+
+from helpers import draw
+from helpers.catalogue import UNFUSED
+from helpers.races import race_cases
+from helpers.records import load_record, series
+from helpers.shapes import FEW_SHAPES
+from tests.helpers.draw.looks import complaints
+
+pytest.importorskip("matplotlib")
+
+PAIRS = [
+    ("00_copy", None, {}),
+    (UNFUSED, None, {}),
+    ("01_naive", UNFUSED, {}),
+    ("02_online", "01_naive", {}),
+    ("03_shared", "02_online", {"mine": 0.3}),
+    ("04_shuffle", "03_shared", {}),
+    ("05_float4", "04_shuffle", {}),
+    ("06_registers", "05_float4", {"mine": 0.9}),
+    ("07_warp", "06_registers", {}),
+    ("08_cluster", "06_registers", {"family": "long"}),
+    ("08_cluster", "06_registers", {"family": "long", "logy": False}),
+    ("09_grid", "08_cluster", {"family": "few", "mine": 0.5}),
+    ("10_sixteen_bit", "07_warp", {"dtype": "bfloat16"}),
+]
+
+
+@pytest.mark.parametrize("after, before, options", PAIRS)
+def test_words_of_a_step_can_be_read(after, before, options, monkeypatch, shown) -> None:
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")  # without what a reader predicted
+    draw.step(load_record(after), before and load_record(before), **options)
+    figure, _, sentence = shown.take()
+    assert complaints(figure) == [] and sentence.count(". ") <= 1
+
+
+def test_words_of_the_series_can_be_read(shown) -> None:
+    draw.series(series())
+    assert complaints(shown.take()[0]) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("few", [False, True])
+def test_words_of_the_race_can_be_read(dtype: str, few: bool, shown) -> None:
+    cases = race_cases(dtype)
+    wanted = (lambda shape: shape in FEW_SHAPES) if few else (lambda s: s[0] * s[1] == 2**28)
+    draw.race([case for case in cases if wanted(case.shape)])
+    assert complaints(shown.take()[0]) == []

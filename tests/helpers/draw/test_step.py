@@ -1,0 +1,296 @@
+"""A step's plot draws the right cases, says what came out, and can be read."""
+
+import dataclasses
+import importlib
+from functools import partial
+
+import pytest
+
+from helpers import draw, races, records
+from helpers.catalogue import TORCH, UNFUSED
+from helpers.draw import style
+from helpers.races import Race, save_race
+from helpers.records import Record, save_record
+from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES
+from tests import made_up
+from tests.helpers.draw.looks import complaints
+from tests.made_up import steady
+
+pytest.importorskip("matplotlib")
+
+# Functions of the packages have these names.
+step, predict = map(importlib.import_module, ("helpers.draw.step", "helpers.predict"))
+GBPS = 2 * 4 * 2**28 / 1e3  # of one microsecond over the grid
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    """No prediction, no kernel file and no record beside the ones made here."""
+    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    monkeypatch.setattr(predict, "kept", dict)
+    monkeypatch.setattr(Record, "is_current", lambda record: True)
+    monkeypatch.setattr(step, "recorded_beside", lambda record: [])
+    monkeypatch.setattr(step, "recorded_steps", list)
+
+
+@pytest.fixture
+def predicted(monkeypatch: pytest.MonkeyPatch):
+    """Say what was predicted of a step."""
+
+    def say(name: str, **fields) -> None:
+        monkeypatch.setattr(records, "predictions", lambda: {name: fields})
+
+    monkeypatch.setattr(records, "predictions", dict)
+    return say
+
+
+@pytest.fixture(autouse=True)
+def nothing_predicted(predicted) -> None:
+    """Where a test says nothing else."""
+
+
+def words(figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts if text.get_text()]
+
+
+def lines(figure) -> dict[str, list[float]]:
+    """Colour and style -> columns of each line; marks and bars of the spread are none."""
+    found = (line for line in figure.axes[0].lines if len(line.get_xdata()) > 1)
+    return {
+        f"{line.get_color()} {line.get_linestyle()}": [*line.get_xdata()]
+        for line in found
+        if line.get_marker() != "_"
+    }
+
+
+def marks(figure) -> list[tuple[float, float]]:
+    found = (line for line in figure.axes[0].lines if len(line.get_xdata()) == 1)
+    return [(line.get_xdata()[0], line.get_ydata()[0]) for line in found]
+
+
+# ---- what is said -----------------------------------------------------------------------------
+
+
+def test_title_sentence_and_marks_say_what_came_out(predicted, shown) -> None:
+    predicted("03_x", share=0.55)
+    draw.step(steady("03_x", us=12.5), steady("02_x", us=91.25), mine=0.3)
+    figure, plain, sentence = shown.take()
+    assert plain == "<figure: 03_x: 7.3 times as fast as 02_x at 4096 columns>"
+    assert sentence == (
+        f"03_x at 4096 columns: {GBPS / 12.5:.0f} GB/s, 0.80 of a copy (0.55 predicted, 0.30 by "
+        "you), 7.3 times as fast as 02_x. Recorded on NVIDIA Test on 2030-01-02 (driver 1.2, "
+        "NVRTC 13.0, CuPy 14.0), replays within 16.0%."
+    )
+    assert {*words(figure)} == {
+        *("a copy", "02_x", "03_x", "× 7.3", "predicted 0.55", "yours 0.30")
+    }
+    heights = [pytest.approx(share * GBPS / 10) for share in (0.55, 0.3)]
+    assert marks(figure) == [(4096, heights[0]), (4096, heights[1])]
+    assert complaints(figure) == []
+    axes = figure.axes[0]
+    assert axes.get_ylabel() == "GB/s, each step of the scale doubles"
+    assert axes.get_xlabel() == (
+        "columns of a row (the matrix always has $2^{28}$ elements: longer rows, fewer of them)"
+    )
+    draw.step(steady("03_x"), logy=False)
+    figure, plain, _ = shown.take()
+    assert plain == "<figure: 03_x: 0.50 of a copy's speed at 4096 columns>"
+    assert figure.axes[0].get_ylabel() == "GB/s" and figure.axes[0].get_ylim()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("us", "said", "arrow"),
+    [
+        (20.1, "as fast as 02_x", []),
+        (21.0, "1.05 times as fast as 02_x", []),
+        (10.0, "0.50 times as fast as 02_x", ["× 0.50"]),
+        (245.0, "12 times as fast as 02_x", ["× 12"]),
+    ],
+)
+def test_arrow_where_there_is_room_for_one(us: float, said: str, arrow: list, shown) -> None:
+    draw.step(steady("03_x", us=20), steady("02_x", us=us))
+    figure, plain, _ = shown.take()
+    assert plain == f"<figure: 03_x: {said} at 4096 columns>"
+    assert [word for word in words(figure) if word.startswith("×")] == arrow
+
+
+def test_prediction_that_was_kept_is_drawn_where_it_was_made(predicted, monkeypatch, shown) -> None:
+    monkeypatch.setattr(predict, "kept", lambda: {"07_x": 0.25})
+    predicted("07_x", share=0.5, rows=2**23, cols=32)
+    draw.step(steady("07_x", GRID_SHAPES[:6]), steady("06_x"))
+    figure, plain, sentence = shown.take()
+    assert [cols for cols, _ in marks(figure)] == [32, 32]
+    assert plain == "<figure: 07_x: as fast as 06_x at 32 columns>"
+    assert "(0.50 predicted, 0.25 by you)" in sentence
+    draw.step(steady("07_x", GRID_SHAPES[4:6]), steady("06_x"))
+    figure, plain, _ = shown.take()
+    assert plain == "<figure: 07_x: as fast as 06_x at 1024 columns>", "the longest that both have"
+    assert marks(figure) == [], "not where it was made"
+
+
+def test_copy_variants_and_what_is_not_there(capsys, shown) -> None:
+    draw.step(steady("00_copy", us=10.0))
+    figure, plain, sentence = shown.take()
+    assert plain == f"<figure: 00_copy: {GBPS / 10:.0f} GB/s at 4096 columns>"
+    assert words(figure) == ["00_copy"] and "of a copy" not in sentence
+    draw.step(steady("variants/03_thread0"), steady("03_x", us=10.0))
+    _, plain, _ = shown.take()
+    assert plain == "<figure: 03_thread0: 0.50 times as fast as 03_x at 4096 columns>"
+    assert draw.step(steady("03_x"), dtype="bfloat16") is None
+    assert capsys.readouterr().out == "03_x in bfloat16: not measured at these shapes\n"
+    with pytest.raises(ValueError, match="shapes are one of grid, long, few, sweep"):
+        draw.step(steady("03_x"), family="short")
+
+
+def test_smaller_gpu_has_fewer_rows_and_the_same_columns(predicted, shown) -> None:
+    predicted("03_x", share=0.55)
+    small = [(rows // 8, cols) for rows, cols in GRID_SHAPES[:5]] + [(2**13, 4096)]
+    draw.step(steady("03_x", small), steady("02_x", small, us=40.0))
+    figure, plain, _ = shown.take()
+    assert plain == "<figure: 03_x: 2.0 times as fast as 02_x at 4096 columns>"
+    assert "predicted 0.55" in words(figure)
+    assert "has $2^{25}$ elements" in figure.axes[0].get_xlabel()
+    mixed = steady("03_x", [*small, GRID_SHAPES[9]])
+    draw.step(mixed)
+    assert "has up to $2^{28}$ elements" in shown.take()[0].axes[0].get_xlabel()
+
+
+# ---- what is drawn ------------------------------------------------------------------------------
+
+
+def test_long_rows_with_the_copy_over_all_of_them(shown) -> None:
+    draw.step(steady("08_x"), steady("07_x", GRID_SHAPES[:6]), family="long")
+    figure, _, _ = shown.take()
+    every = [2**k for k in range(5, 21)]
+    color = style.look("08_x")[0]
+    assert lines(figure) == {"#555555 -": every[:6], "#000000 --": every, f"{color} -": every}
+    assert figure.axes[0].lines[0].get_marker() == style.look("07_x")[1]
+
+
+def test_copy_of_another_gpu_is_no_ceiling(shown) -> None:
+    other = dataclasses.replace(steady("06_x"), device={"name": "another"})
+    draw.step(steady("07_x", GRID_SHAPES[:6]), other)
+    assert lines(shown.take()[0])["#000000 --"] == [2**k for k in range(5, 11)]
+
+
+def on_the_reference_gpu(record: Record) -> Record:
+    return dataclasses.replace(record, device={"name": "NVIDIA H200"})
+
+
+def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, shown) -> None:
+    halves = steady("03_x", dtypes=("float16",))
+    earlier = [steady(name) for name in (UNFUSED, "01_x", "02_x")]
+    earlier += [halves, steady("04_x"), steady("05_x")]
+    monkeypatch.setattr(step, "recorded_steps", lambda: earlier)
+    after, before = steady("04_x", us=15.0), steady("02_x", us=30.0)
+    draw.step(on_the_reference_gpu(after), on_the_reference_gpu(before))
+    figure, _, _ = shown.take()
+    assert {UNFUSED, "01_x", "02_x", "04_x", "a copy"} < {*words(figure)}
+    assert not {"03_x", "05_x"} & {*words(figure)}
+    pale = [line for line in figure.axes[0].lines if line.get_color() == step.CONTEXT]
+    assert [line.get_marker() for line in pale] == [style.look(n)[1] for n in (UNFUSED, "01_x")]
+    assert complaints(figure) == []
+    draw.step(after, before)
+    assert "01_x" not in words(shown.take()[0]), "measured on another GPU"
+
+
+def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, shown) -> None:
+    beside = dataclasses.replace(steady("07_x", us=30.0), device={"name": "NVIDIA H200"})
+    monkeypatch.setattr(step, "recorded_beside", lambda record: [beside])
+    draw.step(steady("07_x"))
+    figure, _, _ = shown.take()
+    color = style.look("07_x")[0]
+    assert "NVIDIA H200, 2030-01-02" in words(figure)
+    assert {f"{color} :", f"{color} -"} < {*lines(figure)}
+    (bold,) = [text for text in figure.axes[0].texts if text.get_text() == "07_x"]
+    assert bold.get_fontweight() == "bold"
+
+
+def test_another_dtype_is_named_and_alone(shown) -> None:
+    both = partial(steady, dtypes=("float32", "bfloat16"))
+    draw.step(both("10_x"), both("07_x", us=40.0), dtype="bfloat16")
+    figure, plain, sentence = shown.take()
+    assert plain == "<figure: 10_x: 2.0 times as fast as 07_x at 4096 columns in bfloat16>"
+    assert f"columns in bfloat16: {GBPS / 40:.0f} GB/s" in sentence, "half the bytes"
+
+
+# ---- few rows -----------------------------------------------------------------------------------
+
+
+def test_few_rows_are_bars_of_microseconds(predicted, monkeypatch, shown) -> None:
+    predicted("09_x", share=0.5, rows=1, cols=2**20)
+    torch = steady(TORCH, FEW_SHAPES, us=100.0).cases
+    monkeypatch.setattr(step, "eager", lambda *what: torch)
+    draw.step(steady("09_x", us=12.5), steady("08_x", FEW_SHAPES[:4]), 0.25, family="few")
+    figure, plain, sentence = shown.take()
+    axes = figure.axes[0]
+    assert plain == "<figure: 09_x: 0.80 of a copy's speed at 1 x 1048576>"
+    assert sentence.startswith(
+        "09_x at 1 x 1048576: 12.5 us, 0.80 of a copy (0.50 predicted, 0.25 by you, PyTorch 0.10)."
+    )
+    places = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert places == [f"{rows} x {cols}" for rows, cols in FEW_SHAPES]
+    widths = [round(bar.get_width(), 6) for bar in axes.patches]
+    assert widths == [12.5, 20, 10, 22.4] * 4 + [12.5, 10, 22.4], "PyTorch's are cut"
+    texts = words(figure)
+    assert texts[:4] == ["12.5  09_x", "20.0  08_x", "10.0  a copy", "100.0 →  PyTorch"]
+    assert axes.get_xlabel() == "microseconds a call"
+    assert [us for us, _ in marks(figure)] == [20, 40]
+    assert {y for _, y in marks(figure)}.isdisjoint(bar.get_y() for bar in axes.patches)
+    assert complaints(figure) == []
+
+
+# ---- PyTorch ------------------------------------------------------------------------------------
+
+
+def test_pytorch_is_drawn_from_the_race_until_it_is_recorded(monkeypatch, tmp_path, shown) -> None:
+    after = steady("03_x")
+    assert step.eager("float32", "grid", made_up.FOLDER) == []
+    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
+    raced = [GRID_SHAPES[0], GRID_SHAPES[7], LONG_SHAPES[0], FEW_SHAPES[0], (8192, 1024)]
+    cases = [made_up.race_case(*shape, torch=12.5) for shape in raced]
+    cases.append(made_up.race_case(*GRID_SHAPES[1], cudnn=12.5))
+    del cases[-1].samples_us["torch"]
+    race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, {}, cases)
+    save_race(race, made_up.FOLDER)
+    eager = partial(step.eager, "float32", gpu=made_up.FOLDER)
+    assert [case.shape for case in eager("grid")] == raced[:2]
+    assert [case.shape for case in eager("long")] == raced[:3]
+    assert [case.shape for case in eager("few")] == [raced[3]]
+    assert eager("sweep") == [] and step.eager("bfloat16", "grid", made_up.FOLDER) == []
+    draw.step(after)
+    figure, _, sentence = shown.take()
+    look = style.look_of("torch")
+    assert lines(figure)[f"{look.color} {look.line}"] == [32, 4096]
+    assert "PyTorch" in words(figure) and "(PyTorch 0.78)" in sentence
+    save_record(steady(TORCH, GRID_SHAPES, us=50.0), made_up.FOLDER)
+    assert [case.shape for case in eager("grid")] == [*GRID_SHAPES]
+    assert [case.median_us for case in eager("long")] == [50.0] * 11 + [12.5]
+    draw.step(after)
+    assert "(PyTorch 0.20)" in shown.take()[2]
+
+
+# ---- the series ---------------------------------------------------------------------------------
+
+
+def test_series_has_each_step_in_its_colour(shown) -> None:
+    steps = [steady(f"0{number}_x", us=30 - number) for number in range(1, 9)]
+    draw.series([steady(UNFUSED, us=60.0), *steps, steady("10_x", dtypes=("float16",))])
+    figure, plain, sentence = shown.take()
+    assert plain == "<figure: 08_x: 1.32 times as fast as 01_x at 4096 columns>"
+    assert sentence.startswith(f"08_x at 4096 columns: {GBPS / 22:.0f} GB/s, 0.45 of a copy, 1.32")
+    names = [UNFUSED, *(record.step for record in steps)]
+    assert {*words(figure)} == {*names, "a copy"}
+    colors = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
+    drawn = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}
+    for name in names:
+        assert colors[name] == style.look(name)[0] and style.look(name) in drawn
+    assert complaints(figure) == []
+    with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
+        draw.series(steps, dtype="bfloat16", family="grid")
+
+
+def test_series_is_saved_as_a_file(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(records, "series", lambda: [steady("01_x"), steady("02_x")])
+    step.save_series(tmp_path / "series.png", metadata={"Description": "of two"})
+    assert b"Description\0of two" in (tmp_path / "series.png").read_bytes()
