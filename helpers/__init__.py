@@ -22,7 +22,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     bound         one object: a kernel bound to a shape, a dtype and a GPU
     launch        launch a kernel that the reader built
     check         is it softmax?
-    exercises     grade a learner's kernel
+    exercises     exercises, and the grading of an answer
     workers       work dealt out to GPUs
     json_files    files that name themselves when they are damaged
     records       what was timed: reader and writer

@@ -8,8 +8,10 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    3 reads + 1 write
-// Wastes:   it indexes as if the matrix were stored by columns: wrong, and uncoalesced
+// Wastes:   for you to find
 // Measured: no, this is an exercise
+//
+// 4 minutes. The results are wrong, and so are the requests. One mistake, in four places.
 
 extern "C" __global__ void softmax_columns(const float* __restrict__ x, float* __restrict__ y,
                                            int rows, int cols)
@@ -17,8 +19,6 @@ extern "C" __global__ void softmax_columns(const float* __restrict__ x, float* _
     const int col = blockIdx.x * blockDim.x + threadIdx.x;
     if (col >= cols) return;
 
-    // The index below is right for a matrix that is stored column after column. Ours is stored
-    // row after row. Correct it, in all four places.
     float column_max = __int_as_float(0xff800000);  // -inf
     for (int row = 0; row < rows; ++row)
         column_max = fmaxf(column_max, x[(long long)col * rows + row]);

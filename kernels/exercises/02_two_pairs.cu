@@ -8,8 +8,10 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   the merge adds sums that belong to different maxima: wrong
+// Wastes:   for you to find
 // Measured: no, this is an exercise
+//
+// 5 minutes. The loop is right; the results are not.
 
 extern "C" __global__ void softmax_two_pairs(const float* __restrict__ x, float* __restrict__ y,
                                              int rows, int cols)
@@ -36,8 +38,7 @@ extern "C" __global__ void softmax_two_pairs(const float* __restrict__ x, float*
         }
     }
 
-    // Merge the pairs (max_even, sum_even) and (max_odd, sum_odd). Each sum is relative to its own
-    // maximum, so they cannot be added as they are.
+    // One pair of (max_even, sum_even) and (max_odd, sum_odd).
     const float row_max = fmaxf(max_even, max_odd);
     const float sum = sum_even + sum_odd;
 

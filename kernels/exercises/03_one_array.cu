@@ -8,8 +8,10 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    3 reads + 1 write
-// Wastes:   the second tree is not right yet, and a barrier is missing
+// Wastes:   for you to find
 // Measured: no, this is an exercise
+//
+// 8 minutes. Two mistakes.
 
 extern "C" __global__ void softmax_one_array(const float* __restrict__ x, float* __restrict__ y,
                                              int rows, int cols)

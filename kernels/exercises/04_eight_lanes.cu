@@ -8,8 +8,10 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   lanes that return are missing in the exchange, and rows get mixed
+// Wastes:   for you to find
 // Measured: no, this is an exercise
+//
+// 8 minutes. Two mistakes.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)

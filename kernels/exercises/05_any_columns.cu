@@ -8,8 +8,11 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    2 reads + 1 write
-// Wastes:   takes every row to begin and end at a multiple of 16 bytes: most do not
+// Wastes:   for you to find
 // Measured: no, this is an exercise
+//
+// 12 minutes. Right where cols is a multiple of 4. Make it right for every cols, with as many
+// float4 accesses as the row allows.
 
 // Makes the pair (row_max, sum) describe the columns of both pairs.
 __device__ __forceinline__ void merge(float& row_max, float& sum, float other_max, float other_sum)
@@ -26,8 +29,6 @@ extern "C" __global__ void softmax_any_columns(const float* __restrict__ x, floa
     x += start;
     y += start;
 
-    // A row begins at column 0 of x and y. Where is the first multiple of 16 bytes in it, and which
-    // columns are left over behind the last whole float4?
     const int packs = cols / 4;
     const float4* x4 = reinterpret_cast<const float4*>(x);
     float4* y4 = reinterpret_cast<float4*>(y);

@@ -8,8 +8,11 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   loads the row three times, though a lane still has its columns
+// Wastes:   for you to find
 // Measured: no, this is an exercise
+//
+// 8 minutes. The results are right, and x is read three times. Once will do, with registers
+// alone: nothing in local memory.
 
 extern "C" __global__ void softmax_read_once(const float* __restrict__ x, float* __restrict__ y,
                                              int rows, int cols)
@@ -17,8 +20,7 @@ extern "C" __global__ void softmax_read_once(const float* __restrict__ x, float*
     x += (long long)blockIdx.x * cols;
     y += (long long)blockIdx.x * cols;
 
-    // A lane's columns, -inf where the row has none. The loop must be unrolled: registers have no
-    // addresses, and an array that is indexed at run time lies in local memory.
+    // A lane's columns, -inf where the row has none.
     float v[4];
     float row_max = -3.402823466e+38f;  // finite: see 02_online.cu
 #pragma unroll

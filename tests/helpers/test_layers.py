@@ -114,7 +114,7 @@ def arrows_upward(root: Path, folder: tuple[str, ...], order: list[str]) -> list
     return found
 
 
-FOLDERS = ["simt", "simt.operations", "simt.memory", "simt.memory_instructions"]
+FOLDERS = ["simt", "simt.operations", "simt.memory", "simt.memory_instructions", "exercises"]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -1,0 +1,91 @@
+"""A kernel that is graded, and its runs on the SIMT machine, each made once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ..bound import BoundKernel, bind
+from ..check import make_input
+from ..cuda_text import kernel_names
+from ..header import header
+from ..simt import Counters, Trace
+from .results import unwritten
+
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One launch at one shape."""
+
+    x: np.ndarray
+    y: np.ndarray
+    trace: Trace
+
+    @property
+    def counters(self) -> Counters:
+        return self.trace.counters
+
+    @property
+    def place(self) -> str:
+        rows, cols = self.x.shape
+        return f"At {rows} x {cols}"
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """How often x was read and y written."""
+        return self.counters.passes(self.x.size, self.x.itemsize)
+
+
+class Attempt:
+    """The text of a kernel file under the name that the learner knows it by.
+
+    `code` is CUDA C++ with a `#line` directive first. What is wrong with it shows when it runs:
+    `run` raises `CompileError`, `UnsupportedPTX`, `ValueError`, `TypeError` or `KeyError`.
+    """
+
+    def __init__(self, code: str, file: str, dtype: str):
+        self.code, self.file, self.dtype = code, file, dtype
+        self._runs: dict[object, Run] = {}
+
+    @cached_property
+    def plain(self) -> str:
+        """The code without its comments, line by line where it was."""
+        pattern = r"//[^\n]*|/\*.*?\*/"
+        return re.sub(
+            pattern, lambda found: "\n" * found[0].count("\n"), self.code, flags=re.DOTALL
+        )
+
+    def bind(self, rows: int, cols: int) -> BoundKernel:
+        if len(kernel_names(self.code)) != 1 or header(self.code) is None:
+            raise ValueError("the file needs its header and one __global__ function")
+        return bind(self.code, rows, cols, self.dtype)
+
+    def run(self, shape: Shape) -> Run:
+        """The launch on a matrix of `shape` that was made to show mistakes."""
+        return self.run_on(shape, make_input(*shape, dtype=self.dtype))
+
+    def run_on(self, key: object, x: np.ndarray) -> Run:
+        """The launch on x, made once for each key."""
+        if key not in self._runs:
+            y = unwritten(x)
+            trace = self.bind(*x.shape).simulate(x, y, instruction_limit=limit(x.shape))
+            self._runs[key] = Run(x, y, trace)
+        return self._runs[key]
+
+    def watch(self, shape: Shape) -> Trace:
+        """The launch at `shape` with all that a trace can keep."""
+        x = make_input(*shape, dtype=self.dtype)
+        return self.bind(*shape).simulate(
+            x, unwritten(x), watch=True, instruction_limit=limit(shape)
+        )
+
+
+def limit(shape: Shape) -> int:
+    """Instructions of a batch of blocks past which a kernel counts as hanging: six times
+    what an answer needs that goes through rows or columns one by one, or more."""
+    return 3_000 + 300 * max(shape)

@@ -1,0 +1,391 @@
+"""What an answer must keep to beside being right: each condition in words, and what breaks it.
+
+A complaint is a sentence that names shape, line and numbers, or "" where the condition holds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..check import make_input, special_rows
+from ..simt import Counters, Trace
+from .attempt import Attempt, Run, Shape, limit
+from .results import Goal, first_wrong, unwritten
+from .words import of_finding, worst
+
+SECTOR = 32
+WAITING = 100_000  # instructions, in which a thread that waits for a letter has looked often enough
+TIMES = ("never", "once", "twice", "three times", "four times")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`asked` of an answer; `complaint` is what an attempt does instead, "" if it does not."""
+
+    asked: str
+    complaint: Callable[[Attempt], str]
+
+
+def first(complaints: Iterable[str]) -> str:
+    return next(filter(None, complaints), "")
+
+
+# ---- of every exercise ------------------------------------------------------------------------
+
+
+def compiles(shape: Shape) -> Condition:
+    def complaint(attempt: Attempt) -> str:
+        attempt.run(shape)  # what the compiler says is raised
+        return ""
+
+    return Condition("it compiles", complaint)
+
+
+def no_bug(shapes: tuple[Shape, ...]) -> Condition:
+    return Condition(
+        "it ends, and the SIMT machine finds no bug",
+        lambda attempt: first(_bug(attempt.run(shape), attempt) for shape in shapes),
+    )
+
+
+def right(asked: str, goal: Goal, shapes: tuple[Shape, ...]) -> Condition:
+    return Condition(
+        asked, lambda attempt: first(_wrong(attempt.run(shape), goal) for shape in shapes)
+    )
+
+
+def right_special(goal: Goal, cols: int, columns: bool) -> Condition:
+    """Right for rows of `cols` columns with -inf, NaN and +inf, or for columns with them."""
+    lines = "columns" if columns else "rows"
+    return _right_on(
+        f"so it is for {lines} with -inf, NaN and +inf",
+        goal,
+        lambda dtype: _turned(special_rows(cols, dtype), columns),
+    )
+
+
+def right_far_apart(goal: Goal, cols: int, columns: bool) -> Condition:
+    """Right where the exponential of a wrong maximum overflows, and softmax itself underflows."""
+    lines = "rows" if columns else "columns"
+    return _right_on(
+        f"so it is where {lines} differ by hundreds",
+        goal,
+        lambda dtype: _turned(20 * make_input(8, cols, dtype=dtype), columns),
+    )
+
+
+def _right_on(asked: str, goal: Goal, make: Callable[[str], np.ndarray]) -> Condition:
+    def complaint(attempt: Attempt) -> str:
+        run = attempt.run_on(asked, make(attempt.dtype))
+        return _bug(run, attempt) or _wrong(run, goal)
+
+    return Condition(asked, complaint)
+
+
+def _turned(x: np.ndarray, columns: bool) -> np.ndarray:
+    return np.ascontiguousarray(x.T) if columns else x
+
+
+def _bug(run: Run, attempt: Attempt) -> str:
+    findings = run.trace.findings
+    if not findings:
+        return ""
+    return f"{run.place}, {of_finding(worst(findings), run.trace, attempt.file)}"
+
+
+def _wrong(run: Run, goal: Goal) -> str:
+    wrong = first_wrong(run.y, goal(run.x))
+    return f"{run.place}, {wrong}" if wrong else ""
+
+
+# ---- what is moved ----------------------------------------------------------------------------
+
+
+def moves(reads: int, *shapes: Shape) -> Condition:
+    """x is read so many times at most, and y written once. Letters between blocks are so few beside
+    long rows that they round away."""
+
+    def complaint(run: Run) -> str:
+        read, written = run.passes
+        if round(read, 1) > reads:
+            lines = _lines(run.trace, "load_bytes")
+            return f"{run.place}, x is read {times(read)}, in {lines}"
+        if round(written, 1) > 1:
+            return (
+                f"{run.place}, y is written {times(written)}, in {_lines(run.trace, 'store_bytes')}"
+            )
+        return ""
+
+    return Condition(
+        f"x is read {times(reads)}, y is written once",
+        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
+    )
+
+
+def times(count: float) -> str:
+    rounded = round(count, 1)
+    if rounded in range(len(TIMES)):
+        return TIMES[int(rounded)]
+    return f"{rounded:g} times"
+
+
+def coalesced(*shapes: Shape) -> Condition:
+    """Lanes of a warp touch no more sectors than their bytes fill, or half as many again where rows
+    do not begin at sectors."""
+
+    def complaint(run: Run) -> str:
+        aligned = run.x.shape[1] * run.x.itemsize % SECTOR == 0
+        ratio = run.counters.fetch_ratio
+        if ratio <= (1.0 if aligned else 1.5):
+            return ""
+
+        def excess(counters: Counters) -> int:
+            sectors = counters.load_sectors + counters.store_sectors
+            return sectors * SECTOR - counters.load_bytes - counters.store_bytes
+
+        line = _worst_line(run.trace, excess)
+        one = run.trace.own_counters()[line]
+        requests = one.load_requests + one.store_requests
+        used = (one.load_bytes + one.store_bytes) / requests
+        moved = (one.load_sectors + one.store_sectors) / requests * SECTOR
+        return (
+            f"{run.place}, {ratio:.2g} bytes are moved for each that is used. An access of a warp "
+            f"in line {line} uses {used:.3g} bytes of the {moved:.4g} in the sectors that it "
+            "touches: do neighbouring lanes take neighbouring floats?"
+        )
+
+    return Condition(
+        "a warp's lanes touch no more sectors than they have to",
+        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
+    )
+
+
+def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shape) -> Condition:
+    """Warps load and store no oftener than `least`, of (rows, cols): they move 16 bytes a lane, and
+    all lanes work."""
+
+    def complaint(run: Run) -> str:
+        for verb, enough in zip(("load", "store"), least(*run.x.shape), strict=True):
+            count = vars(run.counters)[f"{verb}_requests"]
+            if count <= enough:
+                continue
+            line = _worst_line(run.trace, lambda one, verb=verb: vars(one)[f"{verb}_requests"])
+            own = vars(run.trace.own_counters()[line])
+            each = own[f"{verb}_bytes"] / own[f"{verb}_requests"]
+            return (
+                f"{run.place}, warps {verb} {count} times where {enough} would do; those of line "
+                f"{line} move {each:.3g} bytes on average, and 512 is the most (32 lanes, 16 each)"
+            )
+        return ""
+
+    return Condition(
+        asked, lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes)
+    )
+
+
+# ---- where things lie -------------------------------------------------------------------------
+
+
+def in_registers(*shapes: Shape) -> Condition:
+    def complaint(run: Run) -> str:
+        lines = _lines(run.trace, "local_load_requests", "local_store_requests")
+        if not lines:
+            return ""
+        return (
+            f"{run.place}, an array lies in local memory, which is as far away as x; it is used in "
+            f"{lines}. Registers have no addresses: every index must be a number that the "
+            "compiler knows, and so every loop over it unrolled"
+        )
+
+    return Condition(
+        "nothing lies in local memory",
+        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
+    )
+
+
+def by_shuffles(shape: Shape) -> Condition:
+    """No shared memory, no barrier, and no more shuffles than two butterflies of 32 lanes have."""
+
+    def complaint(attempt: Attempt) -> str:
+        run = attempt.run(shape)
+        if lines := _lines(run.trace, "shared_load_requests", "shared_store_requests"):
+            return f"{run.place}, shared memory is used in {lines}"
+        if found := re.search(r"__syncthreads|__syncwarp", attempt.plain):
+            return f"Line {_line_of(attempt, found.start())}: a barrier; lanes of a warp need none"
+        trace = attempt.watch((1, shape[1]))
+        count = sum(event.kind == "shuffle" and event.warp == 0 for event in trace.events)
+        if count > 10:
+            return f"A warp executes {count} shuffles; five for each number do"
+        return ""
+
+    return Condition("shuffles alone: ten, no shared memory, no barrier", complaint)
+
+
+def named_lanes() -> Condition:
+    """The mask of an exchange is not asked of the hardware."""
+
+    def complaint(attempt: Attempt) -> str:
+        found = re.search(r"__activemask\b|\bactivemask\b", attempt.plain)
+        if not found:
+            return ""
+        return (
+            f"Line {_line_of(attempt, found.start())}: __activemask() says which lanes happen to "
+            "run together, and that may differ from run to run. Name the lanes that must come, "
+            "and let them come"
+        )
+
+    return Condition("each mask names the lanes that must come", complaint)
+
+
+# ---- ideas of single exercises ----------------------------------------------------------------
+
+
+def a_tree(shape: Shape, most: int) -> Condition:
+    """Half of the pairs merge at once: a row takes at most so many loads from shared memory."""
+
+    def complaint(attempt: Attempt) -> str:
+        run = attempt.run(shape)
+        loads = run.counters.shared_load_requests / shape[0]
+        if loads <= most:
+            return ""
+        line = _worst_line(run.trace, lambda one: one.shared_load_requests)
+        return (
+            f"{run.place}, warps load {loads:.0f} times from shared memory for a row, where a tree "
+            f"needs fewer than {most}: line {line} merges too many pairs one after the other"
+        )
+
+    return Condition("pairs merge side by side, in a tree", complaint)
+
+
+def two_at_a_time(shape: Shape) -> Condition:
+    """Pairs of 16-bit columns are compared as they are."""
+
+    def complaint(attempt: Attempt) -> str:
+        ptx = attempt.run(shape).trace.ptx
+        count = len(re.findall(r"\bmax(?:\.\w+)*\.f16x2\b", ptx))
+        if count >= 3:
+            return ""
+        return f"{count or 'No'} __hmax2 was found, and four pairs take three of them"
+
+    return Condition("columns are compared two at a time", complaint)
+
+
+def no_idle_blocks(shape: Shape, threads_a_row: int) -> Condition:
+    def complaint(attempt: Attempt) -> str:
+        plan = attempt.bind(*shape).plan
+        enough = -(-shape[0] * threads_a_row // plan.block)
+        if plan.grid <= enough:
+            return ""
+        return (
+            f"At {shape[0]} x {shape[1]}, {plan.grid} blocks are launched, and {enough} do all the "
+            "work: the header's Launch says how many there are"
+        )
+
+    return Condition("every block has rows", complaint)
+
+
+def sent_to_the_living(shape: Shape) -> Condition:
+    """A barrier of the cluster stands before the first access to another block's memory."""
+
+    def complaint(attempt: Attempt) -> str:
+        trace = attempt.watch(shape)
+        met = {}
+        for event in trace.events:
+            if event.kind == "cluster leave":
+                met.setdefault((event.block, event.warp), event.step)
+        for access in trace.accesses:
+            before = met.get((access.block, access.warp))
+            if access.memory == "remote" and (before is None or access.step < before):
+                return (
+                    f"A pair is sent (line {access.line}) to a block that may not have started: "
+                    "until it has, it has no shared memory. What makes sure that all four are here?"
+                )
+        return ""
+
+    return Condition("nothing is sent to a block that may not have started", complaint)
+
+
+# ---- letters ----------------------------------------------------------------------------------
+
+
+def waits_for_letters() -> Condition:
+    """Blocks of the SIMT machine keep step, so that a letter is there when it is looked for. A
+    block whose neighbours never start must wait for ever, and look again and again."""
+
+    def complaint(attempt: Attempt) -> str:
+        alone = _first_block_alone(attempt, {})[0]
+        if not alone.findings:
+            return "A block went on although the others of its row had not started"
+        if "it waits for a store" in alone.findings[0].message:
+            return ""
+        return f"With the other blocks late, {of_finding(alone.findings[0], alone, attempt.file)}"
+
+    return Condition("a block waits for what the others write, however late they are", complaint)
+
+
+def empties_boxes(shapes: tuple[Shape, ...], received: list[int], sent: list[int]) -> Condition:
+    """Of a row, block 0 empties the boxes `received` and leaves letters in those of `sent`."""
+
+    def complaint(attempt: Attempt) -> str:
+        for shape in shapes:
+            bound = attempt.bind(*shape)
+            x = make_input(*shape, dtype=attempt.dtype)
+            values = bound.arguments(x, unwritten(x))
+            bound.simulate_arguments(values, instruction_limit=limit(shape))
+            if left := int(np.count_nonzero(values[-1].view(np.uint64))):
+                rows, cols = shape
+                return (
+                    f"At {rows} x {cols}, {left} letters are left in their boxes behind the "
+                    "launch, and the next launch would take them for its own"
+                )
+        # A block that finds all letters at once must leave its own where the late ones look.
+        boxes = _first_block_alone(attempt, dict.fromkeys(received, (0.0, 1.0)))[1]
+        if boxes[sent].all():
+            return ""
+        return "A block empties a box that its owner may not have read yet"
+
+    return Condition("a block empties its own boxes, and no others", complaint)
+
+
+def _first_block_alone(
+    attempt: Attempt, letters: dict[int, tuple[float, float]]
+) -> tuple[Trace, np.ndarray]:
+    """One row of which only block 0 starts, with these (row_max, sum) in boxes: the trace, and what
+    is in the boxes at the end."""
+    x = make_input(1, 64, dtype=attempt.dtype)
+    bound = attempt.bind(*x.shape)
+    values = bound.arguments(x, unwritten(x))
+    pairs = values[-1].view(np.float32).reshape(-1, 2)
+    for box, pair in letters.items():
+        pairs[box] = pair
+    trace = bound.simulate_arguments(values, grid=1, instruction_limit=WAITING)
+    return trace, values[-1].view(np.uint64)
+
+
+# ---- lines ------------------------------------------------------------------------------------
+
+
+def _lines(trace: Trace, *counts: str) -> str:
+    """The learner's lines in which one of these counters is not 0: "lines 31 and 36"."""
+    numbers = [
+        str(number)
+        for number, counters in trace.own_counters().items()
+        if any(vars(counters)[count] for count in counts)
+    ]
+    if len(numbers) < 2:
+        return f"line {numbers[0]}" if numbers else ""
+    return f"lines {', '.join(numbers[:-1])} and {numbers[-1]}"
+
+
+def _worst_line(trace: Trace, badness: Callable[[Counters], float]) -> int:
+    own = trace.own_counters()
+    return max(own, key=lambda number: badness(own[number]))
+
+
+def _line_of(attempt: Attempt, place: int) -> int:
+    """The line of the file at a place of `attempt.plain`, which begins with #line."""
+    return attempt.plain.count("\n", 0, place)

@@ -1,0 +1,74 @@
+"""One grading: from the learner's file to the verdict."""
+
+from __future__ import annotations
+
+import re
+
+from ..simt import CompileError, UnsupportedPTX
+from .answers import answer, shown_name, solution
+from .attempt import Attempt
+from .conditions import Condition, compiles, no_bug, right, right_far_apart, right_special
+from .table import EXERCISES, Exercise
+from .verdict import Step, Verdict, verdict
+from .words import of_compiler
+
+REFUSED = (CompileError, UnsupportedPTX, ValueError, TypeError, KeyError)
+
+
+def grade(name: str) -> Verdict:
+    """Grade the learner's answer to an exercise, mine/answers/<name>.cu, which is made from the
+    stub if it is not there yet.
+
+    A cell that ends with it shows the file, folded, and the verdict; so does `print`, without the
+    file. The verdict goes through the conditions, stops at the first that does not hold, and says
+    where and why. `passed` of what is returned is whether all hold. Where SOFTMAX_REPLAY=1 forces a
+    replay, the stub is graded and nothing is written.
+
+    Raises `ValueError` that lists the exercises for an unknown one, `OSError` where the file cannot
+    be made.
+    """
+    return judge(_known(name), answer(name).read_text(encoding="utf-8"))
+
+
+def grade_solution(name: str) -> Verdict:
+    """The same of the solution that the repository has."""
+    return judge(_known(name), solution(name).read_text(encoding="utf-8"))
+
+
+def judge(name: str, code: str) -> Verdict:
+    """The verdict on the text of a kernel file as an answer to an exercise."""
+    exercise, file = EXERCISES[name], shown_name(name)
+    attempt = Attempt(f'#line 1 "{file}"\n{code}', file, exercise.dtype)
+    steps: list[Step] = []
+    for condition in conditions(exercise):
+        if steps and not steps[-1].kept:
+            steps.append(Step(condition.asked, None))
+            continue
+        try:
+            complaint = condition.complaint(attempt)
+        except CompileError as error:
+            complaint = f"It does not compile: {of_compiler(str(error))}"
+        except REFUSED as error:
+            complaint = str(error.args[0]) if isinstance(error, KeyError) else str(error)
+        if complaint and complaint[-1] not in ".?!)":
+            complaint += "."
+        steps.append(Step(condition.asked, not complaint, complaint))
+    complaint = next((step.complaint for step in steps if step.complaint), "")
+    named = re.search(r"\b[Ll]ines? (\d+)", complaint)
+    return verdict(name, steps, file, code, int(named[1]) if named else None)
+
+
+def conditions(exercise: Exercise) -> list[Condition]:
+    """All that is asked, in the order in which it is looked at."""
+    shapes = exercise.shapes
+    found = [compiles(shapes[0]), no_bug(shapes), right(exercise.asked, exercise.goal, shapes)]
+    if exercise.special:
+        about = exercise.goal, exercise.special, exercise.columns
+        found += [right_far_apart(*about), right_special(*about)]
+    return [*found, *exercise.conditions]
+
+
+def _known(name: str) -> str:
+    if name not in EXERCISES:
+        raise ValueError(f"no exercise {name!r}; there are: {', '.join(EXERCISES)}")
+    return name

@@ -1,0 +1,84 @@
+"""What y should be, and the first place where it is something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ..check import UNIT_ROUNDOFF, reference, tolerance
+
+# NaN with bits that no arithmetic makes: what still has them was never written.
+UNWRITTEN = {2: np.uint16(0x7DEA), 4: np.uint32(0x7FDEADBE)}
+
+
+class Expected(NamedTuple):
+    """What y should be, float64, and how far each element may be from it."""
+
+    values: np.ndarray
+    allowed: np.ndarray
+
+
+Goal = Callable[[np.ndarray], Expected]
+
+
+def copy(x: np.ndarray) -> Expected:
+    return Expected(x.astype(np.float64), np.zeros(x.shape))
+
+
+def softmax(x: np.ndarray) -> Expected:
+    expected = reference(x)
+    return Expected(expected, tolerance(x, expected))
+
+
+def softmax_of_columns(x: np.ndarray) -> Expected:
+    values, allowed = softmax(np.ascontiguousarray(x.T))
+    return Expected(values.T, allowed.T)
+
+
+def log_softmax(x: np.ndarray) -> Expected:
+    """The logarithm of softmax of each row. Its error is that of x - max and of the logarithm, so
+    it grows with what is subtracted; an error of the sum counts as it is."""
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        exact = x.astype(np.float64)
+        distance = exact - exact.max(axis=-1, keepdims=True)
+        log_sum = np.log(np.exp(distance).sum(axis=-1, keepdims=True))
+        size = np.abs(distance) + np.abs(log_sum) + 16 + 3 * np.sqrt(x.shape[-1])
+    return Expected(distance - log_sum, np.where(np.isfinite(size), size, 0.0) * UNIT_ROUNDOFF)
+
+
+def unwritten(x: np.ndarray) -> np.ndarray:
+    """An array like x in which everything that a kernel does not write can be told."""
+    size = x.dtype.itemsize
+    return np.full(x.shape, UNWRITTEN[size]).view(x.dtype)
+
+
+def first_wrong(y: np.ndarray, expected: Expected) -> str:
+    """Where y is not what it should be first, and how: a sentence, or "" if all of it is right."""
+    values, allowed = expected
+    seen = y.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        right = (np.abs(seen - values) <= allowed) | (seen == values)
+    right |= np.isnan(values) & np.isnan(seen)
+    size = y.dtype.itemsize
+    missing = y.view(UNWRITTEN[size].dtype) == UNWRITTEN[size]
+    right &= ~missing
+    if right.all():
+        return ""
+    row, col = map(int, np.argwhere(~right)[0])
+    wanted, what = _different(values[row, col], seen[row, col])
+    if missing[row, col]:
+        what = "nothing (no thread has written there)"
+    wrong = int(np.count_nonzero(~right))
+    count = "all are wrong" if wrong == y.size else f"{wrong} of {y.size} are wrong"
+    return f"row {row}, column {col}: expected {wanted}, seen {what}; {count}"
+
+
+def _different(a: float, b: float) -> tuple[str, str]:
+    """Two numbers with as many digits as tell them apart."""
+    for digits in (3, 5, 8):
+        texts = ["NaN" if np.isnan(value) else f"{value:.{digits}g}" for value in (a, b)]
+        if texts[0] != texts[1]:
+            break
+    return texts[0], texts[1]

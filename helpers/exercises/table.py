@@ -1,0 +1,220 @@
+"""The exercises, two a notebook: first a kernel to repair, then one to complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .attempt import Shape
+from .conditions import (
+    Condition,
+    a_tree,
+    by_shuffles,
+    coalesced,
+    empties_boxes,
+    in_registers,
+    moves,
+    named_lanes,
+    no_idle_blocks,
+    sent_to_the_living,
+    two_at_a_time,
+    waits_for_letters,
+    wide,
+)
+from .results import Goal, copy, log_softmax, softmax, softmax_of_columns
+
+
+@dataclass(frozen=True)
+class Exercise:
+    goal: Goal
+    asked: str  # what y has to be
+    shapes: tuple[Shape, ...]  # where that is tried
+    conditions: tuple[Condition, ...]  # beside being right
+    special: int = 64  # columns where they differ by hundreds, or are -inf, NaN; 0: without
+    columns: bool = False  # whether softmax goes down the columns
+    dtype: str = "float32"
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+SOFTMAX = softmax, "y is the softmax of each row"
+CLAIMED = (64, 512), (3, 300)  # rows longer than a block, that begin at sectors, and that do not
+USUAL = (3, 5), (40, 64), *CLAIMED  # and rows shorter than a warp
+SERIAL = (3, 5), (40, 64), (64, 128), (3, 300)  # for a thread a row, which takes long here
+PACKS = (3, 4), (40, 64), *CLAIMED  # of whole float4s
+LETTERS = (8, 2048), (3, 2047)  # so long that letters are little beside them
+
+
+def any_columns(rows: int, cols: int) -> tuple[int, int]:
+    """Loads and stores of a warp that takes each row in two passes: whole packs, and single columns
+    before and behind them."""
+    once = rows * (ceil_div(cols // 4, 32) + 2)
+    return 2 * once, once
+
+
+EXERCISES: dict[str, Exercise] = {
+    "00_copy_a_row": Exercise(
+        copy,
+        "y equals x",
+        USUAL,
+        (moves(1, *CLAIMED), coalesced(*CLAIMED)),
+        special=0,
+    ),
+    "00_flat_copy": Exercise(
+        copy,
+        "y equals x",
+        USUAL,
+        (moves(1, *CLAIMED), coalesced(*CLAIMED)),
+        special=0,
+    ),
+    "01_columns": Exercise(
+        softmax_of_columns,
+        "y is the softmax of each column",
+        ((3, 5), (64, 40), (64, 128), (8, 300)),
+        (moves(3, (64, 128), (8, 300)), coalesced((64, 128), (8, 300))),
+        columns=True,
+    ),
+    "01_log_softmax": Exercise(
+        log_softmax,
+        "y is the logarithm of softmax of each row",
+        SERIAL,
+        (moves(3, *SERIAL),),
+    ),
+    "02_two_pairs": Exercise(*SOFTMAX, SERIAL, (moves(2, *SERIAL),)),
+    "02_one_pass": Exercise(*SOFTMAX, SERIAL, (moves(2, *SERIAL),)),
+    "03_one_array": Exercise(*SOFTMAX, USUAL, (moves(3, *CLAIMED), coalesced(*CLAIMED))),
+    "03_tree": Exercise(
+        *SOFTMAX,
+        USUAL,
+        (a_tree((3, 300), 64), moves(2, *CLAIMED), coalesced(*CLAIMED)),
+    ),
+    "04_eight_lanes": Exercise(
+        *SOFTMAX,
+        ((3, 5), (40, 64), (64, 512), (13, 300)),
+        (moves(2, (64, 512), (13, 300)), by_shuffles((13, 300)), named_lanes()),
+    ),
+    "04_butterfly": Exercise(
+        *SOFTMAX,
+        USUAL,
+        (moves(2, *CLAIMED), by_shuffles((3, 300)), named_lanes()),
+    ),
+    "05_any_columns": Exercise(
+        *SOFTMAX,
+        ((3, 5), (40, 64), (64, 512), (5, 303), (5, 1)),
+        (
+            moves(2, (64, 512), (5, 303)),
+            wide(any_columns, "whole packs move as float4s, in every row", (64, 512), (5, 303)),
+            in_registers((64, 512), (5, 303)),
+        ),
+    ),
+    "05_vector_loop": Exercise(
+        *SOFTMAX,
+        PACKS,
+        (
+            moves(2, *CLAIMED),
+            wide(
+                lambda rows, cols: (2 * rows * ceil_div(cols, 128), rows * ceil_div(cols, 128)),
+                "each access of a lane moves 16 bytes",
+                *CLAIMED,
+            ),
+            in_registers(*CLAIMED),
+        ),
+    ),
+    "06_read_once": Exercise(
+        *SOFTMAX,
+        ((3, 5), (40, 64), (64, 128), (3, 100), (5, 77)),
+        (
+            moves(1, (64, 128), (3, 100), (5, 77)),
+            in_registers((64, 128), (3, 100)),
+            coalesced((64, 128), (3, 100)),
+        ),
+    ),
+    "06_keep": Exercise(
+        *SOFTMAX,
+        PACKS,
+        (
+            moves(1, *CLAIMED),
+            in_registers(*CLAIMED),
+            wide(
+                lambda rows, cols: (rows * ceil_div(cols, 128), rows * 4),
+                "each load of a lane moves 16 bytes",
+                *CLAIMED,
+            ),
+        ),
+    ),
+    "07_half_warps": Exercise(
+        *SOFTMAX,
+        ((3, 4), (40, 64), (64, 64), (65, 36)),
+        (
+            moves(1, (64, 64), (65, 36)),
+            wide(
+                lambda rows, cols: (ceil_div(rows, 2), ceil_div(rows, 2)),
+                "two rows move with one access of a warp",
+                (64, 64),
+                (65, 36),
+            ),
+            no_idle_blocks((64, 64), threads_a_row=16),
+            named_lanes(),
+        ),
+    ),
+    "07_lanes": Exercise(
+        *SOFTMAX,
+        ((3, 5), (64, 32), (64, 8), (65, 9), (7, 1), (33, 2)),
+        (
+            moves(1, (64, 32), (64, 8), (65, 9)),
+            by_shuffles((64, 32)),
+            named_lanes(),
+        ),
+        special=32,
+    ),
+    "08_two_blocks": Exercise(*SOFTMAX, USUAL, (moves(2, *CLAIMED),)),
+    "08_send": Exercise(
+        *SOFTMAX,
+        USUAL,
+        (moves(2, *CLAIMED), sent_to_the_living((2, 64))),
+    ),
+    "09_letters": Exercise(
+        *SOFTMAX,
+        USUAL,
+        (
+            waits_for_letters(),
+            empties_boxes(USUAL, received=[0], sent=[1]),
+            moves(2, *LETTERS),
+        ),
+    ),
+    "09_publish": Exercise(
+        *SOFTMAX,
+        USUAL,
+        (
+            waits_for_letters(),
+            empties_boxes(USUAL, received=[1, 2, 3], sent=[4, 8, 12]),
+            moves(2, *LETTERS),
+        ),
+    ),
+    "10_eight_at_once": Exercise(
+        *SOFTMAX,
+        ((3, 8), (40, 64), (64, 256), (3, 264), (2, 2048)),
+        (
+            moves(3, (64, 256), (3, 264)),
+            wide(
+                lambda rows, cols: (3 * rows * ceil_div(cols, 256), rows * ceil_div(cols, 256)),
+                "each access of a lane moves eight columns",
+                (64, 256),
+                (3, 264),
+            ),
+            in_registers((64, 256), (3, 264)),
+        ),
+        dtype="float16",
+    ),
+    "10_widen": Exercise(
+        *SOFTMAX,
+        ((3, 8), (40, 64), (64, 256), (3, 200)),
+        (
+            two_at_a_time((40, 64)),
+            moves(1, (64, 256), (3, 200)),
+            in_registers((64, 256), (3, 200)),
+        ),
+        dtype="float16",
+    ),
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// Idea:     a row of up to 32 columns has just as many lanes as it needs, a power of two
+// Row:      LANES lanes of a warp
+// Build:    LANES = power_of_two(cols)
+// Launch:   block = 128, grid = ceil_div(rows * LANES, block)
+// Shared:   0
+// Columns:  cols >= 1 && cols <= 32
+// Align:    4
+// Dtype:    float32
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   4 bytes an access; 07_warp.cu moves up to 16
+// Measured: no, this is an exercise
+
+extern "C" __global__ void softmax_lanes(const float* __restrict__ x, float* __restrict__ y,
+                                         int rows, int cols)
+{
+    const int row = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    const int lane = threadIdx.x % LANES;  // of the row
+    const bool own = row < rows && lane < cols;  // whether this lane has a column
+
+    const long long place = (long long)row * cols + lane;
+    const float value = own ? x[place] : __int_as_float(0xff800000);  // -inf
+
+    float row_max = fmaxf(value, -3.402823466e+38f);  // finite: see 02_online.cu
+    // ---- write here ----
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
+        row_max = fmaxf(row_max, __shfl_xor_sync(0xffffffff, row_max, distance));
+
+    const float exponential = expf(value - row_max);
+    float sum = exponential;
+    // ---- and here ----
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
+        sum += __shfl_xor_sync(0xffffffff, sum, distance);
+
+    if (own) y[place] = exponential / sum;
+}

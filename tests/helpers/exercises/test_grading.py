@@ -1,0 +1,199 @@
+"""Every stub fails at what it is about, every solution passes, a learner's file is made once and
+kept, and the verdict has a plain and a rich form."""
+
+import re
+
+import pytest
+
+from helpers.catalogue import source, step_number, steps
+from helpers.cuda_text import strip_comments
+from helpers.exercises import EXERCISES, grade
+from helpers.exercises.answers import solution
+from helpers.exercises.grading import conditions, grade_solution, judge
+from helpers.paths import KERNELS
+
+BLANK = re.compile(r"^ *// ---- (write|and) here ----$", flags=re.MULTILINE)
+FAILS_AT = {
+    "00_copy_a_row": "NO a warp's lanes touch no more sectors",
+    "00_flat_copy": "row 0, column 0: expected 154, seen nothing",
+    "01_columns": "NO y is the softmax of each column",
+    "01_log_softmax": "NO y is the logarithm of softmax of each row .* seen nothing",
+    "02_two_pairs": "NO y is the softmax of each row",
+    "02_one_pass": "NO y is the softmax of each row .* seen inf",
+    "03_one_array": "line 39: race on shared memory: .* line 34",
+    "03_tree": "race on shared memory",
+    "04_eight_lanes": "line 40: not all lanes that the mask names come to this exchange",
+    "04_butterfly": "NO y is the softmax of each row",
+    "05_any_columns": "line 39: misaligned load",
+    "05_vector_loop": "NO y is the softmax of each row .* seen nothing",
+    "06_read_once": "NO x is read once, .* At 64 x 128, x is read three times, in lines 29, 37 and",
+    "06_keep": "NO y is the softmax of each row .* seen NaN",
+    "07_half_warps": "NO two rows move .* line 29 move 256 bytes on average, and 512 is the most",
+    "07_lanes": "NO y is the softmax of each row",
+    "08_two_blocks": "NO y is the softmax of each row",
+    "08_send": "NO y is the softmax of each row .* seen NaN",
+    "09_letters": "NO a block waits for what the others write",
+    "09_publish": "NO y is the softmax of each row",
+    "10_eight_at_once": "NO y is the softmax of each row",
+    "10_widen": "NO y is the softmax of each row",
+}
+
+
+def stub(name: str) -> str:
+    return (KERNELS / "exercises" / f"{name}.cu").read_text(encoding="utf-8")
+
+
+def code_lines(text: str) -> list[str]:
+    """The lines of a kernel file behind its header."""
+    return [line for line in text.partition("\n\n")[2].splitlines() if line.strip()]
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A folder for the learner's answers, in a session that keeps them."""
+    monkeypatch.delenv("SOFTMAX_REPLAY", raising=False)
+    monkeypatch.setattr("helpers.exercises.answers.ANSWERS", tmp_path / "answers")
+    return tmp_path / "answers"
+
+
+# ---- stubs and solutions ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_stub_fails_at_what_it_is_about(name):
+    verdict = judge(name, stub(name))
+    said = " ".join(str(verdict).split())
+    assert not verdict.passed and re.search(FAILS_AT[name], said), said
+    assert re.search(rf"Edit mine/answers/{name}\.cu\b.* and run this cell again\.$", said)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_solution_passes(name):
+    verdict = grade_solution(name)
+    assert verdict.passed, str(verdict)
+    *steps_taken, last = str(verdict).splitlines()
+    assert last == f"passed: {name}" and all(line.startswith("yes ") for line in steps_taken)
+
+
+def test_every_notebook_has_a_repair_and_a_blank_with_stub_and_solution():
+    numbers = [name[:2] for name in EXERCISES]
+    assert numbers == sorted(2 * [f"{step_number(step):02}" for step in steps()])
+    for folder in (KERNELS / "exercises", KERNELS / "exercises" / "solutions"):
+        assert sorted(file.stem for file in folder.glob("*.cu")) == sorted(EXERCISES)
+    repairs, blanks = [*EXERCISES][::2], [*EXERCISES][1::2]
+    assert all(not BLANK.search(stub(name)) for name in repairs)
+    assert all(BLANK.search(stub(name)) for name in blanks)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_stub_states_its_minutes_and_gives_nothing_away(name):
+    header = stub(name).partition("\n\n")[0]
+    (minutes,) = re.findall(r"^// (\d+) minutes\. \S", header, flags=re.MULTILINE)
+    assert 3 <= int(minutes) <= 15
+    assert "// Wastes:   for you to find\n" in header
+    assert "for you to find" not in solution(name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [*EXERCISES][1::2])
+def test_solution_of_a_blank_adds_lines_and_changes_none(name):
+    """So what is given is right, and the blank the one place to work at."""
+    solved = iter(code_lines(solution(name).read_text(encoding="utf-8")))
+    given = code_lines(stub(name))
+    assert all(line in solved for line in given)
+    assert "// ---- write here ----" in [line.strip() for line in given]
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_conditions_are_tried_at_two_shapes_and_one_unaligned(name):
+    exercise = EXERCISES[name]
+    size = 2 if exercise.dtype == "float16" else 4
+    assert len(exercise.shapes) >= 4 and len(conditions(exercise)) >= 5
+    assert any(cols * size % 32 for _, cols in exercise.shapes)
+
+
+# ---- the learner's file -----------------------------------------------------------------------
+
+
+def test_first_grading_makes_the_file_from_the_stub_and_later_ones_keep_it(own):
+    name = "00_flat_copy"
+    assert not grade(name).passed
+    file = own / f"{name}.cu"
+    assert file.read_text(encoding="utf-8") == stub(name)
+    file.write_text(solution(name).read_text(encoding="utf-8"), encoding="utf-8")
+    assert grade(name).passed
+    file.write_text(stub(name) + "// mine\n", encoding="utf-8")
+    assert not grade(name).passed and file.read_text(encoding="utf-8").endswith("// mine\n")
+
+
+def test_forced_replay_grades_the_stub_and_writes_nothing(own, monkeypatch):
+    name = "00_flat_copy"
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+    verdict = grade(name)
+    assert not verdict.passed and not own.exists()
+    own.mkdir()
+    (own / f"{name}.cu").write_bytes(solution(name).read_bytes())
+    assert str(grade(name)) == str(verdict)
+    monkeypatch.delenv("SOFTMAX_REPLAY")
+    assert grade(name).passed
+
+
+def test_what_does_not_compile_is_said_with_its_line(own):
+    name = "02_two_pairs"
+    own.mkdir()
+    text = stub(name).replace("const float sum = sum_even", "const float sum = oops")
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "oops" in one)
+    (own / f"{name}.cu").write_text(text, encoding="utf-8")
+    verdict = grade(name)
+    assert f'It does not compile: line {line}: identifier "oops" is undefined' in str(verdict)
+    assert f"Edit mine/answers/{name}.cu, line {line}, and run" in str(verdict)
+
+
+@pytest.mark.parametrize("text", ["", "no kernel\n", "// Launch: block = 128\n"])
+def test_a_file_that_is_no_kernel_is_refused_in_words(own, text):
+    own.mkdir()
+    (own / "00_flat_copy.cu").write_text(text, encoding="utf-8")
+    assert "the file needs its header and one __global__ function" in " ".join(
+        str(grade("00_flat_copy")).split()
+    )
+
+
+def test_unknown_exercise_is_refused():
+    with pytest.raises(ValueError, match="no exercise 'nope'; there are: 00_copy_a_row, 00_flat_"):
+        grade("nope")
+
+
+# ---- the verdict ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["00_copy_a_row", "03_one_array", "10_widen"])
+def test_verdict_is_text_within_80_columns_and_a_page_that_marks_the_line(name):
+    verdict = judge(name, stub(name))
+    assert max(map(len, str(verdict).splitlines())) <= 80
+    forms = verdict._repr_mimebundle_()
+    assert forms["text/plain"] == str(verdict)
+    page = forms["text/html"]
+    assert f"<summary>mine/answers/{name}.cu" in page and "__global__" in page
+    assert page.count("\u2717") == 1
+    line = re.search(r", line (\d+), and run this cell again", str(verdict))
+    assert page.count(f"{line[1]} &gt; " if line else "&gt; <") >= bool(line)
+
+
+def test_conditions_behind_the_first_that_fails_are_named_and_not_looked_at():
+    text = str(judge("04_eight_lanes", stub("04_eight_lanes")))
+    marks = [line[:4].strip() for line in text.splitlines()[:-1] if not line.startswith("    ")]
+    assert marks.count("NO") == 1
+    assert [mark for mark in marks if mark != "yes"] == ["NO", *["-"] * (len(marks) - 2)]
+
+
+def test_a_line_past_a_comment_of_several_lines_is_numbered_right():
+    text = solution("04_butterfly").read_text(encoding="utf-8")
+    text = text.replace("0xffffffff", "__activemask()")
+    text = text.replace("\nextern", "\n/* one\n   two\n   three */\nextern", 1)
+    line = next(n for n, one in enumerate(text.splitlines(), 1) if "__activemask" in one)
+    assert f"Line {line}: __activemask()" in str(judge("04_butterfly", text))
+
+
+def test_stubs_are_those_that_source_reads():
+    """Notebooks may show one."""
+    for name in EXERCISES:
+        assert strip_comments(source(f"exercises/{name}.cu")).strip()
