@@ -17,7 +17,7 @@ from pathlib import Path
 from .. import bench
 from ..catalogue import source, steps
 from ..check import check_kernel
-from ..figures import save_series
+from ..draw.step import save_series
 from ..header import header
 from ..mode import SWITCH, describe_mode, replaying
 from ..options import at_least
