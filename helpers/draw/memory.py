@@ -411,8 +411,11 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
 
 
 def _total(counters: Counters) -> tuple[str, str]:
-    """All sectors of global memory beside the bytes that were asked for, and a colour."""
+    """All sectors of global memory beside the bytes that were asked for, and a colour; those of
+    local memory, which nobody asked for."""
     moved = _count(_sectors_of(counters), "sector")
+    if local := _local_sectors_of(counters):
+        return f"{moved}, and {local:,} of local memory", RED
     ratio = _short(counters.fetch_ratio)
     if float(ratio) <= 1:
         return f"{moved}, no more than asked for", GREEN
@@ -421,6 +424,10 @@ def _total(counters: Counters) -> tuple[str, str]:
 
 def _sectors_of(counters: Counters) -> int:
     return counters.load_sectors + counters.store_sectors + counters.copy_sectors
+
+
+def _local_sectors_of(counters: Counters) -> int:
+    return counters.local_load_sectors + counters.local_store_sectors
 
 
 def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
@@ -435,6 +442,8 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
         if c.fetch_ratio:
             ratio = _short(c.fetch_ratio)
             said += f", {ratio} byte{'' if ratio == '1' else 's'} moved for each one asked for"
+        if local := _local_sectors_of(c):
+            said += f", and {_count(local, 'sector')} of local memory"
         parts.append(said)
     return "; ".join(parts) + "."
 

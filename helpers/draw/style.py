@@ -151,13 +151,24 @@ def finish(figure: Figure, title: str, sentence: str) -> None:
 
     if not sentence.strip():
         raise ValueError(f"the figure {title!r} needs a sentence that says what it shows")
-    png = io.BytesIO()
-    figure.savefig(png, format="png", dpi=2 * figure.get_dpi())
+    png = _png(figure)
     width = round(figure.get_figwidth() * figure.get_dpi())
     plt.close(figure)
     display(
-        {"image/png": png.getvalue(), "text/plain": f"<figure: {title}>"},
+        {"image/png": png, "text/plain": f"<figure: {title}>"},
         metadata={"image/png": {"width": min(width, PAGE), "alt": sentence}},
         raw=True,
     )
     print(textwrap.fill(sentence, 80, break_on_hyphens=False, break_long_words=False))
+
+
+def _png(figure: Figure) -> bytes:
+    """A figure at double resolution in its 256 most common colours: a third of the bytes, and
+    nobody sees it."""
+    from PIL import Image
+
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", dpi=2 * figure.get_dpi())
+    colors = Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    colors.save(small, format="png", optimize=True)
+    return small.getvalue()

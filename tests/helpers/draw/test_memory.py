@@ -356,6 +356,10 @@ def test_every_kind_of_memory_has_its_bar(shown: Shown) -> None:
     draw.moves(trace)
     figure, _, sentence = shown.take()
     assert "reads x twice and writes y 0 times: 32 sectors" in sentence
+    c = trace.counters
+    local = f"{c.local_load_sectors + c.local_store_sectors} sectors of local memory"
+    assert sentence.endswith(f", and {local}.")
+    assert [one.get_color() for one in texts(figure) if "of local" in one.get_text()] == [RED]
     assert complaints(figure) == []
 
 

@@ -163,3 +163,19 @@ def test_figure_is_a_png_with_a_plain_form_and_a_sentence(monkeypatch, capsys) -
     assert lines[0].startswith("It is half as fast") and max(map(len, lines)) <= 80
     with pytest.raises(ValueError, match="needs a sentence"):
         style.finish(figure, "Half as fast", " ")
+
+
+def test_picture_of_few_bytes_looks_as_the_full_one(monkeypatch) -> None:
+    figure, axes = style.chart("Half as fast")
+    for number, color in enumerate(style.COLORS):
+        axes.plot([0, 1], [number, number + 1], color=color, linewidth=3)
+    full, shown = io.BytesIO(), []
+    figure.savefig(full, format="png", dpi=2 * figure.get_dpi())
+    monkeypatch.setattr("IPython.display.display", lambda data, **about: shown.append(data))
+    style.finish(figure, "Half as fast", "It is half as fast.")
+    small = shown[0]["image/png"]
+    assert len(small) < 0.6 * len(full.getvalue())
+    full.seek(0)
+    before, after = (plt.imread(one)[..., :3] for one in (full, io.BytesIO(small)))
+    assert before.shape == after.shape
+    assert abs(before - after).max() < 0.15 and abs(before - after).mean() < 0.002
