@@ -7,9 +7,11 @@ The modules, lowest first:
     machine    where we are: what is launched, and where it lives
     accesses   which access of a trace a figure is of, and what it costs
     memory     what a kernel asks of memory: lanes on sectors, on banks, traffic beside the source
-    owners     of a trace: who loads which element
     walk       through a trace: events with their accesses, in the order of the run
+    owners     of a trace: who loads which element
     reduction  who takes whose value, level by level
+    life       what the warps of a block do, and where they wait
+    letters    what blocks send each other
     labels     names of lines that hide neither lines nor each other
     charts     bars, curves and heat maps of any numbers
     step       how fast a step is: the plot of a notebook, and that of the series
@@ -19,6 +21,8 @@ The modules, lowest first:
 
 from .charts import bars, curves, heat
 from .ledger import ledger
+from .letters import letters
+from .life import life
 from .machine import machine
 from .memory import banks, moves, sectors
 from .owners import owners
@@ -32,6 +36,8 @@ __all__ = [
     "curves",
     "heat",
     "ledger",
+    "letters",
+    "life",
     "machine",
     "moves",
     "owners",

@@ -59,10 +59,11 @@ def rounded(axes: Axes, box: Box, lit: bool = False, radius: float = 5, **style)
     axes.add_patch(FancyBboxPatch(corner, box.width, box.height, boxstyle=outline, **look))
 
 
-def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style) -> None:
-    """Text whose left end and middle are at (x, y)."""
+def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style) -> float:
+    """Text whose left end and middle are at (x, y); returns where it ends."""
     look = {"color": BLACK, "va": "center_baseline", "fontsize": size, **style}
-    axes.text(x, y, text, **look)
+    extent = axes.text(x, y, text, **look).get_window_extent()
+    return axes.transData.inverted().transform((extent.x1, 0))[0]
 
 
 def flow(

@@ -10,6 +10,7 @@ from ..simt import Trace
 from ..simt.hardware import WARP
 from .canvas import NAME, Box, canvas, words
 from .style import BLUE, DARK, GREEN, GREY, LIT, ORANGE, PALE, PINK, RED, SKY, YELLOW, finish
+from .walk import in_words
 
 COLUMNS, ROWS = 34, 16  # of cells that are drawn: a cell has room for the number of a lane
 LEFT, TOP, WIDTH = 66, 54, 596  # pixels: where the matrix begins, and how wide it is at most
@@ -250,21 +251,10 @@ def _sentence(found: Owners, by: str, array: str) -> str:
 def _elements(mine: np.ndarray) -> str:
     """The elements of one owner in words."""
     rows, cols = np.flatnonzero(mine.any(axis=1)), np.flatnonzero(mine.any(axis=0))
-    where = f"row{'s' * (len(rows) > 1)} {_numbers(rows)}"
+    where = f"row{'s' * (len(rows) > 1)} {in_words(rows)}"
     if len(cols) == mine.shape[1]:
         return where
-    return f"column{'s' * (len(cols) > 1)} {_numbers(cols)} of {where}"
-
-
-def _numbers(values: np.ndarray) -> str:
-    """ "0, 32, 64, ..." or "0 to 3, 128 to 131, ..."."""
-    starts = np.flatnonzero(np.r_[True, np.diff(values) != 1])
-    ends = np.r_[starts[1:], len(values)] - 1
-    runs = [
-        str(values[a]) if a == b else f"{values[a]} to {values[b]}"
-        for a, b in zip(starts[:3], ends[:3], strict=True)
-    ]
-    return ", ".join([*runs, "..."] if len(starts) > 3 else runs)
+    return f"column{'s' * (len(cols) > 1)} {in_words(cols)} of {where}"
 
 
 def _row(found: Owners) -> str:

@@ -7,7 +7,7 @@ by shuffles, and between which barriers. That is what is drawn: whatever a reade
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -18,7 +18,7 @@ from ..simt.geometry import Place
 from ..simt.hardware import WARP, WORD
 from .canvas import NAME, Box, canvas, rounded, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, LIT, ORANGE, PAGE, PALE, finish
-from .walk import find_block, in_order, shared_arrays
+from .walk import find_block, in_order, pieces_of, shared_arrays
 
 OUTSIDE = -1  # stands for a thread of another block
 MOST_LEVELS = 40  # more are drawn as fewer
@@ -27,7 +27,6 @@ LETTER = 7.8  # pixels of width
 MEETINGS = {"barrier leave": "barrier", "cluster leave": "cluster barrier"}
 LABELS = {"shuffle": "shuffle", "shared": "shared memory", "global": "global memory"}
 COLORS = {"shuffle": GREEN, "shared": BLUE, "global": ORANGE}
-PIECE = 2  # bytes of memory that are followed as one
 
 
 @dataclass
@@ -120,7 +119,9 @@ def follow(trace: Trace, block: int | Place) -> Reduction:
         if event.block != place:
             for one in accesses:
                 if one.kind != "load" and (one.memory == "global" or one.owner == place):
-                    writers |= {piece: {OUTSIDE} for _, pieces in _pieces(one) for piece in pieces}
+                    writers |= {
+                        piece: {OUTSIDE} for _, pieces in pieces_of(one) for piece in pieces
+                    }
             continue
         if event.kind in MEETINGS:
             if not opening:
@@ -137,15 +138,6 @@ def follow(trace: Trace, block: int | Place) -> Reduction:
     return _in_rows(phases, meetings, trace.shape.threads)
 
 
-def _pieces(access: WatchedAccess) -> Iterator[tuple[int, list[tuple[str, int]]]]:
-    """(thread, the pieces of memory that it reaches, of two bytes each)."""
-    space = f"global {access.array}" if access.memory == "global" else "shared"
-    for lane in np.flatnonzero(access.mask).tolist():
-        first = int(access.offsets[lane])
-        pieces = range(first // PIECE, (first + max(access.width, PIECE)) // PIECE)
-        yield access.warp * WARP + lane, [(space, piece) for piece in pieces]
-
-
 def _shuffle(phase: _Phase, event: Event) -> None:
     first, lanes = event.warp * WARP, np.flatnonzero(event.mask).tolist()
     edges = {(first + int(event.sources[n]), first + n) for n in lanes if event.sources[n] != n}
@@ -158,7 +150,7 @@ def _touch(phase: _Phase, access: WatchedAccess, writers: dict[tuple[str, int], 
     """Note who wrote a piece of memory, or whose values a load takes."""
     kind, away = "global" if access.memory == "global" else "shared", access.memory == "remote"
     edges, own = set(), set()
-    for thread, pieces in _pieces(access):
+    for thread, pieces in pieces_of(access):
         if away or access.memory == "local":
             edges |= {(OUTSIDE, thread)} if away and access.kind == "load" else set()
         elif access.kind == "store":

@@ -1,0 +1,109 @@
+"""Who sends what to whom, against what the source says."""
+
+import numpy as np
+import pytest
+from matplotlib.patches import FancyArrowPatch
+
+from helpers import bind, draw, source
+from helpers.draw.letters import sent
+from helpers.simt import KernelText, Trace
+from helpers.simt import simulate as run
+from tests.helpers.draw.looks import Shown, complaints, texts
+
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+REACHING = """#include <cooperative_groups.h>
+extern "C" __global__ __cluster_dims__(2) void reaching(const float* x, float* y)
+{
+    __shared__ float s[32];
+    auto cluster = cooperative_groups::this_cluster();
+    s[threadIdx.x] = x[threadIdx.x];
+    cluster.sync();
+    float v = 0;
+    if (cluster.block_rank() == 1 && threadIdx.x < 5)
+        v = cluster.map_shared_rank(s, 0)[threadIdx.x];
+    y[blockIdx.x * 32 + threadIdx.x] = v;
+    cluster.sync();
+}
+"""
+CHAIN = """extern "C" __global__ void chain(volatile float* x, volatile float* y)
+{
+    if (threadIdx.x == 0) {
+        if (blockIdx.x) while (x[blockIdx.x - 1] == 0) {}
+        y[blockIdx.x] = x[blockIdx.x];
+        x[blockIdx.x] = 1;
+    }
+}
+"""
+
+
+def cluster(rows: int = 2) -> Trace:
+    x = np.ones((rows, 8192), np.float32)
+    small = {"CLUSTER": 4, "THREADS": 64, "PACKS": 8}
+    bound = bind(source("08_cluster.cu"), rows, 8192, changes=small)
+    return bound.simulate(x, x * 0, watch=True)
+
+
+def test_every_warp_of_a_cluster_writes_to_every_other_block(shown: Shown) -> None:
+    trace = cluster()
+    mail = sent(trace)
+    pairs = {(a, b) for a in range(8) for b in range(8) if a != b and a // 4 == b // 4}
+    assert mail.counts == dict.fromkeys(pairs, 2)
+    assert mail.groups() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    draw.letters(trace)
+    figure, plain, sentence = shown.take()
+    assert complaints(figure) == []
+    assert plain == "<figure: what blocks send each other>"
+    assert " ".join(sentence.split()) == (
+        "Each of 4 blocks sends 2 letters of 8 bytes to each other one, 24 in all, through each "
+        "other's shared memory; 1 more group of blocks to themselves."
+    )
+    assert len(figure.findobj(FancyArrowPatch)) == 12
+    assert [text.get_text() for text in texts(figure)].count("2") == 2 + 3  # blocks; counts
+
+
+def test_letters_in_global_memory_count_once_however_often_a_block_looks(shown: Shown) -> None:
+    x = np.ones((1, 65536), np.float32)
+    bound = bind(source("09_grid.cu"), 1, 65536)
+    trace = bound.simulate(x, x * 0, watch=True)
+    blocks = bound["BLOCKS"]
+    mail = sent(trace)
+    assert mail.counts == {(a, b): 1 for a in range(blocks) for b in range(blocks) if a != b}
+    assert mail.ways == {"the array workspace"} and mail.sizes == {8}
+    draw.letters(trace)
+    assert complaints(shown.take()[0]) == []
+
+
+def test_a_load_from_another_block_is_a_letter_of_the_one_that_has_it(shown: Shown) -> None:
+    x = np.ones(32, np.float32)
+    trace = run(KernelText(REACHING, "reaching"), 2, 32, (x, np.zeros(64, np.float32)), watch=True)
+    assert not trace.findings and sent(trace).counts == {(0, 1): 5}
+    draw.letters(trace)
+    figure, _, sentence = shown.take()
+    assert sentence.startswith("Block 0 sends 5 letters of 4 bytes to block 1")
+    assert complaints(figure) == []
+
+
+def test_a_chain_is_one_group(shown: Shown) -> None:
+    x, y = np.zeros(20, np.float32), np.zeros(20, np.float32)
+    trace = run(KernelText(CHAIN, "chain"), 20, 32, (x, y), names=("x", "y"), watch=True)
+    assert not trace.findings
+    assert sent(trace).counts == {(block, block + 1): 1 for block in range(19)}
+    draw.letters(trace)
+    figure, _, sentence = shown.take()
+    assert complaints(figure) == []
+    assert sentence.startswith("19 blocks send 1 letter of 4 bytes to 19 blocks, in 19 pairs")
+
+
+def test_where_blocks_work_alone_the_sentence_says_so(shown: Shown) -> None:
+    x = np.ones((40, 100), np.float32)
+    draw.letters(bind(source("03_shared.cu"), 40, 100).simulate(x, x * 0, watch=True))
+    figure, _, sentence = shown.take()
+    assert sentence == "No block reads what another one wrote: each works alone."
+    assert complaints(figure) == []
+
+
+def test_a_trace_without_events_is_refused() -> None:
+    x = np.ones((1, 100), np.float32)
+    with pytest.raises(ValueError, match="watch=True"):
+        draw.letters(bind(source("03_shared.cu"), 1, 100).simulate(x, x * 0))

@@ -1,0 +1,116 @@
+"""A block's life, against what the trace says step by step."""
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers import bind, draw, simulate, source
+from helpers.draw.life import MARKS, lived
+from helpers.simt import KernelText
+from helpers.simt import simulate as run
+from tests.helpers.draw.looks import Shown, complaints, texts
+
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+WAITS = """extern "C" __global__ void waits(const float* x, float* y)
+{
+    float v = x[threadIdx.x];
+    if (threadIdx.x < 32) {
+#pragma unroll 1
+        for (int k = 0; k < 20; k++) v = __shfl_xor_sync(0xffffffff, v, 1) * 0.5f;
+    }
+    __syncthreads();
+    y[threadIdx.x] = v;
+    __syncthreads();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def waiting():
+    """Warp 0 does something before a barrier, warps 1 and 2 nothing."""
+    x = np.ones(96, np.float32)
+    return run(KernelText(WAITS, "waits"), 2, 96, (x, x * 0), names=("x", "y"), watch=True)
+
+
+def test_who_comes_early_waits_until_the_last_has_come(waiting) -> None:
+    found = lived(waiting, 1)
+    busy, *idle = found.warps.values()
+    first, second = found.barriers
+    arrival = {
+        event.warp: event.step
+        for event in reversed(waiting.events)
+        if event.kind == "barrier arrive" and event.block[0] == 1
+    }
+    assert not busy.waits and first == arrival[0] > arrival[1]
+    for number, warp in enumerate(idle, 1):
+        assert warp.waits == [(arrival[number], first)]
+        assert warp.steps < busy.steps and warp.end == busy.end
+    assert second > first
+
+
+def test_marks_stand_in_order_and_after_a_barrier_at_the_same_place(waiting) -> None:
+    found = lived(waiting, 0)
+    for number, warp in found.warps.items():
+        kinds = [what for _, what in warp.marks]
+        assert kinds == ["global load", *["shuffle"] * (20 if number == 0 else 0), "global store"]
+        assert [when for when, _ in warp.marks] == sorted(when for when, _ in warp.marks)
+    assert len({warp.marks[-1] for warp in found.warps.values()}) == 1
+    assert found.warps[0].marks[-1][0] > found.barriers[0]
+
+
+def test_the_picture_says_steps_and_who_waits(waiting, shown: Shown) -> None:
+    draw.life(waiting)
+    figure, plain, sentence = shown.take()
+    assert complaints(figure) == []
+    assert plain == "<figure: the life of block 0, in steps: instructions, not time>"
+    assert sentence == "3 warps meet at 2 barriers: warp 0 waits at none, warps 1 to 2 at 1."
+    legend = {text.get_text() for text in texts(figure)}
+    assert {"global load", "shuffle", "waits", "barrier"} <= legend
+    assert not {"shared memory", "other block's"} & legend
+
+
+SAID = {
+    32: "1 warp meets at 6 barriers, and nobody waits there.",
+    256: (
+        "8 warps meet at 9 barriers: warp 0 waits at none, warp 1 at 6, warps 2 to 3 at "
+        "7, warps 4 to 7 at 8."
+    ),
+}
+
+
+@pytest.mark.parametrize("block", SAID)
+def test_words_can_be_read(block: int, shown: Shown) -> None:
+    kernel = cupy.RawKernel(source("03_shared.cu"), "softmax_shared")
+    x = np.ones((1, 1024), np.float32)
+    trace = simulate(kernel, 1, block, (x, x * 0, 1, 1024), 8 * block, watch=True)
+    draw.life(trace)
+    figure, _, sentence = shown.take()
+    assert complaints(figure) == []
+    assert " ".join(sentence.split()) == SAID[block]
+
+
+def test_without_a_barrier_nobody_waits(shown: Shown) -> None:
+    kernel = cupy.RawKernel(source("01_naive.cu"), "softmax_naive")
+    x = np.ones((64, 4), np.float32)
+    for block in (256, 1024):
+        draw.life(simulate(kernel, 1, block, (x, x * 0, 64, 4), watch=True))
+        figure, _, sentence = shown.take()
+        said = f"{block // 32} warps meet at no barrier: nobody waits for another warp."
+        assert sentence == said and complaints(figure) == []
+
+
+def test_a_cluster_waits_and_writes_elsewhere(shown: Shown) -> None:
+    x = np.ones((1, 8192), np.float32)
+    small = {"CLUSTER": 4, "THREADS": 64, "PACKS": 8}
+    trace = bind(source("08_cluster.cu"), 1, 8192, changes=small).simulate(x, x * 0, watch=True)
+    found = lived(trace, 0)
+    kinds = {what for warp in found.warps.values() for _, what in warp.marks}
+    assert kinds == {*MARKS} and len(found.barriers) == 1
+    draw.life(trace)
+    assert complaints(shown.take()[0]) == []
+
+
+def test_mistakes_are_named(waiting) -> None:
+    with pytest.raises(ValueError, match="does not follow a block 2"):
+        draw.life(waiting, 2)
