@@ -7,7 +7,7 @@
 # Some targets write what others read, so -j must not run two of them at once.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup nvcc run lab test gpu lint notebooks record race evidence restamp figures lock clean
+.PHONY: help setup nvcc run lab test gpu lint notebooks record race evidence restamp figures pages lock clean
 
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
@@ -75,6 +75,9 @@ restamp: $(READY) ## keep the records of kernels whose text changed and whose ma
 
 figures: $(READY) ## write the figures of the README and of kernel headers from the records
 	$(PY) -m helpers.commands.figures $(ARGS)
+
+pages: $(READY) ## the series as web pages in build/pages, which read on a telephone too
+	$(PY) $(STOPPABLE) pages $(ARGS)
 
 lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--upgrade for newer)
 	$(LOCK) pyproject.toml --extra dev --extra cuda12 $(ARGS) -o requirements/cuda12.txt
