@@ -84,6 +84,6 @@ lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--up
 	$(LOCK) pyproject.toml --extra dev --extra cuda13 $(ARGS) -o requirements/cuda13.txt
 	$(LOCK) --group nvcc --no-deps $(ARGS) -o requirements/nvcc.txt
 
-clean: ## remove .venv, build and the caches here; ~/.cache/softmax-worklog stays
+clean: ## remove .venv, build and the caches here; mine and ~/.cache/softmax-worklog stay
 	rm -rf .venv build .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
