@@ -118,7 +118,7 @@ def bar_chart(
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(unit)
     if stacked:
-        _name_parts(axes, table, parts, colors, places)
+        _name_parts(axes, table, parts, colors, places, bool(limit))
     return Bars(figure, axes, places)
 
 
@@ -305,19 +305,21 @@ def _name_parts(
     parts: Sequence[str],
     colors: Mapping[str, str],
     places: Mapping[tuple[str, str], float],
+    limit: bool,
 ) -> None:
     """The parts' names over the bars, each beside a square of its colour, and their values where
     they fit."""
     from matplotlib.patches import Patch
 
-    squares = [Patch(color=colors[part]) for part in parts]
+    across = min(3 if max(map(len, parts)) > 16 else 4, len(parts))
+    ordered = [part for column in range(across) for part in parts[column::across]]  # in lines
     axes.legend(
-        squares,
-        parts,
+        [Patch(color=colors[part]) for part in ordered],
+        ordered,
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        borderaxespad=0.2,
-        ncols=min(4, len(parts)),
+        borderaxespad=1.8 if limit else 0.2,  # over the name of the limit
+        ncols=across,
         frameon=False,
         fontsize=9.5,
         handlelength=1,

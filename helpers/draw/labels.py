@@ -171,14 +171,14 @@ class _Drawn:
             for line in axes.lines
         ]
         others = (text for text in axes.texts if text is not label and text.get_text())
-        self.texts = [text.get_window_extent() for text in others]
+        self.texts = [text.get_window_extent().padded(2) for text in others]
 
     def hidden(self, box: Bbox, start: Sequence[float], far: bool) -> float:
         """How much a text, and its thread to the start if it is far, would hide: thick lines more
         than thin ones, other texts and the edge of the axes most."""
         from matplotlib.path import Path
 
-        area, near = self.area, box.expanded(1 + 8 / box.width, 1 + 8 / box.height)
+        area, near = self.area, box.expanded(1 + 22 / box.width, 1 + 8 / box.height)
         out = box.x0 < area.x0 or box.x1 > area.x1 or box.y0 < area.y0 or box.y1 > area.y1
         cost = 10.0 * out + 1.5 * far
         for width, path in self.lines:

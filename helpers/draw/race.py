@@ -91,6 +91,10 @@ def _bars(cases: Sequence[RaceCase], title: str):
     unit = "share of a copy's speed"
     limit, colors = ("a copy", 1.0), {name: style.look(name)[0] for name in _named(cases)}
     chart = charts.bar_chart(
-        *(values, title, unit), mark=OURS, limit=limit, colors=colors, form="{:.2f}".format
+        *(values, title, unit),
+        mark=OURS,
+        limit=limit,
+        colors=colors,
+        form=lambda share: f"{share:.2f}" if share >= 0.005 else "<0.01",
     )
     return chart.figure

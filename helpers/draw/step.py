@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -210,7 +210,8 @@ def times(ratio: float) -> str:
 
 
 def microseconds(us: float) -> str:
-    return f"{us:.2f}" if us < 10 else f"{us:.1f}"
+    """Three digits, so that columns of them can be compared."""
+    return f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}"
 
 
 def _name(record: Record) -> str:
@@ -233,7 +234,7 @@ def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
     if pair.earlier:
         look = {"color": style.DARK, "marker": style.look(before.step)[1] or "o", "linewidth": 1.8}
         ends.append(_line(axes, [*pair.earlier.values()], _name(before), markersize=5, **look))
-    copies = _copies(pair, (*context, *filter(None, (before, after))))
+    copies = _copies(pair, [record for record in (before, after) if record])
     if after.step == COPY:
         color = style.BLUE
     else:
@@ -266,11 +267,14 @@ def _context(pair: Pair) -> list[Record]:
 
 
 def _copies(pair: Pair, measured: Sequence[Record]) -> list[Case]:
-    """Cases whose copies are a ceiling: measured on the same GPU as the step; its own last."""
+    """Cases whose copies are a ceiling, the step's own last: measured on the same GPU, and those
+    of PyTorch for rows that are longer or shorter."""
     gpu = pair.after.device["name"]
     same = [record for record in measured if record.device["name"] == gpu]
-    own = [case for record in same for case in pair.cases(record).values()]
-    return [*pair.torch.values(), *own]
+    known = [case for record in same for case in pair.cases(record).values()]
+    columns = [case.cols for case in known]
+    beyond = [case for cols, case in pair.torch.items() if not min(columns) <= cols <= max(columns)]
+    return [*beyond, *known]
 
 
 def _line(
@@ -327,15 +331,21 @@ def _compare(axes: Axes, pair: Pair, mine: float | None, color: str) -> None:
         places = [(pair.at, low ** (1 - part) * top**part) for part in (0.5, 0.35, 0.65, 0.2)]
         big = {"color": color, "fontsize": 13, "fontweight": "bold"}
         labels.beside(axes, places, f"× {times(ratio)}", (labels.RIGHT, labels.LEFT), **big)
-    for share, who, ink in pair.said(mine):
-        _diamond(axes, pair.at, share * pair.case.copy_gbps, f"{who} {share:.2f}", ink)
+    _diamonds(axes, pair.said(mine), lambda share: (pair.at, share * pair.case.copy_gbps))
 
 
-def _diamond(axes: Axes, x: float, y: float, text: str, ink: str) -> None:
-    hollow = {"markerfacecolor": "none", "markeredgecolor": ink, "markeredgewidth": 1.8}
-    axes.plot([x], [y], "D", markersize=10, zorder=7, **hollow)
+def _diamonds(
+    axes: Axes,
+    said: Sequence[tuple[float, str, str]],
+    place_of: Callable[[float], tuple[float, float]],
+) -> None:
+    """Hollow marks of predictions, where `place_of` puts a share of a copy; then their names."""
+    for share, _, ink in said:
+        hollow = {"markerfacecolor": "none", "markeredgecolor": ink, "markeredgewidth": 1.8}
+        axes.plot(*([at] for at in place_of(share)), "D", markersize=10, zorder=7, **hollow)
     sides = [(1.3 * right, 1.3 * up) for right, up in labels.AROUND]
-    labels.beside(axes, [(x, y)], text, sides, color=ink, fontsize=10)
+    for share, who, ink in said:
+        labels.beside(axes, [place_of(share)], f"{who} {share:.2f}", sides, color=ink, fontsize=10)
 
 
 # ---- few rows -----------------------------------------------------------------------------------
@@ -366,9 +376,9 @@ def _bars(pair: Pair, mine: float | None) -> Figure:
         most=max(case.median_us for case in (*pair.own.values(), *pair.earlier.values())),
         form=microseconds,
     )
-    for share, who, ink in said:
-        where = pair.case.copy_us / share, chart.places[place(*pair.at), MARKS]
-        _diamond(chart.axes, *where, f"{who} {share:.2f}", ink)
+    if said:
+        y = chart.places[place(*pair.at), MARKS]
+        _diamonds(chart.axes, said, lambda share: (pair.case.copy_us / share, y))
     return chart.figure
 
 
