@@ -105,16 +105,16 @@ def _wrong(run: Run, goal: Goal) -> str:
 # ---- what is moved ----------------------------------------------------------------------------
 
 
-def moves(reads: int, *shapes: Shape) -> Condition:
-    """x is read so many times at most, and y written once. Letters between blocks are so few beside
-    long rows that they round away."""
+def moves(reads: int, *shapes: Shape, beside: float = 0.05) -> Condition:
+    """x is read so many times at most, and y written once; what is read `beside` them, as a part of
+    x, are letters of other blocks."""
 
     def complaint(run: Run) -> str:
         read, written = run.passes
-        if round(read, 1) > reads:
+        if read > reads + beside:
             lines = _lines(run.trace, "load_bytes")
             return f"{run.place}, x is read {times(read)}, in {lines}"
-        if round(written, 1) > 1:
+        if written > 1 + beside:
             return (
                 f"{run.place}, y is written {times(written)}, in {_lines(run.trace, 'store_bytes')}"
             )
@@ -208,7 +208,8 @@ def in_registers(*shapes: Shape) -> Condition:
 
 
 def by_shuffles(shape: Shape) -> Condition:
-    """No shared memory, no barrier, and no more shuffles than two butterflies of 32 lanes have."""
+    """No shared memory, no barrier, and no more shuffles than two butterflies of 32 lanes have, or
+    two trees that tell all lanes what the first has found."""
 
     def complaint(attempt: Attempt) -> str:
         run = attempt.run(shape)
@@ -218,11 +219,11 @@ def by_shuffles(shape: Shape) -> Condition:
             return f"Line {_line_of(attempt, found.start())}: a barrier; lanes of a warp need none"
         trace = attempt.watch((1, shape[1]))
         count = sum(event.kind == "shuffle" and event.warp == 0 for event in trace.events)
-        if count > 10:
+        if count > 12:
             return f"A warp executes {count} shuffles; five for each number do"
         return ""
 
-    return Condition("shuffles alone: ten, no shared memory, no barrier", complaint)
+    return Condition("a dozen shuffles at most, no shared memory, no barrier", complaint)
 
 
 def named_lanes() -> Condition:

@@ -38,13 +38,14 @@ def softmax_of_columns(x: np.ndarray) -> Expected:
 
 
 def log_softmax(x: np.ndarray) -> Expected:
-    """The logarithm of softmax of each row. Its error is that of x - max and of the logarithm, so
-    it grows with what is subtracted; an error of the sum counts as it is."""
+    """The logarithm of softmax of each row. Its error is that of x - max and of the logarithm, or
+    of both together, so it grows with what is subtracted; an error of the sum counts as it is."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         exact = x.astype(np.float64)
-        distance = exact - exact.max(axis=-1, keepdims=True)
+        row_max = exact.max(axis=-1, keepdims=True)
+        distance = exact - row_max
         log_sum = np.log(np.exp(distance).sum(axis=-1, keepdims=True))
-        size = np.abs(distance) + np.abs(log_sum) + 16 + 3 * np.sqrt(x.shape[-1])
+        size = np.abs(distance) + np.abs(log_sum) + np.abs(row_max) + 16 + 3 * np.sqrt(x.shape[-1])
     return Expected(distance - log_sum, np.where(np.isfinite(size), size, 0.0) * UNIT_ROUNDOFF)
 
 

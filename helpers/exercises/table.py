@@ -47,9 +47,9 @@ LETTERS = (8, 2048), (3, 2047)  # so long that letters are little beside them
 
 
 def any_columns(rows: int, cols: int) -> tuple[int, int]:
-    """Loads and stores of a warp that takes each row in two passes: whole packs, and single columns
-    before and behind them."""
-    once = rows * (ceil_div(cols // 4, 32) + 2)
+    """Loads and stores of a warp that takes each row in two passes: whole packs, and up to three
+    single columns before them and behind them."""
+    once = rows * (ceil_div(cols // 4, 32) + (6 if cols % 4 else 0))
     return 2 * once, once
 
 
@@ -87,7 +87,7 @@ EXERCISES: dict[str, Exercise] = {
     "03_tree": Exercise(
         *SOFTMAX,
         USUAL,
-        (a_tree((3, 300), 64), moves(2, *CLAIMED), coalesced(*CLAIMED)),
+        (a_tree((3, 300), 150), moves(2, *CLAIMED), coalesced(*CLAIMED)),
     ),
     "04_eight_lanes": Exercise(
         *SOFTMAX,
@@ -101,11 +101,11 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "05_any_columns": Exercise(
         *SOFTMAX,
-        ((3, 5), (40, 64), (64, 512), (5, 303), (5, 1)),
+        ((3, 5), (40, 64), (64, 512), (5, 515), (5, 1)),
         (
-            moves(2, (64, 512), (5, 303)),
-            wide(any_columns, "whole packs move as float4s, in every row", (64, 512), (5, 303)),
-            in_registers((64, 512), (5, 303)),
+            moves(2, (64, 512), (5, 515)),
+            wide(any_columns, "whole packs move as float4s, in every row", (64, 512), (5, 515)),
+            in_registers((64, 512), (5, 515)),
         ),
     ),
     "05_vector_loop": Exercise(
@@ -180,7 +180,7 @@ EXERCISES: dict[str, Exercise] = {
         (
             waits_for_letters(),
             empties_boxes(USUAL, received=[0], sent=[1]),
-            moves(2, *LETTERS),
+            moves(2, *LETTERS, beside=0.5),
         ),
     ),
     "09_publish": Exercise(
@@ -189,7 +189,7 @@ EXERCISES: dict[str, Exercise] = {
         (
             waits_for_letters(),
             empties_boxes(USUAL, received=[1, 2, 3], sent=[4, 8, 12]),
-            moves(2, *LETTERS),
+            moves(2, *LETTERS, beside=0.5),
         ),
     ),
     "10_eight_at_once": Exercise(

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.helpers.exercises.wrong import WrongAnswer, id_of, wrong_answers
+from tests.helpers.exercises.answers import Answer, answers, id_of
 
 
-@pytest.mark.parametrize("wrong", wrong_answers("wrong_repairs"), ids=id_of)
-def test_wrong_answer_is_refused(wrong: WrongAnswer) -> None:
-    wrong.check()
+@pytest.mark.parametrize("answer", answers("wrong_repairs"), ids=id_of)
+def test_wrong_answer_is_refused(answer: Answer) -> None:
+    answer.check()

@@ -1,5 +1,5 @@
-"""Wrong answers, in wrong_repairs.txt and wrong_blanks.txt: a name, edits of the solution, and what
-the verdict has to say.
+"""Answers in three files: wrong_repairs.txt, wrong_blanks.txt, right_answers.txt. Each has a name,
+edits of the solution, and if it is wrong what the verdict has to say.
 
     === 00_copy_a_row: no step
     - col += blockDim.x
@@ -18,11 +18,11 @@ from helpers.exercises.answers import solution
 from helpers.exercises.grading import judge
 
 
-class WrongAnswer(NamedTuple):
+class Answer(NamedTuple):
     exercise: str
     about: str
     edits: list[tuple[str, str]]
-    words: str
+    words: str  # "" if it is right
 
     def code(self) -> str:
         text = solution(self.exercise).read_text(encoding="utf-8")
@@ -34,16 +34,16 @@ class WrongAnswer(NamedTuple):
     def check(self) -> None:
         verdict = judge(self.exercise, self.code())
         said = " ".join(str(verdict).split())  # in one line
-        assert not verdict.passed and re.search(self.words, said), str(verdict)
+        assert verdict.passed == (not self.words) and re.search(self.words, said), str(verdict)
 
 
-def wrong_answers(name: str) -> list[WrongAnswer]:
+def answers(name: str) -> list[Answer]:
     """Those of one of the files, by its name without .txt."""
     text = Path(__file__).with_name(f"{name}.txt").read_text(encoding="utf-8")
     return [_parsed(part) for part in text.split("=== ")[1:]]
 
 
-def _parsed(text: str) -> WrongAnswer:
+def _parsed(text: str) -> Answer:
     head, *lines = text.strip().split("\n")
     exercise, _, about = head.partition(": ")
     edits, words = [], ""
@@ -55,8 +55,8 @@ def _parsed(text: str) -> WrongAnswer:
             edits[-1] = edits[-1][0], piece
         else:
             words = piece
-    return WrongAnswer(exercise, about, edits, words)
+    return Answer(exercise, about, edits, words)
 
 
-def id_of(wrong: WrongAnswer) -> str:
-    return f"{wrong.exercise}-{wrong.about.replace(' ', '_')}"
+def id_of(one: Answer) -> str:
+    return f"{one.exercise}-{one.about.replace(' ', '_')}"
