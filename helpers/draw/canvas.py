@@ -10,6 +10,7 @@ from .style import BLACK, BLUE, GREY, INCHES, LIT, PAGE, STYLE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 NAME, NOTE = 11, 9.2  # points: of what is named, and of what is said of it
 
@@ -59,11 +60,15 @@ def rounded(axes: Axes, box: Box, lit: bool = False, radius: float = 5, **style)
     axes.add_patch(FancyBboxPatch(corner, box.width, box.height, boxstyle=outline, **look))
 
 
-def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style) -> float:
-    """Text whose left end and middle are at (x, y); returns where it ends."""
+def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style) -> Text:
+    """Text whose left end and middle are at (x, y)."""
     look = {"color": BLACK, "va": "center_baseline", "fontsize": size, **style}
-    extent = axes.text(x, y, text, **look).get_window_extent()
-    return axes.transData.inverted().transform((extent.x1, 0))[0]
+    return axes.text(x, y, text, **look)
+
+
+def end_of(text: Text) -> float:
+    """Where a text ends on the right."""
+    return text.axes.transData.inverted().transform((text.get_window_extent().x1, 0))[0]
 
 
 def flow(

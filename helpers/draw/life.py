@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..simt import Event, Trace, WatchedAccess
 from ..simt.geometry import Place
-from .canvas import NAME, Box, canvas, words
+from .canvas import NAME, Box, canvas, end_of, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish
 from .walk import find_block, in_order, in_words
 
@@ -156,11 +156,11 @@ def _legend(axes, kinds: list[str], waited: bool, met: bool) -> None:
     x, y = 10, 46
     for what in kinds:
         axes.plot([x + 2, x + 2], [y - 7, y + 6], color=MARKS[what], linewidth=2.6)
-        x = words(axes, x + 9, y, what) + 16
+        x = end_of(words(axes, x + 9, y, what)) + 16
     if waited:
         _waiting(axes, Box(x, y - 6, 18, 12))
         axes.add_patch(Rectangle((x, y - 6), 18, 12, fill=False, edgecolor=GREY, linewidth=0.6))
-        x = words(axes, x + 24, y, "waits") + 16
+        x = end_of(words(axes, x + 24, y, "waits")) + 16
     if met:
         axes.plot([x + 2, x + 2], [y - 8, y + 8], color=BLACK, linewidth=1.3)
         words(axes, x + 9, y, "barrier")

@@ -51,6 +51,15 @@ class Owners:
         return {"lane": self.thread % WARP, "warp": self.thread // WARP, "block": self.block}[by]
 
 
+@dataclass(frozen=True)
+class Cell:
+    """Neighbouring elements with one owner."""
+
+    box: Box
+    number: int | None  # of the lane, the warp or the block; None: nobody's
+    several: bool
+
+
 def owners(
     trace: Trace,
     by: str = "lane",
@@ -65,8 +74,8 @@ def owners(
     has two dimensions. Of a large matrix the first rows and columns are drawn; neighbours with one
     owner share a cell.
 
-    Raises `ValueError` for another `by`, for an array that the launch did not have or did not
-    touch, and for rows and columns that are not as many as its elements.
+    Raises `ValueError` for another `by`, for an array that the launch did not have, and for rows
+    and columns that are not as many as its elements.
     """
     if by not in UNITS:
         raise ValueError(f"by is {', '.join(map(repr, UNITS))}, not {by!r}")
@@ -82,15 +91,13 @@ def owners(
     title = f"which {by} {found.does} each element of {array}"
     words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
     cell = Box(LEFT, TOP, min(WIDTH / unit.shape[1], 2.5 * height), height)
+    cells = []
     for top, left, down, right in _rectangles(unit, several):
-        box = Box(
-            LEFT + left * cell.width,
-            TOP + top * height,
-            (right - left) * cell.width,
-            (down - top) * height,
-        )
+        x, y = LEFT + left * cell.width, TOP + top * height
+        box = Box(x, y, (right - left) * cell.width, (down - top) * height)
         owner = None if unit[top, left] == NOBODY else int(number[top, left])
-        _draw(axes, box, by, owner, bool(several[top, left]))
+        cells.append(Cell(box, owner, bool(several[top, left])))
+    _draw(axes, cells, by)
     _frame(axes, cell, unit.shape, (tall, wide), cut)
     finish(figure, title, _sentence(found, by, array))
 
@@ -99,7 +106,7 @@ def _shape(trace: Trace, array: str, rows: int | None, cols: int | None) -> tupl
     if array not in trace.arrays:
         known = ", ".join(trace.arrays) or "none"
         raise ValueError(f"the launch had no array {array!r}; its arrays: {known}")
-    if not trace.accesses:
+    if not trace.accesses and not trace.events:
         raise ValueError("the trace holds no accesses: simulate(..., watch=True) keeps them")
     given = trace.arrays[array]
     if rows is None and cols is None and len(given.shape) == 2:
@@ -116,9 +123,7 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
     """Go through the loads of an array, or through its stores if there are none."""
     ours = [one for one in trace.accesses if one.memory == "global" and one.array == array]
     kinds = {one.kind for one in ours}
-    if not kinds:
-        raise ValueError(f"nothing that was watched touches {array}")
-    kind = "load" if "load" in kinds else "store" if "store" in kinds else "atomic"
+    kind = next((one for one in VERBS if one in kinds), "load")
     count, size = shape[0] * shape[1], trace.arrays[array].dtype.itemsize
     block, thread = np.full(count, NOBODY), np.zeros(count, np.int64)
     several = {unit: np.zeros(count, bool) for unit in UNITS}
@@ -179,35 +184,40 @@ def _rectangles(unit: np.ndarray, several: np.ndarray) -> list[tuple[int, int, i
 # ---- drawing ------------------------------------------------------------------------------------
 
 
-def _draw(axes, box: Box, by: str, number: int | None, several: bool) -> None:
-    from matplotlib.colors import to_rgb
-    from matplotlib.patches import Rectangle
+def _draw(axes, cells: list[Cell], by: str) -> None:
+    from matplotlib.collections import PolyCollection
 
-    corner, size = (box.x, box.y), (box.width, box.height)
-    if number is None:
-        axes.add_patch(Rectangle(corner, *size, facecolor="white", edgecolor=PALE, linewidth=0.8))
-        return
+    def add(some: list[Cell], **style) -> None:
+        corners = [
+            [(one.x, one.y), (one.right, one.y), (one.right, one.bottom), (one.x, one.bottom)]
+            for one in (cell.box for cell in some)
+        ]
+        axes.add_collection(PolyCollection(corners, **style))
+
+    empty = [cell for cell in cells if cell.number is None]
+    owned = [cell for cell in cells if cell.number is not None]
+    hatched = [cell for cell in owned if cell.several]
+    colors = [_color(cell.number, by) for cell in owned]
+    add(empty, facecolors="white", edgecolors=PALE, linewidths=0.8)
+    add(owned, facecolors=colors, edgecolors="white", linewidths=1.2)
+    add(hatched, facecolors="none", edgecolors=GREY, linewidths=0, hatch="////")
+    for cell, color in zip(owned, colors, strict=True):
+        box, number = cell.box, cell.number
+        crowded = by == "lane" and box.width < 20 and number % 4 and number != WARP - 1
+        if box.width > DIGIT * len(str(number)) and not crowded:
+            dark = np.dot(color, (0.299, 0.587, 0.114)) < 0.55
+            style = {"color": "white" if dark else "black", "ha": "center"}
+            style |= {"fontweight": "bold"} if cell.several else {}
+            words(axes, box.x + box.width / 2, box.middle, str(number), **style)
+
+
+def _color(number: int, by: str) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
     if by == "lane":  # from pale to blue
         share = number % WARP / (WARP - 1)
-        color = tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(BLUE), strict=True))
-    else:  # neighbours differ
-        color = tuple(1 - 0.65 * (1 - part) for part in to_rgb(HUES[number % len(HUES)]))
-    axes.add_patch(Rectangle(corner, *size, facecolor=color, edgecolor="white", linewidth=1.2))
-    if several:  # a hatch has the colour of the edge
-        hatch = {"facecolor": "none", "edgecolor": GREY, "linewidth": 0, "hatch": "////"}
-        axes.add_patch(Rectangle(corner, *size, **hatch))
-    dark = np.dot(color, (0.299, 0.587, 0.114)) < 0.55
-    crowded = by == "lane" and box.width < 20 and number % 4 and number != WARP - 1
-    if box.width > DIGIT * len(str(number)) and not crowded:
-        words(
-            axes,
-            box.x + box.width / 2,
-            box.middle,
-            str(number),
-            ha="center",
-            color="white" if dark else "black",
-            **({"fontweight": "bold"} if several else {}),
-        )
+        return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(BLUE), strict=True))
+    return tuple(1 - 0.65 * (1 - part) for part in to_rgb(HUES[number % len(HUES)]))
 
 
 def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut) -> None:
@@ -233,6 +243,8 @@ def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut)
 
 def _sentence(found: Owners, by: str, array: str) -> str:
     unit = found.unit(by)
+    if (unit == NOBODY).all():
+        return f"Nobody {found.does} an element of {array}."
     first = unit.reshape(-1)[np.flatnonzero(unit.reshape(-1) != NOBODY)[0]]
     place = tuple(np.argwhere(unit == first)[0])
     name = f"{by.capitalize()} {found.number(by)[place]}"

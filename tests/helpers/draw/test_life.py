@@ -64,7 +64,7 @@ def test_the_picture_says_steps_and_who_waits(waiting, shown: Shown) -> None:
     figure, plain, sentence = shown.take()
     assert complaints(figure) == []
     assert plain == "<figure: the life of block 0, in steps: instructions, not time>"
-    assert sentence == "3 warps meet at 2 barriers: warp 0 waits at none, warps 1 to 2 at 1."
+    assert sentence == "3 warps meet at 2 barriers: warp 0 waits at none, warps 1 and 2 at 1."
     legend = {text.get_text() for text in texts(figure)}
     assert {"global load", "shuffle", "waits", "barrier"} <= legend
     assert not {"shared memory", "other block's"} & legend
@@ -73,7 +73,7 @@ def test_the_picture_says_steps_and_who_waits(waiting, shown: Shown) -> None:
 SAID = {
     32: "1 warp meets at 6 barriers, and nobody waits there.",
     256: (
-        "8 warps meet at 9 barriers: warp 0 waits at none, warp 1 at 6, warps 2 to 3 at "
+        "8 warps meet at 9 barriers: warp 0 waits at none, warp 1 at 6, warps 2 and 3 at "
         "7, warps 4 to 7 at 8."
     ),
 }

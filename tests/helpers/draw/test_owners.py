@@ -3,7 +3,7 @@
 import cupy
 import numpy as np
 import pytest
-from matplotlib.patches import Rectangle
+from matplotlib.collections import PolyCollection
 
 from helpers import draw, simulate, source
 from helpers.simt import KernelText
@@ -34,17 +34,19 @@ PAIRS = """extern "C" __global__ void pairs(const float* x, float* y)
 """
 
 
+def cells(figure, hatched: bool = False) -> list:
+    """Where the owned or the hatched cells are."""
+    empty, owned, several = figure.findobj(PolyCollection)
+    return [path.get_extents() for path in (several if hatched else owned).get_paths()]
+
+
 def numbers(figure) -> list[str]:
     """What stands in the cells, from left to right."""
-    cells = figure.findobj(Rectangle)[1:]  # the first is the figure's own
-    cells = [cell for cell in cells if not cell.get_hatch()]
     inside = []
     for text in texts(figure):
-        x, y = text.get_position()
-        for cell in cells:
-            (left, top), right, bottom = cell.get_xy(), *(cell.get_corners()[2])
-            if left < x < right and top < y < bottom:
-                inside.append((top, left, text.get_text()))
+        for cell in cells(figure):
+            if cell.contains(*text.get_position()):
+                inside.append((cell.y0, cell.x0, text.get_text()))
     return [text for _, _, text in sorted(inside)]
 
 
@@ -96,13 +98,22 @@ def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Show
     trace = run(KernelText(PAIRS, "pairs"), 1, 64, (x, y), names=("x", "y"), watch=True)
     draw.owners(trace, rows=4, cols=16)
     figure, _, sentence = shown.take()
-    assert sum(bool(cell.get_hatch()) for cell in figure.findobj(Rectangle)) == 32
+    assert len(cells(figure, hatched=True)) == 32
     # Of 32 that are loaded each has a pair of lanes, and nobody loads the others.
     assert "32 of 64 elements belong to more than one lane" in sentence
     assert "nobody loads 32 elements of x" in sentence
     draw.owners(trace, "block", rows=4, cols=16)
     figure, _, sentence = shown.take()
     assert numbers(figure) == ["0"] and "more than one" not in sentence
+
+
+def test_an_array_that_nobody_touches_is_empty(shown: Shown) -> None:
+    code = 'extern "C" __global__ void idle(const float* x) {}'
+    trace = run(KernelText(code, "idle"), 1, 32, (np.ones((3, 50)),), names=("x",), watch=True)
+    draw.owners(trace)
+    figure, _, sentence = shown.take()
+    assert sentence == "Nobody loads an element of x." and numbers(figure) == []
+    assert complaints(figure) == []
 
 
 def test_mistakes_are_named(trees) -> None:
