@@ -60,6 +60,18 @@ def test_stacked_bars_say_parts_and_sum(shown) -> None:
     assert complaints(figure) == []
 
 
+def test_many_parts_and_a_limit_keep_clear_of_each_other(shown) -> None:
+    parts = ("load the row", "exchange with others", "store", "wait for the last", "launch")
+    values = {str(blocks): dict.fromkeys(parts, 2) for blocks in (1, 2)}
+    draw.bars(values, "Blocks", "us", "So.", stacked=True, limit=("a copy", 3))
+    figure, _, _ = shown.take()
+    (named,) = [text for text in figure.axes[0].texts if text.get_text() == "a copy"]
+    legend = figure.axes[0].get_legend()
+    assert named.get_window_extent().y1 <= legend.get_window_extent().y0 + 1
+    first, second = (text.get_window_extent() for text in legend.get_texts()[:2])
+    assert first.y0 > second.y0 and complaints(figure) == []
+
+
 def test_groups_have_a_bar_a_part_named_once(shown) -> None:
     values = {"one": {"requests": 4, "sectors": 32}, "other": {"sectors": 4}}
     draw.bars(values, "Traffic", "a load", "Eight times.", log=True)

@@ -173,6 +173,18 @@ def test_copy_of_another_gpu_is_no_ceiling(shown) -> None:
     assert lines(shown.take()[0])["#000000 --"] == [2**k for k in range(5, 11)]
 
 
+def test_copy_is_the_step_s_own_and_goes_on_beyond_it(monkeypatch, shown) -> None:
+    torch = steady(TORCH, GRID_SHAPES).cases
+    for case in torch:
+        case.copy_samples_us[:] = [8.0] * 7
+    monkeypatch.setattr(step, "eager", lambda *what: torch)
+    draw.step(steady("07_x", GRID_SHAPES[:6:5]))
+    figure, _, _ = shown.take()
+    (copy,) = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
+    assert [*copy.get_xdata()] == [32, 1024, 2048, 4096, 8192, 16384, 32768]
+    assert [*copy.get_ydata()] == pytest.approx([GBPS / 10] * 2 + [GBPS / 8] * 5)
+
+
 def on_the_reference_gpu(record: Record) -> Record:
     return dataclasses.replace(record, device={"name": "NVIDIA H200"})
 
