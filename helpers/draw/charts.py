@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 Limit = tuple[str, float]  # its name and where it is
 # Of parts and of lines that are no step. What was not marked is paler.
 PARTS = (style.BLUE, "#C86400", "#00806A", "#A03C78", "#777777", "#1E4B0F")
-QUIET = "#A9BCCB"
+QUIET = "#8396A6"
+DASHED = {"color": style.BLACK, "linestyle": "--", "linewidth": 1.3, "zorder": 4}  # a limit
 
 
 def bars(
@@ -109,7 +111,8 @@ def bar_chart(
             ends.append((begin, middles[[*table].index(label)], form(begin), False))
     axes.set_ylim(top - gap / 2, -gap / 2)
     if limit:
-        _draw_limit(axes, limit, axes.axvline)
+        axes.axvline(limit[1], **DASHED)
+        labels.add(axes, limit[1], axes.get_ylim()[1], limit[0], (0, 3), fontsize=9.5)
     for x, y, text, bold in ends:
         weight = "bold" if bold else "normal"
         labels.add(axes, x, y, text, (4, 0), fontsize=9.5, fontweight=weight)
@@ -145,9 +148,11 @@ def curves(
         raise ValueError("no lines to draw")
     figure, axes = style.chart(title)
     marked, ends = _marked(mark, [*lines]), []
+    taken = {known.marker for label in lines if (known := _look(label))}
+    markers = itertools.cycle([marker for marker in style.MARKERS if marker not in taken])
     for number, (label, (xs, ys)) in enumerate(lines.items()):
         color, known = _color(label, number, marked), _look(label)
-        marker = known.marker if known else style.MARKERS[number % len(style.MARKERS)]
+        marker = known.marker if known else next(markers)
         stands_out = label in marked or not marked
         width = 3 if label in marked else 2
         shape = {"marker": marker or None, "linestyle": known.line if known else "-"}
@@ -158,8 +163,11 @@ def curves(
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     if limit:
-        _draw_limit(axes, limit, axes.axhline)
+        axes.axhline(limit[1], **DASHED)
     labels.at_ends(axes, ends)
+    if limit:
+        places = [(x, limit[1]) for x in axes.get_xlim()]
+        labels.beside(axes, places, limit[0], ((4, 3), (-4, 3), (4, -3), (-4, -3)), fontsize=9.5)
     style.finish(figure, title, says)
 
 
@@ -187,6 +195,8 @@ def heat(
     if unknown := [field for field in marked if field not in _fields(rows, cols)]:
         raise ValueError(f"{unknown[0]!r} is no (row, column) of the values")
     known = [value for line in values for value in line if _is_number(value)]
+    if not known:
+        raise ValueError("no values to draw")
     norm = mpl.colors.Normalize(min(known), max(known) + 1e-30)
     map_of = mpl.colormaps["Blues"]
     figure, axes = style.chart(title, 1.2 + 0.42 * len(rows))
@@ -284,19 +294,6 @@ def _is_number(value: float | None) -> bool:
 
 def _fields(rows: Sequence[object], cols: Sequence[object]) -> list[tuple[object, object]]:
     return [(row, col) for row in rows for col in cols]
-
-
-def _draw_limit(axes: Axes, limit: Limit, line) -> None:
-    """A dashed line across with its name at the end of it."""
-    name, value = limit
-    line(value, color=style.BLACK, linestyle="--", linewidth=1.3, zorder=4)
-    if line == axes.axvline:
-        place, side = (value, axes.get_ylim()[1]), (0, 3)
-        axis = {"ha": "center"}
-    else:
-        place, side = (axes.get_xlim()[0], value), (3, 3)
-        axis = {}
-    labels.add(axes, *place, name, side, color=style.BLACK, fontsize=9.5, **axis)
 
 
 def _name_parts(

@@ -95,6 +95,10 @@ def test_a_step_has_its_colour_in_any_chart(shown) -> None:
     figure, _, _ = shown.take()
     assert figure.axes[0].lines[0].get_color().lower() == colors[0]
     assert figure.axes[0].lines[0].get_marker() == style.look("03_shared")[1]
+    names = ("one", "two", "03_shared", "three")
+    draw.curves({name: ([1, 2], [3, 4]) for name in names}, "T", "x", "y", "So.", mark="one")
+    drawn = [line.get_marker() for line in shown.take()[0].axes[0].lines]
+    assert len({*drawn}) == 4, "what is no step takes no step's marker"
 
 
 def test_a_label_that_begins_with_a_number_is_no_step(shown) -> None:
@@ -137,6 +141,8 @@ def test_heat_map_has_a_number_in_each_field_and_frames_the_marked(shown) -> Non
     assert complaints(figure) == []
     with pytest.raises(ValueError, match=r"\(3, '8 KB'\) is no \(row, column\)"):
         draw.heat([1, 2, 4], ["4 KB", "8 KB"], *arguments, mark=[(3, "8 KB")])
+    with pytest.raises(ValueError, match="no values"):
+        draw.heat([1], [2], [[None]], "Pieces", "bytes", "blocks", "None.")
     with pytest.raises(ValueError, match="values of 2 rows and 2 columns"):
         draw.heat([1, 2], ["4 KB", "8 KB"], *arguments)
 

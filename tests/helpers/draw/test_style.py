@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers import catalogue, peers
-from helpers.draw import style
+from helpers.draw import charts, style
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
@@ -109,6 +109,8 @@ def test_colours_are_measured_right() -> None:
 def test_every_line_has_contrast_on_white() -> None:
     for name in (*STEPS, *style.OTHERS):
         assert contrast_on_white(style.look(name)[0]) >= 3, name
+    for color in (*charts.PARTS, charts.QUIET):
+        assert contrast_on_white(color) >= 3, color
     assert contrast_on_white(style.ORANGE) < 3
 
 
