@@ -71,11 +71,9 @@ def run(options: argparse.Namespace) -> int:
     if options.save or options.names:
         return 1 if failed else 0
     verdicts = check_steps()
-    save_series(BUILD / "series.png")
-    if replaying():
-        print(summary_table(verdicts, "on the SIMT machine"))
-    else:
-        print(summary_table(verdicts, "on this GPU", time_steps(verdicts)))
+    here = {} if replaying() else time_steps(verdicts)
+    save_series(BUILD / "series.png", here)
+    print(summary_table(verdicts, "on the SIMT machine" if replaying() else "on this GPU", here))
     print("\nExecuted notebooks and series.png are in build/.")
     return 0 if not failed and all(verdict == "right" for verdict in verdicts.values()) else 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ from ..predict import mine_of
 from ..races import race_cases
 from ..records import Case, Record, gpu_folder, load_record, record_path, recorded_steps
 from ..replay import recorded_beside
-from ..shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, REFERENCE_SHAPE, Shape, place
+from ..shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, REFERENCE_SHAPE, Shape, family_of, place
 from ..tables import in_dtype
 from . import charts, labels, style
 
@@ -66,13 +66,24 @@ def series(shown: Sequence[Record], dtype: str = "float32", family: str = "long"
     style.finish(figure, pair.finding, pair.sentence())
 
 
-def save_series(path: Path, **options) -> None:
-    """Draw the records of the series into a file, without a screen; `options` are those of
-    matplotlib's `savefig`."""
+def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -> None:
+    """Draw the records of the series into a file, without a screen; what was timed `here`, step ->
+    case, is drawn over them, ringed. `options` are those of matplotlib's `savefig`."""
     import matplotlib
 
     matplotlib.use("agg")
     figure, _ = _series(records.series(), "float32", "long")
+    axes, shown = figure.axes[0], 0
+    for step, case in (here or {}).items():
+        if case.dtype == "float32" and family_of(*case.shape) != "few":
+            color, marker = style.look(step)
+            axes.plot(
+                case.cols, case.gbps, marker, color=color, markersize=10, markeredgecolor="black"
+            )
+            shown += 1
+    if shown:
+        says = "ringed: measured here, now; lines: recorded"
+        axes.text(0.99, 0.02, says, transform=axes.transAxes, ha="right", fontsize=style.SMALL)
     figure.savefig(path, **options)
 
 
