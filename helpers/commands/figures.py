@@ -1,7 +1,8 @@
 """Write what the README and the kernel headers show of the records: `make figures`.
 
-The README keeps tables and a plot between markers, each kernel file a `Measured:` line. All are
-made from the records; --check says what is out of date without writing.
+The README keeps tables, a plot and the questions of the deeper notebooks between markers, each
+kernel file a `Measured:` line. All are made from records and notebooks; --check says what is out of
+date without writing.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import json
 import re
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from ..catalogue import UNFUSED, split_trial, steps, variants
 from ..draw.step import eager, save_series
-from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT
+from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
 from ..races import DTYPES, ROOM, TOLERANCE, RaceCase, explained_marks, load_race, race_origin
 from ..records import (
     REFERENCE_GPU,
@@ -67,7 +69,12 @@ def out_of_date() -> list[str]:
 def wanted_texts() -> dict[str, str]:
     """What README and kernel files should contain."""
     readme = README.read_text(encoding="utf-8")
-    blocks = {"result": result_block(), "race": race_block(), "run": run_block()}
+    blocks = {
+        "result": result_block(),
+        "race": race_block(),
+        "run": run_block(),
+        "questions": questions_block(),
+    }
     for name, block in blocks.items():
         before, begin, rest = readme.partition(BEGIN.format(name))
         _, end, after = rest.partition(END)
@@ -104,6 +111,22 @@ def run_block() -> str:
     """The last lines of `make run` on a machine without a GPU where all is well."""
     table = summary_table({step: "right" for step in steps()}, "on the SIMT machine")
     return f"```{table}\n```"
+
+
+def questions_block() -> str:
+    """The questions of the deeper notebooks under the core notebook that they come up in."""
+    lines = []
+    for core in core_notebooks():
+        of_core = [path for path in deeper_notebooks() if path.name[:2] == core.name[:2]]
+        lines += [f"- {title_link(core)}", *(f"  - {title_link(path)}" for path in of_core)]
+    return "\n".join(lines)
+
+
+def title_link(notebook: Path) -> str:
+    """A notebook's first heading, linked from the root."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    title = "".join(cells[0]["source"]).splitlines()[0].removeprefix("# ")
+    return f"[{title}]({notebook.relative_to(ROOT).as_posix()})"
 
 
 def result_block() -> str:

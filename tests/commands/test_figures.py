@@ -175,3 +175,12 @@ def test_plot_has_the_steps_of_the_series_and_depends_on_nothing_else(
     assert figures.plot_digest() == digest, "the sweep is not in the plot"
     naive.cases[0].samples_us[0] += 1
     assert figures.plot_digest() != digest
+
+
+def test_a_deeper_notebook_that_the_readme_does_not_list_makes_it_stale(monkeypatch) -> None:
+    listed = figures.questions_block()
+    assert "  - [Does arithmetic matter?](notebooks/deeper/00_roofline.ipynb)" in listed
+    assert listed.splitlines()[0] == "- [00 The limit](notebooks/00_the_limit.ipynb)"
+    monkeypatch.setattr(figures, "deeper_notebooks", lambda: [])
+    assert "roofline" not in figures.questions_block()
+    assert "README.md" in figures.out_of_date()
