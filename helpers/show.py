@@ -147,7 +147,7 @@ def findings(trace: Trace, most: int = 2) -> None:
             plain += code_plain(lines)
             pages.append(code_html(lines))
     if more := len(trace.findings[most:]):
-        plain.append(f"and {more} more")
+        plain.append(f"and {more} more finding{'s' if more > 1 else ''}")
         pages.append(caption(plain[-1]))
     Rich("\n".join(plain) or "no findings", "".join(pages)).display()
 

@@ -210,9 +210,9 @@ class Pair:
             parts[-1] += f" ({', '.join(shares)})"
         if self.ratio is not None:
             parts.append(f"{times(self.ratio)} times as fast as {_name(self.before)}")
-        origin = self.after.origin()
-        spread = f"replays within {case.spread:.1%}"
-        return f"{', '.join(parts)}. {origin[0].upper()}{origin[1:]}, {spread}."
+        earlier = ", an earlier version" if "earlier version" in self.after.origin() else ""
+        spread = f"its runs differ by {case.spread:.1%} at most"
+        return f"{', '.join(parts)}. Measured on {self.after.label}{earlier}; {spread}."
 
 
 def times(ratio: float) -> str:

@@ -78,8 +78,8 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown) -> None:
     assert plain == "<figure: 03_x: 7.3 times as fast as 02_x at 4096 columns>"
     assert sentence == (
         f"03_x at 4096 columns: {GBPS / 12.5:.0f} GB/s, 0.80 of a copy (0.55 predicted, 0.30 by "
-        "you), 7.3 times as fast as 02_x. Recorded on NVIDIA Test on 2030-01-02 (driver 1.2, "
-        "NVRTC 13.0, CuPy 14.0), replays within 16.0%."
+        "you), 7.3 times as fast as 02_x. Measured on NVIDIA Test, 2030-01-02; "
+        "its runs differ by 16.0% at most."
     )
     assert {*words(figure)} == {
         *("a copy", "02_x", "03_x", "× 7.3", "predicted 0.55", "yours 0.30")
