@@ -57,12 +57,14 @@ def step(
     style.finish(figure, pair.finding, pair.sentence(mine))
 
 
-def series(shown: Sequence[Record], dtype: str = "float32", family: str = "long") -> None:
+def series(
+    shown: Sequence[Record] | None = None, dtype: str = "float32", family: str = "long"
+) -> None:
     """Draw all records that have such cases, each in its step's colour, with a copy and PyTorch.
 
-    Raises `ValueError` if none has.
+    None stands for the records of the whole series. Raises `ValueError` if none has such cases.
     """
-    figure, pair = _series(shown, dtype, family)
+    figure, pair = _series(records.series() if shown is None else shown, dtype, family)
     style.finish(figure, pair.finding, pair.sentence())
 
 

@@ -151,15 +151,19 @@ def finish(figure: Figure, title: str, sentence: str) -> None:
 
     if not sentence.strip():
         raise ValueError(f"the figure {title!r} needs a sentence that says what it shows")
-    png = _png(figure)
+    png, plain = _png(figure), _wrapped(f"<figure: {title}>")
     width = round(figure.get_figwidth() * figure.get_dpi())
     plt.close(figure)
     display(
-        {"image/png": png, "text/plain": f"<figure: {title}>"},
+        {"image/png": png, "text/plain": plain},
         metadata={"image/png": {"width": min(width, PAGE), "alt": sentence}},
         raw=True,
     )
-    print(textwrap.fill(sentence, 80, break_on_hyphens=False, break_long_words=False))
+    print(_wrapped(sentence))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 80, break_on_hyphens=False, break_long_words=False)
 
 
 def _png(figure: Figure) -> bytes:

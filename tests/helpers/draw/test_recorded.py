@@ -5,7 +5,7 @@ import pytest
 from helpers import draw
 from helpers.catalogue import UNFUSED
 from helpers.races import race_cases
-from helpers.records import load_record, series
+from helpers.records import load_record
 from helpers.shapes import FEW_SHAPES
 from tests.helpers.draw.looks import complaints
 
@@ -37,7 +37,7 @@ def test_words_of_a_step_can_be_read(after, before, options, monkeypatch, shown)
 
 
 def test_words_of_the_series_can_be_read(shown) -> None:
-    draw.series(series())
+    draw.series()
     assert complaints(shown.take()[0]) == []
 
 

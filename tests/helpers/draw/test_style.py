@@ -163,6 +163,8 @@ def test_figure_is_a_png_with_a_plain_form_and_a_sentence(monkeypatch, capsys) -
     assert len(plt.get_fignums()) == before - 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("It is half as fast") and max(map(len, lines)) <= 80
+    style.finish(figure, "Half as fast" + " as that" * 9, "It is.")
+    assert shown[-1][0][0]["text/plain"].count("\n") == 1  # wider than 80 columns
     with pytest.raises(ValueError, match="needs a sentence"):
         style.finish(figure, "Half as fast", " ")
 
