@@ -41,6 +41,11 @@ REASONS = (
 UNITS = ("l1tex", "lts", "dram")  # of which it says how busy they are
 
 
+def share(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """What a step was recorded to reach, as a share of the copy's bandwidth."""
+    return load_record(step).case(rows, cols, dtype).share
+
+
 # ---- instructions -------------------------------------------------------------------------------
 
 
