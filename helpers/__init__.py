@@ -35,7 +35,6 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     predict       what a reader predicts, beside what we predicted
     tables        tables of text
     draw          figures: of a trace, of a record, of the machine
-    figures       figures
     stamps        records whose kernel's text changed and whose machine code did not
     notebooks     running notebooks
     reading       how long a notebook takes to read
@@ -44,68 +43,42 @@ this package from within; tests/helpers/test_layers.py holds them to it.
 
 from . import draw, profile, show
 from .bound import bind, load
-from .catalogue import choose, diff, source
-from .check import (
-    WrongResult,
-    check_copy,
-    check_kernel,
-    check_softmax,
-    make_input,
-    poisoned,
-    reference,
-)
+from .catalogue import choose, source
+from .check import WrongResult, check_kernel, check_softmax
 from .evidence.numerics import numerics
 from .evidence.sass import opcodes, sass
-from .execute import KernelBug
 from .exercises import grade
-from .figures import plot_race, plot_series, plot_step
 from .header import header
 from .launch import launch, simulate
-from .mode import describe_mode
 from .predict import predict
-from .races import race_cases, race_origin, skipped_peers
+from .races import race_cases, race_origin
 from .records import load_record, predictions
 from .replay import timings
 from .shapes import REFERENCE_SHAPE
-from .tables import ledger, race_table, table
 
 __all__ = [
-    "KernelBug",
     "REFERENCE_SHAPE",
     "WrongResult",
     "bind",
-    "check_copy",
     "check_kernel",
     "check_softmax",
     "choose",
-    "describe_mode",
-    "diff",
     "draw",
     "grade",
     "header",
     "launch",
-    "ledger",
     "load",
     "load_record",
-    "make_input",
     "numerics",
     "opcodes",
-    "plot_race",
-    "plot_series",
-    "plot_step",
-    "poisoned",
     "predict",
     "predictions",
     "profile",
     "race_cases",
     "race_origin",
-    "race_table",
-    "reference",
     "sass",
     "show",
     "simulate",
-    "skipped_peers",
     "source",
-    "table",
     "timings",
 ]

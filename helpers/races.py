@@ -32,18 +32,12 @@ from .records import (
     step_hash,
     utc_now,
 )
-from .shapes import RACE_SHAPES, Shape, place
+from .shapes import RACE_SHAPES, Shape
 
 SCHEMA = 1
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this is a tie
 ROOM = 0.97  # a best peer below this share of a copy must be beaten, not equalled
-LOW, HIGH = f"{1 - TOLERANCE:.2f}", f"{1 + TOLERANCE:.2f}"
-LEGEND = (
-    f"lead: time of the best peer / ours; ahead: above {HIGH}; level: {LOW} to {HIGH}; "
-    f"LOSS: below {LOW},\n"
-    f"or not above 1 although the best peer is below {ROOM} of a copy"
-)
 MARKS = {
     "+": "our kernel starts before the call ahead of it has ended; no other does so",
     "#": "ours was another kernel or launch than would be chosen now",
@@ -221,19 +215,6 @@ def explained_marks(cases: Sequence[RaceCase]) -> list[str]:
     """A line for each of `MARKS` that any of the cases has."""
     seen = "".join(case.marks for case in cases)
     return [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in seen]
-
-
-def skipped_peers(cases: Sequence[RaceCase]) -> str:
-    """Which peers were not timed where, and why: a line for each peer and reason. What is wrong
-    with a wrong result is left out; the race's file has it."""
-    places: dict[tuple[str, str], list[str]] = {}
-    for case in cases:
-        for name, reason in case.skipped.items():
-            why = reason.partition(": at (")[0]
-            places.setdefault((name, why), []).append(place(*case.shape))
-    return "\n".join(
-        f"{name}: {reason} ({', '.join(shapes)})" for (name, reason), shapes in places.items()
-    )
 
 
 # ---- one shape ----------------------------------------------------------------------------------

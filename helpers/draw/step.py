@@ -16,7 +16,6 @@ from ..races import race_cases
 from ..records import Case, Record, gpu_folder, load_record, record_path, recorded_steps
 from ..replay import recorded_beside
 from ..shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, REFERENCE_SHAPE, Shape, family_of, place
-from ..tables import in_dtype
 from . import charts, labels, style
 
 if TYPE_CHECKING:
@@ -225,6 +224,11 @@ def times(ratio: float) -> str:
 def microseconds(us: float) -> str:
     """Three digits, so that columns of them can be compared."""
     return f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}"
+
+
+def in_dtype(dtype: str) -> str:
+    """What a name adds for a dtype that is not the usual one."""
+    return f" in {dtype}" if dtype != "float32" else ""
 
 
 def _name(record: Record) -> str:

@@ -11,11 +11,11 @@ from helpers.races import (
     DTYPES,
     Race,
     RaceCase,
+    explained_marks,
     load_race,
     race_cases,
     race_path,
     save_race,
-    skipped_peers,
 )
 from helpers.records import REFERENCE_GPU
 from helpers.shapes import ALIGNED_RACE_SHAPES, RACE_SHAPES, UNALIGNED_RACE_SHAPES
@@ -31,6 +31,22 @@ def test_shares_best_peer_and_lead() -> None:
     assert case.best_peer == "cudnn" and case.lead == pytest.approx(1.25)
 
 
+def test_without_peers_there_is_no_loss() -> None:
+    case = race_case()
+    del case.samples_us["torch"]
+    assert (case.best_peer, case.lead, case.verdict) == (None, float("inf"), "ahead")
+
+
+def test_marks_say_where_our_calls_overlap_and_what_is_older_than_the_kernel(monkeypatch) -> None:
+    monkeypatch.setattr(RaceCase, "is_current", lambda case: case.rows == 1)
+    new, old = race_case(1, 8192), race_case(2, 8192)
+    early = dataclasses.replace(new, launch={"PROGRAMMATIC": 1})
+    assert [case.marks for case in (new, old, early)] == ["", "#", "+"]
+    assert explained_marks([new]) == []
+    overlaps, older = explained_marks([new, old, early])
+    assert overlaps.startswith("+: our kernel starts before") and older.startswith("#: ours was")
+
+
 @pytest.mark.parametrize(
     ("ours_us", "peer_us", "verdict"),
     [
@@ -43,17 +59,6 @@ def test_shares_best_peer_and_lead() -> None:
 )
 def test_verdict(ours_us: float, peer_us: float, verdict: str) -> None:
     assert race_case(quack=peer_us, **{OURS: ours_us}).verdict == verdict
-
-
-def test_reasons_are_listed_once_with_their_shapes() -> None:
-    cases = [race_case(cols=cols) for cols in (64, 128, 256)]
-    for case in cases[1:]:
-        case.skipped["liger"] = "too long"
-        case.skipped["cudnn"] = f"wrong result: at {case.shape}: {case.cols} elements are wrong"
-    assert skipped_peers(cases).splitlines() == [
-        "liger: too long (1024 x 128, 1024 x 256)",
-        "cudnn: wrong result (1024 x 128, 1024 x 256)",
-    ]
 
 
 def test_shapes_of_the_race() -> None:
