@@ -42,7 +42,7 @@ CODE_COLUMNS = 88
 COLUMNS = 80
 MOST_BYTES = 1_000_000
 ANSWERS = 3  # of "Check yourself"
-CHECKS = {"check_kernel", "check_softmax", "check_copy"}
+CHECKS = {"check_kernel", "check_softmax"}
 CHECK_YOURSELF, WASTED, ANSWER = "Check yourself", "What is still wasted", "The answer"
 LANDMARKS = ["predict", "show.kernel", "check", "draw.step", "grade", CHECK_YOURSELF, WASTED]
 WANTED = {"timings": "is timed", "draw.step": "is plotted", "grade": "is graded"}
@@ -117,20 +117,6 @@ def of_every_notebook(page: Page) -> Iterator[str]:
         yield "kernelspec is not python3"
     if "widgets" in page.notebook.metadata:
         yield "widgets do not render on code hosts"
-
-
-def of_old_core(page: Page) -> Iterator[str]:
-    """What a core notebook kept that is not rewritten yet."""
-    source = "\n".join(cell.source for cell in page.code)
-    if len(page.notebook.cells) > 26:
-        yield "too long"
-    if "cupy.RawKernel(source(" not in source:
-        yield "the notebook builds no RawKernel from kernels/ in plain sight"
-    if "grade(" not in source:
-        yield "no exercise"
-    for word in ("You need", "Next", "Time"):
-        if f"**{word}**" not in page.prose[0]:
-            yield "the first cell lacks prerequisites, minutes or links"
 
 
 # ---- core and deeper --------------------------------------------------------------------------
@@ -454,15 +440,15 @@ FIRST_IN = re.compile(r'<a id="([^"]+)">.*?\*First in \[\d\d\]\((\w+)\.ipynb\)',
 ENTRY = re.compile(r'<a id="([^"]+)"></a>\n\*\*([^*]+)\*\*')
 
 
-def of_first_words(pages: list[Page], not_yet: tuple[str, ...] = ()) -> Iterator[str]:
+def of_first_words(pages: list[Page]) -> Iterator[str]:
     """The sentence in which a term first stands in the series sets it in italics or bold, as one
-    does that explains it, or links it to the glossary. Notebooks of `not_yet` are passed over."""
+    does that explains it, or links it to the glossary."""
     for term in TERMS:
         pattern = spelled(term)
         first = ((page.name, text) for page in pages for text in sentences(page))
         name, text = next((one for one in first if pattern.search(one[1])), ("", ""))
         marked = ["".join(words) for words in MARK.findall(text)]
-        if text and not name.startswith(not_yet) and not any(map(pattern.search, marked)):
+        if text and not any(map(pattern.search, marked)):
             yield f"{name}: *{term}* is neither explained nor linked where it first stands: {text}"
 
 

@@ -14,10 +14,6 @@ from tests import notebook_rules as rules  # noqa: E402
 CORE, DEEPER = core_notebooks(), deeper_notebooks()
 GLOSSARY = ROOT / "notebooks/GLOSSARY.md"
 
-# Core notebooks that are as they were: they keep the old rules. Who rewrites one deletes it here.
-NOT_YET: tuple[str, ...] = ()
-# Does the README list the deeper notebooks by their questions?
-README_LISTS_DEEPER = False
 # (notebook, first line of a cell) -> why that cell must be longer than a dozen lines
 EXCEPTIONS: dict[tuple[str, str], str] = {
     ("00_the_limit", "exponential = cupy.RawKernel("): "the first kernel of all, in plain sight",
@@ -42,8 +38,7 @@ def page_of(path) -> rules.Page:
 def test_core_notebook_keeps_the_rules(path):
     page = page_of(path)
     nbformat.validate(page.notebook)
-    own = rules.of_old_core if page.name.startswith(NOT_YET) else rules.of_core
-    assert [*rules.of_every_notebook(page), *own(page)] == []
+    assert [*rules.of_every_notebook(page), *rules.of_core(page)] == []
 
 
 @pytest.mark.parametrize("path", DEEPER, ids=name_of)
@@ -53,9 +48,8 @@ def test_deeper_notebook_keeps_the_rules(path):
     assert [*rules.of_every_notebook(page), *rules.of_deeper(page)] == []
     core = [page_of(one) for one in CORE if one.stem[:2] == path.stem[:2]]
     assert list(rules.of_way_in(page, core)) == []
-    if README_LISTS_DEEPER:
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        assert list(rules.of_readme(page, readme)) == []
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert list(rules.of_readme(page, readme)) == []
 
 
 @pytest.mark.parametrize("path", [*CORE, *DEEPER], ids=name_of)
@@ -72,14 +66,13 @@ def test_every_step_has_its_notebook():
 
 
 def test_words_are_explained_where_they_first_stand():
-    assert list(rules.of_first_words([page_of(path) for path in CORE], NOT_YET)) == []
+    assert list(rules.of_first_words([page_of(path) for path in CORE])) == []
 
 
 def test_glossary_is_in_order_and_has_every_term():
     assert list(rules.of_glossary(GLOSSARY.read_text(encoding="utf-8"))) == []
 
 
-@pytest.mark.skipif(bool(NOT_YET), reason="words move while notebooks are rewritten")
 def test_glossary_says_where_words_first_stand():
     glossary = GLOSSARY.read_text(encoding="utf-8")
     assert list(rules.of_first_places([page_of(path) for path in CORE], glossary)) == []
