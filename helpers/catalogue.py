@@ -7,8 +7,6 @@ Build table ("07_warp-ROWS2", "01_naive-b32").
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import re
 from pathlib import PurePath
 from typing import NamedTuple
@@ -151,14 +149,3 @@ def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None)
         if header(source(f"{file}.cu")).accepts(rows, cols, dtype, gpu):
             return file
     return None
-
-
-def diff(old: str, new: str) -> str:
-    """Unified diff of the code of two kernel files, without their headers."""
-
-    def body(name: str) -> list[str]:
-        lines = source(name).splitlines()[1:]
-        return [*itertools.dropwhile(lambda line: line.startswith("//") or not line, lines)]
-
-    lines = difflib.unified_diff(body(old), body(new), old, new, lineterm="", n=1)
-    return "\n".join(lines)

@@ -140,12 +140,6 @@ def stalled(
     return nsight(step, rows, cols, dtype)[name]
 
 
-def clocks_per_load(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
-    """Clocks that a warp waits for loads, for each load that it makes."""
-    waited = stalled(step, rows, cols, dtype) * _executed(step, rows, cols, dtype)
-    return waited / loads(step, rows, cols, dtype)
-
-
 def loads(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
     """Loads from global memory that warps make."""
     return nsight(step, rows, cols, dtype)["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]

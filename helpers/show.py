@@ -204,17 +204,6 @@ def table(
     Rich("\n".join(plain), markdown="\n".join(page)).display()
 
 
-def folded(summary: str, name_or_code: str) -> Rich:
-    """A kernel without its contract, folded under a line of text; not displayed yet."""
-    text = _read(name_or_code)
-    places = _without_blank_ends(text, range(_after_header(text), len(text.lines)))
-    lines = [Line(text.first + at, text.lines[at]) for at in places]
-    return Rich(
-        "\n".join([*textwrap.wrap(summary, COLUMNS), *code_plain(lines)]),
-        details(summary, code_html(lines)),
-    )
-
-
 # ---- the text of a kernel -----------------------------------------------------------------------
 
 

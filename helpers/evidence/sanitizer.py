@@ -6,17 +6,12 @@ import re
 import sys
 from collections.abc import Sequence
 
-from ..records import REFERENCE_GPU, launch_of
+from ..records import launch_of
 from ..workers import Failure
 from .cases import Batch, EvidenceCase, cases, run_tool, shown, worker_command
-from .part import Part, hashes_of, read_part
+from .part import Part, hashes_of
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-
-
-def verdicts(gpu: str = REFERENCE_GPU) -> dict[str, dict[str, int]]:
-    """Tool -> step -> how many errors it found in its launches."""
-    return {tool: found["steps"] for tool, found in read_part("sanitizer", gpu)["tools"].items()}
 
 
 class SanitizerPart(Part):

@@ -30,7 +30,3 @@ def answer(name: str) -> Path:
         own.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(stub, own)
     return own
-
-
-def solution(name: str) -> Path:
-    return KERNELS / "exercises" / "solutions" / f"{name}.cu"

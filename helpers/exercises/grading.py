@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..simt import CompileError, UnsupportedPTX
-from .answers import answer, shown_name, solution
+from .answers import answer, shown_name
 from .attempt import Attempt
 from .conditions import Condition, compiles, no_bug, right, right_far_apart, right_special
 from .table import EXERCISES, Exercise
@@ -28,11 +28,6 @@ def grade(name: str) -> Verdict:
     be made.
     """
     return judge(_known(name), answer(name).read_text(encoding="utf-8"))
-
-
-def grade_solution(name: str) -> Verdict:
-    """The same of the solution that the repository has."""
-    return judge(_known(name), solution(name).read_text(encoding="utf-8"))
 
 
 def judge(name: str, code: str) -> Verdict:

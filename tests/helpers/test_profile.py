@@ -151,10 +151,6 @@ def test_the_array_version_reads_five_matrices_and_writes_three() -> None:
     assert read == pytest.approx(5, rel=0.05) and written == pytest.approx(3, rel=0.05)
 
 
-def test_a_load_of_the_copy_waits_some_hundred_clocks() -> None:
-    assert 200 < profile.clocks_per_load("variants/00_copy_scalar", *REFERENCE_SHAPE) < 2000
-
-
 def test_another_unit_is_refused() -> None:
     with pytest.raises(ValueError, match="'zzz' is none of l1tex, lts, dram"):
         profile.busy("zzz", "01_naive", *REFERENCE_SHAPE)

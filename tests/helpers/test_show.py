@@ -10,7 +10,6 @@ from helpers import rich, show
 from helpers.catalogue import source, steps
 from helpers.check import check_softmax, make_input, poisoned
 from helpers.launch import launch, simulate
-from helpers.paths import ROOT
 from helpers.reading import of_output
 from helpers.rich import Line, Rich
 from helpers.simt.places import own_file
@@ -402,18 +401,3 @@ def test_a_table_that_nobody_reads_is_refused(head, rows, options, message, show
     with pytest.raises(ValueError, match=message):
         show.table(head, rows, **options)
     assert shown == []
-
-
-# ---- a stub -----------------------------------------------------------------------------------
-
-
-def test_a_stub_is_folded_and_not_displayed_yet(shown) -> None:
-    stub = show.folded("kernels/exercises/03_one_array.cu", "exercises/03_one_array.cu")
-    assert shown == [] and isinstance(stub, Rich)
-    assert stub.html.startswith("<details") and "Wastes" not in stub.html
-    file = (ROOT / "kernels/exercises/03_one_array.cu").read_text(encoding="utf-8")
-    header = next(n for n, line in enumerate(file.splitlines()) if not line.startswith("//"))
-    first = of_html(stub.html)[0][0]
-    assert first == listed(stub.plain)[0][0] and header < first <= header + 3
-    stub.display()
-    assert shown[0]["text/plain"] == stub.plain

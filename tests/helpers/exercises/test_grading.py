@@ -8,9 +8,9 @@ import pytest
 from helpers.catalogue import source, step_number, steps
 from helpers.cuda_text import strip_comments
 from helpers.exercises import EXERCISES, grade
-from helpers.exercises.answers import solution
-from helpers.exercises.grading import conditions, grade_solution, judge
+from helpers.exercises.grading import conditions, judge
 from helpers.paths import KERNELS
+from tests.helpers.exercises.answers import solution
 
 BLANK = re.compile(r"^ *// ---- (write|and) here ----$", flags=re.MULTILINE)
 FAILS_AT = {
@@ -69,7 +69,7 @@ def test_stub_fails_at_what_it_is_about(name):
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_solution_passes(name):
-    verdict = grade_solution(name)
+    verdict = judge(name, solution(name))
     assert verdict.passed, str(verdict)
     *steps_taken, last = str(verdict).splitlines()
     assert last == f"passed: {name}" and all(line.startswith("yes ") for line in steps_taken)
@@ -91,13 +91,13 @@ def test_stub_states_its_minutes_and_gives_nothing_away(name):
     (minutes,) = re.findall(r"^// (\d+) minutes\. \S", header, flags=re.MULTILINE)
     assert 3 <= int(minutes) <= 15
     assert "// Wastes:   for you to find\n" in header
-    assert "for you to find" not in solution(name).read_text(encoding="utf-8")
+    assert "for you to find" not in solution(name)
 
 
 @pytest.mark.parametrize("name", [*EXERCISES][1::2])
 def test_solution_of_a_blank_adds_lines_and_changes_none(name):
     """So what is given is right, and the blank the one place to work at."""
-    solved = iter(code_lines(solution(name).read_text(encoding="utf-8")))
+    solved = iter(code_lines(solution(name)))
     given = code_lines(stub(name))
     assert all(line in solved for line in given)
     assert "// ---- write here ----" in [line.strip() for line in given]
@@ -119,7 +119,7 @@ def test_first_grading_makes_the_file_from_the_stub_and_later_ones_keep_it(own):
     assert not grade(name).passed
     file = own / f"{name}.cu"
     assert file.read_text(encoding="utf-8") == stub(name)
-    file.write_text(solution(name).read_text(encoding="utf-8"), encoding="utf-8")
+    file.write_text(solution(name), encoding="utf-8")
     assert grade(name).passed
     file.write_text(stub(name) + "// mine\n", encoding="utf-8")
     assert not grade(name).passed and file.read_text(encoding="utf-8").endswith("// mine\n")
@@ -131,7 +131,7 @@ def test_forced_replay_grades_the_stub_and_writes_nothing(own, monkeypatch):
     verdict = grade(name)
     assert not verdict.passed and not own.exists()
     own.mkdir()
-    (own / f"{name}.cu").write_bytes(solution(name).read_bytes())
+    (own / f"{name}.cu").write_text(solution(name), encoding="utf-8")
     assert str(grade(name)) == str(verdict)
     monkeypatch.delenv("SOFTMAX_REPLAY")
     assert grade(name).passed
@@ -186,7 +186,7 @@ def test_conditions_behind_the_first_that_fails_are_named_and_not_looked_at():
 
 
 def test_a_line_past_a_comment_of_several_lines_is_numbered_right():
-    text = solution("04_butterfly").read_text(encoding="utf-8")
+    text = solution("04_butterfly")
     text = text.replace("0xffffffff", "__activemask()")
     text = text.replace("\nextern", "\n/* one\n   two\n   three */\nextern", 1)
     line = next(n for n, one in enumerate(text.splitlines(), 1) if "__activemask" in one)
