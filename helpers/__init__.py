@@ -46,7 +46,7 @@ from .bound import bind, load
 from .catalogue import choose, source
 from .check import WrongResult, check_kernel, check_softmax
 from .evidence.numerics import numerics
-from .evidence.sass import opcodes, sass
+from .evidence.sass import loads_in_a_row, opcodes, sass
 from .exercises import grade
 from .header import header
 from .launch import launch, simulate
@@ -69,6 +69,7 @@ __all__ = [
     "launch",
     "load",
     "load_record",
+    "loads_in_a_row",
     "numerics",
     "opcodes",
     "predict",

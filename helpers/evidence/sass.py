@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from .. import catalogue
@@ -36,6 +37,16 @@ def sass(
     Raises `KeyError` that lists those of the step for others.
     """
     return _disassembly(step, shape, dtype, gpu)["in_order"]
+
+
+def loads_in_a_row(step: str) -> list[int]:
+    """How many loads from global memory the compiler put one after the other, in the order of the
+    program: [4, 1] is four, another instruction of `sass`, and one. Arithmetic may stand between.
+
+    Raises `KeyError` as `sass` does for a kernel that is compiled for each shape.
+    """
+    names = (instruction.split(".")[0] for instruction in sass(step))
+    return [len([*loads]) for name, loads in groupby(names) if name == "LDG"]
 
 
 def opcodes(
