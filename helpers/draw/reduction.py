@@ -321,7 +321,8 @@ def _draw(found: Reduction, title: str) -> None:
         return LEFT + (thread + 0.5) * pitch
 
     if values:
-        note = "in a box: what the thread has stored, or offers to others"
+        offers = any(level.offers for level in found.levels)  # shuffles only
+        note = "in a box: what the thread has stored" + ", or offers to others" * offers
         words(axes, PAGE - 10, 18, note, color=DARK, ha="right")
     _columns(axes, found.threads, at, rows[-1])
     for y, meeting in lines:

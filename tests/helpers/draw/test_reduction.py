@@ -69,6 +69,17 @@ def test_the_picture_of_a_tree(tree: Trace, shown: Shown) -> None:
     )
     written = [text.get_text() for text in texts(figure)]
     assert written.count("barrier") == 4 and written.count("shared memory") == 3
+    assert "in a box: what the thread has stored" in written
+
+
+def test_the_picture_of_a_shuffle_names_what_is_offered(shown: Shown) -> None:
+    code = """extern "C" __global__ void sum(const float* x, float* y) {
+        float v = x[threadIdx.x];
+        v += __shfl_xor_sync(255, v, 1);
+        y[threadIdx.x] = v; }"""
+    draw.reduction(run_text(code, 1, 8))
+    written = [text.get_text() for text in texts(shown.take()[0])]
+    assert "in a box: what the thread has stored, or offers to others" in written
 
 
 def test_butterflies_and_the_pairs_of_warps(shown: Shown) -> None:
