@@ -314,9 +314,9 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const float2 both = to_float2(largest);
     const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
 
-    // exp(x - max) = 2^(x * log2(e) - shift): one multiply-add before each exponential; from here
-    // on maxima are shifts. The rounding of shift leaves with the division, but it grows with x:
-    // past 2^29, where floats are 64 apart, differences do instead; 2^28 keeps shifts in order.
+    // exp(x - max) = 2^(x * log2(e) - shift), one multiply-add before the exponential; from here on
+    // maxima are shifts. How a shift is rounded cancels in the division, but is too much past 2^29
+    // (a mask of -1e30, say): there 2^(x - max) will do, and 2^28 keeps the shifts in order.
     const bool far = fabsf(thread_max) >= 536870912.0f;
     const float shift = far ? thread_max + copysignf(268435456.0f, thread_max)
                             : __fmul_rn(thread_max, log2e);
