@@ -215,7 +215,11 @@ def l2_sectors(
     step: str, rows: int, cols: int, dtype: str = "float32", *, of: str = "00_copy"
 ) -> tuple[float, float]:
     """Sectors (read, written) that the L2 is asked for, in units of another step's, the copy's if
-    none is named."""
+    none is named.
+
+    This is not who answered: the counter has 1.5 sectors for each that comes from DRAM and about
+    one for each that the L2 had. What L1 answered says `l1_hits`.
+    """
     seen, unit = nsight(step, rows, cols, dtype), nsight(of, rows, cols, dtype)
     names = ("lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum")
     read, written = (seen[name] / unit[name] for name in names)

@@ -132,6 +132,17 @@ def test_sectors_are_in_units_of_a_copy() -> None:
     assert read > 3 and written > 0.9
 
 
+def test_l1_l2_and_dram_answer_two_reads() -> None:
+    """1.5 sectors of the L2's counter for each from DRAM, one for each that the L2 had."""
+    for step in ("03_shared", "04_shuffle", "05_float4"):
+        for cols in (1024, 4096, 16384):
+            shape = 2**28 // cols, cols
+            dram, _ = profile.dram_passes(step, *shape)
+            l2 = 2 - 2 * profile.l1_hits(step, *shape) - dram
+            counted = 1.5 * profile.l2_sectors(step, *shape)[0]
+            assert counted == pytest.approx(1.5 * dram + l2, rel=0.03)
+
+
 def test_a_warp_of_the_copy_loads_512_bytes_at_once() -> None:
     rows, cols = REFERENCE_SHAPE
     assert profile.loads("00_copy", rows, cols) == rows * cols * 4 / 512
