@@ -438,16 +438,21 @@ def _sentence(found: Reduction, title: str) -> str:
     barriers = sum(isinstance(part, Meeting) for part in found.parts)
     if not levels:
         return f"In {block} no thread takes a value from another: nothing is reduced."
-    counts = []
-    for count, same in groupby(len(level.edges) for level in levels):
-        times = len(list(same))
-        counts.append(f"{times} times {count}" if times > 1 else str(count))
-    merged = ", ".join(counts[:-1]) + " and " * (len(counts) > 1) + counts[-1]
-    if len(counts) > 10:
-        merged = str(sum(len(level.edges) for level in levels))
-    plural = "s" * (counts != ["1"])
-    said = f"{_many(len(levels), 'level')} and {_many(barriers, 'barrier')}: {merged} value{plural}"
-    parts = [f"{said} taken from other threads"]
+    runs = [
+        (count, len(list(same))) for count, same in groupby(len(level.edges) for level in levels)
+    ]
+    counts = [str(count) for count, _ in runs]
+    if len(runs) > 10:
+        taken = f"{sum(len(level.edges) for level in levels)} values taken from other threads"
+    elif max(times for _, times in runs) > 1:
+        taken = "values taken from other threads: " + ", then ".join(
+            f"{count} in each of {times} levels" if times > 1 else str(count)
+            for count, times in runs
+        )
+    else:
+        merged = ", ".join(counts[:-1]) + " and " * (len(counts) > 1) + counts[-1]
+        taken = f"{merged} value{'s' * (counts != ['1'])} taken from other threads"
+    parts = [f"{_many(len(levels), 'level')} and {_many(barriers, 'barrier')}: {taken}"]
     if outside := sum(level.from_outside for level in levels):
         parts[0] += f", {outside} of them from other blocks"
     times = {level.times for level in levels}

@@ -94,7 +94,10 @@ def test_butterflies_and_the_pairs_of_warps(shown: Shown) -> None:
     draw.reduction(trace)
     figure, _, sentence = shown.take()
     assert complaints(figure) == []
-    assert sentence.startswith("11 levels and 1 barrier: 5 times 64, 3 and 5 times 64 values")
+    assert sentence.startswith(
+        "11 levels and 1 barrier: values taken from other threads: 64 in each of 5 levels, then 3, "
+        "then 64 in each of 5 levels; each level runs twice"
+    )
 
 
 def test_a_tree_without_its_barrier_is_drawn_as_it_ran(shown: Shown) -> None:
