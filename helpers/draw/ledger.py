@@ -48,7 +48,7 @@ def ledger() -> None:
 
 def _title(entries: Sequence[Entry]) -> str:
     near = sum(entry.near(entry.ours) for entry in entries)
-    return f"Of our {len(entries)} predictions, {near} came within a tenth"
+    return f"Of our {len(entries)} predictions, {near} came within 10 percent"
 
 
 def _says(entries: Sequence[Entry]) -> str:
@@ -58,13 +58,14 @@ def _says(entries: Sequence[Entry]) -> str:
     worst = max(entries, key=lambda entry: entry.off(entry.ours))
     text = (
         f"{_title(entries)} of what was measured, {high} were too high and {len(missed) - high} "
-        f"too low; farthest off is {worst.step}, {worst.ours:.2f} predicted and "
+        f"too low; farthest off, as a ratio, is {worst.step}, {worst.ours:.2f} predicted and "
         f"{worst.measured:.2f} measured."
     )
     if mine := [entry for entry in entries if entry.mine is not None]:
         near = sum(entry.near(entry.mine) for entry in mine)
         closer = sum(entry.off(entry.mine) < entry.off(entry.ours) for entry in mine)
-        text += f" Of your {len(mine)}, {near} came within a tenth, and {closer} closer than ours."
+        text += f" Of your {len(mine)}, {near} came within 10 percent, "
+        text += f"and {closer} closer than ours."
     return text
 
 

@@ -48,7 +48,7 @@ def test_every_step_stands_with_its_prediction_and_its_measurement(shown) -> Non
         ["● measured", *(f"{share:.2f}" for share in measured)],
     ]
     near = sum(0.9 <= m / o <= 1.1 for m, o in zip(measured, ours, strict=True))
-    assert plain == f"<figure: Of our {len(ours)} predictions, {near} came within a tenth>"
+    assert plain == f"<figure: Of our {len(ours)} predictions, {near} came within 10 percent>"
     assert "02_online, 0.16 predicted" in " ".join(sentence.split())
     assert complaints(figure) == []
 
@@ -65,7 +65,7 @@ def test_the_readers_are_drawn_beside_ours(shown) -> None:
     assert yours[0] == "◇ yours" and (yours[1 + first], yours[1 + last]) == ("0.06", "0.50")
     assert yours.count("") == len(asked()) - 2
     said = " ".join(sentence.split())
-    assert said.endswith("Of your 2, 1 came within a tenth, and 1 closer than ours.")
+    assert said.endswith("Of your 2, 1 came within 10 percent, and 1 closer than ours.")
     assert complaints(figure) == []
 
 
@@ -104,5 +104,5 @@ def test_the_sentence_follows_the_records(shown, monkeypatch) -> None:
     monkeypatch.setattr(LEDGER, "load_record", twice_as_slow)
     draw.ledger()
     _, plain, sentence = shown.take()
-    assert plain == "<figure: Of our 11 predictions, 0 came within a tenth>"
+    assert plain == "<figure: Of our 11 predictions, 0 came within 10 percent>"
     assert "11 were too high and 0 too low" in " ".join(sentence.split())
