@@ -113,9 +113,10 @@ def bar_chart(
     if limit:
         axes.axvline(limit[1], **DASHED)
         labels.add(axes, limit[1], axes.get_ylim()[1], limit[0], (0, 3), fontsize=9.5)
+    clear = {"bbox": {"color": "white", "pad": 0.5}} if limit else {}  # of the limit's line
     for x, y, text, bold in ends:
-        weight = "bold" if bold else "normal"
-        labels.add(axes, x, y, text, (4, 0), fontsize=9.5, fontweight=weight)
+        look = {"fontsize": 9.5, "fontweight": "bold" if bold else "normal", **clear}
+        labels.add(axes, x, y, text, (4, 0), **look)
     axes.set_yticks(middles, [textwrap.fill(label, 26) for label in table])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
@@ -237,8 +238,9 @@ def heat(
 
 
 def short(value: float) -> str:
-    """Three digits without exponent or zeros at the end: "0.536", "12.5", "7.1", "2281"."""
-    if not value:
+    """Three digits without exponent or zeros at the end: "0.536", "12.5", "7.1", "2281". What is
+    smaller than a thousandth is "0"."""
+    if abs(value) < 0.001:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:.{digits}f}"

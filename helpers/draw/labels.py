@@ -51,9 +51,11 @@ def add(axes: Axes, x: float, y: float, text: str, side: tuple[float, float], **
 def at_ends(axes: Axes, ends: Sequence[End]) -> None:
     """Name lines at their right ends: those that end last in a column, pushed apart and with a
     thread to the end where they had to go far; others where they hide least."""
-    last = max(end.x for end in ends)
+    last, clear = max(end.x for end in ends), {"color": "white", "pad": 0.5}  # of level lines
     column = [
-        add(axes, end.x, end.y, end.text, RIGHT, **_style(end)) for end in ends if end.x == last
+        add(axes, end.x, end.y, end.text, RIGHT, bbox=clear, **_style(end))
+        for end in ends
+        if end.x == last
     ]
     axes.figure.draw_without_rendering()  # the layout makes room for them, which moves the axes
     push_apart(column)
@@ -68,12 +70,18 @@ def _style(end: End) -> dict:
 
 
 def push_apart(labels: Sequence[Annotation]) -> None:
-    """Move labels up and down until none overlaps the next, as little as can be."""
+    """Move labels up and down until none overlaps the next or the horizontal axis, as little as
+    can be."""
     boxes = {label: label.get_window_extent() for label in labels}
     ordered = sorted(labels, key=lambda label: label.axes.transData.transform(label.xy)[1])
     middles = [(boxes[label].y0 + boxes[label].y1) / 2 for label in ordered]
     heights = [boxes[label].height for label in ordered]
-    for label, old, new in zip(ordered, middles, spread(middles, heights), strict=True):
+    lowest = labels[0].axes.get_window_extent().y0 + GAP
+    for label, old, height, new in zip(
+        ordered, middles, heights, spread(middles, heights), strict=True
+    ):
+        new = max(new, lowest + height / 2)
+        lowest = new + height / 2 + GAP
         points = (new - old) * 72 / label.figure.dpi
         right, up = label.get_position()
         label.set_position((right, up + points))

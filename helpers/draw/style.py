@@ -172,6 +172,7 @@ def _png(figure: Figure) -> bytes:
     from PIL import Image
 
     full, small = io.BytesIO(), io.BytesIO()
+    figure.draw_without_rendering()  # the layout nears its end with each drawing
     figure.savefig(full, format="png", dpi=2 * figure.get_dpi())
     colors = Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     colors.save(small, format="png", optimize=True)

@@ -33,6 +33,8 @@ def test_bars_have_their_values_and_what_is_marked_stands_out(shown) -> None:
     faces = [face_of(patch) for patch in axes.patches]
     assert faces[0] == charts.QUIET.lower() and faces[1] != faces[0]
     assert axes.texts[2].get_fontweight() == "bold"
+    clear = [text.get_bbox_patch() for text in axes.texts[1:]]
+    assert all(face_of(box) == "#ffffff" for box in clear), "the limit runs behind the values"
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="'two' is none of 16 loads at once, one load"):
         draw.bars(values, "Loads", "KB", "So.", mark="two")
@@ -149,7 +151,10 @@ def test_heat_map_has_a_number_in_each_field_and_frames_the_marked(shown) -> Non
 
 @pytest.mark.parametrize(
     "value, text",
-    [(0, "0"), (0.5362, "0.536"), (7.1, "7.1"), (12.345, "12.3"), (2281.4, "2281"), (20, "20")],
+    [
+        *((0, "0"), (-0.0000915, "0"), (0.00099, "0"), (0.001, "0.001"), (-0.0123, "-0.0123")),
+        *((0.5362, "0.536"), (7.1, "7.1"), (12.345, "12.3"), (2281.4, "2281"), (20, "20")),
+    ],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert charts.short(value) == text

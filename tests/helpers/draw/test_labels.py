@@ -36,6 +36,21 @@ def test_ends_are_named_in_a_column_without_overlap(heights: list[float]) -> Non
         assert not any(box.overlaps(other) for other in named[number + 1 :])
 
 
+def test_ends_near_the_axis_are_named_above_it() -> None:
+    figure, axes = style.chart("Lines")
+    ends = [labels.End(8, height, f"line {height}", style.BLUE) for height in (0, 0.1, 5)]
+    for end in ends:
+        axes.plot([1, 8], [0.5, end.y])
+    axes.set_ylim(bottom=0)
+    labels.at_ends(axes, ends)
+    figure.draw_without_rendering()
+    named = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    assert min(box.y0 for box in named) > axes.get_window_extent().y0
+    assert not named[0].overlaps(named[1]) and not named[1].overlaps(named[2])
+    boxes = [text.get_bbox_patch() for text in axes.texts if text.get_text()]
+    assert all(boxes), "a level line runs behind the names"
+
+
 def test_name_of_a_short_line_keeps_clear_of_the_others() -> None:
     figure, axes = style.chart("Lines")
     axes.plot([1, 2, 8], [1, 1, 1])
