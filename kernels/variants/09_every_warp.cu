@@ -132,7 +132,7 @@ __device__ __forceinline__ float shift_of(Letter letter)
 __device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
 
 // Blocks write and read boxes at the same time, so no access may be an ordinary one: these are seen
-// by the whole GPU, as one piece, and in one order for each box.
+// by the whole GPU, as one piece, and in one order for each place.
 __device__ __forceinline__ void store_relaxed(Letter* box, Letter letter)
 {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(box), "l"(letter) : "memory");
@@ -162,8 +162,8 @@ softmax_every_warp(const T* __restrict__ x, T* __restrict__ y, int rows, int col
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
-    // read x before that one is done. The next grid starts early in its turn, but not before every
-    // block of this one has come here or ended: it takes no place from a block that others await.
+    // touch x or boxes before that is done. The next grid may start once every block of this one
+    // is here or has ended: so it takes no room that a block of this one needs.
     if (PROGRAMMATIC) {
         launch_dependents();
         wait_for_previous_grid();

@@ -377,6 +377,7 @@ def test_moves_of_other_kernels(step, rows, cols, dtype, shown: Shown) -> None:
     draw.moves(traced(step, rows, cols, dtype, watch=()))  # counters are enough
     figure, _, sentence = shown.take()
     assert "writes y once" in sentence and complaints(figure) == []
+    assert ("(workspace counted with them)" in sentence) == (step == "09_grid")
     (verdict,) = [one for one in texts(figure) if "no more than asked for" in one.get_text()]
     assert verdict.get_color() == GREEN
     bars = [one.get_width() for one in figure.findobj(Rectangle) if one.get_height() == 12]
