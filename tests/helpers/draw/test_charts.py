@@ -1,8 +1,10 @@
 """Charts of evidence say their numbers, and everything on them can be read."""
 
+import io
 import math
 
 import pytest
+from PIL import Image
 
 from helpers import draw
 from helpers.draw import charts, style
@@ -86,6 +88,16 @@ def test_groups_have_a_bar_a_part_named_once(shown) -> None:
         ("other", "sectors"),
     ]
     assert figure.axes[0].get_xscale() == "log" and complaints(figure) == []
+
+
+def test_long_names_of_parts_are_not_cut() -> None:
+    loaded = {"filled by the rows, twice": 4096, "04_shuffle": 4096, "05_float4": 4096}
+    values = {"16 rows of 1024": loaded, "16 rows of 1001": dict.fromkeys(loaded, 4900)}
+    figure = charts.bar_chart(values, "Sectors that loads touch", "sectors").figure
+    picture = Image.open(io.BytesIO(style._png(figure))).convert("L")
+    width, height = picture.size
+    edge = picture.crop((width - 1, 0, width, height))
+    assert edge.getextrema()[0] > 250, "no letter is cut"
 
 
 def test_a_step_has_its_colour_in_any_chart(shown) -> None:
