@@ -1,11 +1,27 @@
 """What pytest needs to know before it collects: how notebooks run, and which tests need a GPU."""
 
+import importlib.util
 import os
 from functools import cache
 
 import pytest
 
 from helpers.home import stand_in_for_home
+
+# Where kernels are only recorded and tested there is no Jupyter, and these import it.
+NEED_JUPYTER = [
+    "tests/commands/test_lab.py",
+    "tests/commands/test_pages.py",
+    "tests/commands/test_run.py",
+    "tests/helpers/test_reading.py",
+]
+collect_ignore = [] if importlib.util.find_spec("nbformat") else NEED_JUPYTER
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is left out."""
+    left_out = ", ".join(collect_ignore)
+    return [f"no nbformat here, so these are left out: {left_out}"] if left_out else []
 
 
 def pytest_configure(config: pytest.Config) -> None:

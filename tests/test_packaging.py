@@ -1,5 +1,6 @@
 """The two package lists, the locks, the Makefile, CI and pytest's set-up agree with each other."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -264,3 +265,19 @@ def test_gpu_tests_say_why_they_are_skipped(
     monkeypatch.setitem(sys.modules, "cupy", fake)
     seen = configured(monkeypatch, replay)
     assert seen.module.why_not_live() == reason
+
+
+def test_tests_that_need_jupyter_are_known() -> None:
+    """A machine that only records has no nbformat: what imports it at once cannot be collected."""
+    conftest = ast.parse((ROOT / "conftest.py").read_text(encoding="utf-8"))
+    listed = next(
+        ast.literal_eval(node.value)
+        for node in conftest.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "NEED_JUPYTER"
+    )
+    needing = [
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if re.search(r"^(import|from) nbformat\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert needing == sorted(listed)
