@@ -24,6 +24,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     check         is it softmax?
     exercises     exercises, and the grading of an answer
     workers       work dealt out to GPUs
+    samples       samples of timings, and what they say for sure
     json_files    files that name themselves when they are damaged
     records       what was timed: reader and writer
     bench         how a kernel is timed
