@@ -116,6 +116,24 @@ def split_trial(step: str) -> Trial:
     return Trial(file, block, tuple((name, value) for name, value in values if name != "b"))
 
 
+# What a kernel may ask of caches and launches, in macros that are 1 where it does.
+ASKED_FOR = ("STREAMING", "EVICT_LAST", "PROGRAMMATIC")
+
+
+def plain(step: str) -> str:
+    """The trial of a step, a variant or a trial that asks for nothing: usual loads and stores, no
+    hint, an ordinary launch. It is the step itself where its file has none of `ASKED_FOR`.
+
+    Raises `FileNotFoundError` for a file that there is not.
+    """
+    file, block, changes = split_trial(step)
+    names = [name for name in ASKED_FOR if name in header(source(f"{file}.cu")).macros]
+    kept = [(name, value) for name, value in changes if name not in names]
+    values = [*kept, *((name, 0) for name in names)]
+    size = f"-b{block}" if block else ""
+    return "".join([file, size, *(f"-{name}{value}" for name, value in values)])
+
+
 def known_steps() -> list[str]:
     """What is ours and has a record: the steps, the array version, and what was tried."""
     return [UNFUSED, *steps(), *variants(), *TRIALS]

@@ -33,6 +33,7 @@
 //           RESIDENT     = sm_threads / THREADS
 //           EVICT_LAST   = 1 when rows * row > l2
 //                        | 0
+//           STREAMING    = 1
 //           PROGRAMMATIC = 1 when rows <= 16
 //                        | 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
@@ -52,9 +53,9 @@
 // `share` is packs of 16 bytes. Tuned on an H200, measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
-    || !defined(EVICT_LAST) || !defined(PROGRAMMATIC)
+    || !defined(EVICT_LAST) || !defined(STREAMING) || !defined(PROGRAMMATIC)
 #error "compile with all macros of the Build table: -DCLUSTER=4 -DTHREADS=192 -DPACKS=6 \
--DRESIDENT=1 -DEVICT_LAST=1 -DPROGRAMMATIC=0"
+-DRESIDENT=1 -DEVICT_LAST=1 -DSTREAMING=1 -DPROGRAMMATIC=0"
 #endif
 
 // T2: two neighbouring columns, how they become floats and back, and the larger of each.
@@ -93,6 +94,7 @@ static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blo
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
 
 constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
@@ -108,6 +110,15 @@ union Pack {
     T2 columns[twos];
     __device__ Pack() {}
 };
+
+// Stores 16 bytes: the caches let them go first if STREAMING, else as usual.
+__device__ __forceinline__ void store(uint4* to, uint4 bits)
+{
+    if (STREAMING)
+        __stcs(to, bits);
+    else
+        *to = bits;
+}
 
 // What asks the L2 to evict last what comes with it.
 __device__ __forceinline__ unsigned long long evict_last_policy()
@@ -134,7 +145,7 @@ __device__ __forceinline__ uint4 load(const uint4* from)
                  : "l"(from), "l"(evict_last_policy()));
     return bits;
 #else
-    return __ldcs(from);
+    return STREAMING ? __ldcs(from) : PROGRAMMATIC ? __ldca(from) : *from;
 #endif
 }
 
@@ -370,6 +381,6 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             const float2 e = keep ? to_float2(columns) : exponentials(columns, slope, origin);
             v[k].columns[c] = to_T2(make_float2(e.x * scale, e.y * scale));
         }
-        if (pack < packs) __stcs(to + pack, bits);
+        if (pack < packs) store(to + pack, bits);
     }
 }

@@ -15,6 +15,7 @@
 //                        | sms when rows == 1
 //                        | ceil_div(row / 16, most * THREADS)
 //           PACKS        = ceil_div(row / 16, BLOCKS * THREADS)
+//           STREAMING    = 1
 //           PROGRAMMATIC = 1 when rows <= 16
 //                        | 0
 // Launch:   block = THREADS, block == THREADS,
@@ -38,9 +39,10 @@
 // at the same time, on two streams, need a workspace each. Measured with -ftz=true, as CuPy
 // compiles.
 
-#if !defined(THREADS) || !defined(BLOCKS) || !defined(PACKS) || !defined(PROGRAMMATIC)
+#if !defined(THREADS) || !defined(BLOCKS) || !defined(PACKS) || !defined(STREAMING) \
+    || !defined(PROGRAMMATIC)
 #error "compile with all macros of the Build table: -DTHREADS=512 -DBLOCKS=128 -DPACKS=4 \
--DPROGRAMMATIC=1"
+-DSTREAMING=1 -DPROGRAMMATIC=1"
 #endif
 
 // T2: two neighbouring columns, and how they become floats and back.
@@ -65,6 +67,7 @@ __device__ __forceinline__ T2 to_T2(float2 v) { return v; }
 
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a thread packs");
+static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
 
 constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
@@ -78,6 +81,22 @@ union Pack {
     T2 columns[twos];
     __device__ Pack() {}
 };
+
+// Loads 16 bytes that are read once. After a programmatic launch the grid before may still write x:
+// the compiler must not load it as read-only then.
+__device__ __forceinline__ uint4 load(const uint4* from)
+{
+    return STREAMING ? __ldcs(from) : PROGRAMMATIC ? __ldca(from) : *from;
+}
+
+// Stores 16 bytes: the caches let them go first if STREAMING, else as usual.
+__device__ __forceinline__ void store(uint4* to, uint4 bits)
+{
+    if (STREAMING)
+        __stcs(to, bits);
+    else
+        *to = bits;
+}
 
 // 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
 __device__ __forceinline__ float fast_exp2(float value)
@@ -181,7 +200,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
             const int pack = (k * BLOCKS + member) * THREADS + threadIdx.x;
             if (pack < packs) {
                 Pack loaded;
-                loaded.bits = __ldcs(from + pack);
+                loaded.bits = load(from + pack);
 #pragma unroll
                 for (int c = 0; c < twos; ++c) v[k][c] = to_float2(loaded.columns[c]);
             } else {
@@ -273,7 +292,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
 #pragma unroll
             for (int c = 0; c < twos; ++c)
                 result.columns[c] = to_T2(make_float2(v[k][c].x * scale, v[k][c].y * scale));
-            if (pack < packs) __stcs(to + pack, result.bits);
+            if (pack < packs) store(to + pack, result.bits);
         }
     }
 }

@@ -7,6 +7,7 @@
 //           PACKS      = ceil_div(cols, 8 * LANES)
 //           EVICT_LAST = 1 when rows * row > l2
 //                      | 0
+//           STREAMING  = 1
 // Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES)
 // Shared:   0
 // Columns:  cols >= 8 && cols <= 1024 && cols % 8 == 0 && cols <= 8 * LANES * PACKS
@@ -21,8 +22,9 @@
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with
 // -ftz=true, as CuPy compiles.
 
-#if !defined(LANES) || !defined(PACKS) || !defined(EVICT_LAST)
-#error "compile with all macros of the Build table: -DLANES=32 -DPACKS=1 -DEVICT_LAST=0"
+#if !defined(LANES) || !defined(PACKS) || !defined(EVICT_LAST) || !defined(STREAMING)
+#error "compile with all macros of the Build table: -DLANES=32 -DPACKS=1 \
+-DEVICT_LAST=0 -DSTREAMING=1"
 #endif
 
 // T2: two neighbouring columns, how they become floats and back, and the larger of each.
@@ -46,6 +48,7 @@ static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
               "LANES is a power of two: the rows of a warp begin at its multiples");
 static_assert(PACKS >= 1, "a lane has at least one pack");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 
 constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
 
@@ -57,6 +60,15 @@ union Pack {
     T2 columns[twos];
     __device__ Pack() {}
 };
+
+// Stores 16 bytes: the caches let them go first if STREAMING, else as usual.
+__device__ __forceinline__ void store(uint4* to, uint4 bits)
+{
+    if (STREAMING)
+        __stcs(to, bits);
+    else
+        *to = bits;
+}
 
 // What asks the L2 to evict last what comes with it.
 __device__ __forceinline__ unsigned long long evict_last_policy()
@@ -76,7 +88,7 @@ __device__ __forceinline__ uint4 load(const uint4* from, unsigned long long poli
                  : "l"(from), "l"(policy));
     return bits;
 #else
-    return __ldcs(from);
+    return STREAMING ? __ldcs(from) : *from;
 #endif
 }
 
@@ -169,6 +181,6 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
 #pragma unroll
         for (int c = 0; c < twos; ++c)
             v[k].columns[c] = to_T2(make_float2(e[k][c].x * scale, e[k][c].y * scale));
-        if (pack < packs) __stcs(to + pack, v[k].bits);
+        if (pack < packs) store(to + pack, v[k].bits);
     }
 }

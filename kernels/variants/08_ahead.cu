@@ -18,6 +18,7 @@
 //           clustered_sms = sms * 10 / 11
 //           clusters      = RESIDENT * (clustered_sms / CLUSTER)
 //           EVICT_LAST    = 1
+//           STREAMING     = 1
 // Launch:   block = THREADS, block == THREADS, grid = min(rows, clusters) * CLUSTER
 // Shared:   16 * THREADS * SLOTS
 // Columns:  row % 16 == 0 && PACKS > 4 && PACKS <= 44
@@ -39,9 +40,10 @@
 // is right, perhaps slower. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(PACKS) \
-    || !defined(DIRECT) || !defined(STREAM) || !defined(SLOTS) || !defined(EVICT_LAST)
+    || !defined(DIRECT) || !defined(STREAM) || !defined(SLOTS) || !defined(EVICT_LAST) \
+    || !defined(STREAMING)
 #error "compile with all macros of the Build table: -DCLUSTER=16 -DTHREADS=384 -DRESIDENT=1 \
--DPACKS=43 -DDIRECT=18 -DSTREAM=25 -DSLOTS=34 -DEVICT_LAST=1"
+-DPACKS=43 -DDIRECT=18 -DSTREAM=25 -DSLOTS=34 -DEVICT_LAST=1 -DSTREAMING=1"
 #endif
 
 // T2: two neighbouring columns, how they become floats and back, and the larger of each.
@@ -76,6 +78,7 @@ static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 static_assert(STREAM >= 1 && DIRECT >= 1 && STREAM + DIRECT == PACKS, "packs of a thread");
 static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's packs and some more");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 
 constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
 constexpr int warps = THREADS / 32;
@@ -90,6 +93,15 @@ union Pack {
     T2 columns[twos];
     __device__ Pack() {}
 };
+
+// Stores 16 bytes: the caches let them go first if STREAMING, else as usual.
+__device__ __forceinline__ void store(uint4* to, uint4 bits)
+{
+    if (STREAMING)
+        __stcs(to, bits);
+    else
+        *to = bits;
+}
 
 // 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
 __device__ __forceinline__ float fast_exp2(float value)
@@ -218,7 +230,7 @@ __device__ __forceinline__ uint4 load(const uint4* from)
                  : "l"(from), "l"(evict_last_policy()));
     return bits;
 #else
-    return __ldcs(from);
+    return STREAMING ? __ldcs(from) : *from;
 #endif
 }
 
@@ -371,7 +383,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         for (int k = 0; k < DIRECT; ++k) {
             const long long pack = here + (STREAM + k) * step;
             if (k < DIRECT - 1 || has_last) {
-                if (writes) __stcs(to + pack, softmax(direct[k], row_max, scale));
+                if (writes) store(to + pack, softmax(direct[k], row_max, scale));
                 if (more) direct[k].bits = load(from + pack + stride);
             }
         }
@@ -387,7 +399,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             if (writes) {
                 Pack done;
                 done.bits = own[slot * THREADS];
-                __stcs(to + here + k * step, softmax(done, row_max, scale));
+                store(to + here + k * step, softmax(done, row_max, scale));
             }
             const int on = (k + SLOTS) / STREAM;  // rows from here to the pack SLOTS further on
             if (row + on * clusters < rows)

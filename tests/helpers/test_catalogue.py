@@ -6,10 +6,12 @@ import pytest
 from helpers import shapes
 from helpers.bound import load
 from helpers.catalogue import (
+    ASKED_FOR,
     TRIALS,
     UNFUSED,
     choose,
     known_steps,
+    plain,
     source,
     split_trial,
     step_number,
@@ -85,6 +87,25 @@ def test_a_trial_differs_from_its_kernel(trial: str) -> None:
         else:
             assert all(other.values[name.lower()] == value for _, other in plans)
             assert any(mine.values[name.lower()] != value for mine, _ in plans)
+
+
+@pytest.mark.parametrize(
+    ("step", "trial"),
+    [
+        ("07_warp", "07_warp"),
+        ("07_warp-b64-LANES32", "07_warp-b64-LANES32"),
+        ("08_cluster", "08_cluster-STREAMING0-EVICT_LAST0-PROGRAMMATIC0"),
+        ("08_cluster-EVICT_LAST0", "08_cluster-STREAMING0-EVICT_LAST0-PROGRAMMATIC0"),
+        ("08_cluster-CLUSTER2", "08_cluster-CLUSTER2-STREAMING0-EVICT_LAST0-PROGRAMMATIC0"),
+        ("variants/08_ahead", "variants/08_ahead-STREAMING0-EVICT_LAST0"),
+        ("09_grid", "09_grid-STREAMING0-PROGRAMMATIC0"),
+        ("10_sixteen_bit", "10_sixteen_bit-STREAMING0-EVICT_LAST0"),
+    ],
+)
+def test_plain_trial_asks_for_nothing(step: str, trial: str) -> None:
+    assert plain(step) == trial == plain(trial)
+    macros = load(trial).header.fixed
+    assert all(macros[name] == 0 for name in ASKED_FOR if name in load(step).header.macros)
 
 
 # ---- choose -----------------------------------------------------------------------------------

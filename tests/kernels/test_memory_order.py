@@ -1,4 +1,5 @@
-"""What orders the accesses of 08 and 09, where no machine can be trusted to show a mistake: in PTX.
+"""What orders the accesses of 08 and 09, and what accesses ask of caches, where no machine can be
+trusted to show a mistake: in PTX.
 
 The SIMT machine runs blocks in lock-step and lets every store be seen at once. A weak store where a
 relaxed one is needed, or an arrival without the fence before it, gives right results there.
@@ -8,13 +9,15 @@ import re
 
 import pytest
 
+from helpers import catalogue
 from helpers.bound import bind
-from helpers.catalogue import source, steps, variants
+from helpers.catalogue import source, split_trial, steps, variants
 from helpers.header import header
 from helpers.simt import compile_ptx
 
 NAMES = (*steps(), *variants())
 PROGRAMMATIC = [n for n in NAMES if "PROGRAMMATIC" in header(source(f"{n}.cu")).macros]
+STREAMING = [n for n in NAMES if "STREAMING" in header(source(f"{n}.cu")).macros]
 BY_LETTERS = [n for n in NAMES if "Workspace" in header(source(f"{n}.cu")).fields]
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -28,8 +31,46 @@ def instructions(code: str, dtype: str, cols: int = 20000, **changes: int) -> li
 
 
 def test_files_are_those_that_this_is_about() -> None:
+    taken = ["08_cluster", "09_grid", "10_sixteen_bit", "variants/08_ahead"]
+    assert STREAMING == [*taken, "variants/09_every_warp"]
     assert PROGRAMMATIC == ["08_cluster", "09_grid", "variants/09_every_warp"]
     assert BY_LETTERS == ["09_grid", "variants/09_every_warp"]
+
+
+# ---- what is asked of caches ------------------------------------------------------------------
+
+
+def accesses_of_matrices(name: str, dtype: str, code: str = "", **changes: int) -> set[str]:
+    """How x is loaded and y is stored, 16 bytes each; types left out."""
+    code = code or source(f"{name}.cu")
+    cols = 1000 if name.startswith("10") else 20000
+    found = instructions(code, dtype, cols, **changes)
+    return {i.partition(".v4")[0] for i in found if re.match(r"(ld|st)\.global.*\.v4", i)}
+
+
+def check_streaming(name: str, dtype: str, code: str = "") -> None:
+    off = dict(split_trial(catalogue.plain(name)).changes)
+    plain = accesses_of_matrices(name, dtype, code, **off)
+    assert {i.removesuffix(".nc") for i in plain} == {"ld.global", "st.global"}
+    streaming = accesses_of_matrices(name, dtype, code, **{**off, "STREAMING": 1})
+    assert streaming == {"ld.global.cs", "st.global.cs"}
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_plain_accesses_are_usual_ones_and_others_stream(name: str) -> None:
+    for dtype in header(source(f"{name}.cu")).dtypes:
+        check_streaming(name, dtype.name)
+
+
+def test_an_access_that_streams_for_ever_is_found() -> None:
+    code = source("09_grid.cu")
+    for old, new in (
+        ("__ldca(from) : *from", "*from : __ldcs(from)"),
+        ("*to = bits;", "__stcs(to, bits);"),
+    ):
+        assert old in code
+        with pytest.raises(AssertionError):
+            check_streaming("09_grid", "float32", code.replace(old, new))
 
 
 # ---- letters in global memory -----------------------------------------------------------------
@@ -75,6 +116,7 @@ def check_early_start(code: str, dtype: str, **changes: int) -> None:
 def test_an_early_start_loads_late_and_not_as_read_only(name: str, dtype: str) -> None:
     code = source(f"{name}.cu")
     check_early_start(code, dtype)
+    check_early_start(code, dtype, STREAMING=0)
     if "EVICT_LAST" in header(code).macros:
         check_early_start(code, dtype, EVICT_LAST=1)
         usual = instructions(code, dtype, PROGRAMMATIC=0, EVICT_LAST=1)

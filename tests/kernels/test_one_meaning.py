@@ -22,6 +22,8 @@ EXCEPTIONS = {
     ("Pack", "exercises/10_eight_at_once"): "of one dtype, so that no T2 is needed",
     ("Pack", "exercises/solutions/10_eight_at_once"): "that of the exercise",
     ("load(from)", "08_cluster"): "a programmatic launch may not load x as read-only",
+    ("load(from)", "09_grid"): "without a hint for the L2, and again programmatic",
+    ("load(from)", "variants/09_every_warp"): "that of 09",
     ("copy_async(to, from)", "variants/08_ahead"): "with a hint for the L2, which 08_shared lacks",
 }
 # Beside FLOAT16 and BFLOAT16, which choose the dtype, conditionals are part of a text.

@@ -4,7 +4,7 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers.bound import Kernel, bind
+from helpers.bound import Kernel, bind, load
 from helpers.catalogue import source, steps, variants
 from helpers.check import (
     WrongResult,
@@ -326,18 +326,26 @@ def test_letters_may_not_be_read_behind_the_half_barrier() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("name", "cols"),
-    [("08_cluster", 1000), ("08_cluster", 20000), (STAYS, 20000), ("10_sixteen_bit", 1000)],
+    [
+        *(("08_cluster", 1000), ("08_cluster", 20000), (STAYS, 20000)),
+        *(("09_grid", 20000), ("10_sixteen_bit", 1000)),
+    ],
 )
-def test_a_hint_for_the_l2_changes_no_result(name: str, cols: int, dtype: str) -> None:
-    """Each of two sets of loads, of which 08 and 10 take one from 64 MB on only."""
+def test_what_is_asked_of_caches_changes_no_result(name: str, cols: int, dtype: str) -> None:
+    """Each of three sets of loads, and of two of stores."""
     accepts_or_skip(name, 5, cols, dtype)
     results = []
-    for hint in (0, 1):
+    for trial in ("STREAMING0", "STREAMING1", "EVICT_LAST0", "EVICT_LAST1"):
+        if trial[:-1] not in header(CODE[name]).macros:
+            continue
         x = make_input(5, cols, dtype=dtype)
         results.append(poisoned(x))
-        Kernel(CODE[name], changes=(("EVICT_LAST", hint),)).bind(5, cols, dtype).run(x, results[-1])
+        trace = load(f"{name}-{trial}").bind(5, cols, dtype).simulate(x, results[-1])
         check_softmax(x, results[-1])
-    assert np.array_equal(*results)
+        assert not trace.findings
+        read, written = trace.counters.passes(x.size, x.itemsize)
+        assert 1 <= read < 1.1 and 1 <= written < 1.1
+    assert len(results) >= 2 and all(np.array_equal(results[0], other) for other in results)
 
 
 # ---- large columns ----------------------------------------------------------------------------
