@@ -10,44 +10,48 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from .bound import BoundKernel, bind, load
-from .catalogue import UNFUSED, source
+from . import samples
+from .bound import BoundKernel, load
+from .catalogue import UNFUSED
 from .check import WrongResult, check_softmax, comparison
 from .execute import active_clusters
 from .gpu import gpu_in_use
 from .records import Case
-from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_COLUMNS, Shape, place
+from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_COLUMNS, Shape
 from .workers import Failure, one_line
 
 PROTOCOL = {
-    "version": 1,
+    "version": 2,
     "timing": "one CUDA graph of `calls` calls over rotating buffers; time of a replay / calls",
     "buffers": "inputs and outputs together past three times the L2 cache",
-    "order": "implementations and the copy kernel replayed in turn",
-    "replays": 7,
+    "order": "implementations and copies replayed in turn, each as often behind each other",
+    "samples": f"{samples.MANY} of a call below {samples.SHORT_US:g} us, {samples.FEW} of a longer "
+    "one; before them one that is discarded",
+    "launch": "ordinary; kernels for programmatic launches so too, beside a copy launched so",
     "warmup_s": 0.2,
     "calls": "at least 50 and one per buffer, fewer (never below 3) if a replay took over 50 ms",
     "input": "normal values, row shifts of 100 to 200, seeded",
     "check": "sampled rows against fp64, all elements for NaN, before and after timing",
 }
-COPY = "00_copy"
+COPY, PROGRAMMATIC_COPY = "00_copy", "timing/copy_programmatic"
 
 
 @dataclass
 class Candidate:
-    """Something to time: `run(x, y)` enqueues one call on the current stream. x and y are CuPy
-    arrays of the dtype, for bfloat16 of uint16."""
+    """Something to time: `run(x, y)` enqueues one call on the current stream by an ordinary launch.
+    x and y are CuPy arrays of the dtype, for bfloat16 of uint16."""
 
     run: Callable
     launch: dict[str, int]
     attributes: dict[str, int]
     compare: Callable[[np.ndarray, np.ndarray], None]
+    run_programmatic: Callable | None = None  # the same by a programmatic launch
 
 
 @contextlib.contextmanager
@@ -77,24 +81,43 @@ def kernel_candidate(bound: BoundKernel) -> Candidate:
         "static_shared_bytes": kernel.shared_size_bytes,
     }
     clusters = active_clusters(kernel, bound.plan)
-    return Candidate(
-        lambda x, y: bound.enqueue(x, y, workspace),
+
+    def run(x, y) -> None:
+        bound.enqueue(x, y, workspace)
+
+    candidate = Candidate(
+        run,
         bound.launch,
         attributes if clusters is None else {**attributes, "active_clusters": clusters},
         comparison(bound.name),
     )
+    if not bound.plan.programmatic:
+        return candidate
+    macros = {**bound.plan.macros, "PROGRAMMATIC": 0}  # for the launch: the options stay
+    ordinary = replace(bound, plan=replace(bound.plan, macros=macros))
+    ordinary.prepare()
+    return replace(
+        candidate, run=lambda x, y: ordinary.enqueue(x, y, workspace), run_programmatic=run
+    )
 
 
-def copy_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
-    """The copy kernel over as many bytes: two 16-bit elements are one of its floats."""
-    if np.dtype(dtype).itemsize == 2:
-        if cols % 2 == 0:
-            cols //= 2
-        elif rows % 2 == 0:
-            rows //= 2
-        else:
-            raise ValueError(f"{place(rows, cols, dtype)} are no whole number of floats to copy")
-    return kernel_candidate(bind(source(f"{COPY}.cu"), rows, cols, gpu=gpu_in_use()))
+def copy_maker(name: str) -> Maker:
+    """What makes a copy kernel over as many bytes as a matrix has: two 16-bit elements are one of
+    its floats, the last of an odd number and what stands behind it too."""
+
+    def make(rows: int, cols: int, dtype: str = "float32") -> Candidate:
+        if np.dtype(dtype).itemsize == 2:
+            if cols % 2 == 0:
+                cols //= 2
+            elif rows % 2 == 0:
+                rows //= 2
+            else:
+                rows, cols = 1, (rows * cols + 1) // 2
+        if cols % 4 and rows % 4 == 0:  # to a copy the matrix is flat
+            rows, cols = cols, rows
+        return kernel_candidate(load(name).bind(rows, cols, gpu=gpu_in_use()))
+
+    return make
 
 
 def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
@@ -155,75 +178,95 @@ def measure(
 def _measure(makers: dict[str, Maker], rows: int, cols: int, dtype: str) -> dict[str, Case]:
     import cupy
 
-    makers = {COPY: copy_candidate, **makers}
     candidates = {}
-    for name, make in makers.items():
+    for name, make in {COPY: copy_maker(COPY), **makers}.items():
         with blaming(name):
             candidates[name] = make(rows, cols, dtype)
+    if any(candidate.run_programmatic for candidate in candidates.values()):
+        with blaming(PROGRAMMATIC_COPY):
+            candidates[PROGRAMMATIC_COPY] = copy_maker(PROGRAMMATIC_COPY)(rows, cols, dtype)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
     with stream:
         buffers = _buffers(rows, cols, dtype)
+        timings: dict[tuple[str, str], _Timing] = {}  # of (name, launch)
         for name, candidate in candidates.items():
-            x, y = buffers[0]
-            _poison(y)
-            with blaming(name):
-                candidate.run(x, y)
-                _verify(candidate, x, y, dtype)
-        timings = {}
-        for name, candidate in candidates.items():
-            with blaming(name):
-                timings[name] = _Timing(candidate, buffers, stream)
+            runs = {"ordinary": candidate.run, "programmatic": candidate.run_programmatic}
+            if name == PROGRAMMATIC_COPY:
+                del runs["ordinary"]
+            for launch, run in runs.items():
+                if run is None:
+                    continue
+                x, y = buffers[0]
+                _poison(y)
+                with blaming(name):
+                    run(x, y)
+                    _verify(candidate, x, y, dtype)
+                    timings[name, launch] = _Timing(run, buffers, stream)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its share of itself shows the noise.
-        again = _Timing(candidates[COPY], buffers, stream)
-        for _ in range(PROTOCOL["replays"]):
-            for name, timing in (*timings.items(), (COPY, again)):
-                with blaming(name):
-                    timing.replay()
-        for name, candidate in candidates.items():
-            timing = timings[name]
+        timings[COPY, "again"] = _Timing(candidates[COPY].run, buffers, stream)
+        _replay_in_turn(timings)
+        for (name, _), timing in timings.items():
             x, y = buffers[min(timing.calls, len(buffers)) - 1]
             _poison(y)
             with blaming(name):
                 timing.graph.launch(stream)  # what was timed is what must have written y
-                _verify(candidate, x, y, dtype)
+                _verify(candidates[name], x, y, dtype)
+    taken = {key: samples.kept(timing.samples_us) for key, timing in timings.items()}
     return {
         name: Case(
             dtype,
             rows,
             cols,
-            candidates[name].launch,
-            timing.samples_us,
-            (again if name == COPY else timings[COPY]).samples_us,
-            timing.calls,
+            candidate.launch,
+            taken[name, "ordinary"],
+            taken[COPY, "again" if name == COPY else "ordinary"],
+            timings[name, "ordinary"].calls,
             "right before and after timing",
-            candidates[name].attributes,
+            candidate.attributes,
+            PROTOCOL["version"],
+            taken.get((name, "programmatic"), []),
+            taken[PROGRAMMATIC_COPY, "programmatic"] if candidate.run_programmatic else [],
         )
-        for name, timing in timings.items()
+        for name, candidate in candidates.items()
+        if name != PROGRAMMATIC_COPY
     }
 
 
-class _Timing:
-    """One candidate's graph and its samples."""
+def _replay_in_turn(timings: Mapping[tuple[str, str], _Timing]) -> None:
+    """Replay until each has its samples. Who is replayed behind a copy finds the L2 otherwise than
+    behind a kernel that leaves hints in it, which is 1 or 2% of a short call."""
+    keys = list(timings)
+    for order in samples.orders(len(keys)):
+        due = [keys[place] for place in order if timings[keys[place]].is_due]
+        if not due:
+            return
+        for key in due:
+            with blaming(key[0]):
+                timings[key].replay()
 
-    def __init__(self, candidate: Candidate, buffers: Sequence, stream):
+
+class _Timing:
+    """One launch of a candidate: its graph and its samples, in the order they were taken."""
+
+    def __init__(self, run: Callable, buffers: Sequence, stream):
         import cupy
 
         self.stream = stream
-        single_ms = self._warm_up(candidate, buffers)
+        single_ms = self._warm_up(run, buffers)
         self.calls = max(len(buffers), 50)
         if single_ms * self.calls > 50:
             self.calls = max(3, math.ceil(50 / single_ms))
         stream.begin_capture()
         for call in range(self.calls):
-            candidate.run(*buffers[call % len(buffers)])
+            run(*buffers[call % len(buffers)])
         self.graph = stream.end_capture()
         self.graph.upload(stream)
         self.start, self.stop = cupy.cuda.Event(), cupy.cuda.Event()
         self.samples_us: list[float] = []
 
-    def _warm_up(self, candidate: Candidate, buffers: Sequence) -> float:
+    def _warm_up(self, run: Callable, buffers: Sequence) -> float:
         """Run for 0.2 s, so that clocks are up; returns the milliseconds of one call, the mean of
         several that follow each other: a short one alone takes less than its launch."""
         import cupy
@@ -233,13 +276,20 @@ class _Timing:
         while time.perf_counter() - begin < PROTOCOL["warmup_s"] or calls < 2:
             start.record(self.stream)
             for _ in range(burst):
-                candidate.run(*buffers[calls % len(buffers)])
+                run(*buffers[calls % len(buffers)])
                 calls += 1
             stop.record(self.stream)
             stop.synchronize()
             single_ms = cupy.cuda.get_elapsed_time(start, stop) / burst
             burst = 20 if single_ms < 1 else 1
         return single_ms
+
+    @property
+    def is_due(self) -> bool:
+        """Whether samples are missing; how many there are to be, the one that is discarded says."""
+        return not self.samples_us or len(samples.kept(self.samples_us)) < samples.wanted(
+            self.samples_us[0]
+        )
 
     def replay(self) -> None:
         import cupy
@@ -265,11 +315,22 @@ def _buffers(rows: int, cols: int, dtype: str) -> list[tuple]:
         x = random.standard_normal((rows, cols), dtype=cupy.float32)
         shifts = random.random((rows, 1), dtype=cupy.float32) * 100 + 100
         x += cupy.where(random.random((rows, 1)) < 0.5, shifts, -shifts)
-        x = _rounded(x, dtype)
-        y = cupy.empty_like(x)
+        x = _with_room(_rounded(x, dtype))
+        y = _with_room(cupy.empty_like(x))
         _poison(y)
         buffers.append((x, y))
     return buffers
+
+
+def _with_room(matrix):
+    """The same in memory of a whole number of floats, which the copy moves."""
+    import cupy
+
+    if matrix.nbytes % 4 == 0:
+        return matrix
+    room = cupy.empty(matrix.size + 1, matrix.dtype)
+    room[:-1] = matrix.reshape(-1)
+    return room[:-1].reshape(matrix.shape)
 
 
 def _rounded(x, dtype: str):

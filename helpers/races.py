@@ -11,7 +11,7 @@ import itertools
 import statistics
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,9 +24,11 @@ from .json_files import write_json
 from .records import (
     MUST_NOT_CHANGE,
     REFERENCE_GPU,
-    changed,
+    SCHEMA,
     check_times,
+    fields_of,
     folder_of,
+    go_on_with,
     launch_of,
     read_record,
     step_hash,
@@ -34,10 +36,10 @@ from .records import (
 )
 from .shapes import RACE_SHAPES, Shape
 
-SCHEMA = 1
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this is a tie
 ROOM = 0.97  # a best peer below this share of a copy must be beaten, not equalled
+REASONS = ("new", "ours", "peers")  # why a shape is raced, what gains most first
 MARKS = {
     "+": "our kernel starts before the call ahead of it has ended; no other does so",
     "#": "ours was another kernel or launch than would be chosen now",
@@ -60,6 +62,13 @@ class RaceCase:
     skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
     notes: dict[str, str] = field(default_factory=dict)
     gpu: Gpu = H200  # the race's, whose file names it once
+    protocol: int = 1  # as of a record's case
+    programmatic_us: list[float] = field(default_factory=list)  # of our kernel, as a record's case
+    programmatic_copy_us: list[float] = field(default_factory=list)
+    copies_us: dict[str, list[float]] = field(default_factory=dict)  # other copies -> as samples_us
+    # Of the other processes in which what a peer tunes anew in each was timed: who -> samples.
+    draws: list[dict[str, list[float]]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
 
     @property
     def shape(self) -> Shape:
@@ -101,6 +110,11 @@ class RaceCase:
             return "LOSS"
         return "ahead" if self.lead > 1 + TOLERANCE else "level"
 
+    @property
+    def overlaps_unlike_the_copy(self) -> bool:
+        """Whether ours was launched programmatically and the copy not, as protocol 1 had it."""
+        return self.protocol == 1 and bool(self.launch.get("PROGRAMMATIC"))
+
     def is_current(self) -> bool:
         """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
         step = catalogue.choose(*self.shape, self.dtype, self.gpu)
@@ -112,35 +126,45 @@ class RaceCase:
     @property
     def marks(self) -> str:
         """Those of `MARKS` that the case has."""
-        overlaps = "+" if self.launch.get("PROGRAMMATIC") else ""
+        overlaps = "+" if self.overlaps_unlike_the_copy else ""
         return overlaps + ("" if self.is_current() else "#")
 
 
 @dataclass
 class Race:
-    """All cases of one GPU and one set of versions."""
+    """All cases of one GPU. Device, versions and date are those of the run that added last."""
 
     device: dict
     versions: dict[str, str]
     utc: str
-    protocol: dict
+    protocols: list[dict]  # of its cases, each with its "version"
     cases: list[RaceCase] = field(default_factory=list)
     schema: int = SCHEMA
     stamped: list[dict] = field(default_factory=list)  # as a `Record` has them
 
-    def has(self, rows: int, cols: int, dtype: str, names: Sequence[str]) -> bool:
-        """Whether it holds a shape with our kernel as it is now and with each of the peers, timed
-        or left out."""
-        return any(
-            (case.dtype, case.shape) == (dtype, (rows, cols))
-            and case.is_current()
-            and set(names) <= {*case.samples_us, *case.skipped}
-            for case in self.cases
-        )
+    def compared_versions(self) -> dict[str, str]:
+        """Those of its versions that a case must have been timed with."""
+        names = (*MUST_NOT_CHANGE, *peers.PACKAGES)
+        return {name: self.versions[name] for name in names if name in self.versions}
+
+    def why_again(self, rows: int, cols: int, dtype: str, names: Sequence[str]) -> str:
+        """Why a shape is to be raced (again), one of `REASONS`; "" if it holds it with our kernel
+        as it is now and with each of the peers in the version of now, timed or left out. A peer
+        that is not installed now stays as it was."""
+        known = [case for case in self.cases if (case.dtype, case.shape) == (dtype, (rows, cols))]
+        if not known:
+            return "new"
+        (case,) = known
+        if not case.is_current() or case.overlaps_unlike_the_copy:
+            return "ours"
+        asked = set(names) <= {*case.samples_us, *case.skipped}
+        now = self.compared_versions().items()
+        return "" if asked and now <= case.versions.items() else "peers"
 
     def add(self, case: RaceCase) -> None:
         """Put a case in the place of the one that it had of that shape; cases are in the order of
         the dtypes and shapes, whichever came first."""
+        case = replace(case, versions=self.compared_versions())
         key = (case.dtype, case.shape)
         others = [other for other in self.cases if (other.dtype, other.shape) != key]
         order = {key: place for place, key in enumerate(itertools.product(DTYPES, RACE_SHAPES))}
@@ -162,29 +186,32 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
     path = race_path(gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no race of {gpu}: `make race` on that GPU makes it")
-    race = read_record(path, SCHEMA, Race, RaceCase)
+    race = read_record(path, Race, RaceCase)
     for case in race.cases:
         check_times(path, case, case.copy_samples_us, *case.samples_us.values())
-    race.cases = [replace(case, gpu=of_record(race.device)) for case in race.cases]
+    gpu_then, versions = of_record(race.device), race.compared_versions()
+    race.cases = [
+        replace(case, gpu=gpu_then, versions=case.versions or versions) for case in race.cases
+    ]
     return race
 
 
 def save_race(race: Race, gpu: str) -> None:
-    fields = asdict(race)
+    fields = fields_of(race)
     for case in fields["cases"]:
         del case["gpu"]
     write_json(race_path(gpu), fields)
 
 
 def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Race:
-    """The race to go on with, or an empty one if protocol, driver, NVRTC, CuPy or a peer's version
-    are not the recorded."""
+    """The race to go on with, an empty one without any. Its cases stay, whatever they were timed
+    with: `Race.why_again` tells which are to be raced again."""
+    now = Race(device, versions, utc_now(), [bench.PROTOCOL])
     if not fresh and race_path(gpu).is_file():
-        race = load_race(gpu)
-        names = (*MUST_NOT_CHANGE, *peers.PACKAGES)
-        if race.protocol == bench.PROTOCOL and not changed(race.versions, versions, names):
-            return race
-    return Race(device, versions, utc_now(), bench.PROTOCOL)
+        before = load_race(gpu)
+        now.cases, now.protocols, now.stamped = before.cases, before.protocols, before.stamped
+        go_on_with(now, bench.PROTOCOL)
+    return now
 
 
 # ---- what is said of it -------------------------------------------------------------------------
@@ -257,4 +284,7 @@ def run_task(task: Task) -> RaceCase:
         skipped,
         notes,
         gpu_in_use(),
+        cases[step].protocol,
+        cases[step].programmatic_us,
+        cases[step].programmatic_copy_us,
     )

@@ -41,7 +41,10 @@ from .shapes import (
 
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
-SCHEMA = 1
+SCHEMA = 2  # 1 had one protocol for all cases of a file
+LEFT_OUT_IF_EMPTY = (  # of a case, in its file
+    *("attributes", "programmatic_us", "programmatic_copy_us", "copies_us", "draws"),
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class Case:
     check: str  # verdict on the output, before and after timing
     # registers, local and shared bytes; of a cluster also how many of them run at once
     attributes: dict[str, int] = field(default_factory=dict)
+    protocol: int = 1  # version of the protocol that it was timed by, which its file describes
+    # From protocol 2 on `samples_us` are by an ordinary launch, and a kernel that is made for
+    # programmatic ones is timed so too, beside a copy that is launched the same way.
+    programmatic_us: list[float] = field(default_factory=list)
+    programmatic_copy_us: list[float] = field(default_factory=list)
 
     @property
     def shape(self) -> Shape:
@@ -105,7 +113,7 @@ class Record:
     device: dict
     versions: dict[str, str]
     utc: str
-    protocol: dict
+    protocols: list[dict]  # of its cases, each with its "version"
     attributes: dict[str, int] = field(default_factory=dict)  # of the case measured last
     cases: list[Case] = field(default_factory=list)
     schema: int = SCHEMA
@@ -176,10 +184,12 @@ class Record:
 
     def is_current(self) -> bool:
         """Whether the kernel's code and its launch rule are still the recorded ones."""
-        return self.kernel_hash == step_hash(self.step) and all(
-            case.launch == launch_of(self.step, *case.shape, case.dtype, self.gpu)
-            for case in self.cases
-            if self.step not in WITHOUT_FILE
+        return self.kernel_hash == step_hash(self.step) and all(map(self.launched_so, self.cases))
+
+    def launched_so(self, case: Case) -> bool:
+        """Whether a case's launch is what the header asks for now."""
+        return self.step in WITHOUT_FILE or case.launch == launch_of(
+            self.step, *case.shape, case.dtype, self.gpu
         )
 
     def lacks(self, rows: int, cols: int, dtype: str = "float32") -> bool:
@@ -269,24 +279,42 @@ def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
     path = record_path(step, gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no record of {step} on {gpu}: `make record` on that GPU makes it")
-    record = read_record(path, SCHEMA, Record, Case)
+    record = read_record(path, Record, Case)
     for case in record.cases:
         check_times(path, case, case.samples_us, case.copy_samples_us)
     return record
 
 
-def read_record(path: Path, schema: int, whole: type, part: type):
+def read_record(path: Path, whole: type, part: type):
     """The `whole` of a file, each of whose cases is a `part`. Raises `ValueError` that names the
-    file for one that is damaged or has another schema."""
+    file for one that is damaged, has another schema, or does not describe a case's protocol."""
     fields = read_json(path)
-    if fields.get("schema") != schema:
-        raise ValueError(
-            f"{named(path)} has schema {fields.get('schema')}, this version reads {schema}"
-        )
     try:
-        return whole(**{**fields, "cases": [part(**case) for case in fields["cases"]]})
+        if fields.get("schema") == 1:
+            fields = _upgraded(fields)
+        if fields.get("schema") != SCHEMA:
+            raise ValueError(
+                f"{named(path)} has schema {fields.get('schema')}, this version reads {SCHEMA}"
+            )
+        found = whole(**{**fields, "cases": [part(**case) for case in fields["cases"]]})
+        described = {protocol["version"] for protocol in found.protocols}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{named(path)} is no record of this version: {error}") from None
+    for case in found.cases:
+        if case.protocol not in described:
+            raise ValueError(f"{named(path)} does not describe protocol {case.protocol} of a case")
+    return found
+
+
+def _upgraded(fields: dict) -> dict:
+    """A file of schema 1 as schema 2 has it; readers have such of their own GPUs."""
+    protocol = fields["protocol"]
+    kept = {
+        "protocols" if key == "protocol" else key: [protocol] if key == "protocol" else value
+        for key, value in fields.items()
+    }
+    cases = [{**case, "protocol": protocol["version"]} for case in fields["cases"]]
+    return {**kept, "cases": cases, "schema": 2}
 
 
 def check_times(path: Path, case, *series: Sequence[float]) -> None:
@@ -302,21 +330,42 @@ def check_times(path: Path, case, *series: Sequence[float]) -> None:
 
 
 def save_record(record: Record, gpu: str) -> None:
-    write_json(record_path(record.step, gpu), asdict(record))
+    write_json(record_path(record.step, gpu), fields_of(record))
+
+
+def fields_of(whole) -> dict:
+    """A record or a race as its file has it."""
+    fields = asdict(whole)
+    for case in fields["cases"]:
+        for key in LEFT_OUT_IF_EMPTY:
+            if not case.get(key, True):
+                del case[key]
+    return fields
 
 
 def open_record(
     step: str, gpu: str, device: dict, versions: dict, protocol: dict, fresh: bool = False
 ) -> Record:
-    """The record to go on with, or an empty one if kernel, launch rule, protocol or a version of
-    `changed` are not the recorded."""
+    """The record to go on with: cases stay if their kernel, launch rule and versions are those of
+    now, whatever protocol they were timed by; without any it is an empty one."""
     if not fresh and record_path(step, gpu).is_file():
         record = load_record(step, gpu)
         names = (*MUST_NOT_CHANGE, "torch")  # which the record of PyTorch alone has
-        same = record.protocol == protocol and not changed(record.versions, versions, names)
-        if record.is_current() and same:
+        if record.kernel_hash == step_hash(step) and not changed(record.versions, versions, names):
+            go_on_with(record, protocol)
+            record.cases = [case for case in record.cases if record.launched_so(case)]
             return record
-    return Record(step, step_hash(step), device, versions, utc_now(), protocol)
+    return Record(step, step_hash(step), device, versions, utc_now(), [protocol])
+
+
+def go_on_with(whole, protocol: dict) -> None:
+    """Have a record or a race describe the protocol of the cases that will come. If it has another
+    one of that number, cases timed by it are dropped: a number has one meaning."""
+    version = protocol["version"]
+    if protocol not in whole.protocols:
+        whole.cases = [case for case in whole.cases if case.protocol != version]
+    others = [other for other in whole.protocols if other["version"] != version]
+    whole.protocols = [*others, protocol]
 
 
 def changed(

@@ -85,7 +85,7 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
             device,
             versions,
             now,
-            bench.PROTOCOL,
+            [bench.PROTOCOL],
         )
         for name, kernel in kernels.items()
     }

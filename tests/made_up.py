@@ -40,11 +40,12 @@ def record(
             50,
             "right before and after timing",
             {"registers": 31},
+            bench.PROTOCOL["version"],
         )
         for shape in shapes
     ]
     return Record(
-        step, step_hash(step), DEVICE, VERSIONS, UTC, bench.PROTOCOL, {"registers": 31}, cases
+        step, step_hash(step), DEVICE, VERSIONS, UTC, [bench.PROTOCOL], {"registers": 31}, cases
     )
 
 
@@ -54,11 +55,11 @@ EVERY_SHAPE = [*SWEEP_SHAPES, *FEW_SHAPES[::-1], *LONG_SHAPES, *GRID_SHAPES]
 def steady(step: str, shapes=EVERY_SHAPE, dtypes=("float32",), us: float = 20.0) -> Record:
     """A record of a step that need not exist: `us` a call, of the copy 10, at each shape."""
     cases = [
-        Case(dtype, *shape, {}, [us, us + 1, us - 1], [10.0] * 7, 50, "right")
+        Case(dtype, *shape, {}, [us, us + 1, us - 1], [10.0] * 7, 50, "right", {}, 2)
         for dtype in dtypes
         for shape in shapes
     ]
-    return Record(step, "x", DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL, {}, cases)
+    return Record(step, "x", DEVICE, VERSIONS, "2030-01-02", [bench.PROTOCOL], {}, cases)
 
 
 OURS = "06_registers"  # in a race
@@ -77,6 +78,7 @@ def race_case(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase
         {name: [us - 0.1, us, us + 0.5] for name, us in times.items()},
         [9.0, 9.7, 9.8],
         dict.fromkeys(times, 50),
+        protocol=bench.PROTOCOL["version"],
     )
 
 

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = gpu_folder(device["name"])
     versions = {**gpu.describe_versions(), **peers.versions()}
     race = open_race(folder, device, versions, options.fresh)
-    missing = [run for run in wanted if not race.has(*run, options.peers)]
+    missing = [run for run in wanted if race.why_again(*run, options.peers)]
     print(f"{len(missing)} of {len(wanted)} shapes to race on {device['name']}")
     if options.warm:
         peers.warm_up(missing, options.peers, options.warm)

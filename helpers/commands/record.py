@@ -1,10 +1,10 @@
 """Time every step on this machine's GPU and write the records: `make record`.
 
 Safe to interrupt: each case is written as soon as it is measured, and a second call goes on where
-the first one stopped. A record is started afresh if the kernel's code or the protocol changed. A
-kernel that is wrong or fails at a shape is left out there, named at the end, and makes the exit
-status 1. Needs CuPy, numpy and ml_dtypes only; where PyTorch is installed, its own softmax is timed
-too, as "00_torch".
+the first one stopped. A record is started afresh if the kernel's code changed; a case stays with
+the protocol that it was timed by, which its file describes. A kernel that is wrong or fails at a
+shape is left out there, named at the end, and makes the exit status 1. Needs CuPy, numpy and
+ml_dtypes only; where PyTorch is installed, its own softmax is timed too, as "00_torch".
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
 def made_up(shape: tuple[int, int], peer_us: float = 20.0, dtype: str = "float32") -> RaceCase:
     times = {"08_cluster": [10.0] * 7, "torch": [50.0] * 7, "quack": [peer_us] * 7}
     calls = dict.fromkeys(times, 50)
-    return RaceCase(dtype, *shape, "08_cluster", "x", {}, times, [9.0] * 7, calls)
+    return RaceCase(dtype, *shape, "08_cluster", "x", {}, times, [9.0] * 7, calls, protocol=2)
 
 
 @pytest.fixture
@@ -27,7 +27,10 @@ def record_race(tmp_path, monkeypatch):
     monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
 
     def write(*cases: RaceCase) -> None:
-        save_race(Race(DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL, list(cases)), REFERENCE_GPU)
+        save_race(
+            Race(DEVICE, VERSIONS, "2030-01-02", [{"version": 1}, bench.PROTOCOL], list(cases)),
+            REFERENCE_GPU,
+        )
 
     return write
 
@@ -73,7 +76,7 @@ def test_race_block_marks_calls_that_overlap_and_kernels_edited_since(record_rac
     hash_now = records.step_hash(step)
     times = {step: case.samples_us["08_cluster"], "quack": [12.5]}
     current = dataclasses.replace(
-        case, step=step, samples_us=times, kernel_hash=hash_now, launch=now
+        case, step=step, samples_us=times, kernel_hash=hash_now, launch=now, protocol=1
     )
     record_race(current)
     block = figures.race_block()
@@ -118,7 +121,7 @@ def steps_elsewhere(monkeypatch) -> None:
         case = Case(dtype, rows, cols, {}, [12.5] * 7, [10.0] * 7, 50, "right")
         other = dataclasses.replace(case, rows=4, cols=64)
         made[step] = Record(
-            step, "x", DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL, {}, [other, case]
+            step, "x", DEVICE, VERSIONS, "2030-01-02", [bench.PROTOCOL], {}, [other, case]
         )
     predicted = {
         step: {"share": 0.75, "rows": rows, "cols": cols, "dtype": dtype}

@@ -44,6 +44,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 copy,
                 50,
                 "right",
+                {},
+                bench.PROTOCOL["version"],
             )
             for name in makers
         }
@@ -135,7 +137,7 @@ def test_what_is_raced_again(machine, monkeypatch) -> None:
         (catalogue, "choose", lambda *shape: "05_float4"),
         (races, "launch_of", lambda *shape: {"grid": 1, "block": 2, "shared_mem": 3}),
         (peers, "versions", lambda: {"torch": "2.12.0"}),
-        (bench, "PROTOCOL", {**bench.PROTOCOL, "replays": 9}),
+        (bench, "PROTOCOL", {**bench.PROTOCOL, "warmup_s": 9}),
     ):
         before = race_path("nvidia-test").read_text()
         with monkeypatch.context() as patch:

@@ -200,7 +200,7 @@ def measure(makers, rows: int, cols: int, dtype: str) -> dict[str, Case]:
     names = {bench.COPY: None, **makers}  # the copy is always measured
     plans = {name: launch_of(name, rows, cols) for name in names}
     return {
-        name: Case(dtype, rows, cols, plan, [2.0], [1.0], 50, "right")
+        name: Case(dtype, rows, cols, plan, [2.0], [1.0], 50, "right", {}, 2)
         for name, plan in plans.items()
     }
 

@@ -182,7 +182,7 @@ def test_race_is_stamped_case_by_case(kernels, monkeypatch, capsys) -> None:
         )
         for step, rows in (("01_naive", 64), ("02_online", 8), ("01_naive", 7))
     ]
-    save_race(Race(made_up.DEVICE, HERE, made_up.UTC, bench.PROTOCOL, cases), FOLDER)
+    save_race(Race(made_up.DEVICE, HERE, made_up.UTC, [bench.PROTOCOL], cases), FOLDER)
     kernels.edit("01_naive.cu", RENAMED)
     assert run("--only", "race") == 1
     race = load_race(FOLDER)

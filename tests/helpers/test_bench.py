@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from helpers import bench
+from helpers.bound import BoundKernel, load
 from helpers.check import check_copy, check_softmax, reference
 from helpers.gpu import H200
 from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES
@@ -51,7 +52,7 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> list:
         get_elapsed_time=lambda start, stop: 2.0,
         get_current_stream=lambda: stream,
     )
-    numpy_names = {name: getattr(np, name) for name in ("isnan", "where", "empty_like")}
+    numpy_names = {name: getattr(np, name) for name in ("isnan", "where", "empty", "empty_like")}
     types = {name: getattr(np, name) for name in ("float32", "uint32", "uint16")}
     fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **numpy_names, **types)
     fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
@@ -60,16 +61,20 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> list:
     return calls
 
 
-def fake_maker(calls: list, compute, compare) -> bench.Maker:
+def fake_maker(calls: list, compute, compare, programmatic=None) -> bench.Maker:
     def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
-        def run(x, y) -> None:
-            def call() -> None:
-                y.view(dtype)[...] = compute(x.view(dtype).astype(np.float64))
+        def run_of(compute):
+            def run(x, y) -> None:
+                def call() -> None:
+                    y.view(dtype)[...] = compute(x.view(dtype).astype(np.float64))
 
-            calls.append(call)
-            call()
+                calls.append(call)
+                call()
 
-        return bench.Candidate(run, {"grid": 1}, {"registers": 9}, compare)
+            return run
+
+        early = run_of(programmatic) if programmatic else None
+        return bench.Candidate(run_of(compute), {"grid": 1}, {"registers": 9}, compare, early)
 
     return make
 
@@ -95,6 +100,112 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
         makers["wrong"] = fake_maker(fake_cupy, compute, check_softmax)
         with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
             bench.measure(makers, 3, 40, dtype)
+
+
+def test_first_sample_is_discarded_and_short_calls_have_twenty_one(fake_cupy, monkeypatch) -> None:
+    """Each series is slow at first, which must not be seen; a call is short by what it takes."""
+    copy = fake_maker(fake_cupy, lambda x: x, check_copy)
+
+    def replay(timing) -> None:
+        first = 99.0 if not timing.samples_us else 0.0
+        timing.samples_us.append(first + (40.0 if timing is short[0] else 60.0))
+
+    short = []
+    made = bench._Timing.__init__
+
+    def init(self, *arguments) -> None:
+        made(self, *arguments)
+        short.append(self)
+
+    monkeypatch.setattr(bench._Timing, "__init__", init)
+    monkeypatch.setattr(bench._Timing, "replay", replay)
+    case = bench.measure({bench.COPY: copy}, 3, 40)[bench.COPY]
+    assert case.samples_us == [40.0] * 7, "the discarded one says how many"
+    assert case.copy_samples_us == [60.0] * 7
+    monkeypatch.setattr(
+        bench._Timing,
+        "replay",
+        lambda timing: timing.samples_us.append(49.0 if timing.samples_us else 49.5),
+    )
+    case = bench.measure({bench.COPY: copy}, 3, 40)[bench.COPY]
+    assert case.samples_us == [49.0] * 21 == case.copy_samples_us
+
+
+def test_nobody_is_always_replayed_behind_the_same(fake_cupy, monkeypatch) -> None:
+    makers = {bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy)}
+    makers |= {name: fake_maker(fake_cupy, reference, check_softmax) for name in "abc"}
+    replayed, replay = [], bench._Timing.replay
+
+    def noted(timing) -> None:
+        replayed.append(timing)
+        replay(timing)
+
+    monkeypatch.setattr(bench._Timing, "replay", noted)
+    bench.measure(makers, 3, 40)
+    assert len(replayed) == 5 * (1 + 7)
+    before = {}
+    for first, then in zip(replayed, replayed[1:], strict=False):
+        before.setdefault(id(then), set()).add(id(first))
+    assert all(len(those) >= 4 for those in before.values()), "everyone behind everyone"
+
+
+def test_programmatic_launch_is_timed_beside_the_ordinary_one(fake_cupy, monkeypatch) -> None:
+    copy = fake_maker(fake_cupy, lambda x: x, check_copy, programmatic=lambda x: x)
+    monkeypatch.setattr(bench, "copy_maker", {bench.PROGRAMMATIC_COPY: copy}.get)
+    makers = {
+        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
+        "early": fake_maker(fake_cupy, reference, check_softmax, programmatic=reference),
+        "late": fake_maker(fake_cupy, reference, check_softmax),
+    }
+    made = []
+    init = bench._Timing.__init__
+    monkeypatch.setattr(
+        bench._Timing, "__init__", lambda self, *rest: (made.append(self), init(self, *rest))[1]
+    )
+    monkeypatch.setattr(
+        bench._Timing,
+        "replay",
+        lambda timing: timing.samples_us.append(100.0 + made.index(timing)),
+    )
+    cases = bench.measure(makers, 3, 40)
+    assert set(cases) == {bench.COPY, "early", "late"}
+    copied, early, late = (cases[name] for name in (bench.COPY, "early", "late"))
+    # In the order they are made: copy, early and early programmatically, late, the copy.
+    firsts = [early.samples_us[0], early.programmatic_us[0], late.samples_us[0]]
+    assert firsts == [101.0, 102.0, 103.0] and copied.samples_us == [100.0] * 7
+    assert early.copy_samples_us == [100.0] * 7 and early.programmatic_copy_us == [104.0] * 7
+    assert late.programmatic_us == late.programmatic_copy_us == []
+    assert {case.protocol for case in cases.values()} == {bench.PROTOCOL["version"]} == {2}
+
+
+@pytest.mark.parametrize("launch", ["ordinary", "programmatic"])
+def test_wrong_result_of_either_launch_is_seen(launch: str, fake_cupy, monkeypatch) -> None:
+    copy = fake_maker(fake_cupy, lambda x: x, check_copy, programmatic=lambda x: x)
+    monkeypatch.setattr(bench, "copy_maker", lambda name: copy)
+    wrong = {"programmatic": (reference, lambda x: 0 * x), "ordinary": (lambda x: 0 * x, reference)}
+    compute, early = wrong[launch]
+    makers = {"wrong": fake_maker(fake_cupy, compute, check_softmax, programmatic=early)}
+    with pytest.raises(Failure, match="^wrong: wrong result: .*all zero"):
+        bench.measure(makers, 3, 40)
+
+
+def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:
+    """The macro that kernels read stays as it was: the launch alone is another."""
+    enqueued = []
+    kernel = SimpleNamespace(num_regs=1, local_size_bytes=0, shared_size_bytes=0)
+    monkeypatch.setattr(BoundKernel, "prepare", lambda bound: None)
+    monkeypatch.setattr(BoundKernel, "workspace", lambda bound: ())
+    monkeypatch.setattr(BoundKernel, "compiled", kernel)
+    monkeypatch.setattr(BoundKernel, "enqueue", lambda bound, *_: enqueued.append(bound))
+    monkeypatch.setattr(bench, "active_clusters", lambda *_: None)
+    candidate = bench.kernel_candidate(load("08_cluster").bind(1, 32000, gpu=H200))
+    candidate.run(None, None)
+    candidate.run_programmatic(None, None)
+    ordinary, programmatic = enqueued
+    assert not ordinary.plan.programmatic and programmatic.plan.programmatic
+    assert ordinary.options == programmatic.options and "-DPROGRAMMATIC=1" in ordinary.options
+    assert candidate.launch == programmatic.launch
+    assert bench.kernel_candidate(load("07_warp").bind(64, 128, gpu=H200)).run_programmatic is None
 
 
 @pytest.mark.parametrize("when", ["made", "run"])
@@ -155,14 +266,23 @@ def test_bfloat16_is_rounded_to_nearest_even(fake_cupy: list) -> None:
         ((6, 10), "float16", (6, 5)),
         ((6, 11), "bfloat16", (3, 11)),
         ((7, 11), "float32", (7, 11)),
+        ((7, 11), "float16", (1, 39)),
+        ((8, 11), "float32", (11, 8)),
     ],
 )
 def test_copy_moves_as_many_bytes(shape, dtype: str, copied, monkeypatch) -> None:
     monkeypatch.setattr(bench, "gpu_in_use", lambda: H200)
     monkeypatch.setattr(bench, "kernel_candidate", lambda bound: (bound.rows, bound.cols))
-    assert bench.copy_candidate(*shape, dtype) == copied
-    with pytest.raises(ValueError, match="7 x 11 float16 are no whole number of floats"):
-        bench.copy_candidate(7, 11, "float16")
+    assert bench.copy_maker(bench.COPY)(*shape, dtype) == copied
+    if copied[1] % 4 == 0:
+        assert bench.copy_maker("variants/00_copy_evict_last")(*shape, dtype) == copied
+
+
+def test_odd_number_of_two_bytes_has_room_for_the_last_float_of_the_copy(fake_cupy) -> None:
+    ((x, y), *_) = bench._buffers(7, 11, "bfloat16")
+    assert x.shape == y.shape == (7, 11)
+    assert all(array.base.nbytes == 156 for array in (x, y))
+    assert np.isfinite(x.view("bfloat16")).all() and np.isnan(y.view("bfloat16")).all()
 
 
 def test_tasks_can_be_handed_to_another_process() -> None:

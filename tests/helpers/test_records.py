@@ -86,7 +86,7 @@ def test_shapes_of_the_protocol() -> None:
 def test_record_is_of_the_kernel_as_it_is_now(step: str) -> None:
     record = load_record(step)
     assert record.step == step
-    assert record.protocol == bench.PROTOCOL
+    assert all(one in (bench.PROTOCOL, {**one, "version": 1}) for one in record.protocols)
     assert record.is_current(), f"{step} was edited since: run `make record` on a {REFERENCE_GPU}"
     assert "earlier version" not in record.origin()
 
@@ -306,7 +306,7 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
 
 def test_record_of_another_schema_is_refused(folder: Path) -> None:
     save_record(dataclasses.replace(made_up.record(), schema=99), "nvidia-test")
-    with pytest.raises(ValueError, match=r"01_naive\.json has schema 99, this version reads 1"):
+    with pytest.raises(ValueError, match=r"01_naive\.json has schema 99, this version reads 2"):
         load_record("01_naive", "nvidia-test")
 
 
@@ -414,7 +414,9 @@ def test_data_that_json_cannot_hold_leaves_the_old_record(folder: Path) -> None:
     old = made_up.record()
     save_record(old, "nvidia-test")
     with pytest.raises(TypeError):
-        save_record(dataclasses.replace(old, protocol={"bad": object()}), "nvidia-test")
+        save_record(
+            dataclasses.replace(old, protocols=[{"version": 2, "bad": object()}]), "nvidia-test"
+        )
     assert load_record("01_naive", "nvidia-test") == old
 
 
@@ -504,17 +506,81 @@ def test_recorder_mixes_no_versions_under_one_heading(changed: str, folder: Path
 
 def test_recorder_starts_afresh_without_a_record(folder: Path) -> None:
     record = opened()
-    assert record.cases == [] and record.is_current() and record.protocol == bench.PROTOCOL
+    assert record.cases == [] and record.is_current()
+    assert record.protocols == [bench.PROTOCOL]
     assert record.device == NEW and record.utc.startswith("20")
 
 
-@pytest.mark.parametrize(
-    "change", [{"kernel_hash": "0" * 16}, {"protocol": {**bench.PROTOCOL, "replays": 3}}]
-)
-def test_recorder_starts_afresh_if_kernel_or_protocol_changed(change: dict, folder: Path) -> None:
-    save_record(dataclasses.replace(made_up.record(), **change), "nvidia-test")
+def test_recorder_starts_afresh_if_the_kernel_changed(folder: Path) -> None:
+    save_record(dataclasses.replace(made_up.record(), kernel_hash="0" * 16), "nvidia-test")
     record = opened()
-    assert record.cases == [] and record.is_current() and record.protocol == bench.PROTOCOL
+    assert record.cases == [] and record.is_current()
+
+
+def test_case_stays_with_the_protocol_that_it_was_timed_by(folder: Path) -> None:
+    """Planted: all cases go if the protocol does, or a new one is not described."""
+    older = {"version": 1, "replays": 3}
+    before = made_up.record()
+    first, second = before.cases
+    before.cases, before.protocols = [dataclasses.replace(first, protocol=1), second], [older]
+    before.protocols.append(bench.PROTOCOL)
+    save_record(before, "nvidia-test")
+    record = opened()
+    assert record.cases == before.cases and record.protocols == [older, bench.PROTOCOL]
+    assert not record.lacks(*first.shape) and not record.lacks(*second.shape)
+    before.cases, before.protocols = before.cases[:1], [older]
+    save_record(before, "nvidia-test")
+    record = opened()
+    assert record.protocols == [older, bench.PROTOCOL] and record.lacks(*second.shape)
+    record.add(second)
+    save_record(record, "nvidia-test")
+    assert load_record("01_naive", "nvidia-test").cases == [*before.cases, second]
+
+
+def test_cases_of_another_protocol_of_the_same_number_go(folder: Path) -> None:
+    before = made_up.record()
+    before.cases[0] = dataclasses.replace(before.cases[0], protocol=1)
+    before.protocols = [{"version": 1}, {**bench.PROTOCOL, "warmup_s": 9}]
+    save_record(before, "nvidia-test")
+    record = opened()
+    assert record.cases == before.cases[:1] and record.protocols[1] == bench.PROTOCOL
+
+
+def test_case_that_is_launched_otherwise_now_goes_alone(folder: Path) -> None:
+    before = made_up.record()
+    before.cases[0] = dataclasses.replace(before.cases[0], launch={"grid": 1})
+    save_record(before, "nvidia-test")
+    assert opened().cases == before.cases[1:]
+
+
+def test_record_of_one_protocol_for_all_is_read_as_before(folder: Path) -> None:
+    """What readers recorded of their own GPUs before cases had protocols."""
+    record = made_up.record()
+    record.cases = [dataclasses.replace(case, protocol=1) for case in record.cases]
+    record.protocols = [{"version": 1, "replays": 7}]
+    save_record(record, "nvidia-test")
+    path = record_path("01_naive", "nvidia-test")
+    fields = json.loads(path.read_text())
+    fields["protocol"], fields["schema"] = fields.pop("protocols")[0], 1
+    for case in fields["cases"]:
+        del case["protocol"]
+    path.write_text(json.dumps(fields))
+    assert load_record("01_naive", "nvidia-test") == record
+    fields["schema"], fields["protocols"] = 2, [{"version": 2}]
+    del fields["protocol"]
+    path.write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match="01_naive.json does not describe protocol 1 of a case"):
+        load_record("01_naive", "nvidia-test")
+
+
+def test_programmatic_samples_survive_and_are_left_out_where_there_are_none(folder: Path) -> None:
+    record = made_up.record()
+    record.cases[0] = dataclasses.replace(
+        record.cases[0], programmatic_us=[1.5], programmatic_copy_us=[1.25]
+    )
+    save_record(record, "nvidia-test")
+    assert load_record("01_naive", "nvidia-test") == record
+    assert record_path("01_naive", "nvidia-test").read_text().count("programmatic_us") == 1
 
 
 def test_recorder_starts_afresh_on_request_whatever_the_file_holds(folder: Path) -> None:
@@ -585,7 +651,7 @@ def test_pytorch_is_no_step_of_the_series(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.skipif(not record_path(TORCH).is_file(), reason="PyTorch is not recorded yet")
 def test_record_of_pytorch_is_complete_and_plausible() -> None:
     record = load_record(TORCH)
-    assert record.protocol == bench.PROTOCOL and record.versions["torch"]
+    assert record.protocols and record.versions["torch"]
     for dtype in ("float32", "bfloat16"):
         cases = record.of_family("grid", dtype)
         assert [case.shape for case in cases] == [*GRID_SHAPES]

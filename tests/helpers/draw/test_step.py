@@ -263,7 +263,7 @@ def test_pytorch_is_drawn_from_the_race_until_it_is_recorded(monkeypatch, tmp_pa
     cases = [made_up.race_case(*shape, torch=12.5) for shape in raced]
     cases.append(made_up.race_case(*GRID_SHAPES[1], cudnn=12.5))
     del cases[-1].samples_us["torch"]
-    race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, {}, cases)
+    race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [{"version": 2}], cases)
     save_race(race, made_up.FOLDER)
     eager = partial(step.eager, "float32", gpu=made_up.FOLDER)
     assert [case.shape for case in eager("grid")] == raced[:2]
