@@ -3,6 +3,7 @@
     bound = load("08_cluster").bind(1024, 262144)        # a step, a variant or a trial
     bound = bind(source("01_naive.cu"), 64, 1024)        # the text of a file
     bound = bind(cupy.RawKernel(...), 64, 1024)          # a kernel as it was compiled
+    bound = bind(text, 64, 1024, x_stride=1030)          # rows that are apart, if it takes such
 
 A `BoundKernel` knows its text, plan, compiler options, workspace and launch. It runs (on the GPU or
 the SIMT machine), is simulated, and is enqueued to be timed: who has one unpacks no plan.
@@ -24,7 +25,7 @@ from .execute import KernelBug, check_arguments, enqueue, execute, execute_simul
 from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
-from .plan import MAX_BLOCK, Header, Plan, integer, option_name
+from .plan import MAX_BLOCK, Header, Plan, integer, option_name, row_strides
 from .shapes import place
 from .simt import byte_offset
 
@@ -62,8 +63,9 @@ class Kernel:
         the macros that it needs."""
         contract = self.header
         declared = [parameter.name for parameter in signature(self.code, self.name)]
-        workspace = ["workspace"] if "Workspace" in contract.fields else []
-        wanted = ["x", "y", "rows", "cols", *workspace]
+        wanted = ["x", "y", "rows", "cols"]
+        wanted += ["x_stride", "y_stride"] if contract.strided else []
+        wanted += ["workspace"] if "Workspace" in contract.fields else []
         if declared[: len(wanted)] != wanted:
             raise ValueError(
                 f"{self.name} has a header, so it must take {', '.join(wanted)} first; it takes "
@@ -77,23 +79,37 @@ class Kernel:
             )
 
     def accepts(
-        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu | None = None
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        gpu: Gpu | None = None,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
     ) -> bool:
-        """Whether the kernel takes this shape and dtype."""
-        return self.header.accepts(rows, cols, dtype, gpu or gpu_for_plans())
+        """Whether the kernel takes this shape, dtype and strides."""
+        return self.header.accepts(rows, cols, dtype, gpu or gpu_for_plans(), x_stride, y_stride)
 
     def bind(
-        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu | None = None
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        gpu: Gpu | None = None,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
     ) -> BoundKernel:
-        """The kernel for a matrix of rows x cols; `gpu` is that in use, or in replay an H200.
+        """The kernel for a matrix of rows x cols; `gpu` is that in use, or in replay an H200. The
+        strides count elements from one row to the next, cols if they are not given.
 
-        Raises `ValueError` if its header does not take the shape, the dtype or the block size,
-        `TypeError` naming what is no integer.
+        Raises `ValueError` if its header does not take the shape, the dtype, the strides or the
+        block size, `TypeError` naming what is no integer.
         """
         rows, cols = integer("rows", rows), integer("cols", cols)
+        strides = row_strides(cols, x_stride, y_stride)
         gpu = gpu or gpu_for_plans()
-        plan = self.header.plan(rows, cols, dtype, self.block, gpu)
-        return BoundKernel(self, rows, cols, np.dtype(dtype), gpu, plan)
+        plan = self.header.plan(rows, cols, dtype, self.block, gpu, *strides)
+        return BoundKernel(self, rows, cols, np.dtype(dtype), gpu, plan, strides)
 
 
 def load(step: str) -> Kernel:
@@ -158,6 +174,8 @@ def bind(
     block: int | None = None,
     changes: Mapping[str, int] = MappingProxyType({}),
     gpu: Gpu | None = None,
+    x_stride: int | None = None,
+    y_stride: int | None = None,
 ) -> BoundKernel:
     """`Kernel.bind` of a kernel file's text or of a `Kernel`, which is compiled for the shape, or
     of a `cupy.RawKernel` as it was compiled.
@@ -165,12 +183,12 @@ def bind(
     `block` replaces the header's block size, `changes` values of its Build table or of numbers that
     the file defines, to try others.
     """
-    return kernel_of(kernel, block, changes).bind(rows, cols, dtype, gpu)
+    return kernel_of(kernel, block, changes).bind(rows, cols, dtype, gpu, x_stride, y_stride)
 
 
 @dataclass(frozen=True)
 class BoundKernel:
-    """A kernel for one shape and dtype on one GPU."""
+    """A kernel for one shape, dtype and strides on one GPU."""
 
     kernel: Kernel
     rows: int
@@ -178,10 +196,12 @@ class BoundKernel:
     dtype: np.dtype
     gpu: Gpu
     plan: Plan
+    strides: tuple[int, int]  # of x and y: elements from one row to the next
 
     def __repr__(self) -> str:
         shape = place(self.rows, self.cols, self.dtype.name, always=True)
-        return f"BoundKernel({self.name}, {shape}, {self.launch})"
+        apart = "" if self.strides == (self.cols, self.cols) else f", strides {self.strides}"
+        return f"BoundKernel({self.name}, {shape}{apart}, {self.launch})"
 
     @property
     def name(self) -> str:
@@ -217,13 +237,21 @@ class BoundKernel:
         )
 
     def arguments(self, x: np.ndarray, y: np.ndarray) -> tuple:
-        """What the kernel takes: x and y of shape (rows, cols), their sizes, and a zeroed workspace
-        if the plan has one."""
+        """What the kernel takes: x and y of shape (rows, cols), their sizes, the strides if it
+        takes such, and a zeroed workspace if the plan has one."""
         workspace = (np.zeros(self.plan.workspace, np.uint8),) if self.plan.workspace else ()
-        return x, y, self.rows, self.cols, *workspace
+        return x, y, *self.sizes, *workspace
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """rows, cols, and the strides if the kernel takes such: its arguments between y and the
+        workspace."""
+        strides = self.strides if self.kernel.header.strided else ()
+        return self.rows, self.cols, *strides
 
     def run(self, x: np.ndarray, y: np.ndarray) -> simt.Trace | None:
-        """Softmax, or what the kernel computes, of x into y: numpy arrays of shape (rows, cols).
+        """Softmax, or what the kernel computes, of x into y: numpy arrays of shape (rows, cols),
+        or views of larger ones whose rows are as far apart as was bound.
 
         Runs on the GPU when live, on the SIMT machine in replay; returns the trace there. Raises
         what `check` raises, and `KernelBug` for a bug or a workspace that is not left as zeros for
@@ -232,7 +260,7 @@ class BoundKernel:
         args = self.arguments(x, y)
         self.check(args)
         trace = execute(self.compiled, self.plan, self.plan.grid, self.plan.block, args)
-        if self.plan.workspace and args[4].any():
+        if self.plan.workspace and args[-1].any():
             raise KernelBug(f"{self.name}: the workspace is not left as zeros for the next launch")
         return trace
 
@@ -264,31 +292,38 @@ class BoundKernel:
     def enqueue(self, x, y, workspace: tuple = ()) -> None:
         """Enqueue one call on CuPy's current stream, as planned; x and y are CuPy arrays.
         `prepare` comes first, once."""
-        enqueue(self.compiled, self.plan, (x, y, self.rows, self.cols, *workspace))
+        enqueue(self.compiled, self.plan, (x, y, *self.sizes, *workspace))
 
     def check(self, args: Sequence) -> None:
         """Hold arguments against signature and header. Raises `TypeError` or `ValueError` naming
         the first that does not fit."""
         self.kernel.check_signature()
         check_arguments(self.compiled, args)
-        contract, name = self.kernel.header, self.name
+        align, name = self.kernel.header.align(self.dtype), self.name
         x, y = args[:2]
         for label, array in (("x", x), ("y", y)):
             if array.dtype != self.dtype:
-                several = len(contract.dtypes) > 1
+                several = len(self.kernel.header.dtypes) > 1
                 who = "the kernel is compiled for" if several else "the header says"
                 raise TypeError(f"{label} is {array.dtype}, {who} {self.dtype}")
-        for label, array in (("x", x), ("y", y)):
+        for label, array, stride in (("x", x, self.strides[0]), ("y", y, self.strides[1])):
             fits = array.ndim != 2 or array.shape == (self.rows, self.cols)
             if array.size != self.rows * self.cols or not fits:
                 raise ValueError(
                     f"{label} has shape {array.shape}, which is not rows x cols = "
                     f"{self.rows} x {self.cols}"
                 )
-            if byte_offset(array) % contract.align:
+            if byte_offset(array) % align:
                 raise ValueError(
-                    f"{label} must start at a multiple of {contract.align} bytes; it is a view "
-                    f"that starts {byte_offset(array)} bytes into its base array"
+                    f"{label} must start at a multiple of {align} bytes; it is a view that starts "
+                    f"{byte_offset(array)} bytes into its base array"
+                )
+            row = self.cols * array.itemsize
+            apart = array.strides[0] if array.ndim == 2 else row
+            if self.rows > 1 and apart != stride * array.itemsize:
+                raise ValueError(
+                    f"the rows of {label} start {apart} bytes apart, which is not {label}_stride = "
+                    f"{stride} elements"
                 )
         if x.shape != y.shape:
             raise ValueError(f"x has shape {x.shape}, y has shape {y.shape}")
@@ -299,7 +334,7 @@ class BoundKernel:
                 f"{name} wants a cooperative launch: compile it with enable_cooperative_groups=True"
             )
         if self.plan.workspace:
-            _check_workspace(args[4], self.plan.workspace)
+            _check_workspace(args[-1], self.plan.workspace)
 
 
 def _check_workspace(array: np.ndarray, size: int) -> None:

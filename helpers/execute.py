@@ -1,7 +1,7 @@
 """Run a `cupy.RawKernel` once: on the GPU through CuPy, or on the SIMT machine.
 
 Both take numpy arrays and write results into them in place. Arguments are held against the
-kernel's signature first, because CUDA checks nothing: it ignores strides, converts no dtype, and
+kernel's signature first, because CUDA checks nothing: it knows no strides, converts no dtype, and
 reads a Python float as eight bytes. What CuPy cannot ask of CUDA goes through its driver: clusters
 of more than 8 blocks, programmatic launches.
 """
@@ -19,11 +19,15 @@ from . import simt
 from .cuda_text import Parameter, signature
 from .mode import replaying
 from .plan import Plan
-from .simt import byte_offset
+from .simt import byte_offset, rows_apart, span
+
+GUARD = 256  # bytes around what a kernel is given on a GPU; a multiple of any alignment
+UNTOUCHED = 0xA5  # what they hold
 
 
 class KernelBug(simt.ShownShort, RuntimeError):
-    """The SIMT machine found a bug in the kernel; the message lists every finding."""
+    """A bug in the kernel: the message lists every finding of the SIMT machine, or says what was
+    written on a GPU that is not the kernel's."""
 
 
 def execute(kernel, plan: Plan, grid, block, args: Sequence) -> simt.Trace | None:
@@ -56,7 +60,7 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
     prepare(kernel, plan)
     declared = signature(kernel.code, kernel.name)
     on_gpu = [
-        to_gpu(value) if parameter.pointer else as_declared(parameter, value)
+        to_gpu(value, GUARD) if parameter.pointer else as_declared(parameter, value)
         for parameter, value in zip(declared, args, strict=True)
     ]
     sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
@@ -66,7 +70,9 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
     cupy.cuda.get_current_stream().synchronize()
     for parameter, value, device in zip(declared, args, on_gpu, strict=True):
         if parameter.pointer and not parameter.const:
-            value.view(device_dtype(value.dtype))[...] = cupy.asnumpy(device)
+            around = _bring_back(device, value)
+            if (around != UNTOUCHED).any():
+                raise KernelBug(f"{kernel.name} wrote outside of {parameter.name}")
 
 
 def device_dtype(dtype: np.dtype) -> np.dtype:
@@ -80,16 +86,29 @@ def as_declared(parameter: Parameter, value):
     return value if parameter.dtype is None else parameter.dtype.type(value)
 
 
-def to_gpu(array: np.ndarray):
-    """A CuPy copy of a numpy array at an address with the same alignment; bfloat16 as uint16."""
+def to_gpu(array: np.ndarray, guard: int = 0):
+    """A CuPy copy of a numpy array, at an address with the same alignment and with the same
+    strides; what is between the rows of a matrix is copied too. bfloat16 as uint16. So many bytes
+    of `guard` around it hold `UNTOUCHED`."""
     import cupy
 
-    offset = byte_offset(array)
-    space = cupy.empty(offset + array.nbytes, cupy.uint8)
-    stored = device_dtype(array.dtype)
-    device = space[offset:].view(stored).reshape(array.shape)
-    device.set(array.view(stored))
-    return device
+    memory, first = span(array), guard + byte_offset(array)
+    space = cupy.empty(first + memory.size + guard, cupy.uint8)
+    space.fill(UNTOUCHED)
+    space[first : first + memory.size].set(memory)
+    strides = None if array.flags.c_contiguous else array.strides
+    return cupy.ndarray(array.shape, device_dtype(array.dtype), space.data + first, strides)
+
+
+def _bring_back(device, array: np.ndarray) -> np.ndarray:
+    """Copy all that `to_gpu` copied back, from a copy with guards; returns these."""
+    import cupy
+
+    memory, first = span(array), GUARD + byte_offset(array)
+    size = first + memory.size + GUARD
+    space = cupy.asnumpy(cupy.ndarray((size,), cupy.uint8, device.data - first))
+    memory[:] = space[first : first + memory.size]
+    return np.concatenate([space[:first], space[first + memory.size :]])
 
 
 # ---- what CuPy cannot ask of CUDA -------------------------------------------------------------
@@ -122,8 +141,8 @@ def prepare(kernel, plan: Plan) -> None:
 
 
 def enqueue(kernel, plan: Plan, arguments: Sequence) -> None:
-    """Enqueue one call on CuPy's current stream; `arguments` are CuPy arrays and, in the third and
-    fourth place, rows and cols. `prepare` comes first, once."""
+    """Enqueue one call on CuPy's current stream; `arguments` are CuPy arrays and, from the third
+    place on, rows, cols and any strides. `prepare` comes first, once."""
     if plan.programmatic:
         _enqueue_programmatic(kernel, plan, arguments)
     else:
@@ -151,9 +170,10 @@ def _enqueue_programmatic(kernel, plan: Plan, arguments: Sequence) -> None:
         attributes.append(attribute)
     config = _driver_config(plan, attributes)
     config.hStream = cupy.cuda.get_current_stream().ptr
-    values = [getattr(value, "data", value) for value in arguments]
-    values = tuple(value if isinstance(value, int) else value.ptr for value in values)
-    types = [ctypes.c_void_p] * len(values)
+    numbers = [isinstance(value, int) for value in arguments]
+    pairs = zip(arguments, numbers, strict=True)
+    values = tuple(value if number else value.data.ptr for value, number in pairs)
+    types = [ctypes.c_longlong if number else ctypes.c_void_p for number in numbers]
     types[2:4] = ctypes.c_int, ctypes.c_int
     (status,) = driver.cuLaunchKernelEx(config, kernel.kernel.ptr, (values, tuple(types)), 0)
     if status != driver.CUresult.CUDA_SUCCESS:
@@ -193,27 +213,33 @@ def _driver_config(plan: Plan, attributes: list):
 
 def check_arguments(kernel, args: Sequence) -> None:
     """Raise `TypeError` or `ValueError` naming the first argument that does not fit the kernel's
-    signature."""
+    signature. The rows of a matrix x may be apart where the kernel takes an x_stride."""
     parameters = signature(kernel.code, kernel.name)
     if len(args) != len(parameters):
         wanted = ", ".join(parameter.name for parameter in parameters)
         raise TypeError(
             f"{kernel.name} takes {len(parameters)} arguments ({wanted}), {len(args)} were given"
         )
+    names = {parameter.name for parameter in parameters}
     for parameter, value in zip(parameters, args, strict=True):
         if parameter.pointer:
-            _check_array(parameter, value)
+            _check_array(parameter, value, f"{parameter.name}_stride" in names)
         else:
             _check_number(parameter, value)
 
 
-def _check_array(parameter: Parameter, value) -> None:
+def _check_array(parameter: Parameter, value, strided: bool) -> None:
     name = parameter.name
     if not isinstance(value, np.ndarray) or not value.ndim or np.ma.isMaskedArray(value):
         raise TypeError(
             f"{name} must be a numpy array of one or more dimensions, not a {_kind(value)}"
         )
-    if not value.flags.c_contiguous:
+    if strided and not (value.flags.c_contiguous or rows_apart(value)):
+        raise TypeError(
+            f"{name} has strides {value.strides}: its rows must be contiguous, each "
+            f"behind the one before; pass numpy.ascontiguousarray({name})"
+        )
+    if not strided and not value.flags.c_contiguous:
         raise TypeError(
             f"{name} is not C-contiguous (strides {value.strides}); a kernel ignores strides: "
             f"pass numpy.ascontiguousarray({name})"

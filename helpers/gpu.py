@@ -13,6 +13,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+# KB of shared memory that a block may have, by compute capability (programming guide, technical
+# specifications). One that is not listed has as much as the one before it.
+SHARED_KB = {0: 48, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99}
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -21,6 +25,11 @@ class Gpu:
     capability: int  # compute capability, 90 for 9.0
     sms: int  # multiprocessors
     l2: int  # bytes of L2 cache
+
+    @property
+    def max_shared(self) -> int:
+        """Bytes of shared memory that a block may have."""
+        return SHARED_KB[max(known for known in SHARED_KB if known <= self.capability)] * 1024
 
 
 H200 = Gpu(capability=90, sms=132, l2=60 * 2**20)

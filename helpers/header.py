@@ -13,10 +13,15 @@ name in capitals is a macro of the code and becomes a compiler option, a name in
 value for later lines alone. A shape for which no case holds is not taken.
 
 Expressions (`helpers.expressions`) read rows, cols, size (bytes of an element), row (bytes of a
-row), sms and l2 (of the GPU: multiprocessors, bytes of L2 cache), the names of the table above
-them, and integers that the file defines; Launch, Shared and Workspace also block. Two macros have a
-meaning for the launch: CLUSTER, the blocks of a cluster, and PROGRAMMATIC, 1 where the kernel may
-be launched before its predecessor on the stream has ended, because it waits for that one itself.
+row), x_stride and y_stride (elements from one row to the next), sms, l2 and capability (of the GPU:
+multiprocessors, bytes of L2 cache, 90 for 9.0), the names of the table above them, and integers
+that the file defines; Launch, Shared and Workspace also block. Two macros have a meaning for the
+launch: CLUSTER, the blocks of a cluster, and PROGRAMMATIC, 1 where the kernel may be launched
+before its predecessor on the stream has ended, because it waits for that one itself. A GPU that is
+older than 9.0 has neither.
+
+`Strides: x_stride, y_stride` says that rows may be further apart than cols: the kernel then takes
+both strides after cols, as long long. `Align: size` says that x and y may start at any element.
 """
 
 from __future__ import annotations
@@ -42,13 +47,15 @@ KEYS = (
     "Workspace",
     "Columns",
     "Align",
+    "Strides",
     "Dtype",
     "Arch",
     "Reads",
     "Wastes",
     "Measured",
 )
-OPTIONAL_KEYS = {"Build", "Workspace"}
+OPTIONAL_KEYS = {"Build", "Workspace", "Strides"}
+STRIDES = "x_stride, y_stride"
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ def _header(
         unknown = ", ".join(key for key in found if key not in KEYS) or "none"
         raise HeaderError(
             f"{file}: a kernel header needs the keys {', '.join(KEYS)} in this order, "
-            f"{' and '.join(sorted(OPTIONAL_KEYS))} if it uses them; "
+            f"{', '.join(sorted(OPTIONAL_KEYS))} if it uses them; "
             f"missing: {missing}; unknown: {unknown}"
         )
     plain = strip_comments(code)
@@ -249,8 +256,10 @@ def _rules(file: str, found: Mapping[str, _Field], known: set[str]) -> dict[str,
         if rules["Workspace"].text == "0":
             raise HeaderError(f"{where('Workspace')}: 0 bytes are no workspace")
     align = found["Align"].text
-    if not re.fullmatch("1|2|4|8|16", align):
-        raise HeaderError(f"{where('Align')}: `{align}` is not 1, 2, 4, 8 or 16")
+    if not re.fullmatch("size|1|2|4|8|16", align):
+        raise HeaderError(f"{where('Align')}: `{align}` is not size, 1, 2, 4, 8 or 16")
+    if "Strides" in found and found["Strides"].text != STRIDES:
+        raise HeaderError(f"{where('Strides')}: `{found['Strides'].text}` is not `{STRIDES}`")
     if not re.fullmatch(r"sm_\d{2,3}", found["Arch"].text):
         raise HeaderError(f"{where('Arch')}: `{found['Arch'].text}` is not like sm_90")
     first, *others = found["Dtype"].text.split(", ")

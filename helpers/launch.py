@@ -29,8 +29,9 @@ def launch(
 
     `args` are numpy arrays and numbers in the order of the kernel's parameters; arrays that the
     kernel takes as non-const pointers are written in place. `shared_mem` is the dynamic shared
-    memory in bytes. A kernel whose header has a Workspace takes a fifth argument, an array of as
-    many bytes, all zero.
+    memory in bytes. A kernel whose header has Strides takes those of x and y in elements after
+    cols, and matrices whose rows are as far apart; one whose header has a Workspace takes an array
+    of as many bytes last, all zero.
 
     Returns the SIMT machine's trace in replay mode, None on a GPU.
 
@@ -78,7 +79,8 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
     unbound = kernel_of(kernel, _product(block))
     unbound.check_signature()
     try:
-        bound = unbound.bind(int(args[2]), int(args[3]), contract.dtype)
+        strides = map(int, args[4:6] if contract.strided else ())
+        bound = unbound.bind(int(args[2]), int(args[3]), contract.dtype, None, *strides)
     except ValueError as error:
         compiled = f" (compiled with {', '.join(kernel.options)})" if contract.build else ""
         raise ValueError(f"{kernel.name}: {error}{compiled}") from None

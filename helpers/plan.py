@@ -20,13 +20,14 @@ from .simt import ShownShort
 # A file takes the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 DTYPES = ("float32", *DTYPE_OPTIONS)
-INPUTS = ("rows", "cols", "size", "row", "sms", "l2")
+INPUTS = ("rows", "cols", "size", "row", "sms", "l2", "capability", "x_stride", "y_stride")
+CLUSTERS_SINCE = 90  # the compute capability that has clusters and programmatic launches
 
 # CUDA's limits (programming guide, technical specifications per compute capability).
 MAX_GRID = 2**31 - 1
 MAX_BLOCK = 1024
-MAX_SHARED = 227 * 1024  # of the largest, 9.0
 MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
+MAX_BYTES = 2**63 - 1  # what its offsets may be
 
 
 class HeaderError(ShownShort, ValueError):
@@ -39,6 +40,15 @@ def integer(name: str, value) -> int:
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {value!r}") from None
+
+
+def row_strides(cols: int, x_stride, y_stride) -> tuple[int, int]:
+    """Elements from one row of x to the next, and of y: cols where they are not given. Raises
+    `TypeError` for what is no integer."""
+    return (
+        cols if x_stride is None else integer("x_stride", x_stride),
+        cols if y_stride is None else integer("y_stride", y_stride),
+    )
 
 
 @dataclass(frozen=True)
@@ -106,10 +116,15 @@ class Header:
     table_lines: tuple[str, ...]  # of the Build table, its key blanked out
     rules: Mapping[str, Expression]  # block, block condition, grid, Shared, Workspace, Columns
 
-    @property
-    def align(self) -> int:
+    def align(self, dtype: str | np.dtype) -> int:
         """Bytes that the addresses of x and y must be a multiple of."""
-        return int(self.fields["Align"])
+        align = self.fields["Align"]
+        return np.dtype(dtype).itemsize if align == "size" else int(align)
+
+    @property
+    def strided(self) -> bool:
+        """Whether rows may be further apart than cols; then the kernel takes both strides."""
+        return "Strides" in self.fields
 
     @property
     def dtypes(self) -> tuple[np.dtype, ...]:
@@ -142,13 +157,21 @@ class Header:
         return textwrap.dedent("\n".join(self.table_lines))
 
     def why_not(
-        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        gpu: Gpu = H200,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
     ) -> str:
-        """Why the kernel does not take a shape and dtype on a GPU; "" if it does.
+        """Why the kernel does not take a shape, dtype and strides on a GPU; "" if it does.
 
-        Raises `TypeError` for rows or cols that are no integers.
+        A stride counts elements from one row to the next, cols if it is not given; of a single row
+        it does not matter. Raises `TypeError` for sizes that are no integers.
         """
         rows, cols = integer("rows", rows), integer("cols", cols)
+        strides = row_strides(cols, x_stride, y_stride)
         if np.dtype(dtype) not in self.dtypes:
             return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
         if gpu.capability < self.arch:
@@ -162,13 +185,23 @@ class Header:
         for name, number in (("rows", rows), ("cols", cols)):
             if number > MAX_INT:
                 return f"{name} = {number} does not fit the kernel's int"
+        for name, number in zip(("x_stride", "y_stride"), strides, strict=True):
+            if number < cols:
+                return f"{name} = {number} is less than a row, which has cols = {cols}"
+            if self.strided and rows * number * np.dtype(dtype).itemsize > MAX_BYTES:
+                return f"{name} = {number} makes offsets that do not fit the kernel's long long"
+        if not self.strided and rows > 1 and strides != (cols, cols):
+            return (
+                f"{self.file} takes rows that follow each other: x_stride = y_stride = cols = "
+                f"{cols}, not {strides[0]} and {strides[1]}"
+            )
         try:
-            names = self.names(rows, cols, dtype, gpu)
+            names = self.names(rows, cols, dtype, gpu, *strides)
             if names is None:
                 return f"{refused}; no case of its Build table holds"
             if not self._value("Columns", names, None):
                 return refused
-            self._plan(rows, cols, dtype, None, gpu)
+            self._plan(rows, cols, dtype, None, gpu, *strides)
             return ""
         except HeaderError as error:
             return str(error)
@@ -176,10 +209,16 @@ class Header:
             return refused
 
     def accepts(
-        self, rows: int, cols: int, dtype: str | np.dtype = "float32", gpu: Gpu = H200
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        gpu: Gpu = H200,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
     ) -> bool:
-        """Whether the kernel takes this shape and dtype on a GPU."""
-        return not self.why_not(rows, cols, dtype, gpu)
+        """Whether the kernel takes this shape, dtype and strides on a GPU."""
+        return not self.why_not(rows, cols, dtype, gpu, x_stride, y_stride)
 
     def plan(
         self,
@@ -188,24 +227,41 @@ class Header:
         dtype: str | np.dtype = "float32",
         block: int | None = None,
         gpu: Gpu = H200,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
     ) -> Plan:
         """How to compile and launch the kernel for a matrix of rows x cols on a GPU.
 
         `block` replaces the header's block size. Raises `ValueError` if the file does not take the
-        shape or the dtype, rules the block size out, or asks for what CUDA does not allow,
-        `TypeError` for what is no integer.
+        shape, the dtype or the strides, rules the block size out, or asks for what the GPU does not
+        allow, `TypeError` for what is no integer.
         """
         rows, cols = integer("rows", rows), integer("cols", cols)
+        strides = row_strides(cols, x_stride, y_stride)
         block = None if block is None else integer("block", block)
-        if reason := self.why_not(rows, cols, dtype, gpu):
+        if reason := self.why_not(rows, cols, dtype, gpu, *strides):
             raise ValueError(reason)
-        return self._plan(rows, cols, dtype, block, gpu)
+        return self._plan(rows, cols, dtype, block, gpu, *strides)
 
     def _plan(
-        self, rows: int, cols: int, dtype: str | np.dtype, block: int | None, gpu: Gpu
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype,
+        block: int | None,
+        gpu: Gpu,
+        x_stride: int,
+        y_stride: int,
     ) -> Plan:
-        names = self.names(rows, cols, dtype, gpu)
+        names = self.names(rows, cols, dtype, gpu, x_stride, y_stride)
         macros = {name: names[name] for name in self.macros}
+        if gpu.capability < CLUSTERS_SINCE:
+            for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
+                if macros.get(name, 0) > most:
+                    raise HeaderError(
+                        f"{self.file}: {name} = {macros[name]} needs sm_{CLUSTERS_SINCE}, the GPU "
+                        f"is sm_{gpu.capability}"
+                    )
         names["block"] = block if block is not None else self._value("block", names, MAX_BLOCK, 1)
         if not 1 <= names["block"] <= MAX_BLOCK:
             raise ValueError(f"block = {names['block']} is not 1 to {MAX_BLOCK}")
@@ -225,7 +281,7 @@ class Header:
         return Plan(
             self._value("grid", names, MAX_GRID, 1),
             names["block"],
-            self._value("Shared", names, MAX_SHARED),
+            self._value("Shared", names, gpu.max_shared),
             self._value("Workspace", names, None, 1) if "Workspace" in self.rules else 0,
             self.cooperative,
             (*own, *kept),
@@ -255,13 +311,19 @@ class Header:
         return value
 
     def names(
-        self, rows: int, cols: int, dtype: str | np.dtype, gpu: Gpu = H200
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype,
+        gpu: Gpu = H200,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
     ) -> dict[str, int] | None:
         """What the header's expressions may read for a shape, the Build table's values included;
         None if no case of the table holds. Raises `HeaderError` for a value that C would not have
         or that is no macro, `DivisionByZero`."""
-        size = np.dtype(dtype).itemsize
-        inputs = (rows, cols, size, cols * size, gpu.sms, gpu.l2)
+        size, strides = np.dtype(dtype).itemsize, row_strides(cols, x_stride, y_stride)
+        inputs = (rows, cols, size, cols * size, gpu.sms, gpu.l2, gpu.capability, *strides)
         names = {**dict(zip(INPUTS, inputs, strict=True)), **self.numbers}
         for entry in self.build:
             value = self.fixed.get(entry.name)

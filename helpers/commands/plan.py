@@ -3,7 +3,7 @@ options, and the launch.
 
     python -m helpers.commands.plan 08_cluster 1024 262144
     python -m helpers.commands.plan 09_grid 1 1048576 --dtype bfloat16 --sms 114
-    python -m helpers.commands.plan choose 4096 1000
+    python -m helpers.commands.plan choose 4096 1000 --x-stride 1024
 
 The kernel is a step, a variant or a trial, or "choose" for the one that ought to be fastest. Plans
 are for the GPU in use, where there is none for an H200; the options replace its numbers.
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
             step = choose(*shape, gpu) or ""
             if not step:
                 raise ValueError(f"no kernel takes {place(*shape, always=True)}")
-        bound = load(step).bind(*shape, gpu)
+        bound = load(step).bind(*shape, gpu, options.x_stride, options.y_stride)
         name = "an H200" if replaying() else "the GPU in use"
         print(describe(step, bound, f"{name}, changed" if changes else name))
     except (FileNotFoundError, ValueError, RuntimeError) as error:  # the last: no GPU
@@ -63,6 +63,9 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("rows", type=at_least(1))
     parser.add_argument("cols", type=at_least(1))
     parser.add_argument("--dtype", choices=DTYPES, default=DTYPES[0])
+    for name in ("x", "y"):
+        help = f"elements from one row of {name} to the next, cols if not given"
+        parser.add_argument(f"--{name}-stride", type=at_least(1), help=help)
     parser.add_argument("--sms", type=at_least(1), help="multiprocessors of the GPU")
     parser.add_argument("--l2", type=at_least(1), metavar="BYTES", help="its L2 cache")
     parser.add_argument("--capability", type=at_least(1), help="its compute capability, 90 for 9.0")
@@ -91,7 +94,7 @@ def describe(step: str, bound: BoundKernel, gpu: str) -> str:
         f"nvcc -std=c++17 -ftz=true -arch=sm_{numbers.capability} {defines} -c {file}",
         "",
         f"launch     <<<{plan.grid}, {plan.block}, {plan.shared_mem}>>>{_attributes(bound)}",
-        f"arguments  x, y, {bound.rows}, {bound.cols}"
+        f"arguments  x, y, {', '.join(map(str, bound.sizes))}"
         + (f", {plan.workspace} bytes of zeros" if plan.workspace else ""),
     ]
     return "\n".join(lines)

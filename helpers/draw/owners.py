@@ -131,7 +131,8 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
     across, up, _ = trace.shape.grid
     for one in (access for access in ours if access.kind == kind):
         per_lane = max(1, one.width // size)
-        places = (one.offsets[one.mask] // size)[:, None] + np.arange(per_lane)
+        first = trace.arrays[array].numbers(one.offsets[one.mask])
+        places = first[:, None] + np.arange(per_lane)
         threads = np.broadcast_to(
             one.warp * WARP + np.flatnonzero(one.mask)[:, None], places.shape
         ).reshape(-1)

@@ -64,7 +64,7 @@ from .counters import NSIGHT_METRICS, SHARED_METRICS, Counters
 from .findings import Finding, Findings
 from .instructions import UnsupportedPTX
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
-from .memory.global_memory import byte_offset
+from .memory.global_memory import byte_offset, rows_apart, span
 from .places import ShownShort, around, citing
 from .trace import Trace
 from .watch import Event, WatchedAccess
@@ -92,5 +92,7 @@ __all__ = [
     "compile_ptx",
     "include_folders",
     "launch_shape",
+    "rows_apart",
     "simulate",
+    "span",
 ]

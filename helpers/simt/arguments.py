@@ -16,7 +16,7 @@ from .hardware import (
     STATIC_SHARED_BYTES,
 )
 from .instructions import PtxKernel
-from .memory.global_memory import GlobalMemory
+from .memory.global_memory import GlobalMemory, rows_apart
 from .memory.shared import SharedMemory
 from .ptx_types import UNSIGNED
 
@@ -69,7 +69,8 @@ def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) ->
 def parameter_bytes(
     kernel: PtxKernel, args: Sequence, names: Sequence[str], memory: GlobalMemory
 ) -> bytes:
-    """Lay the arguments out as the kernel's parameter space and map the arrays.
+    """Lay the arguments out as the kernel's parameter space and map the arrays. The rows of a
+    matrix x may be apart where x_stride is one of the names.
 
     Raises `TypeError` for an argument that does not fit its parameter.
     """
@@ -82,7 +83,9 @@ def parameter_bytes(
     for number, (parameter, value) in enumerate(zip(kernel.parameters, args, strict=True)):
         name = names[number] if number < len(names) else f"argument {number}"
         if isinstance(value, np.ndarray) and value.ndim:
-            if not value.flags.c_contiguous:
+            if not value.flags.c_contiguous and not (
+                f"{name}_stride" in names and rows_apart(value)
+            ):
                 raise TypeError(f"{name} is not C-contiguous; a kernel ignores strides")
             encoded = np.array([memory.allocate(value, name)], np.int64)
         elif getattr(value, "dtype", np.dtype(int)).kind == "V":  # a struct by value

@@ -63,7 +63,8 @@ def simulate(
     `kernel` is a `cupy.RawKernel`, or a `KernelText`. `args` are C-contiguous numpy arrays
     (pointers) and numbers, as many as the kernel takes; a Python int or a numpy scalar is converted
     to the parameter's size, and a scalar of a structured dtype is a struct by value. `names` are
-    used for the arrays in findings. `shared_mem` is the dynamic shared memory in bytes.
+    used for the arrays in findings; the rows of a matrix may be apart where they have its
+    `..._stride`. `shared_mem` is the dynamic shared memory in bytes.
 
     For pictures, `Trace.accesses` keeps the addresses of the source lines in `watch`, and with
     `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are
@@ -113,7 +114,9 @@ def simulate(
     total = sum(lines.values(), Counters())
     labels = [*names, *(f"argument {number}" for number in range(len(names), len(args)))]
     arrays = {
-        name: Array(value.shape, value.dtype)
+        name: Array(
+            value.shape, value.dtype, 0 if value.flags.c_contiguous else value.strides[0]
+        )
         for name, value in zip(labels, args, strict=False)
         if isinstance(value, np.ndarray) and value.ndim
     }

@@ -20,10 +20,18 @@ class Array(NamedTuple):
 
     shape: tuple[int, ...]
     dtype: np.dtype
+    apart: int = 0  # bytes from one row to the next, where these do not follow each other
 
     @property
     def elements(self) -> int:
         return prod(self.shape)
+
+    def numbers(self, offsets: np.ndarray) -> np.ndarray:
+        """Which elements, counted row by row, stand so many bytes behind the first."""
+        if not self.apart:
+            return offsets // self.dtype.itemsize
+        row, byte = np.divmod(offsets, self.apart)
+        return row * self.shape[1] + byte // self.dtype.itemsize
 
 
 @dataclass

@@ -3,9 +3,11 @@
 import pytest
 
 from helpers import mode
+from helpers.bound import Kernel
 from helpers.catalogue import UNFUSED, known_steps
 from helpers.commands.plan import MOST_STATIC_BYTES, main
 from helpers.records import load_record, record_path
+from tests.helpers.sources import APART
 
 DYNAMIC = "cudaFuncAttributeMaxDynamicSharedMemorySize"
 
@@ -22,6 +24,17 @@ DYNAMIC = "cudaFuncAttributeMaxDynamicSharedMemorySize"
 def test_shared_memory_past_48_kb_in_all_must_be_asked_for(step, rows, cols, asked, capsys) -> None:
     assert main([step, str(rows), str(cols)]) == 0
     assert (DYNAMIC in capsys.readouterr().out) == asked
+
+
+def test_strides_reach_the_plan_and_its_arguments(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("helpers.commands.plan.load", lambda step: Kernel(APART))
+    strides = ["--x-stride", "105", "--y-stride", "102"]
+    assert main(["apart", "4", "100", *strides, "--capability", "80"]) == 0
+    said = capsys.readouterr().out
+    assert "arguments  x, y, 4, 100, 105, 102, 16 bytes of zeros" in said
+    assert "CLUSTER = 1" in said and "AHEAD   = 0" in said
+    assert main(["apart", "4", "100", "--x-stride", "99"]) == 2
+    assert capsys.readouterr().err == "x_stride = 99 is less than a row, which has cols = 100\n"
 
 
 def test_no_kernel_file_declares_more_shared_memory_than_is_allowed_for() -> None:

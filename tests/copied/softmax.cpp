@@ -54,8 +54,10 @@ static void run(const Launch& launch, const float* x, float* y, void* workspace)
     config.attrs = attributes;
     config.numAttrs = asked;
     int rows = launch.rows, cols = launch.cols;
+    long long x_stride = launch.x_stride, y_stride = launch.y_stride;
     void* arguments[] = {&x, &y, &rows, &cols, &workspace};
-    CALL(cudaLaunchKernelExC(&config, launch.kernel, arguments));
+    void* strided[] = {&x, &y, &rows, &cols, &x_stride, &y_stride, &workspace};
+    CALL(cudaLaunchKernelExC(&config, launch.kernel, launch.strided ? strided : arguments));
 }
 
 // Says which result is the first wrong one and how many there are; returns their number.
@@ -64,7 +66,7 @@ static long count_wrong(const Launch& launch, const float* x, const float* y)
     const double allowed = 1e-5;  // relative
     double worst = 0;
     long wrong = 0;
-    for (int row = 0; row < launch.rows; ++row, x += launch.cols, y += launch.cols) {
+    for (int row = 0; row < launch.rows; ++row, x += launch.x_stride, y += launch.y_stride) {
         const double top = *std::max_element(x, x + launch.cols);
         double sum = 0;
         for (int col = 0; col < launch.cols; ++col) sum += std::exp(x[col] - top);
@@ -78,6 +80,9 @@ static long count_wrong(const Launch& launch, const float* x, const float* y)
             if (++wrong == 1)
                 std::printf("row %d, column %d: %.9g, not %.9g\n", row, col, y[col], wanted);
         }
+        for (int col = launch.cols; col < launch.y_stride; ++col)
+            if (!std::isnan(y[col]) && ++wrong == 1)
+                std::printf("behind row %d, column %d: %.9g was written\n", row, col, y[col]);
     }
     if (wrong) std::printf("%ld of %d x %d results are wrong\n", wrong, launch.rows, launch.cols);
     else std::printf("largest relative error %.2g\n", worst);
@@ -86,15 +91,15 @@ static long count_wrong(const Launch& launch, const float* x, const float* y)
 
 int main()
 {
-    const size_t count = size_t(launch.rows) * launch.cols, bytes = count * sizeof(float);
-    std::vector<float> x(count), y(count, NAN);
-    for (size_t i = 0; i < count; ++i) x[i] = 8.0f * std::sin(0.37f * i) + 0.001f * (i % 97);
+    std::vector<float> x(launch.rows * launch.x_stride), y(launch.rows * launch.y_stride, NAN);
+    const size_t x_bytes = x.size() * sizeof(float), bytes = y.size() * sizeof(float);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = 8.0f * std::sin(0.37f * i) + 0.001f * (i % 97);
 
     allow(launch);
     float *device_x, *device_y[2];
     void* workspace = nullptr;
-    CALL(cudaMalloc(reinterpret_cast<void**>(&device_x), bytes));
-    CALL(cudaMemcpy(device_x, x.data(), bytes, cudaMemcpyHostToDevice));
+    CALL(cudaMalloc(reinterpret_cast<void**>(&device_x), x_bytes));
+    CALL(cudaMemcpy(device_x, x.data(), x_bytes, cudaMemcpyHostToDevice));
     for (float*& copy : device_y) {
         CALL(cudaMalloc(reinterpret_cast<void**>(&copy), bytes));
         CALL(cudaMemcpy(copy, y.data(), bytes, cudaMemcpyHostToDevice));

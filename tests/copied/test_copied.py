@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 
 from helpers.bound import bind, load
 from helpers.catalogue import steps, variants
-from helpers.gpu import has_gpu
+from helpers.gpu import H200, has_gpu
+from helpers.header import header
 from helpers.paths import KERNELS
 
 FOLDER = Path(__file__).parent
@@ -66,30 +68,35 @@ def compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedProces
 
 
 def build(
-    case: Case, folder: Path, *arguments: str | Path, text: str = ""
+    case: Case, folder: Path, *arguments: str | Path, text: str = "", arch: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Compile a copy of the kernel file and its launch in an empty folder."""
+    """Compile a copy of the kernel file and its launch in an empty folder, planned and compiled for
+    an architecture, or the GPU at hand. Rows are apart where the kernel takes such."""
     name, rows, cols = case
     code = text or (KERNELS / f"{name}.cu").read_text()
-    bound = bind(code, rows, cols)
+    gpu = replace(H200, capability=arch) if arch else None
+    strided = header(code).strided
+    strides = {"x_stride": cols + 5, "y_stride": cols + 2} if strided else {}
+    bound = bind(code, rows, cols, gpu=gpu, **strides)
     plan = bound.plan
     copies = name.rpartition("/")[2].startswith("00_copy")
-    flags = [int(flag) for flag in (plan.cooperative, plan.programmatic, copies)]
-    sizes = [rows, cols, plan.grid, plan.block, plan.shared_mem, plan.workspace]
+    flags = [int(flag) for flag in (strided, plan.cooperative, plan.programmatic, copies)]
+    sizes = [rows, cols, *bound.strides, plan.grid, plan.block, plan.shared_mem, plan.workspace]
     values = ", ".join(map(str, [f"(const void*){bound.name}", *sizes, *flags]))
     (folder / "kernel.cu").write_text(code)
     # The macros not as -D options: nvcc takes a comma in them for the end of one.
     lines = ['#include "launch.h"', *(f"#define {key} {x}" for key, x in plan.macros.items())]
     lines += ['#include "kernel.cu"', f"const Launch launch = {{{values}}};", ""]
     (folder / "launch.cu").write_text("\n".join(lines))
-    return compiled(folder, f"-I{FOLDER}", *arguments, "launch.cu")
+    target = f"-arch=sm_{arch}" if arch else "-arch=native"
+    return compiled(folder, f"-I{FOLDER}", target, *arguments, "launch.cu")
 
 
 @needs_nvcc
 @pytest.mark.parametrize("case", cases(long=False), ids=name_of)
 def test_a_copied_file_compiles_as_cpp17_without_a_warning(case: Case, tmp_path: Path) -> None:
     """For the oldest GPU that its header names."""
-    done = build(case, tmp_path, f"-arch=sm_{load(case[0]).header.arch}", "-c")
+    done = build(case, tmp_path, "-c", arch=load(case[0]).header.arch)
     assert done.returncode == 0, done.stderr
     assert "warning" not in done.stderr, done.stderr
 
@@ -100,7 +107,7 @@ def test_a_file_that_only_nvrtc_takes_does_not_pass(tmp_path: Path) -> None:
     broken = code.replace("#pragma unroll unroll", "#pragma unroll UNROLL")
     assert broken != code
     case = ("05_float4", *SHAPES[0])
-    assert build(case, tmp_path, "-arch=sm_90", "-c", text=broken).returncode != 0
+    assert build(case, tmp_path, "-c", text=broken, arch=90).returncode != 0
 
 
 # ---- the program, without a GPU -----------------------------------------------------------------
@@ -138,10 +145,11 @@ def run(path: Path, **environment: str) -> tuple[int, list[str], str]:
 
 @needs_nvcc
 @pytest.mark.parametrize(
-    "kind", ["launch", "cooperative", "programmatic", "programmaticcooperative"]
+    "kind", ["launch", "cooperative", "programmatic", "programmaticcooperative", "strided"]
 )
 def test_the_program_asks_for_what_the_launch_needs(pretended: Path, kind: str) -> None:
     status, calls, said = run(pretended, ASKS=kind)
+    kind = "launch" if kind == "strided" else kind
     assert status == 0 and said.startswith("largest relative error")
     assert {"shared 102400 0", "clusters 1 0", "cudaMemset 256 0"} <= set(calls)
     assert calls.count(f"{kind} 10 102400") == 2
@@ -182,13 +190,15 @@ def test_the_program_names_the_first_wrong_result(pretended: Path) -> None:
     first, count = said.splitlines()
     assert re.fullmatch(r"row 3, column 5: -?nan, not [\d.e-]+", first)
     assert count == "1 of 5 x 70 results are wrong"
+    status, _, said = run(pretended, WRONG=str(3 * 72 + 70), ASKS="strided")
+    assert status == 1 and said.startswith("behind row 3, column 70: 0 was written\n1 of 5 x 70")
 
 
 @needs_nvcc
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU")
 def test_without_a_gpu_the_program_says_so(program: Path, tmp_path: Path) -> None:
     case = ("04_shuffle", *SHAPES[0])
-    built = build(case, tmp_path, "-arch=sm_90", program, "-o", "program")
+    built = build(case, tmp_path, program, "-o", "program", arch=90)
     assert built.returncode == 0, built.stderr
     status, _, said = run(tmp_path / "program")
     assert status == 2
@@ -204,7 +214,7 @@ def test_without_a_gpu_the_program_says_so(program: Path, tmp_path: Path) -> Non
 @needs_nvcc
 @pytest.mark.parametrize("case", cases(long=True), ids=name_of)
 def test_a_copied_kernel_computes_what_it_should(case: Case, program: Path, tmp_path: Path) -> None:
-    built = build(case, tmp_path, "-arch=native", program, "-o", "program")
+    built = build(case, tmp_path, program, "-o", "program")
     assert built.returncode == 0, built.stderr
     status, _, said = run(tmp_path / "program")
     assert status == 0, said
@@ -217,7 +227,7 @@ def test_a_kernel_that_computes_something_else_is_noticed(program: Path, tmp_pat
     case = ("00_copy", *SHAPES[0])
     wrong = code.replace("rows * cols", "rows * cols - 1")
     assert wrong != code
-    built = build(case, tmp_path, "-arch=native", program, "-o", "program", text=wrong)
+    built = build(case, tmp_path, program, "-o", "program", text=wrong)
     assert built.returncode == 0, built.stderr
     status, _, said = run(tmp_path / "program")
     assert status == 1 and said.startswith("row 36, column 1002: nan"), said

@@ -1,7 +1,7 @@
 // As much of the CUDA runtime as the program uses, in main memory, so that what it asks for, says
 // and returns can be tested without a GPU. Prints each call and its number. FAIL=n lets call n
-// fail; WRONG=n makes element n of the results wrong; ASKS is "programmatic", "cooperative"
-// or both, one behind the other.
+// fail; WRONG=n makes element n of the results wrong; ASKS is some of "programmatic", "cooperative"
+// and "strided", one behind the other.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -13,9 +13,10 @@
 
 #include "launch.h"
 
-static void softmax(const float* x, float* y, int rows, int cols)
+static void softmax(const float* x, float* y, int rows, int cols, long long x_stride,
+                    long long y_stride)
 {
-    for (int row = 0; row < rows; ++row, x += cols, y += cols) {
+    for (int row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
         double sum = 0;
         for (int col = 0; col < cols; ++col) sum += std::exp(double(x[col]));
         for (int col = 0; col < cols; ++col) y[col] = std::exp(double(x[col])) / sum;
@@ -28,7 +29,8 @@ static bool asks(const char* what)
     return asked && std::strstr(asked, what);
 }
 
-const Launch launch = {reinterpret_cast<const void*>(&softmax), 5, 70, 10, 64, 100 * 1024, 256,
+const Launch launch = {reinterpret_cast<const void*>(&softmax), 5, 70, asks("strided") ? 75 : 70,
+                       asks("strided") ? 72 : 70, 10, 64, 100 * 1024, 256, asks("strided"),
                        asks("cooperative"), asks("programmatic"), false};
 
 static cudaError_t called(const char* name, long detail = 0, long more = 0)
@@ -78,9 +80,15 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
 {
     float* y = *static_cast<float**>(args[1]);
     const auto function = reinterpret_cast<decltype(&softmax)>(kernel);
-    function(*static_cast<float**>(args[0]), y, *static_cast<int*>(args[2]),
-             *static_cast<int*>(args[3]));
-    if (const char* wrong = std::getenv("WRONG")) y[std::atoi(wrong)] = NAN;
+    const int rows = *static_cast<int*>(args[2]), cols = *static_cast<int*>(args[3]);
+    const bool strided = launch.strided;
+    function(*static_cast<float**>(args[0]), y, rows, cols,
+             strided ? *static_cast<long long*>(args[4]) : cols,
+             strided ? *static_cast<long long*>(args[5]) : cols);
+    if (const char* wrong = std::getenv("WRONG")) {
+        float& element = y[std::atoi(wrong)];
+        element = std::isnan(element) ? 0 : NAN;
+    }
     std::string name = config->numAttrs ? "" : "launch";
     for (unsigned i = 0; i < config->numAttrs; ++i)
         name += config->attrs[i].id == cudaLaunchAttributeCooperative ? "cooperative"

@@ -6,12 +6,12 @@ import pytest
 
 from helpers.bound import BoundKernel, Kernel, bind, kernel_of, load
 from helpers.catalogue import source
-from helpers.check import make_input, poisoned, reference
+from helpers.check import check_softmax, make_input, poisoned, reference
 from helpers.cuda_text import kernel_names
 from helpers.execute import KernelBug
 from helpers.gpu import H200, Gpu
 from helpers.header import header
-from tests.helpers.sources import LANES, TOGETHER, edited
+from tests.helpers.sources import APART, LANES, TOGETHER, apart, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -207,6 +207,105 @@ def test_arguments_end_with_a_workspace_of_zeros_where_the_header_has_one() -> N
     *_, workspace = values = bound.arguments(*bytes_of(bound))
     assert values[2:4] == (3, 70) and workspace.nbytes == 24 and not workspace.any()
     assert len(bind(EXAMPLE, 3, 70).arguments(*bytes_of(bound))) == 4
+
+
+# ---- rows that are apart, at any element ------------------------------------------------------
+
+
+def bound_apart(rows: int, cols: int, dtype: str = "float32") -> BoundKernel:
+    return bind(APART, rows, cols, dtype, x_stride=cols + 5, y_stride=cols + 2)
+
+
+@pytest.mark.parametrize("phases", [(0, 0), (1, 3), (2, 1)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("rows", "cols"), [(4, 100), (3, 7), (5, 1), (1, 40)])
+def test_rows_that_are_apart_are_taken_at_any_element(rows, cols, dtype: str, phases) -> None:
+    x = make_input(rows, cols, dtype=dtype)
+    far, y = apart(x, cols + 5, phases[0], np.nan), apart(poisoned(x), cols + 2, phases[1], 7)
+    assert not bound_apart(rows, cols, dtype).run(far, y).findings
+    check_softmax(x, y)
+    base = y if y.base is None else y.base
+    assert (base.astype(float) == 7).sum() == base.size - y.size, "all around stays as it was"
+
+
+def test_strides_are_arguments_between_the_sizes_and_the_workspace() -> None:
+    bound = bound_apart(4, 100)
+    x, y = (np.zeros((4, 100), np.float32) for _ in range(2))
+    *_, workspace = values = bound.arguments(x, y)
+    assert values[2:6] == bound.sizes == (4, 100, 105, 102) and len(values) == 7
+    assert bound.plan.workspace == workspace.nbytes == 16 and not workspace.any()
+    assert bind(APART, 4, 100).sizes == (4, 100, 100, 100)
+    assert bind(EXAMPLE, 4, 100).sizes == (4, 100)
+    assert "4 x 100 float32, strides (105, 102), {" in repr(bound)
+    assert kernel_of(APART).accepts(4, 100, x_stride=105)
+    assert not kernel_of(EXAMPLE).accepts(4, 100, x_stride=105)
+
+
+def test_the_capability_decides_on_a_cluster() -> None:
+    x = make_input(4, 100)
+    for capability, blocks in ((75, 1), (89, 1), (90, 2), (120, 2)):
+        bound = bind(APART, 4, 100, gpu=Gpu(capability, 100, 2**22))
+        y = poisoned(x)
+        bound.run(x, y)
+        check_softmax(x, y)
+        assert bound["CLUSTER"] == blocks and bound.plan.grid == 4 * blocks
+
+
+@pytest.mark.parametrize("run", ["run", "simulate"])
+def test_strides_other_than_the_bound_ones_are_named(run: str) -> None:
+    bound = bound_apart(4, 100)
+    x = make_input(4, 100)
+    good = apart(x, 105, 1, 0), apart(x, 102, 1, 0)
+    wide = np.zeros((4, 210), np.float32)
+    for place, wrong, error, message in (
+        (0, x, ValueError, "the rows of x start 400 bytes apart, which is not x_stride = 105 elem"),
+        (1, apart(x, 105, 1, 0), ValueError, "the rows of y start 420 bytes apart, which is not "),
+        (0, x.reshape(-1), ValueError, "the rows of x start 400 bytes apart, which is not x_strid"),
+        (0, wide[:, :200:2], TypeError, "x has strides (840, 8): its rows must be contiguous, ea"),
+        (0, good[0][::-1], TypeError, "x has strides (-420, 4): its rows must be contiguous, each"),
+        (1, np.broadcast_to(x[0], (4, 100)), TypeError, "y has strides (0, 4): its rows must be"),
+        (0, np.zeros((100, 4), np.float32).T, TypeError, "x has strides (4, 16): its rows must b"),
+        (1, good[0], ValueError, "the rows of y start 420 bytes"),
+    ):
+        pair = [*good]
+        pair[place] = wrong
+        with pytest.raises(error) as caught:
+            getattr(bound, run)(*pair)
+        assert str(caught.value).startswith(message)
+    with pytest.raises(ValueError, match="y overlaps x"):
+        getattr(bind(APART, 4, 100, x_stride=105, y_stride=105), run)(good[0], good[0])
+    with pytest.raises(TypeError, match="^x is not C-contiguous"):
+        getattr(bind(EXAMPLE, 4, 100), run)(*good)
+
+
+def test_a_single_row_has_no_stride() -> None:
+    """numpy gives a row of a wider matrix the stride of that."""
+    x = np.zeros((4, 105), np.float32)[1:2, 3:103]
+    x[:] = make_input(1, 100)
+    for bound in (bind(APART, 1, 100), bound_apart(1, 100), bind(EXAMPLE, 1, 100, x_stride=900)):
+        y = poisoned(x)
+        bound.run(x, y)
+        check_softmax(x, y)
+
+
+BETWEEN = {
+    "a write": ("y[col] =", "y[col] = y[col + (col + 1 == cols)] =", "store", "y"),
+    "a read": ("float(x[col]) - largest) / sum", "x[col + 1] - largest) / sum", "load", "x"),
+}
+
+
+@pytest.mark.parametrize("case", BETWEEN)
+def test_what_touches_the_gap_between_rows_is_a_bug(case: str) -> None:
+    old, new, verb, name = BETWEEN[case]
+    assert old in APART
+    x = make_input(4, 100)
+    far, y = apart(x, 105, 1, 0), apart(poisoned(x), 102, 3, 7)
+    bound = bind(APART.replace(old, new), 4, 100, x_stride=105, y_stride=102)
+    with pytest.raises(KernelBug, match=f"out-of-bounds {verb}, 4 times: .* byte 400 of row 0 of "):
+        bound.run(far, y)
+    (found,) = bound.simulate(far, y).findings
+    assert f" of {name}, whose rows have 400 bytes and start " in found.message
+    assert y.base[:3].tolist() == [7] * 3 and (y.base[3 + 100 :: 102][:4] == 7).all()
 
 
 def test_arguments_that_are_kept_or_changed_are_simulated_as_planned() -> None:

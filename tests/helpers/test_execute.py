@@ -1,18 +1,28 @@
 """What CuPy cannot ask of CUDA is asked of the driver; what is launched goes there and back."""
 
+import ctypes
+
 import cupy
 import numpy as np
 import pytest
 
 from helpers.bound import bind
-from helpers.check import make_input
+from helpers.check import check_softmax, make_input, poisoned
 from helpers.cuda_text import Parameter
-from helpers.execute import active_clusters, as_declared, device_dtype, enqueue, prepare, to_gpu
+from helpers.execute import (
+    KernelBug,
+    active_clusters,
+    as_declared,
+    device_dtype,
+    enqueue,
+    prepare,
+    to_gpu,
+)
 from helpers.gpu import Gpu
 from helpers.launch import launch, simulate
 from helpers.plan import Plan
-from helpers.simt import CompileError
-from tests.helpers.sources import TOGETHER, edited
+from helpers.simt import CompileError, span
+from tests.helpers.sources import APART, TOGETHER, apart, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -76,7 +86,8 @@ def test_an_ordinary_call_is_enqueued_through_cupy() -> None:
 
 
 def test_a_programmatic_call_is_enqueued_through_the_driver(monkeypatch) -> None:
-    """With the plan's sizes and both attributes; rows and cols as ints, addresses as pointers."""
+    """With the plan's sizes and both attributes; rows and cols as ints, strides as long longs,
+    addresses as pointers."""
     from cuda.bindings import driver
 
     calls, results = [], [driver.CUresult.CUDA_SUCCESS]
@@ -95,12 +106,13 @@ def test_a_programmatic_call_is_enqueued_through_the_driver(monkeypatch) -> None
     kinds = driver.CUlaunchAttributeID
     for cooperative in (False, True):
         plan = Plan(6, 96, 16, 8, cooperative, macros={"PROGRAMMATIC": 1})
-        enqueue(kernel, plan, [array, array, 3, 5, array])
-        config, function, (values, types), _ = calls.pop()
-        assert function == 77 and values == (1234, 1234, 3, 5, 1234)
-        assert [kind.__name__ for kind in types] == [
-            *("c_void_p", "c_void_p", "c_int", "c_int", "c_void_p")
-        ]
+        pointer, wide = ctypes.c_void_p, ctypes.c_longlong
+        for strides in ((), (2**33, 2**34)):
+            enqueue(kernel, plan, [array, array, 3, 5, *strides, array])
+            config, function, (values, types), _ = calls.pop()
+            assert function == 77 and values == (1234, 1234, 3, 5, *strides, 1234)
+            several = [wide] * len(strides)
+            assert types == (pointer, pointer, ctypes.c_int, ctypes.c_int, *several, pointer)
         assert (config.gridDimX, config.blockDimX, config.sharedMemBytes) == (6, 96, 16)
         assert [attribute.id for attribute in config.attrs] == [
             kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
@@ -166,6 +178,55 @@ def test_gpu_copy_of_a_view_keeps_its_alignment(items: int) -> None:
     copy = to_gpu(view)
     assert copy.data.ptr % 256 == 4 * items
     assert np.array_equal(cupy.asnumpy(copy), x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("phase", [0, 1, 3])
+def test_gpu_copy_of_rows_that_are_apart_keeps_the_gaps(phase: int, dtype: str) -> None:
+    x = apart(make_input(6, 8, dtype=dtype), 13, phase, 7)
+    copy = to_gpu(x)
+    assert copy.data.ptr % 256 == phase * x.itemsize and copy.strides == x.strides
+    stored = device_dtype(x.dtype)
+    assert np.array_equal(cupy.asnumpy(copy), x.view(stored))
+    whole = cupy.ndarray((6 * 13 - 5,), stored, copy.data)
+    assert np.array_equal(cupy.asnumpy(whole), span(x).view(stored))
+
+
+@pytest.mark.gpu
+def test_gpu_brings_back_what_a_kernel_writes_between_rows_and_names_what_is_further_off() -> None:
+    x = make_input(3, 7)
+    one = "y[col] ="
+    for new, writes in ((one, False), (f"{one} y[col + (col == 6 && row < 2)] =", True)):
+        bound = bind(APART.replace(one, new), 3, 7, x_stride=12, y_stride=9)
+        y = apart(poisoned(x), 9, 3, 8)
+        assert bound.run(apart(x, 12, 1, np.nan), y) is None
+        check_softmax(x, y)
+        gaps = y.base[3:30].reshape(3, 9)[:2, 7:]
+        assert (gaps[:, 0] != 8).all() == writes and (gaps[:, 1] == 8).all()
+    for place in ("-1 - row * y_stride", "(rows - row) * y_stride"):
+        code = APART.replace(one, f"y[{place}] = {one}")
+        with pytest.raises(KernelBug, match="^softmax_apart wrote outside of y$"):
+            bind(code, 3, 7).run(x, poisoned(x))
+
+
+@pytest.mark.gpu
+def test_gpu_passes_strides_of_more_than_32_bits() -> None:
+    """Two rows 2^31 + 40 elements apart, in an ordinary and in a programmatic launch."""
+    stride = 2**31 + 40
+    x = make_input(2, 100, dtype="float16")
+    far = cupy.empty(stride + 100, cupy.float16)
+    far[:100], far[stride:] = cupy.asarray(x[0]), cupy.asarray(x[1])
+    early = APART.replace("// Launch:", "//           PROGRAMMATIC = 1\n// Launch:")
+    early = early.replace("static_assert(", "static_assert(PROGRAMMATIC && ")
+    for code in (APART, early):
+        bound = bind(code, 2, 100, "float16", x_stride=stride)
+        assert bound.plan.programmatic == (code is early)
+        y, workspace = cupy.full((2, 100), cupy.nan, cupy.float16), bound.workspace()
+        bound.prepare()
+        cupy.cuda.get_current_stream().synchronize()
+        bound.enqueue(far, y, workspace)
+        check_softmax(x, cupy.asnumpy(y))
 
 
 @pytest.mark.gpu

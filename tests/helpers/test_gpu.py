@@ -24,6 +24,13 @@ def test_gpu_of_a_record_is_read_back() -> None:
     assert gpu.of_record(device) == Gpu(capability=86, sms=84, l2=6291456)
 
 
+def test_a_block_has_the_shared_memory_of_its_capability() -> None:
+    kilobytes = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}
+    kilobytes |= {70: 48, 121: 99}  # older than all, and one that nobody has listed
+    found = {capability: Gpu(capability, 100, 2**22).max_shared for capability in kilobytes}
+    assert found == {capability: 1024 * most for capability, most in kilobytes.items()}
+
+
 def test_records_of_the_h200_name_the_gpu_that_plans_are_for() -> None:
     records = [json.loads(file.read_text("utf-8")) for file in RECORDS.glob("nvidia-h200/*.json")]
     devices = [record["device"] for record in records if "l2_bytes" in record.get("device", ())]

@@ -7,8 +7,9 @@ import pytest
 
 from helpers.catalogue import source
 from helpers.gpu import H200, Gpu
-from helpers.header import KEYS, OPTIONAL_KEYS, header
+from helpers.header import KEYS, OPTIONAL_KEYS, STRIDES, header
 from helpers.plan import HeaderError
+from tests.helpers.sources import APART
 
 EXAMPLE = source("01_naive.cu")
 FILE = "kernels/01_naive.cu"
@@ -94,9 +95,10 @@ REFUSED = {
     "Dtype not first": ("float32", "float16, float32", "Dtype: only float16 and bfloat16 may"),
     "Dtype too many": ("float32", "float32, float64", "Dtype: only float16 and bfloat16 may foll"),
     "no dtype": ("float32", "float23", "Dtype: numpy knows no float23"),
-    "Align in words": ("Align:    4", "Align:    none", "Align: `none` is not 1, 2, 4, 8 or 16"),
-    "Align 0": ("Align:    4", "Align:    0", "Align: `0` is not 1, 2, 4, 8 or 16"),
-    "Align 12": ("Align:    4", "Align:    12", "Align: `12` is not 1, 2, 4, 8 or 16"),
+    "Align in words": ("Align:    4", "Align:    none", "Align: `none` is not size, 1, 2, 4, 8"),
+    "Align 0": ("Align:    4", "Align:    0", "Align: `0` is not size, 1, 2, 4, 8 or 16"),
+    "Align 12": ("Align:    4", "Align:    12", "Align: `12` is not size, 1, 2, 4, 8 or 16"),
+    "Strides": ("// Dtype:", "// Strides:  x_stride\n// Dtype:", "Strides: `x_stride` is not"),
     "Arch in words": ("sm_75", "volta", "Arch: `volta` is not like sm_90"),
 }
 
@@ -245,6 +247,18 @@ def test_numbers_of_the_gpu_reach_the_plan() -> None:
     assert header(code).plan(1024, 1024, gpu=H200) == header(code).plan(1024, 1024)
 
 
+def test_strides_and_capability_reach_the_plan() -> None:
+    table = "FAR = x_stride - y_stride\nOLD = capability < 80"
+    code = with_build(table, "FAR, OLD").replace("// Dtype:", f"// Strides:  {STRIDES}\n// Dtype:")
+    turing = Gpu(capability=75, sms=72, l2=2**22)
+    assert header(code).strided and not header(EXAMPLE).strided
+    assert header(code).plan(3, 7).macros == {"FAR": 0, "OLD": 0}
+    assert header(code).plan(3, 7, x_stride=np.int64(12)).macros == {"FAR": 5, "OLD": 0}
+    assert header(code).plan(3, 7, "float32", 64, turing, 12, 9).macros == {"FAR": 3, "OLD": 1}
+    assert header(code).accepts(3, 7, "float32", H200, 12, 9)
+    assert not header(code).accepts(3, 7, "float32", H200, 9, 12), "FAR = -3 is no macro"
+
+
 def test_a_shape_for_which_no_case_holds_is_not_taken() -> None:
     code = with_build("A = 1 when cols < 9\n  | 2 when cols < 99", "A")
     assert header(code).plan(3, 8).macros == {"A": 1} and header(code).accepts(3, 98)
@@ -294,6 +308,57 @@ def test_a_gpu_that_is_older_than_the_file_claims_is_refused() -> None:
 def test_sizes_that_are_no_int_are_refused(rows: int, cols: int, name: str) -> None:
     assert header(EXAMPLE).why_not(rows, cols) == f"{name} = {2**31} does not fit the kernel's int"
     assert header(EXAMPLE).accepts(min(rows, 2**31 - 1), min(cols, 2**31 - 1))
+
+
+REFUSED_STRIDES = {
+    # the code, x_stride, y_stride, why not
+    "x too small": (APART, 6, 7, "x_stride = 6 is less than a row, which has cols = 7"),
+    "y too small": (APART, 7, -7, "y_stride = -7 is less than a row, which has cols = 7"),
+    "x too small for rows that follow": (EXAMPLE, 6, 7, "x_stride = 6 is less than a row, which"),
+    "past 64 bits": (APART, 7, 2**60, f"y_stride = {2**60} makes offsets that do not fit the"),
+    "x apart": (EXAMPLE, 12, 7, f"{FILE} takes rows that follow each other: x_stride = y_stride "),
+    "y apart": (EXAMPLE, None, 12, f"{FILE} takes rows that follow each other: x_stride = y_str"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_STRIDES)
+def test_strides_that_do_not_fit_are_named(case: str) -> None:
+    code, x_stride, y_stride, reason = REFUSED_STRIDES[case]
+    why = header(code).why_not(3, 7, x_stride=x_stride, y_stride=y_stride)
+    assert why.startswith(reason) and "\n" not in why
+    assert not header(code).accepts(3, 7, x_stride=x_stride, y_stride=y_stride)
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
+        header(code).plan(3, 7, x_stride=x_stride, y_stride=y_stride)
+    with pytest.raises(TypeError, match="^x_stride must be an integer, not 7.5$"):
+        header(code).why_not(3, 7, x_stride=7.5)
+
+
+def test_the_stride_of_a_single_row_does_not_matter() -> None:
+    assert header(EXAMPLE).plan(1, 7, x_stride=12, y_stride=9) == header(EXAMPLE).plan(1, 7)
+    assert "less than a row" in header(EXAMPLE).why_not(1, 7, x_stride=6)
+
+
+def test_align_may_be_the_size_of_an_element() -> None:
+    sizes = {dtype.name: header(APART).align(dtype) for dtype in header(APART).dtypes}
+    assert sizes == {"float32": 4, "float16": 2, "bfloat16": 2}
+    assert header(EXAMPLE).align("float32") == 4 and header(PER_SHAPE).align("float16") == 4
+
+
+def test_what_a_plan_may_ask_for_follows_the_capability() -> None:
+    """A cluster, an early start and much shared memory: by name, before CUDA refuses them."""
+    old, new = Gpu(89, 128, 72 * 2**20), Gpu(120, 170, 96 * 2**20)
+    for macro in ("CLUSTER = 2", "PROGRAMMATIC = 1"):
+        code = with_build(macro, macro.partition(" ")[0])
+        why = f"{FILE}: {macro} needs sm_90, the GPU is sm_89"
+        assert header(code).why_not(3, 7, gpu=old) == why
+        assert header(code).accepts(3, 7, gpu=new)
+    none = with_build("CLUSTER = 1\nPROGRAMMATIC = 0", "CLUSTER, PROGRAMMATIC")
+    assert header(none).accepts(3, 7, gpu=old)
+    for capability, most in ((75, 64), (80, 163), (86, 99), (89, 99), (90, 227), (100, 227)):
+        for kilobytes in (most, most + 1):
+            code = EXAMPLE.replace("Shared:   0", f"Shared:   {kilobytes * 1024}")
+            taken = header(code).accepts(3, 7, gpu=Gpu(capability, 100, 2**22))
+            assert taken == (kilobytes == most), (capability, kilobytes)
 
 
 LIMITS = {

@@ -13,7 +13,7 @@ from helpers.execute import KernelBug
 from helpers.header import header
 from helpers.launch import launch, simulate
 from helpers.simt import CompileError
-from tests.helpers.sources import TOGETHER, raw, shape_of
+from tests.helpers.sources import APART, TOGETHER, apart, raw, shape_of
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -146,7 +146,7 @@ def test_output_in_place_is_refused() -> None:
 def test_view_that_is_not_aligned_as_the_header_asks_is_refused(items: int) -> None:
     kernel = raw("00_copy")
     grid, block = shape_of(kernel, ROWS, COLS)
-    assert header(kernel.code).align == 16
+    assert header(kernel.code).align("float32") == 16
     for name, x, y in (
         ("x", shifted(ROWS, COLS, items), Y),
         ("y", X, shifted(ROWS, COLS, items)),
@@ -163,6 +163,47 @@ def test_view_that_is_aligned_as_the_header_asks_is_taken() -> None:
         x[:] = X
         launch(kernel, *shape_of(kernel, ROWS, COLS), (x, y, ROWS, COLS))
         assert np.allclose(y, X if name == "00_copy" else reference(X), rtol=1e-5)
+
+
+def test_rows_that_are_apart_are_held_against_the_strides() -> None:
+    bound = bind(APART, ROWS, 100, x_stride=105, y_stride=102)
+    kernel, plan = bound.compiled, bound.plan
+    x = make_input(ROWS, 100)
+    far, y = apart(x, 105, 1, np.nan), apart(poisoned(x), 102, 3, 7)
+    workspace = np.zeros(ROWS, np.uint32)
+
+    def message(*strides: int, x=far, y=y) -> str:
+        args = (x, y, ROWS, 100, *strides, workspace)
+        return refusal(kernel, plan.grid, plan.block, args)
+
+    assert message(105, 100) == (
+        "the rows of y start 408 bytes apart, which is not y_stride = 100 elements"
+    )
+    assert message(100, 102).startswith("the rows of x start 420 bytes apart, which is not x_strid")
+    assert message(105, 102, x=x).startswith("the rows of x start 400 bytes apart, which is not x_")
+    assert message(99, 102).startswith("softmax_apart: x_stride = 99 is less than a row, which has")
+    assert message(105.0, 102) == "x_stride must be an integer (long long), not 105.0"
+    assert message(105, 2**63) == f"y_stride = {2**63} does not fit the kernel's long long"
+    launch(kernel, plan.grid, plan.block, (far, y, ROWS, 100, np.int64(105), 102, workspace))
+    check_softmax(x, y)
+    other = cupy.RawKernel(APART.replace("x_stride,\n", "stride,\n"), kernel.name, kernel.options)
+    args = (x, poisoned(x), ROWS, 100, 100, 100, workspace)
+    said = refusal(other, plan.grid, plan.block, args)
+    assert "must take x, y, rows, cols, x_stride, y_stride, workspace first; it takes x" in said
+
+
+def test_rows_may_be_apart_where_a_kernel_without_header_takes_their_stride() -> None:
+    code = """
+    extern "C" __global__ void first(const float* x, float* y, int rows, int x_stride)
+    {
+        if (threadIdx.x < rows) y[threadIdx.x] = x[(long long)threadIdx.x * x_stride];
+    }
+    """
+    x, y = make_input(ROWS, 9)[:, 2:7], np.zeros(ROWS, np.float32)
+    launch(cupy.RawKernel(code, "first"), 1, 32, (x, y, ROWS, 9))
+    assert np.array_equal(y, x[:, 0])
+    unnamed = cupy.RawKernel(code.replace("x_stride", "stride"), "first")
+    assert "x is not C-contiguous" in refusal(unnamed, 1, 32, (x, y, ROWS, 9))
 
 
 # ---- numbers ----------------------------------------------------------------------------------

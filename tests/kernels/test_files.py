@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 from cuda.bindings import nvrtc
 
-from helpers.bound import bind
+from helpers.bound import Kernel, bind
 from helpers.catalogue import source, steps, variants
 from helpers.check import make_input, poisoned
 from helpers.cuda_text import code_hash, kernel_names, signature, strip_comments
+from helpers.gpu import H200, Gpu
 from helpers.header import KEYS, OPTIONAL_KEYS, header
 from helpers.paths import KERNELS
-from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, MAX_SHARED, Header
+from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
+from tests.helpers.sources import APART
 
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
+GPUS = {arch: Gpu(arch, H200.sms, H200.l2) for arch in ARCHS}
 PASSES_SHAPES = ((8, 96), (3, 20000))  # where passes are counted: the first that a kernel takes
 HEADERS = {"<cuda_fp16.h>", "<cuda_bf16.h>"}
 SHAPES = (
@@ -37,9 +40,9 @@ SERIES = [file for file in FILES if not file.startswith(("exercises/", "timing/"
 each_file = pytest.mark.parametrize("file", FILES)
 
 
-def accepted_shapes(file: str, dtype: str) -> list[tuple[int, int]]:
-    contract = header(source(file))
-    return [shape for shape in SHAPES if contract.accepts(*shape, dtype)]
+def accepted_shapes(code: str, dtype: str, gpu: Gpu = H200) -> list[tuple[int, int]]:
+    contract = header(code)
+    return [shape for shape in SHAPES if contract.accepts(*shape, dtype, gpu)]
 
 
 def yes_or_no(contract: Header) -> set[str]:
@@ -51,14 +54,16 @@ def yes_or_no(contract: Header) -> set[str]:
     }
 
 
-def compiler_options(file: str) -> list[tuple[str, ...]]:
-    """One set of options for each dtype of the file, each for another shape."""
-    contract = header(source(file))
+def compiler_options(code: str, arch: int) -> list[tuple[str, ...]]:
+    """One set of options for each dtype of the file, each for another shape, as planned for an
+    architecture. A later one may have less shared memory than all of its plans ask for."""
+    contract, gpu = header(code), GPUS[arch]
     found = []
     for number, dtype in enumerate(contract.dtypes):
-        shapes = accepted_shapes(file, dtype.name)
-        assert shapes, f"{file} takes {dtype} at none of the shapes {SHAPES}: add one that it takes"
-        found.append(contract.plan(*shapes[number % len(shapes)], dtype).options)
+        shapes = accepted_shapes(code, dtype.name, gpu)
+        if shapes or arch == contract.arch:
+            assert shapes, f"{dtype} is taken at none of the shapes {SHAPES}: add one that is"
+            found.append(contract.plan(*shapes[number % len(shapes)], dtype, gpu=gpu).options)
     return found
 
 
@@ -67,10 +72,11 @@ def architectures(kernel: str) -> list[int]:
 
     An instruction or a function of CUDA's that exists for one exists for later ones too. NVRTC's
     headers for 16 bits tell 8.0 and 9.0 apart, assembly may use what was dropped again; a file that
-    asks for the architecture itself may do so for any.
+    asks for the architecture itself, or whose table asks for the capability, may do so for any.
     """
     code, lowest = strip_comments(kernel), header(kernel).arch
-    if re.search(r"__CUDA_ARCH|NV_IF_TARGET|NV_IS_|NV_PROVIDES", code):
+    asks = "capability" in header(kernel).fields.get("Build", "")
+    if asks or re.search(r"__CUDA_ARCH|NV_IF_TARGET|NV_IS_|NV_PROVIDES", code):
         return [arch for arch in ARCHS if arch >= lowest]
     later = [80, 90] if "#include" in code else []
     if "asm" in code:
@@ -119,6 +125,7 @@ def test_only_what_may_compile_otherwise_is_compiled_again() -> None:
     assert architectures(f"{naive}\n#include <cuda_fp16.h>\n") == [75, 80, 90]
     assert architectures(f'{naive}\n__device__ void f() {{ asm("exit;"); }}\n') == [75, 120]
     assert architectures(f"{naive}\n#if __CUDA_ARCH__ > 860\n#endif\n") == list(ARCHS)
+    assert architectures(APART) == list(ARCHS)
 
 
 # ---- each file --------------------------------------------------------------------------------
@@ -145,13 +152,13 @@ def test_header_launch_is_sensible(file: str) -> None:
     contract = header(source(file))
     for dtype in contract.dtypes:
         assert not contract.accepts(8, 0, dtype) and not contract.accepts(8, -4, dtype)
-        shapes = accepted_shapes(file, dtype.name)
+        shapes = accepted_shapes(source(file), dtype.name)
         assert len(shapes) >= 3, "the header refuses nearly every shape"
         for rows, cols in shapes:
             plan = contract.plan(rows, cols, dtype)
             assert 1 <= plan.grid <= MAX_GRID
             assert 32 <= plan.block <= MAX_BLOCK and plan.block % 32 == 0
-            assert 0 <= plan.shared_mem <= MAX_SHARED
+            assert 0 <= plan.shared_mem <= H200.max_shared
             zero = {name for name, value in plan.macros.items() if value == 0}
             assert zero <= yes_or_no(contract), (
                 f"{', '.join(zero - yes_or_no(contract))} = 0 at {rows} x {cols} {dtype}: only a "
@@ -176,7 +183,8 @@ def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) ->
         names = [option.removeprefix("-D") for option in DTYPE_OPTIONS.values()]
         used = [f"-D{name}" for name in names if re.search(rf"\b{name}\b", code)]
         assert used == [DTYPE_OPTIONS[dtype.name] for dtype in contract.dtypes[1:]]
-    assert contract.align in (4, 8, 16) and contract.align >= contract.dtype.itemsize
+    for dtype in contract.dtypes:
+        assert dtype.itemsize <= contract.align(dtype) <= 16
     assert contract.arch in ARCHS and contract.fields["Arch"] == f"sm_{contract.arch}"
 
 
@@ -189,10 +197,13 @@ def test_lines_fit_a_hundred_columns(file: str) -> None:
 def test_one_kernel_that_takes_x_y_rows_cols_first(file: str) -> None:
     code = source(file)
     (name,) = kernel_names(code)
-    x, y, rows, cols = signature(code, name)[:4]
-    assert [p.name for p in (x, y, rows, cols)] == ["x", "y", "rows", "cols"]
+    x, y, *numbers = [p for p in signature(code, name) if p.name != "workspace"]
+    assert (x.name, y.name) == ("x", "y")
     assert x.pointer and x.const and y.pointer and not y.const
-    assert (rows.type, cols.type) == ("int", "int") and not rows.pointer and not cols.pointer
+    declared = [f"{number.type} {number.name}" for number in numbers if not number.pointer]
+    strides = ["long long x_stride", "long long y_stride"] if header(code).strided else []
+    assert declared == ["int rows", "int cols", *strides] and len(numbers) == len(declared)
+    Kernel(code).check_signature()
     assert name.startswith("copy") == ("copy" in file), (
         "its name decides what it is checked against"
     )
@@ -210,13 +221,29 @@ def test_compiles_alone_without_a_warning(file: str) -> None:
     options as on the SIMT machine: they make every function a device function, so that a missing
     __device__ shows in the first alone."""
     code = source(file)
+    compiles_alone(code)
+
+
+def compiles_alone(code: str) -> None:
     lowest, *later = architectures(code)
-    for options in compiler_options(file):
+    for options in compiler_options(code, lowest):
         assert f".target sm_{lowest}" in compile_ptx(code, options, arch=f"compute_{lowest}")
         assert compile_plain(code, f"sm_{lowest}", options) == ""
-        for arch in later:
+    for arch in later:
+        for options in compiler_options(code, arch):
             target = "sm" if arch == ARCHS[-1] else "compute"
             assert compile_plain(code, f"{target}_{arch}", options) == ""
+
+
+def test_a_cluster_on_a_gpu_without_clusters_does_not_compile() -> None:
+    """The check above sees what a plan for another architecture would hide."""
+    compiles_alone(APART)
+    for arch, blocks in ((75, 1), (90, 2)):
+        options = header(APART).plan(3, 1000, gpu=GPUS[arch]).options
+        assert f"-DCLUSTER={blocks}" in options
+    assert compile_plain(APART, "sm_90", options) == ""
+    with pytest.raises(CompileError):
+        compile_plain(APART, "sm_75", options)
 
 
 def test_the_16_bit_headers_tell_no_other_architectures_apart() -> None:

@@ -197,7 +197,7 @@ def test_rows_may_start_anywhere_that_the_header_allows(name: str) -> None:
     runs = [(*shape, dtype) for shape in shapes for dtype in contract.dtypes]
     for rows, cols, dtype in runs:
         if contract.accepts(rows, cols, dtype):
-            size, items = rows * cols, contract.align // dtype.itemsize
+            size, items = rows * cols, contract.align(dtype) // dtype.itemsize
             x, y = (
                 np.full(items + size, np.nan, dtype)[items:].reshape(rows, cols) for _ in range(2)
             )

@@ -372,7 +372,8 @@ extern "C" __global__ void one(const float* x, float* y)
 def test_a_trace_knows_what_it_was_given() -> None:
     trace = rows_trace(64, 16)
     assert trace.shape.grid == (2, 1, 1) and trace.shape.block == (32, 1, 1)
-    assert trace.arrays["x"] == ((64, 16), np.float32) and trace.arrays["x"].elements == 1024
+    x = trace.arrays["x"]
+    assert x == ((64, 16), np.float32, 0) and x.elements == 1024
     assert [*trace.arrays] == ["x", "y"] and trace.file == "kernel.cu"
     assert trace.own_lines()[LOAD_OF_ROWS].strip() == "sum += x[row * cols + i];"
     assert trace.own_counters()[LOAD_OF_ROWS].load_sectors == trace.counters.load_sectors

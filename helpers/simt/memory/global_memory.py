@@ -3,7 +3,8 @@
 Each numpy array of a launch becomes one allocation in the middle of a page of its own of 2^40
 addresses, so that a wild address cannot land in a neighbour. Addresses keep the alignment that
 CuPy would give them: allocations start at a multiple of 256 bytes, and a view that starts k bytes
-into its base array starts k bytes past such a multiple.
+into its base array starts k bytes past such a multiple. A matrix whose rows are apart is one
+allocation too, in which nobody may touch what is between the rows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ..findings import Reporter
 from ..hardware import ALLOCATION_ALIGN, SECTOR
@@ -30,12 +32,20 @@ class Allocation:
     page: int  # address of data[0]: the middle of a page, where start is rounded down to
     data: np.ndarray  # bytes, from the page's first
     array: np.ndarray  # the caller's
+    rows: tuple[int, int] | None = None  # bytes of one, and to the next, where these are apart
     variable: Variable | None = None  # of the module that it is, not an array
     views: dict[int, np.ndarray] = field(init=False)  # data, by the bytes of an element
     written: bool = False  # by the kernel
 
     def __post_init__(self) -> None:
         self.views = {size: self.data.view(kind) for size, kind in UNSIGNED.items()}
+
+    def leaves_row(self, addresses: np.ndarray | int, width: int) -> np.ndarray | bool:
+        """Whether an access that begins in the allocation touches what is between its rows."""
+        if self.rows is None:
+            return False
+        used, apart = self.rows
+        return (addresses - self.start) % apart + width > used
 
 
 class GlobalMemory:
@@ -51,11 +61,13 @@ class GlobalMemory:
         self.tainted = None
 
     def allocate(self, array: np.ndarray, name: str) -> int:
-        """Map a C-contiguous array and return the address of its first byte."""
-        pointer = array.__array_interface__["data"][0]
+        """Map an array that is C-contiguous or a matrix whose rows are, and return the address of
+        its first byte."""
+        pointer, memory = array.__array_interface__["data"][0], span(array)
+        rows = None if array.flags.c_contiguous else (array[:1].nbytes, array.strides[0])
         for known in self.allocations:
             if known.array.__array_interface__["data"][0] == pointer and (
-                known.array.nbytes == array.nbytes
+                known.stop - known.start == memory.size and known.rows == rows
             ):
                 return known.start
             if np.may_share_memory(known.array, array):
@@ -65,10 +77,10 @@ class GlobalMemory:
                 )
         offset = byte_offset(array)
         page = (2 * len(self.allocations) + 3) << PAGE_BITS - 1
-        data = np.zeros(-(-(offset + array.nbytes) // SECTOR) * SECTOR, np.uint8)
-        data[offset : offset + array.nbytes] = array.reshape(-1).view(np.uint8)
-        start, stop = page + offset, page + offset + array.nbytes
-        self.allocations.append(Allocation(name, start, stop, page, data, array))
+        data = np.zeros(-(-(offset + memory.size) // SECTOR) * SECTOR, np.uint8)
+        data[offset : offset + memory.size] = memory
+        start, stop = page + offset, page + offset + memory.size
+        self.allocations.append(Allocation(name, start, stop, page, data, array, rows))
         return start
 
     def allocate_variable(self, variable: Variable) -> None:
@@ -92,9 +104,8 @@ class GlobalMemory:
             if allocation.written and not allocation.array.flags.writeable:
                 raise ValueError(f"{allocation.name} is read-only, and the kernel wrote to it")
             if allocation.written:
-                offset = allocation.start - allocation.page
-                stored = allocation.data[offset : offset + allocation.array.nbytes]
-                allocation.array.reshape(-1).view(np.uint8)[:] = stored
+                first, last = allocation.start - allocation.page, allocation.stop - allocation.page
+                span(allocation.array)[:] = allocation.data[first:last]
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
@@ -150,6 +161,8 @@ class GlobalMemory:
             return None
         if int(np.bitwise_or.reduce(addresses)) & (access.width - 1):
             return None
+        if allocation.rows and allocation.leaves_row(addresses, access.width).any():
+            return None
         return allocation
 
     def _sort_out(self, addresses: np.ndarray, access: Access, lanes: Lanes, verb: str):
@@ -158,6 +171,7 @@ class GlobalMemory:
         inside, owners = np.zeros(len(addresses), bool), []
         for allocation in self.allocations:
             holds = (addresses >= allocation.start) & (addresses <= allocation.stop - access.width)
+            holds &= ~np.asarray(allocation.leaves_row(addresses, access.width))
             owners.append((allocation, holds & lanes.mask & ~misaligned))
             inside |= holds
         outside = lanes.mask & ~inside & ~misaligned
@@ -202,6 +216,12 @@ class GlobalMemory:
             return f"{past} bytes past the end of {allocation.name} ({size} bytes)"
         if address < allocation.start:
             return f"{allocation.start - address} bytes before {allocation.name}"
+        if allocation.leaves_row(address, width):
+            row, byte = divmod(address - allocation.start, allocation.rows[1])
+            return (
+                f"byte {byte} of row {row} of {allocation.name}, whose rows have "
+                f"{allocation.rows[0]} bytes and start {allocation.rows[1]} bytes apart"
+            )
         if address + width > allocation.stop:
             return f"from byte {address - allocation.start} of {allocation.name} ({size} bytes) on"
         place, offset = (
@@ -245,7 +265,8 @@ class GlobalMemory:
     def _holder(self, address: int, size: int, verb: str, instruction: Instruction, slot: int):
         for allocation in self.allocations:
             if allocation.start <= address and address + size <= allocation.stop:
-                return allocation
+                if not allocation.leaves_row(address, size):
+                    return allocation
         place = self._describe(address, size)
         message = f"{size} bytes at an address that no array holds: {place}"
         self.reporter.report(f"out-of-bounds {verb}", instruction, message, np.array([slot]))
@@ -259,6 +280,25 @@ class GlobalMemory:
             for element, value in enumerate(values):
                 kept = np.broadcast_to(value, addresses.shape)[active]
                 allocation.views[access.size][offsets // access.size + element] = kept
+
+
+def rows_apart(array: np.ndarray) -> bool:
+    """Whether an array is a matrix of contiguous rows, each behind the one before."""
+    return (
+        array.ndim == 2
+        and (array.shape[1] == 1 or array.strides[1] == array.itemsize)
+        and array.strides[0] >= array[:1].nbytes
+    )
+
+
+def span(array: np.ndarray) -> np.ndarray:
+    """The bytes of an array's memory from its first element to its last, as a view; those between
+    the rows of a matrix too."""
+    if array.flags.c_contiguous:
+        return array.reshape(-1).view(np.uint8)
+    first = array[:1].reshape(-1).view(np.uint8)
+    size = (len(array) - 1) * array.strides[0] + first.size
+    return as_strided(first, (size,), (1,), writeable=array.flags.writeable)
 
 
 def byte_offset(array: np.ndarray) -> int:

@@ -34,6 +34,21 @@ PAIRS = """extern "C" __global__ void pairs(const float* x, float* y)
 """
 
 
+def test_rows_that_are_apart_have_their_owners(shown: Shown) -> None:
+    """Lane k of block r loads column k of row r, whatever lies between the rows."""
+    code = """extern "C" __global__ void copy(const float* x, float* y, int x_stride)
+    {
+        y[blockIdx.x * 8 + threadIdx.x] = x[blockIdx.x * x_stride + threadIdx.x];
+    }
+    """
+    x, y = np.ones((3, 13), np.float32)[:, 2:10], np.zeros((3, 8), np.float32)
+    names = ("x", "y", "x_stride")
+    draw.owners(run(KernelText(code, "copy"), 3, 8, (x, y, 13), names=names, watch=True), "lane")
+    figure, _, sentence = shown.take()
+    assert numbers(figure) == [str(lane) for lane in range(8)] * 3
+    assert sentence == "Lane 0 loads column 0 of row 0; a row belongs to 8 lanes of a warp."
+
+
 def cells(figure, hatched: bool = False) -> list:
     """Where the owned or the hatched cells are."""
     empty, owned, several = figure.findobj(PolyCollection)
