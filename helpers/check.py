@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterable, Sequence
 import ml_dtypes
 import numpy as np
 
-from .bound import kernel_of
+from .bound import Kernel, kernel_of
 from .shapes import LONG_QUICK_SHAPES, QUICK_SHAPES, SPECIAL_COLUMNS, SPECIAL_PACKS
 from .simt import ShownShort
 
 UNIT_ROUNDOFF = 2.0**-24
 TINY = 2.0**-126
+UNTOUCHED = 7.0  # stands where a kernel has nothing to write
 
 
 class WrongResult(ShownShort, AssertionError):
@@ -76,6 +77,16 @@ def special_rows(cols: int, dtype: str = "float32") -> np.ndarray:
 def poisoned(x: np.ndarray) -> np.ndarray:
     """An output array like x, full of NaN: what a kernel does not write stays visible."""
     return np.full_like(x, np.nan)
+
+
+def apart(x: np.ndarray, stride: int, phase: int, around: float = np.nan) -> np.ndarray:
+    """A copy of a matrix whose rows start `stride` elements apart and the first of them `phase`
+    elements into its base array, which holds `around` in all other places."""
+    rows, cols = x.shape
+    base = np.full(phase + rows * stride + 3, around, x.dtype)
+    view = base[phase : phase + rows * stride].reshape(rows, stride)[:, :cols]
+    view[:] = x
+    return view
 
 
 def reference(x: np.ndarray) -> np.ndarray:
@@ -180,9 +191,10 @@ def check_kernel(
     compiled for each shape as its header says; launch shapes come from there. `shapes` are
     `QUICK_SHAPES`, with `LONG_QUICK_SHAPES` for a text with a Build line or one that takes none of
     those, if none are given. A kernel named "copy" is held against its input, any other against
-    softmax. Shapes that the header refuses are left out. Returns one sentence; raises
-    `WrongResult` naming the shape, `ValueError` if there is no header or it refuses every shape,
-    and `TypeError` for shapes that are no pairs of integers.
+    softmax. Shapes that the header refuses are left out. A kernel that takes strides computes each
+    of them a second time in rows that are apart, or start between two multiples of 16 bytes.
+    Returns one sentence; raises `WrongResult` naming the shape, `ValueError` if there is no header
+    or it refuses every shape, and `TypeError` for shapes that are no pairs of integers.
     """
     unbound = kernel_of(kernel, block)
     contract = unbound.header
@@ -206,14 +218,45 @@ def check_kernel(
         raise ValueError(f"the header takes {dtype} at none of these shapes")
     inputs = [make_input(*shape, dtype=dtype) for shape in taken]
     specials = [special_rows(cols, dtype) for cols in special_cols]
-    compare = comparison(unbound.name)
-    for x in [*inputs, *specials]:
-        y = poisoned(x)
-        try:
-            unbound.bind(*x.shape, dtype).run(x, y)
-            compare(x, y)
-        except WrongResult as error:
-            where = f"{unbound.name} at rows x cols = {x.shape}"
-            raise WrongResult(f"{where}: {error.summary}", error.values) from None
+    views = 0
+    for number, x in enumerate([*inputs, *specials]):
+        _check_run(unbound, x, x, poisoned(x))
+        if contract.strided:
+            views += _check_apart(unbound, x, number)
     rows = sum(len(x) for x in specials)
-    return f"{unbound.name}: right on {len(inputs)} shapes and {rows} rows with -inf, NaN or +inf"
+    shown = f"{len(inputs)} shapes" + (f", {views} views" if contract.strided else "")
+    return f"{unbound.name}: right on {shown} and {rows} rows with -inf, NaN or +inf"
+
+
+def _check_run(unbound: Kernel, x: np.ndarray, given: np.ndarray, y: np.ndarray) -> None:
+    """Run a kernel over x as it is `given`, into y."""
+    strides = [array.strides[0] // array.itemsize for array in (given, y)]
+    where = f"{unbound.name} at rows x cols = {x.shape}"
+    if strides != 2 * [x.shape[1]]:
+        where += f", x_stride = {strides[0]}, y_stride = {strides[1]}"
+    try:
+        unbound.bind(*x.shape, x.dtype, None, *strides).run(given, y)
+        comparison(unbound.name)(x, y)
+    except WrongResult as error:
+        raise WrongResult(f"{where}: {error.summary}", error.values) from None
+
+
+def _check_apart(unbound: Kernel, x: np.ndarray, number: int) -> bool:
+    """The same in one of three layouts, in turn; False if the header refuses it."""
+    rows, cols = x.shape
+    pack, unit = 16 // x.itemsize, unbound.header.align(x.dtype) // x.itemsize
+    whole = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
+    x_gap, y_gap, x_phase, y_phase = (
+        (5, 2, 1, 3),  # each row starts elsewhere between two multiples of 16 bytes
+        (0, 0, 3, 1),
+        (whole, whole + pack, 0, 0),
+    )[number % 3]
+    if not unbound.accepts(rows, cols, x.dtype, None, cols + x_gap, cols + y_gap):
+        return False
+    y = apart(poisoned(x), cols + y_gap, y_phase * unit, UNTOUCHED)
+    before = y.base.copy()
+    _check_run(unbound, x, apart(x, cols + x_gap, x_phase * unit), y)
+    y[:] = poisoned(x)
+    if y.base.tobytes() != before.tobytes():
+        raise WrongResult(f"{unbound.name} at rows x cols = {x.shape} wrote between the rows of y")
+    return True

@@ -4,7 +4,6 @@ replaced."""
 from pathlib import Path
 
 import cupy
-import numpy as np
 
 from helpers.bound import bind
 from helpers.catalogue import source
@@ -29,16 +28,6 @@ def raw(name: str, *changes: tuple[str, str]):
     """The same as a `cupy.RawKernel` without options."""
     code = edited(name, *changes)
     return cupy.RawKernel(code, kernel_names(code)[0])
-
-
-def apart(x: np.ndarray, stride: int, phase: int, around: float) -> np.ndarray:
-    """A copy of a matrix whose rows are `stride` elements apart and begin `phase` elements into its
-    base, which holds `around` everywhere else."""
-    rows, cols = x.shape
-    base = np.full(phase + rows * stride + 3, around, x.dtype)
-    view = base[phase : phase + rows * stride].reshape(rows, stride)[:, :cols]
-    view[:] = x
-    return view
 
 
 def shape_of(kernel, rows: int, cols: int) -> tuple[int, int]:

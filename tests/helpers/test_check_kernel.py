@@ -10,7 +10,8 @@ from helpers.catalogue import source
 from helpers.check import WrongResult, check_kernel
 from helpers.execute import KernelBug
 from helpers.shapes import LONG_QUICK_SHAPES, QUICK_SHAPES
-from tests.helpers.sources import LANES, raw
+from helpers.simt import byte_offset
+from tests.helpers.sources import APART, LANES, raw
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -150,6 +151,66 @@ def test_workspace_that_is_not_cleared_is_a_bug() -> None:
     code = LANES.replace("#include <cuda_bf16.h>", "#define MARK\n#include <cuda_bf16.h>")
     with pytest.raises(KernelBug, match="^softmax_lanes: the workspace is not left as zeros"):
         check_kernel(code, SOME_SHAPES)
+
+
+# ---- rows that are apart, at any element ------------------------------------------------------
+
+APART_DEFECTS = {
+    "stride of x for y": ("y += row * y_stride", "y += row * x_stride"),
+    "no stride": ("x += row * x_stride", "x += row * (long long)cols"),
+    "a column between rows written": ("y[col] =", "y[col] = y[col + (col + 1 == cols)] ="),
+    "a column between rows read": ("sum += expf(float(x[col])", "sum += expf(float(x[col + 1])"),
+    "rows at multiples of 16 bytes alone": ("    y += row", "    y = (T*)((size_t)y & -16) + row"),
+    "whole packs": ("    x += row", "    if (4 * x_stride % 16) x += 1;\n    x += row"),
+}
+
+
+@pytest.mark.parametrize("dtype", EACH_DTYPE)
+def test_a_kernel_that_takes_strides_is_checked_with_rows_apart(dtype: str) -> None:
+    verdict = check_kernel(APART, SOME_SHAPES, dtype=dtype)
+    assert verdict == (
+        "softmax_apart: right on 4 shapes, 7 views and 18 rows with -inf, NaN or +inf"
+    )
+
+
+@pytest.mark.parametrize("name", APART_DEFECTS)
+def test_a_defect_that_only_rows_apart_show_is_found(name: str) -> None:
+    old, new = APART_DEFECTS[name]
+    assert old in APART
+    with pytest.raises((WrongResult, KernelBug)):
+        check_kernel(APART.replace(old, new), SOME_SHAPES)
+
+
+def test_each_view_is_bound_as_it_is_and_what_was_written_around_it_is_named(monkeypatch) -> None:
+    """As on a GPU, where nobody else sees it."""
+    seen, places = [], []
+
+    def run(bound: BoundKernel, x, y) -> None:
+        bound.check(bound.arguments(x, y))
+        seen.append((bound.strides, byte_offset(x), byte_offset(y)))
+        y[:] = x
+        if len(seen) == 2:
+            y.base[places] = 0
+
+    monkeypatch.setattr(BoundKernel, "run", run)
+    monkeypatch.setattr("helpers.check.check_softmax", lambda x, y: None)
+    check_kernel(APART, SOME_SHAPES[1:3])
+    assert seen[:2] == [((7, 7), 0, 0), ((12, 9), 4, 12)]
+    assert seen[2:4] == [((33, 33), 0, 0), ((33, 33), 12, 4)]
+    assert seen[4:6] == [((5, 5), 0, 0), ((8, 12), 0, 0)]
+    for place in (2, 3 + 7, -1):  # before, between and behind the rows
+        seen.clear()
+        places[:] = [place]
+        with pytest.raises(WrongResult, match="^softmax_apart at rows x cols = .3, 7. wrote betwe"):
+            check_kernel(APART, SOME_SHAPES[1:3])
+
+
+def test_views_that_the_header_refuses_are_left_out() -> None:
+    """Strides that are no multiple of 16 bytes are; those that are start at such a multiple."""
+    code = APART.replace("Align:    size", "Align:    16")
+    code = code.replace("cols >= 1 &&", "cols >= 1 && x_stride * size % 16 == 0 &&")
+    verdict = check_kernel(code, [(3, 4), (3, 8), (3, 7)])
+    assert verdict.startswith("softmax_apart: right on 2 shapes, 2 views and 12 rows")
 
 
 def test_shapes_that_are_all_refused_are_no_success() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.bound import bind
-from helpers.check import check_softmax, make_input, poisoned
+from helpers.check import apart, check_softmax, make_input, poisoned
 from helpers.cuda_text import Parameter
 from helpers.execute import (
     KernelBug,
@@ -22,7 +22,7 @@ from helpers.gpu import Gpu
 from helpers.launch import launch, simulate
 from helpers.plan import Plan
 from helpers.simt import CompileError, span
-from tests.helpers.sources import APART, TOGETHER, apart, edited
+from tests.helpers.sources import APART, TOGETHER, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 

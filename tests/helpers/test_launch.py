@@ -8,12 +8,12 @@ import pytest
 
 from helpers.bound import bind
 from helpers.catalogue import source
-from helpers.check import check_softmax, make_input, poisoned, reference
+from helpers.check import apart, check_softmax, make_input, poisoned, reference
 from helpers.execute import KernelBug
 from helpers.header import header
 from helpers.launch import launch, simulate
 from helpers.simt import CompileError
-from tests.helpers.sources import APART, TOGETHER, apart, raw, shape_of
+from tests.helpers.sources import APART, TOGETHER, raw, shape_of
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
