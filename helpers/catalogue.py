@@ -8,6 +8,7 @@ Build table ("07_warp-ROWS2", "01_naive-b32").
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -120,18 +121,24 @@ def split_trial(step: str) -> Trial:
 ASKED_FOR = ("STREAMING", "EVICT_LAST", "PROGRAMMATIC")
 
 
-def plain(step: str) -> str:
-    """The trial of a step, a variant or a trial that asks for nothing: usual loads and stores, no
-    hint, an ordinary launch. It is the step itself where its file has none of `ASKED_FOR`.
+def asking(step: str, values: Mapping[str, int]) -> str:
+    """The trial of a step, a variant or a trial that spells out what it asks for: each of
+    `ASKED_FOR` that its file has, with the value given here, or else 0. It is the step itself where
+    the file has none.
 
     Raises `FileNotFoundError` for a file that there is not.
     """
     file, block, changes = split_trial(step)
     names = [name for name in ASKED_FOR if name in header(source(f"{file}.cu")).macros]
     kept = [(name, value) for name, value in changes if name not in names]
-    values = [*kept, *((name, 0) for name in names)]
+    spelled = [*kept, *((name, values.get(name, 0)) for name in names)]
     size = f"-b{block}" if block else ""
-    return "".join([file, size, *(f"-{name}{value}" for name, value in values)])
+    return "".join([file, size, *(f"-{name}{value}" for name, value in spelled)])
+
+
+def plain(step: str) -> str:
+    """The trial that asks for nothing: usual loads and stores, no hint, an ordinary launch."""
+    return asking(step, {})
 
 
 def known_steps() -> list[str]:

@@ -9,6 +9,7 @@ from helpers.catalogue import (
     ASKED_FOR,
     TRIALS,
     UNFUSED,
+    asking,
     choose,
     known_steps,
     plain,
@@ -106,6 +107,14 @@ def test_plain_trial_asks_for_nothing(step: str, trial: str) -> None:
     assert plain(step) == trial == plain(trial)
     macros = load(trial).header.fixed
     assert all(macros[name] == 0 for name in ASKED_FOR if name in load(step).header.macros)
+
+
+def test_trial_spells_out_what_it_asks_for() -> None:
+    values = {"EVICT_LAST": 1, "PROGRAMMATIC": 1, "CLUSTER": 4}
+    assert asking("07_warp", values) == "07_warp"
+    assert asking("09_grid-b512", values) == "09_grid-b512-STREAMING0-PROGRAMMATIC1"
+    wanted = "08_cluster-STREAMING0-EVICT_LAST1-PROGRAMMATIC1"
+    assert asking("08_cluster-STREAMING1", values) == wanted
 
 
 # ---- choose -----------------------------------------------------------------------------------
