@@ -188,7 +188,7 @@ def _measure(makers: dict[str, Maker], rows: int, cols: int, dtype: str) -> dict
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
     with stream:
-        buffers = _buffers(rows, cols, dtype)
+        buffers = rotating_buffers(rows, cols, dtype)
         timings: dict[tuple[str, str], _Timing] = {}  # of (name, launch)
         for name, candidate in candidates.items():
             runs = {"ordinary": candidate.run, "programmatic": candidate.run_programmatic}
@@ -198,10 +198,10 @@ def _measure(makers: dict[str, Maker], rows: int, cols: int, dtype: str) -> dict
                 if run is None:
                     continue
                 x, y = buffers[0]
-                _poison(y)
+                poison(y)
                 with blaming(name):
                     run(x, y)
-                    _verify(candidate, x, y, dtype)
+                    verify(candidate, x, y, dtype)
                     timings[name, launch] = _Timing(run, buffers, stream)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its share of itself shows the noise.
@@ -209,10 +209,10 @@ def _measure(makers: dict[str, Maker], rows: int, cols: int, dtype: str) -> dict
         _replay_in_turn(timings)
         for (name, _), timing in timings.items():
             x, y = buffers[min(timing.calls, len(buffers)) - 1]
-            _poison(y)
+            poison(y)
             with blaming(name):
                 timing.graph.launch(stream)  # what was timed is what must have written y
-                _verify(candidates[name], x, y, dtype)
+                verify(candidates[name], x, y, dtype)
     taken = {key: samples.kept(timing.samples_us) for key, timing in timings.items()}
     return {
         name: Case(
@@ -302,7 +302,7 @@ class _Timing:
         self.samples_us.append(round(1e3 * elapsed / self.calls, 4))
 
 
-def _buffers(rows: int, cols: int, dtype: str) -> list[tuple]:
+def rotating_buffers(rows: int, cols: int, dtype: str) -> list[tuple]:
     """Pairs (x, y) on the GPU, together past three times its L2 cache; no two inputs alike."""
     import cupy
 
@@ -317,7 +317,7 @@ def _buffers(rows: int, cols: int, dtype: str) -> list[tuple]:
         x += cupy.where(random.random((rows, 1)) < 0.5, shifts, -shifts)
         x = _with_room(_rounded(x, dtype))
         y = _with_room(cupy.empty_like(x))
-        _poison(y)
+        poison(y)
         buffers.append((x, y))
     return buffers
 
@@ -345,12 +345,12 @@ def _rounded(x, dtype: str):
     return bits.astype(cupy.uint16)
 
 
-def _poison(y) -> None:
+def poison(y) -> None:
     """Fill an output with NaN: what is not written stays visible."""
     y.fill(0x7FFF if y.dtype.kind == "u" else np.nan)
 
 
-def _verify(candidate: Candidate, x, y, dtype: str) -> None:
+def verify(candidate: Candidate, x, y, dtype: str) -> None:
     """Check an output on the GPU: every element for NaN, sampled rows against fp64."""
     import cupy
 

@@ -244,7 +244,7 @@ def test_benchmark_looks_at_the_last_of_a_few_long_rows(fake_cupy: list) -> None
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_buffers_pass_three_times_the_cache_and_differ(dtype: str, fake_cupy: list) -> None:
-    buffers = bench._buffers(1, 100, dtype)
+    buffers = bench.rotating_buffers(1, 100, dtype)
     size = sum(array.nbytes for pair in buffers for array in pair)
     assert 12000 <= size < 12000 + 2 * buffers[0][0].nbytes
     assert len({x.tobytes() for x, _ in buffers}) == len(buffers)
@@ -279,7 +279,7 @@ def test_copy_moves_as_many_bytes(shape, dtype: str, copied, monkeypatch) -> Non
 
 
 def test_odd_number_of_two_bytes_has_room_for_the_last_float_of_the_copy(fake_cupy) -> None:
-    ((x, y), *_) = bench._buffers(7, 11, "bfloat16")
+    ((x, y), *_) = bench.rotating_buffers(7, 11, "bfloat16")
     assert x.shape == y.shape == (7, 11)
     assert all(array.base.nbytes == 156 for array in (x, y))
     assert np.isfinite(x.view("bfloat16")).all() and np.isnan(y.view("bfloat16")).all()
