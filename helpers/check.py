@@ -106,13 +106,16 @@ def tolerance(x: np.ndarray, expected: np.ndarray) -> np.ndarray:
     distance = np.where(np.isfinite(distance), distance, 0.0)
     lost = np.where(expected < UNIT_ROUNDOFF, expected, 0.0).sum(axis=-1, keepdims=True)
     relative = (16 + distance + 3 * np.sqrt(x.shape[-1])) * UNIT_ROUNDOFF + lost
-    half_ulp = 0.0
-    if x.dtype.itemsize == 2:
-        stored = ml_dtypes.finfo(x.dtype)
-        _, exponent = np.frexp(expected)
-        ulp = np.ldexp(float(stored.eps), exponent - 1)
-        half_ulp = np.maximum(ulp, float(stored.smallest_subnormal)) / 2
+    half_ulp = ulp(expected, x.dtype) / 2 if x.dtype.itemsize == 2 else 0.0
     return relative * np.abs(expected) + half_ulp + TINY
+
+
+def ulp(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """How far apart numbers of a dtype are at values."""
+    stored = ml_dtypes.finfo(dtype)
+    _, exponent = np.frexp(values)
+    spacing = np.ldexp(float(stored.eps), exponent - 1)
+    return np.maximum(spacing, float(stored.smallest_subnormal))
 
 
 def check_softmax(x: np.ndarray, y: np.ndarray) -> None:

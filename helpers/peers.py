@@ -1,12 +1,13 @@
 """Softmax as other people wrote it, as candidates for `bench.measure`.
 
-    torch    eager PyTorch, with the output given
-    compile  torch.compile for one shape, autotuned
-    triton   the scheme of Triton's fused-softmax tutorial: programs that stay and take every n-th
-             row, a row padded to a power of two
-    liger    the Triton kernel of Liger-Kernel
-    quack    QuACK, in CUTLASS's Python language
-    cudnn    cudnnSoftmaxForward
+    torch       eager PyTorch, with the output given
+    compile     torch.compile for one shape, autotuned: best of several processes
+    triton      the scheme of Triton's fused-softmax tutorial: programs that stay and take every
+                n-th row, a row padded to a power of two
+    liger       the Triton kernel of Liger-Kernel
+    quack       QuACK, in CUTLASS's Python language
+    flashinfer  FlashInfer's OnlineSoftmax, built from its headers
+    cudnn       cudnnSoftmaxForward
 
 None of them is needed for anything else here; `requirements/peers.txt` lists what they come from.
 All get CuPy's memory without a copy, write to an output that is given, and run on CuPy's current
@@ -18,10 +19,13 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import hashlib
 import importlib.metadata
 import importlib.util
 import multiprocessing
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,22 +40,29 @@ import numpy as np
 from . import bench
 from .bench import Candidate, fresh_pool
 from .catalogue import TORCH
-from .check import WrongResult, reference, tolerance
+from .check import WrongResult, reference, tolerance, ulp
 from .shapes import place
 
 Call = Callable[[object, object], None]  # call(x, y) enqueues softmax of x into y
-PACKAGES = ("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl", "cudnn")
+PACKAGES = (
+    *("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
+    *("flashinfer-python", "cudnn"),
+)
+ABSENT = "is not installed"  # how the reason ends why a peer is not there at all
 
 
 @dataclass(frozen=True)
 class Peer:
     """Somebody else's softmax."""
 
+    title: str  # its name as people know it
     packages: tuple[str, ...]  # what it imports
     make: Callable[[int, int, str], Call]  # (rows, cols, dtype) -> a call on CuPy arrays
     refuses: Callable[[int, int], str] = lambda cols, itemsize: ""  # (cols, bytes) -> why, or ""
+    absent: Callable[[], str] = lambda: ""  # what else is not installed
     note: str = ""
     disk_cache: bool = False  # whether what one process compiles serves another
+    draws: bool = False  # whether it tunes anew in each process, with another result
 
 
 def why_not(name: str, rows: int, cols: int, dtype: str) -> str:
@@ -59,10 +70,15 @@ def why_not(name: str, rows: int, cols: int, dtype: str) -> str:
     peer = PEERS[name]
     for package in peer.packages:
         if importlib.util.find_spec(package) is None:
-            return f"{package} is not installed"
-    if name == "cudnn" and _cudnn() is None:
-        return "cuDNN is not installed"
+            return f"{package} {ABSENT}"
+    if missing := peer.absent():
+        return f"{missing} {ABSENT}"
     return peer.refuses(cols, np.dtype(dtype).itemsize)
+
+
+def title(name: str) -> str:
+    """What people call a peer; any other name as it is."""
+    return PEERS[name].title if name in PEERS else name
 
 
 def candidate(name: str, rows: int, cols: int, dtype: str) -> Candidate:
@@ -95,7 +111,11 @@ def check_result(x: np.ndarray, y: np.ndarray) -> None:
         error = np.abs(y.astype(np.float64) - expected)
         right = error <= tolerance(x, expected) + 1e-4 * expected
     if not right.all():
-        raise WrongResult(f"{np.count_nonzero(~right)} of {x.size} elements are wrong")
+        with np.errstate(invalid="ignore"):
+            worst = (error / ulp(expected, x.dtype))[~right].max()
+        raise WrongResult(
+            f"{np.count_nonzero(~right)} of {x.size} elements are wrong, by up to {worst:.1f} ulp"
+        )
 
 
 def versions() -> dict[str, str]:
@@ -271,8 +291,7 @@ def _padded_rows_kernel():
 @functools.cache
 def _cudnn() -> ctypes.CDLL | None:
     """The library that comes with PyTorch or as nvidia-cudnn, else the system's; None without."""
-    folders = getattr(importlib.util.find_spec("nvidia"), "submodule_search_locations", None) or ()
-    packaged = [str(Path(folder) / "cudnn" / "lib" / "libcudnn.so.9") for folder in folders]
+    packaged = [str(folder / "libcudnn.so.9") for folder in _folders("nvidia", "cudnn", "lib")]
     for name in (*packaged, "libcudnn.so.9"):
         try:
             return ctypes.CDLL(name)
@@ -317,21 +336,120 @@ def _cudnn_softmax(rows: int, cols: int, dtype: str) -> Call:
     return call
 
 
+# ---- FlashInfer ---------------------------------------------------------------------------------
+
+# Its `softmax` for float32 with a temperature of 1; with a workspace as large as its own.
+FLASHINFER = """
+#include <flashinfer/sampling.cuh>
+extern "C" int softmax(float* x, float* y, unsigned rows, unsigned cols, void* workspace,
+                       size_t bytes, cudaStream_t stream)
+{
+    return flashinfer::sampling::OnlineSoftmax<float>(x, y, rows, cols, nullptr, 1.0f, workspace,
+                                                      bytes, false, stream);
+}
+"""
+FLASHINFER_WORKSPACE = 2**20
+
+
+def _folders(package: str, *below: str) -> list[Path]:
+    """Folders of an installed package that are there; it is not imported."""
+    spec = importlib.util.find_spec(package)
+    found = [Path(place, *below) for place in (spec and spec.submodule_search_locations) or ()]
+    return [folder for folder in found if folder.is_dir()]
+
+
+def _nvcc() -> str | None:
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    places = [Path(home, "bin") for home in homes if home]
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(map(str, places)))
+
+
+def _flashinfer_absent() -> str:
+    if not _folders("flashinfer", "data", "include", "flashinfer"):
+        return "flashinfer"
+    return "" if _nvcc() else "nvcc, with which flashinfer is built,"
+
+
+@functools.cache
+def _flashinfer_library() -> ctypes.CDLL:
+    """Built once a version. Raises `RuntimeError` with the first error of nvcc."""
+    (include, *_) = _folders("flashinfer", "data", "include")
+    header = (include / "flashinfer" / "sampling.cuh").read_bytes()
+    name = hashlib.sha256(header + FLASHINFER.encode()).hexdigest()[:16]
+    library = CACHE / "flashinfer" / f"{name}.so"
+    if not library.is_file():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        source = library.with_suffix(".cu")
+        source.write_text(FLASHINFER)
+        # CuRAND's headers, which it includes, may come with PyTorch instead of with nvcc.
+        for package in ("curand", "cu13"):
+            for folder in _folders("nvidia", package, "include"):
+                for file in folder.glob("curand*.h"):
+                    shutil.copy(file, library.parent)
+        scratch = library.with_suffix(f".{os.getpid()}.tmp")
+        options = ["-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17", "-arch=native"]
+        folders = [f"-I{include}", f"-I{library.parent}"]
+        done = subprocess.run(
+            [_nvcc(), *options, *folders, "-o", str(scratch), str(source)],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "error" in line]
+            raise RuntimeError(f"nvcc: {(errors or ['no message'])[0]}")
+        os.replace(scratch, library)
+    return ctypes.CDLL(str(library))
+
+
+def _flashinfer(rows: int, cols: int, dtype: str) -> Call:
+    import cupy
+
+    if dtype != "float32":
+        raise TypeError("FlashInfer's softmax takes float32")
+    library = _flashinfer_library()
+    workspace = cupy.empty(FLASHINFER_WORKSPACE, cupy.uint8)
+
+    def call(x, y) -> None:
+        pointers = [ctypes.c_void_p(array.data.ptr) for array in (x, y, workspace)]
+        stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
+        sizes = ctypes.c_uint(rows), ctypes.c_uint(cols)
+        room = ctypes.c_size_t(FLASHINFER_WORKSPACE)
+        if status := library.softmax(*pointers[:2], *sizes, pointers[2], room, stream):
+            raise RuntimeError(f"FlashInfer's softmax returned {status}")
+
+    return call
+
+
+def _flashinfer_refuses(cols: int, itemsize: int) -> str:
+    return "" if itemsize == 4 else "FlashInfer's softmax takes float32 alone"
+
+
 # ---- all of them --------------------------------------------------------------------------------
 
 PEERS = {
-    "torch": Peer(("torch",), _torch),
-    "compile": Peer(("torch", "triton"), _compile, disk_cache=True),
-    "triton": Peer(("torch", "triton"), _triton, _triton_refuses, disk_cache=True),
+    "torch": Peer("PyTorch", ("torch",), _torch),
+    "compile": Peer("torch.compile", ("torch", "triton"), _compile, disk_cache=True, draws=True),
+    "triton": Peer(
+        "Triton tutorial", ("torch", "triton"), _triton, _triton_refuses, disk_cache=True
+    ),
     "liger": Peer(
+        "Liger",
         ("torch", "triton", "liger_kernel"),
         _liger,
         _liger_refuses,
         note="its kernel, with an output that is given; Liger itself allocates one",
         disk_cache=True,
     ),
-    "quack": Peer(("torch", "tvm_ffi", "cutlass", "quack"), _quack, _quack_refuses),
-    "cudnn": Peer((), _cudnn_softmax),
+    "quack": Peer("QuACK", ("torch", "tvm_ffi", "cutlass", "quack"), _quack, _quack_refuses),
+    "flashinfer": Peer(
+        "FlashInfer",
+        (),
+        _flashinfer,
+        _flashinfer_refuses,
+        _flashinfer_absent,
+        note="by an ordinary launch",
+    ),
+    "cudnn": Peer("cuDNN", (), _cudnn_softmax, absent=lambda: "" if _cudnn() else "cuDNN"),
 }
 
 

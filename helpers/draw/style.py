@@ -93,6 +93,7 @@ OTHERS = {
     "triton": Look("#4B1EB4", "^"),
     "liger": Look("#00A064", "v"),
     "quack": Look("#D21EB4", "D"),
+    "flashinfer": Look("#00005A", "P"),
     "cudnn": Look(DARK, "X"),
 }
 

@@ -114,9 +114,7 @@ def simulate(
     total = sum(lines.values(), Counters())
     labels = [*names, *(f"argument {number}" for number in range(len(names), len(args)))]
     arrays = {
-        name: Array(
-            value.shape, value.dtype, 0 if value.flags.c_contiguous else value.strides[0]
-        )
+        name: Array(value.shape, value.dtype, 0 if value.flags.c_contiguous else value.strides[0])
         for name, value in zip(labels, args, strict=False)
         if isinstance(value, np.ndarray) and value.ndim
     }

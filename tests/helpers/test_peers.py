@@ -4,6 +4,7 @@ import ctypes
 import importlib.util
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -25,10 +26,12 @@ def installed(name: str) -> bool:
 def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
     monkeypatch.setattr(peers, "_cudnn", lambda: ctypes.CDLL(None))
+    monkeypatch.setattr(peers, "_folders", lambda *_: [ROOT])
+    monkeypatch.setattr(peers, "_nvcc", lambda: "nvcc")
 
 
 @pytest.mark.skipif(installed("torch"), reason="PyTorch is installed here")
-@pytest.mark.parametrize("name", sorted({*peers.PEERS} - {"cudnn"}))
+@pytest.mark.parametrize("name", sorted({*peers.PEERS} - {"cudnn", "flashinfer"}))
 def test_peer_that_is_not_installed_says_so(name: str) -> None:
     assert peers.why_not(name, 1024, 1024, "float32") == "torch is not installed"
 
@@ -56,18 +59,111 @@ def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cudnn" not in peers.versions()
 
 
-def test_cudnn_is_looked_for_beside_the_packages_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cudnn_is_looked_for_beside_the_packages_first(monkeypatch, tmp_path: Path) -> None:
     tried = []
 
     def refuse(name: str) -> None:
         tried.append(name)
         raise OSError
 
-    place = SimpleNamespace(submodule_search_locations=["/site/nvidia"])
+    beside = tmp_path / "cudnn" / "lib"
+    beside.mkdir(parents=True)
+    place = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: place)
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     assert peers._cudnn.__wrapped__() is None
-    assert tried == ["/site/nvidia/cudnn/lib/libcudnn.so.9", "libcudnn.so.9"]
+    assert tried == [str(beside / "libcudnn.so.9"), "libcudnn.so.9"]
+
+
+# ---- FlashInfer ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def flashinfer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A package of headers and an nvcc that writes down what it is asked for."""
+    include = tmp_path / "flashinfer" / "data" / "include"
+    (include / "flashinfer").mkdir(parents=True)
+    (include / "flashinfer" / "sampling.cuh").write_text("// a header")
+    curand = tmp_path / "nvidia" / "curand" / "include"
+    curand.mkdir(parents=True)
+    (curand / "curand.h").write_text("")
+    compiler = tmp_path / "nvcc"
+    compiler.write_text(
+        '#!/bin/sh\necho "$@" >> "$0.log"\n'
+        'while [ "$1" != -o ]; do shift; done\necho built > "$2"\n'
+    )
+    compiler.chmod(0o755)
+
+    def find_spec(name: str):
+        place = str(tmp_path / name)
+        return SimpleNamespace(submodule_search_locations=[place])
+
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.setattr(peers, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(peers, "_nvcc", lambda: str(compiler))
+    return tmp_path
+
+
+def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeypatch) -> None:
+    assert peers.why_not("flashinfer", 8, 1000, "float32") == ""
+    assert peers.why_not("flashinfer", 8, 77, "bfloat16").startswith("FlashInfer's softmax takes")
+    monkeypatch.setattr(peers, "_nvcc", lambda: None)
+    reason = peers.why_not("flashinfer", 8, 1000, "float32")
+    assert reason == "nvcc, with which flashinfer is built, is not installed"
+    monkeypatch.setattr(peers, "_folders", lambda *_: [])
+    reason = peers.why_not("flashinfer", 8, 1000, "float32")
+    assert reason == "flashinfer is not installed" and reason.endswith(peers.ABSENT)
+
+
+def test_flashinfer_is_built_once_for_a_version(flashinfer, monkeypatch) -> None:
+    loaded = []
+    monkeypatch.setattr(ctypes, "CDLL", loaded.append)
+    build, log = peers._flashinfer_library.__wrapped__, flashinfer / "nvcc.log"
+    build(), build()
+    (asked,) = log.read_text().splitlines()
+    include = flashinfer / "flashinfer" / "data" / "include"
+    assert f"-I{include} " in asked and "-shared" in asked
+    folder = flashinfer / "cache" / "flashinfer"
+    assert (folder / "curand.h").is_file(), "comes with PyTorch, not with nvcc"
+    assert loaded[0] == loaded[1] and Path(loaded[0]).read_text() == "built\n"
+    (include / "flashinfer" / "sampling.cuh").write_text("// another version")
+    build()
+    assert len(log.read_text().splitlines()) == 2 and loaded[2] != loaded[0]
+
+
+def test_error_of_nvcc_is_the_reason(flashinfer, monkeypatch) -> None:
+    compiler = flashinfer / "bad"
+    compiler.write_text('#!/bin/sh\necho "a warning" >&2\necho "x.h: error: no y" >&2\nexit 1\n')
+    compiler.chmod(0o755)
+    monkeypatch.setattr(peers, "_nvcc", lambda: str(compiler))
+    with pytest.raises(RuntimeError, match="^nvcc: x.h: error: no y$"):
+        peers._flashinfer_library.__wrapped__()
+    assert not [*(flashinfer / "cache" / "flashinfer").glob("*.so")]
+
+
+def test_flashinfer_is_told_sizes_workspace_and_stream(monkeypatch) -> None:
+    import cupy
+
+    calls = []
+
+    def softmax(*arguments) -> int:
+        calls.append([argument.value for argument in arguments])
+        return 0 if arguments[2].value == 3 else 1
+
+    def array(ptr: int):
+        return SimpleNamespace(data=SimpleNamespace(ptr=ptr))
+
+    library = SimpleNamespace(softmax=softmax)
+    monkeypatch.setattr(peers, "_flashinfer_library", lambda: library)
+    monkeypatch.setattr(cupy, "empty", lambda size, dtype: array(4096))
+    stream = SimpleNamespace(ptr=77)
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
+    peers.candidate("flashinfer", 3, 500, "float32").run(array(1024), array(2048))
+    assert calls == [[1024, 2048, 3, 500, 4096, 2**20, 77]]
+    with pytest.raises(RuntimeError, match="returned 1"):
+        peers.candidate("flashinfer", 4, 500, "float32").run(array(1024), array(2048))
+    with pytest.raises(TypeError, match="takes float32"):
+        peers.candidate("flashinfer", 3, 500, "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +183,8 @@ def test_cudnn_is_looked_for_beside_the_packages_first(monkeypatch: pytest.Monke
         ("torch", 50257, "bfloat16", ""),
         ("compile", 1048576, "float32", ""),
         ("cudnn", 77, "float32", ""),
+        ("flashinfer", 50257, "float32", ""),
+        ("flashinfer", 4096, "bfloat16", "FlashInfer's softmax takes float32 alone"),
     ],
 )
 def test_shapes_that_a_peer_refuses(all_installed, name, cols, dtype, reason) -> None:
@@ -178,10 +276,33 @@ def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
     y = reference(x)
     peers.check_result(x, (y * (1 + 3e-5)).astype(x.dtype))
     for wrong in (y * 1.01, np.zeros_like(y), np.where(y == y.min(), np.nan, y), y[::-1]):
-        with pytest.raises(WrongResult, match="of 2700 elements are wrong"):
+        with pytest.raises(WrongResult, match=r"of 2700 elements are wrong, by up to .* ulp"):
             peers.check_result(x, wrong.astype(x.dtype))
 
 
+@pytest.mark.parametrize(("dtype", "ulps"), [("float32", 4096), ("bfloat16", 3)])
+def test_error_is_given_in_ulp_of_the_dtype(dtype: str, ulps: int) -> None:
+    x = make_input(9, 300, dtype=dtype)
+    y = reference(x).astype(x.dtype)
+    bits = y.view({4: np.uint32, 2: np.uint16}[x.itemsize])
+    row, col = 4, int(reference(x)[4].argmax())
+    bits[row, col] += ulps
+    with pytest.raises(WrongResult, match="1 of 2700 elements are wrong") as caught:
+        peers.check_result(x, y)
+    told = float(re.search(r"([\d.]+) ulp", str(caught.value))[1])
+    assert told == pytest.approx(ulps, abs=0.6)
+
+
+def test_peers_are_called_what_people_call_them() -> None:
+    assert peers.title("triton") == "Triton tutorial" and peers.title("08_cluster") == "08_cluster"
+    assert len({peer.title for peer in peers.PEERS.values()}) == len(peers.PEERS)
+
+
 def test_requirements_pin_every_package_of_the_peers() -> None:
-    pinned = dict(re.findall(r"^([\w-]+)==([\d.]+)$", REQUIRED, flags=re.MULTILINE))
-    assert {*peers.PACKAGES, "apache-tvm-ffi"} - {"cudnn"} == set(pinned)
+    pinned = dict(re.findall(r"^([\w-]+)==([\w.]+)$", REQUIRED, flags=re.MULTILINE))
+    assert len(pinned) == REQUIRED.count("==")
+    assert {*peers.PACKAGES} - {"cudnn"} <= set(pinned)
+    quack = {"apache-tvm-ffi", "torch-c-dlpack-ext", "einops"}
+    cutlass = {name for name in pinned if name.startswith("nvidia-cutlass-dsl")}
+    assert {pinned[name] for name in cutlass} == {"4.8.1"}
+    assert quack | cutlass | {*peers.PACKAGES} - {"cudnn"} == set(pinned)
