@@ -16,7 +16,7 @@ import pytest
 
 from helpers.bound import bind
 from helpers.catalogue import source, steps, variants
-from helpers.check import WrongResult, check_softmax, make_input, poisoned
+from helpers.check import WrongResult, apart, check_softmax, make_input, poisoned
 from helpers.gpu import H200, Gpu
 from helpers.header import header
 from helpers.simt import CompileError, compile_ptx
@@ -28,6 +28,7 @@ COLS = (
     *(1, 7, 12, 16, 40, 64, 96, 100, 128, 200, 256, 264, 520, 1000, 1024, 1500, 2048, 4096, 5000),
     *(8192, 9000, 12288, 16384),
 )
+GAPS = ((0, 0), (5, 2), (0, 1), (8, 16))  # where a kernel takes rows that are apart
 # What a launch may have and a thread hold, so that the machine is done in no time.
 MOST_THREADS, MOST_COLUMNS = 2**13, 64
 
@@ -39,12 +40,14 @@ class Build(NamedTuple):
     block: int | None
     changes: dict[str, int]
     gpu: Gpu
+    gaps: tuple[int, int] = (0, 0)  # elements between the rows of x and of y
 
     def __str__(self) -> str:
         changed = ", ".join(f"{name} = {value}" for name, value in self.changes.items())
         block = f", block = {self.block}" if self.block else ""
         sms = f" on {self.gpu.sms} SMs" if self.gpu != H200 else ""
-        return f"{self.rows} x {self.cols} {self.dtype} with {changed}{block}{sms}"
+        apart = f", {self.gaps} between rows" if any(self.gaps) else ""
+        return f"{self.rows} x {self.cols} {self.dtype} with {changed}{block}{sms}{apart}"
 
 
 def perturbed(code: str, seed: str) -> Iterator[Build]:
@@ -65,14 +68,16 @@ def perturbed(code: str, seed: str) -> Iterator[Build]:
             changes[name] = max(0, choose.choice((*near, *near, 0, 1, 2, 3, 5, 16, 24, 33)))
         block = choose.choice((None,) * 9 + (32, plan.block // 2, plan.block + 1, 2 * plan.block))
         gpu = choose.choice((H200, H200, Gpu(capability=90, sms=3, l2=2**16)))
-        yield Build(*shape, dtype, block, changes, gpu)
+        gaps = choose.choice(GAPS) if contract.strided else (0, 0)
+        yield Build(*shape, dtype, block, changes, gpu, gaps)
 
 
 def outcome(code: str, build: Build) -> str:
     """Who refuses the build, or whether its result is right."""
-    rows, cols, dtype, block, changes, gpu = build
+    rows, cols, dtype, block, changes, gpu, gaps = build
+    x_stride, y_stride = cols + gaps[0], cols + gaps[1]
     try:
-        bound = bind(code, rows, cols, dtype, block, changes, gpu)
+        bound = bind(code, rows, cols, dtype, block, changes, gpu, x_stride, y_stride)
     except ValueError:
         return "refused by the header"
     macros = bound.plan.macros
@@ -81,9 +86,10 @@ def outcome(code: str, build: Build) -> str:
     if bound.plan.grid * bound.plan.block > MOST_THREADS or held > MOST_COLUMNS:
         return "too large"
     x = make_input(rows, cols, dtype=dtype)
-    y = poisoned(x)
+    phases = (1, 3) if any(gaps) else (0, 0)
+    given, y = apart(x, x_stride, phases[0]), apart(poisoned(x), y_stride, phases[1])
     try:
-        trace = bound.simulate(x, y)
+        trace = bound.simulate(given, y)
     except CompileError as error:
         assert "static assertion failed" in str(error), f"{build}: {error}"
         return "refused by the compiler"

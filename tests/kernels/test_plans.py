@@ -3,7 +3,9 @@ wait for one another all at once, every row and column owned."""
 
 import functools
 import random
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from helpers.bound import Kernel
@@ -12,7 +14,10 @@ from helpers.gpu import Gpu
 from helpers.header import header
 from helpers.plan import MAX_BLOCK, MAX_GRID, Plan
 
-GPUS = [Gpu(90, sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (6, 50, 126)]
+SIZES = [(sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (4, 50, 126)]
+CAPABILITIES = (75, 80, 86, 89, 100, 120)
+GPUS = [Gpu(90, *size) for size in SIZES]
+GPUS += [Gpu(CAPABILITIES[n % 6], *size) for n, size in enumerate(SIZES)]
 NAMES = [*steps(), *variants()]
 each_kernel = pytest.mark.parametrize("name", NAMES)
 
@@ -37,42 +42,66 @@ def macro(plan: Plan, name: str) -> int:
     return plan.macros[name]
 
 
-def plans_of(code: str) -> list[tuple]:
-    """(rows, cols, dtype, GPU, plan) wherever the header takes the shape."""
+class Planned(NamedTuple):
+    """A matrix and a GPU that a header takes."""
+
+    rows: int
+    cols: int
+    dtype: np.dtype
+    gpu: Gpu
+    x_stride: int
+    y_stride: int
+    plan: Plan
+
+
+def planned(code: str, *matrix) -> Planned:
+    rows, cols, dtype, gpu, *strides = matrix
+    return Planned(*matrix, header(code).plan(rows, cols, dtype, None, gpu, *strides))
+
+
+def plans_of(code: str) -> list[Planned]:
+    """Wherever the header takes the shape, in rows that are apart if it takes such."""
     contract = header(code)
     found = []
     for number, (rows, cols) in enumerate(SHAPES):
         dtype = contract.dtypes[number % len(contract.dtypes)]
-        for gpu in GPUS[number % 3 :: 3]:
-            if contract.accepts(rows, cols, dtype, gpu):
-                plan = contract.plan(rows, cols, dtype, gpu=gpu)
-                found.append((rows, cols, dtype, gpu, plan))
+        further = ((0, 0), (5, 2), (8, 0), (-cols % 8, 8 - cols % 8))[number % 4]
+        gaps = further if contract.strided else (0, 0)
+        for gpu in GPUS[number % 6 :: 6]:
+            matrix = rows, cols, dtype, gpu, cols + gaps[0], cols + gaps[1]
+            if contract.accepts(*matrix):
+                found.append(planned(code, *matrix))
     return found
 
 
 @functools.cache
-def plans(name: str) -> list[tuple]:
+def plans(name: str) -> list[Planned]:
     return plans_of(source(f"{name}.cu"))
+
+
+def check_limits(gpu: Gpu, plan: Plan) -> None:
+    """What CUDA and the GPU allow."""
+    assert 1 <= plan.grid <= MAX_GRID and 0 <= plan.shared_mem <= gpu.max_shared
+    assert 32 <= plan.block <= MAX_BLOCK and plan.block % 32 == 0
+    assert 1 <= plan.cluster <= 16 and plan.grid % plan.cluster == 0
+    assert gpu.capability >= 90 or not (plan.cluster > 1 or plan.programmatic)
 
 
 @each_kernel
 def test_every_plan_is_within_cudas_limits(name: str) -> None:
-    seen = 0
-    for *_, gpu, plan in plans(name):
-        seen += 1
-        assert 1 <= plan.grid <= MAX_GRID and plan.shared_mem <= gpu.max_shared
-        assert 32 <= plan.block <= MAX_BLOCK and plan.block % 32 == 0
-        assert 1 <= plan.cluster <= 16 and plan.grid % plan.cluster == 0
-    assert seen >= 100, "the header refuses nearly every shape"
+    for one in plans(name):
+        check_limits(one.gpu, one.plan)
+    assert len(plans(name)) >= 100, "the header refuses nearly every shape"
 
 
-def too_many(found: list[tuple]) -> list[tuple]:
+def too_many(found: list[Planned]) -> list[Planned]:
     """The plans whose blocks wait for one another, or stay, and are more than run at once."""
     wrong = []
-    for *place, gpu, plan in found:
-        at_once = gpu.sms * (macro(plan, "RESIDENT") if "clusters" in plan.values else 1)
+    for one in found:
+        plan = one.plan
+        at_once = one.gpu.sms * (macro(plan, "RESIDENT") if "clusters" in plan.values else 1)
         if (plan.cooperative or "clusters" in plan.values) and plan.grid > at_once:
-            wrong.append((*place, gpu, plan.grid))
+            wrong.append(one)
     return wrong
 
 
@@ -96,8 +125,8 @@ def test_a_number_of_one_gpu_in_their_place_is_noticed(name: str, old: str) -> N
 @each_kernel
 def test_every_row_has_its_threads(name: str) -> None:
     contract = header(source(f"{name}.cu"))
-    for rows, cols, dtype, gpu, plan in plans(name):
-        place = (rows, cols, dtype, gpu)
+    for *place, plan in plans(name):
+        rows, cols, dtype, *_ = place
         row_bytes, macros = cols * dtype.itemsize, plan.macros
         owner = contract.fields["Row"]
         if owner == "one thread":
@@ -126,7 +155,6 @@ def test_a_macro_that_is_missing_is_named() -> None:
 def test_a_kernel_compiled_for_a_plan_has_that_plan(name: str) -> None:
     """`launch` plans again, from the options of a kernel that a reader built."""
     code = source(f"{name}.cu")
-    for rows, cols, dtype, gpu, plan in plans(name)[::25]:
+    for *matrix, plan in plans(name)[::25]:
         raw = type("Raw", (), {"code": code, "name": "kernel", "options": plan.options})()
-        again = Kernel(code, raw=raw).bind(rows, cols, dtype, gpu).plan
-        assert again == plan
+        assert Kernel(code, raw=raw).bind(*matrix).plan == plan

@@ -7,7 +7,9 @@ import pytest
 from helpers.bound import Kernel, bind, load
 from helpers.catalogue import source, steps, variants
 from helpers.check import (
+    UNTOUCHED,
     WrongResult,
+    apart,
     check_copy,
     check_kernel,
     check_softmax,
@@ -29,6 +31,9 @@ PER_SHAPE = [name for name in NAMES if CONTRACT[name].build]
 ANY_BLOCK = [name for name in NAMES if "block ==" not in CONTRACT[name].fields["Launch"]]
 SIXTEEN_BIT = [
     (name, dtype.name) for name in NAMES for dtype in CONTRACT[name].dtypes if dtype.itemsize == 2
+]
+STRIDED = [
+    (name, d.name) for name in NAMES if CONTRACT[name].strided for d in CONTRACT[name].dtypes
 ]
 # 25 shapes of at most 2^18 elements. Where a thread computes a row, time follows the columns.
 SHAPES = (
@@ -204,6 +209,45 @@ def test_rows_may_start_anywhere_that_the_header_allows(name: str) -> None:
             x[:] = make_input(rows, cols, dtype=dtype)
             bind(CODE[name], rows, cols, dtype).run(x, y)
             check(name, x, y)
+
+
+LAYOUTS = {  # elements between the rows of x and y, and where these start
+    "apart": ((5, 2), (1, 3)),
+    "apart by a pack": ((8, 16), (0, 0)),
+    "x apart": ((3, 0), (0, 2)),
+    "shifted": ((0, 0), (3, 1)),
+    "shifted alike": ((0, 0), (5, 5)),
+}
+
+
+def check_layout(name: str, x: np.ndarray, layout: str) -> None:
+    """Softmax of rows that are apart or start anywhere, into such rows; nothing else is written."""
+    gaps, phases = LAYOUTS[layout]
+    strides = [x.shape[1] + gap for gap in gaps]
+    y = apart(poisoned(x), strides[1], phases[1], UNTOUCHED)
+    before = y.base.copy()
+    bind(CODE[name], *x.shape, x.dtype, None, {}, None, *strides).run(
+        apart(x, strides[0], phases[0]), y
+    )
+    check(name, x, y)
+    y[:] = poisoned(x)
+    assert y.base.tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("cols", [1, 7, 33, 100, 257, 520, 1001, 4097, 9000, 20000, 131073])
+@pytest.mark.parametrize(("name", "dtype"), STRIDED)
+def test_rows_that_are_apart_are_right(name: str, dtype: str, cols: int, layout: str) -> None:
+    rows = 37 if cols < 300 else 3
+    accepts_or_skip(name, rows, cols, dtype)
+    check_layout(name, make_input(rows, cols, dtype=dtype), layout)
+
+
+@pytest.mark.parametrize("cols", [5, 100, 1001, 20001])
+@pytest.mark.parametrize(("name", "dtype"), STRIDED)
+def test_rows_that_are_apart_may_hold_infinities_and_nan(name: str, dtype: str, cols: int) -> None:
+    accepts_or_skip(name, 6, cols, dtype)
+    check_layout(name, special_rows(cols, dtype), "apart")
 
 
 @each_kernel
@@ -417,6 +461,16 @@ def test_live_16_bit_results_are_right(name: str, dtype: str, cols: int) -> None
         if rows * cols <= 2**25 and CONTRACT[name].accepts(rows, cols, dtype):
             x = make_input(rows, cols, dtype=dtype)
             check_live(name, x, computed(name, x))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("name", "dtype"), STRIDED)
+def test_live_rows_that_are_apart_are_right(name: str, dtype: str, layout: str) -> None:
+    for cols in LIVE_COLS:
+        for rows in (1, 33, 1000):
+            if rows * cols <= 2**24 and CONTRACT[name].accepts(rows, cols, dtype):
+                check_layout(name, make_input(rows, cols, dtype=dtype), layout)
 
 
 @pytest.mark.gpu
