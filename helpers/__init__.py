@@ -30,6 +30,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     bench         how a kernel is timed
     peers         softmax of other libraries
     races         the race against them: reader and writer
+    chain         how softmax is timed in a pipeline
     replay        timings of a notebook: measured, or of the records
     evidence      what profiler, sanitizer and disassembler say: reader and writer of each
     profile       counters as named quantities

@@ -1,0 +1,286 @@
+"""How softmax is timed in a pipeline, with numpy in CuPy's place and a clock that tests wind."""
+
+import itertools
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from helpers import bench, chain, samples
+from helpers.bench import Candidate
+from helpers.bound import load
+from helpers.chain import COPY, ORDINARY
+from helpers.check import check_copy, check_softmax, reference
+from helpers.workers import Failure
+
+WRITE, SWEEP, READ = 2.0, 30.0, 1.0  # microseconds
+LARGE = 101, 40  # no room in the L2: timed fresh alone
+
+
+class Machine:
+    """A GPU whose every call costs what it is told to; a graph runs its calls again."""
+
+    def __init__(self) -> None:
+        self.now_us = 0.0
+        self.captured: list | None = None
+        self.order: list[str] = []  # of what ran outside of captures
+        self.random = np.random.default_rng(0)
+        self.noise = 0.0  # of a call, as a share of what it takes
+
+    def enqueue(self, name: str, us: float, work) -> None:
+        def call() -> None:
+            self.now_us += us * (1 + self.noise * self.random.gamma(2, 0.5))
+            self.order.append(name)
+            work()
+
+        if self.captured is None:
+            call()
+        else:
+            self.captured.append(call)
+
+    # ---- as CuPy has it
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None: ...
+    def synchronize(self) -> None: ...
+
+    def begin_capture(self) -> None:
+        self.captured = []
+
+    def end_capture(self) -> SimpleNamespace:
+        calls, self.captured = self.captured, None
+        return SimpleNamespace(
+            upload=lambda stream: None, launch=lambda stream: [call() for call in calls]
+        )
+
+    def event(self) -> SimpleNamespace:
+        made = SimpleNamespace(synchronize=lambda: None, us=0.0)
+        made.record = lambda stream: setattr(made, "us", self.now_us)
+        return made
+
+    # ---- what is timed
+
+    def maker(self, name: str, us: float, compute=reference, compare=check_softmax, early=None):
+        def run_of(us: float):
+            def run(x, y) -> None:
+                def work() -> None:
+                    y.view(self.dtype)[...] = compute(x.view(self.dtype).astype(np.float64))
+
+                self.enqueue(name, us, work)
+
+            return run
+
+        def make(rows: int, cols: int, dtype: str) -> Candidate:
+            self.dtype = dtype
+            return Candidate(run_of(us), {}, {}, compare, early and run_of(early))
+
+        return make
+
+    def copy(self, source, target) -> None:
+        target[...] = source
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    device = SimpleNamespace(attributes={"L2CacheSize": 4000}, synchronize=lambda: None)
+    cuda = SimpleNamespace(
+        Stream=lambda non_blocking: made,
+        Event=made.event,
+        Device=lambda: device,
+        get_elapsed_time=lambda start, stop: (stop.us - start.us) / 1e3,
+        get_current_stream=lambda: made,
+    )
+    names = ("isnan", "where", "empty", "empty_like", "float32", "uint32", "uint16")
+    numpy_names = {name: getattr(np, name) for name in names}
+    fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **numpy_names)
+    fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setitem(chain.PROTOCOL, "warmup_s", 0)
+    monkeypatch.setattr(
+        bench, "copy_maker", lambda name: made.maker(COPY, 4.0, lambda x: x, check_copy)
+    )
+    around = chain.Ends(
+        lambda source, x: made.enqueue("write", WRITE, lambda: made.copy(source, x)),
+        lambda: made.enqueue("sweep", SWEEP, lambda: None),
+        lambda y: made.enqueue("read", READ, lambda: None),
+    )
+    monkeypatch.setattr(chain, "ends", lambda rows, cols, dtype: around)
+    return made
+
+
+def added(series: chain.Series, name: str) -> samples.Estimate:
+    return samples.difference(series.chain_us[name], series.base_us[name])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_softmax_takes_what_it_adds_to_the_chain_in_both_states(dtype: str, machine) -> None:
+    makers = {"fast": machine.maker("fast", 5.0), "slow": machine.maker("slow", 7.0)}
+    found = chain.measure(makers, 3, 40, dtype)
+    assert list(found) == ["fresh", "evicted"]
+    for state, series in found.items():
+        for name, us in ((COPY, 4.0), ("fast", 5.0), ("slow", 7.0)):
+            assert added(series, name) == pytest.approx((us, us, us), abs=1e-3), state
+            without = WRITE + READ + (SWEEP if state == "evicted" else 0)
+            assert series.base_us[name] == pytest.approx([without] * 21, abs=1e-3)
+            assert len(series.chain_us[name]) == 21
+    assert found["evicted"].calls == 50
+
+
+def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) -> None:
+    chain.measure({"ours": machine.maker("ours", 5.0)}, 3, 40, "float32")
+    text = " ".join(machine.order)
+    for graph in ("write ours read", "write read", "write sweep ours read", "write sweep read"):
+        assert graph in text
+    assert "sweep write" not in text and "read ours" not in text
+
+
+def test_each_chain_is_replayed_right_behind_the_one_without_softmax(machine, monkeypatch) -> None:
+    replayed, replay = [], chain._State._replay
+
+    def noted(state, graph, calls: int) -> float:
+        machine.order.clear()
+        us = replay(state, graph, calls)
+        replayed.append("".join({*machine.order} - {"write", "read"}))
+        return us
+
+    monkeypatch.setattr(chain._State, "_replay", noted)
+    makers = {name: machine.maker(name, 5.0) for name in ("a", "b", "c")}
+    chain.measure(makers, *LARGE, "float32")
+    without, with_softmax = replayed[1::2], replayed[2::2]  # after the one that warms up
+    names = {COPY, "a", "b", "c"}
+    assert {*without} == {""} and {*with_softmax} == names
+    assert {*itertools.pairwise(with_softmax)} >= {*itertools.permutations(names, 2)}
+
+
+def test_buffers_are_gone_round_so_that_x_is_fresh_from_its_writer_alone(machine) -> None:
+    series = chain.measure({"ours": machine.maker("ours", 5.0)}, 1, 10, "float32")["fresh"]
+    assert series.calls == 3 * 4000 // 80, "one for each buffer"
+    large = chain.measure({"ours": machine.maker("ours", 5.0)}, *LARGE, "float32")
+    assert list(large) == ["fresh"] and large["fresh"].calls == 50
+
+
+def test_long_replays_are_cut_and_have_fewer_samples(machine, monkeypatch) -> None:
+    slow = machine.maker(COPY, 2000.0, lambda x: x, check_copy)
+    monkeypatch.setattr(bench, "copy_maker", lambda name: slow)
+    series = chain.measure({"ours": machine.maker("ours", 2100.0)}, *LARGE, "float32")["fresh"]
+    assert series.calls == 10 and len(series.chain_us["ours"]) == 7
+    assert added(series, "ours").value == pytest.approx(2100, abs=0.1)
+
+
+def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) -> None:
+    makers = {"ours": machine.maker("ours", 5.0, early=6.0)}
+    series = chain.measure(makers, 3, 40, "float32")["fresh"]
+    assert added(series, "ours").value == pytest.approx(6.0, abs=1e-3)
+    assert added(series, "ours" + ORDINARY).value == pytest.approx(5.0, abs=1e-3)
+    assert len(series.chain_us) == 3
+
+
+def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
+    cold, replay = [], chain._State._replay
+
+    def slow_at_first(state, graph, calls: int) -> float:
+        if graph not in cold:
+            cold.append(graph)
+            return replay(state, graph, calls) + 50 * len(cold)
+        return replay(state, graph, calls)
+
+    monkeypatch.setattr(chain._State, "_replay", slow_at_first)
+    series = chain.measure({"ours": machine.maker("ours", 5.0)}, *LARGE, "float32")["fresh"]
+    assert len(cold) == 4
+    assert series.chain_us["ours"] == pytest.approx([8.0] * 21, abs=1e-3)
+    assert series.base_us["ours"] == pytest.approx([3.0] * 21, abs=1e-3)
+
+
+def test_noise_of_both_ends_widens_the_interval_and_decides_nothing(machine) -> None:
+    machine.noise = 0.2
+    makers = {name: machine.maker(name, 5.0) for name in ("one", "same")}
+    series = chain.measure(makers, *LARGE, "float32")["fresh"]
+    one = added(series, "one")
+    assert one.low < one.value < one.high
+    between = samples.difference(series.chain_us["one"], series.chain_us["same"])
+    assert not between.above(0.05) and not between.below(-0.05)
+
+
+def test_difference_may_be_negative_where_the_reader_gains(machine, monkeypatch) -> None:
+    """Behind softmax it finds y in the L2, without it in DRAM."""
+
+    def read(y) -> None:
+        def work() -> None:
+            machine.now_us += 0.0 if machine.order[-2] == "ours" else 9.0
+
+        machine.enqueue("read", READ, work)
+
+    ends = chain.ends(3, 40, "float32")._replace(read=read)
+    monkeypatch.setattr(chain, "ends", lambda *shape: ends)
+    series = chain.measure({"ours": machine.maker("ours", 5.0)}, *LARGE, "float32")["fresh"]
+    assert added(series, "ours").value == pytest.approx(-4.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("compute", "text"),
+    [
+        (lambda x: 0 * x, "all zero"),
+        (lambda x: reference(x) * 1.02, "are wrong"),
+        (lambda x: np.where(x == x.max(), np.nan, reference(x)), "left NaN in its output"),
+    ],
+)
+def test_wrong_output_has_no_time(compute, text: str, machine) -> None:
+    makers = {"right": machine.maker("right", 5.0), "wrong": machine.maker("wrong", 5.0, compute)}
+    with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
+        chain.measure(makers, 3, 40, "float32")
+
+
+def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
+    """By launching it once more over a poisoned x and y."""
+    calls = itertools.count()
+
+    def tires(x):
+        return reference(x) * (1 if next(calls) < 100 else 1.1)
+
+    with pytest.raises(Failure, match=r"^tires: wrong result: .*are wrong"):
+        chain.measure({"tires": machine.maker("tires", 5.0, tires)}, *LARGE, "float32")
+
+
+def test_writer_that_writes_nothing_is_found(machine, monkeypatch) -> None:
+    ends = chain.ends(3, 40, "float32")._replace(
+        write=lambda source, x: machine.enqueue("write", WRITE, lambda: None)
+    )
+    monkeypatch.setattr(chain, "ends", lambda *shape: ends)
+    with pytest.raises(Failure, match="wrong result"):
+        chain.measure({"ours": machine.maker("ours", 5.0)}, 3, 40, "float32")
+
+
+def test_who_fails_is_named(machine) -> None:
+    def broken(rows: int, cols: int, dtype: str) -> Candidate:
+        raise MemoryError("no room")
+
+    with pytest.raises(Failure, match="^broken: MemoryError: no room$"):
+        chain.measure({"broken": broken}, 3, 40, "float32")
+
+
+# ---- the reader -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (3, 20), (5, 1000), (7, 4096)])
+def test_reader_reads_all_and_writes_little(shape: tuple[int, int]) -> None:
+    kernel = load(chain.READER)
+    bound = kernel.bind(*shape)
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    y = np.full(bound.plan.grid * bound.plan.block // 32, np.nan, np.float32)
+    trace = bound.simulate_arguments((x, y, *shape))
+    assert not trace.findings
+    assert y.sum() == pytest.approx(x.sum(), abs=1e-3)
+    read, written = trace.counters.passes(x.size)
+    assert read == 1 and round(written * x.size) == y.size
+
+
+def test_evicted_where_the_l2_could_hold_it() -> None:
+    l2 = 60 * 2**20
+    assert chain.states_of(4096, 4096, "float32", l2) == chain.STATES
+    assert chain.states_of(65536, 4096, "float32", l2) == ("fresh",)
+    assert chain.states_of(30720, 4096, "bfloat16", l2) == chain.STATES
+    assert chain.states_of(30720, 4096, "float32", l2) == ("fresh",)
