@@ -7,7 +7,7 @@
 # Some targets write what others read, so -j must not run two of them at once.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup nvcc run lab test gpu lint notebooks record race evidence restamp figures pages lock clean
+.PHONY: help setup nvcc run lab test gpu lint notebooks record race chain evidence restamp figures pages lock clean
 
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
@@ -65,6 +65,10 @@ record: ## time every step on this machine's GPU into notebooks/records (needs o
 race: ## our kernels against those of requirements/peers.txt that are installed
 	$(NEED_CUPY)
 	$(GPU_PY) $(STOPPABLE) race $(ARGS)
+
+chain: ## softmax between a kernel that writes x and one that reads y (ARGS=--show: the record)
+	$(NEED_CUPY)
+	$(GPU_PY) $(STOPPABLE) chain $(ARGS)
 
 evidence: ## Nsight Compute's counters and compute-sanitizer's verdicts into notebooks/records
 	$(NEED_CUPY)

@@ -1,12 +1,16 @@
 """Records of a GPU that there is not, for tests of what reads and writes them."""
 
+import itertools
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from helpers import bench, catalogue, paths
 from helpers.catalogue import WITHOUT_FILE
+from helpers.chain import COPY
+from helpers.chains import ChainCase, variants
 from helpers.gpu import H200
 from helpers.races import RaceCase
 from helpers.records import Case, Record, launch_of, step_hash
@@ -79,6 +83,39 @@ def race_case(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase
         [9.0, 9.7, 9.8],
         dict.fromkeys(times, 50),
         protocol=bench.PROTOCOL["version"],
+    )
+
+
+def chain_case(
+    us: list[float],
+    rows: int = 8192,
+    cols: int = 4096,
+    dtype: str = "float32",
+    state: str = "fresh",
+    noise_us: float = 0.02,
+    **peers: float,
+) -> ChainCase:
+    """A case of what is chosen and its variants, which add so many microseconds to a chain of 100,
+    in the order of `variants` and its last with all others; peers likewise, the copy 9.5."""
+    random = np.random.default_rng(0)
+    step = catalogue.choose(rows, cols, dtype)
+    names = variants(step, rows, cols, dtype)
+    added = {COPY: 9.5, **dict(itertools.zip_longest(names, us[: len(names)], fillvalue=us[-1]))}
+    added |= peers
+
+    def series(us: float) -> list[float]:
+        return [float(us + one) for one in random.normal(0, noise_us, 21)]
+
+    return ChainCase(
+        dtype,
+        rows,
+        cols,
+        state,
+        {name: launch_of(name, rows, cols, dtype) for name in names},
+        {step: step_hash(step)},
+        50,
+        {name: series(100 + one) for name, one in added.items()},
+        {name: series(100) for name in added},
     )
 
 

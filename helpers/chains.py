@@ -1,0 +1,346 @@
+"""Softmax in pipelines: what `choose` picks beside its variants, and what is said of the result.
+
+`helpers.chain` times them. A variant asks caches and launch for something else than the kernel's
+Build table does (`catalogue.ASKED_FOR`) and is named by what it asks for, all of it spelled out. So
+a case stays good where the rules of a table change: what is chosen then goes by another name of
+those that were timed. The result is `notebooks/records/<gpu>/chain.json`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from . import bench, catalogue, chain, peers, samples
+from .bound import load
+from .catalogue import ASKED_FOR, asking, split_trial
+from .chain import ORDINARY, STATES
+from .gpu import H200, Gpu, gpu_in_use, of_record
+from .json_files import write_json
+from .races import DTYPES, TOLERANCE
+from .records import (
+    MUST_NOT_CHANGE,
+    REFERENCE_GPU,
+    SCHEMA,
+    check_times,
+    fields_of,
+    folder_of,
+    go_on_with,
+    launch_of,
+    read_record,
+    step_hash,
+    utc_now,
+)
+from .shapes import CHAIN_SHAPES, Shape, place
+
+VERDICTS = {
+    "best": f"no variant is faster by more than {TOLERANCE:.0%}, for all that the samples say",
+    "unclear": f"the samples do not say whether one is faster by more than {TOLERANCE:.0%}",
+    "BEHIND": f"a variant is faster by more than {TOLERANCE:.0%}, beyond the spread",
+    "not timed": "what would be chosen now was not timed",
+}
+
+
+@dataclass(frozen=True)
+class ChainCase:
+    """One shape in one state: ours by the names of `variants`, peers and the copy, timed in turn.
+
+    `chain_us` are samples of the chain with it, `base_us` those of the chain without softmax that
+    was replayed right before: microseconds a call.
+    """
+
+    dtype: str
+    rows: int
+    cols: int
+    state: str  # of `STATES`
+    launches: dict[str, dict[str, int]]  # of ours
+    hashes: dict[str, str]  # of the kernel files of ours
+    calls: int  # per replay
+    chain_us: dict[str, list[float]]
+    base_us: dict[str, list[float]]
+    skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
+    protocol: int = chain.PROTOCOL["version"]
+    versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
+    gpu: Gpu = H200  # the file's, which names it once
+
+    @property
+    def shape(self) -> Shape:
+        return self.rows, self.cols
+
+    @property
+    def megabytes(self) -> float:
+        """Of x, 10^6 bytes."""
+        return self.rows * self.cols * np.dtype(self.dtype).itemsize / 1e6
+
+    def us(self, name: str) -> samples.Estimate:
+        """What softmax adds to the chain, microseconds a call."""
+        return samples.difference(self.chain_us[name], self.base_us[name])
+
+    def lead(self, name: str, other: str) -> samples.Estimate:
+        """How much less the chain takes with `name` than with `other`, as a share of what `other`
+        adds to it; NaN, which is above and below nothing, where that is not more than 0."""
+        whole = self.us(other).value
+        less = samples.difference(self.chain_us[other], self.chain_us[name])
+        return samples.Estimate(*(part / whole if whole > 0 else np.nan for part in less))
+
+    @property
+    def chosen(self) -> str | None:
+        """By which name it has what `choose` picks now; None if that was not timed as it is."""
+        step = catalogue.choose(*self.shape, self.dtype, self.gpu)
+        if step is None:
+            return None
+        launch = launch_of(step, *self.shape, self.dtype, self.gpu)
+        name = asking(step, launch)
+        same = self.launches.get(name) == launch and self.hashes.get(step) == step_hash(step)
+        return name if same else None
+
+    @property
+    def plain(self) -> str | None:
+        """The variant of `chosen` that asks for nothing."""
+        name = catalogue.plain(self.chosen) if self.chosen else None
+        return name if name in self.launches else None
+
+    @property
+    def best(self) -> str:
+        """Of ours the one that adds least."""
+        return min(self.launches, key=lambda name: statistics.median(self.chain_us[name]))
+
+    @property
+    def best_peer(self) -> str | None:
+        """The peer that adds least; None if none was timed."""
+        others = self.chain_us.keys() - self.launches.keys() - {chain.COPY}
+        return min(others, key=lambda name: self.us(name).value, default=None)
+
+    def faster(self, name: str) -> dict[str, samples.Estimate]:
+        """Those of ours that lead `name` by more than the tolerance, beyond the spread; the best
+        first."""
+        leads = {other: self.lead(other, name) for other in self.launches if other != name}
+        found = {other: lead for other, lead in leads.items() if lead.above(TOLERANCE)}
+        return dict(sorted(found.items(), key=lambda entry: -entry[1].value))
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`, on what `choose` picks."""
+        name = self.chosen
+        if name is None:
+            return "not timed"
+        if self.us(name).low <= 0:
+            return "unclear"  # a share of nothing
+        if self.faster(name):
+            return "BEHIND"
+        rivals = (other for other in self.launches if other != name)
+        sure = all(self.lead(other, name).high <= TOLERANCE for other in rivals)
+        return "best" if sure else "unclear"
+
+
+@dataclass
+class Chains:
+    """All cases of one GPU. Device, versions and date are those of the run that added last."""
+
+    device: dict
+    versions: dict[str, str]
+    utc: str
+    protocols: list[dict]  # of its cases, each with its "version"
+    cases: list[ChainCase] = field(default_factory=list)
+    schema: int = SCHEMA
+    stamped: list[dict] = field(default_factory=list)  # as a `Record` has them
+
+    def compared_versions(self) -> dict[str, str]:
+        """Those of its versions that a case must have been timed with."""
+        names = (*MUST_NOT_CHANGE, *peers.PACKAGES)
+        return {name: self.versions[name] for name in names if name in self.versions}
+
+    def has(self, task: Task) -> bool:
+        """Whether it holds all that a task times, as it is now; a peer timed or left out."""
+        gpu = of_record(self.device)
+        names = task.ours(gpu)
+        launches = {name: launch_of(name, *task[:3], gpu) for name in names}
+        hashes = {file: step_hash(file) for file in map(file_of, names)}
+        now = self.compared_versions()
+        known = {
+            case.state
+            for case in self.cases
+            if (*case.shape, case.dtype) == task[:3]
+            and all(case.launches.get(name) == launch for name, launch in launches.items())
+            and hashes.items() <= case.hashes.items()
+            and set(task.peers) <= {*case.chain_us, *case.skipped}
+            and now.items() <= case.versions.items()
+        }
+        return known >= {*chain.states_of(*task[:3], gpu.l2)}
+
+    def add(self, case: ChainCase) -> None:
+        """Put a case in the place of the one that it had of that shape and state; cases are in the
+        order of dtypes, shapes and states, whichever came first."""
+        case = replace(case, versions=self.compared_versions())
+        others = [other for other in self.cases if _key(other) != _key(case)]
+        places = itertools.product(DTYPES, CHAIN_SHAPES, STATES)
+        order = {key: number for number, key in enumerate(places)}
+        self.cases = sorted([*others, case], key=lambda case: order.get(_key(case), len(order)))
+
+
+def _key(case: ChainCase) -> tuple[str, Shape, str]:
+    return case.dtype, case.shape, case.state
+
+
+# ---- the file -----------------------------------------------------------------------------------
+
+
+def chains_path(gpu: str) -> Path:
+    return folder_of(gpu) / "chain.json"
+
+
+def load_chains(gpu: str = REFERENCE_GPU) -> Chains:
+    """Read what is recorded of pipelines. Raises `FileNotFoundError` that says how it is made,
+    `ValueError` that names the file for one that is damaged or of another version of this
+    program."""
+    path = chains_path(gpu)
+    if not path.is_file():
+        raise FileNotFoundError(f"no pipelines of {gpu}: `make chain` on that GPU times them")
+    chains = read_record(path, Chains, ChainCase)
+    for case in chains.cases:
+        check_times(path, case, *case.chain_us.values(), *case.base_us.values())
+    gpu_then = of_record(chains.device)
+    chains.cases = [replace(case, gpu=gpu_then) for case in chains.cases]
+    return chains
+
+
+def save_chains(chains: Chains, gpu: str) -> None:
+    fields = fields_of(chains)
+    for case in fields["cases"]:
+        del case["gpu"]
+    write_json(chains_path(gpu), fields)
+
+
+def open_chains(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Chains:
+    """What is recorded, to go on with, or nothing yet; `Chains.has` tells what is to be timed."""
+    now = Chains(device, versions, utc_now(), [chain.PROTOCOL])
+    if not fresh and chains_path(gpu).is_file():
+        before = load_chains(gpu)
+        now.cases, now.protocols, now.stamped = before.cases, before.protocols, before.stamped
+        go_on_with(now, chain.PROTOCOL)
+    return now
+
+
+# ---- one shape ----------------------------------------------------------------------------------
+
+
+def variants(
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None
+) -> list[str]:
+    """A step as its table has it for a shape, with each thing that it asks for left out, and with
+    all: trials that spell out what they ask for, the step's own first."""
+    own = launch_of(step, rows, cols, dtype, gpu)
+    asked = [name for name in ASKED_FOR if own.get(name)]
+    changes = [{}, *({name: 0} for name in asked), dict.fromkeys(asked, 0)]
+    return list(dict.fromkeys(asking(step, {**own, **change}) for change in changes))
+
+
+def file_of(name: str) -> str:
+    """The kernel file of one of ours."""
+    return split_trial(name.removesuffix(ORDINARY)).file
+
+
+class Task(NamedTuple):
+    """One shape to be timed at."""
+
+    rows: int
+    cols: int
+    dtype: str
+    peers: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()  # beside what `choose` picks
+    failed: tuple[tuple[str, str], ...] = ()  # (peer, why): it was tried and is left out
+
+    def ours(self, gpu: Gpu) -> list[str]:
+        """The trials of ours to be timed: what `choose` picks and the other steps that take the
+        shape, with their variants."""
+        steps = [catalogue.choose(*self[:3], gpu), *self.steps]
+        taking = [step for step in steps if step and load(step).accepts(*self[:3], gpu)]
+        return list(
+            dict.fromkeys(name for step in taking for name in variants(step, *self[:3], gpu))
+        )
+
+
+def run_task(task: Task) -> list[ChainCase]:
+    """Time ours, the peers that can run the shape, and the copy, in each state. Raises `Failure`,
+    which names our kernel or the peer that is wrong or fails."""
+    gpu, run = gpu_in_use(), task[:3]
+    failed = dict(task.failed)
+    reasons = {name: failed.get(name) or peers.why_not(name, *run) for name in task.peers}
+    skipped = {name: reason for name, reason in reasons.items() if reason}
+    peers.free_memory()
+    ours = task.ours(gpu)
+    makers = {name: bench.maker(name) for name in ours}
+    makers |= {name: partial(peers.candidate, name) for name in task.peers if name not in skipped}
+    rows, cols, dtype = run
+    cases = []
+    for state, series in chain.measure(makers, *run).items():
+        timed = [name for name in series.chain_us if name.removesuffix(ORDINARY) in ours]
+        launches = {name: launch_of(name.removesuffix(ORDINARY), *run, gpu) for name in timed}
+        cases.append(
+            ChainCase(
+                dtype,
+                rows,
+                cols,
+                state,
+                launches,
+                {file: step_hash(file) for file in map(file_of, timed)},
+                series.calls,
+                series.chain_us,
+                series.base_us,
+                skipped,
+                gpu=gpu,
+            )
+        )
+    return cases
+
+
+# ---- what is said of it -------------------------------------------------------------------------
+
+
+def chain_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[ChainCase]:
+    """The recorded cases of a dtype in the order of `CHAIN_SHAPES` and `STATES`; raises as
+    `load_chains`."""
+    return [case for case in load_chains(gpu).cases if case.dtype == dtype]
+
+
+def behind(cases: Sequence[ChainCase]) -> list[str]:
+    """A line for each case where a variant is faster than what `choose` picks: which, by how
+    much."""
+    lines = []
+    for case in cases:
+        if case.verdict == "BEHIND":
+            (other, lead), *_ = case.faster(case.chosen).items()
+            where = place(*case.shape, case.dtype, always=True)
+            lines.append(f"{where}, {case.state}: {other} is faster by {lead.value:.1%}")
+    return lines
+
+
+TITLES = ("rows x columns", "MB", "x", "copy", "ours", "plain", "best", "best peer", "verdict")
+
+
+def table(cases: Sequence[ChainCase]) -> Iterator[list[str]]:
+    """Cells under `TITLES`: the microseconds that each adds to the chain, what `choose` picks
+    first, then its plain variant and the best of ours by name."""
+    for case in cases:
+        best, peer = case.best, case.best_peer
+        cells = [place(*case.shape, case.dtype), f"{case.megabytes:.4g}", case.state]
+        for name in (chain.COPY, case.chosen, case.plain):
+            cells.append(f"{case.us(name).value:.2f}" if name else "-")
+        cells.append(f"{case.us(best).value:.2f} {shown(best)}")
+        cells.append(f"{case.us(peer).value:.2f} {peer}" if peer else "-")
+        yield [*cells, case.verdict]
+
+
+def shown(name: str) -> str:
+    """One of ours in a table: its file, and what it asks for."""
+    trial = split_trial(name.removesuffix(ORDINARY))
+    asked = [what for what, value in trial.changes if value and what in ASKED_FOR]
+    words = " ".join([trial.file, *asked])
+    return words + ORDINARY if name.endswith(ORDINARY) else words

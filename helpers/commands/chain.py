@@ -1,0 +1,182 @@
+"""Softmax in a pipeline, between a kernel that writes x and one that reads y: `make chain` on a
+GPU; --show prints what is recorded, anywhere.
+
+At each shape what `choose` picks, its variants (usual accesses for streaming ones, no hint for the
+L2, an ordinary launch), every peer that can run the shape and a copy are timed in turn, with x in
+the L2 and evicted from it. The file is written after each shape; a run that was interrupted goes on
+where it stopped. A peer that cannot run a shape, fails or computes something else is left out
+there, with the reason; a shape at which a kernel of ours is wrong or fails is not recorded, named
+at the end, and makes the exit status 1. Needs CuPy, numpy and ml_dtypes only, but for the peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter, deque
+
+from .. import bench, catalogue, gpu, peers, workers
+from ..bound import load
+from ..chain import COPY
+from ..chains import (
+    TITLES,
+    VERDICTS,
+    ChainCase,
+    Task,
+    behind,
+    chains_path,
+    load_chains,
+    open_chains,
+    run_task,
+    save_chains,
+    shown,
+    table,
+)
+from ..options import at_least
+from ..races import DTYPES
+from ..records import REFERENCE_GPU, gpu_folder, recorded_gpus
+from ..shapes import CHAIN_SHAPES, Shape, place
+from ..tables import lines_of
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    options = parse_arguments(arguments)
+    if options.show:
+        return show(options.show)
+    if not gpu.has_gpu():
+        print("pipelines are timed on a GPU, and CuPy finds none here", file=sys.stderr)
+        return 1
+    peers.use_cache()
+    fitting = bench.shapes_that_fit(options.shapes)
+    shapes = [shape for shape in options.shapes if shape in fitting]
+    for shape in [shape for shape in options.shapes if shape not in fitting]:
+        print(f"{place(*shape)} does not fit this GPU's memory")
+    device = gpu.describe_device()
+    folder, plan_for = gpu_folder(device["name"]), gpu.of_record(device)
+    wanted = [
+        Task(*shape, dtype, tuple(options.peers), tuple(options.steps))
+        for dtype in options.dtypes
+        for shape in shapes
+    ]
+    for task in [task for task in wanted if not catalogue.choose(*task[:3], plan_for)]:
+        print(f"none of our kernels takes {place(*task[:3], always=True)}")
+        wanted.remove(task)
+    versions = {**gpu.describe_versions(), **peers.versions()}
+    chains = open_chains(folder, device, versions, options.fresh)
+    missing = [task for task in wanted if not chains.has(task)]
+    print(f"{len(missing)} of {len(wanted)} shapes to time on {device['name']}")
+    if options.warm:
+        peers.warm_up([task[:3] for task in missing], options.peers, options.warm)
+    tasks, done, failed, began = deque(missing), 0, [], time.perf_counter()
+    for task, cases in workers.deal(run_task, tasks, options.jobs):
+        if isinstance(cases, workers.Failure):
+            if cases.culprit in task.peers:  # once more without it
+                tasks.append(task._replace(failed=(*task.failed, (cases.culprit, cases.reason))))
+                continue
+            where = f"at {place(*task[:3], always=True)}:"
+            failed.append(" ".join(filter(None, (cases.culprit, where, cases.reason))))
+            print(failed[-1], file=sys.stderr, flush=True)
+            cases = []
+        done += 1
+        for case in cases:
+            chains.add(case)
+        save_chains(chains, folder)
+        seconds = time.perf_counter() - began
+        for case in cases:
+            print(f"[{done}/{len(missing)}, {seconds:.0f} s] {summary(case)}", flush=True)
+        if options.minutes and seconds > 60 * options.minutes and tasks:
+            print(f"time is up: {len(tasks)} shapes are left for another run")
+            tasks.clear()
+    print(f"the pipelines are in {chains_path(folder)}")
+    for line in failed:
+        print(f"not timed: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    def shape(text: str) -> Shape:
+        rows, cols = map(at_least(1), text.split("x"))
+        return rows, cols
+
+    def step(text: str) -> str:
+        try:
+            load(text)
+        except (FileNotFoundError, ValueError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    parser = argparse.ArgumentParser(prog="python -m helpers.commands.chain", description=__doc__)
+    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
+    parser.add_argument(
+        "--shapes", nargs="+", type=shape, default=CHAIN_SHAPES, metavar="ROWSxCOLS"
+    )
+    parser.add_argument(
+        "--steps",
+        nargs="+",
+        type=step,
+        default=(),
+        metavar="STEP",
+        help="also these steps, variants or trials, where they take the shape",
+    )
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        default=[*peers.PEERS],
+        choices=[*peers.PEERS],
+        help="only these peers; none if nothing follows",
+    )
+    parser.add_argument("--fresh", action="store_true", help="forget what is recorded")
+    parser.add_argument(
+        "--minutes", type=at_least(1), metavar="N", help="begin no shape after so many"
+    )
+    parser.add_argument(
+        "--warm",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="compile the peers in N processes first",
+    )
+    parser.add_argument(
+        "--show",
+        nargs="?",
+        const=REFERENCE_GPU,
+        choices=recorded_gpus(),
+        help=f"print what is recorded, of {REFERENCE_GPU} if none is named, and time nothing",
+    )
+    workers.add_jobs_option(parser)
+    return parser.parse_args(arguments)
+
+
+def show(folder: str) -> int:
+    """Print what is recorded on a GPU; returns the exit status."""
+    try:
+        chains = load_chains(folder)
+    except (FileNotFoundError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    aligns = ("<21", ">6", "<7", ">8", ">8", ">8", "<38", "<16", "")
+    print(f"microseconds that softmax adds to a pipeline, {chains.device['name']}")
+    print(*lines_of([*zip(TITLES, aligns, strict=True)], table(chains.cases)), sep="\n")
+    print(*behind(chains.cases), sep="\n")
+    for verdict, count in Counter(case.verdict for case in chains.cases).items():
+        print(f"{verdict} {count} times: {VERDICTS[verdict]}")
+    return 0
+
+
+def summary(case: ChainCase) -> str:
+    """A case in one line of progress, and who was left out why."""
+    times = []
+    for name in case.chain_us:
+        us = case.us(name)
+        label = shown(name) if name in case.launches else name
+        times.append(f"{label} {us.value:.2f} ({us.low:.2f} to {us.high:.2f})")
+    odd = " below a copy: look!" if case.us(case.best).value < 0.95 * case.us(COPY).value else ""
+    reasons = "".join(f"\n    {name}: {reason}" for name, reason in case.skipped.items())
+    where = place(*case.shape, case.dtype, always=True)
+    return f"{where}, {case.state}: us {', '.join(times)}; {case.verdict}{odd}{reasons}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

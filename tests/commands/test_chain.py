@@ -1,0 +1,188 @@
+"""The bookkeeping of pipelines with candidates and times made up: no GPU, no peer."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers import bench, chain, chains, gpu, peers, records, workers
+from helpers.catalogue import plain
+from helpers.chain import COPY, ORDINARY, Series
+from helpers.chains import ChainCase, load_chains, variants
+from helpers.commands import chain as command
+from helpers.paths import ROOT
+from helpers.shapes import CHAIN_SHAPES
+from helpers.workers import Failure
+from tests import made_up
+
+FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """A computer with a GPU on which every peer but QuACK is installed; returns what it timed:
+    (rows, cols, dtype, names)."""
+    timed = []
+
+    def measure(makers, rows, cols, dtype):
+        names = [COPY, *makers]
+        for name, make in makers.items():
+            with bench.blaming(name):
+                make(rows, cols, dtype).run(None, None)
+            if "PROGRAMMATIC1" in name:
+                names.append(name + ORDINARY)
+        timed.append((rows, cols, dtype, list(makers)))
+        return {
+            state: Series(
+                50,
+                {name: [14.0 + 0.01 * n for n in range(21)] for name in names},
+                {name: [3.0] * 21 for name in names},
+            )
+            for state in chain.states_of(rows, cols, dtype, gpu.H200.l2)
+        }
+
+    def nothing(*_) -> bench.Candidate:
+        return bench.Candidate(lambda x, y: None, {}, {}, None)
+
+    for module, name, replacement in (
+        (records, "RECORDS", tmp_path),
+        (gpu, "has_gpu", lambda: True),
+        (gpu, "describe_device", lambda: made_up.DEVICE),
+        (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
+        (chains, "gpu_in_use", lambda: gpu.H200),
+        (bench, "shapes_that_fit", list),
+        (bench, "maker", lambda step: nothing),
+        (chain, "measure", measure),
+        (workers, "gpu_is_usable", lambda: True),
+        (peers, "use_cache", lambda: None),
+        (peers, "candidate", nothing),
+        (peers, "versions", lambda: {"torch": "2.11.0"}),
+        (peers, "why_not", lambda name, *_: "not here" if name == "quack" else ""),
+        (peers, "free_memory", lambda: None),
+    ):
+        monkeypatch.setattr(module, name, replacement)
+    return timed
+
+
+def run(*options: str) -> int:
+    return command.main(["--dtypes", "float32", "--peers", "torch", "quack", *FEW, *options])
+
+
+def recorded() -> list[ChainCase]:
+    return load_chains("nvidia-test").cases
+
+
+def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsys) -> None:
+    assert run() == 0
+    fresh, evicted = recorded()
+    assert (fresh.state, evicted.state) == ("fresh", "evicted")
+    ours = variants("08_cluster", 1, 32000)
+    early = [name for name in ours if "PROGRAMMATIC1" in name]
+    assert {*fresh.launches} == {*ours, *(name + ORDINARY for name in early)} and len(early) == 2
+    assert {*fresh.chain_us} == {COPY, "torch", *fresh.launches}
+    assert fresh.skipped == {"quack": "not here"} and fresh.calls == 50
+    assert fresh.chosen == ours[0] and fresh.plain == plain("08_cluster")
+    assert fresh.launches[early[0]] == fresh.launches[early[0] + ORDINARY]
+    printed = capsys.readouterr().out
+    assert "[1/1, " in printed and "1 x 32000 float32, evicted: us 00_copy 11.10" in printed
+    assert "quack: not here" in printed
+    assert command.main([*LARGE, "--dtypes", "bfloat16", "--peers"]) == 0
+    assert [case.state for case in recorded() if case.rows > 1] == ["fresh"]
+    assert machine[-1] == (65536, 4096, "bfloat16", variants("08_cluster", 65536, 4096, "bfloat16"))
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> None:
+    measure = chain.measure
+
+    def interrupted(makers, rows, cols, dtype):
+        if dtype == "bfloat16":
+            raise KeyboardInterrupt
+        return measure(makers, rows, cols, dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(chain, "measure", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            command.main([*FEW, "--peers"])
+    assert len(machine) == 1 and len(recorded()) == 2
+    command.main([*FEW, "--peers"])
+    assert [one[2] for one in machine] == ["float32", "bfloat16"]
+    command.main([*FEW, "--peers"])
+    assert len(machine) == 2, "nothing was left to time"
+    command.main([*FEW, "--peers", "--fresh", "--dtypes", "float32"])
+    assert len(machine) == 3 and len(recorded()) == 2
+
+
+def test_steps_are_timed_beside_what_is_chosen(machine) -> None:
+    run("--steps", "variants/08_ahead", "10_sixteen_bit")
+    names = machine[-1][3]
+    assert {*variants("08_cluster", 1, 32000), *variants("variants/08_ahead", 1, 32000)} < {*names}
+    assert not any(name.startswith("10") for name in names)
+    assert {*recorded()[0].hashes} == {"08_cluster", "variants/08_ahead"}
+
+
+def test_a_failing_peer_is_left_out_and_a_failing_kernel_is_reported(
+    machine, monkeypatch, capsys
+) -> None:
+    measure, wrong = chain.measure, "torch"
+
+    def failing(makers, *shape):
+        if wrong in makers and shape[0] == 1:
+            raise Failure("wrong result: at (1, 2)", wrong)
+        return measure(makers, *shape)
+
+    monkeypatch.setattr(chain, "measure", failing)
+    assert run() == 0
+    assert recorded()[0].skipped == {"quack": "not here", "torch": "wrong result: at (1, 2)"}
+    wrong = variants("08_cluster", 1, 32000)[1]
+    capsys.readouterr()
+    assert run("--fresh", *("--shapes", "1x32000", "128x65536")) == 1
+    assert {case.rows for case in recorded()} == {128}, "the others are kept"
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[-1] == f"not timed: {wrong} at 1 x 32000 float32: wrong result: at (1, 2)"
+
+
+def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None:
+    seconds = iter(range(0, 100000, 40))
+    monkeypatch.setattr(command.time, "perf_counter", lambda: next(seconds))
+    assert run("--shapes", "1x32000", "4x102400", "16x131072", "1x1048576", "--minutes", "1") == 0
+    assert len(machine) == 2 and "2 shapes are left" in capsys.readouterr().out
+
+
+def test_every_shape_in_both_dtypes_is_timed_with_its_own_choice(machine) -> None:
+    assert command.main(["--peers"]) == 0
+    assert len(machine) == 2 * len(CHAIN_SHAPES)
+    assert all(case.chosen and case.verdict == "best" for case in recorded())
+
+
+def test_what_is_recorded_is_shown_without_a_gpu(machine, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(command, "recorded_gpus", lambda: ["nvidia-test"])
+    assert command.main(["--show", "nvidia-test"]) == 1
+    assert "no pipelines of nvidia-test" in capsys.readouterr().err
+    run()
+    capsys.readouterr()
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    assert command.main(["--show", "nvidia-test"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("rows x columns") and lines[2].startswith("1 x 32000")
+    assert len({line.index("11.10") for line in lines[2:4]}) == 1
+    assert lines[-1].startswith("best 2 times: ")
+
+
+def test_without_a_gpu_the_command_says_so(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    assert command.main([]) == 1
+    assert "GPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--jobs=0", "--minutes=0", "--shapes=0x4", "--steps=08_none"])
+def test_what_makes_no_sense_is_refused(option: str, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.parse_arguments([option])
+    assert "error: argument" in capsys.readouterr().err
+
+
+def test_command_warns_of_nothing() -> None:
+    line = [sys.executable, "-W", "error", "-m", "helpers.commands.chain", "--help"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,267 @@
+"""Pipelines as they are recorded: names of variants, verdicts, files; nothing is run."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers import catalogue, chain, chains, peers, records
+from helpers.catalogue import plain
+from helpers.chain import COPY, ORDINARY
+from helpers.chains import (
+    TITLES,
+    VERDICTS,
+    ChainCase,
+    Chains,
+    Task,
+    behind,
+    chain_cases,
+    chains_path,
+    load_chains,
+    open_chains,
+    save_chains,
+    table,
+    variants,
+)
+from helpers.gpu import H200
+from helpers.races import DTYPES
+from helpers.records import REFERENCE_GPU, launch_of, step_hash
+from helpers.shapes import CHAIN_SHAPES
+from tests import made_up
+from tests.made_up import chain_case
+
+# (rows, cols, dtype, state) -> why what is chosen may be behind a variant there: its lead in calls
+# that follow each other is more than a percent, say.
+EXCEPTIONS: dict[tuple[int, int, str, str], str] = {}
+LARGE, FEW = (8192, 4096), (1, 32000)  # with a hint; launched programmatically
+
+
+# ---- variants ---------------------------------------------------------------------------------
+
+
+def asked(*what: str) -> str:
+    return catalogue.asking("08_cluster", dict.fromkeys(what, 1))
+
+
+def test_variants_leave_out_one_thing_each_and_all() -> None:
+    assert variants("07_warp", 65536, 256) == ["07_warp"]
+    assert variants("08_cluster", *LARGE) == [
+        *(asked("STREAMING", "EVICT_LAST"), asked("EVICT_LAST")),
+        *(asked("STREAMING"), asked()),
+    ]
+    few = variants("08_cluster", *FEW)
+    assert few[0] == asked("STREAMING", "PROGRAMMATIC") and few[-1] == plain("08_cluster")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dtype: str) -> None:
+    assert len(set(CHAIN_SHAPES)) == 24
+    sizes = [rows * cols * np.dtype(dtype).itemsize for rows, cols in CHAIN_SHAPES]
+    assert min(sizes) < 2e5 and max(sizes) > 8e8
+    assert all(rows * cols % 8 == 0 for rows, cols in CHAIN_SHAPES), "the reader takes 16 bytes"
+    for shape in CHAIN_SHAPES:
+        step = catalogue.choose(*shape, dtype, H200)
+        own, *others = variants(step, *shape, dtype, H200)
+        assert launch_of(own, *shape, dtype, H200) == launch_of(step, *shape, dtype, H200)
+        assert plain(step) in (own, *others)
+
+
+def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
+    task = Task(*LARGE, "float32", steps=("variants/08_ahead", "10_sixteen_bit"))
+    assert task.ours(H200) == variants("08_cluster", *LARGE)
+    task = Task(1024, 65536, "float32", steps=("variants/08_ahead",))
+    ahead = variants("variants/08_ahead", 1024, 65536)
+    assert task.ours(H200) == [*variants("08_cluster", 1024, 65536), *ahead]
+
+
+# ---- verdicts ---------------------------------------------------------------------------------
+
+
+def test_what_softmax_adds_is_the_difference_of_pairs() -> None:
+    case = chain_case([10.0, 11.0])
+    own, other, *_ = case.launches
+    assert case.us(own).value == pytest.approx(10, abs=0.05)
+    assert case.us(own).low < case.us(own).value < case.us(own).high
+    assert case.lead(own, other).value == pytest.approx(1 / 11, abs=0.01)
+    assert case.chosen == case.best == own and case.plain == plain("08_cluster")
+    assert case.megabytes == pytest.approx(134.2, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("us", "noise_us", "verdict"),
+    [
+        ([10.0, 10.5, 10.2, 10.3], 0.02, "best"),
+        ([10.0, 10.0, 10.0, 10.05], 0.02, "best"),  # a tie
+        ([10.0, 9.95, 10.2, 10.2], 0.01, "best"),  # faster, by less than a percent
+        ([10.0, 9.7, 10.2, 10.3], 0.02, "BEHIND"),
+        ([10.0, 10.2, 10.2, 9.8], 0.02, "BEHIND"),
+        ([10.0, 9.7, 10.2, 10.3], 3.0, "unclear"),  # a verdict from noise
+        ([10.0, 10.0, 10.0, 10.0], 0.5, "unclear"),
+        ([-1.0, -2.0, -1.0, -1.0], 0.02, "unclear"),  # a share of less than nothing
+        ([0.0, -2.0, 0.0, 0.0], 0.02, "unclear"),
+    ],
+)
+def test_verdict(us: list[float], noise_us: float, verdict: str) -> None:
+    assert chain_case(us, noise_us=noise_us).verdict == verdict
+    assert verdict in VERDICTS
+
+
+def test_noise_is_seldom_a_verdict() -> None:
+    case = chain_case([10.0])
+    own = case.chosen
+    random = np.random.default_rng(7)
+    verdicts = []
+    for _ in range(50):
+        series = {name: list(random.normal(110, 0.2, 21)) for name in case.chain_us}
+        verdicts.append(dataclasses.replace(case, chain_us=series).verdict)
+        medians = [np.median(series[name]) for name in case.launches if name != own]
+        assert min(medians) != np.median(series[own])
+    assert verdicts.count("BEHIND") <= 2
+
+
+def test_the_best_of_those_that_are_faster_comes_first() -> None:
+    case = chain_case([10.0, 9.5, 9.0, 10.0])
+    _, second, first, _ = case.launches
+    assert list(case.faster(case.chosen)) == [first, second]
+    (line,) = behind([case, chain_case([10.0])])
+    assert line.startswith(f"8192 x 4096 float32, fresh: {first} is faster by ")
+    assert line.endswith("%") and abs(float(line.split()[-1][:-1]) - 10) < 1
+
+
+def test_no_verdict_on_what_was_not_timed(monkeypatch) -> None:
+    case = chain_case([10.0])
+    monkeypatch.setattr(chains, "step_hash", lambda step: "another")
+    assert (case.chosen, case.plain, case.verdict) == (None, None, "not timed")
+
+
+def test_what_is_chosen_by_other_rules_is_found_among_the_variants(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """A case stays good when the table's rules change: it has what they give now."""
+    case = chain_case([10.0, 9.0, 10.0, 10.0])
+    assert case.verdict == "BEHIND"
+    kernels = made_up.Kernels(tmp_path, monkeypatch)
+    kernels.edit("08_cluster.cu", ("STREAMING    = 1", "STREAMING    = 0"))
+    assert case.chosen == asked("EVICT_LAST") and case.verdict == "best"
+    kernels.edit("08_cluster.cu", ("PACKS        = ", "PACKS        = 1 + "))
+    assert case.chosen is None
+
+
+def test_best_peer_is_neither_ours_nor_the_copy() -> None:
+    assert chain_case([10.0]).best_peer is None
+    case = chain_case([10.0], liger=12.0, torch=11.0)
+    assert case.best_peer == "torch" and case.best in case.launches
+
+
+def test_table_has_a_line_for_each_case_in_microseconds() -> None:
+    cases = [chain_case([10.0, 9.0], torch=12.0), chain_case([2.0], *FEW, state="evicted")]
+    cases.append(dataclasses.replace(cases[0], hashes={}))
+    lines = [dict(zip(TITLES, cells, strict=True)) for cells in table(cases)]
+    assert [line["x"] for line in lines] == ["fresh", "evicted", "fresh"]
+    assert [round(float(line["ours"])) for line in lines[:2]] == [10, 2]
+    assert round(float(lines[0]["plain"])) == 9 and lines[0]["verdict"] == "BEHIND"
+    assert lines[0]["best peer"].endswith(" torch") and lines[1]["best peer"] == "-"
+    assert (lines[2]["ours"], lines[2]["plain"], lines[2]["verdict"]) == ("-", "-", "not timed")
+    assert lines[1]["MB"] == "0.128" and lines[1]["best"].partition(" ")[2].startswith("08_cluster")
+    assert chains.shown(asked("STREAMING") + ORDINARY) == "08_cluster STREAMING" + ORDINARY
+
+
+# ---- the file ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder of records."""
+    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    return tmp_path
+
+
+def saved(*cases: ChainCase) -> Chains:
+    found = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
+    for case in cases:
+        found.add(case)
+    save_chains(found, made_up.FOLDER)
+    return found
+
+
+def test_pipelines_survive_saving_and_loading_in_order(folder: Path) -> None:
+    evicted = chain_case([3.0], *FEW, state="evicted")
+    found = saved(chain_case([10.0]), evicted, chain_case([2.0], *FEW))
+    assert load_chains(made_up.FOLDER) == found
+    order = [(case.shape, case.state) for case in chain_cases("float32", made_up.FOLDER)]
+    assert order == [(FEW, "fresh"), (FEW, "evicted"), (LARGE, "fresh")]
+    assert "gpu" not in chains_path(made_up.FOLDER).read_text()
+    found.add(chain_case([4.0], *FEW, state="evicted"))
+    assert len(found.cases) == 3 and round(found.cases[1].us(found.cases[1].best).value) == 4
+
+
+def test_pipelines_that_are_missing_or_damaged(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no pipelines of nvidia-test: `make chain`"):
+        chain_cases("float32", made_up.FOLDER)
+    saved(chain_case([10.0]))
+    path = chains_path(made_up.FOLDER)
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps({**whole, "schema": 99}))
+    with pytest.raises(ValueError, match=r"test/chain\.json has schema 99, this version reads"):
+        load_chains(made_up.FOLDER)
+    whole["cases"][0]["base_us"][COPY][3] = -1
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=r"test/chain\.json at 8192 x 4096 float32 holds -1, whi"):
+        load_chains(made_up.FOLDER)
+
+
+def test_another_protocol_of_one_number_drops_its_cases(folder: Path, monkeypatch) -> None:
+    saved(chain_case([10.0]))
+    assert len(open_chains(made_up.FOLDER, made_up.DEVICE, made_up.VERSIONS).cases) == 1
+    assert not open_chains(made_up.FOLDER, made_up.DEVICE, made_up.VERSIONS, fresh=True).cases
+    monkeypatch.setattr(chain, "PROTOCOL", {**chain.PROTOCOL, "warmup_s": 9})
+    assert not open_chains(made_up.FOLDER, made_up.DEVICE, made_up.VERSIONS).cases
+
+
+def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
+    """Unless a kernel, a rule, a peer or a version is another, or a state is missing."""
+    few = [chain_case([2.0], *FEW, state=state, torch=3.0) for state in chain.STATES]
+    found = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
+    task = Task(*FEW, "float32", ("torch",))
+    found.add(few[0])
+    assert not found.has(task), "evicted is missing"
+    found.add(few[1])
+    assert found.has(task) and found.has(task._replace(peers=()))
+    assert not found.has(task._replace(peers=("torch", "liger")))
+    assert not found.has(task._replace(dtype="bfloat16"))
+    assert not found.has(task._replace(steps=("08_cluster-CLUSTER8",)))
+    assert found.has(task._replace(steps=("10_sixteen_bit",))), "it does not take the shape"
+    found.add(dataclasses.replace(few[1], skipped={"liger": "why"}))
+    found.add(dataclasses.replace(few[0], skipped={"liger": "why"}))
+    assert found.has(task._replace(peers=("torch", "liger")))
+    found.versions = {**made_up.VERSIONS, "driver": "2.0"}
+    assert not found.has(task)
+    found.versions = made_up.VERSIONS
+    assert found.has(task)
+    with monkeypatch.context() as patch:
+        patch.setattr(chains, "step_hash", lambda step: "another")
+        assert not found.has(task)
+    one_state = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
+    one_state.add(chain_case([500.0], 65536, 4096))
+    assert one_state.has(Task(65536, 4096, "float32")), "too large to be evicted"
+
+
+# ---- what is recorded -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_recorded_choice_is_within_a_percent_of_its_best_variant(dtype: str) -> None:
+    if not chains_path(REFERENCE_GPU).is_file():
+        pytest.skip("no pipelines are recorded yet")
+    cases = chain_cases(dtype)
+    assert {case.shape for case in cases} == {*CHAIN_SHAPES}
+    for case in cases:
+        assert case.chosen, f"{case.shape} {case.state}: its kernel was edited: `make chain`"
+        assert set(peers.PEERS) >= {*case.skipped}
+        assert case.hashes == {file: step_hash(file) for file in case.hashes}
+    held = [case for case in cases if (*case.shape, dtype, case.state) not in EXCEPTIONS]
+    assert not behind(held)
+    needless = [case for case in cases if case not in held and case.verdict != "BEHIND"]
+    assert not needless, "an exception that is none"
