@@ -79,6 +79,13 @@ class ChainCase:
         """Of x, 10^6 bytes."""
         return self.rows * self.cols * np.dtype(self.dtype).itemsize / 1e6
 
+    def is_current(self) -> bool:
+        """Whether all of ours were timed as they are now, code and launch."""
+        return all(step_hash(file) == known for file, known in self.hashes.items()) and all(
+            launch_of(trial_of(name), *self.shape, self.dtype, self.gpu) == launch
+            for name, launch in self.launches.items()
+        )
+
     def us(self, name: str) -> samples.Estimate:
         """What softmax adds to the chain, microseconds a call."""
         return samples.difference(self.chain_us[name], self.base_us[name])
@@ -242,9 +249,14 @@ def variants(
     return list(dict.fromkeys(asking(step, {**own, **change}) for change in changes))
 
 
+def trial_of(name: str) -> str:
+    """The trial that one of ours is, however it is launched."""
+    return name.removesuffix(ORDINARY)
+
+
 def file_of(name: str) -> str:
     """The kernel file of one of ours."""
-    return split_trial(name.removesuffix(ORDINARY)).file
+    return split_trial(trial_of(name)).file
 
 
 class Task(NamedTuple):
@@ -281,8 +293,8 @@ def run_task(task: Task) -> list[ChainCase]:
     rows, cols, dtype = run
     cases = []
     for state, series in chain.measure(makers, *run).items():
-        timed = [name for name in series.chain_us if name.removesuffix(ORDINARY) in ours]
-        launches = {name: launch_of(name.removesuffix(ORDINARY), *run, gpu) for name in timed}
+        timed = [name for name in series.chain_us if trial_of(name) in ours]
+        launches = {name: launch_of(trial_of(name), *run, gpu) for name in timed}
         cases.append(
             ChainCase(
                 dtype,
@@ -340,7 +352,7 @@ def table(cases: Sequence[ChainCase]) -> Iterator[list[str]]:
 
 def shown(name: str) -> str:
     """One of ours in a table: its file, and what it asks for."""
-    trial = split_trial(name.removesuffix(ORDINARY))
+    trial = split_trial(trial_of(name))
     asked = [what for what, value in trial.changes if value and what in ASKED_FOR]
     words = " ".join([trial.file, *asked])
     return words + ORDINARY if name.endswith(ORDINARY) else words

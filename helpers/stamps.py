@@ -19,6 +19,7 @@ from pathlib import Path
 from . import catalogue
 from .bound import load
 from .catalogue import split_trial
+from .chains import file_of, load_chains, save_chains, trial_of
 from .cuda_text import code_hash, strip_comments
 from .evidence.cases import EvidenceCase
 from .evidence.counters import case_of
@@ -253,6 +254,33 @@ def stamp_race(gpu: str, old_texts: OldTexts) -> Outcome:
         race.cases = cases
         race.stamped += [prover.stamp(*key) for key in proven]
         save_race(race, gpu)
+    return outcome
+
+
+def stamp_chains(gpu: str, old_texts: OldTexts) -> Outcome:
+    """Stamp those cases of chain.json that are not current and of which all kernels are alike; the
+    others stay as they are, to be timed again. Raises `Refused` for another NVRTC."""
+    chains, outcome = load_chains(gpu), Outcome()
+    if all(case.is_current() for case in chains.cases):
+        return outcome
+    prover = Prover(chains.device, chains.versions, old_texts)
+    proven = {}
+    for number, case in enumerate(chains.cases):
+        where = place(*case.shape, case.dtype, always=True)
+        with outcome.of(f"{where}, {case.state}"):
+            if case.is_current():
+                continue
+            launches = {}
+            for name, launch in case.launches.items():
+                wanted = EvidenceCase(trial_of(name), *case.shape, case.dtype)
+                launches[name] = prover.launch(wanted, case.hashes[file_of(name)], launch)
+            proven |= dict.fromkeys(case.hashes.items())
+            hashes = {file: step_hash(file) for file in case.hashes}
+            chains.cases[number] = replace(case, launches=launches, hashes=hashes)
+            outcome.stamped[where] = outcome.stamped.get(where, 0) + 1
+    if proven:
+        chains.stamped += [prover.stamp(*key) for key in proven]
+        save_chains(chains, gpu)
     return outcome
 
 

@@ -19,12 +19,21 @@ from functools import partial
 from pathlib import Path
 
 from ..catalogue import known_steps
+from ..chains import chains_path
 from ..evidence.part import part_path
 from ..races import race_path
 from ..records import REFERENCE_GPU, record_path, recorded_gpus
-from ..stamps import OldTexts, Outcome, Refused, stamp_evidence, stamp_race, stamp_record
+from ..stamps import (
+    OldTexts,
+    Outcome,
+    Refused,
+    stamp_chains,
+    stamp_evidence,
+    stamp_race,
+    stamp_record,
+)
 
-PARTS = ("records", "race", "counters", "sass", "sanitizer")
+PARTS = ("records", "race", "chain", "counters", "sass", "sanitizer")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
         elif part == "race":
             work = partial(stamp_race, options.gpu, old_texts)
             works.append((part, race_path(options.gpu), work))
+        elif part == "chain":
+            work = partial(stamp_chains, options.gpu, old_texts)
+            works.append((part, chains_path(options.gpu), work))
         else:
             work = partial(stamp_evidence, part, options.gpu, old_texts, options.drop)
             works.append((part, part_path(part, options.gpu), work))

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, catalogue, paths, records, stamps
+from helpers import bench, catalogue, chain, paths, records, stamps
+from helpers.chain import ORDINARY
+from helpers.chains import Chains, load_chains, save_chains
 from helpers.commands import restamp
 from helpers.evidence.part import hashes_of, part_path, read_part
 from helpers.json_files import write_json
@@ -113,6 +115,28 @@ def test_case_that_is_not_taken_any_more_is_left_out_if_that_is_asked_for(kernel
     assert run("--only", "records", "--drop") == 1
     after = load_record("01_naive", FOLDER)
     assert after.is_current() and after.cases == before.cases[:1]
+
+
+def test_pipelines_are_stamped_where_all_variants_are_alike(kernels, capsys) -> None:
+    few = made_up.chain_case([2.0], 1, 32000)
+    name = few.chosen
+    few.launches[name + ORDINARY] = few.launches[name]
+    sixteen = made_up.chain_case([5.0], 65536, 256, "bfloat16")
+    chains = Chains(made_up.DEVICE, HERE, made_up.UTC, [chain.PROTOCOL], [few, sixteen])
+    save_chains(chains, FOLDER)
+    kernels.edit("08_cluster.cu", ("row_shift", "shift_of_row"))
+    kernels.edit("10_sixteen_bit.cu", ("* scale, e", "/ scale, e"))
+    assert run("--only", "chain") == 1
+    after = load_chains(FOLDER)
+    assert [case.is_current() for case in after.cases] == [True, False]
+    assert after.cases[0].chosen == name and after.cases[0].chain_us == few.chain_us
+    (stamp,) = after.stamped
+    assert stamp["kernel"] == "08_cluster" and stamp["builds"] == len({*few.launches}) - 1
+    said = capsys.readouterr()
+    assert "chain: 1 x 32000 float32: 1 cases stamped" in said.out
+    assert "chain: 65536 x 256 bfloat16, fresh: softmax_sixteen_bit: " in said.err
+    kernels.edit("10_sixteen_bit.cu")
+    assert run("--only", "chain") == 0 and len(load_chains(FOLDER).stamped) == 1
 
 
 def test_another_compiler_proves_nothing(kernels, capsys) -> None:
