@@ -12,6 +12,7 @@ from helpers.bench import Candidate
 from helpers.bound import load
 from helpers.chain import COPY, ORDINARY
 from helpers.check import check_copy, check_softmax, reference
+from helpers.gpu import H200
 from helpers.workers import Failure
 
 WRITE, SWEEP, READ = 2.0, 30.0, 1.0  # microseconds
@@ -260,6 +261,36 @@ def test_who_fails_is_named(machine) -> None:
 
     with pytest.raises(Failure, match="^broken: MemoryError: no room$"):
         chain.measure({"broken": broken}, 3, 40, "float32")
+
+
+# ---- the ends ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "words"), [("float32", 4096), ("bfloat16", 2048)])
+def test_ends_copy_read_all_bytes_and_sweep_twice_the_l2(dtype, words: int, monkeypatch) -> None:
+    enqueued = []
+
+    def candidate(bound) -> Candidate:
+        def run(x, y) -> None:
+            warps = bound.plan.grid * bound.plan.block // 32
+            assert y.size == warps >= bound.rows * bound.cols / 512, "a place for each warp"
+            enqueued.append((bound.name, bound.rows, bound.cols, x))
+
+        return Candidate(run, {}, {}, None)
+
+    fake = SimpleNamespace(zeros=np.zeros, empty=np.empty, float32=np.float32)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(chain, "gpu_in_use", lambda: H200)
+    monkeypatch.setattr(bench, "kernel_candidate", candidate)
+    monkeypatch.setattr(bench, "copy_maker", lambda name: lambda *run: Candidate(run, {}, {}, None))
+    around = chain.ends(64, 4096, dtype)
+    assert around.write == (64, 4096, dtype), "the copy over the same matrix"
+    around.read("y")
+    around.sweep()
+    (*read, y), (*swept, nothing) = enqueued
+    assert read == ["sums", 64, words] and y == "y"
+    assert swept == ["sums", 1, nothing.size] and nothing.nbytes == 2 * H200.l2
+    assert not nothing.any()
 
 
 # ---- the reader -------------------------------------------------------------------------------
