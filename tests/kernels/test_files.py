@@ -266,7 +266,8 @@ def test_the_16_bit_headers_tell_no_other_architectures_apart() -> None:
 def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
     code = source(file)
     contract = header(code)
-    claim = re.match(r"(\d+) reads? \+ (\d+) writes?", contract.fields["Reads"])
+    claim = re.match(r"(?:(\d+) to )?(\d+) reads? \+ (\d+) writes?", contract.fields["Reads"])
+    least, most, writes = (float(claim[number] or claim[2]) for number in (1, 2, 3))
     for dtype in contract.dtypes:
         shapes = [shape for shape in PASSES_SHAPES if contract.accepts(*shape, dtype)]
         assert shapes, f"{file} takes {dtype} at none of {PASSES_SHAPES}: add a shape that it takes"
@@ -275,8 +276,8 @@ def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
         counters = bound.simulate(x, poisoned(x)).counters
         passes = counters.passes(x.size, x.itemsize)
         # A workspace is read and written too, by threads that wait as often as they must.
-        exact = [round(value) if bound.plan.workspace else value for value in passes]
-        assert exact == list(map(float, claim.groups()))
+        read, written = (round(value) if bound.plan.workspace else value for value in passes)
+        assert least <= read <= most and written == writes
 
 
 def test_plain_compilation_catches_a_missing_device() -> None:

@@ -81,8 +81,11 @@ def outcome(code: str, build: Build) -> str:
     except ValueError:
         return "refused by the header"
     macros = bound.plan.macros
-    assert "PACKS" in macros, f"{bound.name} has no PACKS, from which its size is told here"
-    held = macros["PACKS"] * macros.get("WIDTH", 4) * macros.get("ROWS", 1)
+    if "ITEMS" in macros:  # of 4 bytes
+        held = 2 * macros["ITEMS"]
+    else:
+        assert "PACKS" in macros, f"{bound.name} has no PACKS, from which its size is told here"
+        held = macros["PACKS"] * macros.get("WIDTH", 4) * macros.get("ROWS", 1)
     if bound.plan.grid * bound.plan.block > MOST_THREADS or held > MOST_COLUMNS:
         return "too large"
     x = make_input(rows, cols, dtype=dtype)
