@@ -101,21 +101,25 @@ def kernel_candidate(bound: BoundKernel) -> Candidate:
     )
 
 
+def copied_shape(rows: int, cols: int, dtype: str) -> Shape:
+    """The matrix of floats that a copy takes of a matrix: as many bytes, in 16 bits of an odd
+    number of elements two more. It is flat to a copy, and has whole packs a row where it can."""
+    if np.dtype(dtype).itemsize == 2:
+        if cols % 2 == 0:
+            cols //= 2
+        elif rows % 2 == 0:
+            rows //= 2
+        else:
+            rows, cols = 1, (rows * cols + 1) // 2
+    return (cols, rows) if cols % 4 and rows % 4 == 0 else (rows, cols)
+
+
 def copy_maker(name: str) -> Maker:
-    """What makes a copy kernel over as many bytes as a matrix has: two 16-bit elements are one of
-    its floats, the last of an odd number and what stands behind it too."""
+    """What makes a copy kernel over as many bytes as a matrix has."""
 
     def make(rows: int, cols: int, dtype: str = "float32") -> Candidate:
-        if np.dtype(dtype).itemsize == 2:
-            if cols % 2 == 0:
-                cols //= 2
-            elif rows % 2 == 0:
-                rows //= 2
-            else:
-                rows, cols = 1, (rows * cols + 1) // 2
-        if cols % 4 and rows % 4 == 0:  # to a copy the matrix is flat
-            rows, cols = cols, rows
-        return kernel_candidate(load(name).bind(rows, cols, gpu=gpu_in_use()))
+        shape = copied_shape(rows, cols, dtype)
+        return kernel_candidate(load(name).bind(*shape, gpu=gpu_in_use()))
 
     return make
 

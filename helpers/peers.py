@@ -16,12 +16,14 @@ stream, so that they can be captured into the same kind of CUDA graph as our ker
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
 import hashlib
 import importlib.metadata
 import importlib.util
+import math
 import multiprocessing
 import os
 import shutil
@@ -29,8 +31,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -466,8 +468,27 @@ def use_cache() -> None:
     os.environ["TRITON_CACHE_DIR"] = str(CACHE / "triton")
 
 
-def warm_up(cases: Sequence[tuple[int, int, str]], names: Sequence[str], workers: int) -> None:
-    """Fill the peers' caches on disk from several processes, since compiling takes most of a race.
+@contextlib.contextmanager
+def tuned_anew(number: int) -> Iterator[None]:
+    """Have processes that are started within find nothing of what others tuned; `number` names the
+    folder that they keep theirs in, which is emptied. What Triton compiled serves them."""
+    folder, before = CACHE / f"inductor-{number}", os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    shutil.rmtree(folder, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+
+
+def warm_up(
+    cases: Sequence[tuple[int, int, str]],
+    names: Sequence[str],
+    workers: int,
+    seconds: float = math.inf,
+) -> None:
+    """Fill the peers' caches on disk from several processes, since compiling takes most of a race,
+    in the order of the cases and for so many seconds at most.
 
     torch.compile also tunes as it compiles. What it found while the processes shared the GPU is
     deleted: the race tunes again, with what is compiled.
@@ -476,17 +497,23 @@ def warm_up(cases: Sequence[tuple[int, int, str]], names: Sequence[str], workers
     cached = [name for name in names if PEERS[name].disk_cache]
     jobs = [(name, *case) for case in cases for name in cached if not why_not(name, *case)]
     context = multiprocessing.get_context("spawn")
+    done = 0
     with ProcessPoolExecutor(workers, context, _compile_in_one_thread) as pool:
-        for done in as_completed([pool.submit(compile_ahead, *job) for job in jobs]):
-            try:
-                if failure := done.result():
+        tasks = [pool.submit(compile_ahead, *job) for job in jobs]
+        try:
+            for task in as_completed(tasks, None if seconds == math.inf else max(0.0, seconds)):
+                done += 1
+                if failure := task.result():
                     print(f"warm-up: {failure}", flush=True)
-            except BrokenProcessPool:
-                print("warm-up: a process ended; the race compiles what is missing", flush=True)
-                break
+        except BrokenProcessPool:
+            print("warm-up: a process ended; the race compiles what is missing", flush=True)
+        except TimeoutError:
+            print("warm-up: out of time; the race compiles what is missing", flush=True)
+        for task in tasks:
+            task.cancel()
     for tuned in CACHE.rglob("*.best_config"):
         tuned.unlink()
-    print(f"warm-up of {len(jobs)} kernels: {time.perf_counter() - began:.0f} s", flush=True)
+    print(f"warm-up of {done} kernels: {time.perf_counter() - began:.0f} s", flush=True)
 
 
 def _compile_in_one_thread() -> None:

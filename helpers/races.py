@@ -1,8 +1,9 @@
 """Races: our kernels against the peers, and what is said of the result.
 
-At each shape one `bench.measure` call times our kernel, every peer that can run the shape, and the
-copy, replayed in turn in one process: only such figures are compared with each other. The result
-is `notebooks/records/<gpu>/race.json`.
+At each shape one `bench.measure` call times our kernel, every peer that can run the shape, and
+copies, replayed in turn in one process: only such figures are compared with each other. A peer that
+tunes anew in each process is timed in more of them, beside ours, and its best counts. The result is
+`notebooks/records/<gpu>/race.json`.
 """
 
 from __future__ import annotations
@@ -18,32 +19,54 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import bench, catalogue, peers
+from . import bench, catalogue, peers, samples
+from .bound import load
 from .gpu import H200, Gpu, gpu_in_use, of_record
 from .json_files import write_json
 from .records import (
     MUST_NOT_CHANGE,
     REFERENCE_GPU,
     SCHEMA,
+    Case,
     check_times,
     fields_of,
     folder_of,
     go_on_with,
     launch_of,
+    load_record,
     read_record,
     step_hash,
     utc_now,
 )
-from .shapes import RACE_SHAPES, Shape
+from .shapes import RACE_SHAPES, REFERENCE_SHAPE, Shape
 
 DTYPES = ("float32", "bfloat16")
-TOLERANCE = 0.01  # a difference of medians below this is a tie
+TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
 ROOM = 0.97  # a best peer below this share of a copy must be beaten, not equalled
+DRAWS = 3  # processes in which a peer that tunes anew is timed, if it comes near
+NEAR = 0.9  # a share of the best, after two draws; one may be much worse than the next:
+HOPE = 0.5  # after the first
+MATTERS = 2**30  # bytes read and written, from which on the recorded copies are what they are here
+VERDICTS = ("ahead", "level", "LOSS", "forfeit")
+COPIES = "variants/00_copy"  # how the names of the other copies begin
 REASONS = ("new", "ours", "peers")  # why a shape is raced, what gains most first
 MARKS = {
-    "+": "our kernel starts before the call ahead of it has ended; no other does so",
+    "+": "ours starts before the call ahead of it has ended, which no other does; its ordinary "
+    "launch is not timed yet",
     "#": "ours was another kernel or launch than would be chosen now",
 }
+
+
+class Beside(NamedTuple):
+    """Samples of one process, in microseconds a call."""
+
+    samples_us: list[float]
+    ours_us: list[float]
+    copy_us: list[float]
+
+    @property
+    def share(self) -> float:
+        return statistics.median(self.copy_us) / statistics.median(self.samples_us)
 
 
 @dataclass(frozen=True)
@@ -53,7 +76,7 @@ class RaceCase:
     dtype: str
     rows: int
     cols: int
-    step: str  # our kernel
+    step: str  # our kernel; "" if none takes the shape
     kernel_hash: str
     launch: dict[str, int]  # of our kernel
     samples_us: dict[str, list[float]]  # step or peer -> microseconds a call, one a replay
@@ -82,33 +105,97 @@ class RaceCase:
     def copy_gbps(self) -> float:
         return 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize / self.copy_us / 1e3
 
+    def beside(self, name: str) -> Beside:
+        """The samples of a competitor and of those beside it, of the process in which it was
+        fastest."""
+        found = [
+            Beside(one[name], one.get(self.step, []), one[bench.COPY])
+            for one in ({**self.samples_us, bench.COPY: self.copy_samples_us}, *self.draws)
+            if name in one
+        ]
+        return found[0] if name == self.step else max(found, key=lambda one: one.share)
+
     def median_us(self, name: str) -> float:
-        return statistics.median(self.samples_us[name])
+        return statistics.median(self.beside(name).samples_us)
 
     def share(self, name: str) -> float:
         """Bandwidth as a share of the same-size copy's."""
-        return self.copy_us / self.median_us(name)
+        return self.beside(name).share
+
+    @property
+    def best_copy(self) -> str:
+        """The fastest copy, the plain one or another."""
+        copies = {bench.COPY: self.copy_samples_us, **self.copies_us}
+        return min(copies, key=lambda name: statistics.median(copies[name]))
+
+    def share_of_best_copy(self, name: str) -> float:
+        """Bandwidth as a share of the best same-size copy's."""
+        best = self.copies_us.get(self.best_copy, self.copy_samples_us)
+        return self.share(name) * statistics.median(best) / self.copy_us
+
+    @property
+    def programmatic_share(self) -> float | None:
+        """Bandwidth of ours by a programmatic launch as a share of a copy launched so; None if it
+        was not timed."""
+        if not self.programmatic_us:
+            return None
+        copied = statistics.median(self.programmatic_copy_us)
+        return copied / statistics.median(self.programmatic_us)
 
     @property
     def best_peer(self) -> str | None:
         """The fastest peer; None if none was timed."""
-        return min((n for n in self.samples_us if n != self.step), key=self.median_us, default=None)
+        return max((n for n in self.samples_us if n != self.step), key=self.share, default=None)
+
+    def lead_over(self, name: str) -> samples.Estimate:
+        """How many times as fast as a peer we are."""
+        beside = self.beside(name)
+        return samples.ratio(beside.samples_us, beside.ours_us)
 
     @property
     def lead(self) -> float:
-        """How many times as fast as the best peer we are; infinite without a peer."""
-        return (
-            self.median_us(self.best_peer) / self.median_us(self.step) if self.best_peer else np.inf
-        )
+        """How many times as fast as the best peer we are; infinite without a peer, 0 if none of our
+        kernels takes the shape."""
+        if self.step not in self.samples_us:
+            return 0.0
+        return self.lead_over(self.best_peer).value if self.best_peer else np.inf
 
     @property
     def verdict(self) -> str:
-        """One of "ahead", "level" and "LOSS", which is slower than the best peer by more than the
-        tolerance, or not faster where that peer leaves room below the copy."""
-        room = self.best_peer is not None and self.share(self.best_peer) < ROOM
-        if self.lead < 1 - TOLERANCE or (room and self.lead <= 1):
+        """One of `VERDICTS`: a LOSS is slower than the best peer by more than the tolerance, or not
+        faster where that peer leaves room below the copy; a forfeit has no kernel of ours. What is
+        ahead or lost is so beyond the spread of both."""
+        if self.step not in self.samples_us:
+            return "forfeit"
+        if not self.best_peer:
+            return "ahead"
+        lead, room = self.lead_over(self.best_peer), self.share(self.best_peer) < ROOM
+        if lead.below(1 - TOLERANCE) or (room and lead.below(1)):
             return "LOSS"
-        return "ahead" if self.lead > 1 + TOLERANCE else "level"
+        return "ahead" if lead.above(1 + TOLERANCE) else "level"
+
+    @property
+    def forfeits(self) -> dict[str, str]:
+        """Peer -> why it cannot run the shape or is wrong there; one that is not installed is not
+        in the race."""
+        return {
+            name: reason
+            for name, reason in self.skipped.items()
+            if not reason.endswith(peers.ABSENT)
+        }
+
+    def to_draw(self) -> tuple[str, ...]:
+        """The peers to be timed in one more process: those that tune anew in each and are near the
+        best, or after one draw have hope to be."""
+        if self.protocol == 1 or self.step not in self.samples_us:
+            return ()
+        best, wanted = max(map(self.share, self.samples_us)), []
+        for name in self.samples_us:
+            drawn = 1 + sum(name in draw for draw in self.draws)
+            near = HOPE if drawn == 1 else NEAR
+            if name in peers.PEERS and peers.PEERS[name].draws and drawn < DRAWS:
+                wanted += [name] if self.share(name) >= near * best else []
+        return tuple(wanted)
 
     @property
     def overlaps_unlike_the_copy(self) -> bool:
@@ -117,10 +204,11 @@ class RaceCase:
 
     def is_current(self) -> bool:
         """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
-        step = catalogue.choose(*self.shape, self.dtype, self.gpu)
+        step = catalogue.choose(*self.shape, self.dtype, self.gpu) or ""
         return self.step == step and (self.kernel_hash, self.launch) == (
-            step_hash(step),
-            launch_of(step, *self.shape, self.dtype, self.gpu),
+            (step_hash(step), launch_of(step, *self.shape, self.dtype, self.gpu))
+            if step
+            else ("", {})
         )
 
     @property
@@ -154,7 +242,7 @@ class Race:
         known = [case for case in self.cases if (case.dtype, case.shape) == (dtype, (rows, cols))]
         if not known:
             return "new"
-        (case,) = known
+        case = known[0]
         if not case.is_current() or case.overlaps_unlike_the_copy:
             return "ours"
         asked = set(names) <= {*case.samples_us, *case.skipped}
@@ -164,13 +252,24 @@ class Race:
     def add(self, case: RaceCase) -> None:
         """Put a case in the place of the one that it had of that shape; cases are in the order of
         the dtypes and shapes, whichever came first."""
-        case = replace(case, versions=self.compared_versions())
+        case = replace(case, versions=case.versions or self.compared_versions())
         key = (case.dtype, case.shape)
         others = [other for other in self.cases if (other.dtype, other.shape) != key]
         order = {key: place for place, key in enumerate(itertools.product(DTYPES, RACE_SHAPES))}
         self.cases = sorted(
             [*others, case], key=lambda case: order.get((case.dtype, case.shape), len(order))
         )
+
+    def add_draw(self, rows: int, cols: int, dtype: str, named: dict[str, list[float]]) -> RaceCase:
+        """Put what another process measured into the case of a shape; returns the case."""
+        (place,) = (
+            place
+            for place, case in enumerate(self.cases)
+            if (case.dtype, case.shape) == (dtype, (rows, cols))
+        )
+        case = self.cases[place]
+        self.cases[place] = replace(case, draws=[*case.draws, named])
+        return self.cases[place]
 
 
 # ---- the file -----------------------------------------------------------------------------------
@@ -188,7 +287,8 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
         raise FileNotFoundError(f"no race of {gpu}: `make race` on that GPU makes it")
     race = read_record(path, Race, RaceCase)
     for case in race.cases:
-        check_times(path, case, case.copy_samples_us, *case.samples_us.values())
+        series = [case.samples_us, case.copies_us, *case.draws]
+        check_times(path, case, case.copy_samples_us, *(s for one in series for s in one.values()))
     gpu_then, versions = of_record(race.device), race.compared_versions()
     race.cases = [
         replace(case, gpu=gpu_then, versions=case.versions or versions) for case in race.cases
@@ -258,33 +358,75 @@ class Task(NamedTuple):
 
 
 def run_task(task: Task) -> RaceCase:
-    """Time our kernel, the peers that can run the shape, and the copy. Raises `Failure`, which
-    names our kernel or the peer that is wrong or fails."""
+    """Time our kernel, the peers that can run the shape, and copies. Raises `Failure`, which names
+    our kernel, the peer or the copy that is wrong or fails."""
     rows, cols, dtype = task[:3]
-    step = catalogue.choose(rows, cols, dtype, gpu_in_use())
+    step = catalogue.choose(rows, cols, dtype, gpu_in_use()) or ""
     failed = dict(task.failed)
     reasons = {name: failed.get(name) or peers.why_not(name, *task[:3]) for name in task.peers}
     skipped = {name: reason for name, reason in reasons.items() if reason}
     racing = [name for name in task.peers if name not in skipped]
-    peers.free_memory()
-    makers = {name: partial(peers.candidate, name) for name in racing}
-    cases = bench.measure({step: bench.maker(step), **makers}, rows, cols, dtype)
-    timed = {name: cases[name] for name in (step, *racing)}
-    notes = {name: peers.PEERS[name].note for name in racing if peers.PEERS[name].note}
+    copies = [name for name in rival_copies(*task[:3]) if name not in failed]
+    cases = measure_beside(step, racing, copies, *task[:3])
+    timed = {name: cases[name] for name in filter(None, (step, *racing))}
+    of_ours = cases.get(step) or cases[bench.COPY]
     return RaceCase(
         dtype,
         rows,
         cols,
         step,
-        step_hash(step),
-        cases[step].launch,
+        step_hash(step) if step else "",
+        of_ours.launch if step else {},
         {name: case.samples_us for name, case in timed.items()},
-        cases[step].copy_samples_us,
+        of_ours.copy_samples_us,
         {name: case.calls for name, case in timed.items()},
         skipped,
-        notes,
+        {name: peers.PEERS[name].note for name in racing if peers.PEERS[name].note},
         gpu_in_use(),
-        cases[step].protocol,
-        cases[step].programmatic_us,
-        cases[step].programmatic_copy_us,
+        of_ours.protocol,
+        of_ours.programmatic_us,
+        of_ours.programmatic_copy_us,
+        {name: cases[name].samples_us for name in copies},
     )
+
+
+def measure_beside(
+    step: str, names: Sequence[str], copies: Sequence[str], rows: int, cols: int, dtype: str
+) -> dict[str, Case]:
+    """The cases of our kernel, unless it is "", of peers and of copies, timed in turn."""
+    peers.free_memory()
+    makers = {step: bench.maker(step)} if step else {}
+    makers |= {name: partial(peers.candidate, name) for name in names}
+    makers |= {name: bench.copy_maker(name) for name in copies}
+    return bench.measure(makers, rows, cols, dtype)
+
+
+def rival_copies(rows: int, cols: int, dtype: str) -> list[str]:
+    """The copies that may be faster than the plain one: of a large matrix those that the records
+    say are, of a smaller one those that come near it there."""
+    size = 2 * rows * cols * np.dtype(dtype).itemsize
+    shape, least = bench.copied_shape(rows, cols, dtype), 1.0 if size >= MATTERS else NEAR
+    return [
+        name
+        for name in catalogue.variants()
+        if name.startswith(COPIES)
+        and load(name).accepts(*shape, gpu=gpu_in_use())
+        and load_record(name).case(*REFERENCE_SHAPE).share >= least
+    ]
+
+
+class Draw(NamedTuple):
+    """Peers to be timed beside our kernel at a shape, in a process that tunes them anew."""
+
+    rows: int
+    cols: int
+    dtype: str
+    step: str
+    peers: tuple[str, ...]
+
+
+def run_draw(draw: Draw) -> dict[str, list[float]]:
+    """Who -> samples in this process, of the copy too. Raises as `run_task`."""
+    cases = measure_beside(draw.step, draw.peers, (), *draw[:3])
+    named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.peers))}
+    return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}

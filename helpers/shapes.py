@@ -35,16 +35,45 @@ LIVE_COLUMNS = {
 
 # ---- raced ------------------------------------------------------------------------------------
 
-# 2^28 elements, then medium sizes, then few rows. Rows of the unaligned shapes do not start at
-# multiples of 16 bytes, which a kernel must be made for.
-ALIGNED_RACE_SHAPES = (
-    *((2**28 // cols, cols) for cols in (32, *(2**k for k in range(7, 19) if k != 8), 2**20)),
-    *((8192, cols) for cols in (1024, 4096, 8192, 50304)),
-    *((4096, cols) for cols in (256, 1024, 4096, 12672)),
-    *FEW_SHAPES,
-)
-UNALIGNED_RACE_SHAPES = ((8192, 50257), (65536, 77))
-RACE_SHAPES = (*ALIGNED_RACE_SHAPES, *UNALIGNED_RACE_SHAPES)
+# Vocabularies of language models, of which nobody pads the second to a power of two; scores of
+# attention, in 16 bits; rows that start anywhere, not at multiples of 16 bytes alone, of as many
+# elements as the first family but in even numbers, which the copy needs in 16 bits.
+VOCABULARIES = (32000, 50257, 128256, 151936, 262144)
+ATTENTION_SHAPES = tuple((131072, cols) for cols in (128, 512, 2048, 8192))
+RACE_FAMILIES = {  # in the order in which they are raced
+    "few rows": FEW_SHAPES,
+    "vocabularies": tuple((rows, cols) for cols in VOCABULARIES for rows in (1, 8, 64, 4096)),
+    "rows that start anywhere": (
+        *((8192, 50257), (65536, 77)),
+        *((2**27 // cols * 2, cols) for cols in (77, 129, 1000, 1023, 4097, 12673, 50257, 128257)),
+    ),
+    "medium sizes": (
+        *((8192, cols) for cols in (1024, 4096, 8192, 50304)),
+        *((4096, cols) for cols in (256, 1024, 4096, 12672)),
+    ),
+    "attention": ATTENTION_SHAPES,
+    "2^28 elements": tuple(
+        (2**28 // cols, cols) for cols in (32, *(2**k for k in range(7, 19) if k != 8), 2**20)
+    ),
+}
+RACE_TABLE = tuple(dict.fromkeys(("2^28 elements", "medium sizes", *RACE_FAMILIES)))
+RACE_SHAPES = tuple(
+    dict.fromkeys(shape for name in RACE_TABLE for shape in RACE_FAMILIES[name])
+)  # each once
+
+
+def race_family(rows: int, cols: int) -> str:
+    """The family of a raced shape, the first of the table that has it; "" for one asked for by
+    hand."""
+    found = (name for name in RACE_TABLE if (rows, cols) in RACE_FAMILIES[name])
+    return next(found, "")
+
+
+def raced(dtype: str) -> tuple[Shape, ...]:
+    """The shapes at which a dtype is raced."""
+    alone = set(ATTENTION_SHAPES) - set(RACE_FAMILIES["2^28 elements"])
+    return tuple(shape for shape in RACE_SHAPES if dtype != "float32" or shape not in alone)
+
 
 # ---- in a pipeline ----------------------------------------------------------------------------
 

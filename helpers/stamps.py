@@ -239,7 +239,7 @@ def stamp_race(gpu: str, old_texts: OldTexts) -> Outcome:
     cases, proven = [], {}
     for case in race.cases:
         name = f"{case.step} at {place(*case.shape, case.dtype, always=True)}"
-        chosen = catalogue.choose(*case.shape, case.dtype, case.gpu)
+        chosen = catalogue.choose(*case.shape, case.dtype, case.gpu) or ""
         if case.step != chosen:
             outcome.refused[name] = f"{chosen} would be chosen now"
         elif not case.is_current():

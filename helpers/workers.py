@@ -46,16 +46,16 @@ def add_jobs_option(parser: argparse.ArgumentParser) -> None:
 
 
 def deal(
-    work: Callable[[Any], Any], tasks: deque, jobs: int = 1
+    work: Callable[[Any], Any], tasks: deque, jobs: int = 1, apart: bool = False
 ) -> Iterator[tuple[Any, Any | Failure]]:
     """Take the tasks off `tasks` and yield each with what `work(task)` returned, as they end.
 
-    On one GPU the work is done in this process, on more in a child process for each, so that `work`
-    and what it takes and returns must be picklable. An exception, or the end of a child, makes that
-    one task a `Failure`; after an error that leaves a GPU unusable for its process, the rest is
-    done in a new one. The caller may append tasks while it iterates.
+    On one GPU the work is done in this process; on more, or `apart`, in a new child process for
+    each, so that `work` and what it takes and returns must be picklable. An exception, or the end
+    of a child, makes that one task a `Failure`; after an error that leaves a GPU unusable for its
+    process, the rest is done in a new one. The caller may append or drop tasks while it iterates.
     """
-    usable = jobs == 1
+    usable = jobs == 1 and not apart
     while usable and tasks:
         task = tasks.popleft()
         result, usable = attempt(work, task)

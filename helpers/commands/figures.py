@@ -12,12 +12,16 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from ..catalogue import UNFUSED, split_trial, steps, variants
+from ..draw.race import save_lead
 from ..draw.step import eager, save_series
 from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
-from ..races import DTYPES, ROOM, TOLERANCE, RaceCase, explained_marks, load_race, race_origin
+from ..race_text import race_block
+from ..races import DTYPES, race_cases
 from ..records import (
     REFERENCE_GPU,
     load_record,
@@ -26,13 +30,14 @@ from ..records import (
     recorded_steps,
     series,
 )
-from ..shapes import FEW_SHAPES, RACE_SHAPES, UNALIGNED_RACE_SHAPES, place
+from ..shapes import FEW_SHAPES, place
 from ..tables import summary_table
 
 README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")
 NO_URL = "<the address of this repository>"  # in the README until there is one
 EDITED = "measured before an edit of the kernel"
+LEADS = {dtype: record_path(f"lead-{dtype}").with_suffix(".png") for dtype in DTYPES}
 BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
 
 
@@ -48,8 +53,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if stale else 0
     for name, text in wanted_texts().items():
         (ROOT / name).write_text(text, encoding="utf-8", newline="\n")
-    if (digest := plot_digest()) != drawn_digest():
-        save_series(PLOT, dpi=200, metadata={"Description": digest})
+    for path, (digest, save) in plots().items():
+        if digest != drawn_digest(path):
+            save(path, dpi=200, metadata={"Description": digest})
     return 0
 
 
@@ -60,9 +66,8 @@ def out_of_date() -> list[str]:
         for name, text in wanted_texts().items()
         if (ROOT / name).read_text(encoding="utf-8") != text
     ]
-    if plot_digest() != drawn_digest():
-        stale.append(str(PLOT.relative_to(ROOT)))
-    return stale
+    drawn = [path for path, (digest, _) in plots().items() if digest != drawn_digest(path)]
+    return [*stale, *(str(path.relative_to(ROOT)) for path in drawn)]
 
 
 def wanted_texts() -> dict[str, str]:
@@ -70,7 +75,7 @@ def wanted_texts() -> dict[str, str]:
     readme = README.read_text(encoding="utf-8")
     blocks = {
         "result": result_block(),
-        "race": race_block(),
+        "race": race_block(LEADS),
         "run": run_block(),
         "questions": questions_block(),
     }
@@ -158,48 +163,6 @@ def result_block() -> str:
     return "\n".join(lines)
 
 
-def race_block(gpu: str = REFERENCE_GPU) -> str:
-    """Our kernels beside the best of what other people use, in Markdown: a line for each shape, and
-    how many are won and lost."""
-    try:
-        recorded = load_race(gpu)
-    except FileNotFoundError:
-        return "No race against them is recorded yet."
-    cases = {(case.shape, case.dtype): case for case in recorded.cases}
-    titles = " | ".join(f"{dtype}: ours | best peer" for dtype in DTYPES)
-    lines = [f"| rows x columns | {titles} |", "|---" * (1 + 2 * len(DTYPES)) + "|"]
-    for shape in RACE_SHAPES:
-        cells = [race_cells(cases.get((shape, dtype))) for dtype in DTYPES]
-        unaligned = ", unaligned" if shape in UNALIGNED_RACE_SHAPES else ""
-        lines.append(f"| {place(*shape)}{unaligned} | {' | '.join(cells)} |")
-    shown = [case for case in recorded.cases if case.shape in RACE_SHAPES]
-    verdicts = [case.verdict for case in shown]
-    explained = "".join(f" {line}." for line in explained_marks(shown))
-    lines += [
-        "",
-        "Share of a copy of the same size, for few rows also microseconds, "
-        f"{race_origin(gpu)}. Of {len(verdicts)} cases we are ahead by more than "
-        f"{TOLERANCE:.0%} in {verdicts.count('ahead')}, level in {verdicts.count('level')}, "
-        f"and lose {verdicts.count('LOSS')}: there the best peer is faster by more than "
-        f"{TOLERANCE:.0%}, or at least as fast although it is below {ROOM} of a copy. "
-        '"-": not timed. Unaligned rows do not start at multiples of 16 bytes.' + explained,
-    ]
-    return "\n".join(lines)
-
-
-def race_cells(case: RaceCase | None) -> str:
-    """Two cells of the race's table: ours, and the best peer with its name."""
-    if case is None:
-        return "- | -"
-
-    def cell(name: str) -> str:
-        time = f" ({case.median_us(name):.2f} us)" if case.shape in FEW_SHAPES else ""
-        return f"{case.share(name):.2f}{time}"
-
-    ours = cell(case.step) + case.marks + (" **LOSS**" if case.verdict == "LOSS" else "")
-    return f"{ours} | {cell(case.best_peer)} {case.best_peer}" if case.best_peer else f"{ours} | -"
-
-
 def step_link(step: str) -> str:
     if step == UNFUSED:
         return "five array operations"
@@ -214,22 +177,39 @@ def notebook_link(step: str) -> str:
     return "-"
 
 
+def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
+    """Picture -> (hash of everything that it shows, what draws it)."""
+    found = {PLOT: (plot_digest(), save_series)}
+    for dtype, path in LEADS.items():
+        try:
+            cases = race_cases(dtype)
+        except FileNotFoundError:
+            continue
+        if cases:
+            shown = [(case.shape, case.verdict, f"{case.lead:.3f}", case.marks) for case in cases]
+            found[path] = (digest_of(shown), partial(save_lead, cases=cases))
+    return found
+
+
 def plot_digest() -> str:
-    """Hash of everything that the plot shows."""
+    """Hash of everything that the plot of the series shows."""
     shown = [(record.step, record.label, record.of_family("long")) for record in series()]
     shown.append(("PyTorch", "", eager("float32", "long", REFERENCE_GPU)))
-    data = [
+    return digest_of(
         (name, label, [(case.shape, case.samples_us, case.copy_samples_us) for case in cases])
         for name, label, cases in shown
-    ]
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    )
 
 
-def drawn_digest() -> str:
-    """The hash that the plot on disk was drawn from, kept in the image's description."""
-    if not PLOT.is_file():
+def digest_of(data: Iterable) -> str:
+    return hashlib.sha256(json.dumps([*data], sort_keys=True).encode()).hexdigest()
+
+
+def drawn_digest(path: Path) -> str:
+    """The hash that a picture on disk was drawn from, kept in its description."""
+    if not path.is_file():
         return ""
-    found = re.search(rb"Description\0([0-9a-f]{64})", PLOT.read_bytes())
+    found = re.search(rb"Description\0([0-9a-f]{64})", path.read_bytes())
     return found[1].decode() if found else ""
 
 

@@ -1,9 +1,11 @@
-"""Our kernels against the peers: `make race` on a GPU, tables and a plot anywhere.
+"""Our kernels against the peers: `make race` on a GPU, tables and plots anywhere.
 
-At each shape our kernel, every peer that can run the shape and a copy are timed in turn. The race
-is written after each shape; one that was interrupted goes on where it stopped. A peer that cannot
-run a shape, fails or computes something else is left out there, with the reason; a shape at which
-our own kernel is wrong or fails is not recorded, named at the end, and makes the exit status 1.
+At each shape our kernel, every peer that can run the shape and copies are timed in turn. Shapes are
+raced whose kernel, peer or versions are not those of the record, what gains most first; the race is
+written after each, so that one that was interrupted, or that `--minutes` ended, goes on where it
+stopped. Last come more processes for what tunes anew in each. A peer that cannot run a shape, fails
+or computes something else is left out there, with the reason; a shape at which our own kernel is
+wrong or fails is not recorded, named at the end, and makes the exit status 1.
 """
 
 from __future__ import annotations
@@ -12,20 +14,29 @@ import argparse
 import sys
 import time
 from collections import deque
+from collections.abc import Iterable
 
-from .. import bench, catalogue, gpu, peers, workers
+from .. import bench, gpu, peers, workers
 from ..options import at_least
 from ..races import (
+    COPIES,
+    DRAWS,
     DTYPES,
+    REASONS,
+    Draw,
+    Race,
     RaceCase,
     Task,
     open_race,
     race_path,
+    run_draw,
     run_task,
     save_race,
 )
 from ..records import gpu_folder
-from ..shapes import RACE_SHAPES, Shape, place
+from ..shapes import RACE_FAMILIES, RACE_SHAPES, Shape, place, race_family, raced
+
+Run = tuple[int, int, str]  # rows, cols, dtype
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,41 +45,27 @@ def main(arguments: list[str] | None = None) -> int:
     if not gpu.has_gpu():
         print("the race is run on a GPU, and CuPy finds none here", file=sys.stderr)
         return 1
+    clock = Clock(options.minutes)
     peers.use_cache()
-    fitting = bench.shapes_that_fit(options.shapes)
-    shapes = [shape for shape in options.shapes if shape in fitting]
-    for shape in [shape for shape in options.shapes if shape not in fitting]:
-        print(f"{place(*shape)} does not fit this GPU's memory")
     device = gpu.describe_device()
-    plan_for = gpu.of_record(device)
-    wanted = [(*shape, dtype) for dtype in options.dtypes for shape in shapes]
-    for run in [run for run in wanted if not catalogue.choose(*run, plan_for)]:
-        print(f"none of our kernels takes {place(*run, always=True)}")
-        wanted.remove(run)
     folder = gpu_folder(device["name"])
     versions = {**gpu.describe_versions(), **peers.versions()}
     race = open_race(folder, device, versions, options.fresh)
-    missing = [run for run in wanted if race.why_again(*run, options.peers)]
-    print(f"{len(missing)} of {len(wanted)} shapes to race on {device['name']}")
+    runs = runs_asked_for(options)
+    why = {run: race.why_again(*run, options.peers) for run in runs}
+    missing = sorted((run for run in runs if why[run]), key=lambda run: worth(run, why[run]))
+    reasons = ", ".join(f"{[*why.values()].count(reason)} {reason}" for reason in REASONS)
+    print(f"{len(missing)} of {len(runs)} cases to race on {device['name']}: {reasons}")
     if options.warm:
-        peers.warm_up(missing, options.peers, options.warm)
-    tasks = deque(Task(*run, tuple(options.peers)) for run in missing)
-    done, failed, began = 0, [], time.perf_counter()
-    for task, case in workers.deal(run_task, tasks, options.jobs):
-        if isinstance(case, workers.Failure):
-            if case.culprit in task.peers:  # once more without it
-                tasks.append(task._replace(failed=(*task.failed, (case.culprit, case.reason))))
-                continue
-            where = f"at {place(*task[:3], always=True)}:"
-            failed.append(" ".join(filter(None, (case.culprit, where, case.reason))))
-            print(failed[-1], file=sys.stderr, flush=True)
-        done += 1
-        if isinstance(case, RaceCase):
-            race.add(case)
-            save_race(race, folder)
-            seconds = time.perf_counter() - began
-            print(f"[{done}/{len(missing)}, {seconds:.0f} s] {summary(case)}", flush=True)
+        peers.warm_up(missing, options.peers, options.warm, clock.left_s / 3)
+    failed = race_all(race, missing, options, folder, clock)
+    for number in range(2, DRAWS + 1):
+        failed += draw_all(race, runs, number, options.jobs, folder, clock)
     print(f"the race is in {race_path(folder)}")
+    left = sum(bool(race.why_again(*run, options.peers)) for run in runs)
+    drawn = sum(bool(case.to_draw()) for case in race.cases if (*case.shape, case.dtype) in runs)
+    if left or drawn:
+        print(f"left are {left} cases, and {drawn} to draw again: run it again to go on")
     for line in failed:
         print(f"not raced: {line}", file=sys.stderr)
     return 1 if failed else 0
@@ -81,9 +78,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.race", description=__doc__)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
-    parser.add_argument("--shapes", nargs="+", type=shape, default=RACE_SHAPES, metavar="ROWSxCOLS")
+    parser.add_argument("--shapes", nargs="+", type=shape, metavar="ROWSxCOLS", default=())
+    parser.add_argument("--families", nargs="+", choices=RACE_FAMILIES, default=())
     parser.add_argument("--peers", nargs="+", default=[*peers.PEERS], choices=[*peers.PEERS])
     parser.add_argument("--fresh", action="store_true", help="forget what is recorded")
+    parser.add_argument(
+        "--minutes", type=at_least(1), metavar="N", help="begin no case after so many minutes"
+    )
     parser.add_argument(
         "--warm",
         type=at_least(0),
@@ -95,13 +96,119 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def runs_asked_for(options: argparse.Namespace) -> list[Run]:
+    """The shapes and dtypes that the options name, as far as they fit this GPU's memory."""
+    runs, families = [], options.families or RACE_FAMILIES
+    wanted = {shape for family in families for shape in RACE_FAMILIES[family]}
+    for dtype in options.dtypes:
+        shapes = options.shapes or [shape for shape in raced(dtype) if shape in wanted]
+        fitting = bench.shapes_that_fit(shapes)
+        runs += [(*shape, dtype) for shape in shapes if shape in fitting]
+        for shape in [shape for shape in shapes if shape not in fitting]:
+            print(f"{place(*shape, dtype, always=True)} does not fit this GPU's memory")
+    return runs
+
+
+def worth(run: Run, why: str) -> tuple:
+    """What is raced first: what is not known at all, then our kernels that changed, then peers; of
+    each the families in their order."""
+    family = race_family(*run[:2])
+    order = [*RACE_FAMILIES, ""].index(family)
+    shape = RACE_SHAPES.index(run[:2]) if run[:2] in RACE_SHAPES else 0
+    return REASONS.index(why), order, shape
+
+
+class Clock:
+    """How long it took, how long it may take."""
+
+    def __init__(self, minutes: int | None):
+        self.began = time.perf_counter()
+        self.limit_s = 60.0 * minutes if minutes else float("inf")
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+    @property
+    def left_s(self) -> float:
+        return self.limit_s - self.seconds
+
+    def progress(self, done: int, total: int, since: float) -> str:
+        """ "3/12, 40 s, 2 min to go", by what those took that were begun at `since`."""
+        rest = (self.seconds - since) / done * (total - done) / 60
+        return f"{done}/{total}, {self.seconds:.0f} s, {rest:.0f} min to go"
+
+
+def race_all(
+    race: Race, missing: Iterable[Run], options: argparse.Namespace, folder: str, clock: Clock
+) -> list[str]:
+    """Race the shapes and write each; returns what failed of ours."""
+    tasks = deque(Task(*run, tuple(options.peers)) for run in missing)
+    done, total, failed, since = 0, len(tasks), [], clock.seconds
+    if clock.left_s < 0:
+        tasks.clear()
+    for task, case in workers.deal(run_task, tasks, options.jobs):
+        if isinstance(case, workers.Failure):
+            if case.culprit in task.peers or case.culprit.startswith(COPIES):  # again without it
+                tasks.appendleft(task._replace(failed=(*task.failed, (case.culprit, case.reason))))
+                continue
+            where = f"at {place(*task[:3], always=True)}:"
+            failed.append(" ".join(filter(None, (case.culprit, where, case.reason))))
+            print(failed[-1], file=sys.stderr, flush=True)
+        done += 1
+        if isinstance(case, RaceCase):
+            race.add(case)
+            save_race(race, folder)
+            print(f"[{clock.progress(done, total, since)}] {summary(case)}", flush=True)
+        if clock.left_s < 0:
+            tasks.clear()
+    return failed
+
+
+def draw_all(
+    race: Race, runs: Iterable[Run], number: int, jobs: int, folder: str, clock: Clock
+) -> list[str]:
+    """Time what is to be drawn once more, in new processes; returns what failed of ours."""
+    tasks = deque()
+    for case in race.cases:
+        if (*case.shape, case.dtype) in runs and len(case.draws) == number - 2:
+            if names := case.to_draw():
+                tasks.append(Draw(*case.shape, case.dtype, case.step, names))
+    done, total, failed, since = 0, len(tasks), [], clock.seconds
+    if clock.left_s < 0 or not tasks:
+        return []
+    with peers.tuned_anew(number):
+        for draw, named in workers.deal(run_draw, tasks, jobs, apart=True):
+            where = place(*draw[:3], always=True)
+            done += 1
+            if isinstance(named, workers.Failure):
+                print(f"drawing {', '.join(draw.peers)} at {where}: {named}", file=sys.stderr)
+                failed += [f"{named} at {where}"] if named.culprit == draw.step else []
+            else:
+                case = race.add_draw(*draw[:3], named)
+                save_race(race, folder)
+                shares = ", ".join(f"{name} {case.share(name):.3f}" for name in draw.peers)
+                head = f"[process {number}: {clock.progress(done, total, since)}]"
+                print(f"{head} {where}: {shares}; {case.verdict}", flush=True)
+            if clock.left_s < 0:
+                tasks.clear()
+    return failed
+
+
 def summary(case: RaceCase) -> str:
-    """One line of progress: shares of a copy, the verdict, and who was left out why."""
+    """One line of progress: shares of a copy, the verdict with its interval, and who was left out
+    why."""
     shares = ", ".join(f"{name} {case.share(name):.3f}" for name in case.samples_us)
-    flag = " above the copy: look!" if case.share(case.step) > 1.05 else ""
+    verdict = case.verdict
+    if case.best_peer and case.step:
+        lead = case.lead_over(case.best_peer)
+        verdict += f" of {case.best_peer}: {lead.value:.3f} ({lead.low:.3f} to {lead.high:.3f})"
+    if case.programmatic_share:
+        verdict += f"; programmatic {case.programmatic_share:.3f} of a copy launched so"
+    flag = " above the copy: look!" if case.step and case.share(case.step) > 1.05 else ""
     reasons = "".join(f"\n    {name}: {reason}" for name, reason in case.skipped.items())
     where = place(*case.shape, case.dtype, always=True)
-    return f"{where}: {shares}; {case.verdict}{flag}{reasons}"
+    return f"{where}: {shares}; {verdict}{flag}{reasons}"
 
 
 if __name__ == "__main__":

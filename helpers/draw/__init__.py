@@ -16,7 +16,7 @@ The modules, lowest first:
     charts     bars, curves and heat maps of any numbers
     step       how fast a step is: the plot of a notebook, and that of the series
     ledger     what was predicted, beside what was measured
-    race       our kernels beside other people's
+    race       our kernels beside other people's, at some shapes and over all
 """
 
 from .charts import bars, curves, heat
@@ -26,7 +26,7 @@ from .life import life
 from .machine import machine
 from .memory import banks, moves, sectors
 from .owners import owners
-from .race import race
+from .race import lead, race
 from .reduction import reduction
 from .step import series, step
 
@@ -35,6 +35,7 @@ __all__ = [
     "bars",
     "curves",
     "heat",
+    "lead",
     "ledger",
     "letters",
     "life",

@@ -200,27 +200,55 @@ def heat(
         raise ValueError("no values to draw")
     norm = mpl.colors.Normalize(min(known), max(known) + 1e-30)
     map_of = mpl.colormaps["Blues"]
-    figure, axes = style.chart(title, 1.2 + 0.42 * len(rows))
-    for i, line in enumerate(values):
-        for j, value in enumerate(line):
-            if not _is_number(value):
+    fields = [
+        [
+            Field(short(value), map_of(0.08 + 0.84 * norm(value)), (rows[i], cols[j]) in marked)
+            if _is_number(value)
+            else None
+            for j, value in enumerate(line)
+        ]
+        for i, line in enumerate(values)
+    ]
+    style.finish(heat_map(rows, cols, fields, title, x, y), title, says)
+
+
+class Field(NamedTuple):
+    """A field of a heat map."""
+
+    text: str
+    fill: str | tuple[float, ...]  # its colour
+    framed: bool = False
+
+
+def heat_map(
+    rows: Sequence[object],
+    cols: Sequence[object],
+    fields: Sequence[Sequence[Field | None]],
+    title: str,
+    x: str,
+    y: str,
+    high: float = 0.42,
+) -> Figure:
+    """The figure of fields, None where there is none; each is `high` inches high."""
+    import matplotlib as mpl
+
+    figure, axes = style.chart(title, 1.2 + high * len(rows))
+    for i, line in enumerate(fields):
+        for j, field in enumerate(line):
+            if field is None:
                 continue
-            fill = map_of(0.08 + 0.84 * norm(value))
-            framed = (rows[i], cols[j]) in marked
-            edge = {"edgecolor": style.BLACK, "linewidth": 2.5} if framed else {}
-            patch = {"facecolor": fill, "edgecolor": "white", "linewidth": 1.5, **edge}
-            axes.add_patch(
-                mpl.patches.Rectangle((j - 0.5, i - 0.5), 1, 1, zorder=3 if framed else 2, **patch)
-            )
-            bold = "bold" if framed else "normal"
+            edge = {"edgecolor": style.BLACK, "linewidth": 2.5} if field.framed else {}
+            patch = {"facecolor": field.fill, "edgecolor": "white", "linewidth": 1.5, **edge}
+            above = {"zorder": 3 if field.framed else 2}
+            axes.add_patch(mpl.patches.Rectangle((j - 0.5, i - 0.5), 1, 1, **above, **patch))
             cell = {
                 "ha": "center",
                 "va": "center",
-                "color": _ink(fill),
-                "fontweight": bold,
+                "color": _ink(field.fill),
+                "fontweight": "bold" if field.framed else "normal",
                 "zorder": 4,
             }
-            axes.text(j, i, short(value), fontsize=10, **cell)
+            axes.text(j, i, field.text, fontsize=10, **cell)
     axes.set_xlim(-0.5, len(cols) - 0.5)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xticks(range(len(cols)), [str(name) for name in cols])
@@ -231,7 +259,7 @@ def heat(
         spine.set_visible(False)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
-    style.finish(figure, title, says)
+    return figure
 
 
 # ---- what they share ----------------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""The race: our kernels beside other people's, as shares of a copy."""
+"""The race: our kernels beside other people's, as shares of a copy, or as leads over all shapes."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from .. import peers
 from ..races import RaceCase
@@ -31,15 +33,79 @@ def race(cases: Sequence[RaceCase]) -> None:
 def says(cases: Sequence[RaceCase]) -> str:
     """How many shapes are won and lost, and where we are weakest against whom."""
     counts = Counter(case.verdict for case in cases)
-    worst = min(cases, key=lambda case: case.lead)
+    worst = min(cases, key=lambda case: case.lead or float("inf"))
     score = f"ahead {counts['ahead']}, level {counts['level']}, lost {counts['LOSS']}"
+    if counts["forfeit"]:
+        score += f", without a kernel of ours {counts['forfeit']}"
     beside = ""
-    if worst.best_peer:
-        beside = (
-            f"; the least lead is {worst.lead:.2f} times the speed of {worst.best_peer} "
-            f"at {place(*worst.shape)}"
-        )
+    if worst.best_peer and worst.lead:
+        best, where = peers.title(worst.best_peer), place(*worst.shape)
+        beside = f"; the least lead is {worst.lead:.2f} times the speed of {best} at {where}"
     return f"Of {_shapes(cases)}: {score}{beside}."
+
+
+# ---- the lead over all shapes ------------------------------------------------------------------
+
+ALL = "2^28\nin all"  # how the rows of large matrices are called, which are another number each
+LEVEL, LOST, NONE = "#E4E4E4", "#F0A860", "#222222"  # fills; what is ahead is blue
+FAR = 2.0  # a lead from which on the blue is the same
+
+
+def lead(cases: Sequence[RaceCase]) -> None:
+    """Draw how many times as fast as the best peer we are, over rows and columns: blue where we are
+    ahead, grey where level, orange where lost, black where no kernel of ours takes the shape.
+
+    The cases should be of one dtype. Raises `ValueError` if there are none.
+    """
+    figure, title = _lead(cases)
+    style.finish(figure, title, says(cases))
+
+
+def save_lead(path: Path, cases: Sequence[RaceCase], **options) -> None:
+    """The same into a file, without a screen; `options` are those of matplotlib's `savefig`."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    _lead(cases)[0].savefig(path, **options)
+
+
+def _lead(cases: Sequence[RaceCase]):
+    """(figure, title): a line for each number of columns, since there are more of them than fit
+    beside each other."""
+    if not cases:
+        raise ValueError("no cases to draw")
+
+    def rows_of(case: RaceCase) -> float:
+        size = case.rows * case.cols
+        return math.inf if abs(size / 2**28 - 1) < 0.01 else case.rows
+
+    rows = sorted({rows_of(case) for case in cases})
+    columns = sorted({case.cols for case in cases})
+    known = {(case.cols, rows_of(case)): case for case in cases}
+    fields = [[_field(known.get((cols, row))) for row in rows] for cols in columns]
+    names = [ALL if row == math.inf else f"{row}" for row in rows]
+    title = f"Times as fast as the best peer, {cases[0].dtype}"
+    x = "rows of the matrix (blue: ahead, grey: level, orange: lost, black: no kernel of ours)"
+    return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.26), title
+
+
+def _field(case: RaceCase | None) -> charts.Field | None:
+    if case is None:
+        return None
+    if case.verdict == "forfeit":
+        return charts.Field("none", NONE, True)
+    text = "alone" if case.lead == math.inf else f"{case.lead:.{2 if case.lead < 9.995 else 1}f}"
+    text += "+" if case.overlaps_unlike_the_copy else ""
+    if case.verdict == "ahead":
+        return charts.Field(text, _blue(case.lead))
+    return charts.Field(text, LOST if case.verdict == "LOSS" else LEVEL, case.verdict == "LOSS")
+
+
+def _blue(lead: float) -> tuple[float, ...]:
+    import matplotlib as mpl
+
+    dark = math.log(min(max(lead, 1.0), FAR)) / math.log(FAR)
+    return mpl.colormaps["Blues"](0.2 + 0.7 * dark)
 
 
 def _shapes(cases: Sequence[RaceCase]) -> str:
@@ -49,7 +115,8 @@ def _shapes(cases: Sequence[RaceCase]) -> str:
 def _named(cases: Sequence[RaceCase]) -> dict[str, list[RaceCase]]:
     """Whom to draw, ours last -> the cases it was timed in."""
     timed = {name: [case for case in cases if name in case.samples_us] for name in peers.PEERS}
-    return {**{name: cases for name, cases in timed.items() if cases}, OURS: [*cases]}
+    timed[OURS] = [case for case in cases if case.step in case.samples_us]
+    return {name: cases for name, cases in timed.items() if cases}
 
 
 def _share(case: RaceCase, name: str) -> float:
@@ -68,7 +135,11 @@ def _lines(cases: Sequence[RaceCase], title: str):
         wide = {"linewidth": 3.4, "markersize": 7} if bold else {"linewidth": 1.5, "markersize": 5}
         line = {"color": known.color, "marker": known.marker, "linestyle": known.line}
         axes.plot(cols, shares, **line, **wide)
-        ends.append(labels.End(cols[-1], shares[-1], name, known.color, 11.5 if bold else 10, bold))
+        ends.append(
+            labels.End(
+                cols[-1], shares[-1], peers.title(name), known.color, 11.5 if bold else 10, bold
+            )
+        )
     charts.scales(axes, [case.cols for case in cases], True, False)
     columns = sorted({case.cols for case in cases})
     axes.set_xticks(columns[:: 1 if len(columns) < 8 else 2])
@@ -82,14 +153,17 @@ def _lines(cases: Sequence[RaceCase], title: str):
 def _bars(cases: Sequence[RaceCase], title: str):
     values = {
         place(*case.shape): {
-            name: _share(case, name)
+            peers.title(name): _share(case, name)
             for name, timed in reversed(_named(cases).items())
             if case in timed
         }
         for case in cases
     }
     unit = "share of a copy's speed"
-    limit, colors = ("a copy", 1.0), {name: style.look(name)[0] for name in _named(cases)}
+    limit, colors = (
+        ("a copy", 1.0),
+        {peers.title(name): style.look(name)[0] for name in _named(cases)},
+    )
     chart = charts.bar_chart(
         *(values, title, unit),
         mark=OURS,

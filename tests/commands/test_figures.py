@@ -4,35 +4,14 @@ import dataclasses
 
 import pytest
 
-from helpers import bench, catalogue, races, records, tables
+from helpers import bench, race_text, races, records, tables
 from helpers.commands import figures
 from helpers.paths import ROOT
-from helpers.races import Race, RaceCase, save_race
+from helpers.races import Race, save_race
 from helpers.records import REFERENCE_GPU, Case, Record
-from helpers.shapes import RACE_SHAPES
-from tests.made_up import DEVICE
+from tests.made_up import DEVICE, race_case
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
-
-
-def made_up(shape: tuple[int, int], peer_us: float = 20.0, dtype: str = "float32") -> RaceCase:
-    times = {"08_cluster": [10.0] * 7, "torch": [50.0] * 7, "quack": [peer_us] * 7}
-    calls = dict.fromkeys(times, 50)
-    return RaceCase(dtype, *shape, "08_cluster", "x", {}, times, [9.0] * 7, calls, protocol=2)
-
-
-@pytest.fixture
-def record_race(tmp_path, monkeypatch):
-    """Write a race of the cases given where the README looks for it."""
-    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
-
-    def write(*cases: RaceCase) -> None:
-        save_race(
-            Race(DEVICE, VERSIONS, "2030-01-02", [{"version": 1}, bench.PROTOCOL], list(cases)),
-            REFERENCE_GPU,
-        )
-
-    return write
 
 
 def rows_of(block: str) -> dict[str, list[str]]:
@@ -44,65 +23,40 @@ def rows_of(block: str) -> dict[str, list[str]]:
 # ---- the race -----------------------------------------------------------------------------------
 
 
-def test_without_a_race_the_block_says_so(record_race) -> None:
-    assert figures.race_block() == "No race against them is recorded yet."
-
-
-def test_race_block_has_ours_and_the_best_peer_at_each_shape(record_race) -> None:
-    record_race(
-        made_up((65536, 4096), 9.5),
-        made_up((65536, 4096), dtype="bfloat16"),
-        made_up((1, 32000), 12.5),
-        made_up((65536, 77), 10.05),
-        made_up((64, 640)),  # asked for by hand: not in the table
-    )
-    block = figures.race_block()
-    rows = rows_of(block)
-    head = ["float32: ours", "best peer", "bfloat16: ours", "best peer"]
-    assert rows["rows x columns"] == head
-    assert rows["65536 x 4096"] == ["0.90# **LOSS**", "0.95 quack", "0.90#", "0.45 quack"]
-    assert rows["1 x 32000"] == ["0.90 (10.00 us)#", "0.72 (12.50 us) quack", "-", "-"]
-    assert rows["65536 x 77, unaligned"] == ["0.90#", "0.90 quack", "-", "-"]
-    assert rows["8192 x 1024"] == ["-"] * 4
-    assert len(rows) == 2 + len(RACE_SHAPES)
-    assert "Of 4 cases we are ahead by more than 1% in 2, level in 1, and lose 1:" in block
-    assert "recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)" in block
-
-
-def test_race_block_marks_calls_that_overlap_and_kernels_edited_since(record_race) -> None:
-    case = made_up((1, 32000), 12.5)
-    step = catalogue.choose(*case.shape)
-    now = records.launch_of(step, *case.shape)
-    hash_now = records.step_hash(step)
-    times = {step: case.samples_us["08_cluster"], "quack": [12.5]}
-    current = dataclasses.replace(
-        case, step=step, samples_us=times, kernel_hash=hash_now, launch=now, protocol=1
-    )
-    record_race(current)
-    block = figures.race_block()
-    assert now["PROGRAMMATIC"] and rows_of(block)["1 x 32000"][0] == "0.90 (10.00 us)+"
-    assert " +: our kernel starts before the call ahead" in block and "#:" not in block
-    record_race(dataclasses.replace(current, kernel_hash="another"))
-    block = figures.race_block()
-    assert rows_of(block)["1 x 32000"][0] == "0.90 (10.00 us)+#"
-    assert " #: ours was another kernel or launch than would be chosen now." in block
-
-
-def test_shape_without_a_peer_has_no_best_one(record_race) -> None:
-    case = made_up((65536, 4096))
-    record_race(dataclasses.replace(case, samples_us={"08_cluster": [10.0]}))
-    assert rows_of(figures.race_block())["65536 x 4096"] == ["0.90#", "-", "-", "-"]
-
-
-def test_readme_shows_the_race(record_race) -> None:
-    """It equals the recorded one by tests/test_notebooks.py; here another one makes it stale."""
+def test_readme_shows_the_race(monkeypatch, tmp_path) -> None:
+    """It equals the recorded one by tests/test_notebooks.py; here another one makes it stale, and
+    the picture of its leads."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    record_race(made_up((65536, 4096), 9.5))
-    wanted = figures.wanted_texts()["README.md"]
-    assert wanted != readme and "README.md" in figures.out_of_date()
-    assert figures.race_block() in wanted
+    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
+    case = race_case(65536, 4096)
+    versions = {**VERSIONS, "torch": "2.11.0"}
+    save_race(Race(DEVICE, versions, "2030-01-02", [bench.PROTOCOL], [case]), REFERENCE_GPU)
+    wanted, stale = figures.wanted_texts()["README.md"], figures.out_of_date()
+    assert wanted != readme and "README.md" in stale
+    assert "notebooks/records/nvidia-h200/lead-float32.png" in stale
+    assert "notebooks/records/nvidia-h200/lead-bfloat16.png" not in stale, "no such case"
+    assert race_text.race_block(figures.LEADS) in wanted
     for name in ("result", "race", "run"):
         assert wanted.count(figures.BEGIN.format(name)) == 1
+
+
+def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(figures, "LEADS", {"float32": tmp_path / "lead.png"})
+    monkeypatch.setattr(figures, "PLOT", tmp_path / "series.png")
+    drawn = []
+    monkeypatch.setattr(figures, "save_series", lambda path, **_: drawn.append(path.name))
+    monkeypatch.setattr(figures, "wanted_texts", dict)
+    monkeypatch.setattr(figures, "out_of_date", list)
+    assert figures.main([]) == 0 and drawn == ["series.png"]
+    path = tmp_path / "lead.png"
+    digest = figures.drawn_digest(path)
+    assert digest == figures.plots()[path][0] and path.read_bytes()[1:4] == b"PNG"
+    before = path.stat().st_mtime_ns
+    assert figures.main([]) == 0 and path.stat().st_mtime_ns == before
+    (case, *others) = figures.race_cases("float32")
+    slower = dataclasses.replace(case, samples_us={**case.samples_us, case.step: [1e4] * 7})
+    monkeypatch.setattr(figures, "race_cases", lambda *_: [slower, *others])
+    assert figures.plots()[path][0] != digest
 
 
 # ---- steps that are predicted elsewhere ---------------------------------------------------------

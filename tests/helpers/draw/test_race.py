@@ -1,16 +1,20 @@
 """The race's figure: ours bold, each peer in its colour, and who won how often."""
 
 import dataclasses
+import importlib
 
 import pytest
 
 from helpers import draw
 from helpers.draw import style
-from helpers.shapes import FEW_SHAPES
+from helpers.shapes import FEW_SHAPES, raced
 from tests.helpers.draw.looks import complaints
 from tests.made_up import race_case
 
 pytest.importorskip("matplotlib")
+from matplotlib.colors import to_hex, to_rgb  # noqa: E402
+
+race = importlib.import_module("helpers.draw.race")  # the package has a function of that name
 
 
 def test_lines_of_shares_over_columns(shown) -> None:
@@ -21,7 +25,7 @@ def test_lines_of_shares_over_columns(shown) -> None:
     assert plain == "<figure: Ahead of the best peer at 3 of 3 shapes in float32>"
     assert sentence == (
         "Of 3 shapes in float32: ahead 3, level 0, lost 0; the least lead is 1.25 times the "
-        "speed of cudnn at 4194304 x 64."
+        "speed of cuDNN at 4194304 x 64."
     )
     axes = figure.axes[0]
     lines = {line.get_color(): line for line in axes.lines}
@@ -31,7 +35,7 @@ def test_lines_of_shares_over_columns(shown) -> None:
     assert [*cudnn.get_xdata()] == [64, 256]
     assert [*ours.get_ydata()] == pytest.approx([0.97] * 3)
     assert ours.get_linewidth() > torch.get_linewidth()
-    assert {text.get_text() for text in axes.texts} - {""} == {"a copy", *names}
+    assert {text.get_text() for text in axes.texts} - {""} == {"a copy", "ours", "PyTorch", "cuDNN"}
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="no cases"):
         draw.race([])
@@ -46,10 +50,23 @@ def test_lost_and_level_shapes_are_counted_and_the_worst_is_named(shown) -> None
     assert plain == "<figure: Ahead of the best peer at 1 of 3 shapes in float32>"
     assert sentence == (
         "Of 3 shapes in float32: ahead 1, level 1, lost 1; the least lead is 0.90 times the "
-        "speed of quack at 262144 x 1024."
+        "speed of QuACK at 262144 x 1024."
     )
     draw.race([alone])
     assert shown.take()[2] == "Of 1 shape in float32: ahead 1, level 0, lost 0."
+
+
+def test_forfeits_are_counted_though_there_is_no_line_of_ours(shown) -> None:
+    lost = dataclasses.replace(race_case(2**18, 1024), step="")
+    del lost.samples_us["06_registers"]
+    draw.race([race_case(2**20, 256), lost])
+    figure, plain, sentence = shown.take()
+    assert plain == "<figure: Ahead of the best peer at 1 of 2 shapes in float32>"
+    assert "ahead 1, level 0, lost 0, without a kernel of ours 1;" in sentence
+    lines = {line.get_color(): [*line.get_xdata()] for line in figure.axes[0].lines}
+    assert lines[style.look("ours")[0]] == [256] and lines[style.look("torch")[0]] == [256, 1024]
+    draw.race([lost])
+    assert "without a kernel of ours 1." in shown.take()[2]
 
 
 def test_few_rows_are_bars(shown) -> None:
@@ -62,6 +79,73 @@ def test_few_rows_are_bars(shown) -> None:
     shares = [round(bar.get_width(), 3) for bar in axes.patches]
     assert shares == [0.97, 0.485, 0.97, 0.776, 0.485]
     texts = [text.get_text() for text in axes.texts]
-    assert texts[:3] == ["a copy", "0.97  ours", "0.48  torch"]
+    assert texts[:3] == ["a copy", "0.97  ours", "0.48  PyTorch"]
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["4 x 102400", "16 x 131072"]
     assert complaints(figure) == []
+
+
+# ---- the lead over all shapes ------------------------------------------------------------------
+
+
+def fields(figure) -> dict[tuple[str, str], tuple[str, str]]:
+    """(columns, rows) -> (number, fill)."""
+    axes = figure.axes[0]
+    xs = [tick.get_text().replace("\n", " ") for tick in axes.get_xticklabels()]
+    ys = [tick.get_text() for tick in axes.get_yticklabels()]
+    fills = {
+        (round(p.get_x() + 0.5), round(p.get_y() + 0.5)): to_hex(p.get_facecolor())
+        for p in axes.patches
+    }
+    texts = {tuple(map(round, text.get_position())): text.get_text() for text in axes.texts}
+    return {(ys[j], xs[i]): (texts[i, j], fill) for (i, j), fill in fills.items()}
+
+
+def test_leads_over_rows_and_columns(shown) -> None:
+    none = dataclasses.replace(race_case(8192, 50257), step="")
+    del none.samples_us["06_registers"]
+    alone = dataclasses.replace(race_case(4, 512), samples_us={"06_registers": [10.0]})
+    early = dataclasses.replace(race_case(1, 512), launch={"PROGRAMMATIC": 1}, protocol=1)
+    cases = [
+        race_case(65536, 4096, quack=12.0),
+        race_case(2**27 // 77 * 2, 77, quack=9.0),
+        race_case(8192, 4096, quack=10.02),
+        race_case(8192, 77, quack=200.0, torch=201.0),
+        *(none, alone, early),
+    ]
+    draw.lead(cases)
+    figure, plain, sentence = shown.take()
+    assert plain == "<figure: Times as fast as the best peer, float32>"
+    assert sentence == (
+        "Of 7 shapes in float32: ahead 4, level 1, lost 1, without a kernel of ours 1; the least "
+        "lead is 0.90 times the speed of QuACK at 3486174 x 77."
+    )
+    found = fields(figure)
+    numbers = {place: number for place, (number, _) in found.items()}
+    assert numbers == {
+        ("4096", "2^28 in all"): "1.20",
+        ("77", "2^28 in all"): "0.90",
+        ("4096", "8192"): "1.00",
+        ("77", "8192"): "20.0",
+        ("50257", "8192"): "none",
+        ("512", "4"): "alone",
+        ("512", "1"): "2.00+",
+    }
+    fills = {place: fill for place, (_, fill) in found.items()}
+    assert fills["77", "2^28 in all"] == to_hex(race.LOST)
+    assert fills["4096", "8192"] == to_hex(race.LEVEL)
+    assert fills["50257", "8192"] == to_hex(race.NONE)
+    red, _, blue = to_rgb(fills["4096", "2^28 in all"])
+    assert blue > red and fills["77", "8192"] == fills["512", "1"] != fills["4096", "2^28 in all"]
+    assert complaints(figure) == []
+    with pytest.raises(ValueError, match="no cases"):
+        draw.lead([])
+
+
+def test_words_of_all_shapes_can_be_read(shown) -> None:
+    draw.lead([race_case(*shape, "bfloat16", quack=9.9) for shape in raced("bfloat16")])
+    assert complaints(shown.take()[0]) == []
+
+
+def test_lead_is_saved_without_a_screen(tmp_path) -> None:
+    race.save_lead(tmp_path / "lead.png", [race_case()], dpi=50, metadata={"Description": "x"})
+    assert b"Description\0x" in (tmp_path / "lead.png").read_bytes()

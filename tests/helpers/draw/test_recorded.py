@@ -48,3 +48,9 @@ def test_words_of_the_race_can_be_read(dtype: str, few: bool, shown) -> None:
     wanted = (lambda shape: shape in FEW_SHAPES) if few else (lambda s: s[0] * s[1] == 2**28)
     draw.race([case for case in cases if wanted(case.shape)])
     assert complaints(shown.take()[0]) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_words_of_the_leads_can_be_read(dtype: str, shown) -> None:
+    draw.lead(race_cases(dtype))
+    assert complaints(shown.take()[0]) == []
