@@ -442,7 +442,13 @@ PEERS = {
         note="its kernel, with an output that is given; Liger itself allocates one",
         disk_cache=True,
     ),
-    "quack": Peer("QuACK", ("torch", "tvm_ffi", "cutlass", "quack"), _quack, _quack_refuses),
+    "quack": Peer(
+        "QuACK",
+        ("torch", "tvm_ffi", "cutlass", "quack"),
+        _quack,
+        _quack_refuses,
+        disk_cache=True,
+    ),
     "flashinfer": Peer(
         "FlashInfer",
         (),
@@ -466,6 +472,7 @@ def use_cache() -> None:
     """Have the peers that compile keep it in `CACHE`; to be called before they are imported."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(CACHE / "triton")
+    os.environ["QUACK_CACHE_DIR"] = str(CACHE / "quack")
 
 
 @contextlib.contextmanager

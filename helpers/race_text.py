@@ -105,7 +105,9 @@ def peers_table(recorded: Race, shown: Sequence[RaceCase]) -> list[str]:
     for name, peer in PEERS.items():
         timed = sum(name in case.samples_us for case in shown)
         reasons = Counter(
-            re.sub(r": at .*", "", case.forfeits[name]) for case in shown if name in case.forfeits
+            re.sub(r":? at \(.*", "", case.forfeits[name])
+            for case in shown
+            if name in case.forfeits
         )
         errors = [
             float(found[1])

@@ -90,7 +90,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (peers, "free_memory", lambda: None),  # collecting garbage takes long here
     ):
         monkeypatch.setattr(module, name, replacement)
-    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "QUACK_CACHE_DIR"):
         monkeypatch.setenv(variable, "")
     return measured
 

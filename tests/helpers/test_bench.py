@@ -103,7 +103,7 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
 
 
 def test_first_sample_is_discarded_and_short_calls_have_twenty_one(fake_cupy, monkeypatch) -> None:
-    """Each series is slow at first, which must not be seen; a call is short by what it takes."""
+    """Each series is slow at first, which must not be seen, in how many there are either."""
     copy = fake_maker(fake_cupy, lambda x: x, check_copy)
 
     def replay(timing) -> None:
@@ -120,15 +120,7 @@ def test_first_sample_is_discarded_and_short_calls_have_twenty_one(fake_cupy, mo
     monkeypatch.setattr(bench._Timing, "__init__", init)
     monkeypatch.setattr(bench._Timing, "replay", replay)
     case = bench.measure({bench.COPY: copy}, 3, 40)[bench.COPY]
-    assert case.samples_us == [40.0] * 7, "the discarded one says how many"
-    assert case.copy_samples_us == [60.0] * 7
-    monkeypatch.setattr(
-        bench._Timing,
-        "replay",
-        lambda timing: timing.samples_us.append(49.0 if timing.samples_us else 49.5),
-    )
-    case = bench.measure({bench.COPY: copy}, 3, 40)[bench.COPY]
-    assert case.samples_us == [49.0] * 21 == case.copy_samples_us
+    assert case.samples_us == [40.0] * 21 and case.copy_samples_us == [60.0] * 7
 
 
 def test_nobody_is_always_replayed_behind_the_same(fake_cupy, monkeypatch) -> None:
@@ -187,6 +179,20 @@ def test_wrong_result_of_either_launch_is_seen(launch: str, fake_cupy, monkeypat
     makers = {"wrong": fake_maker(fake_cupy, compute, check_softmax, programmatic=early)}
     with pytest.raises(Failure, match="^wrong: wrong result: .*all zero"):
         bench.measure(makers, 3, 40)
+
+
+def test_nobody_is_timed_before_all_are_right(fake_cupy, monkeypatch) -> None:
+    """A peer that is wrong has all others timed again."""
+    timed = []
+    monkeypatch.setattr(bench, "_Timing", lambda *_: timed.append(1))
+    makers = {
+        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
+        "right": fake_maker(fake_cupy, reference, check_softmax),
+        "wrong": fake_maker(fake_cupy, lambda x: 0 * x, check_softmax),
+    }
+    with pytest.raises(Failure, match="^wrong"):
+        bench.measure(makers, 3, 40)
+    assert timed == []
 
 
 def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:

@@ -88,16 +88,19 @@ def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
     }
     ours = dataclasses.replace(race_case(65536, 77), step="", skipped=skipped)
     del ours.samples_us[OURS]
-    block = record_race(ours)
+    skipped = {"triton": "wrong result: left NaN in its output at (8, 16)"}
+    other = dataclasses.replace(race_case(1, 32000), skipped=skipped)
+    block = record_race(ours, other)
     rows = rows_of(block)
     unraced = sum(cols == 50257 for dtype in DTYPES for _, cols in raced(dtype))
     assert rows["ours"] == [
-        "0",
-        "ahead of all in 0",
+        "1",
+        "ahead of all in 1",
         f"{1 + unraced}: none of our kernels takes the shape",
     ]
     assert rows["QuACK"] == ["0", "0", "1: QuACK needs cols % 4 == 0"]
     assert rows["cuDNN"] == ["0", "0", "1: wrong result; wrong by up to 1.2 ulp"]
+    assert rows["Triton tutorial"][2] == "1: wrong result: left NaN in its output"
     assert "Liger" not in rows, "not in the race"
     assert rows["65536 x 77"] == [
         *("-", "-", "-", "PyTorch", "0.48 (20.00 us)", "-", "**forfeit**", "-"),
