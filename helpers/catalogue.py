@@ -8,7 +8,7 @@ Build table ("07_warp-ROWS2", "01_naive-b32").
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
 from .paths import KERNELS
-from .plan import integer
+from .plan import CLUSTERS_SINCE, DTYPES, MAX_INT, Plan, integer, row_strides
 
 # What is recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's own.
 UNFUSED, TORCH = "00_unfused", "00_torch"
@@ -146,31 +146,128 @@ def known_steps() -> list[str]:
     return [UNFUSED, *steps(), *variants(), *TRIALS]
 
 
-def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None) -> str | None:
-    """The kernel file that ought to be fastest for a matrix of rows x cols, as measured on an H200;
-    None if none takes it. It is from 07 on, or 06 on a GPU without clusters.
+def choose(
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    gpu: Gpu | None = None,
+    x_stride: int | None = None,
+    y_stride: int | None = None,
+    aligned: bool = True,
+) -> str:
+    """The kernel file that ought to be fastest for a matrix of rows x cols, as measured on an H200:
+    from 07 on, or 06 on a GPU without clusters.
 
-    `gpu` is that in use, or in replay an H200. Raises `TypeError` for what is no integer.
+    The strides count elements from one row to the next, cols if not given; `aligned` says that x
+    and y start at multiples of 16 bytes. `gpu` is that in use, or in replay an H200. Raises
+    `TypeError` for what is no integer, `ValueError` naming what no kernel takes: an empty matrix,
+    2^31 rows or columns, another dtype, strides below cols, a GPU older than 7.5.
     """
+    matrix = _matrix(rows, cols, dtype, gpu, x_stride, y_stride, aligned)
+    return next(file for file, _ in _ranked(matrix) if not _why_not(file, matrix))
+
+
+def why(*given, **options) -> str:
+    """What `choose` takes and why, then what ranks before it and why that is not taken: a line
+    each. Takes and raises what `choose` does."""
+    matrix = _matrix(*given, **options)
+    passed = []
+    for file, reason in _ranked(matrix):
+        if refused := _why_not(file, matrix):
+            passed.append(f"not {file} ({reason}): {refused}")
+        else:
+            break
+    return "\n".join([f"{file}: {reason}", *passed])
+
+
+class _Matrix(NamedTuple):
+    """What a kernel is chosen for."""
+
+    rows: int
+    cols: int
+    dtype: np.dtype
+    gpu: Gpu
+    strides: tuple[int, int]
+    aligned: bool
+
+    @property
+    def row_bytes(self) -> int:
+        return self.cols * self.dtype.itemsize
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows follow each other and each is whole packs of 16 bytes."""
+        apart = self.rows > 1 and self.strides != (self.cols, self.cols)
+        return self.aligned and not apart and self.row_bytes % 16 == 0
+
+
+def _matrix(
+    rows, cols, dtype="float32", gpu=None, x_stride=None, y_stride=None, aligned=True
+) -> _Matrix:
+    """Raises what `choose` raises."""
     rows, cols = integer("rows", rows), integer("cols", cols)
-    gpu = gpu or gpu_for_plans()
-    row_bytes = cols * np.dtype(dtype).itemsize
-    ranked = ["08_cluster", "09_grid"]
-    ahead = header(source("variants/08_ahead.cu"))
-    if row_bytes <= 1024:  # a block for each row would be too many blocks
-        ranked = ["10_sixteen_bit"]
-    elif row_bytes <= 2048 and rows <= 4096:  # in so small a matrix a warp for each is faster
-        ranked = ["10_sixteen_bit", *ranked]
-    elif row_bytes > 2**20 and rows > 16:  # a block of a cluster that holds it fills an SM
-        ranked = ["variants/08_ahead", *ranked]
-    elif ahead.accepts(rows, cols, dtype, gpu):  # rows that go evenly into the clusters that run
-        clusters = ahead.plan(rows, cols, dtype, gpu=gpu).values["clusters"]
-        if rows % clusters == 0:
-            ranked.insert(1, "variants/08_ahead")
-    ranked.append("07_warp")
-    if gpu.capability < 90:  # without clusters
-        ranked.append("06_registers")
-    for file in ranked:
-        if header(source(f"{file}.cu")).accepts(rows, cols, dtype, gpu):
-            return file
-    return None
+    strides = row_strides(cols, x_stride, y_stride)
+    dtype, gpu = np.dtype(dtype), gpu or gpu_for_plans()
+    if dtype.name not in DTYPES:
+        raise ValueError(f"the kernels take {', '.join(DTYPES)}, not {dtype}")
+    for name, number in (("rows", rows), ("cols", cols)):
+        if not 1 <= number <= MAX_INT:
+            raise ValueError(f"{name} = {number} is not 1 to {MAX_INT}")
+    matrix = _Matrix(rows, cols, dtype, gpu, strides, aligned)
+    if refused := _why_not(ANY_LENGTH, matrix):
+        raise ValueError(refused)
+    return matrix
+
+
+ANY_LENGTH = "variants/11_any_length"  # takes every matrix
+
+
+def _ranked(matrix: _Matrix) -> Iterator[tuple[str, str]]:
+    """The kernel files that a matrix may be for, best first, each with the reason for its place."""
+    rows, row_bytes, old = matrix.rows, matrix.row_bytes, matrix.gpu.capability < CLUSTERS_SINCE
+    if row_bytes <= 1024:
+        yield "10_sixteen_bit", "rows of at most 1 KB, for each of which a block is too much"
+    else:
+        if row_bytes <= 2048 and rows <= 4096:
+            yield "10_sixteen_bit", "few rows of at most 2 KB, where a warp for each is faster"
+        yield from _in_clusters(matrix)
+    if not matrix.packs:
+        if row_bytes <= 1024:
+            yield "variants/11_short_rows", "short rows that are no whole packs, or start anywhere"
+        yield "11_any_row", "rows that are no whole packs, or start anywhere"
+    yield "07_warp", "rows that a warp can hold"
+    if old:
+        yield "06_registers", "a GPU without clusters, a row that a block can hold"
+    if matrix.packs:
+        yield "11_any_row", "a row that a block or a cluster can hold"
+    yield ANY_LENGTH, "any other matrix: what registers do not hold is read twice"
+
+
+def _in_clusters(matrix: _Matrix) -> Iterator[tuple[str, str]]:
+    """Those in which several blocks share a row that none of them could hold."""
+    rows, held = matrix.rows, "a row that the registers of a cluster can hold"
+    ahead = "variants/08_ahead"
+    if matrix.row_bytes > 2**20 and rows > 16:
+        yield ahead, "many rows past 1 MB: a block of a cluster fills an SM, so that clusters stay"
+        yield "08_cluster", held
+    else:
+        yield "08_cluster", held
+        if not _why_not(ahead, matrix):
+            clusters = _plan(ahead, matrix).values["clusters"]
+            if rows % clusters == 0:
+                yield ahead, f"rows that go evenly into the {clusters} clusters that stay"
+    yield "09_grid", "a row that the registers of the GPU can hold"
+
+
+def _why_not(file: str, matrix: _Matrix) -> str:
+    """Why a kernel file does not take a matrix; "" if it does."""
+    rows, cols, dtype, gpu, strides, aligned = matrix
+    contract = header(source(f"{file}.cu"))
+    if not aligned and contract.align(dtype) > dtype.itemsize:
+        return f"x and y must start at multiples of {contract.align(dtype)} bytes"
+    return contract.why_not(rows, cols, dtype, gpu, *strides)
+
+
+def _plan(file: str, matrix: _Matrix) -> Plan:
+    rows, cols, dtype, gpu, strides, _ = matrix
+    return header(source(f"{file}.cu")).plan(rows, cols, dtype, None, gpu, *strides)

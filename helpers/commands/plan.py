@@ -5,8 +5,9 @@ options, and the launch.
     python -m helpers.commands.plan 09_grid 1 1048576 --dtype bfloat16 --sms 114
     python -m helpers.commands.plan choose 4096 1000 --x-stride 1024
 
-The kernel is a step, a variant or a trial, or "choose" for the one that ought to be fastest. Plans
-are for the GPU in use, where there is none for an H200; the options replace its numbers.
+The kernel is a step, a variant or a trial, or "choose" for the one that ought to be fastest; then
+it says first why that one, and why none of those before it. Plans are for the GPU in use, where
+there is none for an H200; the options replace its numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 from dataclasses import replace
 
 from ..bound import BoundKernel, load
-from ..catalogue import choose, split_trial
+from ..catalogue import choose, split_trial, why
 from ..mode import gpu_for_plans, replaying
 from ..options import at_least
 from ..plan import DTYPES
@@ -40,11 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
     step, shape = options.kernel, (options.rows, options.cols, options.dtype)
     try:
         gpu = replace(gpu_for_plans(), **changes)
+        strides = options.x_stride, options.y_stride
         if step == "choose":
-            step = choose(*shape, gpu) or ""
-            if not step:
-                raise ValueError(f"no kernel takes {place(*shape, always=True)}")
-        bound = load(step).bind(*shape, gpu, options.x_stride, options.y_stride)
+            matrix = *shape, gpu, *strides, not options.unaligned
+            step = choose(*matrix)
+            print(f"{why(*matrix)}\n")
+        bound = load(step).bind(*shape, gpu, *strides)
         name = "an H200" if replaying() else "the GPU in use"
         print(describe(step, bound, f"{name}, changed" if changes else name))
     except (FileNotFoundError, ValueError, RuntimeError) as error:  # the last: no GPU
@@ -66,6 +68,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("x", "y"):
         help = f"elements from one row of {name} to the next, cols if not given"
         parser.add_argument(f"--{name}-stride", type=at_least(1), help=help)
+    help = "for choose: x and y may start at any element"
+    parser.add_argument("--unaligned", action="store_true", help=help)
     parser.add_argument("--sms", type=at_least(1), help="multiprocessors of the GPU")
     parser.add_argument("--l2", type=at_least(1), metavar="BYTES", help="its L2 cache")
     parser.add_argument("--capability", type=at_least(1), help="its compute capability, 90 for 9.0")

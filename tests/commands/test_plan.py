@@ -37,6 +37,19 @@ def test_strides_reach_the_plan_and_its_arguments(monkeypatch, capsys) -> None:
     assert capsys.readouterr().err == "x_stride = 99 is less than a row, which has cols = 100\n"
 
 
+def test_choose_says_why(capsys) -> None:
+    assert main(["choose", "64", "4096", "--x-stride", "5000"]) == 0
+    why, passed, *_, arguments = capsys.readouterr().out.splitlines()
+    assert why.startswith("11_any_row: ") and passed.startswith("not 08_cluster (")
+    assert arguments == "arguments  x, y, 64, 4096, 5000, 4096"
+    assert main(["choose", "64", "4096"]) == 0
+    assert capsys.readouterr().out.startswith("08_cluster: a row that ")
+    assert main(["choose", "64", "4096", "--unaligned"]) == 0
+    assert capsys.readouterr().out.startswith("11_any_row: ")
+    assert main(["choose", "64", "4096", "--y-stride", "64"]) == 2
+    assert capsys.readouterr().err.startswith("y_stride = 64 is less than a row")
+
+
 def test_no_kernel_file_declares_more_shared_memory_than_is_allowed_for() -> None:
     declared = [
         case.attributes["static_shared_bytes"]

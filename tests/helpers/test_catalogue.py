@@ -18,6 +18,7 @@ from helpers.catalogue import (
     step_number,
     steps,
     variants,
+    why,
 )
 from helpers.evidence.cases import SMALL_TRIALS
 from helpers.gpu import H200, Gpu
@@ -125,18 +126,18 @@ def test_what_is_chosen_takes_the_shape(dtype: str) -> None:
     for gpu in (H200, Gpu(90, 114, 50 * 2**20), Gpu(100, 148, 126 * 2**20)):
         for shape in (*RACE_SHAPES, *SHAPES):
             file = choose(*shape, dtype, gpu)
-            if file is not None:
-                contract = header(source(f"{file}.cu"))
-                assert contract.accepts(*shape, dtype, gpu) and step_number(file) >= 7
+            contract = header(source(f"{file}.cu"))
+            assert contract.accepts(*shape, dtype, gpu) and step_number(file) >= 7
 
 
-def test_a_gpu_without_clusters_has_06_where_nothing_later_takes_the_shape() -> None:
+def test_a_gpu_without_clusters_has_06_where_it_takes_whole_packs() -> None:
     for capability in (75, 80, 89):
         gpu = Gpu(capability, 108, 40 * 2**20)
         assert choose(4096, 4096, gpu=gpu) == "06_registers"
-        assert choose(65536, 77, gpu=gpu) == "07_warp"
-        assert choose(4096, 4096, "float16", gpu) is None, "06 takes float32 alone"
-        assert choose(1, 2**20, gpu=gpu) is None
+        assert choose(4096, 4097, gpu=gpu) == "11_any_row"
+        assert choose(4096, 4096, "float16", gpu) == "11_any_row", "06 takes float32 alone"
+        assert choose(1, 2**20, gpu=gpu) == "variants/11_any_length"
+        assert choose(65536, 64, "float16", gpu) == ("10_sixteen_bit", "07_warp")[capability < 80]
     named = [value for name, value in vars(shapes).items() if name.endswith("SHAPES")]
     for dtype in ("float32", "float16", "bfloat16"):
         for shape in {shape for family in named for shape in family}:
@@ -160,6 +161,64 @@ def test_integers_of_numpy_choose_alike_and_others_are_named() -> None:
         choose(4.5, 8)
     with pytest.raises(TypeError, match="^cols must be an integer, not '8'$"):
         choose(4, "8")
+    with pytest.raises(TypeError, match="^y_stride must be an integer, not 8.0$"):
+        choose(4, 8, y_stride=8.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"rows": 0}, "rows = 0 is not 1 to 2147483647"),
+        ({"cols": -8}, "cols = -8 is not 1 to 2147483647"),
+        ({"rows": 2**31}, "rows = 2147483648 is not 1 to 2147483647"),
+        ({"cols": 2**31}, "cols = 2147483648 is not 1 to 2147483647"),
+        ({"dtype": "float64"}, "the kernels take float32, float16, bfloat16, not float64"),
+        ({"x_stride": 7}, "x_stride = 7 is less than a row, which has cols = 8"),
+        ({"y_stride": 2**61}, f"y_stride = {2**61} makes offsets that do not fit the kernel's lo"),
+        ({"gpu": Gpu(70, 80, 2**22)}, "kernels/variants/11_any_length.cu needs sm_75, the GPU is"),
+    ],
+    ids=str,
+)
+def test_what_no_kernel_takes_is_named(given: dict, reason: str) -> None:
+    for answer in (choose, why):
+        with pytest.raises(ValueError) as caught:
+            answer(**{"rows": 4, "cols": 8, **given})
+        assert str(caught.value).startswith(reason) and "\n" not in str(caught.value)
+
+
+def test_why_says_what_was_taken_and_what_was_passed_over() -> None:
+    alone = why(65536, 4096, gpu=H200)
+    assert alone == "08_cluster: a row that the registers of a cluster can hold"
+    taken, *passed = why(65536, 77, gpu=H200).splitlines()
+    assert taken.startswith("variants/11_short_rows: short rows that are no whole packs, or start")
+    (tenth,) = passed
+    assert tenth.startswith("not 10_sixteen_bit (rows of at most 1 KB, for each of which a block i")
+    assert tenth.endswith("): the kernel takes float16, bfloat16, not float32")
+    taken, *passed = why(64, 4096, gpu=H200, x_stride=5000).splitlines()
+    assert taken.startswith("11_any_row: ") and "takes rows that follow each other" in passed[0]
+    taken, *passed = why(64, 4096, gpu=H200, aligned=False).splitlines()
+    assert taken.startswith("11_any_row: ")
+    assert passed[0].endswith("x and y must start at multiples of 16 bytes")
+
+
+@pytest.mark.parametrize(
+    ("given", "file"),
+    [
+        ({}, "08_cluster"),
+        ({"x_stride": 5000}, "11_any_row"),
+        ({"y_stride": 4100}, "11_any_row"),
+        ({"x_stride": 4096, "y_stride": 4096}, "08_cluster"),
+        ({"aligned": False}, "11_any_row"),
+        ({"rows": 1, "x_stride": 5000, "y_stride": 4097}, "08_cluster"),  # of one row nothing
+        ({"cols": 256, "x_stride": 260}, "variants/11_short_rows"),
+        ({"cols": 256}, "07_warp"),
+        ({"cols": 256, "aligned": False}, "variants/11_short_rows"),
+        ({"cols": 2**20, "x_stride": 2**21}, "variants/11_any_length"),
+    ],
+    ids=str,
+)
+def test_strides_and_where_a_matrix_starts_count(given: dict, file: str) -> None:
+    assert choose(**{"rows": 4096, "cols": 4096, "gpu": H200, **given}) == file
 
 
 @pytest.mark.parametrize(
@@ -167,15 +226,17 @@ def test_integers_of_numpy_choose_alike_and_others_are_named() -> None:
     [
         (8388608, 32, "float32", "07_warp"),
         (8388608, 32, "float16", "10_sixteen_bit"),
-        (65536, 77, "bfloat16", "07_warp"),  # rows that start anywhere
+        (65536, 77, "bfloat16", "variants/11_short_rows"),  # rows that start anywhere
+        (65536, 1023, "float32", "11_any_row"),
         (65536, 4096, "float32", "08_cluster"),
         (4096, 1024, "bfloat16", "10_sixteen_bit"),
         (8192, 1024, "bfloat16", "08_cluster"),
         (1024, 262144, "float32", "08_cluster"),
         (256, 1048576, "float32", "variants/08_ahead"),
         (1, 1048576, "float32", "09_grid"),
-        (8192, 50257, "float32", None),
+        (8192, 50257, "float32", "11_any_row"),
+        (8192, 1000003, "float32", "variants/11_any_length"),
     ],
 )
-def test_each_family_has_its_kernel(rows: int, cols: int, dtype: str, file: str | None) -> None:
+def test_each_family_has_its_kernel(rows: int, cols: int, dtype: str, file: str) -> None:
     assert choose(rows, cols, dtype, H200) == file

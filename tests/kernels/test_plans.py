@@ -1,5 +1,5 @@
 """Plans of every kernel at random shapes, for GPUs of many sizes: within CUDA's limits, blocks that
-wait for one another all at once, every row and column owned."""
+wait for one another all at once, every row and column owned; and one for every matrix there is."""
 
 import functools
 import random
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from helpers.bound import Kernel
-from helpers.catalogue import source, steps, variants
+from helpers.catalogue import choose, source, steps, variants
 from helpers.gpu import Gpu
 from helpers.header import header
-from helpers.plan import MAX_BLOCK, MAX_GRID, Plan
+from helpers.plan import DTYPES, MAX_BLOCK, MAX_GRID, Plan
 
 SIZES = [(sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (4, 50, 126)]
 CAPABILITIES = (75, 80, 86, 89, 100, 120)
@@ -163,3 +163,58 @@ def test_a_kernel_compiled_for_a_plan_has_that_plan(name: str) -> None:
     for *matrix, plan in plans(name)[::25]:
         raw = type("Raw", (), {"code": code, "name": "kernel", "options": plan.options})()
         assert Kernel(code, raw=raw).bind(*matrix).plan == plan
+
+
+# ---- a kernel for every matrix ------------------------------------------------------------------
+
+LARGEST = 2**31 - 1
+
+
+def random_matrices(count: int) -> list[tuple]:
+    """(rows, cols, dtype, GPU, x_stride, y_stride, aligned) of matrices of up to 2^40 elements,
+    half of them of whole packs that follow each other."""
+    chance = random.Random(1)
+    found = []
+    for _ in range(count):
+        rows = min(LARGEST, int(2 ** chance.uniform(0, chance.choice((4, 14, 31)))))
+        cols = min(LARGEST, int(2 ** chance.uniform(0, chance.choice((5, 12, 22, 31)))))
+        cols = max(1, min(cols, 2**40 // rows))
+        gaps, aligned = (0, 0), True
+        if chance.random() < 0.5:
+            cols = max(8, cols // 8 * 8)
+        elif chance.random() < 0.7:
+            far = 2**33 if rows < 2**20 else 1000
+            gaps = [chance.choice((0, 1, 5, 8, 64, far)) for _ in range(2)]
+            aligned = chance.random() < 0.3
+        gpu = Gpu(chance.choice((90, *CAPABILITIES)), *chance.choice(SIZES))
+        strides = cols + gaps[0], cols + gaps[1]
+        found.append((rows, cols, chance.choice(DTYPES), gpu, *strides, aligned))
+    return found
+
+
+def test_every_matrix_has_a_kernel_and_a_plan_that_the_gpu_runs() -> None:
+    chosen: dict[str, list[Planned]] = {}
+    for *matrix, aligned in random_matrices(4000):
+        file = choose(*matrix, aligned)
+        one = planned(source(f"{file}.cu"), *matrix)
+        check_limits(one.gpu, one.plan)
+        contract = header(source(f"{file}.cu"))
+        assert aligned or contract.align(one.dtype) == np.dtype(one.dtype).itemsize, one
+        assert (one.plan.workspace > 0) == ("Workspace" in contract.fields), one
+        chosen.setdefault(file, []).append(one)
+    for found in chosen.values():
+        assert too_many(found) == []
+    assert min(map(len, chosen.values())) >= 3, {file: len(found) for file, found in chosen.items()}
+    old = {file for file, found in chosen.items() for one in found if one.gpu.capability < 90}
+    assert {header(source(f"{file}.cu")).arch for file in old} == {75, 80}
+
+
+def test_the_largest_and_the_smallest_matrix_have_a_kernel() -> None:
+    for rows, cols in ((1, 1), (LARGEST, 1), (1, LARGEST), (LARGEST, 3), (3, LARGEST)):
+        for dtype in DTYPES:
+            for gpu in GPUS[::5]:
+                for aligned in (True, False):
+                    file = choose(rows, cols, dtype, gpu, aligned=aligned)
+                    one = planned(source(f"{file}.cu"), rows, cols, dtype, gpu, cols, cols)
+                    check_limits(gpu, one.plan)
+                    assert too_many([one]) == []
