@@ -58,6 +58,13 @@ class Kernel:
             raise ValueError(f"{name} has no header to take its launch shape from")
         return found
 
+    def starting_at(self, x: np.ndarray, y: np.ndarray) -> Kernel:
+        """The kernel for arrays that may start at different places between multiples of 16 bytes:
+        with LATE = 1 where they do, if it has that macro."""
+        differ = byte_offset(x) % 16 != byte_offset(y) % 16
+        late = differ and self.raw is None and "LATE" in self.header.macros
+        return replace(self, changes=(*self.changes, ("LATE", 1))) if late else self
+
     def check_signature(self) -> None:
         """Raise `ValueError` unless the kernel takes what its header promises, and is compiled with
         the macros that it needs."""
@@ -325,6 +332,12 @@ class BoundKernel:
                     f"the rows of {label} start {apart} bytes apart, which is not {label}_stride = "
                     f"{stride} elements"
                 )
+        starts = {byte_offset(array) % 16 for array in (x, y)}
+        if self.plan.alike and len(starts) > 1:
+            raise ValueError(
+                "x and y start at different places between multiples of 16 bytes: compile the "
+                "kernel with LATE = 1"
+            )
         if x.shape != y.shape:
             raise ValueError(f"x has shape {x.shape}, y has shape {y.shape}")
         if np.may_share_memory(x, y):

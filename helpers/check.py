@@ -238,7 +238,8 @@ def _check_run(unbound: Kernel, x: np.ndarray, given: np.ndarray, y: np.ndarray)
     if strides != 2 * [x.shape[1]]:
         where += f", x_stride = {strides[0]}, y_stride = {strides[1]}"
     try:
-        unbound.bind(*x.shape, x.dtype, None, *strides).run(given, y)
+        kernel = unbound.starting_at(given, y)
+        kernel.bind(*x.shape, x.dtype, None, *strides).run(given, y)
         comparison(unbound.name)(x, y)
     except WrongResult as error:
         raise WrongResult(f"{where}: {error.summary}", error.values) from None

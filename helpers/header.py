@@ -15,10 +15,10 @@ value for later lines alone. A shape for which no case holds is not taken.
 Expressions (`helpers.expressions`) read rows, cols, size (bytes of an element), row (bytes of a
 row), x_stride and y_stride (elements from one row to the next), sms, l2 and capability (of the GPU:
 multiprocessors, bytes of L2 cache, 90 for 9.0), the names of the table above them, and integers
-that the file defines; Launch, Shared and Workspace also block. Two macros have a meaning for the
-launch: CLUSTER, the blocks of a cluster, and PROGRAMMATIC, 1 where the kernel may be launched
-before its predecessor on the stream has ended, because it waits for that one itself. A GPU that is
-older than 9.0 has neither.
+that the file defines; Launch, Shared and Workspace also block. Three macros have a meaning for the
+launch: CLUSTER, the blocks of a cluster; PROGRAMMATIC, 1 where the kernel may be launched before
+its predecessor on the stream has ended, because it waits for that one itself (a GPU that is older
+than 9.0 has neither); LATE, 0 where x and y must start equally far from a multiple of 16 bytes.
 
 `Strides: x_stride, y_stride` says that rows may be further apart than cols: the kernel then takes
 both strides after cols, as long long. `Align: size` says that x and y may start at any element.

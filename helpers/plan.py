@@ -71,6 +71,11 @@ class Plan:
         return bool(self.macros.get("PROGRAMMATIC"))
 
     @property
+    def alike(self) -> bool:
+        """Whether x and y must start equally far from a multiple of 16 bytes."""
+        return self.macros.get("LATE") == 0
+
+    @property
     def cluster(self) -> int:
         """Blocks of a cluster."""
         return self.macros.get("CLUSTER", 1)

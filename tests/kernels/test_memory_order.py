@@ -34,7 +34,7 @@ def test_files_are_those_that_this_is_about() -> None:
     taken = ["08_cluster", "09_grid", "10_sixteen_bit", "variants/08_ahead"]
     assert STREAMING == [*taken, "variants/09_every_warp"]
     assert PROGRAMMATIC == ["08_cluster", "09_grid", "variants/09_every_warp"]
-    assert BY_LETTERS == ["09_grid", "variants/09_every_warp"]
+    assert BY_LETTERS == ["09_grid", "variants/09_every_warp", "variants/11_any_length"]
 
 
 # ---- what is asked of caches ------------------------------------------------------------------
@@ -77,9 +77,10 @@ def test_an_access_that_streams_for_ever_is_found() -> None:
 
 
 def accesses_of_boxes(code: str, dtype: str) -> list[str]:
-    """Accesses of global memory but for those of x and y, which stream."""
+    """Accesses of global memory of 8 bytes: a box holds so many, and nothing of x or y is moved by
+    so many."""
     found = [i for i in instructions(code, dtype) if re.match(r"(ld|st|atom|red)\.(?!shared)", i)]
-    return [i for i in found if ".cs" not in i and not i.startswith("ld.param")]
+    return [i for i in found if re.search(r"[^.v]\.[ubs]64$", i) and not i.startswith("ld.param")]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -24,6 +24,8 @@ EXCEPTIONS = {
     ("load(from)", "08_cluster"): "a programmatic launch may not load x as read-only",
     ("load(from)", "09_grid"): "without a hint for the L2, and again programmatic",
     ("load(from)", "variants/09_every_warp"): "that of 09",
+    ("load(from)", "11_any_row"): "usual accesses where there is no hint",
+    ("load(from)", "variants/11_short_rows"): "likewise",
     ("copy_async(to, from)", "variants/08_ahead"): "with a hint for the L2, which 08_shared lacks",
 }
 # Beside FLOAT16 and BFLOAT16, which choose the dtype, conditionals are part of a text.

@@ -226,9 +226,8 @@ def check_layout(name: str, x: np.ndarray, layout: str) -> None:
     strides = [x.shape[1] + gap for gap in gaps]
     y = apart(poisoned(x), strides[1], phases[1], UNTOUCHED)
     before = y.base.copy()
-    bind(CODE[name], *x.shape, x.dtype, None, {}, None, *strides).run(
-        apart(x, strides[0], phases[0]), y
-    )
+    given = apart(x, strides[0], phases[0])
+    Kernel(CODE[name]).starting_at(given, y).bind(*x.shape, x.dtype, None, *strides).run(given, y)
     check(name, x, y)
     y[:] = poisoned(x)
     assert y.base.tobytes() == before.tobytes()

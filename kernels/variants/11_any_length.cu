@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: MIT
+// Idea:     a row of any length that starts anywhere: blocks that run at once share it and agree by
+//           letters; what their registers hold of it is read once, the rest twice.
+// Row:      BLOCKS blocks
+// Build:    in_l2    = ceil_div(2 * sms * row, l2)
+//           few      = max(1, sms / rows)
+//           BLOCKS   = min(min(sms, ceil_div(row, 16384)), max(in_l2, few))
+//           THREADS  = 256 when row <= 16384
+//                    | 512
+//           share    = ceil_div(row / 16, BLOCKS * THREADS)
+//           PACKS    = max(1, min(16, share))
+// Launch:   block = THREADS, block == THREADS,
+//           grid = min(rows, sms / BLOCKS) * BLOCKS, cooperative
+// Shared:   0
+// Workspace: 8 * rows * BLOCKS * BLOCKS
+// Columns:  BLOCKS <= sms && PACKS <= 16
+// Align:    size
+// Strides:  x_stride, y_stride
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 to 2 reads + 1 write
+// Wastes:   what is read twice; while a row waits for letters its multiprocessors load nothing.
+// Measured: not recorded yet
+//
+// y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, at any
+// element. y must not overlap x; what lies between two rows is neither read nor written. A row of
+// all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. The workspace is that of 09_grid.cu:
+// zeros before the first launch, zeros after each, one for each stream. Measured with -ftz=true, as
+// CuPy compiles.
+
+#if !defined(BLOCKS) || !defined(THREADS) || !defined(PACKS)
+#error "compile with all macros of the Build table: -DBLOCKS=8 -DTHREADS=512 -DPACKS=16"
+#endif
+
+// T2: two neighbouring columns. How one and two become floats and back, and the larger of each.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using T2 = __half2;
+__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#else
+using T = float;
+using T2 = float2;
+__device__ __forceinline__ float to_float(T v) { return v; }
+__device__ __forceinline__ T to_T(float v) { return v; }
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
+__device__ __forceinline__ T2 max2(T2 a, T2 b)
+{
+    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
+}
+#endif
+
+static_assert(THREADS >= 64 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
+static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a round has packs");
+
+constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
+constexpr int width = 16 / sizeof(T);  // columns of 16 bytes
+constexpr int warps = THREADS / 32;
+
+// ---- 16 bytes -----------------------------------------------------------------------------------
+
+// 16 bytes: one access.
+union Pack {
+    uint4 bits;
+    T2 columns[twos];
+    __device__ Pack() {}
+};
+
+// ---- where y starts elsewhere than x ------------------------------------------------------------
+
+// 16 bytes out of 32, from the one at `skip` columns on: in steps of two words, one word, half one.
+__device__ __forceinline__ uint4 sixteen_bytes_at(uint4 left, uint4 right, int skip)
+{
+    unsigned w[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};
+    const int bytes = skip * sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 6; ++i) w[i] = bytes & 8 ? w[i + 2] : w[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) w[i] = bytes & 4 ? w[i + 1] : w[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = bytes & 2 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+// Writes 16 bytes of each lane to a place `late` columns past a boundary: from the boundary on, the
+// last columns of the pack before and the first of its own. The pack before is the previous lane's;
+// lane 0 kept it from the last call. By element: the columns of a `first` pack, which has none
+// before it, up to the next boundary, and those of a `last` one from its last boundary on.
+__device__ __forceinline__ void store_late(T* to, int late, const Pack& pack, bool here, bool first,
+                                           bool last, uint4& kept)
+{
+    const int lane = threadIdx.x % 32, from = (lane + 31) % 32;
+    const uint4 own = pack.bits;
+    const uint4 passed = make_uint4(
+        __shfl_sync(0xffffffff, own.x, from), __shfl_sync(0xffffffff, own.y, from),
+        __shfl_sync(0xffffffff, own.z, from), __shfl_sync(0xffffffff, own.w, from));
+    const uint4 before = lane > 0 ? passed : kept;
+    kept = passed;
+    if (here && !first)
+        *reinterpret_cast<uint4*>(to - late) = sixteen_bytes_at(before, own, width - late);
+    if (first || last)
+#pragma unroll
+        for (int c = 0; c < width; ++c)
+            if (c < width - late ? first : last)
+                to[c] = c % 2 ? pack.columns[c / 2].y : pack.columns[c / 2].x;
+}
+
+// Writes a warp's packs of one round where they belong.
+__device__ __forceinline__ void store_round(T* to, int late, const Pack& v, int pack, int mine,
+                                            uint4& kept)
+{
+    if (late == 0) {
+        if (pack < mine) reinterpret_cast<uint4*>(to)[pack] = v.bits;
+    } else {
+        store_late(to + (long long)pack * width, late, v, pack < mine, pack == 0 && mine > 0,
+                   pack == mine - 1, kept);
+    }
+}
+
+// ---- exponentials and warps ---------------------------------------------------------------------
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// The largest of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_max(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+// ---- letters between blocks anywhere ------------------------------------------------------------
+
+// The bits of a sum and of a shift, 0 where there is no letter: no pair has these bits.
+using Letter = unsigned long long;
+
+__device__ __forceinline__ Letter letter_of(float shift, float sum)
+{
+    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(shift);
+}
+__device__ __forceinline__ float shift_of(Letter letter)
+{
+    return __uint_as_float((unsigned)letter);
+}
+__device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
+
+// Blocks write and read boxes at the same time, so no access may be an ordinary one: these are seen
+// by the whole GPU, as one piece, and in one order for each place.
+__device__ __forceinline__ void store_relaxed(Letter* box, Letter letter)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(box), "l"(letter) : "memory");
+}
+
+__device__ __forceinline__ Letter load_relaxed(const Letter* box)
+{
+    Letter letter;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter) : "l"(box) : "memory");
+    return letter;
+}
+
+// ---- pairs --------------------------------------------------------------------------------------
+
+constexpr float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
+#define minus_inf __int_as_float(0xff800000)  // adds nothing: 2^-inf = 0
+
+// The shift and slope of a maximum, as in 08_cluster.cu: exp(v - max) = 2^(v * slope - origin), and
+// sums of different maxima are brought together by their shifts.
+struct Scale {
+    float shift, slope, origin;
+};
+__device__ __forceinline__ Scale scale_of(float largest)
+{
+    const float log2e = 1.44269504f;
+    const bool far = fabsf(largest) >= 536870912.0f;
+    const float shift = far ? largest + copysignf(268435456.0f, largest)
+                            : __fmul_rn(largest, log2e);
+    return {shift, far ? 1.0f : log2e, far ? largest : shift};
+}
+
+// A warp's pack of a number, -inf where it has no such pack.
+__device__ __forceinline__ uint4 fetched(const uint4* body, int pack, int mine)
+{
+    Pack found;
+#pragma unroll
+    for (int c = 0; c < twos; ++c) found.columns[c] = to_T2(make_float2(minus_inf, minus_inf));
+    if (pack < mine) found.bits = __ldg(body + pack);
+    return found.bits;
+}
+
+__device__ __forceinline__ float max_of(const Pack& pack)
+{
+    T2 largest = pack.columns[0];
+#pragma unroll
+    for (int c = 1; c < twos; ++c) largest = max2(largest, pack.columns[c]);
+    const float2 both = to_float2(largest);
+    return fmaxf(both.x, both.y);
+}
+
+// 2^(v * slope - origin) of both columns.
+__device__ __forceinline__ float2 exponentials(T2 columns, Scale scale)
+{
+    const float2 v = to_float2(columns);
+    return make_float2(fast_exp2(fmaf(v.x, scale.slope, -scale.origin)),
+                       fast_exp2(fmaf(v.y, scale.slope, -scale.origin)));
+}
+
+__device__ __forceinline__ float sum_of(const Pack& pack, Scale scale)
+{
+    float sum = 0.0f;
+#pragma unroll
+    for (int c = 0; c < twos; ++c) {
+        const float2 e = exponentials(pack.columns[c], scale);
+        sum += e.x + e.y;
+    }
+    return sum;
+}
+
+__device__ __forceinline__ void scale_up(Pack& pack, Scale scale, float factor)
+{
+    // As in 08_cluster.cu: a second exponential, which the compiler must not keep from the first.
+    uint4& bits = pack.bits;
+    asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
+#pragma unroll
+    for (int c = 0; c < twos; ++c) {
+        const float2 e = exponentials(pack.columns[c], scale);
+        pack.columns[c] = to_T2(make_float2(e.x * factor, e.y * factor));
+    }
+}
+
+// A shift and the sum of the exponentials that belong to it, of many warps' columns together.
+__device__ __forceinline__ float2 merged(float shift, float sum)
+{
+    const float all = warp_max(shift);
+    return make_float2(all, warp_sum(sum * fast_exp2(shift - all)));
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
+                   long long x_stride, long long y_stride, Letter* workspace)
+{
+    __shared__ float2 pairs[32];
+    __shared__ float2 row_pair;
+    const int member = blockIdx.x % BLOCKS;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+
+    for (long long row = blockIdx.x / BLOCKS; row < rows; row += gridDim.x / BLOCKS) {
+        // Head, body and tail as in 11_any_row.cu. Each warp has packs that follow each other, 32 a
+        // round; those of the first PACKS rounds stay in its registers.
+        const T* from = x + row * x_stride;
+        T* to = y + row * y_stride;
+        const int head = min(cols, int((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
+        const int packs = (cols - head) / width;
+        const int ends = cols - packs * width;
+        const int end = threadIdx.x + (threadIdx.x < head ? 0 : packs * width);
+        const bool has_end = member == 0 && threadIdx.x < ends;
+        const int rounds = (packs + BLOCKS * THREADS - 1) / (BLOCKS * THREADS);
+        const long long first = (long long)(member * warps + warp) * rounds * 32;
+        const int mine = (int)max(0LL, min(packs - first, rounds * 32LL));  // packs of this warp
+        const uint4* body = reinterpret_cast<const uint4*>(from + head) + first;
+
+        // ---- read, reduce: the running maximum and sum of 02_online.cu, some rounds at a time ---
+        Pack v[PACKS];
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) v[k].bits = fetched(body, k * 32 + lane, mine);
+        float v_end = has_end ? to_float(from[end]) : minus_inf;
+        float largest = fmaxf(lowest, v_end);
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) largest = fmaxf(largest, max_of(v[k]));
+        Scale scale = scale_of(largest);
+        float sum = fast_exp2(fmaf(v_end, scale.slope, -scale.origin));
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) sum += sum_of(v[k], scale);
+        for (int round = PACKS; round < rounds; round += 4) {
+            Pack more[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
+            const float before = largest;
+#pragma unroll
+            for (int k = 0; k < 4; ++k) largest = fmaxf(largest, max_of(more[k]));
+            if (largest > before) {
+                const Scale larger = scale_of(largest);
+                sum *= fast_exp2(scale.shift - larger.shift);
+                scale = larger;
+            }
+#pragma unroll
+            for (int k = 0; k < 4; ++k) sum += sum_of(more[k], scale);
+        }
+        const float2 pair = merged(scale.shift, sum);
+        if (lane == 0) pairs[warp] = pair;
+        __syncthreads();
+
+        // ---- exchange: as in 09_grid.cu ---------------------------------------------------------
+        if (warp == 0) {
+            const float2 own = lane < warps ? pairs[lane] : make_float2(lowest, 0.0f);
+            float2 all = merged(own.x, own.y);
+            if (BLOCKS > 1) {
+                Letter* boxes = workspace + row * BLOCKS * BLOCKS;
+                const Letter letter = letter_of(all.x, all.y);
+                for (int to_block = lane; to_block < BLOCKS; to_block += 32)
+                    store_relaxed(boxes + to_block * BLOCKS + member, letter);
+                Letter* own_box = boxes + member * BLOCKS;
+                float shift = lowest, part = 0.0f;
+                for (int box = lane; box < BLOCKS; box += 32) {
+                    Letter found = 0;
+                    while (!found) found = load_relaxed(own_box + box);
+                    store_relaxed(own_box + box, 0);
+                    const float larger = fmaxf(shift, shift_of(found));
+                    part = part * fast_exp2(shift - larger)
+                         + sum_of(found) * fast_exp2(shift_of(found) - larger);
+                    shift = larger;
+                }
+                __syncwarp();
+                all = merged(shift, part);
+            }
+            if (lane == 0) row_pair = all;
+        }
+        __syncthreads();
+
+        // ---- write, after a second read of what registers did not hold --------------------------
+        const float factor = fast_exp2(scale.shift - row_pair.x) / row_pair.y;
+        T* to_body = to + head + first * width;
+        const int late = (unsigned long long)to_body % 16 / sizeof(T);
+        uint4 kept = make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) {
+            scale_up(v[k], scale, factor);
+            store_round(to_body, late, v[k], k * 32 + lane, mine, kept);
+        }
+        for (int round = PACKS; round < rounds; round += 4) {
+            Pack more[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                scale_up(more[k], scale, factor);
+                store_round(to_body, late, more[k], (round + k) * 32 + lane, mine, kept);
+            }
+        }
+        if (has_end)
+            to[end] = to_T(fast_exp2(fmaf(v_end, scale.slope, -scale.origin)) * factor);
+        __syncthreads();  // row_pair and pairs are the next row's
+    }
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: MIT
+// Idea:     short rows that start anywhere: a warp moves a run of rows in packs, whatever row these
+//           belong to, through its own piece of shared memory, where it reads each row by words.
+// Row:      LANES lanes of a warp
+// Build:    words      = row / 4
+//           large      = rows * row > l2
+//           of_lane    = 15 when large == 1
+//                      | 20
+//           LANES      = min(32, max(2, power_of_two(ceil_div(words, of_lane))))
+//           ITEMS      = max(1, ceil_div(words, LANES))
+//           TURN       = 1 when ITEMS >= 32 / LANES && words / LANES % 2 == 0
+//                      | 0
+//           bytes      = 3072 when large == 1 && size == 2
+//                      | 2048
+//           DENSE      = 1 when x_stride == cols && y_stride == cols
+//                      | 0
+//           RUN        = 64 / LANES when DENSE == 0
+//                      | max(32 / LANES, power_of_two(ceil_div(bytes, row)))
+//           pitch      = RUN * row / 16 + 2 when DENSE == 1
+//                      | row / 16 + 2
+//           MOVES      = ceil_div(pitch, 32) when DENSE == 1
+//                      | ceil_div(pitch, LANES)
+//           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80
+//                      | 0
+// Launch:   block = 128, block == 128, grid = ceil_div(rows, 4 * RUN)
+// Shared:   64 * pitch * (DENSE + RUN * (1 - DENSE))
+// Columns:  row / 4 <= LANES * ITEMS && ITEMS <= 20
+//           && (DENSE == 0 && row / 16 + 2 <= pitch && pitch <= MOVES * LANES
+//               || x_stride == cols && y_stride == cols
+//                  && RUN * row / 16 + 2 <= pitch && pitch <= MOVES * 32)
+// Align:    size
+// Strides:  x_stride, y_stride
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   every column is written to shared memory and read from it twice; of rows with a gap
+//           between them sectors are written in part.
+// Measured: not recorded yet
+//
+// y[row] = softmax(x[row]); row r of x begins at x + r * x_stride, of y at y + r * y_stride, at any
+// element. y must not overlap x; what lies between two rows is neither read nor written. A row of
+// all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with -ftz=true, as CuPy
+// compiles.
+
+#if !defined(LANES) || !defined(ITEMS) || !defined(TURN) || !defined(RUN) || !defined(DENSE) \
+    || !defined(MOVES) || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DLANES=8 -DITEMS=10 -DTURN=0 -DRUN=8 \
+-DDENSE=1 -DMOVES=5 -DEVICT_LAST=0"
+#endif
+
+// Word: the columns of 4 bytes. How one column and all of a word become floats and back, and the
+// larger columns of two words.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using Word = __half2;
+__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
+__device__ __forceinline__ float2 to_floats(Word v) { return __half22float2(v); }
+__device__ __forceinline__ Word to_word(float2 v) { return __float22half2_rn(v); }
+__device__ __forceinline__ Word larger(Word a, Word b) { return __hmax2(a, b); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using Word = __nv_bfloat162;
+__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
+__device__ __forceinline__ float2 to_floats(Word v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ Word to_word(float2 v) { return __float22bfloat162_rn(v); }
+__device__ __forceinline__ Word larger(Word a, Word b) { return __hmax2(a, b); }
+#else
+using T = float;
+using Word = float;
+__device__ __forceinline__ float to_float(T v) { return v; }
+__device__ __forceinline__ T to_T(float v) { return v; }
+__device__ __forceinline__ float2 to_floats(Word v)
+{
+    return make_float2(v, __int_as_float(0xff800000));  // one column, and none
+}
+__device__ __forceinline__ Word to_word(float2 v) { return v.x; }
+__device__ __forceinline__ Word larger(Word a, Word b) { return fmaxf(a, b); }
+#endif
+
+static_assert(LANES >= 2 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
+              "LANES is a power of two: the rows of a warp begin at its multiples");
+static_assert(ITEMS >= 1 && MOVES >= 1, "a lane has words, a mover packs");
+static_assert(RUN >= 1 && RUN % (32 / LANES) == 0, "a warp takes its rows in rounds");
+static_assert(TURN == 0 || TURN == 1 && ITEMS >= 32 / LANES, "TURN is yes, 1, or no, 0");
+static_assert(DENSE == 0 || DENSE == 1, "DENSE is yes, 1, or no, 0");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+
+constexpr int width = 16 / sizeof(T);         // columns of a pack, 16 bytes
+constexpr int in_word = 4 / sizeof(T);        // columns of a word
+constexpr int together = 32 / LANES;          // rows that a warp works on at once
+// A stretch is memory without a gap: if DENSE a run of rows, moved by 32 lanes, else a row, by its
+// own.
+constexpr int movers = DENSE ? 32 : LANES;
+constexpr int stretches = DENSE ? 1 : RUN / together;  // of a mover
+constexpr int edges = (2 * width + movers - 1) / movers;
+
+// ---- stretches of memory ------------------------------------------------------------------------
+
+// Columns between the 16-byte boundary before an address and the address.
+__device__ __forceinline__ int phase(const T* address)
+{
+    return (unsigned long long)address % 16 / sizeof(T);
+}
+
+// What asks the L2 to evict last what comes with it.
+__device__ __forceinline__ unsigned long long evict_last_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
+__device__ __forceinline__ uint4 load(const uint4* from)
+{
+#if EVICT_LAST
+    uint4 bits;
+    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(from), "l"(evict_last_policy()));
+    return bits;
+#else
+    return *from;
+#endif
+}
+
+// 16 bytes out of 32, from the one at `skip` columns on: in steps of two words, one word, half one.
+__device__ __forceinline__ uint4 sixteen_bytes_at(uint4 left, uint4 right, int skip)
+{
+    unsigned w[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};
+    const int bytes = skip * sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 6; ++i) w[i] = bytes & 8 ? w[i + 2] : w[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) w[i] = bytes & 4 ? w[i + 1] : w[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = bytes & 2 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+// Where `count` columns lie between boundaries of 16 bytes, the first of them `before` columns past
+// one: in whole packs, from `begin` to before `end`, and in packs that are theirs only in part.
+struct Span {
+    int before, count;
+    __device__ Span(const T* address, int count) : before(phase(address)), count(count) {}
+    __device__ int begin() const { return (before + width - 1) / width; }
+    __device__ int end() const { return (before + count) / width; }
+    __device__ bool ragged() const { return before > 0 || count % width > 0; }
+    // Column number e of the first pack (e < width) and of the last, if they are theirs in part; -1
+    // for columns of other packs. What it is to them: less than 0 or from `count` on if not theirs.
+    __device__ int place(int e) const
+    {
+        const int last = (before + count - 1) / width;
+        if (e < width) return begin() > 0 || end() == 0 ? e : -1;
+        return end() == last && last > 0 ? last * width + e - width : -1;
+    }
+};
+
+// Moves a lane's part of its stretches to shared memory, each to the same place between boundaries
+// of 16 bytes: whole packs, and by element the columns of packs at their edges. All loads come
+// first.
+__device__ __forceinline__ void fetch(uint4* slots, int pitch, const T* from, long long stride,
+                                      int count, int first, int behind, int mover)
+{
+    uint4 bits[stretches][MOVES];
+    T columns[stretches][edges];
+#pragma unroll
+    for (int s = 0; s < stretches; ++s) {
+        const int r = first + s * together;
+        const T* start = from + r * stride;
+        const Span span(start, r < behind ? count : 0);
+        const uint4* packs = reinterpret_cast<const uint4*>(start - span.before);
+#pragma unroll
+        for (int m = 0; m < MOVES; ++m) {
+            const int pack = mover + m * movers;
+            if (pack >= span.begin() && pack < span.end()) bits[s][m] = load(packs + pack);
+        }
+        if (span.ragged())
+#pragma unroll
+            for (int j = 0; j < edges; ++j) {
+                const int column = span.place(mover + j * movers) - span.before;
+                columns[s][j] = column >= 0 && column < span.count ? start[column] : to_T(0.0f);
+            }
+    }
+#pragma unroll
+    for (int s = 0; s < stretches; ++s) {
+        const int r = first + s * together;
+        const Span span(from + r * stride, r < behind ? count : 0);
+        uint4* slot = slots + r * pitch;
+#pragma unroll
+        for (int m = 0; m < MOVES; ++m) {
+            const int pack = mover + m * movers;
+            if (pack >= span.begin() && pack < span.end()) slot[pack] = bits[s][m];
+        }
+        if (span.ragged())
+#pragma unroll
+            for (int j = 0; j < edges; ++j) {
+                const int e = mover + j * movers, place = e < 2 * width ? span.place(e) : -1;
+                if (place >= 0 && span.count > 0) reinterpret_cast<T*>(slot)[place] = columns[s][j];
+            }
+    }
+}
+
+// Moves them back, to other places between boundaries if y has them elsewhere.
+__device__ __forceinline__ void put(T* to, long long to_stride, const uint4* slots, int pitch,
+                                    const T* from, long long stride, int count, int first,
+                                    int behind, int mover)
+{
+#pragma unroll
+    for (int s = 0; s < stretches; ++s) {
+        const int r = first + s * together;
+        T* start = to + r * to_stride;
+        const Span span(start, r < behind ? count : 0);
+        const int shift = phase(from + r * stride) - span.before;  // from places in y to the slot's
+        const int skip = (shift + width) % width;
+        uint4* packs = reinterpret_cast<uint4*>(start - span.before);
+        const uint4* slot = slots + r * pitch;
+#pragma unroll
+        for (int m = 0; m < MOVES; ++m) {
+            const int pack = mover + m * movers;
+            if (pack >= span.begin() && pack < span.end()) {
+                const uint4* bits = slot + (pack * width + shift) / width;
+                packs[pack] = skip ? sixteen_bytes_at(bits[0], bits[1], skip) : bits[0];
+            }
+        }
+        if (span.ragged())
+#pragma unroll
+            for (int j = 0; j < edges; ++j) {
+                const int e = mover + j * movers, place = e < 2 * width ? span.place(e) : -1;
+                const int column = place - span.before;
+                if (place >= 0 && column >= 0 && column < span.count)
+                    start[column] = reinterpret_cast<const T*>(slot)[place + shift];
+            }
+    }
+}
+
+// ---- exponentials and lanes ---------------------------------------------------------------------
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// The largest value of the lanes of a row, in each of them.
+__device__ __forceinline__ float lanes_max(float value)
+{
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum over the lanes of a row, in each of them.
+__device__ __forceinline__ float lanes_sum(float value)
+{
+    for (int distance = LANES / 2; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(128)
+softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
+                   long long x_stride, long long y_stride)
+{
+    extern __shared__ uint4 pieces[];
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % LANES;
+    const int group = threadIdx.x % 32 / LANES;
+    const int mover = threadIdx.x % movers;
+    const long long first = (blockIdx.x * 4LL + warp) * RUN;
+    const int run = (int)max(0LL, min((long long)RUN, rows - first));
+    const T* from = x + first * x_stride;
+    T* to = y + first * y_stride;
+    // Packs of a stretch's slot, wherever between two boundaries it begins.
+    const int pitch = ((DENSE ? RUN : 1) * cols + 2 * width - 1) / width;
+    uint4* slots = pieces + warp * (DENSE ? 1 : RUN) * pitch;
+    const int count = DENSE ? run * cols : cols;  // columns of a stretch
+    const int own = DENSE ? 0 : group, behind = DENSE ? min(run, 1) : run;
+
+    // ---- load: a run of rows into shared memory -------------------------------------------------
+    fetch(slots, pitch, from, x_stride, count, own, behind, mover);
+    __syncwarp();
+
+    // ---- reduce and exchange: LANES lanes a row, by words and, at its ends, by element ----------
+    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
+    const Word nothing = to_word(make_float2(minus_inf, minus_inf));
+#pragma unroll 2
+    for (int round = 0; round < RUN; round += together) {
+        const int r = round + group;
+        const int start = DENSE ? phase(from) + r * cols : phase(from + r * x_stride);
+        T* row = reinterpret_cast<T*>(DENSE ? slots : slots + r * pitch) + start;
+        const int head = r < run ? start % in_word : 0;
+        const int words = r < run ? (cols - head) / in_word : 0;
+        Word* body = reinterpret_cast<Word*>(row + head);
+        const int end = lane == 0 ? 0 : cols - 1;
+        const bool has_end = in_word > 1 && r < run
+                           && (lane == 0 ? head : lane == 1 && head + words * in_word < cols);
+
+        Word v[ITEMS];
+        float v_end = has_end ? to_float(row[end]) : minus_inf;
+        Word largest = nothing;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            // TURN: rows whose words lie in the same banks begin with different ones.
+            const int item = i + (TURN ? group : 0);
+            const int word = lane + (item < ITEMS ? item : item - ITEMS) * LANES;
+            v[i] = nothing;
+            if (word < words) v[i] = body[word];
+            largest = larger(largest, v[i]);
+        }
+        const float2 both = to_floats(largest);
+        const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
+        const float row_max = lanes_max(fmaxf(fmaxf(lowest, v_end), fmaxf(both.x, both.y)));
+
+        // See 10_sixteen_bit.cu: one multiply-add before the exponential.
+        const bool far = fabsf(row_max) >= 536870912.0f;
+        const float slope = far ? 1.0f : 1.44269504f, shift = far ? row_max : row_max * slope;
+        float2 e[ITEMS];
+        v_end = fast_exp2(fmaf(v_end, slope, -shift));
+        float sum = v_end;
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const float2 two = to_floats(v[i]);
+            e[i].x = fast_exp2(fmaf(two.x, slope, -shift));
+            e[i].y = in_word > 1 ? fast_exp2(fmaf(two.y, slope, -shift)) : 0.0f;
+            sum += e[i].x + e[i].y;
+        }
+        const float scale = 1.0f / lanes_sum(sum);
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+            const int item = i + (TURN ? group : 0);
+            const int word = lane + (item < ITEMS ? item : item - ITEMS) * LANES;
+            if (word < words) body[word] = to_word(make_float2(e[i].x * scale, e[i].y * scale));
+        }
+        if (has_end) row[end] = to_T(v_end * scale);
+    }
+    __syncwarp();
+
+    // ---- write: the run out of shared memory ----------------------------------------------------
+    put(to, y_stride, slots, pitch, from, x_stride, count, own, behind, mover);
+}
