@@ -31,11 +31,11 @@
 //                        | 768 when CLUSTER == 16 && share > 1024 && rows > 16
 //                        | THREADS
 //           RESIDENT     = sm_threads / THREADS
-//           EVICT_LAST   = 1 when rows * row > l2
+//           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
 //                        | 0
-//           STREAMING    = 1
-//           PROGRAMMATIC = 1 when rows <= 16
+//           STREAMING    = 1 when rows * row <= 1048576 || 3 * rows * row > 2 * l2
 //                        | 0
+//           PROGRAMMATIC = 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
 // Columns:  row % 16 == 0 && share >= 64 && PACKS <= 4 * size

@@ -5,9 +5,9 @@
 // Build:    LANES      = min(16, power_of_two(ceil_div(cols, 8))) when cols <= 256
 //                      | 32
 //           PACKS      = ceil_div(cols, 8 * LANES)
-//           EVICT_LAST = 1 when rows * row > l2
+//           EVICT_LAST = 1 when 4 * rows * row > 5 * l2
 //                      | 0
-//           STREAMING  = 1
+//           STREAMING  = 3 * rows * row > 2 * l2
 // Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES)
 // Shared:   0
 // Columns:  cols >= 8 && cols <= 1024 && cols % 8 == 0 && cols <= 8 * LANES * PACKS

@@ -14,9 +14,9 @@
 //                        | sms when rows == 1
 //                        | ceil_div(row / 16, most * THREADS)
 //           PACKS        = ceil_div(row / 16, BLOCKS * THREADS)
-//           STREAMING    = 1
-//           PROGRAMMATIC = 1 when rows <= 16
+//           STREAMING    = 1 when rows * row <= 2097152 || 3 * rows * row > 2 * l2
 //                        | 0
+//           PROGRAMMATIC = 0
 // Launch:   block = THREADS, block == THREADS,
 //           grid = min(rows, sms / BLOCKS) * BLOCKS, cooperative
 // Shared:   0
