@@ -18,7 +18,7 @@ from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
 from .paths import KERNELS
-from .plan import CLUSTERS_SINCE, DTYPES, MAX_INT, Plan, integer, row_strides
+from .plan import CLUSTERS_SINCE, DTYPES, MAX_INT, Header, Plan, integer, row_strides
 
 # What is recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's own.
 UNFUSED, TORCH = "00_unfused", "00_torch"
@@ -84,14 +84,13 @@ TRIALS = (
     "08_cluster-CLUSTER16",
     "08_cluster-RESIDENT1",
     "08_cluster-EVICT_LAST0",
-    "08_cluster-PROGRAMMATIC0",
     "08_cluster-PROGRAMMATIC1",
     "variants/08_ahead-EVICT_LAST0",
     "variants/08_shared-CLUSTER1",
     "09_grid-FEW_PACKS4",
     "09_grid-FEW_PACKS8",
     "09_grid-FEW_PACKS16",
-    "09_grid-PROGRAMMATIC0",
+    "09_grid-PROGRAMMATIC1",
     "10_sixteen_bit-EVICT_LAST0",
 )
 
@@ -154,16 +153,18 @@ def choose(
     x_stride: int | None = None,
     y_stride: int | None = None,
     aligned: bool = True,
+    alike: bool = True,
 ) -> str:
-    """The kernel file that ought to be fastest for a matrix of rows x cols, as measured on an H200:
-    from 07 on, or 06 on a GPU without clusters.
+    """The kernel file, or trial of one, that ought to be fastest for a matrix of rows x cols, as
+    measured on an H200: from 07 on, or 06 on a GPU without clusters.
 
     The strides count elements from one row to the next, cols if not given; `aligned` says that x
-    and y start at multiples of 16 bytes. `gpu` is that in use, or in replay an H200. Raises
+    and y start at multiples of 16 bytes, `alike` that they start equally far from such multiples.
+    `gpu` is that in use, or in replay an H200. Raises
     `TypeError` for what is no integer, `ValueError` naming what no kernel takes: an empty matrix,
     2^31 rows or columns, another dtype, strides below cols, a GPU older than 7.5.
     """
-    matrix = _matrix(rows, cols, dtype, gpu, x_stride, y_stride, aligned)
+    matrix = _matrix(rows, cols, dtype, gpu, x_stride, y_stride, aligned, alike)
     return next(file for file, _ in _ranked(matrix) if not _why_not(file, matrix))
 
 
@@ -189,6 +190,7 @@ class _Matrix(NamedTuple):
     gpu: Gpu
     strides: tuple[int, int]
     aligned: bool
+    alike: bool
 
     @property
     def row_bytes(self) -> int:
@@ -198,11 +200,18 @@ class _Matrix(NamedTuple):
     def packs(self) -> bool:
         """Whether rows follow each other and each is whole packs of 16 bytes."""
         apart = self.rows > 1 and self.strides != (self.cols, self.cols)
-        return self.aligned and not apart and self.row_bytes % 16 == 0
+        return self.aligned and self.alike and not apart and self.row_bytes % 16 == 0
 
 
 def _matrix(
-    rows, cols, dtype="float32", gpu=None, x_stride=None, y_stride=None, aligned=True
+    rows,
+    cols,
+    dtype="float32",
+    gpu=None,
+    x_stride=None,
+    y_stride=None,
+    aligned=True,
+    alike=True,
 ) -> _Matrix:
     """Raises what `choose` raises."""
     rows, cols = integer("rows", rows), integer("cols", cols)
@@ -213,7 +222,7 @@ def _matrix(
     for name, number in (("rows", rows), ("cols", cols)):
         if not 1 <= number <= MAX_INT:
             raise ValueError(f"{name} = {number} is not 1 to {MAX_INT}")
-    matrix = _Matrix(rows, cols, dtype, gpu, strides, aligned)
+    matrix = _Matrix(rows, cols, dtype, gpu, strides, aligned, alike)
     if refused := _why_not(ANY_LENGTH, matrix):
         raise ValueError(refused)
     return matrix
@@ -232,15 +241,20 @@ def _ranked(matrix: _Matrix) -> Iterator[tuple[str, str]]:
             yield "10_sixteen_bit", "few rows of at most 2 KB, where a warp for each is faster"
         yield from _in_clusters(matrix)
     if not matrix.packs:
-        if row_bytes <= 1024:
+        if row_bytes <= 2560:
             yield "variants/11_short_rows", "short rows that are no whole packs, or start anywhere"
-        yield "11_any_row", "rows that are no whole packs, or start anywhere"
+        yield _any_row(matrix), "rows that are no whole packs, or start anywhere"
     yield "07_warp", "rows that a warp can hold"
     if old:
         yield "06_registers", "a GPU without clusters, a row that a block can hold"
     if matrix.packs:
-        yield "11_any_row", "a row that a block or a cluster can hold"
+        yield _any_row(matrix), "a row that a block or a cluster can hold"
     yield ANY_LENGTH, "any other matrix: what registers do not hold is read twice"
+
+
+def _any_row(matrix: _Matrix) -> str:
+    """The file looks at the strides itself; where rows start it must be told."""
+    return "11_any_row" if matrix.alike else "11_any_row-LATE1"
 
 
 def _in_clusters(matrix: _Matrix) -> Iterator[tuple[str, str]]:
@@ -259,15 +273,21 @@ def _in_clusters(matrix: _Matrix) -> Iterator[tuple[str, str]]:
     yield "09_grid", "a row that the registers of the GPU can hold"
 
 
-def _why_not(file: str, matrix: _Matrix) -> str:
-    """Why a kernel file does not take a matrix; "" if it does."""
-    rows, cols, dtype, gpu, strides, aligned = matrix
-    contract = header(source(f"{file}.cu"))
-    if not aligned and contract.align(dtype) > dtype.itemsize:
-        return f"x and y must start at multiples of {contract.align(dtype)} bytes"
+def _why_not(step: str, matrix: _Matrix) -> str:
+    """Why a kernel file or a trial does not take a matrix; "" if it does."""
+    contract = _contract(step)
+    align = contract.align(matrix.dtype)
+    if not (matrix.aligned and matrix.alike) and align > matrix.dtype.itemsize:
+        return f"x and y must start at multiples of {align} bytes"
+    rows, cols, dtype, gpu, strides, *_ = matrix
     return contract.why_not(rows, cols, dtype, gpu, *strides)
 
 
-def _plan(file: str, matrix: _Matrix) -> Plan:
-    rows, cols, dtype, gpu, strides, _ = matrix
-    return header(source(f"{file}.cu")).plan(rows, cols, dtype, None, gpu, *strides)
+def _plan(step: str, matrix: _Matrix) -> Plan:
+    rows, cols, dtype, gpu, strides, *_ = matrix
+    return _contract(step).plan(rows, cols, dtype, None, gpu, *strides)
+
+
+def _contract(step: str) -> Header:
+    trial = split_trial(step)
+    return header(source(f"{trial.file}.cu"), (), trial.changes)

@@ -36,6 +36,7 @@ from .shapes import (
     GRID_SHAPES,
     REFERENCE_SHAPE,
     SWEEP_SHAPES,
+    UNALIGNED_FEW,
     Shape,
     family_of,
 )
@@ -208,7 +209,10 @@ class Record:
 
 
 # Name -> the families of shapes that it means, in tables and figures.
-FAMILIES = {"grid": ("grid",), "long": ("grid", "long"), "few": ("few",), "sweep": ("sweep",)}
+FAMILIES = {
+    **{name: (name,) for name in ("grid", "few", "sweep", "unaligned")},
+    "long": ("grid", "long"),
+}
 
 
 # ---- kernels as they are now --------------------------------------------------------------------
@@ -245,9 +249,18 @@ def takes(step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | No
     """Whether a step is to be recorded at a shape and dtype: its header accepts them; the sweep is
     for the steps before 07 in float32, long and few rows for what comes after, rows that go evenly
     into seven clusters for kernels whose clusters stay; a trial is recorded in float32 and
-    bfloat16, and so is PyTorch at the grid alone."""
+    bfloat16, and so is PyTorch at the grid alone.
+
+    Rows that start anywhere are for 11, to which nothing else is, for PyTorch, and for the steps
+    that come nearest: 04, the first that takes them all, and 07."""
+    family = family_of(rows, cols)
     if step == TORCH:
-        return dtype in ("float32", "bfloat16") and family_of(rows, cols) == "grid"
+        return dtype in ("float32", "bfloat16") and family in ("grid", "unaligned")
+    anywhere = family == "unaligned" or (rows, cols) in UNALIGNED_FEW
+    if anywhere != (step != UNFUSED and step_number(step) == 11):
+        if not (anywhere and step in ("04_shuffle", "07_warp")):
+            return False
+        return family == "unaligned" and bool(plan_of(step, rows, cols, dtype, gpu))
     later = step != UNFUSED and step_number(step) >= 7
     sweep, few = (rows, cols) in SWEEP_SHAPES, (rows, cols) in FEW_SHAPES
     if sweep and (later or dtype != "float32" or step not in (UNFUSED, *catalogue.steps())):

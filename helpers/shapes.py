@@ -6,6 +6,8 @@
     "long"   the grid and, on the same axis, the long rows of up to 1048576 columns
     "few"    few rows: less work than a GPU has room for
     "sweep"  4096 rows of 256 to 12672 columns, the shape that the field's tutorials plot
+    "unaligned"  nearly 2^28 elements, rows of 33 to 128257 columns that start anywhere, not at
+             multiples of 16 bytes alone
 """
 
 from __future__ import annotations
@@ -23,8 +25,14 @@ FEW_SHAPES = ((1, 32000), (4, 102400), (16, 131072), (128, 65536), (1, 1048576))
 CROSSOVER_SHAPES = ((4, 2**20), (7, 2**20), (16, 2**20))
 EVEN_SHAPE = (252, 2**20)  # rows that go evenly into seven clusters, for kernels that have such
 SWEEP_SHAPES = tuple((4096, cols) for cols in range(256, 12673, 128))
+# In even numbers of rows, which the copy needs in 16 bits.
+UNALIGNED_SHAPES = tuple(
+    (2**27 // cols * 2, cols) for cols in (33, 77, 129, 513, 1023, 4097, 12673, 32001, 50257, 128257)
+)
+UNALIGNED_FEW = ((65536, 77), (1, 50257))
 RECORDED_SHAPES = (
     *(*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES),
+    *(*UNALIGNED_SHAPES, *UNALIGNED_FEW),
 )
 
 # Timed by a live notebook, with as many rows as fit.
@@ -115,8 +123,10 @@ def family_of(rows: int, cols: int) -> str:
     and the long rows with fewer rows, so these two are told apart by their columns."""
     if (rows, cols) in FEW_SHAPES:
         return "few"
-    if (rows, cols) in (*CROSSOVER_SHAPES, EVEN_SHAPE):
+    if (rows, cols) in (*CROSSOVER_SHAPES, EVEN_SHAPE, *UNALIGNED_FEW):
         return "other"
+    if any(cols == unaligned for _, unaligned in UNALIGNED_SHAPES):
+        return "unaligned"
     if (rows, cols) in SWEEP_SHAPES:
         return "sweep"
     return "grid" if cols <= GRID_SHAPES[-1][1] else "long"
