@@ -33,8 +33,8 @@
 //           RESIDENT     = sm_threads / THREADS
 //           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
 //                        | 0
-//           STREAMING    = 1 when rows * row <= 1048576 || 3 * rows * row > 2 * l2
-//                        | 0
+//           STREAMING    = 1 when rows * row <= 1048576 || rows * row > 4 * l2
+//                        | 3 * rows * row > 2 * l2 && EVICT_LAST == 0
 //           PROGRAMMATIC = 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
