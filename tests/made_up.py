@@ -88,7 +88,7 @@ def race_case(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase
 
 def chain_case(
     us: list[float],
-    rows: int = 8192,
+    rows: int = 65536,
     cols: int = 4096,
     dtype: str = "float32",
     state: str = "fresh",

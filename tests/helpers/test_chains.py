@@ -34,8 +34,15 @@ from tests.made_up import chain_case
 
 # (rows, cols, dtype, state) -> why what is chosen may be behind a variant there: its lead in calls
 # that follow each other is more than a percent, say.
-EXCEPTIONS: dict[tuple[int, int, str, str], str] = {}
-LARGE, FEW = (8192, 4096), (1, 32000)  # with a hint; launched programmatically
+HALF_THERE = (
+    "x of 64 MB: just written, half of it is still in the L2, and streaming past that half is the "
+    "faster; evicted, the hint is. The table cannot know which, and goes with what was just written"
+)
+EXCEPTIONS: dict[tuple[int, int, str, str], str] = {
+    (4096, 4096, "float32", "evicted"): HALF_THERE,
+    (8192, 4096, "bfloat16", "evicted"): HALF_THERE,
+}
+LARGE, FEW = (65536, 4096), (1, 32000)  # streams, with a hint; streams
 
 
 # ---- variants ---------------------------------------------------------------------------------
@@ -51,8 +58,9 @@ def test_variants_leave_out_one_thing_each_and_all() -> None:
         *(asked("STREAMING", "EVICT_LAST"), asked("EVICT_LAST")),
         *(asked("STREAMING"), asked()),
     ]
-    few = variants("08_cluster", *FEW)
+    few = variants("08_cluster-PROGRAMMATIC1", *FEW)
     assert few[0] == asked("STREAMING", "PROGRAMMATIC") and few[-1] == plain("08_cluster")
+    assert variants("08_cluster", *FEW) == [asked("STREAMING"), asked()]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -86,7 +94,7 @@ def test_what_softmax_adds_is_the_difference_of_pairs() -> None:
     assert case.us(own).low < case.us(own).value < case.us(own).high
     assert case.lead(own, other).value == pytest.approx(1 / 11, abs=0.01)
     assert case.chosen == case.best == own and case.plain == plain("08_cluster")
-    assert case.megabytes == pytest.approx(134.2, abs=0.1)
+    assert case.megabytes == pytest.approx(1073.7, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +134,7 @@ def test_the_best_of_those_that_are_faster_comes_first() -> None:
     _, second, first, _ = case.launches
     assert list(case.faster(case.chosen)) == [first, second]
     (line,) = behind([case, chain_case([10.0])])
-    assert line.startswith(f"8192 x 4096 float32, fresh: {first} is faster by ")
+    assert line.startswith(f"65536 x 4096 float32, fresh: {first} is faster by ")
     assert line.endswith("%") and abs(float(line.split()[-1][:-1]) - 10) < 1
 
 
@@ -143,7 +151,7 @@ def test_what_is_chosen_by_other_rules_is_found_among_the_variants(
     case = chain_case([10.0, 9.0, 10.0, 10.0])
     assert case.verdict == "BEHIND"
     kernels = made_up.Kernels(tmp_path, monkeypatch)
-    kernels.edit("08_cluster.cu", ("STREAMING    = 1", "STREAMING    = 0"))
+    kernels.edit("08_cluster.cu", ("rows * row > 4 * l2", "rows * row > 400 * l2"))
     assert case.chosen == asked("EVICT_LAST") and case.verdict == "best"
     kernels.edit("08_cluster.cu", ("PACKS        = ", "PACKS        = 1 + "))
     assert case.chosen is None
@@ -208,7 +216,7 @@ def test_pipelines_that_are_missing_or_damaged(folder: Path) -> None:
         load_chains(made_up.FOLDER)
     whole["cases"][0]["base_us"][COPY][3] = -1
     path.write_text(json.dumps(whole))
-    with pytest.raises(ValueError, match=r"test/chain\.json at 8192 x 4096 float32 holds -1, whi"):
+    with pytest.raises(ValueError, match=r"test/chain\.json at 65536 x 4096 float32 holds -1, wh"):
         load_chains(made_up.FOLDER)
 
 

@@ -121,7 +121,7 @@ def test_programmatic_launch_and_best_copy_have_columns_of_their_own(record_race
 
 
 def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
-    step, shape = "08_cluster", (1, 32000)
+    step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
     launch = records.launch_of(step, *shape)
     assert launch["PROGRAMMATIC"]
     early = dataclasses.replace(race_case(*shape), launch=launch, protocol=1)
