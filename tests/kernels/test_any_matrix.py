@@ -1,0 +1,180 @@
+"""Softmax of any matrix, by what `choose` picks: rows, columns, dtypes, strides and places between
+multiples of 16 bytes at random, rows with infinities and NaN among them, everything around y
+guarded. A group of launches shares its columns and so, mostly, one compiled kernel.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from helpers.bound import BoundKernel, Kernel, load
+from helpers.catalogue import choose, source, split_trial
+from helpers.check import WrongResult, apart, check_softmax, make_input, poisoned, special_rows
+from helpers.execute import device_dtype
+
+AROUND = -7.0  # what stands around y, and must still stand there
+GROUPS, LAUNCHES = 30, 10
+GPU_GROUPS, GPU_LAUNCHES = 150, 20
+
+
+class Matrix(NamedTuple):
+    """What a launch is given; strides and phases count elements."""
+
+    rows: int
+    cols: int
+    dtype: str
+    x_stride: int
+    y_stride: int
+    x_phase: int
+    y_phase: int
+    special: bool  # rows with -inf, NaN and +inf among the others
+    seed: int
+
+    @property
+    def pack(self) -> int:
+        return 16 // np.dtype(self.dtype).itemsize
+
+
+def matrices(group: int, launches: int, most_cols: int, most_elements: int) -> Iterator[Matrix]:
+    """The launches of a group: one dtype, one number of columns, few or many rows, one kind of
+    layout."""
+    pick = random.Random(group)
+    dtype = pick.choice(("float32", "float16", "bfloat16"))
+    pack = 16 // np.dtype(dtype).itemsize
+    cols = round(most_cols ** pick.random())
+    if pick.random() < 0.3:
+        cols = -(-cols // pack) * pack
+    few = pick.random() < 0.5
+    kind = pick.choice(("dense", "dense", "alike", "unlike", "apart", "apart by packs"))
+    for launch in range(launches):
+        most = min(16 if few else most_elements, max(1, most_elements // cols))
+        rows = pick.randint(1, most)
+        gaps = (0, 0)
+        if kind == "apart":
+            gaps = (pick.randint(0, 9), pick.randint(1, 9))
+        elif kind == "apart by packs":
+            gaps = (-cols % pack, -cols % pack + pack)
+        phase = 0 if kind.endswith(("dense", "packs")) else pick.randrange(pack)
+        other = phase if kind != "unlike" else pick.randrange(pack)
+        yield Matrix(
+            rows, cols, dtype, cols + gaps[0], cols + gaps[1], phase, other, launch % 3 == 2, launch
+        )
+
+
+def given(matrix: Matrix) -> np.ndarray:
+    """x of shape (rows, cols); every other row of a special one has infinities or NaN."""
+    x = make_input(matrix.rows, matrix.cols, matrix.seed, matrix.dtype)
+    if matrix.special:
+        rows = special_rows(matrix.cols, matrix.dtype)
+        x[::2] = np.resize(rows, x[::2].shape)
+    return x
+
+
+def chosen(matrix: Matrix) -> tuple[Kernel, BoundKernel]:
+    """The kernel that `choose` picks, for the matrix."""
+    step = choose(
+        *matrix[:3],
+        x_stride=matrix.x_stride,
+        y_stride=matrix.y_stride,
+        aligned=matrix.x_phase % matrix.pack == matrix.y_phase % matrix.pack == 0,
+        alike=matrix.x_phase % matrix.pack == matrix.y_phase % matrix.pack,
+    )
+    kernel = load(step)
+    return kernel, kernel.bind(*matrix[:3], None, matrix.x_stride, matrix.y_stride)
+
+
+def check_guarded(x: np.ndarray, y: np.ndarray, before: np.ndarray, where: str) -> None:
+    """`y` is a view of what was `before` the launch but for softmax of x."""
+    try:
+        check_softmax(x, np.ascontiguousarray(y))
+    except WrongResult as error:
+        raise WrongResult(f"{where}: {error.summary}", error.values) from None
+    y[:] = poisoned(x)
+    if y.base.tobytes() != before.tobytes():
+        raise WrongResult(f"{where}: something around y was written")
+
+
+def run_simulated(matrix: Matrix, code: str = "") -> str:
+    """Launch on the SIMT machine, or the text of another kernel in its place; returns the kernel's
+    name."""
+    kernel, bound = chosen(matrix)
+    if code:
+        kernel = Kernel(code, changes=kernel.changes)
+        bound = kernel.bind(*matrix[:3], None, matrix.x_stride, matrix.y_stride)
+    x = given(matrix)
+    y = apart(poisoned(x), matrix.y_stride, matrix.y_phase, AROUND)
+    before = y.base.copy()
+    bound.run(apart(x, matrix.x_stride, matrix.x_phase), y)
+    check_guarded(x, y, before, f"{bound.name}, {matrix}")
+    return bound.name
+
+
+def run_on_gpu(matrix: Matrix) -> str:
+    """The same on the GPU, with what is around y there too."""
+    import cupy
+
+    _, bound = chosen(matrix)
+    bound.prepare()
+    x = given(matrix)
+    views = (
+        apart(x, matrix.x_stride, matrix.x_phase),
+        apart(poisoned(x), matrix.y_stride, matrix.y_phase, AROUND),
+    )
+    before = views[1].base.copy()
+    on_gpu = [cupy.asarray(view.base.view(device_dtype(view.dtype))) for view in views]
+    phases = (matrix.x_phase, matrix.y_phase)
+    bound.enqueue(*(base[at:] for base, at in zip(on_gpu, phases, strict=True)), bound.workspace())
+    y = views[1]
+    y.base[:] = cupy.asnumpy(on_gpu[1]).view(y.dtype)
+    check_guarded(x, y, before, f"{bound.name}, {matrix}")
+    return bound.name
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_any_matrix_is_right(group: int) -> None:
+    most_cols = (300, 3000, 30000)[group % 3]
+    for matrix in matrices(group, LAUNCHES, most_cols, 2**13):
+        run_simulated(matrix)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("group", range(GPU_GROUPS))
+def test_any_matrix_is_right_on_the_gpu(group: int) -> None:
+    most_cols = (1000, 20000, 300000, 3000000)[group % 4]
+    for matrix in matrices(group, GPU_LAUNCHES, most_cols, 2**21):
+        run_on_gpu(matrix)
+
+
+def test_groups_are_of_many_kinds() -> None:
+    groups = [next(matrices(group, 1, 3000, 2**13)) for group in range(GPU_GROUPS)]
+    assert {matrix.dtype for matrix in groups} == {"float32", "float16", "bfloat16"}
+    alike = [matrix.x_phase == matrix.y_phase for matrix in groups]
+    strided = [matrix.x_stride > matrix.cols for matrix in groups]
+    assert 10 < sum(strided) < GPU_GROUPS - 10 and 10 < alike.count(False)
+    steps = {chosen(matrix)[1].name for matrix in groups}
+    assert {"softmax_any_row", "softmax_short_rows", "softmax_warp", "softmax_cluster"} <= steps
+
+
+@pytest.mark.parametrize(
+    ("step", "old", "new"),
+    [
+        ("11_any_row", "if (has_end) to[end] =", "if (has_end && end) to[end] ="),
+        ("11_any_row", "cols - packs * width;", "cols - packs * width + 1;"),
+        ("11_any_row", "here && !first", "here"),
+        ("11_any_row", "width - late ? first : last", "late ? first : last"),
+        ("variants/11_short_rows", "(cols - head) / in_word : 0;", "cols / in_word : 0;"),
+        ("variants/11_short_rows", "lane == 1 && head + words", "lane == 1 && words"),
+    ],
+)
+def test_a_kernel_that_is_wrong_somewhere_is_found(step: str, old: str, new: str) -> None:
+    code = source(f"{split_trial(step).file}.cu")
+    assert old in code
+    cols, dtype = (801, "float32") if step == "11_any_row" else (77, "float16")
+    matrix = Matrix(9, cols, dtype, cols, cols, 1, 3, False, 0)
+    longer = matrix._replace(cols=cols + 1, x_stride=cols + 1, y_stride=cols + 1)
+    with pytest.raises((WrongResult, RuntimeError)):
+        for tried in (matrix, longer._replace(x_phase=3), matrix._replace(x_phase=0, y_phase=1)):
+            run_simulated(tried, code.replace(old, new))
