@@ -69,6 +69,13 @@ class Counters:
             *(getattr(self, item.name) + getattr(other, item.name) for item in fields(Counters))
         )
 
+    def __iadd__(self, other: Counters) -> Counters:
+        own = vars(self)
+        for name, count in vars(other).items():
+            if count:
+                own[name] += count
+        return self
+
     @property
     def sectors_per_load(self) -> float:
         """Sectors a global load request costs: 4 when 32 lanes read 32 neighbouring floats,

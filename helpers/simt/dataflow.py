@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from .instructions import Address, Immediate, Instruction, PtxKernel, Register, Vector, elements
 from .operations.rounding import TINY
 
 
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def never_subnormal(kernel: PtxKernel) -> set[str]:
     """Registers whose every writer flushes subnormals or is a normal constant.
 
@@ -41,6 +44,7 @@ def never_subnormal(kernel: PtxKernel) -> set[str]:
         normal = kept
 
 
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def steering(kernel: PtxKernel) -> set[str]:
     """Registers that an address depends on, or a jump through a comparison of integers.
 

@@ -94,7 +94,7 @@ class Variable:
     initial: tuple[tuple[int, bytes | str], ...] = ()
 
 
-@dataclass
+@dataclass(eq=False)  # itself alone, so that what is found out about it can be kept
 class PtxKernel:
     name: str
     parameters: list[PtxParameter]

@@ -110,7 +110,8 @@ def simulate(
     lines: dict[tuple[str, int], Counters] = {}
     for instruction, tally in zip(parsed.instructions, tallies, strict=True):
         key = (instruction.file, instruction.line)
-        lines[key] = lines.get(key, Counters()) + tally
+        line = lines.setdefault(key, Counters())
+        line += tally
     total = sum(lines.values(), Counters())
     labels = [*names, *(f"argument {number}" for number in range(len(names), len(args)))]
     arrays = {

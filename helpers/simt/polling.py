@@ -5,6 +5,7 @@ Threads in such a loop must let others run, or they would spin for ever.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from .instructions import Address, Instruction, Label, PtxKernel, Register, elements
@@ -21,6 +22,7 @@ class Poll:
     alone: bool  # nothing else changes from round to round: only another thread can end the loop
 
 
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
     """Of the loops that poll, by the number of the branch that closes them."""
     found = {}
@@ -35,6 +37,7 @@ def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
     return found
 
 
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def hands_over(kernel: PtxKernel) -> bool:
     """Whether an atomic on shared memory has a result that is used: threads may rely on it to
     come behind what others did before theirs."""

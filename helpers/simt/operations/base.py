@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,6 +50,7 @@ def kind_of(modifiers: tuple[str, ...]) -> str:
     return FLOAT if modifiers and is_float(modifiers[-1]) else INTEGER
 
 
+@functools.lru_cache(maxsize=4096)
 def find_operation(name: str, modifiers: tuple[str, ...]) -> Operation:
     """Return the operation of an opcode; raises `UnsupportedPTX` if there is none."""
     written = ".".join((name, *modifiers))
