@@ -15,6 +15,7 @@ NEED_JUPYTER = [
     "tests/commands/test_run.py",
     "tests/helpers/test_reading.py",
 ]
+os.environ.setdefault("SOFTMAX_PLANS", "0")  # what somebody tuned here is no part of a test
 collect_ignore = [] if importlib.util.find_spec("nbformat") else NEED_JUPYTER
 
 

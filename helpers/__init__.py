@@ -8,10 +8,12 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     home          a home folder that can be written
     options       types of command-line options
     shapes        families of matrix shapes
+    json_files    files that name themselves when they are damaged
     rich          rich output with a plain form; code in colour
     cuda_text     reading C: comments, kernels, signatures, a hash of code
     gpu           the GPU at hand, or an H200
     mode          live or replay
+    tuned         plans that were tuned on the reader's GPU: reader and writer
     expressions   C's integer expressions, as headers write them
     plan          what a header says: shapes that are taken, how a kernel is built and launched
     header        reading a header: its keys, its Build table
@@ -25,9 +27,9 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     exercises     exercises, and the grading of an answer
     workers       work dealt out to GPUs
     samples       samples of timings, and what they say for sure
-    json_files    files that name themselves when they are damaged
     records       what was timed: reader and writer
     bench         how a kernel is timed
+    tuning        a kernel's plan, searched on the GPU at hand
     peers         softmax of other libraries
     races         the race against them: reader and writer
     chain         how softmax is timed in a pipeline

@@ -40,6 +40,7 @@ PROTOCOL = {
     "check": "sampled rows against fp64, all elements for NaN, before and after timing",
 }
 COPY, PROGRAMMATIC_COPY = "00_copy", "timing/copy_programmatic"
+FEW_WARMUP_S = 0.03  # for a first look, among others that keep the clocks up
 
 
 @dataclass
@@ -167,19 +168,22 @@ def measure_steps(task: Task, maker_of: Callable[[str], Maker] = maker) -> dict[
 
 
 def measure(
-    makers: dict[str, Maker], rows: int, cols: int, dtype: str = "float32"
+    makers: dict[str, Maker], rows: int, cols: int, dtype: str = "float32", few: int = 0
 ) -> dict[str, Case]:
-    """Time candidates and a copy kernel in turn at one shape.
+    """Time candidates and a copy kernel in turn at one shape. With `few` so many samples of each
+    are taken behind a short warm-up: a first look, which no record is made of.
 
     Returns each name's case. Raises `Failure` that names the candidate which cannot be made or run,
     or whose output is wrong before or after timing: a broken kernel has no time. It names nobody if
     there is no room for the buffers.
     """
     with blaming(""), fresh_pool():
-        return _measure(makers, rows, cols, dtype)
+        return _measure(makers, rows, cols, dtype, few)
 
 
-def _measure(makers: dict[str, Maker], rows: int, cols: int, dtype: str) -> dict[str, Case]:
+def _measure(
+    makers: dict[str, Maker], rows: int, cols: int, dtype: str, few: int
+) -> dict[str, Case]:
     import cupy
 
     candidates = {}
@@ -211,10 +215,10 @@ def _measure(makers: dict[str, Maker], rows: int, cols: int, dtype: str) -> dict
         timings: dict[tuple[str, str], _Timing] = {}
         for (name, launch), run in launches.items():
             with blaming(name):
-                timings[name, launch] = _Timing(run, buffers, stream)
+                timings[name, launch] = _Timing(run, buffers, stream, few)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its share of itself shows the noise.
-        timings[COPY, "again"] = _Timing(candidates[COPY].run, buffers, stream)
+        timings[COPY, "again"] = _Timing(candidates[COPY].run, buffers, stream, few)
         _replay_in_turn(timings)
         for (name, _), timing in timings.items():
             x, y = buffers[min(timing.calls, len(buffers)) - 1]
@@ -259,11 +263,11 @@ def _replay_in_turn(timings: Mapping[tuple[str, str], _Timing]) -> None:
 class _Timing:
     """One launch of a candidate: its graph and its samples, in the order they were taken."""
 
-    def __init__(self, run: Callable, buffers: Sequence, stream):
+    def __init__(self, run: Callable, buffers: Sequence, stream, few: int = 0):
         import cupy
 
-        self.stream = stream
-        single_ms = self._warm_up(run, buffers)
+        self.stream, self.few = stream, few
+        single_ms = self._warm_up(run, buffers, FEW_WARMUP_S if few else PROTOCOL["warmup_s"])
         self.calls = max(len(buffers), 50)
         if single_ms * self.calls > 50:
             self.calls = max(3, math.ceil(50 / single_ms))
@@ -275,14 +279,14 @@ class _Timing:
         self.start, self.stop = cupy.cuda.Event(), cupy.cuda.Event()
         self.samples_us: list[float] = []
 
-    def _warm_up(self, run: Callable, buffers: Sequence) -> float:
-        """Run for 0.2 s, so that clocks are up; returns the milliseconds of one call, the mean of
+    def _warm_up(self, run: Callable, buffers: Sequence, seconds: float) -> float:
+        """Run for so long, that clocks are up; returns the milliseconds of one call, the mean of
         several that follow each other: a short one alone takes less than its launch."""
         import cupy
 
         begin, calls, start, stop = time.perf_counter(), 0, cupy.cuda.Event(), cupy.cuda.Event()
         burst = 1
-        while time.perf_counter() - begin < PROTOCOL["warmup_s"] or calls < 2:
+        while time.perf_counter() - begin < seconds or calls < 2:
             start.record(self.stream)
             for _ in range(burst):
                 run(*buffers[calls % len(buffers)])
@@ -297,7 +301,7 @@ class _Timing:
     def is_due(self) -> bool:
         """Whether samples are missing of those that a call as short as the shortest has."""
         taken = len(samples.kept(self.samples_us))
-        return not taken or taken < samples.wanted(min(self.samples_us))
+        return not taken or taken < (self.few or samples.wanted(min(self.samples_us)))
 
     def replay(self) -> None:
         import cupy

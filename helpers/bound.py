@@ -19,7 +19,7 @@ from types import MappingProxyType
 import numpy as np
 
 from . import simt
-from .catalogue import source, split_trial
+from .catalogue import changes_of, source, split_trial
 from .cuda_text import kernel_names, signature
 from .execute import KernelBug, check_arguments, enqueue, execute, execute_simulated, prepare
 from .gpu import Gpu
@@ -129,17 +129,9 @@ def load(step: str) -> Kernel:
     code = source(f"{trial.file}.cu")
     if trial.block is not None and not 1 <= trial.block <= MAX_BLOCK:
         raise ValueError(f"{step!r}: a block has 1 to {MAX_BLOCK} threads")
-    contract = Kernel(code).header
-    known = [*contract.numbers, *(value.name for value in contract.build)]
-    changes = []
-    for name, value in trial.changes:  # names are written in capitals
-        found = name if name in known else name.lower()
-        if found not in known:
-            there = f"; there are {', '.join(known).upper()}" if known else ""
-            raise ValueError(f"{step!r}: kernels/{trial.file}.cu has no {name}{there}")
-        changes.append((found, value))
-    kernel = Kernel(code, trial.block, tuple(changes))
+    plain = Kernel(code).header
     try:
+        kernel = Kernel(code, trial.block, changes_of(trial, plain))
         _ = kernel.header  # raises for a number that cannot be changed
     except ValueError as error:
         raise ValueError(f"{step!r}: {error}") from None

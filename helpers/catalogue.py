@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .cuda_text import code_hash
 from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
 from .paths import KERNELS
 from .plan import CLUSTERS_SINCE, DTYPES, MAX_INT, Header, Plan, integer, row_strides
+from .tuned import Tuned, tuned_here
 
 # What is recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's own.
 UNFUSED, TORCH = "00_unfused", "00_torch"
@@ -160,25 +162,70 @@ def choose(
 
     The strides count elements from one row to the next, cols if not given; `aligned` says that x
     and y start at multiples of 16 bytes, `alike` that they start equally far from such multiples.
-    `gpu` is that in use, or in replay an H200. Raises
-    `TypeError` for what is no integer, `ValueError` naming what no kernel takes: an empty matrix,
-    2^31 rows or columns, another dtype, strides below cols, a GPU older than 7.5.
+    `gpu` is that in use, or in replay an H200. Where it is not given, a plan that `make tune` found
+    on the GPU in use goes first, of a matrix whose rows follow each other and start at such
+    multiples; for a GPU that is given, as by a record, only what is shipped counts.
+
+    Raises `TypeError` for what is no integer, `ValueError` naming what no kernel takes: an empty
+    matrix, 2^31 rows or columns, another dtype, strides below cols, a GPU older than 7.5.
     """
     matrix = _matrix(rows, cols, dtype, gpu, x_stride, y_stride, aligned, alike)
-    return next(file for file, _ in _ranked(matrix) if not _why_not(file, matrix))
+    tuned = _tuned(matrix)
+    if tuned and not out_of_date(tuned, matrix.gpu):
+        return tuned.trial
+    return next(_taking(matrix))
 
 
 def why(*given, **options) -> str:
     """What `choose` takes and why, then what ranks before it and why that is not taken: a line
     each. Takes and raises what `choose` does."""
     matrix = _matrix(*given, **options)
-    passed = []
+    taken, passed, tuned = [], [], _tuned(matrix)
+    if tuned and (old := out_of_date(tuned, matrix.gpu)):
+        passed = [f"not {tuned.trial} ({tuned.reason}): {old}"]
+    elif tuned:
+        taken = [f"{tuned.trial}: {tuned.reason}"]
     for file, reason in _ranked(matrix):
         if refused := _why_not(file, matrix):
             passed.append(f"not {file} ({reason}): {refused}")
         else:
             break
-    return "\n".join([f"{file}: {reason}", *passed])
+    shipped = f"not {file} ({reason}): it is the shipped plan" if taken else f"{file}: {reason}"
+    return "\n".join([*taken, shipped, *passed])
+
+
+def candidates(rows: int, cols: int, dtype: str, gpu: Gpu, most: int) -> list[str]:
+    """The first files or trials in the order of `choose` that take a matrix, what it picks of those
+    shipped first, at most so many. Raises what `choose` raises."""
+    return [*dict.fromkeys(_taking(_matrix(rows, cols, dtype, gpu)))][:most]
+
+
+def as_it_is(step: str, rows: int, cols: int, dtype: str, gpu: Gpu) -> dict:
+    """What a step, a variant or a trial is now, for a matrix: the hash of its code and its launch.
+    Raises `ValueError` if its header does not take the matrix, `FileNotFoundError`."""
+    plan = _plan(step, _matrix(rows, cols, dtype, gpu))
+    return {"hash": code_hash(source(f"{split_trial(step).file}.cu")), "launch": plan.launch}
+
+
+def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
+    """Why a tuned plan is no longer used on its GPU; "" if it is."""
+    matrix = tuned.rows, tuned.cols, tuned.dtype, gpu
+    try:
+        if (shipped := candidates(*matrix, 1)[0]) != tuned.shipped:
+            return f"{shipped} is the shipped plan now, not {tuned.shipped}"
+        for step in (tuned.trial, tuned.shipped):
+            if as_it_is(step, *matrix) != tuned.kernels[step]:
+                return f"{step} is another text or another launch now"
+    except (OSError, TypeError, ValueError, KeyError) as error:
+        return f"it is no plan here any more: {error}"
+    return ""
+
+
+def _tuned(matrix: _Matrix) -> Tuned | None:
+    """What was tuned for a matrix on the GPU in use, out of date or not."""
+    rows, cols, dtype, *_ = matrix
+    usual = matrix.aligned and matrix.alike and matrix.strides == (cols, cols)
+    return tuned_here(rows, cols, dtype.name) if matrix.in_use and usual else None
 
 
 class _Matrix(NamedTuple):
@@ -191,6 +238,7 @@ class _Matrix(NamedTuple):
     strides: tuple[int, int]
     aligned: bool
     alike: bool
+    in_use: bool  # whether the GPU is that in use, which nobody gave
 
     @property
     def row_bytes(self) -> int:
@@ -216,13 +264,13 @@ def _matrix(
     """Raises what `choose` raises."""
     rows, cols = integer("rows", rows), integer("cols", cols)
     strides = row_strides(cols, x_stride, y_stride)
-    dtype, gpu = np.dtype(dtype), gpu or gpu_for_plans()
+    dtype, in_use, gpu = np.dtype(dtype), gpu is None, gpu or gpu_for_plans()
     if dtype.name not in DTYPES:
         raise ValueError(f"the kernels take {', '.join(DTYPES)}, not {dtype}")
     for name, number in (("rows", rows), ("cols", cols)):
         if not 1 <= number <= MAX_INT:
             raise ValueError(f"{name} = {number} is not 1 to {MAX_INT}")
-    matrix = _Matrix(rows, cols, dtype, gpu, strides, aligned, alike)
+    matrix = _Matrix(rows, cols, dtype, gpu, strides, aligned, alike, in_use)
     if refused := _why_not(ANY_LENGTH, matrix):
         raise ValueError(refused)
     return matrix
@@ -250,6 +298,11 @@ def _ranked(matrix: _Matrix) -> Iterator[tuple[str, str]]:
     if matrix.packs:
         yield _any_row(matrix), "a row that a block or a cluster can hold"
     yield ANY_LENGTH, "any other matrix: what registers do not hold is read twice"
+
+
+def _taking(matrix: _Matrix) -> Iterator[str]:
+    """Those of them that take it."""
+    return (file for file, _ in _ranked(matrix) if not _why_not(file, matrix))
 
 
 def _any_row(matrix: _Matrix) -> str:
@@ -285,9 +338,24 @@ def _why_not(step: str, matrix: _Matrix) -> str:
 
 def _plan(step: str, matrix: _Matrix) -> Plan:
     rows, cols, dtype, gpu, strides, *_ = matrix
-    return _contract(step).plan(rows, cols, dtype, None, gpu, *strides)
+    return _contract(step).plan(rows, cols, dtype, split_trial(step).block, gpu, *strides)
 
 
 def _contract(step: str) -> Header:
     trial = split_trial(step)
-    return header(source(f"{trial.file}.cu"), (), trial.changes)
+    code = source(f"{trial.file}.cu")
+    return header(code, (), changes_of(trial, header(code)))
+
+
+def changes_of(trial: Trial, contract: Header) -> tuple[tuple[str, int], ...]:
+    """A trial's changes by the names that its header has; those of a trial are all in capitals.
+    Raises `ValueError` for one that is not there."""
+    known = [*contract.numbers, *(value.name for value in contract.build)]
+    changes = []
+    for name, value in trial.changes:
+        found = name if name in known else name.lower()
+        if found not in known:
+            there = f"; there are {', '.join(known).upper()}" if known else ""
+            raise ValueError(f"kernels/{trial.file}.cu has no {name}{there}")
+        changes.append((found, value))
+    return tuple(changes)

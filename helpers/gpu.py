@@ -51,6 +51,11 @@ def has_gpu() -> bool:
         return False
 
 
+def gpu_folder(name: str) -> str:
+    """ "NVIDIA H200" -> "nvidia-h200"."""
+    return "-".join(name.lower().replace("(", " ").replace(")", " ").split())
+
+
 def gpu_name() -> str:
     """The name of the GPU in use, such as "NVIDIA H200". Raises if there is none."""
     import cupy

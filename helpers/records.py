@@ -27,6 +27,7 @@ from .bound import load
 from .catalogue import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
 from .cuda_text import code_hash
 from .gpu import Gpu, of_record
+from .gpu import gpu_folder as gpu_folder  # who records names the folder by it
 from .json_files import named, read_json, write_json
 from .paths import RECORDS
 from .plan import Plan
@@ -412,11 +413,6 @@ def recorded_gpus() -> list[str]:
     """Names of the folders with records, the reference GPU first."""
     found = sorted(folder.name for folder in RECORDS.iterdir() if folder.is_dir())
     return sorted(found, key=lambda name: name != REFERENCE_GPU)
-
-
-def gpu_folder(name: str) -> str:
-    """ "NVIDIA H200" -> "nvidia-h200"."""
-    return "-".join(name.lower().replace("(", " ").replace(")", " ").split())
 
 
 # ---- predictions --------------------------------------------------------------------------------

@@ -40,7 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     }
     step, shape = options.kernel, (options.rows, options.cols, options.dtype)
     try:
-        gpu = replace(gpu_for_plans(), **changes)
+        # As it is, the GPU in use is not given, so that what was tuned on it counts.
+        gpu = replace(gpu_for_plans(), **changes) if changes else None
         strides = options.x_stride, options.y_stride
         if step == "choose":
             matrix = *shape, gpu, *strides, not options.unaligned, not options.unlike

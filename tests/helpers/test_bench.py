@@ -102,6 +102,19 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
             bench.measure(makers, 3, 40, dtype)
 
 
+def test_a_first_look_takes_few_samples_and_is_checked_too(fake_cupy, monkeypatch) -> None:
+    monkeypatch.setattr(bench, "FEW_WARMUP_S", 0)
+    makers = {
+        bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
+        "right": fake_maker(fake_cupy, reference, check_softmax),
+    }
+    cases = bench.measure(makers, 3, 40, few=5)
+    assert len(cases["right"].samples_us) == len(cases["right"].copy_samples_us) == 5
+    makers["wrong"] = fake_maker(fake_cupy, lambda x: 0 * x, check_softmax)
+    with pytest.raises(Failure, match="^wrong: wrong result: "):
+        bench.measure(makers, 3, 40, few=5)
+
+
 def test_first_sample_is_discarded_and_short_calls_have_twenty_one(fake_cupy, monkeypatch) -> None:
     """Each series is slow at first, which must not be seen, in how many there are either."""
     copy = fake_maker(fake_cupy, lambda x: x, check_copy)

@@ -1,0 +1,216 @@
+"""Search a faster plan for a shape on this machine's GPU: `make tune ARGS="8192x50257"`.
+
+    python -m helpers.commands.tune 65536x4096 1x1048576 --dtypes float32 bfloat16 --minutes 10
+    python -m helpers.commands.tune --show
+
+For each shape and dtype it tries what the headers leave open of the kernels that suit it best, and
+keeps what is right and faster than the shipped plan beyond the spread in mine/plans, where `choose`
+finds it. A shape is kept as soon as it is done. At Ctrl-C the best so far is still checked and
+kept, at a second one it is not. SOFTMAX_PLANS=0 has `choose` use no such plan.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+
+from .. import bench, gpu, workers
+from ..bound import load
+from ..catalogue import as_it_is, candidates, out_of_date
+from ..options import at_least
+from ..plan import DTYPES
+from ..records import utc_now
+from ..samples import ratio
+from ..shapes import Shape, place
+from ..tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
+from ..tuning import Compilers, Search, Timer, Where
+
+FILES = 3  # kernels that a shape is tried with
+SEARCHED = 0.65  # of a shape's time; the rest is for holding the best against the shipped plan
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status: 1 if a shape cannot be timed."""
+    began = time.perf_counter()
+    options = parse_arguments(arguments)
+    try:
+        for name in options.kernels:
+            load(name)  # raises for what is not there
+        if options.show:
+            return show()
+        if options.forget:
+            return forget(options.shapes, options.dtypes)
+        if not gpu.has_gpu():
+            raise ValueError("plans are tuned on a GPU, and CuPy finds none here")
+        read_plans(gpu.gpu_folder(gpu.gpu_name()))  # raises before anything is timed
+    except (FileNotFoundError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    fitting = bench.shapes_that_fit(options.shapes)
+    for shape in [shape for shape in options.shapes if shape not in fitting]:
+        print(f"{place(*shape)} does not fit this GPU's memory")
+    todo = [(*s, dtype) for s in options.shapes if s in fitting for dtype in options.dtypes]
+    device, versions, failed = gpu.describe_device(), gpu.describe_versions(), 0
+    timer, compilers = Timer(), Compilers()
+    try:
+        for number, where in enumerate(todo):
+            now = time.perf_counter()
+            share = (began + 60 * options.minutes - now) / (len(todo) - number)
+            until = now + SEARCHED * share
+            try:
+                tune(where, options.kernels, timer, compilers, until, device, versions)
+            except workers.Failure as failure:
+                failed += 1
+                print(f"{place(*where, always=True)}: {failure}", file=sys.stderr, flush=True)
+    finally:
+        compilers.close()
+        timer.close()
+    return 1 if failed else 0
+
+
+def tune(
+    where: Where,
+    kernels: list[str],
+    timer: Callable,
+    reasons: Callable,
+    until: float,
+    device: dict,
+    versions: dict,
+) -> None:
+    """Search at one shape until that time, and keep what is faster. Raises `Failure` if the shipped
+    plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
+    machine, began = gpu.of_record(device), time.perf_counter()
+    first = candidates(*where, machine, FILES)
+    folder = gpu.gpu_folder(device["name"])
+    before = [p.trial for p in read_plans(folder) if (*p.shape, p.dtype) == where and not kernels]
+
+    def say() -> None:
+        seconds = time.perf_counter() - began
+        over = sum(search.passed.values())
+        print(
+            f"  {seconds:.0f} s, {search.left():.0f} s left to search: {len(search.scores)} timed, "
+            f"{over} passed over, best at first sight {search.best}, "
+            f"{1 / search.scores[search.best]:.3f} times as fast as the shipped plan",
+            flush=True,
+        )
+
+    search = Search(
+        where,
+        machine,
+        first[0],
+        [k for k in kernels if load(k).accepts(*where, machine)] if kernels else [*first, *before],
+        lambda names, few: timer(where, names, few),
+        lambda trials: reasons(where, trials),
+        lambda: until - time.perf_counter(),
+        say,
+    )
+    print(f"{place(*where, always=True)}: the shipped plan is {search.shipped}", flush=True)
+    stopped = None
+    try:
+        search.run()
+    except KeyboardInterrupt as interrupt:
+        stopped = interrupt
+        print("  stopping: the best so far is checked; Ctrl-C again leaves it", flush=True)
+    found = search.verdict()
+    reached = ", ".join(f"{reason} {count}" for reason, count in search.passed.most_common())
+    print(f"  {len(search.scores)} timed; passed over: {reached or 'none'}")
+    if found:
+        trial, cases = found
+        ours, shipped = cases[trial], cases[search.shipped]
+        names = dict.fromkeys((trial, search.shipped))
+        plan = Tuned(
+            **dict(zip(("rows", "cols", "dtype"), where, strict=True)),
+            trial=trial,
+            shipped=search.shipped,
+            kernels={name: as_it_is(name, *where, machine) for name in names},
+            samples_us=ours.samples_us,
+            shipped_us=shipped.samples_us,
+            copy_us=ours.copy_samples_us,
+            calls=ours.calls,
+            attributes=ours.attributes,
+            protocol=bench.PROTOCOL,
+            device=device,
+            versions=versions,
+            utc=utc_now(),
+        )
+        keep(folder, plan)
+        print(f"  {described(plan)}\n  kept in {plans_path(folder)}", flush=True)
+    else:
+        print(f"  nothing is faster than {search.shipped} beyond the spread", flush=True)
+    if stopped:
+        raise stopped
+
+
+def described(plan: Tuned) -> str:
+    """A plan in one line."""
+    times = ratio(plan.shipped_us, plan.samples_us)
+    return (
+        f"{plan.trial}: {times.value:.3f} ({times.low:.3f} to {times.high:.3f}) times as fast as "
+        f"{plan.shipped}, {plan.share:.3f} of a copy"
+    )
+
+
+def show() -> int:
+    """Print what was tuned, on every GPU."""
+    for folder in tuned_gpus():
+        plans = read_plans(folder)
+        print(f"{folder}: {len(plans)} plans")
+        for plan in plans:
+            where = place(*plan.shape, plan.dtype, always=True)
+            print(f"  {where}, {plan.utc[:10]}: {described(plan)}")
+            if reason := out_of_date(plan, gpu.of_record(plan.device)):
+                print(f"    not used: {reason}")
+    if not tuned_gpus():
+        print("nothing was tuned yet")
+    return 0
+
+
+def forget(shapes: list[Shape], dtypes: list[str]) -> int:
+    """Take the plans of these shapes and dtypes away, all of them if no shape is given."""
+    for folder in tuned_gpus():
+        path = plans_path(folder)
+        if not shapes:  # a damaged file too
+            path.unlink()
+            print(f"{path} is gone")
+            continue
+        plans = read_plans(folder)
+        kept = [p for p in plans if p.shape not in shapes or p.dtype not in dtypes]
+        write_plans(folder, kept)
+        print(f"{folder}: {len(plans) - len(kept)} of {len(plans)} plans are forgotten")
+    return 0
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    def shape(text: str) -> Shape:
+        rows, cols = map(at_least(1), text.split("x"))
+        return rows, cols
+
+    def minutes(text: str) -> float:
+        if not 0 < float(text) < 10**6:
+            raise argparse.ArgumentTypeError(f"{text} is no number of minutes")
+        return float(text)
+
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.commands.tune",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shapes", nargs="*", type=shape, metavar="ROWSxCOLS")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=[DTYPES[0]])
+    help = f"only these files or trials, not the {FILES} that suit a shape best"
+    parser.add_argument("--kernels", nargs="+", default=[], metavar="STEP", help=help)
+    help = "for all shapes together (5)"
+    parser.add_argument("--minutes", type=minutes, default=5.0, metavar="M", help=help)
+    parser.add_argument("--show", action="store_true", help="print what was tuned; time nothing")
+    help = "take away what was tuned at these shapes and dtypes, or all of it"
+    parser.add_argument("--forget", action="store_true", help=help)
+    options = parser.parse_args(arguments)
+    if not (options.shapes or options.show or options.forget):
+        parser.error("name a shape, as in 8192x50257")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

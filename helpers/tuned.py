@@ -1,0 +1,118 @@
+"""Plans that were found on the reader's own GPU: mine/plans/<gpu>.json, which git does not see.
+
+`helpers.tuning` finds them and `catalogue.choose` prefers them to what is shipped, live and on that
+GPU: never in replay, and not with SOFTMAX_PLANS=0.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .gpu import gpu_folder, gpu_name
+from .json_files import named, read_json, write_json
+from .mode import replaying
+from .paths import MINE
+from .shapes import Shape
+
+SWITCH = "SOFTMAX_PLANS"
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A trial that is faster than the shipped plan at one shape, timed in turn with it and a copy:
+    microseconds a call."""
+
+    rows: int
+    cols: int
+    dtype: str
+    trial: str
+    shipped: str
+    kernels: dict[str, dict]  # of both: the hash of the code, the launch
+    samples_us: list[float]
+    shipped_us: list[float]
+    copy_us: list[float]
+    calls: int  # per replay
+    attributes: dict[str, int]  # registers, local and shared bytes of the trial
+    protocol: dict
+    device: dict
+    versions: dict[str, str]
+    utc: str
+
+    @property
+    def shape(self) -> Shape:
+        return self.rows, self.cols
+
+    @property
+    def times(self) -> float:
+        """How many times as fast as the shipped plan."""
+        return statistics.median(self.shipped_us) / statistics.median(self.samples_us)
+
+    @property
+    def share(self) -> float:
+        """Its bandwidth as a share of the same-size copy's."""
+        return statistics.median(self.copy_us) / statistics.median(self.samples_us)
+
+    @property
+    def reason(self) -> str:
+        when = f"tuned here on {self.utc[:10]}"
+        return f"{when}: {self.times:.3f} times as fast as the shipped plan"
+
+
+def plans_path(folder: str) -> Path:
+    return MINE / "plans" / f"{folder}.json"
+
+
+def tuned_gpus() -> list[str]:
+    """The folders of the GPUs that have a file."""
+    return sorted(path.stem for path in (MINE / "plans").glob("*.json"))
+
+
+def read_plans(folder: str) -> list[Tuned]:
+    """What was tuned on a GPU; nothing if there is no file. Raises `ValueError` that names the file
+    for one that is damaged or of another version of this program."""
+    path = plans_path(folder)
+    if not path.is_file():
+        return []
+    try:
+        fields = read_json(path)
+        if fields.get("schema") != SCHEMA:
+            raise ValueError(f"{named(path)} has schema {fields.get('schema')}, not {SCHEMA}")
+        plans = [Tuned(**plan) for plan in fields["plans"]]
+        series = [s for plan in plans for s in (plan.samples_us, plan.shipped_us, plan.copy_us)]
+        damaged = not all(
+            s and all(type(us) in (int, float) and 0 < us < math.inf for us in s) for s in series
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{named(path)} holds no plans of this version: {error}") from None
+    if damaged:
+        raise ValueError(f"{named(path)} holds what is no time of a call")
+    return plans
+
+
+def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
+    ordered = sorted(plans, key=lambda plan: (plan.dtype, plan.cols, plan.rows))
+    write_json(plans_path(folder), {"schema": SCHEMA, "plans": [asdict(plan) for plan in ordered]})
+
+
+def keep(folder: str, plan: Tuned) -> None:
+    """Put a plan in the place of another one for its shape and dtype."""
+    key = (*plan.shape, plan.dtype)
+    write_plans(folder, [p for p in read_plans(folder) if (*p.shape, p.dtype) != key] + [plan])
+
+
+def tuned_here(rows: int, cols: int, dtype: str) -> Tuned | None:
+    """The plan of the GPU in use for a shape and dtype. None without one, in replay, with
+    SOFTMAX_PLANS=0, and where the file is damaged, of which `make tune ARGS=--show` says so."""
+    if replaying() or os.environ.get(SWITCH) == "0":
+        return None
+    try:
+        plans = read_plans(gpu_folder(gpu_name()))
+    except (OSError, ValueError):
+        return None
+    return next((p for p in plans if (*p.shape, p.dtype) == (rows, cols, dtype)), None)

@@ -1,0 +1,251 @@
+"""`make tune`: what it keeps, when `choose` uses it, and Ctrl-C; times are made up."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers import bench, catalogue, gpu, mode, tuned
+from helpers.catalogue import choose, why
+from helpers.commands import plan as plan_command
+from helpers.commands import tune as command
+from helpers.gpu import H200
+from helpers.plan import Plan
+from helpers.workers import Failure
+from tests.helpers.test_tuning import SHORT, MadeUp
+from tests.made_up import DEVICE, FOLDER, VERSIONS, Kernels
+
+SHAPE, BF16 = "65536x512", ["--dtypes", "bfloat16"]
+FAST = "10_sixteen_bit-LANES16"
+
+
+def us(plan: Plan) -> float:
+    """Half the lanes are faster in 10 alone."""
+    return 20.0 if plan.macros.get("LANES") == 16 and "WIDTH" not in plan.macros else 21.0
+
+
+class Machine:
+    """A computer with a GPU where short rows are faster with half the lanes."""
+
+    def __init__(self, folder: Path):
+        self.time = MadeUp(us, SHORT)
+        self.path, self.stop_at = folder / "plans" / f"{FOLDER}.json", -1
+        self.stops, self.fails = 1, 0  # how often it is interrupted there; rows that fail
+
+    def __call__(self, where, names, few):
+        if len(self.time.asked) == self.stop_at and self.stops:
+            self.stops -= 1
+            raise KeyboardInterrupt
+        if where[0] == self.fails:
+            raise Failure("out of memory", names[0])
+        self.time.where = where
+        return self.time(names, few)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine(tmp_path)
+    monkeypatch.delenv(tuned.SWITCH, raising=False)
+    compilers = type("Compilers", (), {"__call__": lambda *_: {}, "close": lambda self: None})
+    for module, name, replacement in (
+        (tuned, "MINE", tmp_path),
+        (tuned, "gpu_name", lambda: DEVICE["name"]),
+        (tuned, "replaying", lambda: False),
+        (catalogue, "gpu_for_plans", lambda: H200),
+        (gpu, "has_gpu", lambda: True),
+        (gpu, "gpu_name", lambda: DEVICE["name"]),
+        (gpu, "describe_device", lambda: DEVICE),
+        (gpu, "describe_versions", lambda: dict(VERSIONS)),
+        (bench, "shapes_that_fit", list),
+        (command, "Timer", lambda: made),
+        (command, "Compilers", compilers),
+    ):
+        monkeypatch.setattr(module, name, replacement)
+    return made
+
+
+def test_what_is_faster_is_kept_and_chosen_on_that_gpu_alone(machine, monkeypatch, capsys) -> None:
+    assert choose(*SHORT) == "10_sixteen_bit"
+    assert command.main([SHAPE, *BF16]) == 0
+    said = capsys.readouterr().out
+    assert f"{FAST}" in said and "times as fast as 10_sixteen_bit, 4." in said
+    (entry,) = json.loads(machine.path.read_text())["plans"]
+    assert (entry["trial"], entry["shipped"], entry["device"]) == (FAST, "10_sixteen_bit", DEVICE)
+    assert len(entry["samples_us"]) == len(entry["shipped_us"]) == len(entry["copy_us"]) == 21
+    assert {*entry["kernels"]} == {FAST, "10_sixteen_bit"} and entry["versions"] == VERSIONS
+
+    assert choose(*SHORT) == FAST
+    taken, shipped = why(*SHORT).splitlines()[:2]
+    assert taken.startswith(f"{FAST}: tuned here on 20") and "1.05" in taken
+    assert taken.endswith(" times as fast as the shipped plan")
+    assert shipped.startswith("not 10_sixteen_bit (")
+    assert shipped.endswith("): it is the shipped plan")
+    for other in (
+        {"gpu": H200},  # as records ask
+        {"x_stride": 520},
+        {"aligned": False},
+        {"alike": False},
+        {"dtype": "float16"},
+        {"rows": 65537},
+    ):
+        given = {"rows": SHORT[0], "cols": SHORT[1], "dtype": SHORT[2], **other}
+        assert "LANES16" not in choose(**given), other
+    for module, name, value in (
+        (tuned, "gpu_name", lambda: "NVIDIA Other"),
+        (tuned, "replaying", lambda: True),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
+            assert choose(*SHORT) == "10_sixteen_bit"
+    monkeypatch.setenv(tuned.SWITCH, "0")
+    assert choose(*SHORT) == "10_sixteen_bit" == why(*SHORT).partition(":")[0]
+
+
+def test_a_forced_replay_never_looks(machine, monkeypatch) -> None:
+    command.main([SHAPE, *BF16])
+    monkeypatch.setattr(tuned, "replaying", mode.replaying)
+    monkeypatch.setenv(mode.SWITCH, "1")
+    monkeypatch.setattr(tuned, "read_plans", lambda folder: pytest.fail("it was read"))
+    assert choose(*SHORT) == "10_sixteen_bit"
+
+
+def test_plan_and_show_say_what_was_tuned(machine, capsys) -> None:
+    command.main([SHAPE, *BF16])
+    capsys.readouterr()
+    assert plan_command.main(["choose", "65536", "512", *"--dtype bfloat16".split()]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{FAST}: tuned here on ") and "-DLANES=16" in said
+    assert plan_command.main(["choose", "65536", "512", *"--dtype bfloat16 --sms 114".split()]) == 0
+    assert capsys.readouterr().out.startswith("10_sixteen_bit: ")
+    assert command.main(["--show"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{FOLDER}: 1 plans\n  65536 x 512 bfloat16, 20") and FAST in said
+    assert "not used" not in said
+
+
+def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, capsys) -> None:
+    command.main([SHAPE, *BF16])
+    kernels = Kernels(tmp_path, monkeypatch)
+    kernels.edit("10_sixteen_bit.cu", ("// Idea:     fewer", "// Idea:     far fewer"))
+    assert choose(*SHORT) == FAST, "comments do not count"
+    kernels.edit("10_sixteen_bit.cu", ("static_assert(PACKS >= 1,", "static_assert(1 <= PACKS,"))
+    assert choose(*SHORT) == "10_sixteen_bit"
+    taken, old = why(*SHORT).splitlines()[:2]
+    reason = f"{FAST} is another text or another launch now"
+    assert taken.startswith("10_sixteen_bit: ") and old.startswith(f"not {FAST} (tuned here on ")
+    assert old.endswith(reason)
+    capsys.readouterr()
+    command.main(["--show"])
+    assert f"    not used: {reason}" in capsys.readouterr().out
+    # The table plans otherwise: the code is the same, the launch is not.
+    kernels.edit(
+        "10_sixteen_bit.cu",
+        ("1 when 4 * rows * row > 5 * l2", "1"),
+        ("//                      | 0\n", ""),
+    )
+    assert choose(*SHORT) == "10_sixteen_bit"
+    (kernels.folder / "10_sixteen_bit.cu").unlink()
+    assert tuned.read_plans(FOLDER) and catalogue.out_of_date(tuned.read_plans(FOLDER)[0], H200)
+
+
+@pytest.mark.parametrize("damage", ["", "{}", '{"schema": 1, "plans": [{}]}', '{"schema": 2}'])
+def test_a_damaged_file_is_named_and_no_plan_of_it_is_used(machine, damage, capsys) -> None:
+    machine.path.parent.mkdir()
+    machine.path.write_text(damage)
+    assert choose(*SHORT) == "10_sixteen_bit"
+    for arguments in (["--show"], [SHAPE, *BF16], ["--forget", SHAPE]):
+        assert command.main(arguments) == 1
+        assert capsys.readouterr().err.startswith(f"plans/{FOLDER}.json ")
+    assert not machine.time.asked and machine.path.read_text() == damage
+    assert command.main(["--forget"]) == 0 and not machine.path.exists()
+
+
+@pytest.mark.parametrize("bad", [[], [0.0], ["1"], [True]])
+def test_times_that_are_none_are_refused(machine, bad) -> None:
+    command.main([SHAPE, *BF16])
+    fields = json.loads(machine.path.read_text())
+    fields["plans"][0]["shipped_us"] = bad
+    machine.path.write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match="what is no time of a call"):
+        tuned.read_plans(FOLDER)
+    assert choose(*SHORT) == "10_sixteen_bit"
+
+
+def test_several_shapes_are_kept_side_by_side_and_forgotten(machine, capsys) -> None:
+    assert command.main([SHAPE, "32768x512", "--dtypes", "bfloat16", "float16"]) == 0
+    assert len(tuned.read_plans(FOLDER)) == 4
+    assert command.main([SHAPE, *BF16, "--minutes", "0.5"]) == 0, "in the place of the former"
+    assert len(tuned.read_plans(FOLDER)) == 4
+    assert command.main(["--forget", SHAPE, *BF16]) == 0
+    kept = {(*plan.shape, plan.dtype) for plan in tuned.read_plans(FOLDER)}
+    assert len(kept) == 3 and SHORT not in kept and choose(*SHORT) == "10_sixteen_bit"
+    assert "1 of 4 plans" in capsys.readouterr().out
+
+
+def test_nothing_faster_keeps_nothing(machine, capsys) -> None:
+    machine.time.us = lambda plan: 20.0
+    assert command.main([SHAPE, *BF16]) == 0
+    assert not machine.path.exists()
+    assert "nothing is faster than 10_sixteen_bit beyond the spread" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_what_was_found_and_a_second_one_does_not(machine, capsys) -> None:
+    machine.stop_at = 2  # as the third batch is timed
+    with pytest.raises(KeyboardInterrupt):
+        command.main([SHAPE, "32768x512", *BF16])
+    assert "Ctrl-C again" in capsys.readouterr().out
+    assert [plan.trial for plan in tuned.read_plans(FOLDER)] == [FAST]
+    assert all(few == 0 for _, few in machine.time.asked[2:]), "no further batch"
+    command.main(["--forget"])
+    machine.time.asked.clear()
+    machine.stop_at, machine.stops = 2, 2
+    with pytest.raises(KeyboardInterrupt):
+        command.main([SHAPE, *BF16])
+    assert not machine.path.exists()
+
+
+def test_a_shape_that_fails_is_named_and_the_others_are_tuned(machine, capsys) -> None:
+    machine.fails = 32768
+    assert command.main(["32768x512", SHAPE, *BF16]) == 1
+    said = capsys.readouterr().err
+    assert said == "32768 x 512 bfloat16: 10_sixteen_bit: out of memory\n"
+    assert [plan.shape for plan in tuned.read_plans(FOLDER)] == [(65536, 512)]
+
+
+def test_a_plan_that_was_kept_is_tried_again(machine) -> None:
+    command.main([SHAPE, *BF16])
+    machine.time.asked.clear()
+    command.main([SHAPE, *BF16])
+    first, _ = machine.time.asked[0]
+    assert first[0] == "10_sixteen_bit" and FAST in first
+
+
+def test_the_minutes_are_shared_and_end_the_search(machine, monkeypatch) -> None:
+    clock = type("Clock", (), {"perf_counter": lambda: 2.5 * len(machine.time.asked)})
+    monkeypatch.setattr(command, "time", clock)
+    assert command.main([SHAPE, "32768x512", *BF16, "--minutes", "1"]) == 0
+    assert 2.5 * len(machine.time.asked) <= 60
+    assert {names[0] for names, _ in machine.time.asked} == {"10_sixteen_bit"}
+    assert len(tuned.read_plans(FOLDER)) == 2
+
+
+def test_only_the_kernels_that_are_named_are_tried(machine) -> None:
+    command.main([SHAPE, *BF16, "--kernels", "08_cluster"])
+    tried = {name.partition("-")[0] for names, _ in machine.time.asked for name in names}
+    assert tried == {"10_sixteen_bit", "08_cluster"}, "beside the shipped one"
+
+
+@pytest.mark.parametrize("arguments", [[], ["4x"], ["0x8"], [SHAPE, "--minutes", "0"]])
+def test_arguments_that_make_no_sense_are_refused(arguments, capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        command.main(arguments)
+    assert command.main([SHAPE, "--kernels", "99_none"]) == 1
+    assert "no kernel file kernels/99_none.cu" in capsys.readouterr().err
+
+
+def test_without_a_gpu_one_sentence(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
+    assert command.main([SHAPE]) == 1
+    assert capsys.readouterr().err == "plans are tuned on a GPU, and CuPy finds none here\n"

@@ -1,0 +1,242 @@
+"""The search for a plan, with times made up: a planted optimum, noise, wrong and broken trials."""
+
+import math
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from helpers import tuning, workers
+from helpers.bench import COPY
+from helpers.bound import load
+from helpers.gpu import H200
+from helpers.plan import Plan
+from helpers.records import Case
+from helpers.tuning import Search, Timer, knobs, look, values
+from helpers.workers import Failure
+
+WHERE = (65536, 4096, "float32")
+SHORT = (65536, 512, "bfloat16")
+
+
+class MadeUp:
+    """Times of kernels that nobody ran: `us` of a plan, with noise; `wrong` trials, and `deadly`
+    ones that end their process and name nobody."""
+
+    def __init__(self, us: Callable[[Plan], float], where=WHERE, noise=0.002, seed=0):
+        self.us, self.where, self.noise = us, where, noise
+        self.random, self.asked, self.seconds = np.random.default_rng(seed), [], 0.0
+        self.wrong: set[str] = set()
+        self.deadly: set[str] = set()
+
+    def __call__(self, names: Sequence[str], few: int) -> dict[str, Case]:
+        self.asked.append((tuple(names), few))
+        self.seconds += 2
+        if self.deadly & {*names}:
+            raise Failure("its process ended with status -11")
+        for name in names:
+            if name in self.wrong:
+                raise Failure("wrong result: at (65536, 4096)", name)
+        took = {COPY: 90.0}
+        took |= {name: self.us(load(name).bind(*self.where, H200).plan) for name in names}
+
+        def series(us: float) -> list[float]:
+            return [*(us * (1 + self.noise * self.random.normal(size=few or 21)))]
+
+        copy = series(took[COPY])
+        rows, cols, dtype = self.where
+        return {
+            name: Case(dtype, rows, cols, {}, series(us), copy, 50, "right")
+            for name, us in took.items()
+        }
+
+    @property
+    def trials(self) -> set[str]:
+        return {name for names, _ in self.asked for name in names[1:]}
+
+
+def search(time: MadeUp, *starts: str, seconds: float = 1e6, reasons=lambda trials: {}) -> Search:
+    return Search(
+        time.where, H200, starts[0], starts, time, reasons, lambda: seconds - time.seconds
+    )
+
+
+def planted(plan: Plan) -> float:
+    """Fastest with clusters of 8 blocks of 96 threads that do not stream, 100 us."""
+    off = abs(math.log2(plan.cluster / 8)) + abs(math.log2(plan.block / 96))
+    return 100 * (1 + 0.05 * off + 0.02 * plan.macros.get("STREAMING", 1))
+
+
+def test_a_planted_optimum_is_found_within_so_many_trials() -> None:
+    time = MadeUp(planted)
+    found = search(time, "08_cluster", "11_any_row")
+    found.run()
+    best, cases = found.verdict()
+    plan = load(best).bind(*WHERE, H200).plan
+    assert (plan.cluster, plan.block, plan.macros["STREAMING"]) == (8, 96, 0), best
+    assert len(time.trials) <= 100 and {*cases} == {best, "08_cluster", COPY}
+    assert len(cases[best].samples_us) == 21
+    looks = [names for names, few in time.asked if few]
+    assert all(names[0] == "08_cluster" for names in looks), "each beside the shipped plan"
+    assert [few for _, few in time.asked[-3:]] == [0, 0, 0], "in runs that did not choose it too"
+
+
+def test_the_better_kernel_is_found_and_one_far_behind_is_left_alone() -> None:
+    def us(plan: Plan) -> float:
+        return planted(plan) * (1 if "LATE" in plan.macros else 1.2)
+
+    time = MadeUp(us)
+    found = search(time, "08_cluster", "11_any_row", "variants/11_any_length")
+    found.run()
+    best, _ = found.verdict()
+    assert best.startswith("11_any_row-")
+    slow = MadeUp(lambda plan: planted(plan) * (1 if "LATE" not in plan.macros else 3))
+    search(slow, "08_cluster", "11_any_row").run()
+    assert [name for name in slow.trials if name.startswith("11")] == ["11_any_row"]
+
+
+@pytest.mark.parametrize("confirmed", [2, 0])
+def test_noise_alone_finds_nothing(confirmed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the runs that choose are believed."""
+    monkeypatch.setattr(tuning, "CONFIRMED", confirmed)
+    verdicts = []
+    for seed in range(30):
+        found = search(MadeUp(lambda plan: 20.0, SHORT, 0.01, seed), "10_sixteen_bit")
+        found.run()
+        verdicts.append(found.verdict())
+    assert any(verdicts) == (confirmed == 0)
+
+
+def test_a_wrong_kernel_that_is_fast_is_passed_over() -> None:
+    time = MadeUp(lambda plan: 5.0 if plan.macros["LANES"] == 16 else 20.0, SHORT)
+    time.wrong = {"10_sixteen_bit-LANES16", "10_sixteen_bit-LANES16-STREAMING0"}
+    time.wrong |= {"10_sixteen_bit-LANES16-EVICT_LAST1"}
+    found = search(time, "10_sixteen_bit")
+    found.run()
+    assert found.verdict() is None and found.passed["wrong or failed"] == 1
+    late = MadeUp(lambda plan: 20.0 - (plan.macros["LANES"] == 16), SHORT)
+    found = search(late, "10_sixteen_bit")
+    found.run()
+    late.wrong = {name for name in late.trials if "LANES16" in name}  # as a race shows itself late
+    assert found.best in late.wrong and found.verdict() is None
+    assert found.best not in late.wrong
+
+
+def test_a_trial_that_ends_its_process_costs_no_other() -> None:
+    time = MadeUp(planted)
+    time.deadly = {"08_cluster-THREADS288"}
+    found = search(time, "08_cluster")
+    found.run()
+    assert found.passed["wrong or failed"] == 1 and time.deadly.isdisjoint(found.scores)
+    assert load(found.verdict()[0]).bind(*WHERE, H200).plan.block == 96
+
+
+@pytest.mark.parametrize("guilty", ["08_cluster", COPY])
+def test_a_shipped_plan_that_cannot_be_timed_is_a_failure(guilty: str) -> None:
+    def time(names, few):
+        raise Failure("out of memory", guilty)
+
+    with pytest.raises(Failure, match="out of memory"):
+        Search(WHERE, H200, "08_cluster", ["08_cluster"], time, lambda t: {}, lambda: 9).run()
+    refused = search(MadeUp(planted), "08_cluster", reasons=lambda t: {"08_cluster": "compiler"})
+    with pytest.raises(Failure, match="08_cluster: compiler"):
+        refused.run()
+
+
+def test_time_that_is_up_ends_the_search() -> None:
+    time = MadeUp(planted)
+    search(time, "08_cluster", "11_any_row", seconds=9).run()
+    assert time.seconds <= 9 and len(time.asked) == 4
+
+
+def test_refused_trials_are_counted_and_not_timed() -> None:
+    def reasons(trials):
+        return {trial: "spills" for trial in trials if "THREADS" in trial}
+
+    time = MadeUp(planted)
+    found = search(time, "08_cluster", reasons=reasons)
+    found.run()
+    assert found.passed["spills"] > 5 and not any("THREADS" in name for name in time.trials)
+    assert load(found.best).bind(*WHERE, H200).plan.cluster == 8
+    single = search(MadeUp(lambda plan: 20.0, (1, 2**20, "float32")), "09_grid")
+    single.run()
+    assert single.passed["header"] == 2 and not any("BLOCKS256" in name for name in single.scores)
+
+
+# ---- what can be tried ------------------------------------------------------------------------
+
+
+def test_what_is_tried_comes_from_the_header() -> None:
+    names = {step: {*knobs(load(step).header)} for step in ("08_cluster", "09_grid", "07_warp")}
+    assert names["08_cluster"] == {
+        *("CLUSTER", "THREADS", "SM_THREADS", "RESIDENT", "EVICT_LAST", "STREAMING")
+    }, "share is a fact of the matrix, PACKS follows, PROGRAMMATIC is another launch"
+    assert names["09_grid"] == {"FEW_PACKS", "THREADS", "MOST", "BLOCKS", "STREAMING"}
+    assert names["07_warp"] == {"WIDTH", "LANES", "ROWS"}
+    assert {*knobs(load("06_registers").header)} == {"PACKS", "b"}, "no table, a block that is free"
+    assert "LATE" not in knobs(load("11_any_row").header)
+
+
+@pytest.mark.parametrize(
+    ("name", "cases", "own", "tried"),
+    [
+        ("THREADS", ["64", "512"], 192, [64, 96, 128, 160, 224, 256, 288, 512]),
+        ("CLUSTER", ["1"], 2, [1, 4, 8, 16]),
+        ("EVICT_LAST", ["1", "0"], 1, [0]),
+        ("TURN", ["1", "0"], 0, [1]),
+        ("DENSE", ["x_stride == cols && y_stride == cols"], 1, [0]),
+        ("ROWS", ["1"], 1, [2]),
+        ("RUN", ["64 / LANES"], 8, [4, 7, 9, 16]),
+        ("PACKS", [], 8, [4, 7, 9, 16]),
+        ("SM_THREADS", ["1536", "THREADS"], 1024, [512, 896, 1152, 1536, 2048]),
+    ],
+)
+def test_values_lie_around_the_own_one(name, cases, own, tried) -> None:
+    assert values(name, cases, own) == tried
+
+
+# ---- processes --------------------------------------------------------------------------------
+
+
+def test_a_timer_outlives_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+
+    def deal(work, tasks, apart):
+        assert apart, "a trial may be wrong in any way"
+        try:
+            while tasks:
+                task = tasks.popleft()
+                _, names, _ = task
+                if names == ("stop",):
+                    raise KeyboardInterrupt
+                yield task, Failure("bad", "x") if names == ("bad",) else {"names": names}
+        finally:
+            done.append("ended")
+
+    monkeypatch.setattr(workers, "deal", deal)
+    timer = Timer()
+    assert timer(WHERE, ["a", "b"], 5) == {"names": ("a", "b")}
+    with pytest.raises(Failure, match="x: bad"):
+        timer(WHERE, ["bad"], 5)
+    with pytest.raises(KeyboardInterrupt):
+        timer(WHERE, ["stop"], 5)
+    assert timer(WHERE, ["c"], 0) == {"names": ("c",)}
+    timer.close()
+    assert done == ["ended", "ended"]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ({"local_bytes": 0}, ""),
+        ({"local_bytes": 400}, "spills"),
+        ({"local_bytes": 0, "active_clusters": 0}, "no room for a cluster"),
+    ],
+)
+def test_a_look_says_what_is_not_worth_timing(attributes, reason, monkeypatch) -> None:
+    monkeypatch.setattr(tuning, "gpu_in_use", lambda: H200)
+    candidate = SimpleNamespace(attributes=attributes)
+    monkeypatch.setattr(tuning.bench, "kernel_candidate", lambda bound: candidate)
+    assert look("08_cluster", WHERE) == reason
+    assert look("08_cluster-CLUSTER3-THREADS32", (1, 8, "float32")).startswith("ValueError: ")
