@@ -40,7 +40,8 @@ PROTOCOL = {
     "check": "sampled rows against fp64, all elements for NaN, before and after timing",
 }
 COPY, PROGRAMMATIC_COPY = "00_copy", "timing/copy_programmatic"
-FEW_WARMUP_S = 0.03  # for a first look, among others that keep the clocks up
+# For a first look, among others that keep the clocks up.
+FEW_WARMUP_S, FEW_REPLAY_MS = 0.03, 10
 
 
 @dataclass
@@ -269,8 +270,9 @@ class _Timing:
         self.stream, self.few = stream, few
         single_ms = self._warm_up(run, buffers, FEW_WARMUP_S if few else PROTOCOL["warmup_s"])
         self.calls = max(len(buffers), 50)
-        if single_ms * self.calls > 50:
-            self.calls = max(3, math.ceil(50 / single_ms))
+        most_ms = FEW_REPLAY_MS if few else 50
+        if single_ms * self.calls > most_ms:
+            self.calls = max(3, math.ceil(most_ms / single_ms))
         stream.begin_capture()
         for call in range(self.calls):
             run(*buffers[call % len(buffers)])

@@ -199,7 +199,7 @@ class Search:
 
     def _try(self, trials: Sequence[str]) -> None:
         """A first look at some trials, beside the shipped plan."""
-        began = self.left()
+        began, timed_before = self.left(), bool(self.scores)
         reasons = self.reasons(trials)
         if reasons.get(self.shipped):
             raise Failure(reasons[self.shipped], self.shipped)
@@ -209,7 +209,8 @@ class Search:
         own = cases[self.shipped].median_us
         timed = {name: cases[name].median_us / own for name in cases if name != bench.COPY}
         self.scores.update(timed)
-        self._longest = max(self._longest, began - self.left())
+        if timed_before:  # the first batch also starts the processes
+            self._longest = max(self._longest, began - self.left())
         self.say()
 
     def _cases(self, names: Sequence[str], few: int) -> dict[str, Case]:

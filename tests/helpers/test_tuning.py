@@ -27,12 +27,13 @@ class MadeUp:
     def __init__(self, us: Callable[[Plan], float], where=WHERE, noise=0.002, seed=0):
         self.us, self.where, self.noise = us, where, noise
         self.random, self.asked, self.seconds = np.random.default_rng(seed), [], 0.0
+        self.first = 2.0  # seconds of the first batch
         self.wrong: set[str] = set()
         self.deadly: set[str] = set()
 
     def __call__(self, names: Sequence[str], few: int) -> dict[str, Case]:
+        self.seconds += 2 if self.asked else self.first
         self.asked.append((tuple(names), few))
-        self.seconds += 2
         if self.deadly & {*names}:
             raise Failure("its process ended with status -11")
         for name in names:
@@ -148,6 +149,10 @@ def test_time_that_is_up_ends_the_search() -> None:
     time = MadeUp(planted)
     search(time, "08_cluster", "11_any_row", seconds=9).run()
     assert time.seconds <= 9 and len(time.asked) == 4
+    slow = MadeUp(planted)
+    slow.first = 6.0  # which starts the processes too, and says nothing of the next batch
+    search(slow, "08_cluster", seconds=11).run()
+    assert slow.seconds <= 11 and len(slow.asked) == 3
 
 
 def test_refused_trials_are_counted_and_not_timed() -> None:
