@@ -86,8 +86,11 @@ MOST_THREADS = 2**14  # of a launch where a block computes a row: every block do
 
 
 def fitting(name: str, rows: int, cols: int, block: int | None = None) -> int:
-    """As many of the rows as tell something: few where a block computes a row."""
+    """As many of the rows as tell something: few where a block computes a row, or one after the
+    other."""
     plan = CONTRACT[name].plan(rows, cols, block=block)
+    if plan.cooperative:
+        return min(rows, 2 * plan.grid + 1)
     return min(rows, MOST_THREADS // plan.block + 1) if plan.grid == rows else rows
 
 
@@ -234,7 +237,7 @@ def check_layout(name: str, x: np.ndarray, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("cols", [1, 7, 33, 100, 257, 520, 1001, 4097, 9000, 20000, 131073])
+@pytest.mark.parametrize("cols", [1, 33, 257, 1001, 9000, 131073])
 @pytest.mark.parametrize(("name", "dtype"), STRIDED)
 def test_rows_that_are_apart_are_right(name: str, dtype: str, cols: int, layout: str) -> None:
     rows = 37 if cols < 300 else 3
