@@ -244,7 +244,7 @@ def heat_map(
             cell = {
                 "ha": "center",
                 "va": "center",
-                "color": _ink(field.fill),
+                "color": style.ink_on(field.fill),
                 "fontweight": "bold" if field.framed else "normal",
                 "zorder": 4,
             }
@@ -357,17 +357,10 @@ def _name_parts(
     for label, numbers in table.items():
         begin = 0.0
         for part, value in numbers.items():
-            middle = {"ha": "center", "va": "center", "fontsize": 9, "color": _ink(colors[part])}
+            middle = {"ha": "center", "va": "center", "fontsize": 9}
+            middle["color"] = style.ink_on(colors[part])
             text = axes.text(begin + value / 2, places[label, part], short(value), **middle)
             begin += value
             left, right = axes.transData.transform([(begin - value, 0), (begin, 0)])[:, 0]
             if text.get_window_extent().width + 4 > right - left:
                 text.remove()
-
-
-def _ink(color: str | tuple[float, ...]) -> str:
-    """Black or white, whichever is read better on a colour."""
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = to_rgb(color)
-    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"

@@ -148,7 +148,8 @@ def test_heat_map_has_a_number_in_each_field_and_frames_the_marked(shown) -> Non
     figure, _, _ = shown.take()
     axes = figure.axes[0]
     assert words(figure) == ["0.1", "0.5", "0.931", "0.2"]
-    assert [text.get_color() for text in axes.texts] == ["black", "black", "white", "black"]
+    inks = [text.get_color() for text in axes.texts]
+    assert inks == [style.BLACK, style.BLACK, "#ffffff", style.BLACK]
     framed = [patch.get_linewidth() > 2 for patch in axes.patches]
     assert framed == [False, False, True, False]
     assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first row on top"
