@@ -116,7 +116,7 @@ def bar_chart(
     clear = {"bbox": {"color": "white", "pad": 0.5}} if limit else {}  # of the limit's line
     for x, y, text, bold in ends:
         look = {"fontsize": 9.5, "fontweight": "bold" if bold else "normal", **clear}
-        labels.add(axes, x, y, text, (4, 0), **look)
+        labels.add(axes, max(x, 0), y, text, (4, 0), **look)  # off a bar to the left of 0
     axes.set_yticks(middles, [textwrap.fill(label, 26) for label in table])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")

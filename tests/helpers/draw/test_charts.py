@@ -44,6 +44,13 @@ def test_bars_have_their_values_and_what_is_marked_stands_out(shown) -> None:
         draw.bars({}, "Loads", "KB", "So.")
 
 
+def test_values_below_zero_stand_off_their_bars(shown) -> None:
+    draw.bars({"short": -1.5, "long": 0.3}, "Gain", "%", "Short rows lose.")
+    figure, _, _ = shown.take()
+    assert words(figure) == ["-1.5", "0.3"] and widths(figure) == [-1.5, 0.3]
+    assert complaints(figure) == []
+
+
 def face_of(patch) -> str:
     from matplotlib.colors import to_hex
 
