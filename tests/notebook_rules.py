@@ -35,6 +35,10 @@ COUNTER = re.compile(r"[a-z0-9]+__\w+(\{\w*\}\w*)?\.(sum|avg|ratio)\b")  # Nsigh
 MACHINE_PATH = re.compile(r"/(home|root|tmp|work|Users)/|[A-Z]:\\\\")
 IMAGE = re.compile(r"!\[([^\]]*)\]\(|<img\b([^>]*)>")
 
+# Markdown reads nothing in HTML, which goes on from such a tag to the next blank line.
+RAW_HTML = re.compile(r"^ *</?(?:details|summary|div|p|table)\b(?:.+\n?)*", re.MULTILINE)
+MARKDOWN = re.compile(r"`|\*\w[^*\n]*\*|\]\(")
+
 MOST_IMPORTS = 9  # names from helpers
 MOST_LINES = 12  # of a code cell, without blank ones and imports
 MOST_FORMATS = 3  # f-strings with a format specification, in a notebook
@@ -113,6 +117,9 @@ def of_every_notebook(page: Page) -> Iterator[str]:
         yield "a notebook has one top heading"
     for match in filter(None, map(MEASURED.search, page.prose)):
         yield f"measured figure in prose: {match[0]}"
+    raw = (html for text in page.prose for html in RAW_HTML.findall(FENCE.sub("", text)))
+    for line in filter(MARKDOWN.search, "\n".join(raw).split("\n")):
+        yield f"Markdown within HTML: {line}"
     if page.notebook.metadata.get("kernelspec", {}).get("name") != "python3":
         yield "kernelspec is not python3"
     if "widgets" in page.notebook.metadata:

@@ -141,6 +141,7 @@ def test_the_made_up_notebooks_keep_the_rules():
     assert complaints(deeper(), rules.of_every_notebook, rules.of_deeper) == []
 
 
+HINT = "<details><summary>Hint</summary>"
 EVERY = {
     "not executed": lambda page: page.code[0].update(execution_count=None),
     "stderr": output(v4.new_output("stream", name="stderr", text="warning")),
@@ -153,6 +154,10 @@ EVERY = {
     "code line too long": code("x" * 89),
     "one top heading": prose("# Two"),
     "measured figure in prose": prose("It reaches 4200 GB/s."),
+    "Markdown within HTML: A `lane`": prose(f"{HINT}\nA `lane`.\n</details>"),
+    "Markdown within HTML:    all *to*": prose(f"1. Why?\n   {HINT}\n   all *to* it."),
+    "Markdown within HTML: <details><summary>A": prose("<details><summary>A `lane`?</summary>"),
+    "Markdown within HTML: see [a](": prose(f"{HINT}\nsee [a](GLOSSARY.md)\n</details>"),
     "kernelspec": lambda page: page.notebook.metadata["kernelspec"].update(name="julia"),
     "widgets": lambda page: page.notebook.metadata.update(widgets={}),
 }
@@ -244,6 +249,21 @@ def test_breach_is_found(made, rule, plant, complaint):
     page = made()
     plant(page)
     assert any(complaint in found for found in rule(page)), list(rule(page))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HINT}\n\nA `lane`, *one* of 32.\n\n</details>",
+        f"{HINT}\nA <code>lane</code>: sum * exp(a) + b * c, <em>one</em> of 32.\n</details>",
+        f"{HINT}\nOne.\n</details>\n\nThen `code`, and *that*.",
+        f"```\n{HINT}`\n```",
+    ],
+)
+def test_html_without_markdown_and_markdown_behind_a_blank_line_are_no_breach(text):
+    page = core()
+    prose(text)(page)
+    assert complaints(page, rules.of_every_notebook) == []
 
 
 def test_imports_do_not_count_as_lines_of_a_cell():

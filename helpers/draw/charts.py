@@ -116,7 +116,7 @@ def bar_chart(
     clear = {"bbox": {"color": "white", "pad": 0.5}} if limit else {}  # of the limit's line
     for x, y, text, bold in ends:
         look = {"fontsize": 9.5, "fontweight": "bold" if bold else "normal", **clear}
-        labels.add(axes, x, y, text, (4, 0), **look)
+        labels.add(axes, max(x, 0), y, text, (4, 0), **look)  # off a bar to the left of 0
     axes.set_yticks(middles, [textwrap.fill(label, 26) for label in table])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
@@ -244,7 +244,7 @@ def heat_map(
             cell = {
                 "ha": "center",
                 "va": "center",
-                "color": _ink(field.fill),
+                "color": style.ink_on(field.fill),
                 "fontweight": "bold" if field.framed else "normal",
                 "zorder": 4,
             }
@@ -357,17 +357,10 @@ def _name_parts(
     for label, numbers in table.items():
         begin = 0.0
         for part, value in numbers.items():
-            middle = {"ha": "center", "va": "center", "fontsize": 9, "color": _ink(colors[part])}
+            middle = {"ha": "center", "va": "center", "fontsize": 9}
+            middle["color"] = style.ink_on(colors[part])
             text = axes.text(begin + value / 2, places[label, part], short(value), **middle)
             begin += value
             left, right = axes.transData.transform([(begin - value, 0), (begin, 0)])[:, 0]
             if text.get_window_extent().width + 4 > right - left:
                 text.remove()
-
-
-def _ink(color: str | tuple[float, ...]) -> str:
-    """Black or white, whichever is read better on a colour."""
-    from matplotlib.colors import to_rgb
-
-    red, green, blue = to_rgb(color)
-    return "black" if 0.3 * red + 0.59 * green + 0.11 * blue > 0.5 else "white"

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from . import style as looks
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.text import Annotation
     from matplotlib.transforms import Bbox
 
 GAP = 3  # pixels between two labels
+MARK = 4.0  # what a hidden mark costs; a hidden line costs its width in points
+NO_MARKER = ("", " ", "None", "none", None)
 # (right, up) in points from a place to the text beside it.
 RIGHT, LEFT, ABOVE, BELOW = (9, 0), (-9, 0), (0, 9), (0, -9)
 CORNERS = ((8, 8), (-8, 8), (8, -8), (-8, -8))
 AROUND = (RIGHT, LEFT, ABOVE, BELOW, *CORNERS)
-NEAR_END = (RIGHT, ABOVE, *CORNERS, BELOW)  # of a line
+# Of a line: to its right, since elsewhere it might be the name of another one.
+NEAR_END = (RIGHT, (8, 3), (8, -3), (8, 8), (8, -8))
 # Farther away, where the lines are dense; a thread leads back.
 FAR = tuple((right, up) for up in (24, -24, 42, -42, 60, -60) for right in (24, -24, 48, -48))
 
@@ -32,10 +37,13 @@ class End(NamedTuple):
 
 
 def add(axes: Axes, x: float, y: float, text: str, side: tuple[float, float], **style):
-    """A text beside a place; `side` says how far, in points to the right and up."""
+    """A text beside a place; `side` says how far, in points to the right and up. Its colour is that
+    of a mark, of which words take a tone that can be read."""
     right, up = side
     from matplotlib.patheffects import withStroke
 
+    if "color" in style:
+        style["color"] = looks.ink(style["color"])
     style = {
         "ha": "left" if right > 0 else "right" if right < 0 else "center",
         "va": "center" if not up else "bottom" if up > 0 else "top",
@@ -59,7 +67,7 @@ def at_ends(axes: Axes, ends: Sequence[End]) -> None:
     ]
     axes.figure.draw_without_rendering()  # the layout makes room for them, which moves the axes
     push_apart(column)
-    for end in ends:
+    for end in sorted(ends, key=lambda end: -end.y):
         if end.x < last:
             _beside(axes, [(end.x, end.y)], end.text, NEAR_END, **_style(end))
 
@@ -175,23 +183,30 @@ class _Drawn:
     def __init__(self, axes: Axes, label: Annotation):
         self.area = axes.get_window_extent()
         self.lines = [
-            (line.get_linewidth(), line.get_path().transformed(line.get_transform()))
+            (
+                line.get_linewidth(),
+                line.get_marker() not in NO_MARKER,
+                line.get_path().transformed(line.get_transform()),
+            )
             for line in axes.lines
         ]
         others = (text for text in axes.texts if text is not label and text.get_text())
         self.texts = [text.get_window_extent().padded(2) for text in others]
+        self.right = max(self.area.x1, *(text.x1 for text in self.texts), 0)  # names of lines
 
     def hidden(self, box: Bbox, start: Sequence[float], far: bool) -> float:
         """How much a text, and its thread to the start if it is far, would hide: thick lines more
-        than thin ones, other texts and the edge of the axes most."""
+        than thin ones, marks of data more than any line, other texts and the edge of the axes
+        most."""
         from matplotlib.path import Path
 
         area, near = self.area, box.expanded(1 + 22 / box.width, 1 + 8 / box.height)
-        out = box.x0 < area.x0 or box.x1 > area.x1 or box.y0 < area.y0 or box.y1 > area.y1
+        out = box.x0 < area.x0 or box.x1 > self.right or box.y0 < area.y0 or box.y1 > area.y1
         cost = 10.0 * out + 1.5 * far
-        for width, path in self.lines:
-            on_marks = any(near.contains(*point) for point in path.vertices)
-            cost += width * (path.intersects_bbox(box, filled=False) + on_marks)
+        for width, marked, path in self.lines:
+            cost += width * path.intersects_bbox(box, filled=False)
+            if any(near.contains(*point) for point in path.vertices):
+                cost += MARK if marked else width
         thread = Path([start, ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)])
         for other in self.texts:
             cost += 10 * box.overlaps(other)

@@ -111,4 +111,4 @@ def _column(
     place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
     look = {"ha": "center", "va": "center", "fontsize": 10, "annotation_clip": False, **look}
     for row, (text, color) in enumerate(zip(texts, colors, strict=True)):
-        axes.annotate(text, (1, row - 1), (right, 0), color=color, **place, **look)
+        axes.annotate(text, (1, row - 1), (right, 0), color=style.ink(color), **place, **look)

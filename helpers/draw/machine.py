@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..gpu import H200
 from ..simt.hardware import MAX_CLUSTER, MAX_THREADS, SM_SHARED_BYTES, WARP
 from .canvas import NAME, Box, canvas, flow, rounded, words
-from .style import BLACK, BLUE, DARK, GREY, PALE, finish
+from .style import BLACK, BLUE, DARK, GREY, LIT, PALE, finish, ink
 
 # CUDA C++ Programming Guide, "Compute Capabilities", technical specifications, column 9.0.
 REGISTER_BYTES = 65536 * 4  # of an SM: the most 32-bit registers
@@ -174,7 +174,7 @@ def _memories(axes, lit: tuple[str, ...]) -> dict[str, Box]:
 
 
 def _name(axes, x: float, y: float, name: str, lit: bool) -> None:
-    style = {"color": BLUE, "fontweight": "bold"} if lit else {"color": BLACK}
+    style = {"color": ink(BLUE, LIT), "fontweight": "bold"} if lit else {"color": BLACK}
     words(axes, x, y, name, NAME, **style)
 
 

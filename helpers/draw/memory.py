@@ -16,7 +16,22 @@ from ..simt import Counters, Trace, WatchedAccess
 from ..simt.hardware import BANKS, SECTOR, WARP, WORD
 from .accesses import Line, Shown, Traces, Turn, chosen, labelled
 from .canvas import canvas
-from .style import BLUE, DARK, GREEN, GREY, INCHES, LIT, ORANGE, PAGE, PALE, PINK, RED, finish
+from .style import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    INCHES,
+    LIT,
+    ORANGE,
+    PAGE,
+    PALE,
+    PINK,
+    RED,
+    finish,
+    ink,
+    ink_on,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -265,14 +280,14 @@ def _served(axes: Axes, y: float, bank: int, words: int, lanes: list[int], turn:
     x, width = LEFT + bank * PITCH, words * PITCH
     text, fill = (str(lanes[0]), BLUE) if len(lanes) == 1 else (f"×{len(lanes)}", GREEN)
     _box(axes, x, y, width, PITCH, fill, "white", 0.8)
-    style = {**NOTE, "color": "white", "ha": "center"}
+    style = {**NOTE, "color": ink_on(fill), "ha": "center"}
     if _width(text) <= width:
         axes.text(x + width / 2, y + PITCH / 2, text, **style)
     elif bank + 1 in turn or bank == BANKS - 1:  # no room beside it
         axes.text(x + width / 2, y + PITCH / 2, str(len(lanes)), **style)
     else:
         _box(axes, x + width, y + 1, _width(text) + 6, PITCH - 2, "white")
-        axes.text(x + width + 3, y + PITCH / 2, text, **{**NOTE, "color": GREEN})
+        axes.text(x + width + 3, y + PITCH / 2, text, **{**NOTE, "color": ink(GREEN)})
 
 
 def _say_banks(shown: Sequence[Shown]) -> str:
@@ -325,7 +340,7 @@ def moves(trace: Traces) -> None:
     for name, one, bars in panels:
         verdict, color = _total(one.counters)
         axes.text(EDGE, top + 14, name, **TITLE)
-        axes.text(PAGE - EDGE, top + 14, verdict, color=color, ha="right", **TITLE)
+        axes.text(PAGE - EDGE, top + 14, verdict, color=ink(color), ha="right", **TITLE)
         for number, bar in enumerate(bars):
             repeated = number and bars[number - 1].line == bar.line
             code = "" if repeated else one.own_lines()[bar.line].strip()
@@ -406,7 +421,7 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
         count, what = f"{bar.requests:,}", f"request{'' if bar.requests == 1 else 's'}"
     x = start + max(bar.pieces, bar.requests) * size + 6
     axes.text(x, y, count, **{**NOTE, "color": "black"})
-    color = RED if bar.pieces and bar.wasted else DARK
+    color = ink(RED) if bar.pieces and bar.wasted else DARK
     axes.text(x + _width(count) + 7, y, what, **{**NOTE, "color": color})
 
 
@@ -477,7 +492,7 @@ def _lanes(axes: Axes, y: float, mask: np.ndarray, left: float, pitch: float) ->
     for lane, active in enumerate(mask.tolist()):
         style = {"facecolor": LIT, "edgecolor": BLUE} if active else {"fill": False, "ec": PALE}
         axes.add_patch(Circle((middle[lane], y), 9.4, linewidth=1, **style))
-        style = {"color": "black" if active else GREY, "va": "center_baseline", "ha": "center"}
+        style = {"color": "black" if active else ink(GREY), "va": "center_baseline", "ha": "center"}
         axes.text(middle[lane], y, str(lane), fontsize=9, **style)
     return middle
 
@@ -491,7 +506,7 @@ def _thread(axes: Axes, lane: tuple[float, float], end: tuple[float, float]) -> 
 def _heading(axes: Axes, top: float, one: Shown, verdict: str, color: str) -> None:
     """Title and verdict, and below them the source line and the warp."""
     right = PAGE - EDGE
-    axes.text(right, top + 14, verdict, color=color, ha="right", **TITLE)
+    axes.text(right, top + 14, verdict, color=ink(color), ha="right", **TITLE)
     who = f"warp {one.access.warp}, block {one.block}"
     axes.text(right, top + 34, who, ha="right", **NOTE)
     bold = 10, "sans-serif", "bold"

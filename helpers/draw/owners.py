@@ -9,12 +9,27 @@ import numpy as np
 from ..simt import Trace
 from ..simt.hardware import WARP
 from .canvas import NAME, Box, canvas, words
-from .style import BLUE, DARK, GREEN, GREY, LIT, ORANGE, PALE, PINK, RED, SKY, YELLOW, finish
+from .style import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    LIT,
+    ORANGE,
+    PALE,
+    PINK,
+    RED,
+    SKY,
+    YELLOW,
+    finish,
+    ink_on,
+)
 from .walk import in_words
 
-COLUMNS, ROWS = 34, 16  # of cells that are drawn: a cell has room for the number of a lane
-LEFT, TOP, WIDTH = 66, 54, 596  # pixels: where the matrix begins, and how wide it is at most
+COLUMNS, ROWS = 33, 16  # of cells that are drawn: a cell has room for the number of a lane
+LEFT, TOP, WIDTH = 66, 54, 606  # pixels: where the matrix begins, and how wide it is at most
 DIGIT = 8.2  # pixels of width
+NARROW = 20  # pixels: so wide a cell has thin edges, which leave two digits room
 NOBODY = -1
 UNITS = ("lane", "warp", "block")
 VERBS = {
@@ -200,14 +215,14 @@ def _draw(axes, cells: list[Cell], by: str) -> None:
     hatched = [cell for cell in owned if cell.several]
     colors = [_color(cell.number, by) for cell in owned]
     add(empty, facecolors="white", edgecolors=PALE, linewidths=0.8)
-    add(owned, facecolors=colors, edgecolors="white", linewidths=1.2)
+    edges = [0.5 if cell.box.width < NARROW else 1.2 for cell in owned]
+    add(owned, facecolors=colors, edgecolors="white", linewidths=edges)
     add(hatched, facecolors="none", edgecolors=GREY, linewidths=0, hatch="////")
     for cell, color in zip(owned, colors, strict=True):
         box, number = cell.box, cell.number
-        crowded = by == "lane" and box.width < 20 and number % 4 and number != WARP - 1
+        crowded = by == "lane" and box.width < NARROW and number % 4 and number != WARP - 1
         if box.width > DIGIT * len(str(number)) and not crowded:
-            dark = np.dot(color, (0.299, 0.587, 0.114)) < 0.55
-            style = {"color": "white" if dark else "black", "ha": "center"}
+            style = {"color": ink_on(color), "ha": "center"}
             style |= {"fontweight": "bold"} if cell.several else {}
             words(axes, box.x + box.width / 2, box.middle, str(number), **style)
 
@@ -215,9 +230,9 @@ def _draw(axes, cells: list[Cell], by: str) -> None:
 def _color(number: int, by: str) -> tuple[float, ...]:
     from matplotlib.colors import to_rgb
 
-    if by == "lane":  # from pale to blue
+    if by == "lane":  # from pale to blue, on all of which black is read well
         share = number % WARP / (WARP - 1)
-        return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(BLUE), strict=True))
+        return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(SKY), strict=True))
     return tuple(1 - 0.65 * (1 - part) for part in to_rgb(HUES[number % len(HUES)]))
 
 
@@ -225,7 +240,7 @@ def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut)
     """Numbers of rows and columns, and dots where more follow."""
     rows, cols = shape
     words(axes, 10, TOP - 9, "column", color=DARK)
-    words(axes, 10, TOP + 8 if rows == 1 else TOP + cell.height / 2, "row", color=DARK)
+    words(axes, 10, TOP + cell.height / 2, "row", color=DARK)
     every = next(step for step in (1, 2, 4, 8, 16, 32) if step * cell.width > 40)
     for col in range(0, cols, every):
         label = str(col * grain[1])

@@ -17,7 +17,7 @@ from ..simt import Event, Trace, WatchedAccess
 from ..simt.geometry import Place
 from ..simt.hardware import WARP, WORD
 from .canvas import NAME, Box, canvas, rounded, words
-from .style import BLACK, BLUE, DARK, GREEN, GREY, LIT, ORANGE, PAGE, PALE, finish
+from .style import BLACK, BLUE, DARK, GREEN, GREY, LIT, ORANGE, PAGE, PALE, finish, ink
 from .walk import find_block, in_order, pieces_of, shared_arrays
 
 OUTSIDE = -1  # stands for a thread of another block
@@ -404,7 +404,7 @@ def _labels(axes, levels: list[Level], rows: list[float], barriers: list[float])
         spans = [span for _, *span in same]
         top, bottom = spans[0][0], spans[-1][1]
         y = (top + bottom) / 2
-        words(axes, RIGHT + 14, y, right, color=color)
+        words(axes, RIGHT + 14, y, right, color=ink(color))
         words(axes, 10, y, left, color=DARK)
         if len(spans) > 1:
             xs = [RIGHT + 5, RIGHT + 8, RIGHT + 8, RIGHT + 5]

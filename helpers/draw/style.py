@@ -14,6 +14,7 @@ import io
 import math
 import re
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..catalogue import TORCH, UNFUSED, step_number
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a fi
 PAGE = 700  # CSS pixels that a notebook's page shows side by side
 INCHES = 7.0  # the width of a figure, so that a point of text is 1/72 of 100 such pixels
 SMALL = 9  # points: the smallest text of a figure
+READABLE = 4.5  # contrast of words with what is behind them, at least (WCAG 2.2, level AA)
 BLUE, ORANGE, GREEN, RED, PINK, SKY, YELLOW = (
     "#0072B2",
     "#E69F00",
@@ -118,6 +120,50 @@ def look_of(step: str) -> Look:
         names = ", ".join(OTHERS)
         raise ValueError(f"{step!r} is no step from 00 to {len(MARKERS)}, and none of {names}")
     return Look(COLORS[(number - 1) % len(COLORS)], MARKERS[number - 1])
+
+
+# ---- words --------------------------------------------------------------------------------------
+
+Color = str | tuple[float, ...]
+
+
+def contrast(one: Color, other: Color) -> float:
+    """How well two colours stand out from each other: 1 (not at all) to 21, as WCAG defines it."""
+    low, high = sorted(_luminance(_linear(color)) for color in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def ink(color: Color, fill: Color = "white") -> str:
+    """A colour for words on a light one: that of a mark, or a darker tone of it that is readable
+    there."""
+    from matplotlib.colors import to_hex
+
+    linear = _linear(color)
+    # Luminance, with a little to spare for rounding.
+    most = (_luminance(_linear(fill)) + 0.05) / (READABLE + 0.05) - 0.05
+    darker = min(1.0, most / max(_luminance(linear), 1e-9))
+    return to_hex([_encoded(part * darker) for part in linear])
+
+
+def ink_on(fill: Color) -> str:
+    """Black or white, whichever is read better on a colour."""
+    return max((BLACK, "#ffffff"), key=lambda words: contrast(words, fill))
+
+
+def _linear(color: Color) -> list[float]:
+    """Red, green and blue as amounts of light."""
+    from matplotlib.colors import to_rgb
+
+    return [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in to_rgb(color)]
+
+
+def _encoded(light: float) -> float:
+    return 12.92 * light if light <= 0.0031308 else 1.055 * light ** (1 / 2.4) - 0.055
+
+
+def _luminance(linear: Sequence[float]) -> float:
+    red, green, blue = linear
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 # ---- the page -----------------------------------------------------------------------------------

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..rich import COLUMNS, Line, Rich, code_html, details, escape
+from ..rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, escape
 
-MARKS = {  # kept -> as text, as a sign, its colour
-    True: ("yes", "\u2713", "#1a7f37"),
-    False: ("NO", "\u2717", "#cf222e"),
-    None: (" -", "\u00b7", "#656d76"),
+MARKS = {  # kept -> as text, as a sign, its colour, and the ground that it has in any theme
+    True: ("yes", "\u2713", "#116329", "#e3f5e6"),
+    False: ("NO", "\u2717", "#cf222e", "#ffebe9"),
+    None: (" -", "\u2013", MUTED, GROUND),
 }
 
 
@@ -54,14 +55,28 @@ def verdict(name: str, steps: Sequence[Step], file: str, code: str, line: int | 
     ]
     page = [details(f"{file}, {len(lines)} lines", code_html(lines))]
     for step in steps:
-        _, sign, colour = MARKS[step.kept]
-        said = f"<br>{escape(step.complaint)}" if step.complaint else ""
+        said = f"<br>{_page(step.complaint)}" if step.complaint else ""
         page.append(
-            f'<div style="margin-left:1.4em;text-indent:-1.4em"><b style="color:{colour}">{sign}'
-            f"</b> {escape(step.asked)}{said}</div>"
+            f'<div style="margin:2px 0 2px 1.8em;text-indent:-1.8em">{_sign(step.kept)}'
+            f"{_page(step.asked)}{said}</div>"
         )
     page.append(f"<div><b>{escape(last)}</b></div>")
     return Verdict("\n".join([*plain, *_wrapped(last, 0)]), "".join(page), passed=passed)
+
+
+def _sign(kept: bool | None) -> str:
+    """The mark of a condition, as wide as any other."""
+    _, sign, colour, ground = MARKS[kept]
+    style = (
+        "display:inline-block;width:1.4em;margin-right:0.1em;text-indent:0;text-align:center;"
+        f"color:{colour};background-color:{ground}"
+    )
+    return f'<b style="{style}">{sign}</b> '
+
+
+def _page(text: str) -> str:
+    """Text as HTML; what stands between backticks is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _wrapped(text: str, indent: int, first: int = 0) -> list[str]:

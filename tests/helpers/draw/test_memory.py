@@ -11,7 +11,7 @@ from matplotlib.patches import Circle, Rectangle
 from helpers import draw
 from helpers.bound import load
 from helpers.draw import memory
-from helpers.draw.style import BLUE, GREEN, PALE, PINK, RED
+from helpers.draw.style import BLUE, GREEN, PALE, PINK, RED, ink
 from helpers.simt import KernelText, Trace, simulate
 from tests.helpers.draw.looks import Shown, complaints, texts
 
@@ -143,8 +143,8 @@ def test_a_thread_a_row_beside_a_block_a_row(naive: Trace, shared: Trace, shown:
         "01, line 30, warp 0: one request touches 32 sectors and uses 128 of 1,024 bytes; "
         "03, line 42: 4 sectors, all 128 bytes used."
     )
-    assert color_of(figure, "1 request, 32 sectors: 1 byte of 8 is used") == RED
-    assert color_of(figure, "1 request, 4 sectors: every byte is used") == GREEN
+    assert color_of(figure, "1 request, 32 sectors: 1 byte of 8 is used") == ink(RED)
+    assert color_of(figure, "1 request, 4 sectors: every byte is used") == ink(GREEN)
     assert "1,024 bytes from one sector to the next" in [one.get_text() for one in texts(figure)]
     # A box for each word that is asked for, one below each sector, and one each in the legend.
     assert fills(figure)[BLUE] == 32 + 32 + 1 and fills(figure)[memory.WASTE] == 32 + 4 + 1
@@ -160,7 +160,7 @@ def test_lanes_lead_to_what_they_ask_for(shown: Shown) -> None:
     assert len({to for _, to in threads(figure)}) == 1
     assert sentence == "Line 3, warp 0: one request touches 1 sector and uses 4 of 32 bytes."
     # One sector is the fewest: little of it is used, but no other access would fetch less.
-    assert color_of(figure, "1 request") not in (RED, GREEN)
+    assert color_of(figure, "1 request") not in (ink(RED), ink(GREEN))
 
 
 def test_lanes_that_take_no_part_are_pale_and_lead_nowhere(shown: Shown) -> None:
@@ -178,7 +178,7 @@ def test_an_array_that_starts_in_the_middle_of_a_sector_takes_one_more(shown: Sh
     draw.sectors(gathered(LANES, past=3), "x[index", nth=1)
     figure, _, sentence = shown.take()
     assert "5 sectors and uses 128 of 160 bytes" in sentence
-    assert color_of(figure, "1 request, 5 sectors: 128 of 160 bytes") == RED
+    assert color_of(figure, "1 request, 5 sectors: 128 of 160 bytes") == ink(RED)
     assert "12 bytes before x" in [one.get_text() for one in texts(figure)]
     assert complaints(figure) == []
 
@@ -250,7 +250,7 @@ def test_neighbours_first_wants_few_banks(interleaved: Trace, shown: Shown) -> N
             "conflict-free would be 1."
         )
         assert fills(figure)[BLUE] == 32 + 1 and complaints(figure) == []
-        assert color_of(figure, "1 request") == RED
+        assert color_of(figure, "1 request") == ink(RED)
         assert len({to for _, to in threads(figure)}) == banks
 
 
@@ -265,7 +265,7 @@ def test_upper_half_into_lower_half_beside_neighbours_first(
         "other, line 50: 32 lanes want 4 words of each of 8 banks: 4 turns, conflict-free would "
         "be 1."
     )
-    assert color_of(figure, "1 request, 1 turn: no bank conflict") == GREEN
+    assert color_of(figure, "1 request, 1 turn: no bank conflict") == ink(GREEN)
     assert complaints(figure) == []
 
 
@@ -316,8 +316,8 @@ def test_what_moves_is_said_in_passes_and_bytes(naive: Trace, shared: Trace, sho
         "asked for; 03 reads x twice and writes y once: 6,144 sectors, 1 byte moved for each one "
         "asked for."
     )
-    assert color_of(figure, "65,536 sectors, 8 times what is asked for") == RED
-    assert color_of(figure, "6,144 sectors, no more than asked for") == GREEN
+    assert color_of(figure, "65,536 sectors, 8 times what is asked for") == ink(RED)
+    assert color_of(figure, "6,144 sectors, no more than asked for") == ink(GREEN)
     assert complaints(figure) == []
 
 
@@ -338,7 +338,7 @@ def test_bank_conflicts_are_more_than_the_bytes_need(interleaved: Trace, shown: 
     figure = shown.take()[0]
     counts = [c for c in interleaved.own_counters().values() if c.shared_load_requests]
     said = [one for one in texts(figure) if one.get_text() == "3.92 a request"]
-    assert len(said) == 5 and {one.get_color() for one in said} == {RED}
+    assert len(said) == 5 and {one.get_color() for one in said} == {ink(RED)}
     assert sum(c.shared_load_bank_conflicts > 0 for c in counts) == 3  # and two lines store so
     assert fills(figure)[memory.WASTE] == 5 + 1 and complaints(figure) == []
 
@@ -359,7 +359,7 @@ def test_every_kind_of_memory_has_its_bar(shown: Shown) -> None:
     c = trace.counters
     local = f"{c.local_load_sectors + c.local_store_sectors} sectors of local memory"
     assert sentence.endswith(f", and {local}.")
-    assert [one.get_color() for one in texts(figure) if "of local" in one.get_text()] == [RED]
+    assert [one.get_color() for one in texts(figure) if "of local" in one.get_text()] == [ink(RED)]
     assert complaints(figure) == []
 
 
@@ -379,7 +379,7 @@ def test_moves_of_other_kernels(step, rows, cols, dtype, shown: Shown) -> None:
     assert "writes y once" in sentence and complaints(figure) == []
     assert ("(workspace counted with them)" in sentence) == (step == "09_grid")
     (verdict,) = [one for one in texts(figure) if "no more than asked for" in one.get_text()]
-    assert verdict.get_color() == GREEN
+    assert verdict.get_color() == ink(GREEN)
     bars = [one.get_width() for one in figure.findobj(Rectangle) if one.get_height() == 12]
     assert min(bars) >= 1  # a short one is seen too
 

@@ -4,8 +4,11 @@ import cupy
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.textpath import TextPath
 
 from helpers import draw, simulate, source
+from helpers.draw import style
+from helpers.draw.owners import TOP, _color
 from helpers.simt import KernelText
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints, texts
@@ -120,6 +123,37 @@ def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Show
     draw.owners(trace, "block", rows=4, cols=16)
     figure, _, sentence = shown.take()
     assert numbers(figure) == ["0"] and "more than one" not in sentence
+
+
+@pytest.mark.parametrize("by", ["lane", "warp", "block"])
+def test_numbers_can_be_read_on_every_colour(by: str) -> None:
+    for number in range(32):
+        color = _color(number, by)
+        assert style.contrast(style.ink_on(color), color) >= style.READABLE
+
+
+def test_numbers_of_narrow_cells_keep_off_their_edges(shown: Shown) -> None:
+    draw.owners(trace_of("06_registers", 2, 512, 2, 32))
+    figure, _, _ = shown.take()
+    figure.set_dpi(100)
+    figure.draw_without_rendering()
+    (_, owned, _) = figure.findobj(PolyCollection)
+    assert {"0", "12", "31"} <= {*numbers(figure)}
+    for text in texts(figure):
+        ink = TextPath((0, 0), text.get_text(), size=text.get_fontsize()).get_extents()
+        for cell, edge in zip(cells(figure), owned.get_linewidths(), strict=True):
+            if cell.contains(*text.get_position()):
+                free = cell.width - (ink.width + edge) * 100 / 72
+                assert free / 2 > 1.2, f"{text.get_text()} has {free / 2:.1f} pixels on each side"
+    assert complaints(figure) == []
+
+
+def test_row_stands_beside_its_number(shown: Shown) -> None:
+    for rows in (1, 3):
+        draw.owners(trace_of("03_shared", rows, 256, rows, 64, 512), by="block")
+        heights = {text.get_text(): text.get_position()[1] for text in texts(shown.take()[0])}
+        assert heights["row"] == TOP + 13
+        assert rows == 1 or heights["1"] == heights["row"] + 26
 
 
 def test_an_array_that_nobody_touches_is_empty(shown: Shown) -> None:

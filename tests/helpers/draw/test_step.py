@@ -296,7 +296,7 @@ def test_series_has_each_step_in_its_colour(shown) -> None:
     colors = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     drawn = {(line.get_color(), line.get_marker()) for line in figure.axes[0].lines}
     for name in names:
-        assert colors[name] == style.look(name)[0] and style.look(name) in drawn
+        assert colors[name] == style.ink(style.look(name)[0]) and style.look(name) in drawn
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
         draw.series(steps, dtype="bfloat16", family="grid")

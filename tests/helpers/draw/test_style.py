@@ -106,6 +106,36 @@ def test_colours_are_measured_right() -> None:
     assert lab(np.array(SEEN["deuteranopia"]) @ linear("#777777"))[1:] == pytest.approx(0, abs=0.01)
 
 
+def test_contrast_is_what_it_is_elsewhere() -> None:
+    assert style.contrast("#ffffff", "black") == pytest.approx(21)
+    assert style.contrast("#767676", "white") == pytest.approx(4.54, abs=0.005)
+    for color in style.COLORS:
+        assert style.contrast("white", color) == pytest.approx(contrast_on_white(color), rel=1e-3)
+
+
+COLORS = {style.look(name)[0] for name in (*STEPS, *style.OTHERS)}
+COLORS |= {style.GREEN, style.RED, style.ORANGE, style.PINK, style.GREY, *charts.PARTS}
+
+
+@pytest.mark.parametrize("fill", ["white", style.LIT])
+def test_ink_of_every_mark_can_be_read_and_is_its_colour_where_that_can(fill: str) -> None:
+    for color in COLORS:
+        seen = style.contrast(style.ink(color, fill), fill)
+        assert seen >= style.READABLE, color
+        if style.contrast(color, fill) < style.READABLE:
+            assert seen < style.READABLE + 0.15, "darker than it must be"
+        elif style.contrast(color, fill) > style.READABLE + 0.1:
+            assert style.ink(color, fill) == color.lower()
+    assert style.contrast(style.GREEN, "white") < style.READABLE < style.contrast("#555", "white")
+
+
+def test_black_or_white_can_be_read_on_any_colour() -> None:
+    for red, green, blue in itertools.product(np.linspace(0, 1, 9), repeat=3):
+        fill = (red, green, blue)
+        assert style.contrast(style.ink_on(fill), fill) >= style.READABLE
+    assert style.ink_on(style.LIT) == style.BLACK and style.ink_on(style.BLUE) == "#ffffff"
+
+
 def test_every_line_has_contrast_on_white() -> None:
     for name in (*STEPS, *style.OTHERS):
         assert contrast_on_white(style.look(name)[0]) >= 3, name

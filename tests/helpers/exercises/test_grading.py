@@ -7,8 +7,10 @@ import pytest
 
 from helpers.catalogue import source, step_number, steps
 from helpers.cuda_text import strip_comments
+from helpers.draw.style import READABLE, contrast
 from helpers.exercises import EXERCISES, grade
 from helpers.exercises.grading import conditions, judge
+from helpers.exercises.verdict import Step, Verdict, verdict
 from helpers.paths import KERNELS
 from tests.helpers.exercises.answers import solution
 
@@ -37,6 +39,11 @@ FAILS_AT = {
     "10_eight_at_once": "NO y is the softmax of each row",
     "10_widen": "NO y is the softmax of each row",
 }
+
+
+def made(steps: list[Step]) -> Verdict:
+    """The verdict on a file of one line."""
+    return verdict("00_flat_copy", steps, "mine.cu", "// nothing\n", None)
 
 
 def stub(name: str) -> str:
@@ -176,6 +183,27 @@ def test_verdict_is_text_within_80_columns_and_a_page_that_marks_the_line(name):
     assert page.count("\u2717") == 1
     line = re.search(r", line (\d+), and run this cell again", str(verdict))
     assert page.count(f"{line[1]} &gt; " if line else "&gt; <") >= bool(line)
+
+
+def test_what_stands_between_backticks_is_code_on_a_page_and_as_it_is_in_text():
+    verdict = judge("04_eight_lanes", stub("04_eight_lanes"))
+    assert "or an `if` or" in " ".join(str(verdict).split())
+    page = verdict.html
+    assert "or an <code>if</code> or" in page and "`" not in page
+    steps = [Step("1 < 2", False, "`a<b>` and `c`, not \N{GRAVE ACCENT} alone")]
+    assert "<code>a&lt;b&gt;</code> and <code>c</code>, not ` alone" in made(steps).html
+
+
+def test_signs_are_read_in_any_theme_and_conditions_begin_below_each_other():
+    pytest.importorskip("matplotlib")  # which knows colours
+    steps = [Step("one", True), Step("two", False, "no"), Step("three", None)]
+    signs = re.findall(r'<b style="([^"]*)">(.)</b> ', made(steps).html)
+    assert [sign for _, sign in signs] == ["\u2713", "\u2717", "\u2013"]
+    for style, _ in signs:
+        look = dict(part.split(":") for part in style.split(";"))
+        assert contrast(look["color"], look["background-color"]) >= READABLE
+        assert (look["display"], look["text-indent"]) == ("inline-block", "0")
+    assert len({re.search(r";width:([^;]*)", style)[1] for style, _ in signs}) == 1
 
 
 def test_conditions_behind_the_first_that_fails_are_named_and_not_looked_at():
