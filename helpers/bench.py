@@ -399,15 +399,15 @@ LIVE_FAMILIES = (*LIVE_COLUMNS, "few")
 
 
 def live_shapes(shapes: str = "grid") -> list[Shape]:
-    """Five or six shapes of a family: "few" as they are recorded, "grid" and "long" with as many
-    rows as fit a quarter of the GPU's free memory."""
+    """Five or six shapes of a family: "few" as they are recorded, the others with as many rows
+    as fit a quarter of the GPU's free memory; an even number, which the copy needs in 16 bits."""
     import cupy
 
     if shapes == "few":
         return [*FEW_SHAPES]
     free, _ = cupy.cuda.runtime.memGetInfo()
     elements = min(2**28, 2 ** int(math.log2(free / 4 / 16)))
-    return [(elements // cols, cols) for cols in LIVE_COLUMNS[shapes]]
+    return [(elements // cols // 2 * 2, cols) for cols in LIVE_COLUMNS[shapes]]
 
 
 def shapes_that_fit(shapes: Sequence[Shape]) -> list[Shape]:

@@ -155,7 +155,8 @@ class Record:
         try:
             return self.case(*predicted_at(self.step))
         except KeyError:
-            return self.of_family("long", self.cases[0].dtype)[-1]
+            dtype = self.cases[0].dtype
+            return (self.of_family("long", dtype) or self.of_family("unaligned", dtype))[-1]
 
     @property
     def in_series(self) -> bool:

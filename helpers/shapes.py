@@ -27,7 +27,8 @@ EVEN_SHAPE = (252, 2**20)  # rows that go evenly into seven clusters, for kernel
 SWEEP_SHAPES = tuple((4096, cols) for cols in range(256, 12673, 128))
 # In even numbers of rows, which the copy needs in 16 bits.
 UNALIGNED_SHAPES = tuple(
-    (2**27 // cols * 2, cols) for cols in (33, 77, 129, 513, 1023, 4097, 12673, 32001, 50257, 128257)
+    (2**27 // cols * 2, cols)
+    for cols in (33, 77, 129, 513, 1023, 4097, 12673, 32001, 50257, 128257)
 )
 UNALIGNED_FEW = ((65536, 77), (1, 50257))
 RECORDED_SHAPES = (
@@ -39,6 +40,7 @@ RECORDED_SHAPES = (
 LIVE_COLUMNS = {
     "grid": (32, 128, 512, 1024, 4096, 32768),
     "long": (1024, 4096, 32768, 131072, 2**18),
+    "unaligned": (1023, 4097, 12673, 32001, 50257, 128257),
 }
 
 # ---- raced ------------------------------------------------------------------------------------

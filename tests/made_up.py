@@ -14,7 +14,13 @@ from helpers.chains import ChainCase, variants
 from helpers.gpu import H200
 from helpers.races import RaceCase
 from helpers.records import Case, Record, launch_of, step_hash
-from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, SWEEP_SHAPES
+from helpers.shapes import (
+    FEW_SHAPES,
+    GRID_SHAPES,
+    LONG_SHAPES,
+    SWEEP_SHAPES,
+    UNALIGNED_SHAPES,
+)
 
 # It has an H200's numbers, so that plans for it are those of the kernels' own records.
 DEVICE = {
@@ -53,7 +59,9 @@ def record(
     )
 
 
-EVERY_SHAPE = [*SWEEP_SHAPES, *FEW_SHAPES[::-1], *LONG_SHAPES, *GRID_SHAPES]
+EVERY_SHAPE = [
+    *(*SWEEP_SHAPES, *FEW_SHAPES[::-1], *UNALIGNED_SHAPES[::-1], *LONG_SHAPES, *GRID_SHAPES)
+]
 
 
 def steady(step: str, shapes=EVERY_SHAPE, dtypes=("float32",), us: float = 20.0) -> Record:

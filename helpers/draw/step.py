@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,16 @@ from ..predict import mine_of
 from ..races import race_cases
 from ..records import Case, Record, gpu_folder, load_record, record_path, recorded_steps
 from ..replay import recorded_beside
-from ..shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, REFERENCE_SHAPE, Shape, family_of, place
+from ..shapes import (
+    FEW_SHAPES,
+    GRID_SHAPES,
+    LONG_SHAPES,
+    REFERENCE_SHAPE,
+    UNALIGNED_SHAPES,
+    Shape,
+    family_of,
+    place,
+)
 from . import charts, labels, style
 
 if TYPE_CHECKING:
@@ -41,7 +51,8 @@ def step(
 
     `after` and `before` come from `timings`; `mine` is your prediction, a share of a copy's speed.
     None stands for the one that `predict` keeps; what is no such share is not drawn.
-    `family` is "grid", "long" (with rows past 32768) or "few" (few rows, as bars of microseconds).
+    `family` is "grid", "long" (with rows past 32768), "unaligned" (rows that start anywhere) or
+    "few" (few rows, as bars of microseconds).
     A live measurement has its GPU's or the reference GPU's record beside it, dotted.
 
     Raises `ValueError` for another family.
@@ -99,9 +110,15 @@ def eager(dtype: str, family: str, gpu: str) -> list[Case]:
     except FileNotFoundError:
         pass
     if record_path(TORCH, gpu).is_file():
-        cases = load_record(TORCH, gpu).of_family("long", dtype)
+        record = load_record(TORCH, gpu)
+        cases = [*record.of_family("long", dtype), *record.of_family("unaligned", dtype)]
         known |= {case.shape: case for case in cases}
-    wanted = {"grid": GRID_SHAPES, "long": (*GRID_SHAPES, *LONG_SHAPES), "few": FEW_SHAPES}
+    wanted = {
+        "grid": GRID_SHAPES,
+        "long": (*GRID_SHAPES, *LONG_SHAPES),
+        "few": FEW_SHAPES,
+        "unaligned": UNALIGNED_SHAPES,
+    }
     return [known[shape] for shape in wanted.get(family, ()) if shape in known]
 
 
@@ -265,7 +282,7 @@ def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
     look = {"color": color, "marker": marker or "o", "linewidth": 3.2, "markersize": 6.5}
     end = _line(axes, cases, _name(after), size=11.5, zorder=4, **look)
     ends.append(end._replace(bold=True))
-    _scale(axes, copies, logy)
+    _scale(axes, copies, logy, pair.at)
     labels.at_ends(axes, ends)
     _compare(axes, pair, mine, color)
     return figure
@@ -326,15 +343,35 @@ def _spread(axes: Axes, cases: Sequence[Case], color: str) -> None:
     axes.errorbar(cols, rates, yerr=[low, high], color=color, fmt="none", capsize=2, linewidth=1)
 
 
-def _scale(axes: Axes, cases: Sequence[Case], logy: bool) -> None:
+def _scale(axes: Axes, cases: Sequence[Case], logy: bool, at: int) -> None:
     columns = sorted({case.cols for case in cases})
     charts.scales(axes, columns, True, logy)
-    axes.set_xticks(columns[:: 1 if len(columns) < 8 else 2])
+    axes.set_xticks(columns if len(columns) < 8 else _ticks(columns, at))
     elements = {case.rows * case.cols for case in cases}
-    size = f"$2^{{{max(elements).bit_length() - 1}}}$"
-    always = f"always has {size}" if len(elements) == 1 else f"has up to {size}"
+    always = _elements(min(elements), max(elements))
     axes.set_xlabel(f"columns of a row (the matrix {always} elements: longer rows, fewer of them)")
     axes.set_ylabel("GB/s, each step of the scale doubles" if logy else "GB/s")
+
+
+def _ticks(columns: Sequence[int], at: int) -> list[int]:
+    """Of many lengths every second where they double; else the one that matters, and those that
+    are far enough from it, and from one another, for a label."""
+    if all(longer == 2 * shorter for shorter, longer in itertools.pairwise(columns)):
+        return [*columns[::2]]
+    kept = [at]
+    for column in columns:
+        if all(max(column, other) > 1.9 * min(column, other) for other in kept):
+            kept.append(column)
+    return sorted(kept)
+
+
+def _elements(fewest: int, most: int) -> str:
+    """What a matrix has, in powers of two: rows of an odd length come to nearly one."""
+    power = (most - 1).bit_length()
+    size = f"$2^{{{power}}}$"
+    if fewest == most == 2**power:
+        return f"always has {size}"
+    return f"has nearly {size}" if fewest > 0.99 * 2**power else f"has up to {size}"
 
 
 def _compare(axes: Axes, pair: Pair, mine: float | None, color: str) -> None:
@@ -417,6 +454,6 @@ def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, P
         ends.append(_line(axes, [*pair.cases(record).values()], _name(record), **look))
     copies = _copies(pair, shown)
     ends += [*_torch(axes, pair), _copy(axes, copies)]
-    _scale(axes, copies, True)
+    _scale(axes, copies, True, pair.at)
     labels.at_ends(axes, ends)
     return figure, pair

@@ -41,6 +41,7 @@ from helpers.shapes import (
     RECORDED_SHAPES,
     REFERENCE_SHAPE,
     SWEEP_SHAPES,
+    UNALIGNED_SHAPES,
 )
 from tests import made_up
 from tests.made_up import VERSIONS
@@ -436,14 +437,20 @@ def test_name_of_a_gpu_becomes_a_folder() -> None:
 
 # ---- which cases ------------------------------------------------------------------------------
 
-FAMILIES = {"grid": GRID_SHAPES, "long": LONG_SHAPES, "few": FEW_SHAPES, "sweep": SWEEP_SHAPES}
+FAMILIES = {
+    "grid": GRID_SHAPES,
+    "long": LONG_SHAPES,
+    "few": FEW_SHAPES,
+    "sweep": SWEEP_SHAPES,
+    "unaligned": UNALIGNED_SHAPES,
+}
 
 
 def predict(monkeypatch, **steps: dict) -> None:
     monkeypatch.setattr(records, "predictions", lambda: steps)
 
 
-@pytest.mark.parametrize("shapes", ["grid", "few", "sweep"])
+@pytest.mark.parametrize("shapes", ["grid", "few", "sweep", "unaligned"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_cases_are_of_the_shapes_and_the_dtype_asked_for(shapes: str, dtype: str) -> None:
     record = made_up.steady("01_naive", dtypes=("float32", "float16"))
@@ -456,7 +463,7 @@ def test_cases_are_of_the_shapes_and_the_dtype_asked_for(shapes: str, dtype: str
 def test_long_is_grid_and_long_rows_over_one_axis() -> None:
     cases = made_up.steady("01_naive").of_family("long")
     assert [case.cols for case in cases] == [2**k for k in range(5, 21)]
-    with pytest.raises(ValueError, match="one of grid, long, few, sweep, not 'longer'"):
+    with pytest.raises(ValueError, match="one of grid, few, sweep, unaligned, long, not 'longer'"):
         made_up.steady("01_naive").of_family("longer")
 
 
@@ -475,6 +482,7 @@ def test_headline_is_the_predicted_case_or_the_longest_rows(monkeypatch) -> None
     some = [*CROSSOVER_SHAPES, EVEN_SHAPE]
     record = made_up.steady("08_x", [LONG_SHAPES[-1], *some])
     assert record.headline.shape == LONG_SHAPES[-1], "not at the shape that suits it best"
+    assert made_up.steady("11_x", UNALIGNED_SHAPES).headline.shape == UNALIGNED_SHAPES[-1]
 
 
 def test_series_has_no_step_for_few_rows_and_none_without_float32(monkeypatch) -> None:
@@ -606,7 +614,8 @@ def test_recorder_sweeps_no_variants() -> None:
     for step in TRIED:
         record = made_up.record(step, shapes=[])
         dtypes = ("float32", "bfloat16")
-        assert any(record.lacks(*shape, d) for shape in GRID_SHAPES for d in dtypes)
+        shapes = (*GRID_SHAPES, *UNALIGNED_SHAPES)
+        assert any(record.lacks(*shape, d) for shape in shapes for d in dtypes)
         assert not any(record.lacks(*shape, d) for shape in SWEEP_SHAPES for d in dtypes)
 
 
@@ -629,8 +638,8 @@ def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> Non
         assert shares[chosen] > 0.94 * max(shares.values()), (shape, chosen, shares)
 
 
-def test_pytorch_is_recorded_at_the_grid_in_the_dtypes_of_the_race() -> None:
-    for dtype, expected in {"float32": 11, "bfloat16": 11, "float16": 0}.items():
+def test_pytorch_is_recorded_at_two_families_in_the_dtypes_of_the_race() -> None:
+    for dtype, expected in {"float32": 21, "bfloat16": 21, "float16": 0}.items():
         assert sum(takes(TORCH, *shape, dtype) for shape in RECORDED_SHAPES) == expected
     assert takes(TORCH, 1024, 4096), "where memory allows fewer rows"
     record = made_up.record(TORCH, GRID_SHAPES[:1])

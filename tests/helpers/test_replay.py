@@ -57,5 +57,5 @@ def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None
 def test_what_is_no_dict_or_no_family_is_refused_in_replay_too() -> None:
     with pytest.raises(TypeError, match="takes a dict of name -> kernel, .* not a list"):
         replay.timings(["01_naive"])
-    with pytest.raises(ValueError, match="shapes are one of grid, long, few, not 'zz'"):
+    with pytest.raises(ValueError, match="shapes are one of grid, long, unaligned, few, not 'zz'"):
         replay.timings({"01_naive": None}, shapes="zz")

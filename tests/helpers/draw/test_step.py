@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from helpers.catalogue import TORCH, UNFUSED
 from helpers.draw import style
 from helpers.races import Race, save_race
 from helpers.records import Record, save_record
-from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES
+from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
 from tests import made_up
 from tests.helpers.draw.looks import complaints
 from tests.made_up import steady
@@ -138,7 +139,7 @@ def test_copy_variants_and_what_is_not_there(capsys, shown) -> None:
     assert plain == "<figure: 03_thread0: 0.50 times as fast as 03_x at 4096 columns>"
     assert draw.step(steady("03_x"), dtype="bfloat16") is None
     assert capsys.readouterr().out == "03_x in bfloat16: not measured at these shapes\n"
-    with pytest.raises(ValueError, match="shapes are one of grid, long, few, sweep"):
+    with pytest.raises(ValueError, match="shapes are one of grid, few, sweep, unaligned, long"):
         draw.step(steady("03_x"), family="short")
 
 
@@ -187,6 +188,26 @@ def test_copy_is_the_step_s_own_and_goes_on_beyond_it(monkeypatch, shown) -> Non
 
 def on_the_reference_gpu(record: Record) -> Record:
     return dataclasses.replace(record, device={"name": "NVIDIA H200"})
+
+
+def test_rows_that_start_anywhere_label_where_the_step_was_predicted(predicted, shown) -> None:
+    """Planted: every second length, without the one that matters; labels one over another."""
+    rows, cols = UNALIGNED_SHAPES[-2]
+    predicted("11_x", share=0.97, rows=rows, cols=cols)
+    shapes = UNALIGNED_SHAPES[3:]
+    draw.step(steady("11_x", shapes, us=12.5), steady("04_x", us=50.0), family="unaligned")
+    figure, plain, sentence = shown.take()
+    assert plain == "<figure: 11_x: 4.0 times as fast as 04_x at 50257 columns>"
+    assert "(0.97 predicted)" in sentence and complaints(figure) == []
+    color, _ = style.look("11_x")
+    assert lines(figure)[f"{color} -"] == [cols for _, cols in shapes]
+    axes = figure.axes[0]
+    assert "the matrix has nearly $2^{28}$ elements" in axes.get_xlabel()
+    labelled = [*axes.get_xticks()]
+    assert cols in labelled and labelled[0] == 33 and len(labelled) < len(UNALIGNED_SHAPES)
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
 
 
 def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, shown) -> None:
