@@ -217,4 +217,31 @@ EXERCISES: dict[str, Exercise] = {
         ),
         dtype="float16",
     ),
+    "11_ends": Exercise(
+        *SOFTMAX,
+        ((3, 5), (40, 64), (64, 509), (5, 301)),
+        (
+            moves(1, (64, 509), (5, 301)),
+            wide(
+                lambda rows, cols: 2 * (rows * (ceil_div(cols // 4, 32) + 2),),
+                "what lies between boundaries is moved in packs",
+                (64, 509),
+                (5, 301),
+            ),
+            in_registers((64, 509), (5, 301)),
+        ),
+    ),
+    "11_run": Exercise(
+        *SOFTMAX,
+        ((3, 5), (40, 64), (64, 77), (6, 301)),
+        (
+            moves(1, (64, 77), (6, 301)),
+            wide(
+                lambda rows, cols: 2 * (rows // 4 * ceil_div(cols, 32),),
+                "four rows are moved as one run of packs",
+                (64, 77),
+                (40, 301),
+            ),
+        ),
+    ),
 }

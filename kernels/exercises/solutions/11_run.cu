@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: MIT
+// Idea:     four rows in a run are whole packs, wherever each of them starts
+// Row:      one warp
+// Launch:   block = 32, grid = ceil_div(rows, 4)
+// Shared:   16 * cols
+// Columns:  cols <= 512
+// Align:    16
+// Dtype:    float32
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   a row has all lanes, however short it is; variants/11_short_rows.cu gives it fewer
+// Measured: no, this is an exercise
+
+extern "C" __global__ void softmax_run(const float* __restrict__ x, float* __restrict__ y,
+                                       int rows, int cols)
+{
+    extern __shared__ float4 packs[];
+    float* columns = reinterpret_cast<float*>(packs);  // of the run, row after row
+    const long long first = 4LL * blockIdx.x;          // its first row
+    const int count = min(4, (int)(rows - first)) * cols;
+    x += first * cols;
+    y += first * cols;
+
+    // The run into shared memory: whole packs, then what is left by element.
+    // ---- write here ----
+    const float4* x4 = reinterpret_cast<const float4*>(x);
+    for (int pack = threadIdx.x; pack < count / 4; pack += 32) packs[pack] = x4[pack];
+    const int end = count / 4 * 4 + threadIdx.x;
+    if (end < count) columns[end] = x[end];
+    __syncwarp();
+
+    for (float* row = columns; row < columns + count; row += cols) {
+        float row_max = -3.402823466e+38f;  // finite: see 02_online.cu
+        for (int col = threadIdx.x; col < cols; col += 32) row_max = fmaxf(row_max, row[col]);
+        for (int distance = 16; distance > 0; distance /= 2)
+            row_max = fmaxf(row_max, __shfl_xor_sync(0xffffffff, row_max, distance));
+        float sum = 0.0f;
+        for (int col = threadIdx.x; col < cols; col += 32) {
+            row[col] = expf(row[col] - row_max);
+            sum += row[col];
+        }
+        for (int distance = 16; distance > 0; distance /= 2)
+            sum += __shfl_xor_sync(0xffffffff, sum, distance);
+        for (int col = threadIdx.x; col < cols; col += 32) row[col] /= sum;
+    }
+
+    // The run out of shared memory.
+    // ---- and here ----
+    __syncwarp();
+    float4* y4 = reinterpret_cast<float4*>(y);
+    for (int pack = threadIdx.x; pack < count / 4; pack += 32) y4[pack] = packs[pack];
+    if (end < count) y[end] = columns[end];
+}
