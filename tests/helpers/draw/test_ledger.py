@@ -104,5 +104,5 @@ def test_the_sentence_follows_the_records(shown, monkeypatch) -> None:
     monkeypatch.setattr(LEDGER, "load_record", twice_as_slow)
     draw.ledger()
     _, plain, sentence = shown.take()
-    assert plain == "<figure: Of our 11 predictions, 0 came within 10 percent>"
-    assert "11 were too high and 0 too low" in " ".join(sentence.split())
+    assert plain == "<figure: Of our 12 predictions, 0 came within 10 percent>"
+    assert "12 were too high and 0 too low" in " ".join(sentence.split())
