@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter, deque
 
-from .. import bench, catalogue, gpu, peers, workers
+from .. import bench, gpu, peers, workers
 from ..bound import load
 from ..chain import COPY
 from ..chains import (
@@ -54,15 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     for shape in [shape for shape in options.shapes if shape not in fitting]:
         print(f"{place(*shape)} does not fit this GPU's memory")
     device = gpu.describe_device()
-    folder, plan_for = gpu_folder(device["name"]), gpu.of_record(device)
+    folder = gpu_folder(device["name"])
     wanted = [
         Task(*shape, dtype, tuple(options.peers), tuple(options.steps))
         for dtype in options.dtypes
         for shape in shapes
     ]
-    for task in [task for task in wanted if not catalogue.choose(*task[:3], plan_for)]:
-        print(f"none of our kernels takes {place(*task[:3], always=True)}")
-        wanted.remove(task)
     versions = {**gpu.describe_versions(), **peers.versions()}
     chains = open_chains(folder, device, versions, options.fresh)
     missing = [task for task in wanted if not chains.has(task)]

@@ -66,7 +66,7 @@ def test_what_cupy_cannot_compile_is_said_as_the_machine_says_it() -> None:
 
         @property
         def shared_size_bytes(self) -> int:
-            log = '/tmp/x/1f2e.cubin.cu(2): error: expected a ";"\n  int two\n     ^\n'
+            log = 'cache/1f2e.cubin.cu(2): error: expected a ";"\n  int two\n     ^\n'
             raise CompileException(log, self.code, "wide", ())
 
     with pytest.raises(CompileError) as caught:
