@@ -94,6 +94,7 @@ TRIALS = (
     "09_grid-FEW_PACKS16",
     "09_grid-PROGRAMMATIC1",
     "10_sixteen_bit-EVICT_LAST0",
+    "11_any_row-LATE1",
 )
 
 

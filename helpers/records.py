@@ -251,16 +251,16 @@ def takes(step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | No
     """Whether a step is to be recorded at a shape and dtype: its header accepts them; the sweep is
     for the steps before 07 in float32, long and few rows for what comes after, rows that go evenly
     into seven clusters for kernels whose clusters stay; a trial is recorded in float32 and
-    bfloat16, and so is PyTorch at the grid alone.
+    bfloat16, and so is PyTorch at the grid and at rows that start anywhere.
 
     Rows that start anywhere are for 11, to which nothing else is, for PyTorch, and for the steps
-    that come nearest: 04, the first that takes them all, and 07."""
+    from 04 on, the first that reads rows well, that take some of them."""
     family = family_of(rows, cols)
     if step == TORCH:
         return dtype in ("float32", "bfloat16") and family in ("grid", "unaligned")
     anywhere = family == "unaligned" or (rows, cols) in UNALIGNED_FEW
     if anywhere != (step != UNFUSED and step_number(step) == 11):
-        if not (anywhere and step in ("04_shuffle", "07_warp")):
+        if not (anywhere and step in catalogue.steps() and step_number(step) >= 4):
             return False
         return family == "unaligned" and bool(plan_of(step, rows, cols, dtype, gpu))
     later = step != UNFUSED and step_number(step) >= 7

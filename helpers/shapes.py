@@ -105,6 +105,7 @@ LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE, (16384, 16384)) 
 # From step 07 on, whose kernels are made for short or long rows and for 16 bits, also these.
 SMALL_LONG_SHAPES = ((3, 20004), (1, 32000))
 LARGE_LONG_SHAPES = ((1024, 262144), (256, 1048576))
+LARGE_UNALIGNED_SHAPES = ((5340, 50257),)  # from step 11 on
 SMALL_16_BIT_SHAPES = ((64, 1024), (129, 72), (3, 20000))
 
 # ---- checked ----------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ __device__ __forceinline__ void store_late(T* to, int late, const Pack& pack, bo
     const uint4 before = lane > 0 ? passed : kept;
     kept = passed;
     if (here && !first)
-        *reinterpret_cast<uint4*>(to - late) = sixteen_bytes_at(before, own, width - late);
+        __stwb(reinterpret_cast<uint4*>(to - late), sixteen_bytes_at(before, own, width - late));
     if (first || last)
 #pragma unroll
         for (int c = 0; c < width; ++c)

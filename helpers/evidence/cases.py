@@ -21,6 +21,7 @@ from ..records import launch_of
 from ..shapes import (
     LARGE_LONG_SHAPES,
     LARGE_SHAPES,
+    LARGE_UNALIGNED_SHAPES,
     REFERENCE_SHAPE,
     SMALL_16_BIT_SHAPES,
     SMALL_LONG_SHAPES,
@@ -83,6 +84,8 @@ def cases(which: str = "all", gpu: Gpu | None = None) -> list[EvidenceCase]:
     for step in tried if which == "all" else ():
         later = step_number(step) >= 7
         shapes = (*LARGE_SHAPES, *(LARGE_LONG_SHAPES if later else ()))
+        if step_number(step) == 11:
+            shapes = (*shapes, *LARGE_UNALIGNED_SHAPES)
         dtypes = ("float32", "bfloat16") if later and step in catalogue.steps() else ("float32",)
         chosen += [EvidenceCase(step, *shape, dtype) for dtype in dtypes for shape in shapes]
     return [case for case in chosen if launch_of(*case, gpu)]
@@ -101,7 +104,7 @@ def run_kernels(chosen: Sequence[EvidenceCase]) -> None:
     for case in chosen:
         candidate = bench.maker(case.step)(case.rows, case.cols, case.dtype)
         x = input_on_gpu(case.rows, case.cols, case.dtype)
-        y = cupy.empty_like(x)
+        y = bench.later(bench.with_room(x)) if candidate.late else cupy.empty_like(x)
         cupy.cuda.Device().synchronize()
         with profile():
             candidate.run(x, y)

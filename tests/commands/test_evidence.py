@@ -414,7 +414,7 @@ def test_worker_shows_the_profilers_the_launches_alone(tools, monkeypatch) -> No
     def maker(step: str):
         def make(*shape) -> SimpleNamespace:
             events.append(("make", step, *shape))
-            return SimpleNamespace(run=lambda x, y: events.append(("run", x, y)))
+            return SimpleNamespace(run=lambda x, y: events.append(("run", x, y)), late=False)
 
         return make
 

@@ -300,8 +300,32 @@ def test_copy_moves_as_many_bytes(shape, dtype: str, copied, monkeypatch) -> Non
 def test_odd_number_of_two_bytes_has_room_for_the_last_float_of_the_copy(fake_cupy) -> None:
     ((x, y), *_) = bench.rotating_buffers(7, 11, "bfloat16")
     assert x.shape == y.shape == (7, 11)
-    assert all(array.base.nbytes == 156 for array in (x, y))
+    assert all(array.base.nbytes == 158 for array in (x, y))
     assert np.isfinite(x.view("bfloat16")).all() and np.isnan(y.view("bfloat16")).all()
+
+
+def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cupy) -> None:
+    starts: dict[str, set] = {"late": set(), "alike": set()}
+
+    def make(name: str) -> bench.Maker:
+        softmax = fake_maker(fake_cupy, reference, check_softmax)
+
+        def candidate(*shape) -> bench.Candidate:
+            made = softmax(*shape)
+
+            def run(x, y) -> None:
+                first = y.__array_interface__["data"][0] - y.base.__array_interface__["data"][0]
+                starts[name].add(first)
+                made.run(x, y)
+
+            return dataclasses.replace(made, run=run, late=name == "late")
+
+        return candidate
+
+    makers = {name: make(name) for name in starts}
+    copy = {bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy)}
+    bench.measure({**copy, **makers}, 4, 33)
+    assert starts == {"late": {4}, "alike": {0}}
 
 
 def test_tasks_can_be_handed_to_another_process() -> None:
