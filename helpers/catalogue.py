@@ -15,11 +15,12 @@ from typing import NamedTuple
 import numpy as np
 
 from .cuda_text import code_hash
+from .expressions import Expression
 from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
 from .paths import KERNELS
-from .plan import CLUSTERS_SINCE, DTYPES, MAX_INT, Header, Plan, integer, row_strides
+from .plan import DTYPES, MAX_INT, Header, Plan, inputs, integer, row_strides
 from .tuned import Tuned, tuned_here
 
 # What is recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's own.
@@ -242,14 +243,11 @@ class _Matrix(NamedTuple):
     in_use: bool  # whether the GPU is that in use, which nobody gave
 
     @property
-    def row_bytes(self) -> int:
-        return self.cols * self.dtype.itemsize
-
-    @property
     def packs(self) -> bool:
         """Whether rows follow each other and each is whole packs of 16 bytes."""
         apart = self.rows > 1 and self.strides != (self.cols, self.cols)
-        return self.aligned and self.alike and not apart and self.row_bytes % 16 == 0
+        row = self.cols * self.dtype.itemsize
+        return self.aligned and self.alike and not apart and row % 16 == 0
 
 
 def _matrix(
@@ -280,51 +278,82 @@ def _matrix(
 ANY_LENGTH = "variants/11_any_length"  # takes every matrix
 
 
+class Rank(NamedTuple):
+    """A place in the order of `choose`."""
+
+    file: str  # kernel file, or trial of one
+    when: Expression  # over what a header reads, what this file's own table has, packs and alike
+    reason: str  # may name values of that table in braces
+
+    def names(self, matrix: _Matrix) -> Mapping[str, int] | None:
+        """What the condition may read, if it holds; None if it does not."""
+        rows, cols, dtype, gpu, strides, aligned, alike, _ = matrix
+        names = inputs(rows, cols, dtype, gpu, *strides)
+        names |= {"packs": int(matrix.packs), "alike": int(alike)}
+        if not self.when.names <= {*names}:
+            if _why_not(self.file, matrix):
+                return None
+            names |= _plan(self.file, matrix).values
+        return names if self.when.value(names) else None
+
+
+def _rank(file: str, when: str, reason: str) -> Rank:
+    return Rank(file, Expression(when), reason)
+
+
+# The kernel files that a matrix may be for, best first. `packs` is 1 where rows follow each other
+# and each is whole packs of 16 bytes, `alike` where x and y start equally far from such places.
+RANKING = (
+    _rank(
+        "10_sixteen_bit",
+        "row <= 1024",
+        "rows of at most 1 KB, for each of which a block is too much",
+    ),
+    _rank(
+        "10_sixteen_bit",
+        "row > 1024 && row <= 2048 && rows <= 4096",
+        "few rows of at most 2 KB, where a warp for each is faster",
+    ),
+    _rank(
+        "variants/08_ahead",
+        "row > 1048576 && rows > 16",
+        "many rows past 1 MB: a block of a cluster fills an SM, so that clusters stay",
+    ),
+    _rank("08_cluster", "row > 1024", "a row that the registers of a cluster can hold"),
+    _rank(
+        "variants/08_ahead",
+        "row > 1024 && (row <= 1048576 || rows <= 16) && rows % clusters == 0",
+        "rows that go evenly into the {clusters} clusters that stay",
+    ),
+    _rank("09_grid", "row > 1024", "a row that the registers of the GPU can hold"),
+    _rank(
+        "variants/11_short_rows",
+        "packs == 0 && row <= 2560",
+        "short rows that are no whole packs, or start anywhere",
+    ),
+    _rank(
+        "11_any_row",
+        "packs == 0 && alike == 1",
+        "rows that are no whole packs, or start anywhere",
+    ),
+    _rank("11_any_row-LATE1", "alike == 0", "rows that are no whole packs, or start anywhere"),
+    _rank("07_warp", "1", "rows that a warp can hold"),
+    _rank("06_registers", "capability < 90", "a GPU without clusters, a row that a block can hold"),
+    _rank("11_any_row", "packs == 1", "a row that a block or a cluster can hold"),
+    _rank(ANY_LENGTH, "1", "any other matrix: what registers do not hold is read twice"),
+)
+
+
 def _ranked(matrix: _Matrix) -> Iterator[tuple[str, str]]:
     """The kernel files that a matrix may be for, best first, each with the reason for its place."""
-    rows, row_bytes, old = matrix.rows, matrix.row_bytes, matrix.gpu.capability < CLUSTERS_SINCE
-    if row_bytes <= 1024:
-        yield "10_sixteen_bit", "rows of at most 1 KB, for each of which a block is too much"
-    else:
-        if row_bytes <= 2048 and rows <= 4096:
-            yield "10_sixteen_bit", "few rows of at most 2 KB, where a warp for each is faster"
-        yield from _in_clusters(matrix)
-    if not matrix.packs:
-        if row_bytes <= 2560:
-            yield "variants/11_short_rows", "short rows that are no whole packs, or start anywhere"
-        yield _any_row(matrix), "rows that are no whole packs, or start anywhere"
-    yield "07_warp", "rows that a warp can hold"
-    if old:
-        yield "06_registers", "a GPU without clusters, a row that a block can hold"
-    if matrix.packs:
-        yield _any_row(matrix), "a row that a block or a cluster can hold"
-    yield ANY_LENGTH, "any other matrix: what registers do not hold is read twice"
+    for rank in RANKING:
+        if (names := rank.names(matrix)) is not None:
+            yield rank.file, rank.reason.format(**names)
 
 
 def _taking(matrix: _Matrix) -> Iterator[str]:
     """Those of them that take it."""
     return (file for file, _ in _ranked(matrix) if not _why_not(file, matrix))
-
-
-def _any_row(matrix: _Matrix) -> str:
-    """The file looks at the strides itself; where rows start it must be told."""
-    return "11_any_row" if matrix.alike else "11_any_row-LATE1"
-
-
-def _in_clusters(matrix: _Matrix) -> Iterator[tuple[str, str]]:
-    """Those in which several blocks share a row that none of them could hold."""
-    rows, held = matrix.rows, "a row that the registers of a cluster can hold"
-    ahead = "variants/08_ahead"
-    if matrix.row_bytes > 2**20 and rows > 16:
-        yield ahead, "many rows past 1 MB: a block of a cluster fills an SM, so that clusters stay"
-        yield "08_cluster", held
-    else:
-        yield "08_cluster", held
-        if not _why_not(ahead, matrix):
-            clusters = _plan(ahead, matrix).values["clusters"]
-            if rows % clusters == 0:
-                yield ahead, f"rows that go evenly into the {clusters} clusters that stay"
-    yield "09_grid", "a row that the registers of the GPU can hold"
 
 
 def _why_not(step: str, matrix: _Matrix) -> str:

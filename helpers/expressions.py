@@ -46,13 +46,14 @@ class DivisionByZero(ExpressionError):
 
 
 class Expression:
-    """One expression. `names` are those that it reads."""
+    """One expression. `names` are those that it reads, `tree` is its syntax, of which C's `&&` and
+    `||` are Python's `and` and `or`."""
 
     def __init__(self, text: str):
         """Parse; raises `ExpressionError` for what is not C, or what C would read otherwise."""
         self.text = " ".join(text.split())
-        self._tree = _syntax_tree(self.text)
-        self.names = frozenset(_names(self._tree))
+        self.tree = _syntax_tree(self.text)
+        self.names = frozenset(_names(self.tree))
 
     def value(self, names: Mapping[str, int]) -> int:
         """The value, 0 or 1 of a comparison.
@@ -60,7 +61,7 @@ class Expression:
         Raises `ExpressionError` for a name that is not given, the quotient of a negative number,
         and what does not fit 64 bits; `DivisionByZero`.
         """
-        return _value(self._tree, names, self.text)
+        return _value(self.tree, names, self.text)
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"

@@ -51,6 +51,15 @@ def row_strides(cols: int, x_stride, y_stride) -> tuple[int, int]:
     )
 
 
+def inputs(
+    rows: int, cols: int, dtype: str | np.dtype, gpu: Gpu, x_stride: int, y_stride: int
+) -> dict[str, int]:
+    """What an expression of a header may read of a matrix and a GPU: `INPUTS`."""
+    size = np.dtype(dtype).itemsize
+    values = (rows, cols, size, cols * size, gpu.sms, gpu.l2, gpu.capability, x_stride, y_stride)
+    return dict(zip(INPUTS, values, strict=True))
+
+
 @dataclass(frozen=True)
 class Plan:
     """How a kernel is compiled and launched for one shape and dtype."""
@@ -327,9 +336,8 @@ class Header:
         """What the header's expressions may read for a shape, the Build table's values included;
         None if no case of the table holds. Raises `HeaderError` for a value that C would not have
         or that is no macro, `DivisionByZero`."""
-        size, strides = np.dtype(dtype).itemsize, row_strides(cols, x_stride, y_stride)
-        inputs = (rows, cols, size, cols * size, gpu.sms, gpu.l2, gpu.capability, *strides)
-        names = {**dict(zip(INPUTS, inputs, strict=True)), **self.numbers}
+        strides = row_strides(cols, x_stride, y_stride)
+        names = {**inputs(rows, cols, dtype, gpu, *strides), **self.numbers}
         for entry in self.build:
             value = self.fixed.get(entry.name)
             if value is None:
