@@ -7,7 +7,7 @@
 # Some targets write what others read, so -j must not run two of them at once.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup nvcc run lab test gpu lint notebooks record race chain tune evidence restamp figures pages lock clean
+.PHONY: help setup nvcc run lab test gpu lint notebooks record race chain tune export evidence restamp figures pages lock clean
 
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
@@ -73,6 +73,9 @@ chain: ## softmax between a kernel that writes x and one that reads y (ARGS=--sh
 tune: ## search a faster plan for a shape on this GPU (ARGS="8192x50257 --minutes 5"; --show)
 	$(NEED_CUPY)
 	$(GPU_PY) $(STOPPABLE) tune $(ARGS)
+
+export: $(READY) ## a kernel as one file for your program (ARGS="best --as torch", "--help")
+	$(PY) -m helpers.commands.export $(ARGS)
 
 evidence: ## Nsight Compute's counters and compute-sanitizer's verdicts into notebooks/records
 	$(NEED_CUPY)

@@ -22,6 +22,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     machine_code  do two texts compile to the same instructions?
     execute       run a cupy.RawKernel once, on the GPU or the SIMT machine
     bound         one object: a kernel bound to a shape, a dtype and a GPU
+    export        a kernel as one file for another program
     launch        launch a kernel that the reader built
     check         is it softmax?
     exercises     exercises, and the grading of an answer

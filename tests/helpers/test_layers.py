@@ -114,7 +114,14 @@ def arrows_upward(root: Path, folder: tuple[str, ...], order: list[str]) -> list
     return found
 
 
-FOLDERS = ["simt", "simt.operations", "simt.memory", "simt.memory_instructions", "exercises"]
+FOLDERS = [
+    "simt",
+    "simt.operations",
+    "simt.memory",
+    "simt.memory_instructions",
+    "exercises",
+    "export",
+]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -1,0 +1,90 @@
+"""Write a kernel as one file for another program, which needs nothing of this project.
+
+    python -m helpers.commands.export 08_cluster 8192x50304 1..4096x32000 --name fast_softmax
+    python -m helpers.commands.export best 1..65536x1..32768 --dtype float32,bfloat16
+    python -m helpers.commands.export best --as torch -o softmax.py
+
+KERNEL is a step, a variant or a trial, or "best" for those that ought to be fastest. SHAPES are
+rows x columns, each a number or LOW..HIGH; C++ is compiled for those, Python for what it meets. The
+plan is that of the header, for the GPU at hand or an H200; --gpu names others, as many as wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..export import cpp, python
+from ..export.asked import BEST, Asked, Refused, request
+from ..gpu import Gpu
+from ..plan import DTYPES
+
+SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py", "jax": ".py"}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; returns the exit status: 0, or 2 if there is no such export."""
+    options = parse_arguments(arguments)
+    try:
+        asked = request(options.kernel, options.shapes, options.name, options.dtype, options.gpu)
+        file = options.output or Path(asked.name + SUFFIXES[options.language])
+        if file.exists() and not options.force:
+            raise Refused(f"{file} is there already; --force replaces it")
+        text = written(asked, options.language)
+        file.write_text(text, encoding="utf-8")
+    except (Refused, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"{file}: {text.count(chr(10))} lines")
+    return 0
+
+
+def written(asked: Asked, language: str) -> str:
+    """The file's text. Raises `Refused`."""
+    return cpp.write(asked) if language == "cpp" else python.write(asked, language)
+
+
+def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.commands.export",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("kernel", nargs="?", default=BEST, metavar="KERNEL")
+    parser.add_argument("shapes", nargs="*", metavar="SHAPES", help="8192x50304, 1..4096x32000")
+    parser.add_argument(
+        "--as", dest="language", choices=SUFFIXES, default="cpp", help="cpp if not given"
+    )
+    parser.add_argument("--name", help="of the function, softmax if not given")
+    parser.add_argument(
+        "--dtype", type=dtypes, default=(), help="some of " + ", ".join(DTYPES) + ", with commas"
+    )
+    help = "multiprocessors, bytes of L2 and compute capability: 132,62914560,90"
+    parser.add_argument("--gpu", type=gpu, action="append", default=[], help=help)
+    parser.add_argument(
+        "-o", "--output", type=Path, help="the file, NAME.cu or NAME.py if not given"
+    )
+    parser.add_argument("--force", action="store_true", help="replace the file")
+    return parser.parse_args(arguments)
+
+
+def dtypes(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if other := [name for name in names if name not in DTYPES]:
+        raise argparse.ArgumentTypeError(f"{', '.join(other)} is not of {', '.join(DTYPES)}")
+    return names
+
+
+def gpu(text: str) -> Gpu:
+    try:
+        sms, l2, capability = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SMS,L2,CAPABILITY") from None
+    if min(sms, l2, capability) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} has a number below 1")
+    return Gpu(capability, sms, l2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""A kernel as one file for another program, generated from the kernel file and its header alone.
+
+    from helpers.export import cpp
+    from helpers.export.asked import request
+
+    asked = request("08_cluster", ["8192x50304", "1..4096x32000"], "fast_softmax", ["float32"])
+    print(cpp.write(asked))
+
+The modules, lowest first; each imports from those above it alone:
+
+    terms   expressions of a header in the words of another language
+    asked   what is asked for, and where it comes from
+    cpp     one C++ file, which nvcc compiles
+    python  one Python file, for PyTorch, CuPy or JAX
+"""
