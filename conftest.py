@@ -1,7 +1,9 @@
 """What pytest needs to know before it collects: how notebooks run, and which tests need a GPU."""
 
+import gc
 import importlib.util
 import os
+from collections.abc import Generator
 from functools import cache
 
 import pytest
@@ -66,6 +68,17 @@ def pytest_configure(config: pytest.Config) -> None:
     option.nbval_current_env = True
     if option.nbval_cell_timeout == 2000:  # nbval's default, for a dead kernel too
         option.nbval_cell_timeout = 120
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is collected stays to the end, so the garbage collector need not look at it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import gc
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,6 +46,20 @@ class KernelText:
     enable_cooperative_groups: bool = False
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for cycles of objects: a launch makes very many objects and no cycle, and the
+    search would take as long as the launch."""
+    searched = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if searched:
+            gc.enable()
+
+
+@uncollected()
 def simulate(
     kernel: RawKernel,
     grid: int | Sequence[int],

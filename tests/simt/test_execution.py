@@ -1,12 +1,13 @@
 """Control flow and launch shapes: small CUDA kernels give what Python says, and on a GPU too."""
 
+import gc
 from collections.abc import Callable
 
 import cupy
 import numpy as np
 import pytest
 
-from helpers.simt import simulate
+from helpers.simt import CompileError, KernelText, simulate
 from helpers.simt.geometry import BATCH_THREADS
 from tests.simt.launching import Run, floats, rounded
 from tests.simt.launching import small_kernel as kernel
@@ -278,3 +279,28 @@ def test_blocks_may_stride_over_the_data(run: Run) -> None:
     body = "for (int j = i; j < n; j += gridDim.x * blockDim.x) y[j] = -x[j];"
     run(kernel(body, "float* y, const float* x, int n"), 3, 96, y, x, 5000)
     assert y.tolist() == [-value for value in x.tolist()]
+
+
+# ---- memory of the host -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", ["y[i] = n;", "__syncthreads(); y[i] = 1 / n;"])
+def test_a_launch_leaves_no_cycle_of_objects(body: str) -> None:
+    """Nobody looks for cycles while it runs."""
+    launch = KernelText(kernel(body), "k"), 2, 64, (np.zeros(128, np.int32), 3)
+    simulate(*launch)  # what is made once is there
+    gc.collect()
+    gc.disable()
+    try:
+        simulate(*launch)
+        assert not gc.isenabled() and gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_cycles_are_looked_for_again_after_a_launch() -> None:
+    simulate(KernelText(kernel(""), "k"), 1, 32, (np.zeros(1, np.int32), 3))
+    assert gc.isenabled()
+    with pytest.raises(CompileError):
+        simulate(KernelText(kernel("nonsense"), "k"), 1, 32, (np.zeros(1, np.int32), 3))
+    assert gc.isenabled()
