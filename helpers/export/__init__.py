@@ -11,5 +11,6 @@ The modules, lowest first; each imports from those above it alone:
     terms   expressions of a header in the words of another language
     asked   what is asked for, and where it comes from
     cpp     one C++ file, which nvcc compiles
-    python  one Python file, for PyTorch, CuPy or JAX
+    python  one Python file, for PyTorch or CuPy
+    parts   what a Python file is put together of; imported by nobody
 """

@@ -1,10 +1,281 @@
-"""One Python file for PyTorch, CuPy or JAX."""
+"""One Python file for PyTorch, CuPy or JAX.
+
+It is put together of the files of `parts/`, which are Python to be read and checked as it stands,
+and of what the headers and `choose` say, as Python: a function for each Build table, a line a case.
+Nothing of a kernel is written a second time, so nothing can drift.
+"""
 
 from __future__ import annotations
 
-from .asked import Asked, Refused
+import ast
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..bound import load
+from ..catalogue import RANKING, Rank, split_trial
+from ..expressions import Expression
+from ..gpu import H200, SHARED_KB
+from ..plan import INPUTS, Header
+from .asked import PROJECT, TUNED_ON, Asked, Refused
+from .terms import PYTHON_FUNCTIONS, as_python
+
+PARTS = Path(__file__).parent / "parts"
+FRAMEWORKS = {
+    "torch": ("pytorch", "PyTorch's tensors", "PyTorch 2.4 or newer for CUDA 12 or 13"),
+    "cupy": ("cupy_arrays", "CuPy's arrays", "CuPy 13 or newer for CUDA 12 or 13, NVRTC"),
+}
+WRITTEN = "# ---- written by the export"  # in parts/planning.py, above what is replaced
+WIDTH = 100
 
 
 def write(asked: Asked, framework: str) -> str:
-    """The file for a framework: "torch", "cupy" or "jax". Raises `Refused` with a sentence."""
-    raise Refused(f"there is no export for {framework} yet")
+    """The file for a framework: "torch" or "cupy". It takes every dtype and shape that its kernels
+    take, whatever was asked for. Raises `Refused` with a sentence."""
+    if framework not in FRAMEWORKS:
+        raise Refused(f"there is no export for {framework} yet")
+    part, what, needs = FRAMEWORKS[framework]
+    ranks = RANKING if asked.best else (Rank(asked.kernels[0], Expression("1"), "asked for"),)
+    texts = [_Part(name) for name in ("planning", "launching", part)]
+    planning = texts[0].body.partition(WRITTEN)[0]
+    sections = [
+        _head(asked, what, needs),
+        _imports([line for text in texts for line in text.imports]),
+        planning.strip() + "\n",
+        _rule("the headers of the kernels"),
+        PYTHON_FUNCTIONS,
+        *(_table(*entry) for entry in _tables(ranks)),
+        _ranking(ranks),
+        _rule("compiling and launching"),
+        texts[1].body.strip() + "\n",
+        _rule(f"softmax of {what}"),
+        texts[2].body.replace('"softmax_worklog"', f'"{asked.name}"').strip() + "\n",
+        _rule("the kernels"),
+        *_texts(ranks),
+        _kernels(ranks),
+    ]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)).rstrip() + "\n"
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+class _Part:
+    """A file of `parts/`: its imports but those from its neighbours, and what follows them."""
+
+    def __init__(self, name: str):
+        text = (PARTS / f"{name}.py").read_text(encoding="utf-8")
+        nodes = [
+            node for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        self.imports = [ast.unparse(node) for node in nodes if not getattr(node, "level", 0)]
+        self.body = "\n".join(text.splitlines()[nodes[-1].end_lineno :])
+
+
+def _imports(lines: list[str]) -> str:
+    """The imports of all parts, each once: the future, Python's own, then others."""
+    names: dict[str, set[str]] = {}
+    for line in lines:
+        module, _, imported = line.partition(" import ")
+        names.setdefault(module, set()).update(filter(None, imported.split(", ")))
+    merged = [f"{m} import {', '.join(sorted(n))}" if n else m for m, n in names.items()]
+
+    def group(line: str) -> tuple:
+        root = line.split()[1].split(".")[0]
+        rank = 0 if root == "__future__" else 2 if root in ("torch", "cupy", "jax") else 1
+        return rank, line.startswith("from"), line
+
+    groups: dict[int, list[str]] = {}
+    for line in sorted(merged, key=group):
+        groups.setdefault(group(line)[0], []).append(line)
+    return "\n\n".join("\n".join(lines) for _, lines in sorted(groups.items()))
+
+
+def _rule(title: str) -> str:
+    return f"# ---- {title} ".ljust(WIDTH, "-") + "\n"
+
+
+def _head(asked: Asked, what: str, needs: str) -> str:
+    licence, copyright_line = asked.origin(asked.kernels[0])[:2]
+    files = [f"    {asked.origin(file)[2]}" for file in _files(asked.kernels)]
+    told = (
+        f"Needs {needs}, and a GPU of compute capability 7.5 or newer. `plan` tells which kernel "
+        f"takes a matrix. The plans were tuned on an {TUNED_ON}; on another GPU they are right, "
+        f"perhaps slower. Made by `make export` of {PROJECT}, which explains the kernels: do not "
+        "edit, export again."
+    )
+    lines = [
+        f'"""Softmax of {what}, by CUDA kernels that stand in this file.',
+        "",
+        "    y = softmax(x)  # along the last axis",
+        "",
+        *textwrap.wrap(told, WIDTH),
+        "",
+        *files,
+        '"""',
+        "",
+        f"# {licence}",
+        f"# {copyright_line}",
+    ]
+    return "\n".join(lines)
+
+
+# ---- what the headers say ------------------------------------------------------------------------
+
+
+def _files(steps: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(split_trial(step).file for step in steps))
+
+
+def _named(prefix: str, file: str) -> str:
+    """A name in Python for what belongs to a kernel file: table_08_cluster, TEXT_08_CLUSTER."""
+    return prefix + file.rpartition("/")[2]
+
+
+def _tables(ranks: tuple[Rank, ...]) -> Iterator[tuple[str, Header, set[str]]]:
+    """(file, its header, names of its table that a rank gives) of every file once."""
+    for file in _files(tuple(rank.file for rank in ranks)):
+        yield (
+            file,
+            load(file).header,
+            {
+                name
+                for rank in ranks
+                if split_trial(rank.file).file == file
+                for name in _given(rank)
+            },
+        )
+
+
+def _given(rank: Rank) -> dict[str, int]:
+    """The values of a Build table that a trial replaces. Raises `Refused` for other trials."""
+    trial, kernel = split_trial(rank.file), load(rank.file)
+    table = {value.name for value in kernel.header.build}
+    if trial.block is not None or not {name for name, _ in kernel.changes} <= table:
+        raise Refused(f"{rank.file} changes more than its Build table, all that Python takes")
+    return dict(kernel.changes)
+
+
+def _table(file: str, header: Header, given: set[str]) -> str:
+    """A function of the header's expressions, a line for each case of its table."""
+    parameters = [*INPUTS, *(f"{name}=None" for name in sorted(given))]
+    lines = [f"# {line}" for line in textwrap.wrap(f"{file}.cu: {header.fields['Idea']}", 96)]
+    lines += _wrapped(f"def {_named('table_', file)}(", ", ".join(parameters), "):", "")
+    used = {name for rule in header.rules.values() for name in rule.names}
+    used |= {n for v in header.build for case in v.cases for e in case if e for n in e.names}
+    lines += [f"    {name} = {value}" for name, value in header.numbers.items() if name in used]
+    for value in header.build:
+        indent = "    "
+        if value.name in given:
+            lines.append(f"    if {value.name} is None:")
+            indent = "        "
+        if len(value.cases) == 1 and value.cases[0][1] is None:
+            lines += _wrapped(f"{indent}{value.name} = ", _number(value.cases[0][0]), "", indent)
+            continue
+        lines.append(f"{indent}{value.name} = (")
+        word = ""
+        for result, when in value.cases:
+            case = f"{word}{_number(result)}" + (f" if {as_python(when)}" if when else "")
+            lines += _lines(case, f"{indent}    ", "    ")
+            word = "else "
+        if when:
+            lines.append(f"{indent}    else no_case()")
+        lines.append(f"{indent})")
+    for name, rule in (
+        ("block", "block"),
+        ("grid", "grid"),
+        ("shared_mem", "Shared"),
+        ("workspace", "Workspace"),
+    ):
+        value = _number(header.rules[rule]) if rule in header.rules else "0"
+        lines += _wrapped(f"    {name} = ", value, "", "    ")
+    lines += _wrapped("    columns = ", as_python(header.rules["Columns"]), "", "    ")
+    return "\n".join([*lines, "    return locals()", ""])
+
+
+def _number(expression: Expression) -> str:
+    """A value in Python: 1 for a comparison that holds, not True."""
+    text = as_python(expression)
+    return f"int({text})" if re.search("[<>=]", text) else text
+
+
+def _wrapped(before: str, text: str, after: str, indent: str) -> list[str]:
+    """A statement in one line, or in parentheses over several."""
+    if len(before + text + after) <= WIDTH:
+        return [before + text + after]
+    inside = _lines(text, f"{indent}    ")
+    if after:  # of a function, which has its own
+        return [before, *inside, f"{indent}{after}"]
+    return [f"{before}(", *inside, f"{indent})"]
+
+
+def _lines(text: str, indent: str, hanging: str = "") -> list[str]:
+    """Text in lines that begin with an `and` or an `or`, or come after a comma; the first is not
+    indented as far as others by `hanging`."""
+    lines = [indent]
+    for piece in re.split(r" (?=and |or )|(?<=,) ", text):
+        if len(lines[-1]) + 1 + len(piece) > WIDTH:
+            lines.append(f"{indent}{hanging}")
+        blank = "" if lines[-1].isspace() else " "
+        lines[-1] += blank + piece
+    return lines
+
+
+def _ranking(ranks: tuple[Rank, ...]) -> str:
+    """The order of `choose` as a table, and the GPU of the plans."""
+    lines = [
+        f"TUNED_ON = Gpu(capability={H200.capability}, sms={H200.sms}, l2={H200.l2})  # {TUNED_ON}",
+        "# KB of shared memory that a block may have, by compute capability.",
+        f"SHARED_KB = {SHARED_KB}",
+        "# Kernel, values of its table that are given, which matrices it is for, why; best first.",
+        "RANKING = (",
+    ]
+    for rank in ranks:
+        names = "|".join(rank.when.names) or "(?!)"
+        when = re.sub(rf"\b({names})\b", r"m.\1", as_python(rank.when))
+        lines += [
+            "    (",
+            f"        {_text(split_trial(rank.file).file)},",
+            f"        {_given(rank)},".replace("'", '"'),
+            *_lines(f"lambda m: {when},", " " * 8),
+            f"        {_text(rank.reason)},",
+            "    ),",
+        ]
+    return "\n".join([*lines, ")", ""])
+
+
+def _text(value: str | tuple[str, ...]) -> str:
+    if isinstance(value, str):
+        return json.dumps(value)
+    return f"({', '.join(map(_text, value))}{',' * (len(value) == 1)})"
+
+
+# ---- the kernels ---------------------------------------------------------------------------------
+
+
+def _texts(ranks: tuple[Rank, ...]) -> Iterator[str]:
+    for file, _, _ in _tables(ranks):
+        code = load(file).code
+        yield f"{_named('TEXT_', file).upper()} = r'''{code}'''"
+
+
+def _kernels(ranks: tuple[Rank, ...]) -> str:
+    lines = ["KERNELS = {"]
+    for file, header, _ in _tables(ranks):
+        align = 0 if header.fields["Align"] == "size" else int(header.fields["Align"])
+        lines += [
+            f"    {_text(file)}: Kernel(",
+            f"        table={_named('table_', file)},",
+            *_lines(f"macros={_text(header.macros)},", " " * 8, "    "),
+            f"        dtypes={_text(tuple(dtype.name for dtype in header.dtypes))},",
+            f"        align={align},",
+            f"        strided={header.strided},",
+            f"        cooperative={header.cooperative},",
+            f"        arch={header.arch},",
+            f"        function={_text(load(file).name)},",
+            f"        text={_named('TEXT_', file).upper()},",
+            "    ),",
+        ]
+    return "\n".join([*lines, "}"])

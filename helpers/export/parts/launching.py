@@ -1,0 +1,310 @@
+"""Compiling, keeping and launching the kernels, by NVRTC and the CUDA driver."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from .planning import KERNELS, Gpu, Plan, plan
+
+# As the kernels were measured.
+COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
+INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has not used the GPU yet
+PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, a stream for each thread
+
+Launch = Callable[[int, int, int], None]  # of the addresses of x and y, and of a stream
+
+
+class CudaError(RuntimeError):
+    """What the driver or NVRTC refused."""
+
+
+class _Attribute(ctypes.Structure):  # CUlaunchAttribute
+    _fields_ = [("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int * 16)]
+
+
+class _Config(ctypes.Structure):  # CUlaunchConfig
+    _fields_ = [
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_mem", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    ]
+
+
+@functools.cache
+def _driver():
+    names = ["nvcuda.dll"] if sys.platform == "win32" else ["libcuda.so.1", "libcuda.so"]
+    return _load(names, "the NVIDIA driver")
+
+
+@functools.cache
+def _nvrtc():
+    names = [f"libnvrtc.so.{major}" for major in (13, 12)]
+    if sys.platform == "win32":
+        names = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        names.insert(0, load_nvidia_dynamic_lib("nvrtc").abs_path)
+    except (ImportError, RuntimeError):  # the loader's own folders are left
+        pass
+    return _load(names, "NVRTC (the package nvidia-cuda-nvrtc has it)")
+
+
+def _load(names: list[str], what: str):
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CudaError(f"cannot load {what}: none of {', '.join(names)}")
+
+
+def _ask(call: str, *arguments) -> None:
+    """A call of the driver. Raises `CudaError`."""
+    if status := getattr(_driver(), call)(*arguments):
+        _refuse(call, status)
+
+
+def _refuse(call: str, status: int) -> None:
+    """Raise `CudaError` with the driver's name for a status."""
+    text = ctypes.c_char_p()
+    _driver().cuGetErrorName(status, ctypes.byref(text))
+    raise CudaError(f"{call}: {(text.value or b'error').decode()} ({status})")
+
+
+class Device:
+    """A GPU, and what was compiled for it."""
+
+    def __init__(self, index: int):
+        _ask("cuInit", 0)
+        self.context = ctypes.c_void_p()
+        _ask("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), index)
+        major, minor, sms, l2 = (_attribute(index, number) for number in (75, 76, 16, 38))
+        self.gpu = Gpu(10 * major + minor, sms, l2)
+        self._functions: dict[tuple, ctypes.c_void_p] = {}
+        self._shared: dict[tuple, int] = {}  # bytes of dynamic shared memory that are allowed
+        self._workspaces: dict[object, tuple[int, int]] = {}  # stream -> (bytes, address)
+        self._lock = threading.RLock()
+
+    def launch(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str,
+        strides: tuple[int, int],
+        addresses: tuple[int, int],
+        workspace_of_graph: Callable[[int], tuple[int, object]],
+    ) -> Launch:
+        """What launches softmax of a matrix, whatever matrix it is of these sizes and strides whose
+        x and y start as these addresses do between multiples of 16 bytes.
+
+        `workspace_of_graph` gives (address, owner) of so many bytes that are zero whenever the
+        graph that the stream is captured into comes there, and are the graph's alone. Raises
+        `Refused` for what no kernel takes, `CudaError`.
+        """
+        x, y = (address % 16 for address in addresses)
+        found = plan(rows, cols, dtype, *strides, x == y == 0, x == y, self.gpu)
+        function = self._function(found)
+        arguments = [rows, cols, *(strides if KERNELS[found.kernel].strided else ())]
+        if not found.workspace:
+            return _launcher(function, found, arguments, self.context)
+        launch = _launcher(function, found, [*arguments, 0], self.context)
+
+        def with_workspace(x: int, y: int, stream: int) -> None:
+            owner = None
+            if _capturing(stream):
+                address, owner = workspace_of_graph(found.workspace)
+            else:
+                address = self._workspace(stream, found.workspace)
+            launch(x, y, stream, address)
+            del owner  # only now: what a graph was given may be given on after this launch
+
+        return with_workspace
+
+    def _function(self, found: Plan) -> ctypes.c_void_p:
+        """The compiled kernel, with what CUDA must be asked for set."""
+        key = found.kernel, found.options
+        with self._lock:
+            if key not in self._functions:
+                kernel = KERNELS[found.kernel]
+                image = machine_code(kernel.text, found.options, self.gpu.capability)
+                module, function = ctypes.c_void_p(), ctypes.c_void_p()
+                with _Ready(self.context):
+                    _ask("cuModuleLoadData", ctypes.byref(module), image)
+                    name = kernel.function.encode()
+                    _ask("cuModuleGetFunction", ctypes.byref(function), module, name)
+                    if found.cluster > 8:  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+                        _ask("cuFuncSetAttribute", function, 14, 1)
+                self._functions[key] = function
+            function = self._functions[key]
+            if found.shared_mem > self._shared.get(key, 0):
+                with _Ready(self.context):  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                    _ask("cuFuncSetAttribute", function, 8, found.shared_mem)
+                self._shared[key] = found.shared_mem
+            return function
+
+    def _workspace(self, stream: int, size: int) -> int:
+        """The stream's own bytes, which were zero at first and which every launch leaves zero."""
+        key = (stream, threading.get_ident()) if stream == PER_THREAD_STREAM else stream
+        with self._lock:
+            held, address = self._workspaces.get(key, (0, 0))
+            if held < size:
+                held = 1 << (size - 1).bit_length()
+                fresh = self.zeros(held, stream)
+                if address:
+                    with _Ready(self.context):
+                        _ask("cuMemFree_v2", ctypes.c_uint64(address))  # waits for what uses it
+                address = fresh
+                self._workspaces[key] = held, address
+            return address
+
+    def zeros(self, size: int, stream: int) -> int:
+        """So many bytes, filled with zeros by the stream before what comes next on it."""
+        address = ctypes.c_uint64()
+        with _Ready(self.context):
+            _ask("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+            fill = ctypes.c_ubyte(0), ctypes.c_size_t(size), ctypes.c_void_p(stream)
+            _ask("cuMemsetD8Async", address, *fill)
+        return address.value
+
+
+@functools.cache
+def device(index: int) -> Device:
+    """The GPU of a number."""
+    return Device(index)
+
+
+class _Ready:
+    """The context of a GPU, and the leave to load and allocate while a stream is captured."""
+
+    def __init__(self, context: ctypes.c_void_p):
+        self.context, self.mode = context, ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+
+    def __enter__(self) -> None:
+        _ask("cuCtxPushCurrent_v2", self.context)
+        _ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))
+
+    def __exit__(self, *_) -> None:
+        _ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))
+        _ask("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+def _attribute(index: int, number: int) -> int:
+    value = ctypes.c_int()
+    _ask("cuDeviceGetAttribute", ctypes.byref(value), number, index)
+    return value.value
+
+
+def _capturing(stream: int) -> bool:
+    status = ctypes.c_int()
+    _ask("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+    return status.value == 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
+
+
+def _launcher(function: ctypes.c_void_p, found: Plan, numbers: list[int], context) -> Callable:
+    """A function of x, y, the stream and, where the plan has one, the workspace. All else of the
+    launch is laid out here, once."""
+    values = (ctypes.c_uint64 * (2 + len(numbers)))(0, 0, *numbers)  # an int reads the low half
+    first = ctypes.addressof(values)
+    pointers = (ctypes.c_void_p * len(values))(*(first + 8 * i for i in range(len(values))))
+    config = _Config((found.grid, 1, 1), (found.block, 1, 1), found.shared_mem)
+    attributes = (_Attribute * 1)(_Attribute(2))  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    attributes[0].value[0] = 1
+    config.attributes, config.attribute_count = attributes, int(found.cooperative)
+    enqueue, lock, last = _driver().cuLaunchKernelEx, threading.Lock(), len(values) - 1
+    where = ctypes.byref(config)
+
+    def launch(x: int, y: int, stream: int, workspace: int | None = None) -> None:
+        with lock:  # the driver copies the values before it returns
+            values[0] = x
+            values[1] = y
+            if workspace is not None:
+                values[last] = workspace
+            config.stream = stream
+            status = enqueue(where, function, pointers, None)
+            if status == INVALID_CONTEXT:
+                _ask("cuCtxSetCurrent", context)
+                status = enqueue(where, function, pointers, None)
+        if status:
+            _refuse("cuLaunchKernelEx", status)
+
+    return launch
+
+
+# ---- compiling ----------------------------------------------------------------------------------
+
+
+def machine_code(text: str, options: tuple[str, ...], capability: int) -> bytes:
+    """A kernel compiled for sm_`capability`, from the cache if it was compiled before.
+
+    The cache is the folder `$SOFTMAX_CACHE_DIR`, by default ~/.cache/softmax-worklog. Raises
+    `CudaError` with the compiler's log.
+    """
+    nvrtc = _nvrtc()
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    flags = [f"-arch=sm_{capability}", *COMPILER_OPTIONS, *options]
+    key = repr((major.value, minor.value, flags, text)).encode()
+    entry = _cache_folder() / f"{hashlib.sha256(key).hexdigest()}.cubin"
+    try:
+        content = entry.read_bytes()
+        if hashlib.sha256(content[32:]).digest() == content[:32]:
+            return content[32:]
+    except OSError:  # not compiled yet
+        pass
+    image = _compile(nvrtc, text, flags + [f"-I{folder}" for folder in _include_folders(nvrtc)])
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=entry.parent, delete=False) as file:
+            file.write(hashlib.sha256(image).digest() + image)
+        os.replace(file.name, entry)
+    except OSError:  # a folder that cannot be written to: only slower
+        pass
+    return image
+
+
+def _compile(nvrtc, text: str, flags: list[str]) -> bytes:
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"softmax.cu", 0, None, None)
+    try:
+        given = (ctypes.c_char_p * len(flags))(*(flag.encode() for flag in flags))
+        if status := nvrtc.nvrtcCompileProgram(program, len(flags), given):
+            nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+            log = ctypes.create_string_buffer(max(1, size.value))
+            nvrtc.nvrtcGetProgramLog(program, log)
+            raise CudaError(f"NVRTC ({status}), {' '.join(flags)}:\n{log.value.decode()}")
+        nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        image = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetCUBIN(program, image)
+        return image.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _cache_folder() -> Path:
+    if chosen := os.environ.get("SOFTMAX_CACHE_DIR"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "softmax-worklog"
+
+
+def _include_folders(nvrtc) -> list[Path]:
+    """Where CUDA's headers of 16-bit types are: beside NVRTC, then in a toolkit."""
+    library = Path(nvrtc._name)  # .../lib/libnvrtc.so.13, or a bare name
+    beside = library.parent.parent
+    roots = [beside, beside.parent / "cuda_runtime"] if library.is_absolute() else []
+    roots += [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
+    roots.append(Path("/usr/local/cuda"))
+    folders = [root / "include" for root in roots]
+    return [folder for folder in folders if (folder / "cuda_fp16.h").is_file()][:1]

@@ -1,0 +1,166 @@
+"""Which kernel takes a matrix, and how it is compiled and launched."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import NamedTuple
+
+SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
+MAX_INT = 2**31 - 1
+
+
+class Gpu(NamedTuple):
+    """What a plan depends on."""
+
+    capability: int  # compute capability, 90 for 9.0
+    sms: int  # multiprocessors
+    l2: int  # bytes of L2 cache
+
+
+class Kernel(NamedTuple):
+    """A kernel file: the contract in its header, and its text."""
+
+    table: Callable[..., dict]  # the header's expressions; it returns the value of each name
+    macros: tuple[str, ...]  # names of the table that the code is compiled with
+    dtypes: tuple[str, ...]  # the first needs no option
+    align: int  # bytes that x and y must start at a multiple of; 0: those of an element
+    strided: bool  # whether rows may be further apart than cols
+    cooperative: bool  # whether all blocks must run at once
+    arch: int  # the lowest compute capability, 75 for 7.5
+    function: str
+    text: str
+
+
+class Plan(NamedTuple):
+    """How a kernel is compiled and launched for one matrix."""
+
+    kernel: str
+    options: tuple[str, ...]  # for the compiler
+    grid: int
+    block: int
+    shared_mem: int  # bytes of dynamic shared memory
+    workspace: int  # bytes of zeros in global memory
+    cooperative: bool  # whether all blocks must run at once
+    cluster: int  # blocks of a cluster
+    reason: str  # why this kernel
+
+
+class Refused(ValueError):
+    """Why a kernel, or every kernel, does not take a matrix."""
+
+
+def plan(
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    x_stride: int | None = None,
+    y_stride: int | None = None,
+    aligned: bool = True,
+    alike: bool = True,
+    gpu: Gpu | None = None,
+) -> Plan:
+    """The first of `RANKING` that takes a matrix of rows x cols, and its launch.
+
+    The strides count elements from one row to the next, cols if not given; `aligned` says that x
+    and y start at multiples of 16 bytes, `alike` that they start equally far from such multiples.
+    `gpu` is `TUNED_ON` if it is not given. Raises `Refused`, a `ValueError`, for what no kernel
+    takes, `TypeError` for what is no integer.
+    """
+    gpu = TUNED_ON if gpu is None else gpu
+    if dtype not in SIZES:
+        raise Refused(f"the kernels take {', '.join(SIZES)}, not {dtype}")
+    rows, cols, size = operator.index(rows), operator.index(cols), SIZES[dtype]
+    strides = [cols if s is None else operator.index(s) for s in (x_stride, y_stride)]
+    if not (1 <= rows <= MAX_INT and 1 <= cols <= MAX_INT):
+        raise Refused(f"rows = {rows} and cols = {cols} are not 1 to {MAX_INT}")
+    if min(strides) < cols or rows * max(strides) * size >= 2**60:
+        raise Refused(f"x_stride, y_stride = {strides} are no strides of {rows} rows of {cols}")
+    m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
+    m |= {"x_stride": strides[0], "y_stride": strides[1]}
+    apart = rows > 1 and strides != [cols, cols]
+    place = {"aligned": aligned and alike, "apart": apart}
+    packs = aligned and alike and not apart and m["row"] % 16 == 0
+    reasons = []
+    for name, given, condition, reason in RANKING:
+        try:
+            table = _table(KERNELS[name], m | given, dtype, **place)
+        except Refused as error:
+            reasons.append(f"{name}: {error}")
+            continue
+        if condition(SimpleNamespace(**{**table, "packs": packs, "alike": alike})):
+            return _plan(name, table, dtype, reason)
+    raise Refused("; ".join(dict.fromkeys(reasons)) or "no kernel is for this matrix")
+
+
+def row_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """Elements from one row to the next, where one number says it and no row overlaps another;
+    cols of a single row. `strides` are in elements."""
+    *rows, cols = shape
+    if cols > 1 and strides[-1] != 1:
+        return None
+    apart, end = cols, None
+    for count, stride in zip(reversed(rows), reversed(strides[:-1]), strict=True):
+        if count == 1:  # its stride does not matter
+            continue
+        if end is None:
+            apart = stride
+        elif stride != end:
+            return None
+        end = stride * count
+    return apart if apart >= cols else None
+
+
+def _table(kernel: Kernel, m: dict, dtype: str, aligned: bool, apart: bool) -> dict:
+    """The values of a kernel's header. Raises `Refused` if it does not take the matrix."""
+    if dtype not in kernel.dtypes:
+        raise Refused(f"it takes {', '.join(kernel.dtypes)}")
+    if m["capability"] < kernel.arch:
+        raise Refused(f"it needs sm_{kernel.arch}, the GPU is sm_{m['capability']}")
+    if not aligned and kernel.align > m["size"]:
+        raise Refused(f"x and y must start at multiples of {kernel.align} bytes")
+    if apart and not kernel.strided:
+        raise Refused("it takes rows that follow each other")
+    try:
+        table = kernel.table(**m)
+    except ZeroDivisionError:  # the table of a long row may have no sense for a short one
+        raise Refused("its header has no value for this shape") from None
+    takes = table["columns"] and all(0 <= table[name] <= MAX_INT for name in kernel.macros)
+    if not (takes and 1 <= table["block"] <= 1024 and 1 <= table["grid"] <= MAX_INT):
+        raise Refused(f"it does not take rows = {m['rows']}, cols = {m['cols']}")
+    if not 0 <= table["shared_mem"] <= _most_shared(m["capability"]):
+        raise Refused(f"{table['shared_mem']} bytes of shared memory are more than a block has")
+    if m["capability"] < 90 and (table.get("CLUSTER", 1) > 1 or table.get("PROGRAMMATIC")):
+        raise Refused("clusters and programmatic launches need sm_90")
+    return table
+
+
+def no_case() -> int:
+    """No case of a table holds."""
+    raise Refused("no case of its table holds for this shape")
+
+
+def _plan(name: str, table: dict, dtype: str, reason: str) -> Plan:
+    kernel = KERNELS[name]
+    options = [f"-D{macro}={table[macro]}" for macro in kernel.macros]
+    if dtype != kernel.dtypes[0]:
+        options.append(DTYPE_OPTIONS[dtype])
+    launch = (table[key] for key in ("grid", "block", "shared_mem", "workspace"))
+    cluster, reason = table.get("CLUSTER", 1), reason.format(**table)
+    return Plan(name, tuple(options), *launch, kernel.cooperative, cluster, reason)
+
+
+def _most_shared(capability: int) -> int:
+    """Bytes of shared memory that a block may have."""
+    return SHARED_KB[max(known for known in SHARED_KB if known <= capability)] * 1024
+
+
+# ---- written by the export ----------------------------------------------------------------------
+
+TUNED_ON = Gpu(0, 0, 0)
+SHARED_KB: dict[int, int] = {}
+# kernel, values that it is given, for which matrices, why
+RANKING: tuple[tuple[str, dict, Callable[[SimpleNamespace], bool], str], ...] = ()
+KERNELS: dict[str, Kernel] = {}
