@@ -28,6 +28,7 @@ FRAMEWORKS = {
     "cupy": ("cupy_arrays", "CuPy's arrays", "CuPy 13 or newer for CUDA 12 or 13, NVRTC"),
 }
 WRITTEN = "# ---- written by the export"  # in parts/planning.py, above what is replaced
+OPERATOR = '"softmax_worklog"'  # in parts/pytorch.py: the name in torch.ops
 WIDTH = 100
 
 
@@ -38,6 +39,7 @@ def write(asked: Asked, framework: str) -> str:
         raise Refused(f"there is no export for {framework} yet")
     part, what, needs = FRAMEWORKS[framework]
     ranks = RANKING if asked.best else (Rank(asked.kernels[0], Expression("1"), "asked for"),)
+    name = "softmax_worklog" if asked.name == "softmax" else asked.name
     texts = [_Part(name) for name in ("planning", "launching", part)]
     planning = texts[0].body.partition(WRITTEN)[0]
     sections = [
@@ -51,7 +53,7 @@ def write(asked: Asked, framework: str) -> str:
         _rule("compiling and launching"),
         texts[1].body.strip() + "\n",
         _rule(f"softmax of {what}"),
-        texts[2].body.replace('"softmax_worklog"', f'"{asked.name}"').strip() + "\n",
+        texts[2].body.replace(OPERATOR, f'"{name}"').strip() + "\n",
         _rule("the kernels"),
         *_texts(ranks),
         _kernels(ranks),

@@ -1,0 +1,50 @@
+"""As much of CuPy as an exported file calls, over the memory of a simulated driver."""
+
+from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+
+
+def stand_in(driver) -> ModuleType:
+    """The module `cupy`; `cupy.put` makes an array of a numpy array, `cupy.stream` is current."""
+    cupy = ModuleType("cupy")
+
+    class ndarray:
+        def __init__(self, host: np.ndarray):
+            self.host = host
+            for name in ("shape", "strides", "dtype", "size", "ndim", "itemsize"):
+                setattr(self, name, getattr(host, name))
+            self.data = SimpleNamespace(ptr=host.ctypes.data)
+            self.device = Device(0)
+
+        def __getitem__(self, key) -> "ndarray":
+            return ndarray(self.host[key])
+
+        def transpose(self, *axes) -> "ndarray":
+            return ndarray(self.host.transpose(*axes))
+
+    class Device(nullcontext):
+        def __init__(self, index: int = 0):
+            super().__init__()
+            self.id = index
+
+        def __eq__(self, other) -> bool:
+            return self.id == other.id
+
+    def empty(shape, dtype) -> ndarray:
+        dtype = np.dtype(dtype)
+        memory = driver.allocate(int(np.prod(shape)) * dtype.itemsize)
+        return ndarray(memory.view(dtype).reshape(shape))
+
+    def put(host: np.ndarray) -> ndarray:
+        array = empty(host.shape, host.dtype)
+        array.host[...] = host
+        return array
+
+    cupy.ndarray, cupy.empty, cupy.put = ndarray, empty, put
+    cupy.ascontiguousarray = lambda array: put(array.host)
+    cupy.stream = SimpleNamespace(ptr=0)
+    current = SimpleNamespace(get_current_stream=lambda: cupy.stream, Device=Device)
+    cupy.cuda = current
+    return cupy

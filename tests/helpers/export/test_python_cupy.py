@@ -1,0 +1,239 @@
+"""The exported CuPy file, run as it stands over the SIMT machine."""
+
+import inspect
+import threading
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from helpers.check import check_softmax
+from helpers.export.asked import request
+from helpers.export.python import write
+from helpers.gpu import Gpu
+from tests.helpers.export import simulated_driver, stand_in_cupy
+
+OLD = Gpu(80, 8, 2**20)
+DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return write(request("best", []), "cupy")
+
+
+class Here:
+    """A fresh import of the file, with the CuPy and the driver that it uses."""
+
+    def __init__(self, text: str, gpu: Gpu | None = None):
+        self.driver = simulated_driver.Driver(*([gpu] if gpu else []))
+        self.cupy = stand_in_cupy.stand_in(self.driver)
+        self.module = simulated_driver.loaded(text, {"cupy": self.cupy}, self.driver)
+        self.softmax = self.module.softmax
+
+
+@pytest.fixture
+def here(text: str) -> Here:
+    return Here(text)
+
+
+def values(*shape: int, dtype=np.float32) -> np.ndarray:
+    return np.random.default_rng(1).normal(0, 3, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(33, 64), (7, 77), (2, 3, 1000), (5, 4096), (3, 5001), (129,)])
+def test_it_computes_softmax(shape: tuple, dtype, here: Here) -> None:
+    x = values(*shape, dtype=dtype)
+    check_softmax(x, here.softmax(here.cupy.put(x)).host)
+
+
+def test_a_cluster_of_16_and_much_shared_memory_are_asked_for(here: Here) -> None:
+    x = values(1, 65536)
+    check_softmax(x, here.softmax(here.cupy.put(x)).host)
+    assert here.module.plan(1, 65536).cluster == 16
+
+
+def test_rows_may_be_apart_and_start_anywhere(here: Here) -> None:
+    whole = here.cupy.put(values(9, 600))
+    x = whole[:, 3:504]
+    check_softmax(x.host, here.softmax(x).host)
+    assert here.driver.launches[-1].x_stride == 600
+    out = here.cupy.put(values(9, 700))
+    around = out.host.copy()
+    assert here.softmax(x, out=out[:, 1:502]).host.base is not None
+    check_softmax(x.host, out.host[:, 1:502])
+    around[:, 1:502] = out.host[:, 1:502]
+    assert (out.host == around).all(), "what is between the rows is left alone"
+
+
+def test_other_strides_are_copied_first(here: Here) -> None:
+    x, deep = here.cupy.put(values(40, 9)), here.cupy.put(values(4, 6, 40))
+    same = here.cupy.ndarray(np.broadcast_to(x.host[:1], (4, 9)))
+    for view in (x.transpose(1, 0), x[:, ::2], deep[:, :3], deep.transpose(1, 0, 2), same):
+        check_softmax(np.ascontiguousarray(view.host), here.softmax(view).host)
+    check_softmax(np.ascontiguousarray(deep.host[:, :1]), here.softmax(deep[:, :1]).host)
+    assert here.driver.launches[-1].x_stride == 240, "this has one stride"
+
+
+def test_the_current_stream_is_used(here: Here) -> None:
+    x = here.cupy.put(values(4, 64))
+    for here.cupy.stream.ptr in (0, 5):
+        here.softmax(x)
+    assert [launch.stream for launch in here.driver.launches] == [0, 5]
+
+
+def test_where_x_and_out_start_is_part_of_what_is_kept(here: Here) -> None:
+    whole, room = here.cupy.put(values(256)).host, here.cupy.put(values(256)).host
+    for first, place in ((0, 0), (1, 0), (0, 1), (1, 2), (2, 2)):
+        x, out = (a[i : i + 192].reshape(3, 64) for a, i in ((whole, first), (room, place)))
+        here.softmax(here.cupy.ndarray(x), out=here.cupy.ndarray(out))
+        check_softmax(x, out)
+
+
+def test_a_launch_is_made_once(here: Here) -> None:
+    x = here.cupy.put(values(4, 64))
+    here.softmax(x)
+    here.driver.calls.clear()
+    here.softmax(x)
+    assert here.driver.calls == {}, "the launch itself is bound already"
+    assert len(here.driver.launches) == 2
+    here.softmax(here.cupy.put(values(5, 64)))
+    assert here.driver.calls["cuModuleLoadData"] == 0, "the same macros, so the same kernel"
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2, 0, 3)])
+def test_an_empty_array_gives_an_empty_one(shape: tuple, here: Here) -> None:
+    y = here.softmax(here.cupy.put(values(*shape)))
+    assert y.shape == shape and not here.driver.launches
+
+
+def test_wrong_use_is_refused(here: Here) -> None:
+    x = here.cupy.put(values(4, 64))
+    whole = here.cupy.put(values(8, 64))
+    for arguments, error, words in (
+        ((values(4, 64),), TypeError, "no CuPy array but ndarray"),
+        ((here.cupy.put(values(4, 4, dtype=np.float64)),), TypeError, "not float64"),
+        ((x, 0), ValueError, "axis = 0 of 2 is not the last"),
+        ((here.cupy.put(np.array(1, np.float32)),), ValueError, "axis = -1 of 0 is not the last"),
+        ((x, -1, x), ValueError, "out overlaps x"),
+        ((whole[:4], -1, whole[3:7]), ValueError, "out overlaps x"),
+        ((x, -1, whole), ValueError, r"out is no CuPy array of shape \(4, 64\)"),
+        ((x, -1, here.cupy.put(values(64, 4)).transpose(1, 0)), ValueError, "out has strides"),
+    ):
+        with pytest.raises(error, match=words):
+            here.softmax(*arguments)
+    assert not here.driver.launches
+
+
+# ---- workspaces: rows that blocks anywhere on the GPU share ------------------------------------
+
+
+def workspaces(here: Here) -> list[int]:
+    """The address of each launch's workspace."""
+    return [launch.workspace for launch in here.driver.launches]
+
+
+def test_each_stream_has_a_workspace_of_its_own(text: str) -> None:
+    here = Here(text, OLD)
+    x = values(1, 40001)
+    array = here.cupy.put(x)
+    for stream in (0, 0, 7, 0, 7):
+        here.cupy.stream.ptr = stream
+        check_softmax(x, here.softmax(array).host)
+    first, again, other, third, fourth = workspaces(here)
+    assert first == again == third != other == fourth
+    assert all(launch.cooperative for launch in here.driver.launches)
+
+
+def test_a_workspace_grows(text: str) -> None:
+    here = Here(text, OLD)
+    for rows in (1, 2, 9, 1):
+        x = values(rows, 40001)
+        check_softmax(x, here.softmax(here.cupy.put(x)).host)
+    first, _, third, last = workspaces(here)
+    assert first != third == last
+    assert here.driver.calls["cuMemFree_v2"] == here.driver.calls["cuMemAlloc_v2"] - 1
+
+
+def test_a_captured_call_gets_a_workspace_that_nobody_else_gets(text: str) -> None:
+    here = Here(text, OLD)
+    x = values(1, 40001)
+    array, out = here.cupy.put(x), here.cupy.put(x)
+    here.driver.capturing.add(0)  # the first call of all: it compiles and loads too
+    here.softmax(array, out=out)
+    here.softmax(array, out=out)
+    here.driver.capturing.clear()
+    here.softmax(array, out=out)
+    check_softmax(x, out.host)
+    assert len({*workspaces(here)}) == 3
+
+
+def test_a_thread_that_never_used_the_gpu_may_call(here: Here) -> None:
+    x = values(4, 64)
+    array, found = here.cupy.put(x), []
+    here.softmax(array)
+    thread = threading.Thread(target=lambda: found.append(here.softmax(array)))
+    thread.start()
+    thread.join()
+    check_softmax(x, found[0].host)
+    assert here.driver.calls["cuCtxSetCurrent"] == 2, "one for each thread"
+
+
+def test_per_thread_streams_share_a_handle_but_no_workspace(text: str) -> None:
+    here = Here(text, OLD)
+    here.cupy.stream.ptr = 2
+    array = here.cupy.put(values(1, 40001))
+    here.softmax(array)
+    thread = threading.Thread(target=here.softmax, args=(array,))
+    thread.start()
+    thread.join()
+    assert len({*workspaces(here)}) == 2
+
+
+# ---- these tests can fail ----------------------------------------------------------------------
+
+cluster = test_a_cluster_of_16_and_much_shared_memory_are_asked_for
+start = test_where_x_and_out_start_is_part_of_what_is_kept
+copied = test_other_strides_are_copied_first
+once = test_a_launch_is_made_once
+streams = test_each_stream_has_a_workspace_of_its_own
+captured = test_a_captured_call_gets_a_workspace_that_nobody_else_gets
+thread_streams = test_per_thread_streams_share_a_handle_but_no_workspace
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "noticed"),
+    [
+        ("x == y == 0, x == y,", "True, True,", start),
+        ("config.stream = stream", "config.stream = 0", test_the_current_stream_is_used),
+        ("int(found.cooperative)", "0", streams),
+        ("_Attribute(2)", "_Attribute(6)", streams),
+        ("attributes[0].value[0] = 1", "pass", streams),
+        ('_ask("cuFuncSetAttribute", function, 14, 1)', "pass", cluster),
+        ("values[1] = y", "values[1] = x", cluster),
+        ("(0, 0, *numbers)", "(0, 0, *reversed(numbers))", cluster),
+        ("if status == INVALID_CONTEXT:", "if False:", cluster),
+        ("key = (stream, threading.get_ident()) if", "key = stream if", thread_streams),
+        ("if held < size:", "if not held:", test_a_workspace_grows),
+        ("self._workspaces[key] = held, address", "self._workspaces[0] = held, address", streams),
+        ("held, address = self._workspaces.get(key, (0, 0))", "held, address = 0, 0", streams),
+        ("ctypes.c_ubyte(0), ctypes", "ctypes.c_ubyte(1), ctypes", streams),
+        ("if _capturing(stream):", "if False:", captured),
+        ('_ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))', "pass", captured),
+        ("elif stride != end:", "elif False:", copied),
+        ("return apart if apart >= cols else None", "return apart", copied),
+        ("if cols > 1 and strides[-1] != 1:", "if False:", copied),
+        ("first[0] < second[1] and second[0] < first[1]", "False", test_wrong_use_is_refused),
+        ("_launches[key] = launch", "pass", once),
+        ("self._functions[key] = function", "pass", once),
+        ("(address & 15 for address in addresses)", "()", start),
+    ],
+)
+def test_a_changed_line_is_noticed(line: str, changed: str, noticed, text: str) -> None:
+    assert line in text
+    text = text.replace(line, changed)
+    takes_text = "text" in inspect.signature(noticed).parameters
+    errors = AssertionError, ValueError, RuntimeError, TypeError, KeyError, pytest.fail.Exception
+    with pytest.raises(errors):
+        noticed(**{"text": text} if takes_text else {"here": Here(text)})

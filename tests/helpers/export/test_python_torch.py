@@ -1,0 +1,298 @@
+"""The exported PyTorch file, run as it stands over the SIMT machine. What PyTorch itself makes of
+it is tested on a GPU, in test_python_on_gpu.py."""
+
+import inspect
+import threading
+from functools import partial
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from helpers.check import check_softmax
+from helpers.export.asked import request
+from helpers.export.python import write
+from helpers.gpu import Gpu
+from tests.helpers.export import simulated_driver, stand_in_torch
+
+OLD = Gpu(80, 8, 2**20)
+DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return write(request("best", [], "fast_softmax"), "torch")
+
+
+class Here:
+    """A fresh import of the file, with the PyTorch and the driver that it uses."""
+
+    def __init__(self, text: str, gpu: Gpu | None = None):
+        self.driver = simulated_driver.Driver(*([gpu] if gpu else []))
+        packages = stand_in_torch.stand_in(self.driver)
+        self.torch = packages["torch"]
+        self.module = simulated_driver.loaded(text, packages, self.driver)
+        self.softmax, self.put = self.module.softmax, self.torch.put
+
+
+@pytest.fixture
+def here(text: str) -> Here:
+    return Here(text)
+
+
+def values(*shape: int, dtype=np.float32) -> np.ndarray:
+    return np.random.default_rng(1).normal(0, 3, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(33, 64), (7, 77), (2, 3, 1000), (3, 5001), (129,)])
+def test_it_computes_softmax(shape: tuple, dtype, here: Here) -> None:
+    x = values(*shape, dtype=dtype)
+    for dim in (-1, len(shape) - 1):
+        check_softmax(x, here.softmax(here.put(x), dim).host)
+    assert not here.torch.own and not here.torch.dispatched
+    assert len(here.driver.launches) == 2
+
+
+def test_rows_may_be_apart_and_start_anywhere(here: Here) -> None:
+    x = here.put(values(9, 600))[:, 3:504]
+    check_softmax(x.host, here.softmax(x).host)
+    assert here.driver.launches[-1].x_stride == 600
+    x = here.put(values(9, 3, 40))[:, 1]  # one row of three
+    check_softmax(x.host, here.softmax(x).host)
+    assert here.driver.launches[-1].x_stride == 120
+
+
+def test_where_a_tensor_starts_is_part_of_what_is_kept(here: Here) -> None:
+    whole = here.put(values(4 * 64)).host
+    for first in (0, 1, 2, 4):
+        x = here.torch.Tensor(whole[first : first + 192].reshape(3, 64))
+        check_softmax(x.host, here.softmax(x).host)
+
+
+def test_other_strides_are_copied_first(here: Here) -> None:
+    for x in (
+        here.put(values(40, 9)).transpose(1, 0),
+        here.put(values(4, 6, 40))[:, :3],
+        here.put(values(4, 6, 40)).transpose(1, 0, 2),
+        here.put(values(4, 80))[:, ::2],
+    ):
+        y = here.softmax(x)
+        check_softmax(np.ascontiguousarray(x.host), y.host)
+        assert y.host.flags.c_contiguous
+    assert not here.torch.own
+
+
+def test_a_call_is_made_once(here: Here) -> None:
+    x = here.put(values(4, 64))
+    here.softmax(x)
+    here.driver.calls.clear()
+    here.softmax(x)
+    assert here.driver.calls == {} and len(here.driver.launches) == 2
+
+
+def test_shapes_that_keep_changing_fill_no_memory(here: Here) -> None:
+    here.module.MOST_CALLS = 4
+    for rows in range(1, 9):
+        here.softmax(here.put(values(rows, 64)))
+    assert len(here.module._calls) <= 4
+
+
+def test_everything_else_gets_the_answer_of_pytorch(here: Here) -> None:
+    x, put, own = values(6, 8), here.put, here.torch.own
+    for tensor, dim in (
+        (put(x), 0),
+        (put(x), -2),
+        (put(x.astype(np.float64)), -1),
+        (put(x, device="cpu"), -1),
+        (put(x, requires_grad=True), -1),
+        (put(np.float32(3).reshape(())), -1),
+    ):
+        here.softmax(tensor, dim)
+        assert own.pop() == dim and not own
+    assert not here.driver.launches
+    here.torch.state.grad = False
+    check_softmax(x, here.softmax(put(x, requires_grad=True)).host)
+    assert not own
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2, 0, 3)])
+def test_an_empty_tensor_gives_an_empty_one(shape: tuple, here: Here) -> None:
+    assert here.softmax(here.put(values(*shape))).shape == shape
+    assert not here.driver.launches and not here.torch.own
+
+
+def test_what_no_kernel_takes_gets_the_answer_of_pytorch(text: str) -> None:
+    here = Here(text, Gpu(70, 80, 6 * 2**20))
+    here.softmax(here.put(values(4, 64)))
+    assert here.torch.own == [-1] and not here.driver.launches
+
+
+# ---- who must know of a call -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "switch", [{"dynamo": True}, {"modes": 1}, {"function_modes": True}, {"tracing": "a trace"}]
+)
+def test_a_compiler_and_modes_see_the_operator(switch: dict, here: Here) -> None:
+    vars(here.torch.state).update(switch)
+    x = values(4, 64)
+    check_softmax(x, here.softmax(here.put(x)).host)
+    assert here.torch.dispatched == ["fast_softmax"] and not here.torch.own
+    here.softmax(here.put(x), 0)
+    here.softmax(here.put(x, requires_grad=True))
+    assert here.torch.dispatched == ["fast_softmax"] and here.torch.own == [0, -1]
+
+
+def test_a_parameter_and_a_fake_tensor_are_the_operator(here: Here) -> None:
+    x = values(4, 64)
+    here.torch.state.grad = False
+    check_softmax(x, here.softmax(here.put(x, here.torch.nn.Parameter)).host)
+    fake = here.softmax(here.put(x, here.torch.FakeTensor))
+    assert here.torch.dispatched == ["fast_softmax"] * 2
+    assert fake.shape == (4, 64) and len(here.driver.launches) == 1
+
+
+def test_transforms_derivatives_and_other_classes_are_pytorchs(here: Here) -> None:
+    x = here.put(values(4, 64))
+    here.torch.state.transforms = "vmap"
+    here.softmax(x)
+    here.torch.state.transforms = None
+    here.torch.autograd.forward_ad._current_level = 0
+    here.softmax(x)
+    here.torch.autograd.forward_ad._current_level = -1
+
+    class Sharded(here.torch.Tensor):
+        pass
+
+    here.softmax(Sharded(x.host))
+    assert here.torch.own == [-1] * 3 and not here.driver.launches
+
+
+def test_a_negated_view_is_not_read_as_it_lies(here: Here) -> None:
+    x = here.put(values(4, 64))
+    x.negative = True
+    here.softmax(x)
+    assert here.torch.dispatched == ["fast_softmax"], "PyTorch resolves it on the way"
+
+
+def test_autocast_computes_in_float32(here: Here) -> None:
+    here.torch.state.autocast = True
+    x = values(4, 64, dtype=np.float16)
+    y = here.softmax(here.put(x))
+    assert y.dtype == "float32"
+    check_softmax(x.astype(np.float32), y.host)
+
+
+# ---- devices, streams, graphs ------------------------------------------------------------------
+
+
+def test_the_current_stream_is_used(here: Here) -> None:
+    x = here.put(values(4, 64))
+    for stream in (0, 5):
+        here.torch.state.stream = stream
+        here.softmax(x)
+    assert [launch.stream for launch in here.driver.launches] == [0, 5]
+
+
+def test_another_current_device_is_left_as_it_is(text: str) -> None:
+    here = Here(text)
+    here.torch.state.devices, here.torch.state.device = 2, 1
+    seen = []
+    here.torch._C._cuda_getCurrentRawStream = lambda i: seen.append(here.torch.state.device) or 0
+    x = here.put(values(4, 64))
+    here.softmax(x)
+    assert seen == [0] and here.torch.state.device == 1
+
+
+def test_a_captured_call_clears_a_workspace_of_the_graph(text: str) -> None:
+    here = Here(text, OLD)
+    x = here.put(values(1, 40001))
+    cleared = []
+    zeros = here.torch.zeros
+    here.torch.zeros = lambda *a, **k: cleared.append(zeros(*a, **k)) or cleared[-1]
+    here.softmax(x)
+    here.driver.capturing.add(0)
+    check_softmax(x.host, here.softmax(x).host)
+    here.softmax(x)
+    used = [launch.workspace for launch in here.driver.launches]
+    assert used[1:] == [tensor.data_ptr() for tensor in cleared] and used[0] not in used[1:]
+
+
+def test_threads_do_not_mix_their_arguments(here: Here) -> None:
+    x = [here.put(values(4, 64) + n) for n in range(4)]
+    y = [here.softmax(tensor) for tensor in x]
+    found = {}
+    work = [
+        threading.Thread(target=lambda n=n: found.update({n: here.softmax(x[n])}))
+        for n in range(len(x))
+    ]
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+    for n, tensor in enumerate(y):
+        assert (found[n].host == tensor.host).all()
+
+
+def test_two_exports_live_beside_each_other(text: str) -> None:
+    other = write(request("best", []), "torch")
+    assert 'NAME = "fast_softmax"' in text and 'NAME = "softmax_worklog"' in other
+
+
+# ---- these tests can fail ----------------------------------------------------------------------
+
+apart = test_rows_may_be_apart_and_start_anywhere
+start = test_where_a_tensor_starts_is_part_of_what_is_kept
+copied = test_other_strides_are_copied_first
+other = test_everything_else_gets_the_answer_of_pytorch
+classes = test_transforms_derivatives_and_other_classes_are_pytorchs
+seen = test_a_compiler_and_modes_see_the_operator
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "noticed"),
+    [
+        (" & 15, dim\n", " & 3, dim\n", start),
+        ("torch.compiler.is_dynamo_compiling() or type", "type", partial(seen, {"dynamo": True})),
+        ("or type(x) is not Tensor or", "or", test_a_parameter_and_a_fake_tensor_are_the_operator),
+        ("_dispatch_modes() > 0", "False", partial(seen, {"modes": 1})),
+        ("or _function_modes()", "", partial(seen, {"function_modes": True})),
+        ("or _tracing() is not None", "", partial(seen, {"tracing": "a trace"})),
+        ("or _transforms() is not None", "", classes),
+        ("or forward_ad._current_level >= 0", "", classes),
+        ("_transforms() is None and forward_ad._current_level < 0", "True", classes),
+        ("known = type(x) in (Tensor, torch.nn.Parameter)", "known = True", classes),
+        ('or torch.is_autocast_enabled("cuda")', "", test_autocast_computes_in_float32),
+        ("x = x.float()", "pass", test_autocast_computes_in_float32),
+        ("or (x.requires_grad and torch.is_grad_enabled())", "", other),
+        ("or x.is_neg()", "", test_a_negated_view_is_not_read_as_it_lies),
+        ('"FakeTensor"', '""', test_a_parameter_and_a_fake_tensor_are_the_operator),
+        ("current_stream(index)", "0", test_the_current_stream_is_used),
+        (
+            "if x.numel() == 0:",
+            "if False:",
+            partial(test_an_empty_tensor_gives_an_empty_one, (5, 0)),
+        ),
+        ("softmax(x.contiguous())", "softmax(x)", copied),
+        ("stride = row_stride(x.shape, x.stride())", "stride = x.shape[-1]", apart),
+        ("elif stride != end:", "elif False:", copied),
+        ("if cols > 1 and strides[-1] != 1:", "if False:", copied),
+        ("_calls[key] = call", "pass", test_a_call_is_made_once),
+        ("if len(_calls) >= MOST_CALLS:", "if 0:", test_shapes_that_keep_changing_fill_no_memory),
+        # These take the text, to import it for another GPU.
+        ("if several and", "if not several and", test_another_current_device_is_left_as_it_is),
+        (
+            "except Refused:",
+            "except KeyError:",
+            test_what_no_kernel_takes_gets_the_answer_of_pytorch,
+        ),
+    ],
+)
+def test_a_changed_line_is_noticed(line: str, changed: str, noticed, text: str) -> None:
+    assert line in text
+    text = text.replace(line, changed)
+    takes_text = "text" in inspect.signature(noticed).parameters
+    errors = AssertionError, ValueError, RuntimeError, TypeError, LookupError, ArithmeticError
+    with pytest.raises(errors):
+        noticed(**{"text": text} if takes_text else {"here": Here(text)})
