@@ -27,7 +27,9 @@ CLUSTERS_SINCE = 90  # the compute capability that has clusters and programmatic
 MAX_GRID = 2**31 - 1
 MAX_BLOCK = 1024
 MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
-MAX_BYTES = 2**63 - 1  # what its offsets may be
+# Of a matrix, what the addresses of a machine reach; so the products that headers make of its rows
+# and its bytes fit 64 bits.
+MAX_BYTES = 2**57
 
 
 class HeaderError(ShownShort, ValueError):
@@ -202,8 +204,8 @@ class Header:
         for name, number in zip(("x_stride", "y_stride"), strides, strict=True):
             if number < cols:
                 return f"{name} = {number} is less than a row, which has cols = {cols}"
-            if self.strided and rows * number * np.dtype(dtype).itemsize > MAX_BYTES:
-                return f"{name} = {number} makes offsets that do not fit the kernel's long long"
+            if rows * number * np.dtype(dtype).itemsize > MAX_BYTES:
+                return f"{name} = {number} makes a matrix of more than {MAX_BYTES} bytes"
         if not self.strided and rows > 1 and strides != (cols, cols):
             return (
                 f"{self.file} takes rows that follow each other: x_stride = y_stride = cols = "

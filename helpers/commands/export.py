@@ -1,7 +1,7 @@
 """Write a kernel as one file for another program, which needs nothing of this project.
 
     python -m helpers.commands.export 08_cluster 8192x50304 1..4096x32000 --name fast_softmax
-    python -m helpers.commands.export best 1..65536x1..32768 --dtype float32,bfloat16
+    python -m helpers.commands.export best 8192x50257 1..64x32000 --dtype float32,bfloat16
     python -m helpers.commands.export best --as torch -o softmax.py
 
 KERNEL is a step, a variant or a trial, or "best" for those that ought to be fastest. SHAPES are
@@ -27,7 +27,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status: 0, or 2 if there is no such export."""
     options = parse_arguments(arguments)
     try:
-        asked = request(options.kernel, options.shapes, options.name, options.dtype, options.gpu)
+        asked = request(
+            options.kernel,
+            options.shapes,
+            options.name,
+            options.dtype,
+            options.gpu,
+            options.strides,
+            options.anywhere,
+        )
         file = options.output or Path(asked.name + SUFFIXES[options.language])
         if file.exists() and not options.force:
             raise Refused(f"{file} is there already; --force replaces it")
@@ -62,6 +70,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     help = "multiprocessors, bytes of L2 and compute capability: 132,62914560,90"
     parser.add_argument("--gpu", type=gpu, action="append", default=[], help=help)
+    help = "in C++, of rows that may be further apart than cols"
+    parser.add_argument("--strides", action="store_true", help=help)
+    help = "in C++, of x and y that may start at any element"
+    parser.add_argument("--anywhere", action="store_true", help=help)
     parser.add_argument(
         "-o", "--output", type=Path, help="the file, NAME.cu or NAME.py if not given"
     )

@@ -8,9 +8,11 @@
 
 The modules, lowest first; each imports from those above it alone:
 
-    terms   expressions of a header in the words of another language
-    asked   what is asked for, and where it comes from
-    cpp     one C++ file, which nvcc compiles
-    python  one Python file, for PyTorch or CuPy
-    parts   what a Python file is put together of; imported by nobody
+    terms     expressions of a header in the words of another language
+    asked     what is asked for, and where it comes from
+    builds    which builds the shapes that are asked for need
+    cpp_text  what is the same in every C++ file
+    cpp       one C++ file, which nvcc compiles
+    python    one Python file, for PyTorch or CuPy
+    parts     what a Python file is put together of; imported by nobody
 """

@@ -69,6 +69,8 @@ class Asked:
     name: str  # of the function
     dtypes: tuple[np.dtype, ...]
     gpus: tuple[Gpu, ...]  # for which plans must be there
+    strides: bool = False  # whether rows may be further apart than cols
+    anywhere: bool = False  # whether x and y may start at any element, each at its own
 
     def origin(self, step: str) -> list[str]:
         """Lines for the head of a file, or of a part of it: licence, file, text, plan."""
@@ -89,6 +91,8 @@ def request(
     name: str | None = None,
     dtypes: Sequence[str] = (),
     gpus: Sequence[Gpu] = (),
+    strides: bool = False,
+    anywhere: bool = False,
 ) -> Asked:
     """What is asked for, checked as far as that goes without a language.
 
@@ -116,6 +120,8 @@ def request(
         name,
         tuple(dict.fromkeys(wanted)),
         tuple(gpus) or (gpu_for_plans(),),
+        strides,
+        anywhere,
     )
 
 

@@ -76,7 +76,7 @@ def plan(
     strides = [cols if s is None else operator.index(s) for s in (x_stride, y_stride)]
     if not (1 <= rows <= MAX_INT and 1 <= cols <= MAX_INT):
         raise Refused(f"rows = {rows} and cols = {cols} are not 1 to {MAX_INT}")
-    if min(strides) < cols or rows * max(strides) * size >= 2**60:
+    if min(strides) < cols or rows * max(strides) * size > 2**57:
         raise Refused(f"x_stride, y_stride = {strides} are no strides of {rows} rows of {cols}")
     m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
     m |= {"x_stride": strides[0], "y_stride": strides[1]}

@@ -1,0 +1,391 @@
+"""The parts of an exported C++ file that are the same in every one; NAME is the function's."""
+
+HEAD = """\
+LICENCE
+COPYRIGHT
+
+NAME: y = what the kernel makes of x, row by row, in memory of the GPU. For SHAPES: BUILDS.
+
+ORIGIN
+
+Compile it once, alone, and link it to what calls it:
+
+    COMPILE
+
+-ftz=true takes the smallest numbers for 0; without it the machine code is not what was measured. \
+Wants CUDA 12.0 or newer. Other files declare
+
+    #include <cuda_runtime_api.h>
+
+DECLARATIONS
+
+Sizes count elements. A call enqueues one launch on the stream and allocates nothing; it may be \
+captured in a graph. It returns an error and launches nothing if a pointer is null, x and y \
+overlap, one is misaligned (cudaErrorMisalignedAddress), the kernel does not take the matrix \
+(cudaErrorInvalidValue), the GPU is too old (cudaErrorNoKernelImageForDevice), or this file has no \
+build for the matrix on this GPU (cudaErrorNotSupported). That REFUSES is checked too.
+"""
+
+BOXES = """
+Some launches want a workspace: NAME_workspace bytes of the GPU's memory, which one NAME_zeros \
+object fills with zeros once and lends to one stream. Another stream needs memory and an object of \
+its own, and is refused with this one. So is a call whose object was not prepared. A graph that \
+holds such a call must not run beside anything else that uses the same object.
+"""
+
+PLAN = """\
+// ---- plan: which build a matrix wants, and how it is launched ----------------------------------
+
+enum class Dtype { DTYPES };
+enum class Kernel { KERNELS };
+
+constexpr long long bytes_of([[maybe_unused]] Dtype dtype) { return BYTES; }
+
+struct Matrix {
+    Dtype dtype;
+    long long size;                // bytes of an element
+    long long rows, cols;
+    long long x_stride, y_stride;  // elements from one row to the next
+    long long x_start, y_start;    // addresses modulo 16
+};
+
+struct Gpu {
+    long long sms, l2;      // multiprocessors, bytes of L2 cache
+    long long capability;   // 90 for 9.0
+    long long max_shared;   // bytes that a block may have
+};
+
+struct Plan {
+    cudaError_t error = cudaErrorInvalidValue;  // cudaSuccess if the kernel takes the matrix
+    Kernel kernel = {};
+    long long macros[MOST] = {};  // in the order of the header's table
+    long long block = 0, grid = 0;
+    long long shared = 0, workspace = 0;  // bytes
+    long long cluster = 1, programmatic = 0;
+    bool cooperative = false, strided = false;
+    VALUES
+};
+
+struct Build {
+    Kernel kernel;
+    Dtype dtype;
+    long long macros[MOST];
+};
+
+constexpr long long lesser(long long a, long long b) { return a < b ? a : b; }
+constexpr long long greater(long long a, long long b) { return a < b ? b : a; }
+constexpr long long ceil_div(long long number, long long by) { return (number + by - 1) / by; }
+
+// The smallest power of two that is not below the number.
+constexpr long long power_of_two(long long number)
+{
+    long long power = 1;
+    while (power < number) power *= 2;
+    return power;
+}
+
+constexpr Plan refused(Plan plan, cudaError_t error)
+{
+    plan.error = error;
+    return plan;
+}
+
+// The plan, unless a macro is not one that C has.
+constexpr Plan taken(Plan plan)
+{
+    for (const long long macro : plan.macros)
+        if (macro < 0 || macro > MAX_INT) return plan;
+    plan.error = cudaSuccess;
+    return plan;
+}
+
+constexpr bool take(Plan& plan, const Plan& other)
+{
+    plan = other;
+    return plan.error == cudaSuccess;
+}
+
+// Whether there are rows that do not follow each other.
+constexpr bool apart(const Matrix& matrix)
+{
+    return matrix.rows > 1 && (matrix.x_stride != matrix.cols || matrix.y_stride != matrix.cols);
+}
+
+// Whether rows follow each other and each is whole packs of 16 bytes.
+constexpr bool whole_packs(const Matrix& matrix)
+{
+    return matrix.x_start == 0 && matrix.y_start == 0 && !apart(matrix)
+        && matrix.cols * matrix.size % 16 == 0;
+}
+
+// What holds for every kernel: sizes fit an int, rows do not overlap, and no matrix is larger than
+// what addresses reach, so that the products of the plans fit 64 bits.
+constexpr bool checked(const Matrix& matrix)
+{
+    if (matrix.rows < 1 || matrix.rows > MAX_INT) return false;
+    if (matrix.cols < 1 || matrix.cols > MAX_INT) return false;
+    const long long most = MAX_BYTES / matrix.size / matrix.rows;
+    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
+        && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
+}
+"""
+
+LOOK = """\
+// The place of a plan's build in that table; -1 if this file has none.
+constexpr int build_of(const Plan& plan, Dtype dtype)
+{
+    int place = 0;
+    for (const Build& build : builds) {
+        bool same = build.kernel == plan.kernel && build.dtype == dtype;
+        int at = 0;
+        for (const long long macro : build.macros) same = same && macro == plan.macros[at++];
+        if (same) return place;
+        ++place;
+    }
+    return -1;
+}
+"""
+
+ZEROS = """\
+namespace NAME_parts { struct Lent; }
+
+// Memory of the GPU that calls on one stream use one after the other.
+class NAME_zeros {
+public:
+    // Fills so many bytes with zeros on the stream, and keeps them for calls on it. Nobody else may
+    // use them until those are done. Not while the stream is being captured.
+    cudaError_t prepare(void* memory, size_t bytes, cudaStream_t stream);
+
+private:
+    friend struct NAME_parts::Lent;
+    void* memory_ = nullptr;
+    size_t bytes_ = 0;
+    unsigned long long stream_ = 0;  // CUDA's number for it
+    int device_ = -1;
+};
+
+"""
+
+LENT = """\
+struct Lent {
+    // The memory of `zeros`, if it is enough and belongs to the stream.
+    static cudaError_t to(const NAME_zeros& zeros, const Plan& plan, int device,
+                          cudaStream_t stream, void** memory)
+    {
+        unsigned long long id = 0;
+        if (const cudaError_t error = cudaStreamGetId(stream, &id)) return error;
+        if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
+            return cudaErrorInvalidValue;
+        if (zeros.stream_ != id || zeros.device_ != device) return cudaErrorInvalidResourceHandle;
+        *memory = zeros.memory_;
+        return cudaSuccess;
+    }
+};
+
+"""
+
+TAKE = """\
+        if (plan.workspace > 0)
+            if (const cudaError_t error =
+                    Lent::to(zeros, plan, looked.number, stream, &workspace))
+                return error;
+"""
+
+LAUNCH = """\
+// ---- launch ------------------------------------------------------------------------------------
+
+namespace NAME_parts {
+
+const void* const functions[] = {
+FUNCTIONS,
+};
+constexpr int build_count = sizeof(functions) / sizeof(functions[0]);
+
+// What is asked of a device once.
+struct Device {
+    Gpu gpu = {};
+    bool known = false, cooperates = false;
+    bool allowed[build_count] = {};  // attributes are set
+};
+
+inline cudaError_t look(Device& device, int number)
+{
+    int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0, cooperates = 0;
+    const struct { int* value; cudaDeviceAttr attribute; } asked[] = {
+        {&sms, cudaDevAttrMultiProcessorCount},
+        {&l2, cudaDevAttrL2CacheSize},
+        {&major, cudaDevAttrComputeCapabilityMajor},
+        {&minor, cudaDevAttrComputeCapabilityMinor},
+        {&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+        {&cooperates, cudaDevAttrCooperativeLaunch},
+    };
+    for (const auto& one : asked)
+        if (const cudaError_t error = cudaDeviceGetAttribute(one.value, one.attribute, number))
+            return error;
+    if (sms < 1 || l2 < 1) return cudaErrorNotSupported;  // plans divide by both
+    device.gpu = {sms, l2, 10 * major + minor, shared};
+    device.cooperates = cooperates != 0;
+    device.known = true;
+    return cudaSuccess;
+}
+
+// What CUDA must be asked for before a build's first launch on a device.
+inline cudaError_t allow(Device& device, int build, const Plan& plan)
+{
+    const void* function = functions[build];
+    cudaFuncAttributes kernel;
+    if (const cudaError_t error = cudaFuncGetAttributes(&kernel, function)) return error;
+    if (plan.shared > 0)  // all that is left: what a build asks for may differ between its shapes
+        if (const cudaError_t error = cudaFuncSetAttribute(
+                function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                static_cast<int>(device.gpu.max_shared - kernel.sharedSizeBytes)))
+            return error;
+    if (plan.cluster > 8)  // more than every GPU with clusters has
+        if (const cudaError_t error = cudaFuncSetAttribute(
+                function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1))
+            return error;
+    device.allowed[build] = true;
+    return cudaSuccess;
+}
+
+// Whether all blocks of a plan may run at once, as those of a cooperative launch must.
+inline cudaError_t together(const Device& device, int build, const Plan& plan)
+{
+    int blocks = 0;  // of a multiprocessor
+    if (const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+            &blocks, functions[build], static_cast<int>(plan.block),
+            static_cast<size_t>(plan.shared)))
+        return error;
+    const bool fits = device.cooperates && plan.grid <= blocks * device.gpu.sms;
+    return fits ? cudaSuccess : cudaErrorCooperativeLaunchTooLarge;
+}
+
+// The current device as far as it is known, under a lock.
+struct Looked {
+    std::unique_lock<std::mutex> lock;
+    Device* device = nullptr;
+    int number = -1;
+    cudaError_t error = cudaSuccess;
+
+    Looked()
+    {
+        static std::mutex mutex;
+        static std::map<int, Device> devices;
+        error = cudaGetDevice(&number);
+        if (error) return;
+        lock = std::unique_lock<std::mutex>(mutex);
+        device = &devices[number];
+        if (!device->known) error = look(*device, number);
+    }
+};
+
+inline long long start(const void* address)
+{
+    return static_cast<long long>(reinterpret_cast<std::uintptr_t>(address) % 16);
+}
+
+// Whether two matrices have a byte in common, or one lies between the rows of the other.
+inline bool overlap(const void* x, const void* y, const Matrix& matrix)
+{
+    const auto first = reinterpret_cast<std::uintptr_t>(x);
+    const auto other = reinterpret_cast<std::uintptr_t>(y);
+    const auto bytes = [&matrix](long long stride) {
+        const long long elements = (matrix.rows - 1) * stride + matrix.cols;
+        return static_cast<std::uintptr_t>(elements * matrix.size);
+    };
+    return first < other + bytes(matrix.y_stride) && other < first + bytes(matrix.x_stride);
+}
+
+LENTinline cudaError_t launch(const void* x, void* y, Matrix matrix,ZEROS cudaStream_t stream)
+{
+    if (!x || !y) return cudaErrorInvalidValue;
+    matrix.x_start = start(x);
+    matrix.y_start = start(y);
+    int build = -1;
+    void* workspace = nullptr;
+    Plan plan;
+    {
+        Looked looked;
+        if (looked.error) return looked.error;
+        Device& device = *looked.device;
+        plan = planned(matrix, device.gpu);
+        if (plan.error) return plan.error;
+        if (overlap(x, y, matrix)) return cudaErrorInvalidValue;
+        build = build_of(plan, matrix.dtype);
+        if (build < 0) return cudaErrorNotSupported;
+        if (!device.allowed[build])
+            if (const cudaError_t error = allow(device, build, plan)) return error;
+        if (plan.cooperative)
+            if (const cudaError_t error = together(device, build, plan)) return error;
+TAKE    }
+
+    cudaLaunchAttribute attributes[2] = {};
+    unsigned count = 0;
+    if (plan.programmatic) {
+        attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (plan.cooperative) {
+        attributes[count].id = cudaLaunchAttributeCooperative;
+        attributes[count++].val.cooperative = 1;
+    }
+    cudaLaunchConfig_t config = {};  // the cluster's size is the kernel's own
+    config.gridDim = dim3(static_cast<unsigned>(plan.grid));
+    config.blockDim = dim3(static_cast<unsigned>(plan.block));
+    config.dynamicSmemBytes = static_cast<size_t>(plan.shared);
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+    int rows = static_cast<int>(matrix.rows), cols = static_cast<int>(matrix.cols);
+    void* plain[] = {&x, &y, &rows, &cols, &workspace};
+    void* strided[] = {&x, &y, &rows, &cols, &matrix.x_stride, &matrix.y_stride, &workspace};
+    return cudaLaunchKernelExC(&config, functions[build], plan.strided ? strided : plain);
+}
+
+}  // namespace NAME_parts
+"""
+
+CALL = """\
+OPENING
+{
+    using namespace NAME_parts;
+    const Matrix matrix = {Dtype::DTYPE, bytes_of(Dtype::DTYPE), rows, cols, STRIDES, 0, 0};
+    return launch(x, y, matrix, REST);
+}
+"""
+
+WORKSPACE = """\
+// Bytes that any call with these sizes may want on the current device; 0 if none does.
+size_t NAME_workspace(long long rows, long long colsPARAMETERS)
+{
+    using namespace NAME_parts;
+    Looked looked;
+    if (looked.error) return 0;
+    long long bytes = 0;
+    for (const Dtype dtype : {DTYPES}) {
+        const long long size = bytes_of(dtype);
+        for (const long long x_start : {0LL, size})
+            for (const long long y_start : {0LL, size}) {
+                const Matrix matrix = {dtype, size, rows, cols, STRIDES, x_start, y_start};
+                const Plan plan = planned(matrix, looked.device->gpu);
+                if (plan.error == cudaSuccess) bytes = greater(bytes, plan.workspace);
+            }
+    }
+    return static_cast<size_t>(bytes);
+}
+
+cudaError_t NAME_zeros::prepare(void* memory, size_t bytes, cudaStream_t stream)
+{
+    memory_ = nullptr;
+    if (!memory || reinterpret_cast<std::uintptr_t>(memory) % 8 != 0) return cudaErrorInvalidValue;
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
+    if (capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureUnsupported;
+    if (const cudaError_t error = cudaGetDevice(&device_)) return error;
+    if (const cudaError_t error = cudaStreamGetId(stream, &stream_)) return error;
+    if (const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, stream)) return error;
+    bytes_ = bytes;
+    memory_ = memory;
+    return cudaSuccess;
+}
+"""
