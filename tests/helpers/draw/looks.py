@@ -28,6 +28,8 @@ class Shown:
         self._capsys = capsys
         self._really_close = plt.close
         monkeypatch.setattr(plt, "close", self._close)
+        # Drawn as a notebook's picture is; made a file of, which takes as long, in test_style.py.
+        monkeypatch.setattr(style, "_in_few_colors", lambda pixels: b"")
         monkeypatch.setattr("IPython.display.display", self._display)
 
     def _close(self, figure: Figure) -> None:
