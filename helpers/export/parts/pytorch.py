@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,7 +30,7 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     the operator torch.ops.NAME.softmax. A kernel is compiled when it is first needed and kept on
     disk. Raises what torch.softmax raises, and `CudaError` if CUDA or NVRTC refuses.
     """
-    if torch.compiler.is_dynamo_compiling() or type(x) is not Tensor or _watched(x):
+    if _compiling() or type(x) is not Tensor or _watched(x):
         return _as_operator(x, dim)
     key = x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, dim
     return (_calls.get(key) or _new_call(key, x, dim))(x)
@@ -43,7 +44,7 @@ def _watched(x: Tensor) -> bool:
         or _transforms() is not None
         or _tracing() is not None
         or forward_ad._current_level >= 0
-        or torch.is_autocast_enabled("cuda")
+        or _autocast()
         or (x.requires_grad and torch.is_grad_enabled())
         or x.is_neg()
     )
@@ -57,7 +58,7 @@ def _as_operator(x: Tensor, dim: int) -> Tensor:
         and x.dim() > 0
         and dim in (-1, x.dim() - 1)
         and not (x.requires_grad and torch.is_grad_enabled())
-        and (torch.compiler.is_dynamo_compiling() or _is_plain(x))
+        and (_compiling() or _is_plain(x))
     )
     if not ours:
         return torch.softmax(x, dim)
@@ -105,7 +106,9 @@ def _call_for(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
             launch = device(index).launch(*matrix, addresses, _workspace_of_graph)
         except Refused:  # more than 2^31 rows, an old GPU
             return lambda x: torch.softmax(x, dim)
-    place, like, contiguous = y.data_ptr() & 15, torch.empty_like, torch.contiguous_format
+    place, like = y.data_ptr() & 15, torch.empty_like
+    if not x.is_contiguous():
+        like = partial(like, memory_format=torch.contiguous_format)
     current_stream = torch._C._cuda_getCurrentRawStream
     current_device, several = torch._C._cuda_getDevice, torch.cuda.device_count() > 1
 
@@ -113,7 +116,7 @@ def _call_for(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
         if several and current_device() != index:
             with torch.cuda.device(index):
                 return call(x)
-        y = like(x, memory_format=contiguous)
+        y = like(x)
         address = y.data_ptr()
         if address & 15 != place:
             raise RuntimeError(f"the allocator's memory at {address:#x} is not aligned as before")
@@ -151,6 +154,9 @@ _library.impl("softmax", _run, "CUDA")
 torch.library.register_fake(f"{NAME}::softmax", _fake, lib=_library)
 _operator = getattr(torch.ops, NAME).softmax.default
 
+# Asked in every call: each a function of C without arguments, and so cheap.
+_compiling = torch.compiler.is_dynamo_compiling
+_autocast = torch._C._is_any_autocast_enabled
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._is_torch_function_mode_enabled
 _transforms = torch._C._functorch.peek_interpreter_stack

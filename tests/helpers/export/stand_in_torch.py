@@ -50,6 +50,9 @@ def stand_in(driver) -> dict[str, ModuleType]:
         def is_neg(self) -> bool:
             return self.negative
 
+        def is_contiguous(self) -> bool:
+            return self.host.flags.c_contiguous
+
         def contiguous(self) -> "Tensor":
             return put(np.ascontiguousarray(self.host))
 
@@ -77,7 +80,7 @@ def stand_in(driver) -> dict[str, ModuleType]:
         return kind(memory, **options)
 
     def empty_like(x: Tensor, memory_format=None) -> Tensor:
-        assert memory_format == "contiguous"
+        assert memory_format == "contiguous" or x.is_contiguous()
         return Tensor(empty(x.shape, x.host.dtype))
 
     def zeros(size: int, dtype: str, device: str) -> Tensor:
@@ -140,6 +143,7 @@ def stand_in(driver) -> dict[str, ModuleType]:
     torch._C = SimpleNamespace(
         _cuda_getCurrentRawStream=lambda index: state.stream,
         _cuda_getDevice=lambda: state.device,
+        _is_any_autocast_enabled=lambda: state.autocast,
         _len_torch_dispatch_stack=lambda: state.modes,
         _is_torch_function_mode_enabled=lambda: state.function_modes,
         _functorch=SimpleNamespace(peek_interpreter_stack=lambda: state.transforms),

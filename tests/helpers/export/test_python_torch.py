@@ -254,7 +254,7 @@ seen = test_a_compiler_and_modes_see_the_operator
     ("line", "changed", "noticed"),
     [
         (" & 15, dim\n", " & 3, dim\n", start),
-        ("torch.compiler.is_dynamo_compiling() or type", "type", partial(seen, {"dynamo": True})),
+        ("_compiling() or type", "type", partial(seen, {"dynamo": True})),
         ("or type(x) is not Tensor or", "or", test_a_parameter_and_a_fake_tensor_are_the_operator),
         ("_dispatch_modes() > 0", "False", partial(seen, {"modes": 1})),
         ("or _function_modes()", "", partial(seen, {"function_modes": True})),
@@ -263,7 +263,8 @@ seen = test_a_compiler_and_modes_see_the_operator
         ("or forward_ad._current_level >= 0", "", classes),
         ("_transforms() is None and forward_ad._current_level < 0", "True", classes),
         ("known = type(x) in (Tensor, torch.nn.Parameter)", "known = True", classes),
-        ('or torch.is_autocast_enabled("cuda")', "", test_autocast_computes_in_float32),
+        ("or _autocast()", "", test_autocast_computes_in_float32),
+        ("if not x.is_contiguous():", "if False:", apart),
         ("x = x.float()", "pass", test_autocast_computes_in_float32),
         ("or (x.requires_grad and torch.is_grad_enabled())", "", other),
         ("or x.is_neg()", "", test_a_negated_view_is_not_read_as_it_lies),
