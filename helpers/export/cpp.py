@@ -124,7 +124,7 @@ class _Export:
         text = PLAN.replace("DTYPES", dtypes).replace("MOST", str(self.most))
         text = text.replace("MAX_BYTES", f"{MAX_BYTES}").replace("MAX_INT", f"{MAX_INT}")
         text = text.replace("    VALUES\n", values)
-        kernels = ", ".join(map(_identifier, self.steps))
+        kernels = ", ".join(map(identifier, self.steps))
         text = text.replace("KERNELS", kernels).replace("BYTES", self._bytes())
         plans = [self.kernel_plan(step) for step in self.steps]
         return "\n".join([text, *plans, self.planned(), self.table()])
@@ -161,7 +161,7 @@ class _Export:
             for name, number in contract.numbers.items()
             if name in used and name not in contract.macros
         ]
-        first += ["Plan plan;", f"plan.kernel = Kernel::{_identifier(step)};"]
+        first += ["Plan plan;", f"plan.kernel = Kernel::{identifier(step)};"]
         if "over" in used:
             first += [
                 "bool sound = true;  // until something is divided by zero",
@@ -174,7 +174,7 @@ class _Export:
         body = "".join(f"    {line}\n" if line else "\n" for line in [*first, "", *lines])
         unused = "" if "gpu" in {*re.findall(r"\w+", body)} else "[[maybe_unused]] "
         opening = (
-            f"constexpr Plan plan_{_identifier(step)}(const Matrix& matrix, {unused}const Gpu& gpu)"
+            f"constexpr Plan plan_{identifier(step)}(const Matrix& matrix, {unused}const Gpu& gpu)"
         )
         return f"{about}\n{opening}\n{{\n{body}}}\n"
 
@@ -278,7 +278,7 @@ class _Export:
         """The function that says which plan is taken."""
         if not self.asked.best:
             (step,) = self.steps
-            call = f"plan_{_identifier(step)}(matrix, gpu)"
+            call = f"plan_{identifier(step)}(matrix, gpu)"
             return (
                 "// The plan of a matrix on a GPU.\n"
                 "constexpr Plan planned(const Matrix& matrix, const Gpu& gpu)\n{\n"
@@ -290,7 +290,7 @@ class _Export:
             step = file_of(rank.file)
             if step not in self.steps:
                 continue
-            call = f"take(plan, plan_{_identifier(step)}(matrix, gpu))"
+            call = f"take(plan, plan_{identifier(step)}(matrix, gpu))"
             condition = _cpp(rank.when, least)
             own = [name for name in rank.when.names if name in self.values]
             for name in own:
@@ -330,7 +330,7 @@ class _Export:
                 lines.append(f"// kernels/{split_trial(build.file).file}.cu: {names}")
                 last = build.file
             values = ", ".join(str(value) for _, value in build.macros)
-            where = f"Kernel::{_identifier(build.file)}, Dtype::{build.dtype.name}"
+            where = f"Kernel::{identifier(build.file)}, Dtype::{build.dtype.name}"
             lines.append(f"{{{where}, {{{values}}}}},  // {number}")
         body = "".join(f"    {line}\n" for line in lines)
         about = "// The builds of this file, by the macros of their headers' tables."
@@ -446,7 +446,7 @@ def _cpp(expression, least: Mapping[str, int]) -> str:
         raise Refused(f"a header's expression cannot be C++: {error}") from None
 
 
-def _identifier(step: str) -> str:
+def identifier(step: str) -> str:
     """ "cluster_08" of "08_cluster": a name that starts with a letter."""
     file = step.rpartition("/")[2]
     number, _, rest = file.partition("_")

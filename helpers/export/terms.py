@@ -80,7 +80,7 @@ def least_value(tree: ast.AST, least: Mapping[str, int]) -> float:
         return left * right if min(left, right) >= 0 else -inf
     if isinstance(tree.op, ast.Div | ast.Mod):
         return 0 if left >= 0 else -inf
-    return -inf
+    return left - right if isinstance(tree.right, ast.Constant) else -inf
 
 
 def _cpp(tree: ast.AST, least: Mapping[str, int]) -> tuple[str, int]:

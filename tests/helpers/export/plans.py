@@ -1,0 +1,111 @@
+"""Random matrices on six GPUs, and what the headers plan for them."""
+
+import random
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from helpers.bound import Kernel, load
+from helpers.catalogue import choose, split_trial
+from helpers.gpu import Gpu
+
+MB = 2**20
+GPUS = (  # multiprocessors and L2 as their vendor gives them
+    Gpu(90, 132, 60 * MB),  # H200
+    Gpu(90, 114, 50 * MB),  # H100 PCIe
+    Gpu(100, 148, 126 * MB),  # B200
+    Gpu(80, 108, 40 * MB),  # A100
+    Gpu(89, 58, 48 * MB),  # L4
+    Gpu(75, 40, 4 * MB),  # T4
+)
+
+
+class Matrix(NamedTuple):
+    rows: int
+    cols: int
+    dtype: np.dtype
+    x_stride: int
+    y_stride: int
+    x_start: int  # bytes past a multiple of 16
+    y_start: int
+    gpu: Gpu
+
+
+def matrices(count: int, dtypes: tuple[np.dtype, ...], gpus=GPUS, seed: int = 0) -> list[Matrix]:
+    """Few rows and many, short rows and long, sizes that tables name and their neighbours; a
+    quarter in rows that are apart, a quarter that start anywhere, some that no kernel takes."""
+    chance = random.Random(seed)
+    found = []
+    for number in range(count):
+        rows = chance.choice(
+            [chance.randint(1, 40), int(2 ** chance.uniform(0, 24)), 16 * chance.randint(1, 40)]
+        )
+        cols = chance.choice([2 ** chance.randint(0, 21), int(2 ** chance.uniform(0, 21.5))])
+        cols = max(1, cols + chance.choice([0, 0, 0, 1, -1, 4, 8]))
+        if chance.random() < 0.5:
+            cols = max(8, cols // 8 * 8)
+        if chance.random() < 0.01:
+            rows, cols = chance.choice([(0, cols), (rows, 0), (2**31, cols), (2**31 - 1, 2**28)])
+        dtype = dtypes[number % len(dtypes)]
+        size = dtype.itemsize
+        gaps = chance.choice([(0, 0), (0, 0), (0, 0), (5, 2), (8, 0), (16, 16), (-1, 0)])
+        starts = chance.choice([(0, 0), (0, 0), (0, 0), (size, size), (size, 0), (1, 0)])
+        gpu = gpus[number // len(dtypes) % len(gpus)]
+        found.append(Matrix(rows, cols, dtype, cols + gaps[0], cols + gaps[1], *starts, gpu))
+    return found
+
+
+class Launch(NamedTuple):
+    grid: int
+    block: int
+    shared: int
+    workspace: int
+    cluster: int
+    programmatic: bool
+    cooperative: bool
+    macros: tuple[int, ...]
+
+
+def planned(step: str, matrix: Matrix) -> Launch | None:
+    """What the header of a kernel plans; None if it does not take the matrix."""
+    rows, cols, dtype, x_stride, y_stride, *starts, gpu = matrix
+    kernel = load(step)
+    if dtype not in kernel.header.dtypes:
+        return None
+    if any(start % kernel.header.align(dtype) for start in starts):
+        return None
+    if starts[0] != starts[1] and "LATE" in kernel.header.macros:
+        kernel = replace(kernel, changes=(("LATE", 1),))
+    return launch_of(kernel, rows, cols, dtype, gpu, x_stride, y_stride)
+
+
+def launch_of(kernel: Kernel, *matrix) -> Launch | None:
+    try:
+        plan = kernel.bind(*matrix).plan
+    except ValueError:
+        return None
+    return Launch(
+        plan.grid,
+        plan.block,
+        plan.shared_mem,
+        plan.workspace,
+        plan.cluster,
+        plan.programmatic,
+        plan.cooperative,
+        tuple(plan.macros.values()),
+    )
+
+
+def chosen(matrix: Matrix) -> tuple[str, Launch] | None:
+    """What `choose` picks, without trial, and its plan; None if it refuses."""
+    rows, cols, dtype, x_stride, y_stride, x_start, y_start, gpu = matrix
+    if x_start % dtype.itemsize or y_start % dtype.itemsize:
+        return None
+    try:
+        alike = x_start == y_start
+        step = choose(rows, cols, dtype, gpu, x_stride, y_stride, x_start == y_start == 0, alike)
+    except ValueError:
+        return None
+    file = split_trial(step).file
+    return file, planned(file, matrix)
