@@ -46,7 +46,8 @@ class Context:
         self.copies = Copies(self.shared)
         self.mbarriers = MBarriers(self.shared, self.copies)
         self.parameters = b""  # the kernel's parameter space
-        self.tallies = [Counters() for _ in kernel.instructions]
+        places = dict.fromkeys((one.file, one.line) for one in kernel.instructions)
+        self.lines = {place: Counters() for place in places}
         self.uncounted = Counters()  # of accesses that the hardware serves in other ways
         self.registers = [np.zeros(0)] * len(kernel.registers)
         self.index = {name: number for number, name in enumerate(kernel.registers)}
@@ -90,7 +91,8 @@ class Context:
         self.mbarriers.end_batch()
 
     def tally_of(self, instruction: Instruction) -> Counters:
-        return self.tallies[instruction.number]
+        """The counters of its line."""
+        return self.lines[instruction.file, instruction.line]
 
     def changes(self) -> int:
         """Counts what may end another thread's wait."""

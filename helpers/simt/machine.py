@@ -20,7 +20,7 @@ from .geometry import Place, Shape
 from .parse import parse
 from .places import citing, own_file
 from .recording import watchable_lines
-from .scheduler import Hang, basic_blocks, run_batch, summed_counters
+from .scheduler import Hang, basic_blocks, count_instructions, run_batch
 from .trace import Array, Trace
 from .watch import Watch
 
@@ -115,20 +115,17 @@ def simulate(
     halves = (grid_barrier >> 32, grid_barrier & 0xFFFFFFFF) if cooperative else (0, 0)
     for name, half in zip(("%envreg1", "%envreg2"), halves, strict=True):
         context.specials[name] = np.array([half], np.uint32)
-    if missing := watched.lines - watchable_lines(context):
+    if watched.lines and (missing := watched.lines - watchable_lines(context)):
         raise ValueError(
             f"no load or store in line {min(missing)} of {kernel.name}; "
             f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
         )
     with citing(kernel.code), np.errstate(all="ignore"):
-        tallies = _run(context, instruction_limit, cooperative)
+        _run(context, instruction_limit, cooperative)
     memory.write_back()
-    lines: dict[tuple[str, int], Counters] = {}
-    for instruction, tally in zip(parsed.instructions, tallies, strict=True):
-        key = (instruction.file, instruction.line)
-        line = lines.setdefault(key, Counters())
-        line += tally
-    total = sum(lines.values(), Counters())
+    total = Counters()
+    for line in context.lines.values():
+        total += line
     labels = [*names, *(f"argument {number}" for number in range(len(names), len(args)))]
     arrays = {
         name: Array(value.shape, value.dtype, 0 if value.flags.c_contiguous else value.strides[0])
@@ -136,11 +133,11 @@ def simulate(
         if isinstance(value, np.ndarray) and value.ndim
     }
     about = findings, ptx, kernel.code, shape, arrays
-    return Trace(total, lines, *about, watched.accesses, watched.events)
+    return Trace(total, context.lines, *about, watched.accesses, watched.events)
 
 
-def _run(context: Context, instruction_limit: int, cooperative: bool) -> list[Counters]:
-    """Run all batches; the counters of each instruction."""
+def _run(context: Context, instruction_limit: int, cooperative: bool) -> None:
+    """Run all batches."""
     barriers = Barriers(context)
     code_blocks = basic_blocks(context, barriers)
     executed = [0] * len(code_blocks)  # warps that entered each
@@ -154,4 +151,4 @@ def _run(context: Context, instruction_limit: int, cooperative: bool) -> list[Co
         except Hang as hang:
             context.report("hang", hang.instruction, hang.reason, hang.slots)
             break
-    return summed_counters(context, code_blocks, executed)
+    count_instructions(context, code_blocks, executed)

@@ -29,6 +29,18 @@ from .instructions import (
 from .places import short_name
 from .ptx_types import SIZES, type_size
 
+# At the beginning of a line or statement; very many of them are read.
+ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)")
+FUNCTION = re.compile(r"(\.(visible|weak)\s+)*\.func\b")
+VARIABLE = re.compile(r"(\.(visible|extern|weak|common)\s+)*\.(shared|global|const)\b")
+FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
+LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
+BRACE_OR_LABEL = re.compile(r"[{}]|[\w$%.]+:(?!:)")
+CALL = re.compile(r"(@!?[\w$%]+\s+)?call\b")
+RETURN = re.compile(r"(@!?[\w$%]+\s+)?ret\b")
+GUARD = re.compile(r"@(!?)([\w$%]+)\s+")
+NAME = re.compile(r"(?<![\w$%.])[\w$%]+")
+INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?$")
 SPECIALS = re.compile(
     r"%(tid|ntid|ctaid|nctaid)\.[xyz]|%(laneid|warpid|nwarpid|gridid|smid|nsmid"
     r"|lanemask_(eq|le|lt|ge|gt)|clock|clock64|globaltimer|dynamic_smem_size|total_smem_size"
@@ -47,14 +59,15 @@ def parse(ptx: str, kernel_name: str) -> PtxKernel:
     lines = [line.split("//")[0].strip().replace(".reg.", ".reg .") for line in ptx.splitlines()]
     entries, functions, shared, module = {}, {}, {}, {}
     for start, line in enumerate(lines):
-        match = re.match(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)", line)
-        if match:
+        if not line.startswith(".") or line.startswith(".loc"):
+            continue
+        if match := ENTRY.match(line):
             entries[match[1]] = start
-        elif re.match(r"(\.(visible|weak)\s+)*\.func\b", line):
+        elif FUNCTION.match(line):
             name = _function_name(lines, start)
             if name:
                 functions[name] = start
-        elif re.match(r"(\.(visible|extern|weak|common)\s+)*\.(shared|global|const)\b", line):
+        elif VARIABLE.match(line):
             name = re.search(r"\.[busf]\d+\s+([\w$]+)", line)[1]
             (shared if ".shared" in line else module)[name] = line
     if kernel_name not in entries:
@@ -132,8 +145,7 @@ def _source_files(lines: list[str]) -> dict[int, str]:
     """.file numbers to names; NVRTC prefixes the working directory, #line gave the tail."""
     found = {}
     for line in lines:
-        match = re.match(r'\.file\s+(\d+)\s+"([^"]*)"', line)
-        if match:
+        if match := FILE.match(line):
             found[int(match[1])] = short_name(match[2])
     return found
 
@@ -167,13 +179,13 @@ class _BodyParser:
             number += 1
         found, depth, pending, file, line_number = [], 0, "", "kernel.cu", 0
         for line in self.lines[number:]:
-            if re.match(r"\.loc\s", line):
-                file, line_number = _location(line, self.files, self.sites, file, line_number)
+            if location := LOCATION.match(line):
+                numbers = location.groups()
+                file, line_number = self._located(line, numbers, file, line_number)
                 continue
             pending = f"{pending} {line}".strip()
             while pending:
-                match = re.match(r"[{}]|[\w$%.]+:(?!:)", pending)
-                if match:
+                if match := BRACE_OR_LABEL.match(pending):
                     text, pending = match[0], pending[match.end() :].lstrip()
                     depth += {"{": 1, "}": -1}.get(text, 0)
                 else:
@@ -185,6 +197,28 @@ class _BodyParser:
                 if depth == 0:
                     return " ".join(header), found[1:-1]
         raise ValueError("the PTX ends inside a function's body")
+
+    def _located(
+        self, line: str, numbers: tuple[str, ...], file: str, number: int
+    ) -> tuple[str, int]:
+        """Follow a .loc directive; line 0 means "no line", and code inlined from a header counts
+        for the user's line that it was inlined at.
+
+        `sites` holds where each place met so far counts; the kernel's own comes first, and the
+        place that code was inlined at comes before that code.
+        """
+        if numbers[1] == "0":
+            return file, number
+        files, sites = self.files, self.sites
+        inlined = re.search(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)", line)
+        own_file = next(iter(sites), numbers)[0]
+        if inlined and numbers[0] != own_file:
+            there = inlined.groups()
+            place = sites.get(there) or (files.get(int(there[0]), "kernel.cu"), int(there[1]))
+        else:
+            place = files.get(int(numbers[0]), "kernel.cu"), int(numbers[1])
+        sites[numbers] = place
+        return place
 
     def _scope(self, statements: list, names: dict[str, str], end_label: str) -> None:
         """Parse the statements between two braces. `names` renames what outer scopes declare;
@@ -204,9 +238,9 @@ class _BodyParser:
                 )
             elif text.endswith(":") and " " not in text:
                 kernel.labels[names.get(text[:-1], text[:-1])] = len(kernel.instructions)
-            elif re.match(r"(@!?[\w$%]+\s+)?call\b", text):
+            elif CALL.match(text):
                 self._inline(_rename(text, names), file, line)
-            elif end_label and re.match(r"(@!?[\w$%]+\s+)?ret\b", text):
+            elif end_label and RETURN.match(text):
                 jump = re.sub(r"ret(\.uni)?$", f"bra {end_label}", text)
                 _parse_statement(_rename(jump, names), kernel, file, line)
             else:
@@ -298,34 +332,7 @@ def _rename(text: str, names: dict[str, str]) -> str:
     if text.startswith(".reg"):  # one by one, since %r<3> stands for %r0, %r1 and %r2
         kind = text.split()[1]
         return f".reg {kind} {', '.join(names[name] for name in _register_names(text))}"
-    return re.sub(r"(?<![\w$%.])[\w$%]+", lambda match: names.get(match[0], match[0]), text)
-
-
-def _location(
-    line: str,
-    files: dict[int, str],
-    sites: dict[tuple[str, ...], tuple[str, int]],
-    file: str,
-    number: int,
-) -> tuple[str, int]:
-    """Follow a .loc directive; line 0 means "no line", and code inlined from a header counts
-    for the user's line that it was inlined at.
-
-    `sites` holds where each place met so far counts; the kernel's own comes first, and the place
-    that code was inlined at comes before that code.
-    """
-    numbers = re.match(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)", line).groups()
-    if numbers[1] == "0":
-        return file, number
-    inlined = re.search(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)", line)
-    own_file = next(iter(sites), numbers)[0]
-    if inlined and numbers[0] != own_file:
-        there = inlined.groups()
-        place = sites.get(there) or (files.get(int(there[0]), "kernel.cu"), int(there[1]))
-    else:
-        place = files.get(int(numbers[0]), "kernel.cu"), int(numbers[1])
-    sites[numbers] = place
-    return place
+    return NAME.sub(lambda match: names.get(match[0], match[0]), text)
 
 
 def _parse_parameters(header: str) -> list[PtxParameter]:
@@ -343,7 +350,7 @@ def _parse_parameters(header: str) -> list[PtxParameter]:
     return parameters
 
 
-def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None:
+def _parse_declaration(text: str, kernel: PtxKernel, file: str, line: int) -> None:
     if text.startswith(".reg"):
         match = re.match(r"\.reg\s+\.(\w+)\s+(.*)", text)
         if match[1] != "pred" and match[1].lstrip("busf") not in SIZES:
@@ -361,9 +368,14 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
         kind = kernel.local if text.startswith(".local") else kernel.arguments
         kind.append(Variable(match[2], variable.align, variable.size))
         return
+    raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
+
+
+def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None:
     if text.startswith("."):
-        raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
-    guard = re.match(r"@(!?)([\w$%]+)\s+", text)
+        _parse_declaration(text, kernel, file, line)
+        return
+    guard = GUARD.match(text)
     rest = text[guard.end() :] if guard else text
     opcode, _, operands = rest.partition(" ")
     opcode, *modifiers = opcode.replace("::", "_").split(".")
@@ -387,6 +399,8 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
 
 def _split_operands(text: str) -> list[str]:
     """Split at commas outside braces and brackets; `p|q` destinations split too."""
+    if not any(bracket in text for bracket in "{["):
+        return [item.strip() for item in re.split("[,|]", text)] if text else []
     parts, depth, current = [], 0, ""
     for character in text:
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(character, 0)
@@ -399,6 +413,8 @@ def _split_operands(text: str) -> list[str]:
 
 
 def _parse_operand(text: str, kernel: PtxKernel) -> Operand:
+    if text in kernel.registers:
+        return Register(text)
     if text.startswith("{"):
         return Vector(tuple(_parse_operand(t.strip(), kernel) for t in text[1:-1].split(",")))
     if text.startswith("["):
@@ -413,7 +429,7 @@ def _parse_operand(text: str, kernel: PtxKernel) -> Operand:
         return Immediate(32)
     if text.startswith("!"):
         return Negated(Register(text[1:]))
-    if text in kernel.registers or text == "_":
+    if text == "_":
         return Register(text)
     if SPECIALS.match(text):
         return Special(text)
@@ -421,7 +437,7 @@ def _parse_operand(text: str, kernel: PtxKernel) -> Operand:
         return Immediate(int(text[2:], 16), 32)
     if re.match(r"0[dD][0-9a-fA-F]{16}$", text):
         return Immediate(int(text[2:], 16), 64)
-    if re.match(r"-?(0[xX][0-9a-fA-F]+|\d+)U?$", text):
+    if INTEGER.match(text):
         return Immediate(int(text.rstrip("U"), 0))
     if re.match(r"-?\d+\.\d*([eE][+-]?\d+)?$", text):
         return Immediate(struct.unpack("<Q", struct.pack("<d", float(text)))[0], 64)

@@ -31,7 +31,7 @@ def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
         if instruction.opcode == "bra" and isinstance(label, Label):
             start = kernel.labels.get(label.name, number + 1)
             loop = kernel.instructions[start : number + 1]
-            poll = _polling(loop)
+            poll = _polling(loop) if any(map(_reads_what_others_store, loop)) else None
             if poll:
                 found[number] = Poll(poll, not _goes_on(loop))
     return found
@@ -41,12 +41,15 @@ def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
 def hands_over(kernel: PtxKernel) -> bool:
     """Whether an atomic on shared memory has a result that is used: threads may rely on it to
     come behind what others did before theirs."""
-    used = {name for instruction in kernel.instructions for name in _registers(instruction)[1]}
-    used |= {one.guard[0].name for one in kernel.instructions if one.guard}
-    return any(
-        instruction.opcode == "atom"
-        and "global" not in instruction.modifiers
-        and used & {*_registers(instruction)[0]}
+    results = {
+        name
+        for instruction in kernel.instructions
+        if instruction.opcode == "atom" and "global" not in instruction.modifiers
+        for name in _registers(instruction)[0]
+    }
+    return bool(results) and any(
+        not results.isdisjoint(_registers(instruction)[1])
+        or (instruction.guard and instruction.guard[0].name in results)
         for instruction in kernel.instructions
     )
 

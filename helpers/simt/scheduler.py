@@ -16,7 +16,6 @@ import numpy as np
 
 from .barriers import OPCODES, Barriers, join
 from .context import Context
-from .counters import Counters
 from .geometry import Batch
 from .hardware import WARP
 from .instructions import Instruction, Label, PtxKernel, UnsupportedPTX
@@ -215,7 +214,7 @@ def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: dict) ->
     mask = lanes.mask
     groups = [(targets[int(k)], mask & (case == k)) for k in np.unique(case[mask])]
     parts = sum(group.reshape(-1, WARP).any(axis=1).astype(int) for _, group in groups)
-    tally = context.tallies[block.first + block.size - 1]
+    tally = context.tally_of(block.branch)
     tally.branches += lanes.warps
     tally.divergent_branches += int(np.count_nonzero(parts > 1))
     for target, group in groups:
@@ -233,7 +232,7 @@ def _branch(
     if block.guard is None:
         return lanes.mask, None
     predicate = block.guard()
-    tally = context.tallies[block.first + block.size - 1]
+    tally = context.tally_of(block.branch)
     tally.branches += lanes.warps
     if len(predicate) == 1:
         return (lanes.mask, None) if predicate[0] else (None, lanes.mask)
@@ -262,11 +261,10 @@ def _trap(
     return mask, staying if staying.any() else None
 
 
-def summed_counters(
+def count_instructions(
     context: Context, code_blocks: list[BasicBlock], executed: list[int]
-) -> list[Counters]:
-    """The tallies with warp instructions filled in, one per instruction."""
+) -> None:
+    """Fill in the warp instructions of each line."""
     for block, warps in zip(code_blocks, executed, strict=True):
-        for number in range(block.first, block.first + block.size):
-            context.tallies[number].warp_instructions = warps
-    return context.tallies
+        for instruction in context.kernel.instructions[block.first : block.first + block.size]:
+            context.tally_of(instruction).warp_instructions += warps
