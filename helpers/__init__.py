@@ -36,6 +36,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     chain         how softmax is timed in a pipeline
     chains        what was timed so: reader and writer
     race_text     what the README says of the race
+    export_times  what a call of the exported softmax costs in PyTorch: reader and writer
     replay        timings of a notebook: measured, or of the records
     evidence      what profiler, sanitizer and disassembler say: reader and writer of each
     profile       counters as named quantities

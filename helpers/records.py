@@ -3,8 +3,8 @@
     notebooks/records/<gpu>/<step>.json   timings of a kernel beside a same-size copy
     notebooks/records/predictions.json    written by hand, before the measurement
 
-What else stands in that folder: race.json (`helpers.races`), chain.json (`helpers.chains`), and
-`helpers.evidence`.
+What else stands in that folder: race.json (`helpers.races`), chain.json (`helpers.chains`),
+export.json (`helpers.export_times`), and `helpers.evidence`.
 
 GB/s is 2 * rows * cols * itemsize / time: one read and one write of every element, whatever the
 kernel really moved. 1 GB = 10^9 bytes.

@@ -1,0 +1,245 @@
+"""What a call of the exported PyTorch softmax costs beside PyTorch's own: reader and writer.
+
+Three times, each in turn with the others: that of the host until a call returns, that of calls one
+after the other (whichever of host and GPU is slower), and that of calls in a CUDA graph, which the
+host has no part in. The result is `notebooks/records/<gpu>/export.json`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from . import peers
+from .catalogue import choose
+from .export.asked import request
+from .export.python import write
+from .gpu import Gpu, gpu_in_use, of_record
+from .json_files import write_json
+from .records import (
+    REFERENCE_GPU,
+    SCHEMA,
+    check_times,
+    fields_of,
+    folder_of,
+    read_record,
+    step_hash,
+    utc_now,
+)
+from .samples import kept, orders
+from .shapes import Shape, place
+
+PROTOCOL = {
+    "version": 1,
+    "host_us": "time until a call returns: `burst` calls behind an idle GPU, none waited for",
+    "eager_us": "the same calls between two CUDA events",
+    "graph_us": "a CUDA graph of `calls` calls between two events; every result in memory of its "
+    "own, inputs together past three times the L2 cache",
+    "order": "implementations in turn, each as often behind each other; the first round discarded",
+}
+BURST, ROUNDS = 50, 22
+MOST_BYTES = 8 << 30  # of the results of a graph
+# Of an operator that only allocates: what any custom operator costs.
+NOTHING = "nothing"
+OURS, TORCH = "ours", "torch"
+
+
+@dataclass(frozen=True)
+class TimesCase:
+    """One shape: microseconds a call of each implementation."""
+
+    dtype: str
+    rows: int
+    cols: int
+    step: str  # that `choose` picked
+    hash: str  # of its file
+    calls: int  # in a graph
+    host_us: dict[str, list[float]]
+    eager_us: dict[str, list[float]]
+    graph_us: dict[str, list[float]]
+    skipped: dict[str, str] = field(default_factory=dict)  # who was left out -> why
+    protocol: int = PROTOCOL["version"]
+
+    @property
+    def shape(self) -> Shape:
+        return self.rows, self.cols
+
+    def is_current(self, gpu: Gpu) -> bool:
+        """Whether it is of the kernel that would be chosen now, as its text is."""
+        step = choose(self.rows, self.cols, self.dtype, gpu)
+        return (step, step_hash(step)) == (self.step, self.hash)
+
+
+@dataclass
+class Times:
+    """All cases of one GPU."""
+
+    device: dict
+    versions: dict[str, str]
+    utc: str
+    protocols: list[dict]  # of its cases, each with its "version"
+    cases: list[TimesCase] = field(default_factory=list)
+    schema: int = SCHEMA
+
+    def is_current(self) -> bool:
+        """Whether each case is of the kernel that would be chosen now."""
+        gpu = of_record(self.device)
+        return all(case.is_current(gpu) for case in self.cases)
+
+
+def times_path(gpu: str = REFERENCE_GPU) -> Path:
+    return folder_of(gpu) / "export.json"
+
+
+def load_times(gpu: str = REFERENCE_GPU) -> Times:
+    """Raises `FileNotFoundError` that says how it is made, `ValueError` for a damaged file."""
+    path = times_path(gpu)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no times of {gpu}: `python -m helpers.commands.time_export` on that GPU takes them"
+        )
+    times = read_record(path, Times, TimesCase)
+    for case in times.cases:
+        series = (case.host_us, case.eager_us, case.graph_us)
+        check_times(path, case, *(samples for part in series for samples in part.values()))
+    return times
+
+
+def save_times(times: Times, gpu: str) -> None:
+    times.utc = utc_now()
+    write_json(times_path(gpu), fields_of(times))
+
+
+TITLES = ("rows x columns", "kernel", *(f"{what} {name}" for what in ("host", "eager", "graph")
+          for name in (OURS, TORCH)))  # fmt: skip
+
+
+def table(cases: Sequence[TimesCase]) -> Iterator[list[str]]:
+    """Cells under `TITLES`: medians in microseconds."""
+    for case in cases:
+        cells = [place(case.rows, case.cols, case.dtype), case.step]
+        for part in (case.host_us, case.eager_us, case.graph_us):
+            cells += [f"{statistics.median(part[name]):.2f}" for name in (OURS, TORCH)]
+        yield cells
+
+
+# ---- timing, on a GPU with PyTorch --------------------------------------------------------------
+
+
+def exported() -> ModuleType:
+    """The file for PyTorch, written and imported."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "softmax_timed.py"
+        file.write_text(write(request("best", [], "softmax_timed"), "torch"), encoding="utf-8")
+        sys.path.insert(0, folder)
+        try:
+            return importlib.import_module("softmax_timed")
+        finally:
+            sys.path.remove(folder)
+
+
+def implementations(ours: ModuleType) -> dict[str, Callable]:
+    """Calls of one tensor that return another, by name; those that are installed."""
+    import torch
+
+    _libraries.append(torch.library.Library("softmax_worklog_nothing", "FRAGMENT"))
+    _libraries[-1].define("nothing(Tensor x) -> Tensor")
+    _libraries[-1].impl("nothing", torch.empty_like, "CUDA")
+    found = {  # each a lambda, whose call costs them the same
+        OURS: lambda x: ours.softmax(x),
+        TORCH: lambda x: torch.softmax(x, -1),
+        NOTHING: lambda x: torch.ops.softmax_worklog_nothing.nothing(x),
+    }
+    if importlib.util.find_spec("quack"):
+        quack = importlib.import_module("quack.softmax")
+        found["quack"] = lambda x: quack.softmax(x)
+    return found
+
+
+_libraries: list = []  # an operator lives as long as its library
+
+
+def measure(calls: dict[str, Callable], rows: int, cols: int, dtype: str) -> TimesCase:
+    """Time all that can run a shape. Raises `AssertionError` if ours is wrong there."""
+    import torch
+
+    peers.free_memory()
+    reasons = {name: peers.why_not(name, rows, cols, dtype) for name in calls if name == "quack"}
+    skipped = {name: reason for name, reason in reasons.items() if reason}
+    calls = {name: call for name, call in calls.items() if name not in skipped}
+    size = rows * cols * getattr(torch, dtype).itemsize
+    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    inputs = [
+        torch.randn(rows, cols, device="cuda").to(getattr(torch, dtype))
+        for _ in range(max(2, math.ceil(3 * l2 / (2 * size))))
+    ]
+    wanted = torch.softmax(inputs[0][:64].double(), -1).to(inputs[0].dtype)
+    torch.testing.assert_close(calls[OURS](inputs[0])[:64], wanted)
+    count = max(3, min(max(len(inputs), BURST), MOST_BYTES // size))
+    host: dict[str, list[float]] = {name: [] for name in calls}
+    eager: dict[str, list[float]] = {name: [] for name in calls}
+    in_graph: dict[str, list[float]] = {name: [] for name in calls if name != NOTHING}
+    graphs = {name: _graph(calls[name], inputs, count) for name in in_graph}
+    names = list(calls)
+    for _, order in zip(range(ROUNDS), orders(len(names)), strict=False):
+        for name in (names[number] for number in order):
+            us = _burst(calls[name], inputs)
+            host[name].append(us[0])
+            eager[name].append(us[1])
+            if name in graphs:
+                in_graph[name].append(_between_events(graphs[name][0].replay) / count)
+    step = choose(rows, cols, dtype, gpu_in_use())  # as exported: no plan that was tuned here
+    series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
+    return TimesCase(dtype, rows, cols, step, step_hash(step), count, *series, skipped)
+
+
+def _burst(call: Callable, inputs: list) -> tuple[float, float]:
+    """Microseconds a call: of the host, and between events."""
+    import torch
+
+    def run() -> None:
+        nonlocal host
+        begin = time.perf_counter()
+        for number in range(BURST):
+            call(inputs[number % len(inputs)])
+        host = time.perf_counter() - begin
+
+    host = 0.0
+    torch.cuda.synchronize()
+    between = _between_events(run)
+    return round(1e6 * host / BURST, 4), round(between / BURST, 4)
+
+
+def _between_events(run: Callable[[], None]) -> float:
+    """Microseconds between two events around what is enqueued."""
+    import torch
+
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    stop.record()
+    stop.synchronize()
+    return 1e3 * start.elapsed_time(stop)
+
+
+def _graph(call: Callable, inputs: list, count: int) -> tuple:
+    """A graph of so many calls, and their results, which it writes anew."""
+    import torch
+
+    for x in inputs[:2]:
+        call(x)  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = [call(inputs[number % len(inputs)]) for number in range(count)]
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph, results
