@@ -1,29 +1,19 @@
 """The plan of an exported Python file: what `choose` picks and what its header says, at random
 matrices and on six GPUs."""
 
-import random
 import sys
 from collections.abc import Iterator
 from types import ModuleType
 
+import numpy as np
 import pytest
 
-from helpers.bound import load
-from helpers.catalogue import choose, split_trial
 from helpers.export.asked import Refused, request
 from helpers.export.python import write
-from helpers.gpu import H200, Gpu
+from helpers.plan import DTYPES
+from tests.helpers.export.plans import MB, Launch, Matrix, chosen, matrices
 
-MB = 2**20
-GPUS = (
-    H200,
-    Gpu(90, 114, 50 * MB),
-    Gpu(100, 148, 126 * MB),
-    Gpu(120, 170, 96 * MB),
-    Gpu(80, 108, 40 * MB),
-    Gpu(75, 40, 4 * MB),
-)
-SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
+DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 
 
 def planned(text: str) -> ModuleType:
@@ -39,61 +29,34 @@ def planned(text: str) -> ModuleType:
     return module
 
 
-def matrices(count: int, seed: int) -> Iterator[tuple]:
-    """(rows, cols, dtype, x_stride, y_stride, aligned, alike, gpu), of every size up to 64 GB."""
-    draw = random.Random(seed)
-    for _ in range(count):
-        dtype = draw.choice(list(SIZES))
-        total = draw.uniform(0, 36)
-        part = draw.uniform(0, min(total, 31))
-        rows, cols = int(2 ** (total - part)), int(2**part)
-        if draw.random() < 0.5:
-            cols = -(-cols // 8) * 8
-        if draw.random() < 0.3:  # where a table goes from one case to the next
-            cols = 2 ** draw.randint(3, 20) + draw.choice((-8, 0, 8))
-        if draw.random() < 0.2:
-            rows = draw.randint(1, 20)
-        strides = [cols if draw.random() < 0.8 else cols + draw.randint(0, 9) for _ in "xy"]
-        aligned = draw.random() < 0.8
-        alike = aligned or draw.random() < 0.5
-        yield rows, min(cols, 2**31 - 1), dtype, *strides, aligned, alike, draw.choice(GPUS)
-
-
-def launch_of_project(rows, cols, dtype, x_stride, y_stride, aligned, alike, gpu) -> tuple:
-    step = choose(rows, cols, dtype, gpu, x_stride, y_stride, aligned, alike)
-    bound = load(step).bind(rows, cols, dtype, gpu, x_stride, y_stride)
-    found = bound.plan
-    sizes = found.grid, found.block, found.shared_mem, found.workspace
-    return split_trial(step).file, found.options, *sizes, found.cooperative, found.cluster
-
-
-def launch_of_export(module: ModuleType, *matrix) -> tuple:
-    *matrix, gpu = matrix
-    return tuple(module.plan(*matrix, module.Gpu(gpu.capability, gpu.sms, gpu.l2)))[:-1]
+def plan_of_export(module: ModuleType, matrix: Matrix) -> tuple[str, Launch] | None:
+    """The file and the launch, as `chosen` has them; None if it refuses."""
+    *shape, dtype, x_stride, y_stride, x, y, gpu = matrix
+    strides, places = (x_stride, y_stride), (x == y == 0, x == y)
+    gpu = module.Gpu(gpu.capability, gpu.sms, gpu.l2)
+    try:
+        found = module.plan(*shape, dtype.name, *strides, *places, gpu)
+    except module.Refused:
+        return None
+    macros = {name: int(value) for name, value in (o.split("=") for o in found.options if "=" in o)}
+    dtypes = [option for option in found.options if "=" not in option]
+    first = module.KERNELS[found.kernel].dtypes[0]
+    assert dtypes == ([] if dtype.name == first else [DTYPE_OPTIONS[dtype.name]])
+    sizes = found.grid, found.block, found.shared_mem, found.workspace, found.cluster
+    programmatic = bool(macros.get("-DPROGRAMMATIC"))
+    return found.kernel, Launch(*sizes, programmatic, found.cooperative, tuple(macros.values()))
 
 
 @pytest.fixture(scope="module")
-def wanted() -> dict[tuple, tuple | None]:
-    """The project's launches; None where it refuses."""
-    found = {}
-    for matrix in matrices(10000, seed=1):
-        try:
-            found[matrix] = launch_of_project(*matrix)
-        except ValueError:
-            found[matrix] = None
-    return found
+def wanted() -> dict[Matrix, tuple[str, Launch] | None]:
+    """The project's plans; None where it refuses."""
+    drawn = matrices(10000, tuple(np.dtype(name) for name in DTYPES))
+    whole = (m for m in drawn if m.x_start % m.dtype.itemsize == m.y_start % m.dtype.itemsize == 0)
+    return {matrix: chosen(matrix) for matrix in whole}
 
 
-def differences(module: ModuleType, wanted: dict) -> list[tuple]:
-    found = []
-    for matrix, launch in wanted.items():
-        try:
-            given = launch_of_export(module, *matrix)
-        except module.Refused:
-            given = None
-        if given != launch:
-            found.append((matrix, launch, given))
-    return found
+def differences(module: ModuleType, wanted: dict) -> Iterator[Matrix]:
+    return (matrix for matrix, plan in wanted.items() if plan_of_export(module, matrix) != plan)
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +65,9 @@ def text() -> str:
 
 
 def test_exported_plan_is_that_of_choose_and_of_the_header(text: str, wanted: dict) -> None:
-    assert differences(planned(text), wanted) == []
-    files = {launch[0] for launch in wanted.values() if launch}
+    assert len(wanted) > 8000 and None in wanted.values()
+    assert list(differences(planned(text), wanted)) == []
+    files = {found[0] for found in wanted.values() if found}
     assert files == set(planned(text).KERNELS), "every kernel of the ranking is met"
 
 
@@ -128,7 +92,7 @@ def test_exported_plan_is_that_of_choose_and_of_the_header(text: str, wanted: di
 )
 def test_a_changed_line_is_noticed(line: str, changed: str, text: str, wanted: dict) -> None:
     assert line in text
-    assert differences(planned(text.replace(line, changed)), wanted)
+    assert next(differences(planned(text.replace(line, changed)), wanted), None)
 
 
 @pytest.mark.parametrize(
