@@ -19,26 +19,7 @@ NEED_JUPYTER = [
 ]
 # What a GPU has still to measure again, and since when: tests of it fail, and say so here. As soon
 # as it is measured they pass, which fails, so that no name stays here for nothing.
-STORED = "tests/helpers/evidence/test_stored.py::"
-RACED = "tests/helpers/test_races.py::test_recorded_race_is_of_the_kernels_as_they_are_now"
-TO_MEASURE = {
-    "step 11 is not profiled yet, 08, 09 and 10 not since other launches are ordinary": (
-        f"{STORED}test_every_step_is_compared_at_two_shapes_or_more[11_any_row]",
-        f"{STORED}test_every_step_is_compared_in_each_dtype[11_any_row]",
-        f"{STORED}test_counters_are_of_the_cases_that_the_evidence_asks_for",
-        *(
-            f"{STORED}test_evidence_is_of_the_kernels_as_they_are[{part}]"
-            for part in ("counters", "sass", "sanitizer")
-        ),
-        f"{STORED}test_evidence_is_of_the_launches_as_they_are",
-        f"{STORED}test_sanitizer_saw_every_step",
-        *(
-            f"{STORED}test_sanitizer_found_no_error[{tool}]"
-            for tool in ("memcheck", "racecheck", "initcheck", "synccheck")
-        ),
-    ),
-    "the race was run before what is chosen changed": (f"{RACED}[float32]", f"{RACED}[bfloat16]"),
-}
+TO_MEASURE: dict[str, tuple[str, ...]] = {}
 os.environ.setdefault("SOFTMAX_PLANS", "0")  # what somebody tuned here is no part of a test
 collect_ignore = [] if importlib.util.find_spec("nbformat") else NEED_JUPYTER
 
