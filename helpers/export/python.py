@@ -37,8 +37,11 @@ def write(asked: Asked, framework: str) -> str:
     take, whatever was asked for. Raises `Refused` with a sentence."""
     if framework not in FRAMEWORKS:
         raise Refused(f"there is no export for {framework} yet")
+    for step in asked.kernels:
+        if load(step).name.startswith("copy"):
+            raise Refused(f"{step} computes no softmax, which is what a Python file is for")
     part, what, needs = FRAMEWORKS[framework]
-    ranks = RANKING if asked.best else (Rank(asked.kernels[0], Expression("1"), "asked for"),)
+    ranks = RANKING if asked.best else _alone(asked.kernels[0])
     name = "softmax_worklog" if asked.name == "softmax" else asked.name
     texts = [_Part(name) for name in ("planning", "launching", part)]
     planning = texts[0].body.partition(WRITTEN)[0]
@@ -59,6 +62,17 @@ def write(asked: Asked, framework: str) -> str:
         _kernels(ranks),
     ]
     return re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)).rstrip() + "\n"
+
+
+def _alone(step: str) -> tuple[Rank, ...]:
+    """One kernel instead of the order of `choose`. Where x and y may start at different places
+    between multiples of 16 bytes it must be told so, as `Kernel.starting_at` does."""
+    if "LATE" not in load(step).header.macros or "LATE" in load(step).header.fixed:
+        return (Rank(step, Expression("1"), "asked for"),)
+    return (
+        Rank(step, Expression("alike == 1"), "asked for"),
+        Rank(f"{step}-LATE1", Expression("alike == 0"), "asked for"),
+    )
 
 
 # ---- parts ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import importlib.util
 import os
 import sys
 import tempfile
@@ -52,12 +53,14 @@ def _nvrtc():
     names = [f"libnvrtc.so.{major}" for major in (13, 12)]
     if sys.platform == "win32":
         names = ["nvrtc64_130_0.dll", "nvrtc64_120_0.dll"]
-    try:
+    try:  # as PyTorch and CuPy find it, if they are new enough
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         names.insert(0, load_nvidia_dynamic_lib("nvrtc").abs_path)
-    except (ImportError, RuntimeError):  # the loader's own folders are left
-        pass
+    except (ImportError, RuntimeError):
+        wheels = importlib.util.find_spec("nvidia")
+        for folder in wheels.submodule_search_locations or () if wheels else ():
+            names[:0] = map(str, Path(folder).glob("*/lib/libnvrtc.so.*"))
     return _load(names, "NVRTC (the package nvidia-cuda-nvrtc has it)")
 
 
@@ -87,10 +90,13 @@ class Device:
     """A GPU, and what was compiled for it."""
 
     def __init__(self, index: int):
+        device, self.context = ctypes.c_int(), ctypes.c_void_p()
         _ask("cuInit", 0)
-        self.context = ctypes.c_void_p()
-        _ask("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), index)
-        major, minor, sms, l2 = (_attribute(index, number) for number in (75, 76, 16, 38))
+        _ask("cuDeviceGet", ctypes.byref(device), index)
+        _ask("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), device)
+        # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, _MULTIPROCESSOR_COUNT,
+        # _L2_CACHE_SIZE
+        major, minor, sms, l2 = (_attribute(device, number) for number in (75, 76, 16, 38))
         self.gpu = Gpu(10 * major + minor, sms, l2)
         self._functions: dict[tuple, ctypes.c_void_p] = {}
         self._shared: dict[tuple, int] = {}  # bytes of dynamic shared memory that are allowed
@@ -200,9 +206,9 @@ class _Ready:
         _ask("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
 
-def _attribute(index: int, number: int) -> int:
+def _attribute(device: ctypes.c_int, number: int) -> int:
     value = ctypes.c_int()
-    _ask("cuDeviceGetAttribute", ctypes.byref(value), number, index)
+    _ask("cuDeviceGetAttribute", ctypes.byref(value), number, device)
     return value.value
 
 

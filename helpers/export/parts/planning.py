@@ -81,7 +81,7 @@ def plan(
     m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
     m |= {"x_stride": strides[0], "y_stride": strides[1]}
     apart = rows > 1 and strides != [cols, cols]
-    place = {"aligned": aligned and alike, "apart": apart}
+    place = {"aligned": aligned and alike, "alike": alike, "apart": apart}
     packs = aligned and alike and not apart and m["row"] % 16 == 0
     reasons = []
     for name, given, condition, reason in RANKING:
@@ -113,7 +113,7 @@ def row_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     return apart if apart >= cols else None
 
 
-def _table(kernel: Kernel, m: dict, dtype: str, aligned: bool, apart: bool) -> dict:
+def _table(kernel: Kernel, m: dict, dtype: str, aligned: bool, alike: bool, apart: bool) -> dict:
     """The values of a kernel's header. Raises `Refused` if it does not take the matrix."""
     if dtype not in kernel.dtypes:
         raise Refused(f"it takes {', '.join(kernel.dtypes)}")
@@ -132,6 +132,8 @@ def _table(kernel: Kernel, m: dict, dtype: str, aligned: bool, apart: bool) -> d
         raise Refused(f"it does not take rows = {m['rows']}, cols = {m['cols']}")
     if not 0 <= table["shared_mem"] <= _most_shared(m["capability"]):
         raise Refused(f"{table['shared_mem']} bytes of shared memory are more than a block has")
+    if table.get("LATE") == 0 and not alike:
+        raise Refused("x and y must start equally far from multiples of 16 bytes")
     if m["capability"] < 90 and (table.get("CLUSTER", 1) > 1 or table.get("PROGRAMMATIC")):
         raise Refused("clusters and programmatic launches need sm_90")
     return table

@@ -53,7 +53,8 @@ def _watched(x: Tensor) -> bool:
 def _as_operator(x: Tensor, dim: int) -> Tensor:
     """Softmax by PyTorch's dispatcher, which tells modes, compilers and transforms of it."""
     ours = (
-        x.is_cuda
+        isinstance(x, Tensor)
+        and x.is_cuda
         and x.dtype in DTYPES
         and x.dim() > 0
         and dim in (-1, x.dim() - 1)
@@ -154,10 +155,20 @@ _library.impl("softmax", _run, "CUDA")
 torch.library.register_fake(f"{NAME}::softmax", _fake, lib=_library)
 _operator = getattr(torch.ops, NAME).softmax.default
 
-# Asked in every call: each a function of C without arguments, and so cheap.
+# Asked in every call: functions of C without arguments, so cheap. PyTorch does not promise them;
+# where one is missing, every call is the operator, which needs none of them.
 _compiling = torch.compiler.is_dynamo_compiling
-_autocast = torch._C._is_any_autocast_enabled
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._is_torch_function_mode_enabled
-_transforms = torch._C._functorch.peek_interpreter_stack
-_tracing = torch._C._get_tracing_state
+try:
+    _autocast = torch._C._is_any_autocast_enabled
+    _dispatch_modes = torch._C._len_torch_dispatch_stack
+    _function_modes = torch._C._is_torch_function_mode_enabled
+    _transforms = torch._C._functorch.peek_interpreter_stack
+    _tracing = torch._C._get_tracing_state
+    _ = forward_ad._current_level
+except AttributeError:
+
+    def _watched(x: Tensor) -> bool:
+        return True
+
+    def _is_plain(x: Tensor) -> bool:
+        return type(x) is Tensor

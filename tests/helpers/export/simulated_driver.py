@@ -61,11 +61,15 @@ class Driver:
     def cuInit(self, flags) -> int:
         return 0
 
-    def cuDevicePrimaryCtxRetain(self, context, index) -> int:
-        context._obj.value = 4711 + index
+    def cuDeviceGet(self, device, index) -> int:
+        device._obj.value = index
         return 0
 
-    def cuDeviceGetAttribute(self, value, number, index) -> int:
+    def cuDevicePrimaryCtxRetain(self, context, device) -> int:
+        context._obj.value = 4711 + device.value
+        return 0
+
+    def cuDeviceGetAttribute(self, value, number, device) -> int:
         gpu = self.gpu
         known = {75: gpu.capability // 10, 76: gpu.capability % 10, 16: gpu.sms, 38: gpu.l2}
         value._obj.value = known[number]

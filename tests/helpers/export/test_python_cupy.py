@@ -10,7 +10,7 @@ import pytest
 from helpers.check import check_softmax
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.gpu import Gpu
+from helpers.gpu import H200, Gpu
 from tests.helpers.export import simulated_driver, stand_in_cupy
 
 OLD = Gpu(80, 8, 2**20)
@@ -25,8 +25,8 @@ def text() -> str:
 class Here:
     """A fresh import of the file, with the CuPy and the driver that it uses."""
 
-    def __init__(self, text: str, gpu: Gpu | None = None):
-        self.driver = simulated_driver.Driver(*([gpu] if gpu else []))
+    def __init__(self, text: str, gpu: Gpu = H200):
+        self.driver = simulated_driver.Driver(gpu)
         self.cupy = stand_in_cupy.stand_in(self.driver)
         self.module = simulated_driver.loaded(text, {"cupy": self.cupy}, self.driver)
         self.softmax = self.module.softmax

@@ -1,6 +1,9 @@
 """The plan of an exported Python file: what `choose` picks and what its header says, at random
 matrices and on six GPUs."""
 
+import ast
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from types import ModuleType
@@ -8,10 +11,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from helpers.bound import load
+from helpers.catalogue import steps, variants
+from helpers.cuda_text import code_hash
 from helpers.export.asked import Refused, request
 from helpers.export.python import write
+from helpers.paths import ROOT
 from helpers.plan import DTYPES
 from tests.helpers.export.plans import MB, Launch, Matrix, chosen, matrices
+from tests.helpers.export.plans import planned as header_plan
 
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 
@@ -133,7 +141,53 @@ def test_a_trial_has_its_values() -> None:
         write(request("01_naive-b32", []), "cupy")
 
 
+def test_a_kernel_that_takes_no_late_y_gets_none() -> None:
+    module = planned(write(request("11_any_row-LATE0", []), "cupy"))
+    assert "-DLATE=0" in module.plan(64, 5001).options
+    with pytest.raises(module.Refused, match="equally far from multiples of 16 bytes"):
+        module.plan(64, 5001, aligned=False, alike=False)
+    module = planned(write(request("11_any_row", []), "cupy"))
+    assert "-DLATE=1" in module.plan(64, 5001, aligned=False, alike=False).options
+
+
 def test_a_plan_says_why(text: str) -> None:
     module = planned(text)
     assert module.plan(8192, 50257).reason.startswith("rows that are no whole packs")
     assert module.plan(7, 2**20).reason == "rows that go evenly into the 7 clusters that stay"
+
+
+# ---- the file as text --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("framework", ["torch", "cupy"])
+def test_the_file_is_clean_and_says_where_it_comes_from(framework: str) -> None:
+    text = write(request("best", [], "fast_softmax"), framework)
+    command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", "exported.py", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout
+    head = ast.get_docstring(ast.parse(text))
+    for name, kernel in planned(write(request("best", []), "cupy")).KERNELS.items():
+        assert f"kernels/{name}.cu, text {code_hash(kernel.text)}." in head
+        assert kernel.text == load(name).code
+    assert "# SPDX-License-Identifier: MIT\n# Copyright (c) 2026" in text
+    assert "tuned on an NVIDIA H200" in " ".join(head.split())
+    assert not re.search(r"^(from|import) (\.|helpers|numpy)", text, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("step", [*steps(), *variants()])
+def test_every_kernel_alone_is_planned_as_its_header_says(step: str) -> None:
+    if load(step).name.startswith("copy"):
+        with pytest.raises(Refused, match="computes no softmax"):
+            write(request(step, []), "cupy")
+        return
+    module = planned(write(request(step, []), "cupy"))
+    dtypes = load(step).header.dtypes
+    taken = 0
+    for matrix in matrices(300, dtypes):
+        places = matrix.x_start, matrix.y_start
+        if any(place % matrix.dtype.itemsize for place in places):
+            continue
+        wanted = header_plan(step, matrix)
+        taken += wanted is not None
+        assert plan_of_export(module, matrix) == (wanted and (step, wanted))
+    assert taken > 0

@@ -12,7 +12,7 @@ import pytest
 from helpers.check import check_softmax
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.gpu import Gpu
+from helpers.gpu import H200, Gpu
 from tests.helpers.export import simulated_driver, stand_in_torch
 
 OLD = Gpu(80, 8, 2**20)
@@ -27,10 +27,12 @@ def text() -> str:
 class Here:
     """A fresh import of the file, with the PyTorch and the driver that it uses."""
 
-    def __init__(self, text: str, gpu: Gpu | None = None):
-        self.driver = simulated_driver.Driver(*([gpu] if gpu else []))
+    def __init__(self, text: str, gpu: Gpu = H200, without: str = ""):
+        self.driver = simulated_driver.Driver(gpu)
         packages = stand_in_torch.stand_in(self.driver)
         self.torch = packages["torch"]
+        if without:
+            delattr(self.torch._C, without)
         self.module = simulated_driver.loaded(text, packages, self.driver)
         self.softmax, self.put = self.module.softmax, self.torch.put
 
@@ -142,6 +144,20 @@ def test_a_compiler_and_modes_see_the_operator(switch: dict, here: Here) -> None
     here.softmax(here.put(x), 0)
     here.softmax(here.put(x, requires_grad=True))
     assert here.torch.dispatched == ["fast_softmax"] and here.torch.own == [0, -1]
+
+
+@pytest.mark.parametrize("name", ["_is_any_autocast_enabled", "_get_tracing_state"])
+def test_another_pytorch_has_the_operator_alone(name: str, text: str) -> None:
+    """Without what tells who follows a call, every call goes by the dispatcher."""
+    here = Here(text, without=name)
+    x = values(4, 64)
+    check_softmax(x, here.softmax(here.put(x)).host)
+    assert here.torch.dispatched == ["fast_softmax"]
+
+
+def test_what_is_no_tensor_gets_the_error_of_pytorch(here: Here) -> None:
+    with pytest.raises(AttributeError, match="host"):  # that of the stand-in's own softmax
+        here.softmax([1.0, 2.0])
 
 
 def test_a_parameter_and_a_fake_tensor_are_the_operator(here: Here) -> None:
