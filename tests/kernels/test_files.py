@@ -53,7 +53,7 @@ def yes_or_no(contract: Header) -> set[str]:
     found = set()
     for entry in contract.build:
         values = [value for value, _ in entry.cases]
-        plain = {value.text for value in values if not isinstance(value._tree, CONDITION)}
+        plain = {value.text for value in values if not isinstance(value.tree, CONDITION)}
         if entry.is_macro and plain <= {"0", "1"} and not (plain == {"1"} and len(values) == 1):
             found.add(entry.name)
     return found
