@@ -12,6 +12,7 @@ plan is that of the header, for the GPU at hand or an H200; --gpu names others, 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
@@ -78,7 +79,10 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "-o", "--output", type=Path, help="the file, NAME.cu or NAME.py if not given"
     )
     parser.add_argument("--force", action="store_true", help="replace the file")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if re.match(r"\d+(\.\.\d+)?x\d", options.kernel):  # a shape, so no kernel is named
+        options.kernel, options.shapes = BEST, [options.kernel, *options.shapes]
+    return options
 
 
 def dtypes(text: str) -> tuple[str, ...]:

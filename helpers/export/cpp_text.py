@@ -310,9 +310,9 @@ LENTinline cudaError_t launch(const void* x, void* y, Matrix matrix,ZEROS cudaSt
         Device& device = *looked.device;
         plan = planned(matrix, device.gpu);
         if (plan.error) return plan.error;
-        if (overlap(x, y, matrix)) return cudaErrorInvalidValue;
         build = build_of(plan, matrix.dtype);
         if (build < 0) return cudaErrorNotSupported;
+        if (overlap(x, y, matrix)) return cudaErrorInvalidValue;
         if (!device.allowed[build])
             if (const cudaError_t error = allow(device, build, plan)) return error;
         if (plan.cooperative)

@@ -1,17 +1,21 @@
-// A program that uses a kernel file as a stranger would: the file is copied and compiled by nvcc,
-// the kernel launched as its header says, twice, and every result held against sums in double.
+// A program that uses an exported file as a stranger would. It sees nothing of it but what the file
+// declares; exported.h, which a test writes, says how the function is called.
 //
-// Ends with 1 if a result is wrong, naming the first by row and column, and with 2 if CUDA refuses
-// something, naming the error and the call.
-#include <cuda_runtime_api.h>
-
+//     program run ROWS COLS X_STRIDE Y_STRIDE X_START Y_START
+//     program refuse ROWS COLS LONGER
+//
+// `run` calls it twice on a stream and twice by a graph, and holds every result against sums in
+// double. `refuse` uses it wrongly and prints what each call returns. X_START and Y_START are
+// elements. Ends with 1 if a result is wrong, naming the first by row and column, and with 2 if CUDA
+// refuses something, naming the error and the call.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
-#include "launch.h"
+#include "exported.h"
 
 #define CALL(call) named(call, #call)
 
@@ -22,98 +26,166 @@ static void named(cudaError_t error, const char* call)
     std::exit(2);
 }
 
-// What CUDA must be asked for once before the kernel can be launched.
-static void allow(const Launch& launch)
-{
-    cudaFuncAttributes kernel;
-    CALL(cudaFuncGetAttributes(&kernel, launch.kernel));
-    if (kernel.sharedSizeBytes + launch.shared > 48 * 1024)
-        CALL(cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  launch.shared));
-    if (kernel.requiredClusterWidth > 8)  // more than every GPU with clusters has
-        CALL(cudaFuncSetAttribute(launch.kernel, cudaFuncAttributeNonPortableClusterSizeAllowed,
-                                  1));
-}
+struct Matrices {
+    long long rows, cols, x_stride, y_stride, x_start, y_start;
+    std::vector<T> x, y;  // y as it was before: NaN
+    T *device_x, *device_y;
 
-static void run(const Launch& launch, const float* x, float* y, void* workspace)
-{
-    cudaLaunchAttribute attributes[2] = {};
-    int asked = 0;
-    if (launch.programmatic) {
-        attributes[asked].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-        attributes[asked++].val.programmaticStreamSerializationAllowed = 1;
+    Matrices(const long long* sizes)
+        : rows(sizes[0]), cols(sizes[1]), x_stride(sizes[2]), y_stride(sizes[3]),
+          x_start(sizes[4]), y_start(sizes[5]), x(x_start + rows * x_stride + 64),
+          y(y_start + rows * y_stride + 64, T(NAN))
+    {
+        for (size_t i = 0; i < x.size(); ++i)
+            x[i] = T(8.0f * std::sin(0.37f * float(i)) + 0.001f * float(i % 97));
+        CALL(cudaMalloc(reinterpret_cast<void**>(&device_x), x.size() * sizeof(T)));
+        CALL(cudaMalloc(reinterpret_cast<void**>(&device_y), y.size() * sizeof(T)));
+        CALL(cudaMemcpy(device_x, x.data(), x.size() * sizeof(T), cudaMemcpyHostToDevice));
+        clear();
     }
-    if (launch.cooperative) {
-        attributes[asked].id = cudaLaunchAttributeCooperative;
-        attributes[asked++].val.cooperative = 1;
-    }
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(launch.grid);
-    config.blockDim = dim3(launch.block);
-    config.dynamicSmemBytes = launch.shared;
-    config.attrs = attributes;
-    config.numAttrs = asked;
-    int rows = launch.rows, cols = launch.cols;
-    long long x_stride = launch.x_stride, y_stride = launch.y_stride;
-    void* arguments[] = {&x, &y, &rows, &cols, &workspace};
-    void* strided[] = {&x, &y, &rows, &cols, &x_stride, &y_stride, &workspace};
-    CALL(cudaLaunchKernelExC(&config, launch.kernel, launch.strided ? strided : arguments));
-}
 
-// Says which result is the first wrong one and how many there are; returns their number.
-static long count_wrong(const Launch& launch, const float* x, const float* y)
-{
-    const double allowed = 1e-5;  // relative
-    double worst = 0;
-    long wrong = 0;
-    for (int row = 0; row < launch.rows; ++row, x += launch.x_stride, y += launch.y_stride) {
-        const double top = *std::max_element(x, x + launch.cols);
-        double sum = 0;
-        for (int col = 0; col < launch.cols; ++col) sum += std::exp(x[col] - top);
-        for (int col = 0; col < launch.cols; ++col) {
-            const double wanted = launch.copies ? x[col] : std::exp(x[col] - top) / sum;
-            const double error = std::abs(y[col] - wanted);
-            if (error <= allowed * std::abs(wanted)) {  // not so for NaN
-                if (wanted != 0) worst = std::max(worst, error / std::abs(wanted));
-                continue;
+    void clear()
+    {
+        CALL(cudaMemcpy(device_y, y.data(), y.size() * sizeof(T), cudaMemcpyHostToDevice));
+    }
+
+    cudaError_t call(Zeros& zeros, cudaStream_t stream)
+    {
+        return exported(device_x + x_start, device_y + y_start, rows, cols, x_stride, y_stride,
+                        zeros, stream);
+    }
+
+    // Says which result is the first wrong one and how many there are; returns their number.
+    long wrong()
+    {
+        std::vector<T> found(y.size());
+        CALL(cudaMemcpy(found.data(), device_y, y.size() * sizeof(T), cudaMemcpyDeviceToHost));
+        std::vector<char> written(y.size());
+        double worst = 0;
+        long count = 0;
+        for (long long row = 0; row < rows; ++row) {
+            const T* from = x.data() + x_start + row * x_stride;
+            double top = -INFINITY, sum = 0;
+            for (long long col = 0; col < cols; ++col) top = std::max(top, double(float(from[col])));
+            for (long long col = 0; col < cols; ++col) sum += std::exp(double(float(from[col])) - top);
+            for (long long col = 0; col < cols; ++col) {
+                const long long place = y_start + row * y_stride + col;
+                const double value = double(float(found[place])), own = double(float(from[col]));
+                const double wanted = copies ? own : std::exp(own - top) / sum;
+                const double error = std::abs(value - wanted);
+                written[place] = 1;
+                if (error <= allowed * std::abs(wanted) + smallest) {  // not so for NaN
+                    worst = std::max(worst, error);
+                } else if (++count == 1) {
+                    std::printf("row %lld, column %lld: %.9g, not %.9g\n", row, col, value, wanted);
+                }
             }
-            if (++wrong == 1)
-                std::printf("row %d, column %d: %.9g, not %.9g\n", row, col, y[col], wanted);
         }
-        for (int col = launch.cols; col < launch.y_stride; ++col)
-            if (!std::isnan(y[col]) && ++wrong == 1)
-                std::printf("behind row %d, column %d: %.9g was written\n", row, col, y[col]);
+        for (size_t place = 0; place < y.size(); ++place)
+            if (!written[place] && !std::isnan(float(found[place])) && ++count == 1)
+                std::printf("place %zu was written\n", place);
+        if (count) std::printf("%ld of %lld x %lld results are wrong\n", count, rows, cols);
+        else std::printf("largest error %.2g\n", worst);
+        return count;
     }
-    if (wrong) std::printf("%ld of %d x %d results are wrong\n", wrong, launch.rows, launch.cols);
-    else std::printf("largest relative error %.2g\n", worst);
-    return wrong;
+};
+
+static void* dirty(size_t bytes)
+{
+    void* memory = nullptr;
+    CALL(cudaMalloc(&memory, bytes));
+    CALL(cudaMemset(memory, 0xff, bytes));
+    return memory;
 }
 
-int main()
+static int run(Matrices matrices)
 {
-    std::vector<float> x(launch.rows * launch.x_stride), y(launch.rows * launch.y_stride, NAN);
-    const size_t x_bytes = x.size() * sizeof(float), bytes = y.size() * sizeof(float);
-    for (size_t i = 0; i < x.size(); ++i) x[i] = 8.0f * std::sin(0.37f * i) + 0.001f * (i % 97);
+    cudaStream_t stream;
+    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    Zeros zeros;
+    const size_t bytes = workspace(matrices.rows, matrices.cols, matrices.x_stride,
+                                   matrices.y_stride);
+    if (bytes) CALL(zeros.prepare(dirty(bytes), bytes, stream));
+    for (int call = 0; call < 2; ++call) {
+        matrices.clear();
+        CALL(matrices.call(zeros, stream));
+        CALL(cudaStreamSynchronize(stream));
+        if (matrices.wrong()) return 1;
+    }
 
-    allow(launch);
-    float *device_x, *device_y[2];
-    void* workspace = nullptr;
-    CALL(cudaMalloc(reinterpret_cast<void**>(&device_x), x_bytes));
-    CALL(cudaMemcpy(device_x, x.data(), x_bytes, cudaMemcpyHostToDevice));
-    for (float*& copy : device_y) {
-        CALL(cudaMalloc(reinterpret_cast<void**>(&copy), bytes));
-        CALL(cudaMemcpy(copy, y.data(), bytes, cudaMemcpyHostToDevice));
-    }
-    if (launch.workspace) {
-        CALL(cudaMalloc(&workspace, launch.workspace));
-        CALL(cudaMemset(workspace, 0, launch.workspace));
-    }
-    // The second may overlap the first, whose workspace it takes over.
-    for (float* copy : device_y) run(launch, device_x, copy, workspace);
-    CALL(cudaDeviceSynchronize());
-    for (const float* copy : device_y) {
-        CALL(cudaMemcpy(y.data(), copy, bytes, cudaMemcpyDeviceToHost));
-        if (count_wrong(launch, x.data(), y.data())) return 1;
+    cudaGraph_t graph;
+    cudaGraphExec_t runs;
+    CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    CALL(matrices.call(zeros, stream));
+    CALL(cudaStreamEndCapture(stream, &graph));
+    CALL(cudaGraphInstantiateWithFlags(&runs, graph, 0));
+    for (int call = 0; call < 2; ++call) {
+        matrices.clear();
+        CALL(cudaGraphLaunch(runs, stream));
+        CALL(cudaStreamSynchronize(stream));
+        if (matrices.wrong()) return 1;
     }
     return 0;
+}
+
+static void print(const char* what, cudaError_t error)
+{
+    std::printf("%s: %s\n", what, cudaGetErrorName(error));
+}
+
+static int refuse(Matrices m, long long longer)
+{
+    cudaStream_t stream, other;
+    CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CALL(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    Zeros zeros;
+    const size_t bytes = workspace(m.rows, m.cols, m.cols, m.cols);
+    if (bytes) {
+        print("workspace that was not prepared", m.call(zeros, stream));
+        CALL(zeros.prepare(dirty(bytes), bytes - 8, stream));
+        print("workspace that is too small", m.call(zeros, stream));
+        CALL(zeros.prepare(dirty(bytes), bytes, stream));
+        print("workspace of another stream", m.call(zeros, other));
+        CALL(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
+        Zeros late;
+        print("workspace that is captured", late.prepare(dirty(bytes), bytes, other));
+        print("workspace that is left unprepared by that", m.call(late, other));
+        cudaGraph_t graph;
+        CALL(cudaStreamEndCapture(other, &graph));
+    }
+    T *x = m.device_x, *y = m.device_y;
+    const long long rows = m.rows, cols = m.cols, most = 1LL << 31;
+    T* aside = reinterpret_cast<T*>(reinterpret_cast<char*>(x) + (aligned > sizeof(T) ? sizeof(T) : 1));
+    print("no x", exported(nullptr, y, rows, cols, cols, cols, zeros, stream));
+    print("no y", exported(x, nullptr, rows, cols, cols, cols, zeros, stream));
+    print("in place", exported(x, x, rows, cols, cols, cols, zeros, stream));
+    print("overlap", exported(x, x + 16, rows, cols, cols, cols, zeros, stream));
+    print("misaligned", exported(aside, y, rows, cols, cols, cols, zeros, stream));
+    print("no rows", exported(x, y, 0, cols, cols, cols, zeros, stream));
+    print("no columns", exported(x, y, rows, 0, cols, cols, zeros, stream));
+    print("less than none", exported(x, y, -1, cols, cols, cols, zeros, stream));
+    print("rows past int", exported(x, y, most, cols, cols, cols, zeros, stream));
+    print("columns past int", exported(x, y, rows, most, most, most, zeros, stream));
+    print("columns that wrap", exported(x, y, rows, 2 * most + cols, cols, cols, zeros, stream));
+    print("longer rows", exported(x, y, rows, longer, longer, longer, zeros, stream));
+    if (strided) print("stride", exported(x, y, rows, cols, cols - 1, cols, zeros, stream));
+    CALL(cudaDeviceSynchronize());
+    std::vector<T> found(m.y.size());
+    CALL(cudaMemcpy(found.data(), y, found.size() * sizeof(T), cudaMemcpyDeviceToHost));
+    for (const T& value : found)
+        if (!std::isnan(float(value))) return 1;
+    std::printf("nothing was written\n");
+    return 0;
+}
+
+int main(int count, char** arguments)
+{
+    const bool runs = count == 8 && !std::strcmp(arguments[1], "run");
+    long long sizes[6] = {};
+    for (int i = 2; i < count && i < 8; ++i) sizes[i - 2] = std::atoll(arguments[i]);
+    if (runs) return run(Matrices(sizes));
+    if (count != 5 || std::strcmp(arguments[1], "refuse")) return 2;
+    const long long longer = sizes[2];
+    sizes[2] = sizes[3] = sizes[1];
+    return refuse(Matrices(sizes), longer);
 }

@@ -1,100 +1,229 @@
-// As much of the CUDA runtime as the program uses, in main memory, so that what it asks for, says
-// and returns can be tested without a GPU. Prints each call and its number. FAIL=n lets call n
-// fail; WRONG=n makes element n of the results wrong; ASKS is some of "programmatic", "cooperative"
-// and "strided", one behind the other.
-#include <cuda_runtime_api.h>
-
-#include <algorithm>
+// As much of the CUDA runtime as an exported file and the program use, in main memory, so that what
+// they ask for, say and return can be tested without a GPU. Of a kernel's launch it computes the
+// softmax. Prints each call and its number to stderr. FAIL=n lets call n fail; WRONG=n makes element
+// n of the results wrong; COOPERATES=0 is a GPU without cooperative launches, BLOCKS=n says that n
+// blocks fit a multiprocessor.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string>
+#include <vector>
 
-#include "launch.h"
+#include "exported.h"
 
-static void softmax(const float* x, float* y, int rows, int cols, long long x_stride,
-                    long long y_stride)
+struct CUstream_st {
+    unsigned long long id;
+    bool captured;
+};
+
+struct CUgraph_st {
+    std::vector<std::vector<char>> arguments;
+};
+
+static CUgraph_st recorded;
+
+static std::map<const void*, std::string>& names()  // of kernels, which register before main
 {
+    static std::map<const void*, std::string> found;
+    return found;
+}
+
+static long number(const char* name, long otherwise)
+{
+    const char* text = std::getenv(name);
+    return text ? std::atol(text) : otherwise;
+}
+
+static cudaError_t called(const char* name, long long detail = 0, long long more = 0)
+{
+    static long count = 0;
+    std::fprintf(stderr, "call %ld %s %lld %lld\n", ++count, name, detail, more);
+    return number("FAIL", 0) == count ? cudaErrorUnknown : cudaSuccess;
+}
+
+static void softmax(const T* x, T* y, int rows, int cols, long long x_stride, long long y_stride)
+{
+    T* first = y;
     for (int row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
-        double sum = 0;
-        for (int col = 0; col < cols; ++col) sum += std::exp(double(x[col]));
-        for (int col = 0; col < cols; ++col) y[col] = std::exp(double(x[col])) / sum;
+        double top = -INFINITY, sum = 0;
+        for (int col = 0; col < cols; ++col) top = std::fmax(top, float(x[col]));
+        for (int col = 0; col < cols; ++col) sum += std::exp(float(x[col]) - top);
+        for (int col = 0; col < cols; ++col)
+            y[col] = copies ? x[col] : T(float(std::exp(float(x[col]) - top) / sum));
+    }
+    if (const long wrong = number("WRONG", 0)) {
+        T& element = first[wrong];
+        element = std::isnan(float(element)) ? T(0.0f) : T(NAN);
     }
 }
 
-static bool asks(const char* what)
-{
-    const char* asked = std::getenv("ASKS");
-    return asked && std::strstr(asked, what);
-}
-
-const Launch launch = {reinterpret_cast<const void*>(&softmax), 5, 70, asks("strided") ? 75 : 70,
-                       asks("strided") ? 72 : 70, 10, 64, 100 * 1024, 256, asks("strided"),
-                       asks("cooperative"), asks("programmatic"), false};
-
-static cudaError_t called(const char* name, long detail = 0, long more = 0)
-{
-    static int number = 0;
-    std::printf("call %d %s %ld %ld\n", ++number, name, detail, more);
-    const char* fail = std::getenv("FAIL");
-    return fail && std::atoi(fail) == number ? cudaErrorInvalidValue : cudaSuccess;
-}
+// x, y, rows, cols, strides and workspace, one behind the other.
+struct Arguments {
+    const T* x;
+    T* y;
+    int rows, cols;
+    long long x_stride, y_stride;
+};
 
 extern "C" {
-const char* cudaGetErrorName(cudaError_t) { return "cudaErrorInvalidValue"; }
-const char* cudaGetErrorString(cudaError_t) { return "invalid argument"; }
+void** __cudaRegisterFatBinary(void*) { return nullptr; }
+void __cudaRegisterFatBinaryEnd(void**) {}
+void __cudaUnregisterFatBinary(void**) {}
+void __cudaInitModule(void**) {}
+void __cudaRegisterFunction(void**, const char* stub, char*, const char* name, int, void*, void*,
+                            void*, void*, int*)
+{
+    names()[stub] = name;
+}
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, cudaStream_t) { return 1; }
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) { return cudaErrorUnknown; }
+cudaError_t __cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t)
+{
+    return cudaErrorUnknown;
+}
+cudaError_t __cudaLaunchKernel_ptsz(const void*, dim3, dim3, void**, size_t, cudaStream_t)
+{
+    return cudaErrorUnknown;
+}
+cudaError_t __cudaGetKernel(cudaKernel_t*, const void*) { return cudaErrorUnknown; }
+cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, cudaStream_t)
+{
+    return cudaErrorUnknown;
+}
+
+const char* cudaGetErrorName(cudaError_t error)
+{
+    static char text[32];
+    std::snprintf(text, sizeof text, "%d", error);
+    return text;
+}
+const char* cudaGetErrorString(cudaError_t) { return "refused"; }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes)
 {
-    *memory = std::malloc(bytes);
-    return called("cudaMalloc", bytes);
+    *memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+    return cudaSuccess;
 }
-
 cudaError_t cudaMemset(void* memory, int value, size_t bytes)
 {
     std::memset(memory, value, bytes);
-    return called("cudaMemset", bytes);
+    return cudaSuccess;
 }
-
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 {
     std::memcpy(to, from, bytes);
-    return called("cudaMemcpy", bytes);
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t)
+{
+    std::memset(memory, value, bytes);
+    return called("cudaMemsetAsync", static_cast<long long>(bytes));
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned)
+{
+    static unsigned long long count = 0;
+    *stream = new CUstream_st{++count, false};
+    return cudaSuccess;
+}
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id)
+{
+    *id = stream->id;
+    return called("cudaStreamGetId");
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status)
+{
+    *status = stream->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return called("cudaStreamIsCapturing");
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+    stream->captured = true;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
+{
+    stream->captured = false;
+    *graph = &recorded;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t*, cudaGraph_t, unsigned long long)
+{
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t)
+{
+    for (const auto& bytes : recorded.arguments) {
+        Arguments a;
+        std::memcpy(&a, bytes.data(), sizeof a);
+        softmax(a.x, a.y, a.rows, a.cols, a.x_stride, a.y_stride);
+    }
+    return cudaSuccess;
 }
 
+cudaError_t cudaGetDevice(int* device)
+{
+    *device = 0;
+    return called("cudaGetDevice");
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int)
+{
+    *value = attribute == cudaDevAttrMultiProcessorCount ? 132 // of an H200
+           : attribute == cudaDevAttrL2CacheSize ? 60 << 20
+           : attribute == cudaDevAttrComputeCapabilityMajor ? 9
+           : attribute == cudaDevAttrComputeCapabilityMinor ? 0
+           : attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin ? 227 * 1024
+                                                                  : int(number("COOPERATES", 1));
+    return called("cudaDeviceGetAttribute", attribute);
+}
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*)
 {
     *attributes = {};
-    attributes->requiredClusterWidth = 16;
+    attributes->sharedSizeBytes = 1024;
     return called("cudaFuncGetAttributes");
 }
-
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value)
 {
     const bool shared = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize;
     return called(shared ? "shared" : "clusters", value);
 }
-
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** args)
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int block,
+                                                          size_t shared)
 {
-    float* y = *static_cast<float**>(args[1]);
-    const auto function = reinterpret_cast<decltype(&softmax)>(kernel);
-    const int rows = *static_cast<int*>(args[2]), cols = *static_cast<int*>(args[3]);
-    const bool strided = launch.strided;
-    function(*static_cast<float**>(args[0]), y, rows, cols,
-             strided ? *static_cast<long long*>(args[4]) : cols,
-             strided ? *static_cast<long long*>(args[5]) : cols);
-    if (const char* wrong = std::getenv("WRONG")) {
-        float& element = y[std::atoi(wrong)];
-        element = std::isnan(element) ? 0 : NAN;
-    }
-    std::string name = config->numAttrs ? "" : "launch";
-    for (unsigned i = 0; i < config->numAttrs; ++i)
-        name += config->attrs[i].id == cudaLaunchAttributeCooperative ? "cooperative"
-                                                                      : "programmatic";
-    return called(name.c_str(), config->gridDim.x, config->dynamicSmemBytes);
+    *blocks = int(number("BLOCKS", 2));
+    return called("occupancy", block, static_cast<long long>(shared));
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* kernel,
+                                                                   int block, size_t shared, unsigned)
+{
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, block, shared);
 }
 
-cudaError_t cudaDeviceSynchronize() { return called("cudaDeviceSynchronize"); }
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** given)
+{
+    Arguments a = {*static_cast<const T**>(given[0]), *static_cast<T**>(given[1]),
+                   *static_cast<int*>(given[2]),      *static_cast<int*>(given[3]), 0, 0};
+    a.x_stride = kernel_strided ? *static_cast<long long*>(given[4]) : a.cols;
+    a.y_stride = kernel_strided ? *static_cast<long long*>(given[5]) : a.cols;
+    std::string name = "launch";
+    for (unsigned i = 0; i < config->numAttrs; ++i)
+        name += config->attrs[i].id == cudaLaunchAttributeCooperative ? "-cooperative"
+                                                                      : "-programmatic";
+    name += " " + names().at(kernel) + " " + std::to_string(config->blockDim.x);
+    if (const cudaError_t error = called(name.c_str(), config->gridDim.x,
+                                         static_cast<long long>(config->dynamicSmemBytes)))
+        return error;
+    if (config->stream->captured) {
+        std::vector<char> bytes(sizeof a);
+        std::memcpy(bytes.data(), &a, sizeof a);
+        recorded.arguments.push_back(bytes);
+    } else {
+        softmax(a.x, a.y, a.rows, a.cols, a.x_stride, a.y_stride);
+    }
+    return cudaSuccess;
+}
 }

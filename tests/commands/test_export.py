@@ -1,0 +1,86 @@
+"""`make export`: a file is written, or there is one sentence."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from helpers.commands.export import main
+
+
+def exported(*arguments: object) -> int:
+    return main([*map(str, arguments)])
+
+
+def test_a_kernel_becomes_one_file(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "fast.cu"
+    given = ("08_cluster", "8192x50304", "1..4096x32000", "--name", "fast", "-o", file)
+    assert exported(*given) == 0
+    assert capsys.readouterr().out == f"{file}: {file.read_text().count(chr(10))} lines\n"
+    text = file.read_text()
+    assert "nvcc -std=c++17 -O3 -ftz=true -arch=sm_90 -c fast.cu" in text
+    assert "cudaError_t fast(const float* x, float* y, long long rows, long long cols," in text
+    assert "kernels/08_cluster.cu" in text and "tuned on an NVIDIA H200" in text
+    assert text.startswith("// SPDX-License-Identifier: MIT\n// Copyright (c) ")
+    assert not re.search(r"/(work|home|tmp)/", text)
+
+
+@pytest.mark.parametrize("language", ["cpp", "torch", "cupy"])
+def test_each_language_has_its_file(language: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exported("best", "8x32000", "--as", language, "--name", "fast") == 0
+    (file,) = tmp_path.iterdir()
+    assert file.name == ("fast.cu" if language == "cpp" else "fast.py")
+
+
+def test_no_kernel_is_the_best(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.cu", tmp_path / "other.cu"
+    assert exported("best", "8x32000", "-o", one) == exported("8x32000", "-o", other) == 0
+    assert one.read_text() == other.read_text()
+
+
+REFUSED = {
+    ("99_none", "8x8"): "no kernel file kernels/99_none.cu; there are: 00_copy",
+    ("08_cluster", "8x50303"): "08_cluster takes no float32 matrix of 8x50303: the kernel cannot",
+    ("06_registers", "8x40000"): "06_registers takes no float32 matrix of 8x40000: the kernel",
+    ("06_registers", "8x40", "--dtype", "float16"): "06_registers takes float32, not float16",
+    ("08_cluster", "8x32000", "--name", "2fast"): "'2fast' is no name of a function in C",
+    ("08_cluster", "8x32000", "--name", "new"): "'new' is no name of a function in C",
+    ("08_cluster", "8by32000"): "'8by32000' is not ROWSxCOLS, each a number or LOW..HIGH",
+    ("08_cluster", "9..8x32000"): "'9..8x32000': 9..8 is not 1 to 2147483647, the lower",
+    ("08_cluster", "0x32000"): "'0x32000': 0 is not 1 to 2147483647",
+    ("08_cluster", "8x3000000000"): "'8x3000000000': 3000000000 is not 1 to 2147483647",
+    ("08_cluster",): "name the shapes to compile for: 8192x50304",
+    ("07_warp", "1..1000x1..1024"): "1..1000x1..1024 needs 69 builds, more than 64 in one file",
+    ("08_cluster", "8x32000", "--strides"): "08_cluster takes rows that follow each other; leave",
+    (
+        *("best", "8x32000", "--gpu", "132,62914560,90", "--gpu", "108,41943040,80"),
+    ): "one file is for GPUs of one compute capability, not 80 and 90",
+    ("09_grid", "1x1048576", "--gpu", "108,41943040,80"): "09_grid takes no float32 matrix of 1x1",
+}
+
+
+@pytest.mark.parametrize("given", REFUSED, ids=" ".join)
+def test_what_is_no_export_is_told_in_one_sentence(given, tmp_path: Path, capsys) -> None:
+    file = tmp_path / "out.cu"
+    assert exported(*given, "-o", file) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(REFUSED[given]) and said.err.count("\n") == 1 and not said.out
+    assert not file.exists()
+
+
+def test_a_file_is_replaced_by_force_alone(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "softmax.cu"
+    file.write_text("mine")
+    assert exported("06_registers", "8x4096", "-o", file) == 2
+    assert capsys.readouterr().err == f"{file} is there already; --force replaces it\n"
+    assert file.read_text() == "mine"
+    assert exported("06_registers", "8x4096", "-o", file, "--force") == 0
+    assert file.read_text() != "mine"
+
+
+@pytest.mark.parametrize("given", ["--gpu=132", "--gpu=0,1,90", "--dtype=float64", "--as=rust"])
+def test_options_that_make_no_sense_are_told(given: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        exported("08_cluster", "8x32000", given)
+    assert "usage: " in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""The kernels of an exported C++ file are the machine code that was measured."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from cuda.bindings import nvrtc
+
+from helpers.bound import bind
+from helpers.catalogue import source
+from helpers.export import cpp
+from helpers.export.asked import request
+from helpers.gpu import H200
+from helpers.machine_code import Build, Elf, differences
+from helpers.simt import compile_cubin
+from tests.copied.compilers import compiled, needs_nvcc, nvcc
+
+CASES = [
+    ("01_naive", 64, 1000, "float32"),
+    ("05_float4", 64, 1000, "float32"),
+    ("06_registers", 64, 4096, "float32"),
+    ("07_warp", 64, 100, "float32"),
+    ("07_warp", 64, 256, "bfloat16"),
+    ("08_cluster", 64, 32000, "float32"),
+    ("08_cluster", 8192, 50304, "bfloat16"),
+    ("variants/08_ahead", 64, 524288, "float32"),
+    ("09_grid", 1, 1048576, "float32"),
+    ("10_sixteen_bit", 64, 256, "float16"),
+    ("11_any_row", 8192, 50257, "float32"),
+    ("variants/11_short_rows", 65536, 77, "bfloat16"),
+    ("variants/11_any_length", 4, 3000001, "float32"),
+]
+each_case = pytest.mark.parametrize("step, rows, cols, dtype", CASES)
+
+
+def exported(step: str, rows: int, cols: int, dtype: str) -> str:
+    return cpp.write(request(step, [f"{rows}x{cols}"], "fast", [dtype], [H200]))
+
+
+def kernels_of(text: str) -> str:
+    """The part of an exported file that a GPU runs, which NVRTC takes too."""
+    includes = "".join(re.findall(r"^#include <cuda_[bf]\w*16.h>\n", text, flags=re.MULTILINE))
+    begin, end = text.index("// ---- kernels/"), text.index("// ---- launch")
+    return includes + text[begin:end]
+
+
+def own(step: str, rows: int, cols: int, dtype: str) -> Build:
+    """The kernel as it is measured."""
+    code = source(f"{step}.cu")
+    return Build(code, bind(code, rows, cols, dtype, gpu=H200).options)
+
+
+@each_case
+def test_an_export_has_the_machine_code_that_is_measured(step, rows, cols, dtype) -> None:
+    """Both by NVRTC, with CuPy's options: instructions, registers, shared memory, constants."""
+    text = kernels_of(exported(step, rows, cols, dtype))
+    assert differences(own(step, rows, cols, dtype), Build(text)) == []
+
+
+def test_a_changed_instruction_is_noticed() -> None:
+    case = CASES[5]
+    text = kernels_of(exported(*case))
+    changed = text.replace("#define PACKS", "#define PACKS 1 +")
+    assert changed != text
+    assert differences(own(*case), Build(changed))
+
+
+def instructions(cubin: bytes) -> list[bytes]:
+    """Of every kernel."""
+    elf = Elf(cubin)
+    return [elf.content(f".text.{name}") for name in sorted(elf.functions)]
+
+
+def release() -> tuple[int, ...]:
+    """nvcc's version: (13, 0)."""
+    said = subprocess.run([nvcc()[0], "--version"], capture_output=True, text=True).stdout
+    return tuple(map(int, re.search(r"release (\d+)\.(\d+)", said).groups()))
+
+
+@needs_nvcc
+@pytest.mark.parametrize("step, rows, cols, dtype", [CASES[3], CASES[6], CASES[10]])
+def test_nvcc_makes_the_same_instructions_of_it(step, rows, cols, dtype, tmp_path: Path) -> None:
+    """By the compile line in its head, where nvcc and NVRTC are of one version."""
+    if release() != nvrtc.nvrtcVersion()[1:]:
+        pytest.skip("nvcc and NVRTC are of different versions")
+    (tmp_path / "fast.cu").write_text(exported(step, rows, cols, dtype))
+    done = compiled(tmp_path, "-arch=sm_90", "-cubin", "fast.cu", "-o", "fast.cubin")
+    assert done.returncode == 0, done.stderr
+    build = own(step, rows, cols, dtype)
+    measured = instructions(compile_cubin(build.code, build.options))
+    assert instructions((tmp_path / "fast.cubin").read_bytes()) == measured
