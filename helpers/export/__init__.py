@@ -13,6 +13,6 @@ The modules, lowest first; each imports from those above it alone:
     builds    which builds the shapes that are asked for need
     cpp_text  what is the same in every C++ file
     cpp       one C++ file, which nvcc compiles
-    python    one Python file, for PyTorch or CuPy
+    python    one Python file, for PyTorch, CuPy or JAX
     parts     what a Python file is put together of; imported by nobody
 """

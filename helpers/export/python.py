@@ -26,6 +26,7 @@ PARTS = Path(__file__).parent / "parts"
 FRAMEWORKS = {
     "torch": ("pytorch", "PyTorch's tensors", "PyTorch 2.4 or newer for CUDA 12 or 13"),
     "cupy": ("cupy_arrays", "CuPy's arrays", "CuPy 13 or newer for CUDA 12 or 13, NVRTC"),
+    "jax": ("jax_arrays", "JAX's arrays", "JAX 0.5 or newer for CUDA 12 or 13"),
 }
 WRITTEN = "# ---- written by the export"  # in parts/planning.py, above what is replaced
 OPERATOR = '"softmax_worklog"'  # in parts/pytorch.py: the name in torch.ops
@@ -33,7 +34,7 @@ WIDTH = 100
 
 
 def write(asked: Asked, framework: str) -> str:
-    """The file for a framework: "torch" or "cupy". It takes every dtype and shape that its kernels
+    """The file for a framework: "torch", "cupy" or "jax". It takes every dtype and shape that its kernels
     take, whatever was asked for. Raises `Refused` with a sentence."""
     if framework not in FRAMEWORKS:
         raise Refused(f"there is no export for {framework} yet")

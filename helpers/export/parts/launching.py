@@ -191,6 +191,13 @@ def device(index: int) -> Device:
     return Device(index)
 
 
+def device_of(address: int) -> int:
+    """The number of the GPU that an address is on."""
+    number = ctypes.c_int()  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    _ask("cuPointerGetAttribute", ctypes.byref(number), 9, ctypes.c_uint64(address))
+    return number.value
+
+
 class _Ready:
     """The context of a GPU, and the leave to load and allocate while a stream is captured."""
 

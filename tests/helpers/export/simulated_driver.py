@@ -124,6 +124,11 @@ class Driver:
         self.memory[address.value][: size.value] = value.value
         return 0
 
+    def cuPointerGetAttribute(self, value, number, address) -> int:
+        assert number == 9
+        value._obj.value = 0
+        return 0
+
     def cuStreamIsCapturing(self, stream, status) -> int:
         status._obj.value = int((stream.value or 0) in self.capturing)
         return 0

@@ -159,7 +159,7 @@ def test_a_plan_says_why(text: str) -> None:
 # ---- the file as text --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", ["torch", "cupy"])
+@pytest.mark.parametrize("framework", ["torch", "cupy", "jax"])
 def test_the_file_is_clean_and_says_where_it_comes_from(framework: str) -> None:
     text = write(request("best", [], "fast_softmax"), framework)
     command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", "exported.py", "-"]
