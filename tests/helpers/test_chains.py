@@ -38,14 +38,9 @@ HALF_THERE = (
     "x of 64 MB: just written, half of it is still in the L2, and streaming past that half is the "
     "faster; evicted, the hint is. The table cannot know which, and goes with what was just written"
 )
-RUNS_DIFFER = (
-    "blocks of the whole GPU wait for each other: which of the two is ahead differed between two "
-    "runs, on two GPUs, by more than the spread of either"
-)
 EXCEPTIONS: dict[tuple[int, int, str, str], str] = {
     (4096, 4096, "float32", "evicted"): HALF_THERE,
     (8192, 4096, "bfloat16", "evicted"): HALF_THERE,
-    (1, 2**20, "bfloat16", "fresh"): RUNS_DIFFER,
 }
 LARGE, FEW = (65536, 4096), (1, 32000)  # streams, with a hint; streams
 
