@@ -11,7 +11,7 @@ import ast
 import functools
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 OPERATORS = {
     ast.Add: operator.add,
@@ -35,6 +35,8 @@ FUNCTIONS = {
     "power_of_two": (1, lambda number: 1 << max(number - 1, 0).bit_length()),
 }
 LIMIT = 2**63  # of a C long long
+
+Evaluate = Callable[[Mapping[str, int]], int]
 
 
 class ExpressionError(ValueError):
@@ -61,7 +63,7 @@ class Expression:
         Raises `ExpressionError` for a name that is not given, the quotient of a negative number,
         and what does not fit 64 bits; `DivisionByZero`.
         """
-        return _value(self.tree, names, self.text)
+        return _function(self.text)(names)
 
     def __repr__(self) -> str:
         return f"Expression({self.text!r})"
@@ -84,7 +86,7 @@ def _syntax_tree(text: str) -> ast.AST:
 
 
 def _check(node: ast.AST, text: str) -> None:
-    """Refuse everything but what `_value` evaluates."""
+    """Refuse everything but what `_evaluator` knows."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         if node.value >= LIMIT:
             raise ExpressionError(f"`{text}` does not fit 64 bits")
@@ -126,32 +128,52 @@ def _names(tree: ast.AST) -> set[str]:
     }
 
 
-def _value(node: ast.AST, names: Mapping[str, int], text: str) -> int:
+@functools.lru_cache(maxsize=4096)
+def _function(text: str) -> Evaluate:
+    """What computes the value of an expression: headers are evaluated many thousand times."""
+    return _evaluator(_syntax_tree(text), text)
+
+
+def _evaluator(node: ast.AST, text: str) -> Evaluate:
     if isinstance(node, ast.Constant):
-        return node.value
+        return lambda names: node.value
     if isinstance(node, ast.Name):
-        if node.id not in names:
-            raise ExpressionError(f"`{text}` reads {node.id}; there are {', '.join(names)}")
-        return names[node.id]
+        return _read(node.id, text)
     if isinstance(node, ast.BoolOp):
         every_or_any = all if isinstance(node.op, ast.And) else any
-        return int(every_or_any(_value(part, names, text) for part in node.values))
+        parts = [_evaluator(part, text) for part in node.values]
+        return lambda names: int(every_or_any(part(names) for part in parts))
     if isinstance(node, ast.Compare):
-        left, right = (_value(part, names, text) for part in (node.left, node.comparators[0]))
-        return int(OPERATORS[type(node.ops[0])](left, right))
+        left, right = (_evaluator(part, text) for part in (node.left, node.comparators[0]))
+        compare = OPERATORS[type(node.ops[0])]
+        return lambda names: int(compare(left(names), right(names)))
     if isinstance(node, ast.Call):
-        arguments = [_value(part, names, text) for part in node.args]
-        if node.func.id == "ceil_div":
-            _check_division(*arguments, text)
-        value = FUNCTIONS[node.func.id][1](*arguments)
+        arguments, name = node.args, node.func.id
+        apply, divides = FUNCTIONS[name][1], name == "ceil_div"
     else:
-        left, right = _value(node.left, names, text), _value(node.right, names, text)
-        if isinstance(node.op, ast.Div | ast.Mod):
-            _check_division(left, right, text)
-        value = OPERATORS[type(node.op)](left, right)
-    if not -LIMIT <= value < LIMIT:
-        raise ExpressionError(f"`{text}` does not fit 64 bits")
-    return value
+        arguments, apply = (node.left, node.right), OPERATORS[type(node.op)]
+        divides = isinstance(node.op, ast.Div | ast.Mod)
+    sources = [_evaluator(argument, text) for argument in arguments]
+
+    def number(names: Mapping[str, int]) -> int:
+        values = [source(names) for source in sources]
+        if divides:
+            _check_division(*values, text)
+        value = apply(*values)
+        if not -LIMIT <= value < LIMIT:
+            raise ExpressionError(f"`{text}` does not fit 64 bits")
+        return value
+
+    return number
+
+
+def _read(name: str, text: str) -> Evaluate:
+    def read(names: Mapping[str, int]) -> int:
+        if name not in names:
+            raise ExpressionError(f"`{text}` reads {name}; there are {', '.join(names)}")
+        return names[name]
+
+    return read
 
 
 def _check_division(left: int, right: int, text: str) -> None:

@@ -186,6 +186,20 @@ class Header:
         A stride counts elements from one row to the next, cols if it is not given; of a single row
         it does not matter. Raises `TypeError` for sizes that are no integers.
         """
+        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride)
+        return found if isinstance(found, str) else ""
+
+    def _plan_or_reason(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype,
+        gpu: Gpu,
+        x_stride: int | None,
+        y_stride: int | None,
+    ) -> tuple[Plan, Mapping[str, int]] | str:
+        """The plan with the header's block size and the names that it read, or why there is none.
+        Raises what `why_not` raises."""
         rows, cols = integer("rows", rows), integer("cols", cols)
         strides = row_strides(cols, x_stride, y_stride)
         if np.dtype(dtype) not in self.dtypes:
@@ -217,8 +231,7 @@ class Header:
                 return f"{refused}; no case of its Build table holds"
             if not self._value("Columns", names, None):
                 return refused
-            self._plan(rows, cols, dtype, None, gpu, *strides)
-            return ""
+            return self._plan(names, dtype, None, gpu), names
         except HeaderError as error:
             return str(error)
         except DivisionByZero:  # the table of a long row may have no sense for a short one
@@ -252,24 +265,17 @@ class Header:
         shape, the dtype or the strides, rules the block size out, or asks for what the GPU does not
         allow, `TypeError` for what is no integer.
         """
-        rows, cols = integer("rows", rows), integer("cols", cols)
-        strides = row_strides(cols, x_stride, y_stride)
         block = None if block is None else integer("block", block)
-        if reason := self.why_not(rows, cols, dtype, gpu, *strides):
-            raise ValueError(reason)
-        return self._plan(rows, cols, dtype, block, gpu, *strides)
+        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride)
+        if isinstance(found, str):
+            raise ValueError(found)
+        plan, names = found
+        return plan if block is None else self._plan(names, dtype, block, gpu)
 
     def _plan(
-        self,
-        rows: int,
-        cols: int,
-        dtype: str | np.dtype,
-        block: int | None,
-        gpu: Gpu,
-        x_stride: int,
-        y_stride: int,
+        self, names: Mapping[str, int], dtype: str | np.dtype, block: int | None, gpu: Gpu
     ) -> Plan:
-        names = self.names(rows, cols, dtype, gpu, x_stride, y_stride)
+        names = dict(names)
         macros = {name: names[name] for name in self.macros}
         if gpu.capability < CLUSTERS_SINCE:
             for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
