@@ -81,6 +81,12 @@ def test_the_command_shows_a_record_anywhere(record: Times, capsys) -> None:
     assert time_export.main(["--show", "nvidia-other"]) == 1
 
 
+def test_what_is_recorded_is_of_the_kernels_as_they_are() -> None:
+    if not times_path().is_file():
+        pytest.skip("not recorded yet")
+    assert load_times().is_current()
+
+
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so(capsys) -> None:
     assert time_export.main([]) == 1

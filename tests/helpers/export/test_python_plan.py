@@ -141,6 +141,11 @@ def test_a_trial_has_its_values() -> None:
         write(request("01_naive-b32", []), "cupy")
 
 
+def test_shapes_are_refused_which_a_python_file_does_not_need() -> None:
+    with pytest.raises(Refused, match="takes every shape its kernels take: leave 1..64x32000 out"):
+        write(request("best", ["1..64x32000"]), "torch")
+
+
 def test_a_kernel_that_takes_no_late_y_gets_none() -> None:
     module = planned(write(request("11_any_row-LATE0", []), "cupy"))
     assert "-DLATE=0" in module.plan(64, 5001).options
