@@ -46,7 +46,7 @@ lab: $(READY) ## open your copy of the first notebook, mine/00_the_limit.ipynb, 
 
 test: $(READY) ## ruff, the tests, and every notebook against its committed output
 	$(PY) -m ruff check .
-	$(PY) -m pytest -n 2 --dist loadfile -q tests $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile -q -p no:nbval tests $(ARGS)
 	$(PY) -m pytest -n 2 --dist loadfile -q --nbval notebooks
 
 gpu: ## the tests that need a GPU, alone

@@ -8,6 +8,7 @@ what comes out are the interval (Efron and Tibshirani, An Introduction to the Bo
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -62,7 +63,11 @@ class Estimate(NamedTuple):
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
     """Median of one series over median of the other, which are drawn apart from each other: the
     series may be of different lengths. Raises `ValueError` for a series without samples."""
+    return _ratio(tuple(above), tuple(below))
 
+
+@functools.lru_cache(maxsize=4096)  # a table, a figure and a sentence ask for the same one
+def _ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Estimate:
     random = _random(above, below)
     drawn = _medians(above, random) / _medians(below, random)
     return _estimate(np.median(above) / np.median(below), drawn)
@@ -71,7 +76,11 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
 def difference(left: Sequence[float], right: Sequence[float]) -> Estimate:
     """Median of the differences left - right of samples that were taken in pairs; pairs are drawn.
     Raises `ValueError` for no samples or if one has no partner."""
-    pairs = [one - other for one, other in zip(left, right, strict=True)]
+    return _difference(tuple(one - other for one, other in zip(left, right, strict=True)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _difference(pairs: tuple[float, ...]) -> Estimate:
     drawn = _medians(pairs, _random(pairs))
     return _estimate(np.median(pairs), drawn)
 

@@ -195,7 +195,7 @@ def test_make_test_runs_everything() -> None:
     commands = make("-n", "test", "PYTHON=python", "ARGS=-x").stdout.splitlines()
     assert commands == [
         "python -m ruff check .",
-        "python -m pytest -n 2 --dist loadfile -q tests -x",
+        "python -m pytest -n 2 --dist loadfile -q -p no:nbval tests -x",
         "python -m pytest -n 2 --dist loadfile -q --nbval notebooks",
     ]
 
