@@ -1,11 +1,12 @@
 """One C++ file, which nvcc compiles: builds of kernels, the plans of their headers, a function.
 
-What the plan says is host code alone, so that any C++ compiler reads it: kernels and launch stand
-behind `#ifdef __CUDACC__`.
+What the plan says is host code alone, so that any C++ compiler reads it: kernels and launch are
+left to nvcc.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..bound import Kernel, load
 from ..catalogue import RANKING, source, split_trial
 from ..cuda_text import kernel_names, strip_comments
+from ..expressions import Expression
 from ..plan import (
     CLUSTERS_SINCE,
     DTYPE_OPTIONS,
@@ -45,7 +47,7 @@ def write(asked: Asked) -> str:
         )
     found = builds(asked)
     export = _Export(asked, found, arches[0])
-    return re.sub(r"\bNAME(?=\b|_)", asked.name, export.text())
+    return export.named(export.text())
 
 
 class _Export:
@@ -66,15 +68,17 @@ class _Export:
     def text(self) -> str:
         parts = [
             self.head(),
+            "#ifndef UPPER_FILE\n#define UPPER_FILE\n",
             self.includes(),
             "namespace NAME_parts {\n",
             self.plan_part(),
             "}  // namespace NAME_parts\n",
             self.declarations(),
-            "#ifdef __CUDACC__\n",
+            "#if defined(__CUDACC__) && !defined(UPPER_DECLARATIONS)\n",
             *self.build_parts(),
             self.launch_part(),
-            "#endif  // __CUDACC__\n",
+            "#endif  // what nvcc compiles, once",
+            "#endif  // UPPER_FILE\n",
         ]
         return "\n".join(parts)
 
@@ -91,19 +95,29 @@ class _Export:
         text = text.replace("ORIGIN", "\n".join(o for o in origins if o != copyright))
         text = text.replace("SHAPES", f"{names}, {shapes}")
         text = text.replace("COMPILE", COMPILE.format(arch=self.arch, name="NAME"))
-        text = text.replace("DECLARATIONS", "\n".join("    " + line for line in self._declared()))
+        copies = all(name.rpartition("/")[2].startswith("00_copy") for name in self.steps)
+        text = text.replace("RESULT", "y = x" if copies else "y[row] = softmax(x[row])")
+        declared = "\n".join(_wrapped_code(self.named(line)) for line in self._declared())
+        declared = "class NAME_zeros;  // as below\n" * self.workspace + declared
+        text = re.sub("^DECLARATIONS$", textwrap.indent(declared, "    "), text, flags=re.M)
         text = text.replace("BUILDS", f"{len(self.builds)} build{'s' * (len(self.builds) > 1)}")
-        text = text.replace("REFUSES", self._refuses())
+        text = text.replace("WHERE", self._where())
         if self.workspace:
             text += BOXES
+        text = self.named(text)
         lines = (line for paragraph in text.strip().splitlines() for line in _wrapped(paragraph))
         return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
-    def _refuses(self) -> str:
-        aligns = {header.align(d) for d, header in self._of_dtypes()}
-        words = f"x and y start at multiples of {max(aligns)} bytes" if max(aligns) > 4 else ""
-        words = words if len(aligns) == 1 else ""
-        return words or "x and y start where its kernels want it"
+    def _where(self) -> str:
+        """Where x and y must start."""
+        aligns = {header.align(dtype) for dtype, header in self._of_dtypes()}
+        where = f"at a multiple of {min(aligns)} bytes"
+        return where if len(aligns) == 1 else "where the kernel wants it"
+
+    def named(self, text: str) -> str:
+        """The text with the function's name in place of NAME."""
+        text = re.sub(r"\bUPPER(?=_)", self.asked.name.upper(), text)
+        return re.sub(r"\bNAME(?=\b|_)", self.asked.name, text)
 
     def _of_dtypes(self):
         for build in self.builds:
@@ -121,7 +135,10 @@ class _Export:
     def plan_part(self) -> str:
         dtypes = ", ".join(d.name for d in self.asked.dtypes)
         values = "".join(f"    long long {name} = 0;\n" for name in self.values)
-        text = PLAN.replace("DTYPES", dtypes).replace("MOST", str(self.most))
+        listed = ", ".join(f"Dtype::{d.name}" for d in self.asked.dtypes)
+        text = (
+            PLAN.replace("DTYPES", dtypes).replace("LISTED", listed).replace("MOST", str(self.most))
+        )
         text = text.replace("MAX_BYTES", f"{MAX_BYTES}").replace("MAX_INT", f"{MAX_INT}")
         text = text.replace("    VALUES\n", values)
         kernels = ", ".join(map(identifier, self.steps))
@@ -227,7 +244,8 @@ class _Export:
         lines = [""]
         for place, name in enumerate(contract.macros):
             lines.append(f"plan.macros[{place}] = {name};")
-        lines.append(f"if (!({_cpp(rules['Columns'], least)})) return plan;")
+        lines.append(f"const bool columns = {self._columns(rules['Columns'], least)};")
+        lines.append("if (!columns) return plan;")
         early = [n for n in ("CLUSTER", "PROGRAMMATIC") if n in contract.macros]
         for name in early:
             most = {"CLUSTER": 1, "PROGRAMMATIC": 0}[name]
@@ -240,7 +258,8 @@ class _Export:
             lines.append("plan.strided = true;")
         block = str(kernel.block) if kernel.block else _cpp(rules["block"], least)
         lines += [f"const long long block = {block};", "plan.block = block;"]
-        lines.append(f"if (block < 1 || block > {MAX_BLOCK}) return plan;")
+        if not block.isdigit():
+            lines.append(f"if (block < 1 || block > {MAX_BLOCK}) return plan;")
         least["block"] = 1
         condition = rules.get("block condition")
         if condition and (kernel.block or condition.text != f"block == {rules['block'].text}"):
@@ -266,6 +285,14 @@ class _Export:
             f"return {'sound ? ' if sound else ''}taken(plan){' : plan' if sound else ''};"
         )
         return lines
+
+    def _columns(self, rule, least: Mapping[str, int]) -> str:
+        """What the header says under Columns, a condition a line."""
+        tree = rule.tree
+        every = isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)
+        parts = tree.values if every else [tree]
+        texts = [_cpp(part, least).replace(") || (", ")\n            || (") for part in parts]
+        return "\n        && ".join(f"({text})" if " || " in text else text for text in texts)
 
     def _table_names(self) -> Iterator[str]:
         """What the ranking reads of a kernel's own table."""
@@ -394,7 +421,7 @@ class _Export:
             yield f"size_t NAME_workspace(long long rows, long long cols{strides});"
 
     def declarations(self) -> str:
-        functions = "\n".join(_wrapped_code(line) for line in self._declared())
+        functions = "\n".join(_wrapped_code(self.named(line)) for line in self._declared())
         zeros = ZEROS if self.workspace else ""
         return f"{zeros}{functions}\n"
 
@@ -405,7 +432,7 @@ class _Export:
             for number, build in enumerate(self.builds, 1)
         )
         text = LAUNCH.replace("FUNCTIONS", functions)
-        with_zeros = (LENT, " NAME_zeros& zeros,", TAKE) if self.workspace else ("", "", "")
+        with_zeros = (LENT, "NAME_zeros& zeros, ", TAKE) if self.workspace else ("", "", "")
         for place, part in zip(("LENT", "ZEROS", "TAKE"), with_zeros, strict=True):
             text = text.replace(place, part)
         calls = []
@@ -416,19 +443,17 @@ class _Export:
             rest = ", ".join(["long long rows", "long long cols", *self._parameters()])
             opening = f"cudaError_t NAME(const {kind}* x, {kind}* y, {rest})"
             calls.append(
-                CALL.replace("OPENING", _wrapped_code(opening))
+                CALL.replace("OPENING", _wrapped_code(self.named(opening)))
                 .replace("DTYPE", dtype.name)
                 .replace("STRIDES", strides)
                 .replace("REST", passed)
             )
         if self.workspace:
-            given = ", long long x_stride, long long y_stride" if self.strided else ""
-            names = ", ".join(f"NAME_parts::Dtype::{d.name}" for d in self.asked.dtypes)
-            calls.append(
-                WORKSPACE.replace("PARAMETERS", given)
-                .replace("STRIDES", strides)
-                .replace("DTYPES", names)
-            )
+            *_, opening = self._declared()
+            opening = _wrapped_code(self.named(opening)).removesuffix(";")
+            listed = ", ".join(f"Dtype::{d.name}" for d in self.asked.dtypes)
+            text_of_it = WORKSPACE.replace("OPENING", opening).replace("STRIDES", strides)
+            calls.append(text_of_it.replace("LISTED", listed))
         return text + "\n" + "\n".join(calls)
 
 
@@ -439,9 +464,9 @@ class _Braces(dict):
         return name
 
 
-def _cpp(expression, least: Mapping[str, int]) -> str:
+def _cpp(expression: Expression | ast.AST, least: Mapping[str, int]) -> str:
     try:
-        return as_cpp(expression, least)
+        return as_cpp(getattr(expression, "tree", expression), least)
     except ValueError as error:
         raise Refused(f"a header's expression cannot be C++: {error}") from None
 
@@ -468,6 +493,12 @@ def _wrapped(paragraph: str) -> Iterable[str]:
 
 
 def _wrapped_code(line: str) -> str:
-    """A declaration in lines of at most 100 columns."""
-    indent = " " * (line.index("(") + 1)
-    return "\n".join(textwrap.wrap(line, 100, subsequent_indent=indent, break_long_words=False))
+    """A declaration with its parameters in lines of at most 95 columns."""
+    opening, _, rest = line.partition("(")
+    lines = [opening + "("]
+    for parameter in re.split(r"(?<=,) ", rest):
+        if len(lines[-1]) + len(parameter) > 94 and not lines[-1].endswith("("):
+            lines[-1] = lines[-1].rstrip()
+            lines.append(" " * (len(opening) + 1))
+        lines[-1] += parameter + " " * parameter.endswith(",")
+    return "\n".join(lines)

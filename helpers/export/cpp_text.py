@@ -4,7 +4,7 @@ HEAD = """\
 LICENCE
 COPYRIGHT
 
-NAME: y = what the kernel makes of x, row by row, in memory of the GPU. For SHAPES: BUILDS.
+NAME(x, y, rows, cols, ...): RESULT, in memory of the GPU. For SHAPES: BUILDS.
 
 ORIGIN
 
@@ -13,23 +13,27 @@ Compile it once, alone, and link it to what calls it:
     COMPILE
 
 -ftz=true takes the smallest numbers for 0; without it the machine code is not what was measured. \
-Wants CUDA 12.0 or newer. Other files declare
-
-    #include <cuda_runtime_api.h>
+Wants CUDA 12.0 or newer. Other files define UPPER_DECLARATIONS and include this one, or say:
 
 DECLARATIONS
 
 Sizes count elements. A call enqueues one launch on the stream and allocates nothing; it may be \
-captured in a graph. It returns an error and launches nothing if a pointer is null, x and y \
-overlap, one is misaligned (cudaErrorMisalignedAddress), the kernel does not take the matrix \
-(cudaErrorInvalidValue), the GPU is too old (cudaErrorNoKernelImageForDevice), or this file has no \
-build for the matrix on this GPU (cudaErrorNotSupported). That REFUSES is checked too.
+captured in a graph. It launches nothing and returns
+
+    cudaErrorInvalidValue               a pointer is null, x and y overlap, or the kernel does not
+                                        take such sizes
+    cudaErrorMisalignedAddress          x or y does not start WHERE
+    cudaErrorNotSupported               this file has no build for these sizes on this GPU
+    cudaErrorNoKernelImageForDevice     the GPU is too old
+    cudaErrorCooperativeLaunchTooLarge  blocks that must run at once do not fit the GPU
 """
 
-BOXES = """
+BOXES = """\
+    cudaErrorInvalidResourceHandle      the workspace is lent to another stream
+
 Some launches want a workspace: NAME_workspace bytes of the GPU's memory, which one NAME_zeros \
 object fills with zeros once and lends to one stream. Another stream needs memory and an object of \
-its own, and is refused with this one. So is a call whose object was not prepared. A graph that \
+its own, and is refused with this one; so is a call whose object was not prepared. A graph that \
 holds such a call must not run beside anything else that uses the same object.
 """
 
@@ -39,7 +43,10 @@ PLAN = """\
 enum class Dtype { DTYPES };
 enum class Kernel { KERNELS };
 
-constexpr long long bytes_of([[maybe_unused]] Dtype dtype) { return BYTES; }
+constexpr long long bytes_of([[maybe_unused]] Dtype dtype)
+{
+    return BYTES;
+}
 
 struct Matrix {
     Dtype dtype;
@@ -238,7 +245,7 @@ inline cudaError_t allow(Device& device, int build, const Plan& plan)
     if (plan.shared > 0)  // all that is left: what a build asks for may differ between its shapes
         if (const cudaError_t error = cudaFuncSetAttribute(
                 function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                static_cast<int>(device.gpu.max_shared - kernel.sharedSizeBytes)))
+                static_cast<int>(device.gpu.max_shared) - static_cast<int>(kernel.sharedSizeBytes)))
             return error;
     if (plan.cluster > 8)  // more than every GPU with clusters has
         if (const cudaError_t error = cudaFuncSetAttribute(
@@ -296,7 +303,8 @@ inline bool overlap(const void* x, const void* y, const Matrix& matrix)
     return first < other + bytes(matrix.y_stride) && other < first + bytes(matrix.x_stride);
 }
 
-LENTinline cudaError_t launch(const void* x, void* y, Matrix matrix,ZEROS cudaStream_t stream)
+LENTinline cudaError_t launch(const void* x, void* y, Matrix matrix,
+                          ZEROScudaStream_t stream)
 {
     if (!x || !y) return cudaErrorInvalidValue;
     matrix.x_start = start(x);
@@ -349,25 +357,27 @@ CALL = """\
 OPENING
 {
     using namespace NAME_parts;
-    const Matrix matrix = {Dtype::DTYPE, bytes_of(Dtype::DTYPE), rows, cols, STRIDES, 0, 0};
+    constexpr Dtype dtype = Dtype::DTYPE;
+    const Matrix matrix = {dtype, bytes_of(dtype), rows, cols, STRIDES, 0, 0};
     return launch(x, y, matrix, REST);
 }
 """
 
 WORKSPACE = """\
 // Bytes that any call with these sizes may want on the current device; 0 if none does.
-size_t NAME_workspace(long long rows, long long colsPARAMETERS)
+OPENING
 {
     using namespace NAME_parts;
     Looked looked;
     if (looked.error) return 0;
     long long bytes = 0;
-    for (const Dtype dtype : {DTYPES}) {
+    for (const Dtype dtype : {LISTED}) {
         const long long size = bytes_of(dtype);
         for (const long long x_start : {0LL, size})
             for (const long long y_start : {0LL, size}) {
-                const Matrix matrix = {dtype, size, rows, cols, STRIDES, x_start, y_start};
-                const Plan plan = planned(matrix, looked.device->gpu);
+                const Plan plan =
+                    planned({dtype, size, rows, cols, STRIDES, x_start, y_start},
+                            looked.device->gpu);
                 if (plan.error == cudaSuccess) bytes = greater(bytes, plan.workspace);
             }
     }

@@ -49,13 +49,14 @@ SYMBOLS = {
 OR, AND, COMPARE, SUM, PRODUCT, ATOM = range(6)  # how closely an operator binds
 
 
-def as_cpp(expression: Expression, least: Mapping[str, int]) -> str:
-    """The expression in C++, of `long long`. `least` is the least value that each name may have.
+def as_cpp(tree: ast.AST, least: Mapping[str, int]) -> str:
+    """The tree of an expression in C++, of `long long`. `least` is the least value that each name
+    may have.
 
     What may be zero and divides stands in `over(...)`, for which see `helpers.export.cpp`. Raises
     `ValueError` where a negative number may be divided, which a header refuses and C++ does not.
     """
-    return _cpp(expression.tree, least)[0]
+    return _cpp(tree, least)[0]
 
 
 def least_value(tree: ast.AST, least: Mapping[str, int]) -> float:
