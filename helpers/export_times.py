@@ -7,7 +7,7 @@ host has no part in. The result is `notebooks/records/<gpu>/export.json`.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import math
 import statistics
 import sys
@@ -158,7 +158,7 @@ def implementations(ours: ModuleType) -> dict[str, Callable]:
         TORCH: lambda x: torch.softmax(x, -1),
         NOTHING: lambda x: torch.ops.softmax_worklog_nothing.nothing(x),
     }
-    if importlib.util.find_spec("quack"):
+    if not peers.why_not("quack", 8, 1024, "float32"):
         quack = importlib.import_module("quack.softmax")
         found["quack"] = lambda x: quack.softmax(x)
     return found
@@ -176,7 +176,7 @@ def measure(calls: dict[str, Callable], rows: int, cols: int, dtype: str) -> Tim
     skipped = {name: reason for name, reason in reasons.items() if reason}
     calls = {name: call for name, call in calls.items() if name not in skipped}
     size = rows * cols * getattr(torch, dtype).itemsize
-    l2 = torch.cuda.get_device_properties(0).L2_cache_size
+    l2 = gpu_in_use().l2
     inputs = [
         torch.randn(rows, cols, device="cuda").to(getattr(torch, dtype))
         for _ in range(max(2, math.ceil(3 * l2 / (2 * size))))
@@ -195,7 +195,7 @@ def measure(calls: dict[str, Callable], rows: int, cols: int, dtype: str) -> Tim
             host[name].append(us[0])
             eager[name].append(us[1])
             if name in graphs:
-                in_graph[name].append(_between_events(graphs[name][0].replay) / count)
+                in_graph[name].append(round(_between_events(graphs[name][0].replay) / count, 4))
     step = choose(rows, cols, dtype, gpu_in_use())  # as exported: no plan that was tuned here
     series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
     return TimesCase(dtype, rows, cols, step, step_hash(step), count, *series, skipped)

@@ -149,10 +149,11 @@ def _fake(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-_library = torch.library.Library(NAME, "FRAGMENT")
-_library.define("softmax(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-_library.impl("softmax", _run, "CUDA")
-torch.library.register_fake(f"{NAME}::softmax", _fake, lib=_library)
+if not hasattr(getattr(torch.ops, NAME), "softmax"):  # else another copy of this file has it
+    _library = torch.library.Library(NAME, "FRAGMENT")
+    _library.define("softmax(Tensor x) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl("softmax", _run, "CUDA")
+    torch.library.register_fake(f"{NAME}::softmax", _fake, lib=_library)
 _operator = getattr(torch.ops, NAME).softmax.default
 
 # Asked in every call: functions of C without arguments, so cheap. PyTorch does not promise them;

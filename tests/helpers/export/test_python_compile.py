@@ -1,8 +1,10 @@
 """How an exported Python file compiles and keeps its kernels, with NVRTC as it is here."""
 
+import ctypes
 from types import ModuleType
 
 import pytest
+from cuda.bindings import driver
 
 from helpers.export.asked import request
 from helpers.export.python import write
@@ -16,10 +18,9 @@ SMALL = 'extern "C" __global__ void f(float* x) { *x = VALUE; }'
 @pytest.fixture
 def module(tmp_path, monkeypatch) -> ModuleType:
     monkeypatch.setenv("SOFTMAX_CACHE_DIR", str(tmp_path / "kept"))
-    driver = Driver()
-    return loaded(
-        write(request("best", []), "cupy"), {"cupy": stand_in(driver)}, driver, nvrtc=True
-    )
+    simulated = Driver()
+    packages = {"cupy": stand_in(simulated)}
+    return loaded(write(request("best", []), "cupy"), packages, simulated, nvrtc=True)
 
 
 # One matrix for each kernel of the ranking; the last is for a GPU without clusters.
@@ -97,3 +98,40 @@ def test_what_does_not_compile_is_told_with_the_compilers_log(module: ModuleType
 def test_what_is_not_installed_is_named(module: ModuleType) -> None:
     with pytest.raises(module.CudaError, match="cannot load the NVIDIA driver: none of libno"):
         module._load(["libno.so.1"], "the NVIDIA driver")
+
+
+# ---- the driver's structs and numbers, as its own bindings have them ---------------------------
+
+
+def test_structs_are_laid_out_as_the_drivers(module: ModuleType) -> None:
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+    attribute.value.cooperative = 1
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = 11, 12, 13
+    config.blockDimX, config.blockDimY, config.blockDimZ = 14, 15, 16
+    config.sharedMemBytes, config.hStream = 17, driver.CUstream(18)
+    config.attrs, config.numAttrs = [attribute], 1
+    read = module._Config.from_address(config.getPtr())
+    assert [*read.grid, *read.block, read.shared_mem, read.stream] == [*range(11, 19)]
+    assert read.attribute_count == 1
+    assert (read.attributes[0].id, read.attributes[0].value[0]) == (2, 1)
+    assert ctypes.sizeof(module._Attribute) == 72, "as far as the next of an array is"
+
+
+def test_numbers_are_the_drivers() -> None:
+    """Those that the file and the simulated driver know by number."""
+    device, function = driver.CUdevice_attribute, driver.CUfunction_attribute
+    assert [
+        device.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+        device.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
+        device.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+        device.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE,
+    ] == [75, 76, 16, 38]
+    assert function.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8
+    assert function.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED == 14
+    assert driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED == 2
+    assert driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE == 1
+    assert driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL == 9
+    assert driver.CUresult.CUDA_ERROR_INVALID_CONTEXT == 201
+    assert driver.CU_STREAM_PER_THREAD == 2
