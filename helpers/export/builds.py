@@ -91,9 +91,7 @@ def starts(asked: Asked, dtype: np.dtype) -> Iterator[Start]:
     """The ways in which rows may lie, one for each that plans tell apart: whether rows follow each
     other, and whether x and y keep their distance to a multiple of 16 bytes."""
     pack = 16 // dtype.itemsize
-    gaps = [(0, 0)]
-    if asked.strides:
-        gaps += [(pack, pack), (pack + 1, pack), (0, pack), (pack, 0), (0, pack + 1), (1, 0)]
+    gaps = [(0, 0), (pack, pack), (pack + 1, pack)] if asked.strides else [(0, 0)]
     for gap in gaps:
         yield Start(gap, True, True)
         if asked.anywhere:
@@ -389,9 +387,11 @@ def _needed(
     pack = 16 // dtype.itemsize
     todo = _first_boxes(shapes, pack)
     found: dict[Build, None] = {}
-    while len(todo):
-        names = _names(todo, dtype, gpu, start, pack)
-        left, again = np.ones(len(todo), bool), np.zeros(len(todo), bool)
+
+    def open_boxes(boxes: np.ndarray) -> np.ndarray:
+        """Which boxes have to be halved; the builds of the others are found."""
+        names = _names(boxes, dtype, gpu, start, pack)
+        left, again = np.ones(len(boxes), bool), np.zeros(len(boxes), bool)
         for step, when in _order(asked):
             some = np.flatnonzero(left & ~again)
             if not len(some):
@@ -401,7 +401,13 @@ def _needed(
             known = _add_builds(found, step, dtype, plan)
             left[some[known]] = False
             again[some[~known & ~plan.refused]] = True
-        todo = _halved(todo[again])
+        return again
+
+    while len(todo):
+        todo = todo[open_boxes(todo)]
+        first_rows = todo.copy()
+        first_rows[:, 1] = first_rows[:, 0]
+        todo = _halved(todo, open_boxes(first_rows))
         if len(todo) > MOST_BOXES or len(found) > 4 * MOST_BUILDS:
             raise Refused(
                 f"{shapes} needs more than {len(found)} builds, where {MOST_BUILDS} are the most "
@@ -512,10 +518,10 @@ def _names(
     return names
 
 
-def _halved(boxes: np.ndarray) -> np.ndarray:
-    """Each box as two, halved where it reaches further, seen as a factor."""
+def _halved(boxes: np.ndarray, by_columns: np.ndarray) -> np.ndarray:
+    """Each box as two: halved by its columns where even its first row is open, else by its rows."""
     low, high, first, last, _ = boxes.T
-    rows = (high > low) & (((high + 1) / (low + 1) >= (last + 1) / (first + 1)) | (last == first))
+    rows = (high > low) & (~by_columns | (last == first))
     lower, upper = boxes.copy(), boxes.copy()
     middle = np.where(rows, (low + high) // 2, (first + last) // 2)
     lower[:, 1] = np.where(rows, middle, high)
