@@ -326,7 +326,8 @@ def test_softmax_of_cupy_arrays_is_right(shape: tuple, dtype: str, arrays) -> No
     room = cupy.zeros((shape[0], shape[1] + 5), dtype)
     out = room[:, 2 : 2 + shape[1]]
     assert arrays.softmax(x, out=out) is out
-    assert (out == y).all() and not room[:, :2].any() and not room[:, 2 + shape[1] :].any()
+    check_softmax(cupy.asnumpy(x), cupy.asnumpy(out))  # of another kernel, as a rule
+    assert not room[:, :2].any() and not room[:, 2 + shape[1] :].any()
 
 
 def test_views_of_cupy_arrays(arrays) -> None:
