@@ -7,11 +7,14 @@ the average over all SMs and the whole launch. An element of the matrix is a col
 
 from __future__ import annotations
 
+import numpy as np
+
 from .evidence.counters import nsight, nsight_unfused
 from .gpu import Gpu
 from .records import Case, Record, load_record
 from .shapes import REFERENCE_SHAPE
 from .simt.hardware import (
+    SECTOR,
     SM_BLOCKS,
     SM_SHARED_BYTES,
     SM_THREADS,
@@ -200,9 +203,13 @@ def bytes_needed(passes: float = 1, latency: float | None = None) -> float:
 def dram_passes(step: str, rows: int, cols: int, dtype: str = "float32") -> tuple[float, float]:
     """(read, written) by DRAM, in units of the matrix: bytes / (rows * cols * bytes of an
     element)."""
-    size = load_record(step).case(rows, cols, dtype).bytes / 2
+    size = _matrix_bytes(rows, cols, dtype)
     read, written = dram_bytes(step, rows, cols, dtype)
     return read / size, written / size
+
+
+def _matrix_bytes(rows: int, cols: int, dtype: str) -> int:
+    return rows * cols * np.dtype(dtype).itemsize
 
 
 def dram_bytes(step: str, rows: int, cols: int, dtype: str = "float32") -> tuple[float, float]:
@@ -224,6 +231,13 @@ def l2_sectors(
     names = ("lts__t_sectors_op_read.sum", "lts__t_sectors_op_write.sum")
     read, written = (seen[name] / unit[name] for name in names)
     return read, written
+
+
+def loaded_passes(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
+    """What loads from global memory ask L1 for, in units of the matrix: sectors * 32 / (rows * cols
+    * bytes of an element). A sector that two requests touch counts twice."""
+    sectors = nsight(step, rows, cols, dtype)["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"]
+    return sectors * SECTOR / _matrix_bytes(rows, cols, dtype)
 
 
 def l1_hits(step: str, rows: int, cols: int, dtype: str = "float32") -> float:

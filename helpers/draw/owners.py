@@ -277,8 +277,11 @@ def _sentence(found: Owners, by: str, array: str) -> str:
 
 
 def _elements(mine: np.ndarray) -> str:
-    """The elements of one owner in words."""
+    """The elements of one owner in words: the same columns of some rows, or other ones in each."""
     rows, cols = np.flatnonzero(mine.any(axis=1)), np.flatnonzero(mine.any(axis=0))
+    if not mine[np.ix_(rows, cols)].all():
+        parts = [_elements((np.arange(len(mine)) == row)[:, None] & mine) for row in rows[:2]]
+        return " and ".join(parts) if len(rows) == 2 else ", ".join([*parts, "..."])
     where = f"row{'s' * (len(rows) > 1)} {in_words(rows)}"
     if len(cols) == mine.shape[1]:
         return where
@@ -287,13 +290,15 @@ def _elements(mine: np.ndarray) -> str:
 
 def _row(found: Owners) -> str:
     """What a row belongs to, in words."""
-    counts = {}
+    counts, even = {}, {}
     for by in UNITS:
-        unit = found.unit(by)
-        counts[by] = max(len(np.unique(row[row != NOBODY])) for row in unit)
+        many = {len(np.unique(row[row != NOBODY])) for row in found.unit(by)}
+        counts[by], even[by] = max(many), "at most " * (len(many) > 1)
     lanes, warps, blocks = counts.values()
     if blocks > 1:
-        return f"{blocks} blocks"
+        return f"{even['block']}{blocks} blocks"
     if warps > 1:
-        return f"one block of {warps} warps"
-    return "one lane" if lanes == 1 else "one warp" if lanes == WARP else f"{lanes} lanes of a warp"
+        return f"one block of {even['warp']}{warps} warps"
+    if lanes == 1:
+        return "one lane"
+    return f"{even['lane']}one warp" if lanes == WARP else f"{even['lane']}{lanes} lanes of a warp"

@@ -33,7 +33,7 @@ def test_instructions_and_slots(case, seen) -> None:
     # The share of the slots is that of the instructions in those that the time has.
     clocks = seen["gpu__time_duration.sum"] * 1e-9 * HERTZ
     expected = executed / (clocks * 132 * 4)
-    assert profile.issuing(*case) == pytest.approx(expected, rel=0.25, abs=0.01)
+    assert profile.issuing(*case) == pytest.approx(expected, rel=0.3, abs=0.01)
 
 
 @each_case
@@ -85,6 +85,17 @@ def test_memory(case, seen) -> None:
     # The DRAM of an H200 moves 4.8 TB in a second.
     rate = (read + written) / seen["gpu__time_duration.sum"] / 4800
     assert profile.busy("dram", *case) / 100 == pytest.approx(rate, rel=0.06)
+
+
+def test_a_wide_request_asks_for_a_seventeenth_sector_in_half_of_the_odd_rows() -> None:
+    assert profile.loaded_passes("00_copy", *REFERENCE_SHAPE) == 1
+    assert profile.loaded_passes("05_float4", *REFERENCE_SHAPE) == 2
+    for dtype in ("float32", "bfloat16"):
+        place = "11_any_row", 5340, 50257, dtype
+        asked = profile.loaded_passes(*place)
+        assert asked == pytest.approx(1 + 1 / 2 / 16, abs=0.001)
+        # L1 had most of them, the L2 the rest: x is read once, so hits are of shared sectors.
+        assert 1 <= profile.dram_passes(*place)[0] < 1.001 < asked * (1 - profile.l1_hits(*place))
 
 
 def test_speed_of_the_copy() -> None:

@@ -52,6 +52,31 @@ def test_rows_that_are_apart_have_their_owners(shown: Shown) -> None:
     assert sentence == "Lane 0 loads column 0 of row 0; a row belongs to 8 lanes of a warp."
 
 
+def test_a_run_of_rows_has_other_columns_in_each(shown: Shown) -> None:
+    """Rows of five columns, moved as one piece in pairs: lane 4 has the end of one row and the
+    begin of the next."""
+    code = """extern "C" __global__ void copy(const float2* x, float2* y)
+    {
+        y[threadIdx.x] = x[threadIdx.x];
+    }
+    """
+    x, names = np.ones((20, 5), np.float32), ("x", "y")
+    trace = run(KernelText(code, "copy"), 1, 50, (x, x * 0), names=names, watch=True)
+    draw.owners(trace)
+    assert shown.take()[2] == (
+        "Lane 0 of warp 0 loads columns 0 and 1 of row 0; a row belongs to one block of at most 2 "
+        "warps."
+    )
+    small = run(KernelText(code, "copy"), 1, 8, (x[:4], x[:4] * 0), names=names, watch=True)
+    draw.owners(small)
+    assert "columns 0 and 1 of row 0; a row belongs to at most 3 lanes" in shown.take()[2]
+    two = np.ones((4, 3), np.float32), np.ones((4, 3), np.float32)
+    code = code.replace("threadIdx.x", "(threadIdx.x + 1)")
+    draw.owners(run(KernelText(code, "copy"), 1, 4, two, names=names, watch=True))
+    sentence = shown.take()[2]
+    assert sentence.startswith("Lane 0 loads column 2 of row 0 and column 0 of row 1; a row")
+
+
 def cells(figure, hatched: bool = False) -> list:
     """Where the owned or the hatched cells are."""
     empty, owned, several = figure.findobj(PolyCollection)
