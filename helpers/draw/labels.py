@@ -190,6 +190,12 @@ class _Drawn:
             )
             for line in axes.lines
         ]
+        arrows = [text.arrow_patch for text in axes.texts if text.arrow_patch]
+        self.lines += [
+            (arrow.get_linewidth(), False, arrow.get_path().transformed(arrow.get_transform()))
+            for arrow in arrows
+        ]
+        self.point = axes.figure.dpi / 72  # pixels
         others = (text for text in axes.texts if text is not label and text.get_text())
         self.texts = [text.get_window_extent().padded(2) for text in others]
         self.right = max(self.area.x1, *(text.x1 for text in self.texts), 0)  # names of lines
@@ -204,7 +210,8 @@ class _Drawn:
         out = box.x0 < area.x0 or box.x1 > self.right or box.y0 < area.y0 or box.y1 > area.y1
         cost = 10.0 * out + 1.5 * far
         for width, marked, path in self.lines:
-            cost += width * path.intersects_bbox(box, filled=False)
+            thick = box.padded(width / 2 * self.point)
+            cost += width * path.intersects_bbox(thick, filled=False)
             if any(near.contains(*point) for point in path.vertices):
                 cost += MARK if marked else width
         thread = Path([start, ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)])

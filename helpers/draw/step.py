@@ -283,8 +283,9 @@ def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
     end = _line(axes, cases, _name(after), size=11.5, zorder=4, **look)
     ends.append(end._replace(bold=True))
     _scale(axes, copies, logy, pair.at)
+    name = _compare(axes, pair, mine, color)
     labels.at_ends(axes, ends)
-    _compare(axes, pair, mine, color)
+    name()
     return figure
 
 
@@ -374,32 +375,47 @@ def _elements(fewest: int, most: int) -> str:
     return f"has nearly {size}" if fewest > 0.99 * 2**power else f"has up to {size}"
 
 
-def _compare(axes: Axes, pair: Pair, mine: float | None, color: str) -> None:
-    """At one place: an arrow from the step before, and hollow marks where it was expected."""
+def _compare(axes: Axes, pair: Pair, mine: float | None, color: str) -> Callable[[], None]:
+    """At one place: an arrow from the step before, and hollow marks where it was expected. Returns
+    what names them: the names of lines, which have fewer places, come first."""
     top, ratio = pair.case.gbps, pair.ratio
+    low, big = top, {"color": color, "fontsize": 13, "fontweight": "bold"}
     if ratio is not None and max(ratio, 1 / ratio) > ARROW_FROM:
         low = pair.earlier[pair.at].gbps
         arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2, "mutation_scale": 14}
         ends = {"xy": (pair.at, top), "xytext": (pair.at, low)}
         axes.annotate("", **ends, arrowprops={**arrow, "shrinkA": 6, "shrinkB": 7}, zorder=5)
-        places = [(pair.at, low ** (1 - part) * top**part) for part in (0.5, 0.35, 0.65, 0.2)]
-        big = {"color": color, "fontsize": 13, "fontweight": "bold"}
-        labels.beside(axes, places, f"× {times(ratio)}", (labels.RIGHT, labels.LEFT), **big)
-    _diamonds(axes, pair.said(mine), lambda share: (pair.at, share * pair.case.copy_gbps))
+    name_marks = _diamonds(
+        axes, pair.said(mine), lambda share: (pair.at, share * pair.case.copy_gbps)
+    )
+
+    def name() -> None:
+        if low != top:
+            places = [(pair.at, low ** (1 - part) * top**part) for part in (0.5, 0.35, 0.65, 0.2)]
+            labels.beside(axes, places, f"× {times(ratio)}", (labels.RIGHT, labels.LEFT), **big)
+        name_marks()
+
+    return name
 
 
 def _diamonds(
     axes: Axes,
     said: Sequence[tuple[float, str, str]],
     place_of: Callable[[float], tuple[float, float]],
-) -> None:
-    """Hollow marks of predictions, where `place_of` puts a share of a copy; then their names."""
+) -> Callable[[], None]:
+    """Hollow marks of predictions, where `place_of` puts a share of a copy; returns what names
+    them."""
     for share, _, ink in said:
         hollow = {"markerfacecolor": "none", "markeredgecolor": ink, "markeredgewidth": 1.8}
         axes.plot(*([at] for at in place_of(share)), "D", markersize=10, zorder=7, **hollow)
     sides = [(1.3 * right, 1.3 * up) for right, up in labels.AROUND]
-    for share, who, ink in said:
-        labels.beside(axes, [place_of(share)], f"{who} {share:.2f}", sides, color=ink, fontsize=10)
+
+    def name() -> None:
+        for share, who, ink in said:
+            text, look = f"{who} {share:.2f}", {"color": ink, "fontsize": 10}
+            labels.beside(axes, [place_of(share)], text, sides, **look)
+
+    return name
 
 
 # ---- few rows -----------------------------------------------------------------------------------
@@ -432,7 +448,7 @@ def _bars(pair: Pair, mine: float | None) -> Figure:
     )
     if said:
         y = chart.places[place(*pair.at), MARKS]
-        _diamonds(chart.axes, said, lambda share: (pair.case.copy_us / share, y))
+        _diamonds(chart.axes, said, lambda share: (pair.case.copy_us / share, y))()
     return chart.figure
 
 
