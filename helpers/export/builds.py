@@ -69,7 +69,7 @@ def builds(asked: Asked) -> list[Build]:
             f"{', '.join(map(str, asked.shapes))} needs {len(found)} builds, more than "
             f"{MOST_BUILDS} in one file; ask for fewer shapes or dtypes"
         )
-    order = [file_of(step) for step in asked.kernels]
+    order = [file_of(step) if asked.best else step for step in asked.kernels]
     return sorted(found, key=lambda build: (order.index(build.file), str(build.dtype), build[2]))
 
 
@@ -81,8 +81,8 @@ def _why_none(asked: Asked, shapes: Shapes, dtype: np.dtype) -> str:
 
 
 def file_of(step: str) -> str:
-    """The kernel whose plan is that of a step: LATE = 1 is a plan's own for x and y that start
-    differently, so that trial is its file."""
+    """The kernel whose plan is that of a step of the ranking: LATE = 1 is a plan's own for x and y
+    that start differently, so that trial is its file."""
     file, block, changes = split_trial(step)
     return file if not block and changes in ((), (("LATE", 1),)) else step
 
@@ -398,7 +398,8 @@ def _needed(
                 break
             part = {name: _at(value, some) for name, value in names.items()}
             plan = _ranked(_plan(load(step), part, dtype, gpu, start), when, part)
-            known = _add_builds(found, step, dtype, plan)
+            file = file_of(step) if asked.best else step
+            known = _add_builds(found, step, file, dtype, plan)
             left[some[known]] = False
             again[some[~known & ~plan.refused]] = True
         return again
@@ -435,7 +436,9 @@ def _ranked(plan: Planned, when: Expression | None, names: Mapping[str, Interval
     return Planned(plan.taken & holds.sure, plan.refused | holds.never, plan.names)
 
 
-def _add_builds(found: dict[Build, None], step: str, dtype: np.dtype, plan: Planned) -> np.ndarray:
+def _add_builds(
+    found: dict[Build, None], step: str, file: str, dtype: np.dtype, plan: Planned
+) -> np.ndarray:
     """Add the builds of the boxes that have one; returns for which boxes all builds are found,
     those included of which several macros are open and every combination is there already."""
     macros = load(step).header.macros
@@ -454,7 +457,7 @@ def _add_builds(found: dict[Build, None], step: str, dtype: np.dtype, plan: Plan
     taken[place[plan.taken]] = True
 
     def build(values) -> Build:
-        return Build(file_of(step), dtype, tuple(zip(macros, map(int, values), strict=True)))
+        return Build(file, dtype, tuple(zip(macros, map(int, values), strict=True)))
 
     for number in np.flatnonzero(taken):
         if (pairs[:, number, 0] == pairs[:, number, 1]).all():

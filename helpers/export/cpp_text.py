@@ -20,8 +20,8 @@ DECLARATIONS
 Sizes count elements. A call enqueues one launch on the stream and allocates nothing; it may be \
 captured in a graph. It launches nothing and returns
 
-    cudaErrorInvalidValue               a pointer is null, x and y overlap, or the kernel does not
-                                        take such sizes
+    cudaErrorInvalidValue               a pointer is null, x and y overlap, or the kernel takes
+                                        no such sizes
     cudaErrorMisalignedAddress          x or y does not start WHERE
     cudaErrorNotSupported               this file has no build for these sizes on this GPU
     cudaErrorNoKernelImageForDevice     the GPU is too old
@@ -204,7 +204,7 @@ LAUNCH = """\
 namespace NAME_parts {
 
 const void* const functions[] = {
-FUNCTIONS,
+FUNCTIONS
 };
 constexpr int build_count = sizeof(functions) / sizeof(functions[0]);
 
@@ -242,10 +242,11 @@ inline cudaError_t allow(Device& device, int build, const Plan& plan)
     const void* function = functions[build];
     cudaFuncAttributes kernel;
     if (const cudaError_t error = cudaFuncGetAttributes(&kernel, function)) return error;
-    if (plan.shared > 0)  // all that is left: what a build asks for may differ between its shapes
+    // All that is left: what a build asks for may differ between its shapes.
+    const auto most = device.gpu.max_shared - static_cast<long long>(kernel.sharedSizeBytes);
+    if (plan.shared > 0)
         if (const cudaError_t error = cudaFuncSetAttribute(
-                function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                static_cast<int>(device.gpu.max_shared) - static_cast<int>(kernel.sharedSizeBytes)))
+                function, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)))
             return error;
     if (plan.cluster > 8)  // more than every GPU with clusters has
         if (const cudaError_t error = cudaFuncSetAttribute(

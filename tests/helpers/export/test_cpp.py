@@ -12,12 +12,15 @@ from helpers.bound import load
 from helpers.catalogue import RANKING, split_trial, steps, variants
 from helpers.export import cpp
 from helpers.export.asked import Asked, request
+from helpers.export.cpp_plan import identifier
 from helpers.gpu import H200, Gpu
 from tests.copied.compilers import host_compiled, needs_headers
 from tests.helpers.export.plans import GPUS, Launch, Matrix, chosen, matrices, planned
 
 FOLDER = Path(__file__).parent
-KERNELS = [*steps(), *variants()]
+TRIALS = ["03_shared-b64", "06_registers-PACKS4", "07_warp-WIDTH1-ROWS2"]
+TRIALS += ["08_cluster-PROGRAMMATIC1", "11_any_row-LATE1"]
+KERNELS = [*steps(), *variants(), *TRIALS]
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bfloat16"))
 SHAPES = ("37x1024", "64x8192", "64x524288", "1x262144", "37x200")  # each kernel takes one
 # Of each kernel that is chosen, a shape for which it is.
@@ -122,7 +125,7 @@ def test_what_is_best_is_what_choose_picks_at_ten_thousand_matrices(tmp_path: Pa
     )
     program = Program(tmp_path, {"newer": new, "older": old})
     files = {split_trial(rank.file).file for rank in RANKING}
-    numbered = {cpp.identifier(file): file for file in files}
+    numbered = {identifier(file): file for file in files}
     assert {*program.kernels("newer"), *program.kernels("older")} == {*numbered}
     asked = [
         ("newer" if matrix.gpu.capability >= 90 else "older", matrix)
