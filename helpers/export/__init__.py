@@ -8,12 +8,13 @@
 
 The modules, lowest first; each imports from those above it alone:
 
-    terms     expressions of a header in the words of another language
-    asked     what is asked for, and where it comes from
-    builds    which builds the shapes that are asked for need
-    cpp_plan  what headers say, as functions of C++
-    cpp_text  what is the same in every C++ file
-    cpp       one C++ file, which nvcc compiles
-    python    one Python file, for PyTorch, CuPy or JAX
-    parts     what a Python file is put together of; imported by nobody
+    terms      expressions of a header in the words of another language
+    asked      what is asked for, and where it comes from
+    intervals  expressions of a header over boxes of shapes
+    builds     which builds the shapes that are asked for need
+    cpp_plan   what headers say, as functions of C++
+    cpp_text   what is the same in every C++ file
+    cpp        one C++ file, which nvcc compiles
+    python     one Python file, for PyTorch, CuPy or JAX
+    parts      what a Python file is put together of; imported by nobody
 """

@@ -4,10 +4,10 @@
 //     program run ROWS COLS X_STRIDE Y_STRIDE X_START Y_START
 //     program refuse ROWS COLS LONGER
 //
-// `run` calls it twice on a stream and twice by a graph, and holds every result against sums in
+// `run` calls it twice by a graph and twice on a stream, and holds every result against sums in
 // double. `refuse` uses it wrongly and prints what each call returns. X_START and Y_START are
-// elements. Ends with 1 if a result is wrong, naming the first by row and column, and with 2 if CUDA
-// refuses something, naming the error and the call.
+// elements. Ends with 1 if a result is wrong, naming the first by row and column, and with 2 if
+// CUDA refuses something, naming the error and the call.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -66,11 +66,12 @@ struct Matrices {
         for (long long row = 0; row < rows; ++row) {
             const T* from = x.data() + x_start + row * x_stride;
             double top = -INFINITY, sum = 0;
-            for (long long col = 0; col < cols; ++col) top = std::max(top, double(float(from[col])));
-            for (long long col = 0; col < cols; ++col) sum += std::exp(double(float(from[col])) - top);
+            const auto at = [from](long long col) { return double(float(from[col])); };
+            for (long long col = 0; col < cols; ++col) top = std::max(top, at(col));
+            for (long long col = 0; col < cols; ++col) sum += std::exp(at(col) - top);
             for (long long col = 0; col < cols; ++col) {
                 const long long place = y_start + row * y_stride + col;
-                const double value = double(float(found[place])), own = double(float(from[col]));
+                const double value = double(float(found[place])), own = at(col);
                 const double wanted = copies ? own : std::exp(own - top) / sum;
                 const double error = std::abs(value - wanted);
                 written[place] = 1;
@@ -106,13 +107,7 @@ static int run(Matrices matrices)
     const size_t bytes = workspace(matrices.rows, matrices.cols, matrices.x_stride,
                                    matrices.y_stride);
     if (bytes) CALL(zeros.prepare(dirty(bytes), bytes, stream));
-    for (int call = 0; call < 2; ++call) {
-        matrices.clear();
-        CALL(matrices.call(zeros, stream));
-        CALL(cudaStreamSynchronize(stream));
-        if (matrices.wrong()) return 1;
-    }
-
+    // Captured before it was ever called.
     cudaGraph_t graph;
     cudaGraphExec_t runs;
     CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
@@ -122,6 +117,13 @@ static int run(Matrices matrices)
     for (int call = 0; call < 2; ++call) {
         matrices.clear();
         CALL(cudaGraphLaunch(runs, stream));
+        CALL(cudaStreamSynchronize(stream));
+        if (matrices.wrong()) return 1;
+    }
+
+    for (int call = 0; call < 2; ++call) {
+        matrices.clear();
+        CALL(matrices.call(zeros, stream));
         CALL(cudaStreamSynchronize(stream));
         if (matrices.wrong()) return 1;
     }
@@ -146,16 +148,18 @@ static int refuse(Matrices m, long long longer)
         print("workspace that is too small", m.call(zeros, stream));
         CALL(zeros.prepare(dirty(bytes), bytes, stream));
         print("workspace of another stream", m.call(zeros, other));
-        CALL(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
         Zeros late;
-        print("workspace that is captured", late.prepare(dirty(bytes), bytes, other));
+        void* memory = dirty(bytes);
+        CALL(cudaStreamBeginCapture(other, cudaStreamCaptureModeRelaxed));
+        print("workspace that is captured", late.prepare(memory, bytes, other));
         print("workspace that is left unprepared by that", m.call(late, other));
         cudaGraph_t graph;
         CALL(cudaStreamEndCapture(other, &graph));
     }
     T *x = m.device_x, *y = m.device_y;
     const long long rows = m.rows, cols = m.cols, most = 1LL << 31;
-    T* aside = reinterpret_cast<T*>(reinterpret_cast<char*>(x) + (aligned > sizeof(T) ? sizeof(T) : 1));
+    const size_t bytes_aside = aligned > sizeof(T) ? sizeof(T) : 1;
+    T* aside = reinterpret_cast<T*>(reinterpret_cast<char*>(x) + bytes_aside);
     print("no x", exported(nullptr, y, rows, cols, cols, cols, zeros, stream));
     print("no y", exported(x, nullptr, rows, cols, cols, cols, zeros, stream));
     print("in place", exported(x, x, rows, cols, cols, cols, zeros, stream));

@@ -1,8 +1,8 @@
 // As much of the CUDA runtime as an exported file and the program use, in main memory, so that what
 // they ask for, say and return can be tested without a GPU. Of a kernel's launch it computes the
-// softmax. Prints each call and its number to stderr. FAIL=n lets call n fail; WRONG=n makes element
-// n of the results wrong; COOPERATES=0 is a GPU without cooperative launches, BLOCKS=n says that n
-// blocks fit a multiprocessor.
+// softmax. Prints each call and its number to stderr. FAIL=n lets call n fail; WRONG=n makes
+// element n of the results wrong; COOPERATES=0 is a GPU without cooperative launches, BLOCKS=n says
+// that n blocks fit a multiprocessor.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -196,11 +196,6 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
 {
     *blocks = int(number("BLOCKS", 2));
     return called("occupancy", block, static_cast<long long>(shared));
-}
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* kernel,
-                                                                   int block, size_t shared, unsigned)
-{
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, block, shared);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** given)
