@@ -167,7 +167,8 @@ private:
     friend struct NAME_parts::Lent;
     void* memory_ = nullptr;
     size_t bytes_ = 0;
-    unsigned long long stream_ = 0;  // CUDA's number for it
+    cudaStream_t stream_ = nullptr;
+    unsigned long long number_ = 0;  // of the stream: a later one may have its handle
     int device_ = -1;
 };
 
@@ -175,15 +176,21 @@ private:
 
 LENT = """\
 struct Lent {
-    // The memory of `zeros`, if it is enough and belongs to the stream.
+    // The memory of `zeros`, if it is enough and belongs to the stream. One that is captured may
+    // not be asked for its number.
     static cudaError_t to(const NAME_zeros& zeros, const Plan& plan, int device,
                           cudaStream_t stream, void** memory)
     {
-        unsigned long long id = 0;
-        if (const cudaError_t error = cudaStreamGetId(stream, &id)) return error;
         if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
             return cudaErrorInvalidValue;
-        if (zeros.stream_ != id || zeros.device_ != device) return cudaErrorInvalidResourceHandle;
+        if (zeros.stream_ != stream || zeros.device_ != device)
+            return cudaErrorInvalidResourceHandle;
+        cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+        if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
+        unsigned long long number = zeros.number_;
+        if (capture == cudaStreamCaptureStatusNone)
+            if (const cudaError_t error = cudaStreamGetId(stream, &number)) return error;
+        if (number != zeros.number_) return cudaErrorInvalidResourceHandle;
         *memory = zeros.memory_;
         return cudaSuccess;
     }
@@ -393,9 +400,10 @@ cudaError_t NAME_zeros::prepare(void* memory, size_t bytes, cudaStream_t stream)
     if (const cudaError_t error = cudaStreamIsCapturing(stream, &capture)) return error;
     if (capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureUnsupported;
     if (const cudaError_t error = cudaGetDevice(&device_)) return error;
-    if (const cudaError_t error = cudaStreamGetId(stream, &stream_)) return error;
+    if (const cudaError_t error = cudaStreamGetId(stream, &number_)) return error;
     if (const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, stream)) return error;
     bytes_ = bytes;
+    stream_ = stream;
     memory_ = memory;
     return cudaSuccess;
 }

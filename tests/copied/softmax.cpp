@@ -44,9 +44,11 @@ struct Matrices {
         clear();
     }
 
+    // A copy of pageable memory may return before all of it is there, and streams do not wait.
     void clear()
     {
         CALL(cudaMemcpy(device_y, y.data(), y.size() * sizeof(T), cudaMemcpyHostToDevice));
+        CALL(cudaDeviceSynchronize());
     }
 
     cudaError_t call(Zeros& zeros, cudaStream_t stream)
@@ -96,6 +98,7 @@ static void* dirty(size_t bytes)
     void* memory = nullptr;
     CALL(cudaMalloc(&memory, bytes));
     CALL(cudaMemset(memory, 0xff, bytes));
+    CALL(cudaDeviceSynchronize());
     return memory;
 }
 

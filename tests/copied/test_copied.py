@@ -325,6 +325,15 @@ def test_blocks_that_do_not_fit_at_once_are_refused(
 
 
 @needs_nvcc
+def test_workspace_is_not_lent_to_a_later_stream_of_the_same_handle(
+    programs: dict[Case, Path],
+) -> None:
+    case = PRETENDED[1]
+    said = run(programs[case], "run", *case[1:3], *case.places, RENUMBER="1")
+    assert said.status == 2 and said.text.startswith(f"{NO_STREAM}: ")
+
+
+@needs_nvcc
 def test_the_program_names_the_first_wrong_result(programs: dict[Case, Path]) -> None:
     case = PRETENDED[3]
     wrong = 3 * case.cols + 5
