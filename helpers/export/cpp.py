@@ -122,6 +122,7 @@ class _File:
         text = HEAD + (BOXES if self.workspace else "")
         for word, instead in words.items():
             text = re.sub(word if "^" in word else rf"\b{word}\b", instead, text, flags=re.M)
+        text = text.replace("GIVEN", ", x_stride, y_stride" if self.asked.strides else "")
         lines = []
         for line in self._named(text).strip().splitlines():
             lines += [line] if line.startswith("    ") else textwrap.wrap(line, WIDTH) or [""]

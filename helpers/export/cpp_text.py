@@ -31,10 +31,17 @@ captured in a graph. It launches nothing and returns
 BOXES = """\
     cudaErrorInvalidResourceHandle      the workspace is lent to another stream
 
-Some launches want a workspace: NAME_workspace bytes of the GPU's memory, which one NAME_zeros \
-object fills with zeros once and lends to one stream. Another stream needs memory and an object of \
-its own, and is refused with this one; so is a call whose object was not prepared. A graph that \
-holds such a call must not run beside anything else that uses the same object.
+Some launches want a workspace, memory of the GPU that an object fills with zeros once and lends \
+to one stream:
+
+    const size_t bytes = NAME_workspace(rows, colsGIVEN);  // 0 where none is wanted
+    NAME_zeros zeros;
+    if (bytes) cudaMalloc(&memory, bytes), zeros.prepare(memory, bytes, stream);
+    NAME(x, y, rows, colsGIVEN, zeros, stream);
+
+Another stream needs memory and an object of its own, and is refused with this one; so is a call \
+whose object was not prepared. A graph that holds such a call must not run beside anything else \
+that uses the same object.
 """
 
 PLAN = """\
