@@ -26,7 +26,7 @@ from .life import life
 from .machine import machine
 from .memory import banks, moves, sectors
 from .owners import owners
-from .race import lead, race
+from .race import lead, not_ahead, race
 from .reduction import reduction
 from .step import series, step
 
@@ -41,6 +41,7 @@ __all__ = [
     "life",
     "machine",
     "moves",
+    "not_ahead",
     "owners",
     "race",
     "reduction",

@@ -239,7 +239,7 @@ def heat_map(
                 continue
             edge = {"edgecolor": style.BLACK, "linewidth": 2.5} if field.framed else {}
             patch = {"facecolor": field.fill, "edgecolor": "white", "linewidth": 1.5, **edge}
-            above = {"zorder": 3 if field.framed else 2}
+            above = {"zorder": 3 if field.framed else 2, "clip_on": False}
             axes.add_patch(mpl.patches.Rectangle((j - 0.5, i - 0.5), 1, 1, **above, **patch))
             cell = {
                 "ha": "center",

@@ -108,6 +108,43 @@ def _blue(lead: float) -> tuple[float, ...]:
     return mpl.colormaps["Blues"](0.2 + 0.7 * dark)
 
 
+# ---- where we are not ahead --------------------------------------------------------------------
+
+
+def not_ahead(cases: Sequence[RaceCase]) -> None:
+    """Draw, as bars, the shapes at which we are level with the best peer (grey) or lose to it
+    (orange): how many percent faster we are, the least first; the peer is named.
+
+    The cases should be of one dtype. Raises `ValueError` if we are ahead at all of them.
+    """
+    shown = [case for case in cases if case.verdict in ("level", "LOSS")]
+    if not shown:
+        raise ValueError("no case is level or lost")
+    shown.sort(key=lambda case: case.lead)
+    names = {f"{place(*case.shape)}, {peers.title(case.best_peer)}": case for case in shown}
+    title = f"Where ours is not ahead, {shown[0].dtype}"
+    chart = charts.bar_chart(
+        {name: _faster(case) for name, case in names.items()},
+        title,
+        "percent faster than the best peer (grey: level, orange: lost)",
+        mark=[name for name, case in names.items() if case.verdict == "LOSS"],
+        colors={
+            name: LOST if case.verdict == "LOSS" else style.GREY for name, case in names.items()
+        },
+        form=lambda percent: f"{round(percent, 1) + 0:.1f}",  # no -0.0
+    )
+    chart.axes.axvline(0, color=style.BLACK, linewidth=1)
+    lost = [case for case in shown if case.verdict == "LOSS"]
+    words = [f"{place(*case.shape)} to {peers.title(case.best_peer)}" for case in lost]
+    says = f"Of {_shapes(cases)}: level at {len(shown) - len(lost)}, lost at "
+    says += f"{len(lost)}: {', '.join(words)}." if lost else "none."
+    style.finish(chart.figure, title, says)
+
+
+def _faster(case: RaceCase) -> float:
+    return 100 * (case.lead - 1)
+
+
 def _shapes(cases: Sequence[RaceCase]) -> str:
     return f"{len(cases)} shape{'s' if len(cases) > 1 else ''} in {cases[0].dtype}"
 

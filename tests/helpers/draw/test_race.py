@@ -149,3 +149,28 @@ def test_words_of_all_shapes_can_be_read(shown) -> None:
 def test_lead_is_saved_without_a_screen(tmp_path) -> None:
     race.save_lead(tmp_path / "lead.png", [race_case()], dpi=50, metadata={"Description": "x"})
     assert b"Description\0x" in (tmp_path / "lead.png").read_bytes()
+
+
+# ---- where we are not ahead --------------------------------------------------------------------
+
+
+def test_what_is_level_or_lost_is_named_the_least_first(shown) -> None:
+    cases = [
+        race_case(65536, 4096, quack=12.0),
+        race_case(8192, 4096, quack=10.02),
+        race_case(8, 4096, cudnn=9.0),
+    ]
+    draw.not_ahead(cases)
+    figure, plain, sentence = shown.take()
+    axes = figure.axes[0]
+    assert plain == "<figure: Where ours is not ahead, float32>"
+    assert sentence == "Of 3 shapes in float32: level at 1, lost at 1: 8 x 4096 to cuDNN."
+    ticks = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert ticks == ["8 x 4096, cuDNN", "8192 x 4096, QuACK"]
+    bars = [(round(bar.get_width(), 1), to_hex(bar.get_facecolor())) for bar in axes.patches]
+    assert bars == [(-10.0, to_hex(race.LOST)), (0.2, to_hex(style.GREY))]
+    assert complaints(figure) == []
+    draw.not_ahead(cases[:2])
+    assert shown.take()[2] == "Of 2 shapes in float32: level at 1, lost at none."
+    with pytest.raises(ValueError, match="no case is level"):
+        draw.not_ahead(cases[:1])
