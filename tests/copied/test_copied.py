@@ -330,7 +330,7 @@ def test_workspace_is_not_lent_to_a_later_stream_of_the_same_handle(
 ) -> None:
     case = PRETENDED[1]
     said = run(programs[case], "run", *case[1:3], *case.places, RENUMBER="1")
-    assert said.status == 2 and said.text.startswith(f"{NO_STREAM}: ")
+    assert said.status == 2 and f"\n{NO_STREAM}: " in said.text  # the graph has run by then
 
 
 @needs_nvcc
