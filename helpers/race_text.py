@@ -46,7 +46,8 @@ def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
         for dtype, path in pictures.items()
         if race_cases(dtype, gpu)
     ]
-    lines += ["", *family_table(recorded), "", *peers_table(recorded, shown), ""]
+    lines += ["", score(shown), "", *family_table(recorded), ""]
+    lines += [*peers_table(recorded, shown), ""]
     explained = "".join(f" {line}." for line in explained_marks(shown))
     older = sum(case.versions != recorded.compared_versions() for case in shown)
     others = f"; {older} of {len(shown)} cases with other versions" if older else ""
@@ -63,6 +64,19 @@ def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
         lines += case_table([case for case in shown if case.dtype == dtype])
         lines += ["", "</details>", ""]
     return "\n".join(lines[:-1])
+
+
+def score(shown: Sequence[RaceCase]) -> str:
+    """One sentence: how many cases are won, and each that is lost, to whom and by how much."""
+    counts = Counter(case.verdict for case in shown)
+    words = [f"{counts[name]} {WORDS.get(name, name)}" for name in VERDICTS if counts[name]]
+    lost = [
+        f"{place(*case.shape)} {case.dtype} to {title(case.best_peer)} by {1 - case.lead:.1%}"
+        for case in shown
+        if case.verdict == "LOSS"
+    ]
+    named = f" ({'; '.join(lost)})" if lost else ""
+    return f"Of {len(shown)} cases: {', '.join(words)}{named}."
 
 
 def family_table(recorded: Race) -> list[str]:
@@ -129,23 +143,27 @@ def peers_table(recorded: Race, shown: Sequence[RaceCase]) -> list[str]:
 
 def case_table(cases: Sequence[RaceCase]) -> list[str]:
     """A line for each case: shares of a copy, the lead with its interval, the verdict."""
+    early = any(case.programmatic_share for case in cases)
     head = "rows x columns | ours | of a copy | of the best copy | best peer | of a copy | lead"
-    lines = [f"| {head} | verdict | programmatic launch |", "|---" * 9 + "|"]
+    head += " | verdict" + " | programmatic launch" * early
+    lines = [f"| {head} |", "|---" * (8 + early) + "|"]
     for case in cases:
         cells = ["-"] * 3
         if case.verdict != "forfeit":
-            cells = [f"`{case.step}`", share_cell(case, case.step) + case.marks]
+            name = case.step.removeprefix("variants/")
+            cells = [f"`{name}`", share_cell(case, case.step) + case.marks]
             cells.append(f"{case.share_of_best_copy(case.step):.2f}" if case.copies_us else "-")
         cells += ["-"] * 3
         if best := case.best_peer:
             cells[3:5] = [title(best), share_cell(case, best)]
             if case.verdict != "forfeit":
                 lead = case.lead_over(best)
-                cells[5] = f"{lead.value:.3f} ({lead.low:.3f} to {lead.high:.3f})"
+                cells[5] = f"{lead.value:.3f} ({lead.low:.3f}&nbsp;to&nbsp;{lead.high:.3f})"
         word = WORDS.get(case.verdict, case.verdict)
         cells.append(f"**{word}**" if case.verdict in ("LOSS", "forfeit") else word)
-        share = case.programmatic_share
-        cells.append(f"{share:.2f} of a copy launched so" if share else "-")
+        if early:
+            share = case.programmatic_share
+            cells.append(f"{share:.2f} of a copy launched so" if share else "-")
         lines.append(f"| {place(*case.shape)} | {' | '.join(cells)} |")
     return lines
 

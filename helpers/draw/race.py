@@ -86,7 +86,7 @@ def _lead(cases: Sequence[RaceCase]):
     names = [ALL if row == math.inf else f"{row}" for row in rows]
     title = f"Times as fast as the best peer, {cases[0].dtype}"
     x = "rows of the matrix (blue: ahead, grey: level, orange: lost, black: no kernel of ours)"
-    return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.26), title
+    return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.21), title
 
 
 def _field(case: RaceCase | None) -> charts.Field | None:

@@ -52,11 +52,13 @@ def test_each_case_has_its_shares_its_lead_and_its_verdict(record_race) -> None:
     rows = rows_of(block)
     assert rows["1 x 32000"] == [
         *(f"`{OURS}`", "0.97 (10.00 us)", "-", "Liger", "0.78 (12.50 us)"),
-        *("1.250 (1.248 to 1.252)", "ahead", "-"),
+        *("1.250 (1.248&nbsp;to&nbsp;1.252)", "ahead"),
     ]
     lost = block[: block.index("bfloat16</summary>")]
-    assert rows_of(lost)["65536 x 4096"][-3:] == ["0.950 (0.948 to 0.952)", "**lost**", "-"]
+    assert rows_of(lost)["65536 x 4096"][-2:] == ["0.950 (0.948&nbsp;to&nbsp;0.952)", "**lost**"]
     assert "64 x 640" not in rows
+    said = "Of 3 cases: 2 ahead, 1 lost (65536 x 4096 float32 to QuACK by 5.0%)."
+    assert f"\n{said}\n" in block
     assert "The race was recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)" in block
     assert "float32.png" in block and "bfloat16.png" in block
 
@@ -103,7 +105,7 @@ def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
     assert rows["Triton tutorial"][2] == "1: wrong result: left NaN in its output"
     assert "Liger" not in rows, "not in the race"
     assert rows["65536 x 77"] == [
-        *("-", "-", "-", "PyTorch", "0.48 (20.00 us)", "-", "**forfeit**", "-"),
+        *("-", "-", "-", "PyTorch", "0.48 (20.00 us)", "-", "**forfeit**"),
     ]
     assert rows["vocabularies"][0] == "4 forfeit, 15 not raced"
     assert rows["rows that start anywhere"][0] == "3 forfeit, 7 not raced"
@@ -116,8 +118,11 @@ def test_programmatic_launch_and_best_copy_have_columns_of_their_own(record_race
         programmatic_copy_us=[1.5],
         copies_us={"variants/00_copy_bulk": [9.0]},
     )
-    cells = rows_of(record_race(case))["1 x 32000"]
+    block = record_race(case)
+    cells = rows_of(block)["1 x 32000"]
     assert cells[1:3] == ["0.97 (10.00 us)", "0.90"] and cells[-1] == "0.75 of a copy launched so"
+    assert block.count("programmatic launch |") == 1, "in the table of the dtype that has it"
+    assert "\nOf 1 cases: 1 ahead.\n" in block
 
 
 def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
