@@ -57,9 +57,9 @@ def _says(entries: Sequence[Entry]) -> str:
     high = sum(entry.ours > entry.measured for entry in missed)
     worst = max(entries, key=lambda entry: entry.off(entry.ours))
     text = (
-        f"{_title(entries)} of what was measured, {high} were too high and {len(missed) - high} "
-        f"too low; farthest off, as a ratio, is {worst.step}, {worst.ours:.2f} predicted and "
-        f"{worst.measured:.2f} measured."
+        f"{_title(entries)} of what was measured; of the others {high} were too high and "
+        f"{len(missed) - high} too low; farthest off, as a ratio, is {worst.step}, "
+        f"{worst.ours:.2f} predicted and {worst.measured:.2f} measured."
     )
     if mine := [entry for entry in entries if entry.mine is not None]:
         near = sum(entry.near(entry.mine) for entry in mine)

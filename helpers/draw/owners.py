@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,7 @@ class Owners:
     thread: np.ndarray  # within its block
     several: dict[str, np.ndarray]  # bool: others do so too; for each unit
     times: np.ndarray  # how often
+    width: np.ndarray  # bytes of a lane's access
     kind: str  # "load", "store" or "atomic"
 
     @property
@@ -87,7 +89,7 @@ def owners(
 
     The trace is one of `simulate(..., watch=True)`. `rows` and `cols` are those of the array, if it
     has two dimensions. Of a large matrix the first rows and columns are drawn; neighbours with one
-    owner share a cell.
+    owner share a cell, but for those that a lane moves in accesses of different width.
 
     Raises `ValueError` for another `by`, for an array that the launch did not have, and for rows
     and columns that are not as many as its elements.
@@ -96,9 +98,10 @@ def owners(
         raise ValueError(f"by is {', '.join(map(repr, UNITS))}, not {by!r}")
     found = _owners(trace, array, _shape(trace, array, rows, cols))
     unit, number, several = found.unit(by), found.number(by), found.several[by]
-    tall, wide = _grain(unit, several, 0, ROWS), _grain(unit, several, 1, COLUMNS)
-    unit, number, several = (
-        one[::tall, ::wide][:ROWS, :COLUMNS] for one in (unit, number, several)
+    width = found.width if by == "lane" else np.zeros_like(found.width)
+    tall, wide = (_grain((unit, several, width), *one) for one in ((0, ROWS), (1, COLUMNS)))
+    unit, number, several, width = (
+        one[::tall, ::wide][:ROWS, :COLUMNS] for one in (unit, number, several, width)
     )
     cut = tall * ROWS < found.block.shape[0], wide * COLUMNS < found.block.shape[1]
     height = 26 if len(unit) <= 8 else 18
@@ -107,7 +110,7 @@ def owners(
     words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
     cell = Box(LEFT, TOP, min(WIDTH / unit.shape[1], 2.5 * height), height)
     cells = []
-    for top, left, down, right in _rectangles(unit, several):
+    for top, left, down, right in _rectangles(unit, several, width):
         x, y = LEFT + left * cell.width, TOP + top * height
         box = Box(x, y, (right - left) * cell.width, (down - top) * height)
         owner = None if unit[top, left] == NOBODY else int(number[top, left])
@@ -142,7 +145,7 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
     count, size = shape[0] * shape[1], trace.arrays[array].dtype.itemsize
     block, thread = np.full(count, NOBODY), np.zeros(count, np.int64)
     several = {unit: np.zeros(count, bool) for unit in UNITS}
-    times = np.zeros(count, np.int64)
+    times, width = np.zeros((2, count), np.int64)
     across, up, _ = trace.shape.grid
     for one in (access for access in ours if access.kind == kind):
         per_lane = max(1, one.width // size)
@@ -158,35 +161,38 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
         number = one.block[0] + across * (one.block[1] + up * one.block[2])
         free = block[places] == NOBODY
         block[places[free]], thread[places[free]] = number, threads[free]
+        width[places[free]] = one.width
         others = block[places] != number
         several["block"][places] |= others
         several["warp"][places] |= others | (thread[places] // WARP != one.warp)
         several["lane"][places[others | (thread[places] != threads)]] = True
     shaped = {unit: flags.reshape(shape) for unit, flags in several.items()}
-    return Owners(block.reshape(shape), thread.reshape(shape), shaped, times.reshape(shape), kind)
+    block, thread, times, width = (one.reshape(shape) for one in (block, thread, times, width))
+    return Owners(block, thread, shaped, times, width, kind)
 
 
-def _grain(unit: np.ndarray, several: np.ndarray, axis: int, room: int) -> int:
-    """How many rows (axis 0) or columns share a cell: as many as needed and as have one owner."""
-    grain, length = 1, unit.shape[axis]
+def _grain(told: Sequence[np.ndarray], axis: int, room: int) -> int:
+    """How many rows (axis 0) or columns share a cell: as many as needed and as are alike in all
+    that is told of them."""
+    grain, length = 1, told[0].shape[axis]
     while grain * room < length and length % (2 * grain) == 0:
         starts = np.arange(length) // (2 * grain) * (2 * grain)
-        if any((one != one.take(starts, axis)).any() for one in (unit, several)):
+        if any((one != one.take(starts, axis)).any() for one in told):
             break
         grain *= 2
     return grain
 
 
-def _rectangles(unit: np.ndarray, several: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """(top, left, bottom, right) of neighbouring cells with one owner, ends excluded."""
+def _rectangles(*told: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """(top, left, bottom, right) of neighbouring cells that are alike, ends excluded."""
     done: list[list[int]] = []
-    above: dict[tuple[int, int, int, bool], list[int]] = {}
-    for row in range(len(unit)):
-        changes = (np.diff(unit[row]) != 0) | (np.diff(several[row].astype(int)) != 0)
-        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), unit.shape[1]]
+    above: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(told[0])):
+        changes = np.any([np.diff(one[row].astype(int)) != 0 for one in told], axis=0)
+        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), told[0].shape[1]]
         here = {}
         for left, right in zip(edges, edges[1:], strict=False):
-            key = left, right, int(unit[row, left]), bool(several[row, left])
+            key = left, right, *(int(one[row, left]) for one in told)
             if key in above:
                 above[key][2] = row + 1
                 here[key] = above[key]

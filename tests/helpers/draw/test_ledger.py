@@ -105,4 +105,4 @@ def test_the_sentence_follows_the_records(shown, monkeypatch) -> None:
     draw.ledger()
     _, plain, sentence = shown.take()
     assert plain == "<figure: Of our 12 predictions, 0 came within 10 percent>"
-    assert "12 were too high and 0 too low" in " ".join(sentence.split())
+    assert "of the others 12 were too high and 0 too low" in " ".join(sentence.split())

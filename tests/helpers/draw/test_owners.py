@@ -77,6 +77,22 @@ def test_a_run_of_rows_has_other_columns_in_each(shown: Shown) -> None:
     assert sentence.startswith("Lane 0 loads column 2 of row 0 and column 0 of row 1; a row")
 
 
+def test_a_pack_and_a_single_column_of_a_lane_are_two_cells(shown: Shown) -> None:
+    code = """extern "C" __global__ void copy(const float* x, float* y)
+    {
+        const float4 pack = reinterpret_cast<const float4*>(x)[threadIdx.x];
+        y[threadIdx.x] = pack.x + pack.w + (threadIdx.x ? 0 : x[8]);
+    }
+    """
+    x, names = np.ones((1, 9), np.float32), ("x", "y")
+    draw.owners(run(KernelText(code, "copy"), 1, 2, (x, x * 0), names=names, watch=True))
+    figure, _, sentence = shown.take()
+    assert numbers(figure) == ["0", "1", "0"] and sentence.startswith("Lane 0 loads columns 0 to 3")
+    code = code.replace("? 0 : x[8]", "< 1 ? 0 : x[8]")  # lane 1 has both, beside each other
+    draw.owners(run(KernelText(code, "copy"), 1, 2, (x, x * 0), names=names, watch=True))
+    assert numbers(shown.take()[0]) == ["0", "1", "1"]
+
+
 def cells(figure, hatched: bool = False) -> list:
     """Where the owned or the hatched cells are."""
     empty, owned, several = figure.findobj(PolyCollection)
