@@ -95,6 +95,7 @@ lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--up
 	$(LOCK) pyproject.toml --extra dev --extra cuda13 $(ARGS) -o requirements/cuda13.txt
 	$(LOCK) --group nvcc --no-deps $(ARGS) -o requirements/nvcc.txt
 
-clean: ## remove .venv, build and the caches here; mine and ~/.cache/softmax-worklog stay
+clean: ## remove .venv, build, caches and compiled kernels; mine stays
+	$(BASE) -c 'import runpy; runpy.run_path("helpers/simt/cache.py")["clear"]()'
 	rm -rf .venv build .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,7 +10,6 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     shapes        families of matrix shapes
     json_files    files that name themselves when they are damaged
     rich          rich output with a plain form; code in colour
-    cuda_text     reading C: comments, kernels, signatures, a hash of code
     gpu           the GPU at hand, or an H200
     mode          live or replay
     tuned         plans that were tuned on the reader's GPU: reader and writer

@@ -20,7 +20,6 @@ import numpy as np
 
 from . import simt
 from .catalogue import changes_of, source, split_trial
-from .cuda_text import kernel_names, signature
 from .execute import KernelBug, check_arguments, enqueue, execute, execute_simulated, prepare
 from .gpu import Gpu
 from .header import header
@@ -28,6 +27,7 @@ from .mode import gpu_for_plans
 from .plan import MAX_BLOCK, Header, Plan, integer, option_name, row_strides
 from .shapes import place
 from .simt import byte_offset
+from .simt.cuda_text import kernel_names, signature
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cuda_text import code_hash
 from .expressions import Expression
 from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
 from .paths import KERNELS
 from .plan import DTYPES, MAX_INT, Header, Plan, inputs, integer, row_strides
+from .simt.cuda_text import code_hash
 from .tuned import Tuned, tuned_here
 
 # What is recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's own.

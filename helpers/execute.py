@@ -16,10 +16,10 @@ from numbers import Integral, Real
 import numpy as np
 
 from . import simt
-from .cuda_text import Parameter, signature
 from .mode import replaying
 from .plan import Plan
 from .simt import byte_offset, rows_apart, span
+from .simt.cuda_text import Parameter, signature
 
 GUARD = 256  # bytes around what a kernel is given on a GPU; a multiple of any alignment
 UNTOUCHED = 0xA5  # what they hold

@@ -33,10 +33,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .cuda_text import strip_comments
 from .expressions import Expression, ExpressionError
 from .plan import DTYPE_OPTIONS, INPUTS, BuildValue, Header, HeaderError, option_name
 from .simt import citing
+from .simt.cuda_text import strip_comments
 
 KEYS = (
     "Idea",

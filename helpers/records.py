@@ -25,7 +25,6 @@ import numpy as np
 from . import catalogue
 from .bound import load
 from .catalogue import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
-from .cuda_text import code_hash
 from .gpu import Gpu, of_record
 from .gpu import gpu_folder as gpu_folder  # who records names the folder by it
 from .json_files import named, read_json, write_json
@@ -41,6 +40,7 @@ from .shapes import (
     Shape,
     family_of,
 )
+from .simt.cuda_text import code_hash
 
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of

@@ -8,7 +8,6 @@ from dataclasses import replace
 from . import bench
 from .bound import bind, kernel_of
 from .catalogue import UNFUSED
-from .cuda_text import code_hash
 from .gpu import describe_device, describe_versions
 from .mode import replaying
 from .records import (
@@ -19,6 +18,7 @@ from .records import (
     recorded_gpus,
     utc_now,
 )
+from .simt.cuda_text import code_hash
 
 
 class LiveRecord(Record):

@@ -20,7 +20,6 @@ from . import catalogue
 from .bound import load
 from .catalogue import split_trial
 from .chains import file_of, load_chains, save_chains, trial_of
-from .cuda_text import code_hash, strip_comments
 from .evidence.cases import EvidenceCase
 from .evidence.counters import case_of
 from .evidence.part import part_path, read_part
@@ -33,6 +32,7 @@ from .plan import DTYPE_OPTIONS
 from .races import load_race, save_race
 from .records import load_record, save_record, step_hash, utc_now
 from .shapes import place
+from .simt.cuda_text import code_hash, strip_comments
 
 SIZES = ("grid", "block", "shared_mem")  # of a launch; all else in it are macros
 

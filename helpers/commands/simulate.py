@@ -28,11 +28,11 @@ import numpy as np
 
 from ..bound import bind, kernel_of
 from ..check import make_input, poisoned
-from ..cuda_text import Parameter, kernel_names, signature
 from ..launch import simulate
 from ..options import at_least
 from ..plan import DTYPES
 from ..simt import INSTRUCTION_LIMIT, KernelText
+from ..simt.cuda_text import Parameter, kernel_names, signature
 
 # CompileError is a ValueError; a RuntimeError says which PTX is not known, or that SOFTMAX_REPLAY=0
 # asks for a GPU that is not there.

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..bound import BoundKernel, bind
 from ..check import make_input
-from ..cuda_text import kernel_names
 from ..header import header
 from ..simt import Counters, Trace
+from ..simt.cuda_text import kernel_names
 from .results import unwritten
 
 Shape = tuple[int, int]

@@ -10,11 +10,11 @@ import numpy as np
 
 from ..bound import load
 from ..catalogue import RANKING, split_trial
-from ..cuda_text import code_hash
 from ..gpu import Gpu
 from ..mode import gpu_for_plans
 from ..paths import REPO_URL
 from ..plan import DTYPES, MAX_INT
+from ..simt.cuda_text import code_hash
 
 BEST = "best"  # instead of a kernel: those that `choose` picks
 PROJECT = "softmax-worklog"

@@ -13,8 +13,8 @@ from functools import cached_property
 
 from ..bound import Kernel, load
 from ..catalogue import source, split_trial
-from ..cuda_text import strip_comments
 from ..plan import DTYPE_OPTIONS, MAX_BYTES, MAX_INT, option_name
+from ..simt.cuda_text import strip_comments
 from .asked import LICENCE, Asked, Refused
 from .builds import Build, builds
 from .cpp_plan import KernelPlan, identifier, planned, table_names

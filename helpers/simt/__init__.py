@@ -17,6 +17,9 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     findings             bugs that a run showed
     watch                what is kept for pictures
     trace                what a launch leaves behind
+    cuda_text            reading C: comments, kernels, signatures, a hash of code
+    cache                compiled kernels on disk
+    dependencies         which headers the compiler read, and whether they are the same
     compile              CUDA to PTX
     parse                PTX to instructions
     operations           a folder: what each arithmetic opcode computes

@@ -7,16 +7,23 @@ floor) and stops at PTX, NVRTC's typed and stable intermediate language.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import json
 import os
 import re
+import shutil
 import sys
 import sysconfig
 import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from . import cache, dependencies
 from .places import ShownShort
 
 # What CuPy 14 adds to every RawKernel. Without them the PTX differs: -ftz alone turns every
@@ -33,7 +40,7 @@ def compile_ptx(code: str, options: tuple[str, ...] = (), arch: str = DEFAULT_AR
     """Compile CUDA C++ source text to PTX.
 
     `options` are those given to `cupy.RawKernel`; an `-arch` among them is dropped, since the
-    machine runs `arch`. Results are cached by content, in memory and in `cache_folder()`.
+    machine runs `arch`. Results are kept by content, in memory and on disk.
 
     Raises `CompileError` with NVRTC's log if the source or an option is wrong.
     """
@@ -63,28 +70,117 @@ def compile_cubin(code: str, options: tuple[str, ...] = (), arch: str = "sm_90")
     return _compile(code, tuple(options), arch, "CUBIN")[0]
 
 
-@functools.lru_cache(maxsize=256)
 def _compile(
     code: str, options: tuple[str, ...], arch: str, form: str, expression: str = ""
 ) -> tuple[bytes, str]:
+    """(what NVRTC made, the mangled name), compiled unless the same was before: by it the same
+    NVRTC from the same text and options, and from headers that still hold the same."""
     from cuda.bindings import nvrtc
 
-    flags = [f"-arch={arch}", "-lineinfo", *CUPY_OPTIONS]
-    flags += [option for option in options if not option.startswith(("-arch", "--gpu-arch"))]
+    flags = [option for option in options if not option.startswith(("-arch", "--gpu-arch"))]
     if not any(option.lstrip("-").startswith("std=") for option in options):
         flags.append("--std=c++17")
-    flags += [f"-I{folder}" for folder in include_folders()]
-    entry = None
-    # A file that the source or an option names may change while both stay the same.
-    if not re.search(r'#\s*include\s*"', code) and not any(
-        "include" in option or option.startswith("-I") for option in options
-    ):
-        version = nvrtc.nvrtcVersion()[1:]
-        key = repr((version, flags, form, expression, code)).encode()
-        if (folder := cache_folder()) is not None:
-            entry = folder / f"{hashlib.sha256(key).hexdigest()}.{form.lower()}"
-            if (cached := _read(entry)) is not None:
-                return cached
+    own, rest = _folders_of(flags)
+    users = (os.getcwd(), *own)
+    folders = (*users, *include_folders())
+    version = nvrtc.nvrtcVersion()[1:]
+    key = repr((version, CUPY_OPTIONS, arch, rest, len(own), form, expression, code))
+    entry = f"{hashlib.sha256(key.encode()).hexdigest()}.{form.lower()}"
+    for look in (_MEMORY.get, _stored):
+        kept = look(entry)
+        if kept and kept.state == dependencies.state(kept.reads, folders, len(users)):
+            break
+    else:
+        kept = _compile_anew(code, arch, (*flags, *_include_flags()), form, expression, folders)
+        if kept.reads is None or _asks_for_files(code, kept.reads, folders, len(users)):
+            return kept.compiled, kept.name
+        kept = replace(kept, state=dependencies.state(kept.reads, folders, len(users)))
+        if kept.state is None:
+            return kept.compiled, kept.name
+        head = json.dumps([kept.name, kept.reads, kept.state])
+        cache.write(entry, head.encode() + b"\n" + kept.compiled)
+    if len(_MEMORY) >= MOST_IN_MEMORY:
+        _MEMORY.pop(next(iter(_MEMORY)), None)
+    _MEMORY[entry] = kept
+    return kept.compiled, kept.name
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What NVRTC made, and of which headers; None if it did not say."""
+
+    compiled: bytes
+    name: str
+    reads: Sequence[dependencies.Read] | None
+    state: str | None = ""  # of these headers; None: one is gone
+
+
+MOST_IN_MEMORY = 256
+_MEMORY: dict[str, Compiled] = {}
+_ONE_AT_A_TIME = threading.Lock()  # or the traces of two compilations would mix
+
+
+def _stored(entry: str) -> Compiled | None:
+    body = cache.read(entry)
+    if body is None:
+        return None
+    head, _, compiled = body.partition(b"\n")
+    try:
+        name, reads, state = json.loads(head)
+        return Compiled(compiled, name, [(int(number), str(path)) for number, path in reads], state)
+    except (ValueError, TypeError):  # of an earlier version
+        return None
+
+
+def _folders_of(flags: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(folders that the options search for headers, the other options)."""
+    folders, rest, following = [], [], False
+    for flag in flags:
+        if following:
+            folders.append(flag)
+            following = False
+        elif flag in ("-I", "--include-path"):
+            following = True
+        elif flag.startswith(("-I", "--include-path=")):
+            folders.append(flag.removeprefix("--include-path=").removeprefix("-I"))
+        else:
+            rest.append(flag)
+    return folders, rest
+
+
+def _asks_for_files(code: str, reads: Sequence, folders: Sequence[str], users: int) -> bool:
+    """Whether the kernel's text or a header of its author asks which files there are: the compiler
+    does not tell for which."""
+    texts = [code]
+    for number, name in reads:
+        if number < users:
+            path = Path(folders[number], name) if number >= 0 else Path(name)
+            texts.append(path.read_text(encoding="utf-8", errors="replace"))
+    return any("has_include" in re.sub(r"\\\r?\n", "", text) for text in texts)
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[str | None]:
+    """None where there is no place for one."""
+    try:
+        folder = tempfile.mkdtemp(prefix="simt-")
+    except OSError:
+        folder = None
+    try:
+        yield folder
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _include_flags() -> list[str]:
+    return [f"-I{folder}" for folder in include_folders()]
+
+
+def _compile_anew(
+    code: str, arch: str, flags: Sequence[str], form: str, expression: str, folders: Sequence[str]
+) -> Compiled:
+    from cuda.bindings import nvrtc
 
     def call(function, *arguments):
         status, *values = function(*arguments)
@@ -98,61 +194,27 @@ def _compile(
         nvrtc.nvrtcGetProgramLog(program, text)
         return text.decode(errors="replace").rstrip("\0\n ")
 
-    _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
-    try:
-        if expression:
-            call(nvrtc.nvrtcAddNameExpression, program, expression.encode())
-        call(nvrtc.nvrtcCompileProgram, program, len(flags), [flag.encode() for flag in flags])
-        name = call(nvrtc.nvrtcGetLoweredName, program, expression.encode()) if expression else b""
-        result = bytearray(call(getattr(nvrtc, f"nvrtcGet{form}Size"), program))
-        call(getattr(nvrtc, f"nvrtcGet{form}"), program, result)
-    finally:
-        nvrtc.nvrtcDestroyProgram(program)
-    compiled = bytes(result).rstrip(b"\0") if form == "PTX" else bytes(result), name.decode()
-    if entry is not None:
-        _write(entry, *compiled)
-    return compiled
-
-
-# ---- cache on disk ----------------------------------------------------------------------------
-
-
-def cache_folder() -> Path | None:
-    """Where compiled kernels are kept: `$SOFTMAX_CACHE_DIR`, by default below `~/.cache`; None for
-    a user without a home."""
-    chosen = os.environ.get("SOFTMAX_CACHE_DIR")
-    if chosen:
-        return Path(chosen)
-    try:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError:  # no HOME, and no such user
-        return None
-    return Path(base) / "softmax-worklog"
-
-
-def _read(entry: Path) -> tuple[bytes, str] | None:
-    """A cached result: the mangled name, a line feed, the compiled kernel, a checksum."""
-    try:
-        content = entry.read_bytes()
-    except OSError:
-        return None
-    body, checksum = content[:-32], content[-32:]
-    if hashlib.sha256(body).digest() != checksum:  # cut short or damaged: compile again
-        return None
-    name, _, compiled = body.partition(b"\n")
-    return compiled, name.decode()
-
-
-def _write(entry: Path, compiled: bytes, name: str) -> None:
-    """Keep a result; a folder that cannot be written to is no error, only slower."""
-    body = name.encode() + b"\n" + compiled
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=entry.parent, delete=False) as file:
-            file.write(body + hashlib.sha256(body).digest())
-        os.replace(file.name, entry)
-    except OSError:
-        pass
+    flags = [f"-arch={arch}", "-lineinfo", *CUPY_OPTIONS, *flags]
+    with _ONE_AT_A_TIME, _temporary_folder() as folder:
+        trace = Path(folder or "", "trace")  # NVRTC adds .json
+        if folder:
+            flags.append(f"--fdevice-time-trace={trace}")
+        _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
+        try:
+            if expression:
+                call(nvrtc.nvrtcAddNameExpression, program, expression.encode())
+            call(nvrtc.nvrtcCompileProgram, program, len(flags), [flag.encode() for flag in flags])
+            name = b""
+            if expression:
+                name = call(nvrtc.nvrtcGetLoweredName, program, expression.encode())
+            result = bytearray(call(getattr(nvrtc, f"nvrtcGet{form}Size"), program))
+            call(getattr(nvrtc, f"nvrtcGet{form}"), program, result)
+        finally:
+            nvrtc.nvrtcDestroyProgram(program)
+        headers = dependencies.headers_read(trace.with_suffix(".json"))
+    compiled = bytes(result).rstrip(b"\0") if form == "PTX" else bytes(result)
+    reads = None if headers is None else dependencies.placed(headers, folders)
+    return Compiled(compiled, name.decode(), reads)
 
 
 @functools.lru_cache(maxsize=1)

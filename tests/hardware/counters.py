@@ -21,11 +21,11 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.cuda_text import code_hash
 from helpers.evidence.cases import shown
 from helpers.execute import to_gpu
 from helpers.gpu import describe_device, describe_versions, has_gpu
 from helpers.simt import NSIGHT_METRICS, SHARED_METRICS
+from helpers.simt.cuda_text import code_hash
 
 from .cases import DATA, FILES, Case, compared, measured_patterns, patterns, reported, source
 from .processes import Done, run, write_data, write_text

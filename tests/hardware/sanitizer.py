@@ -306,8 +306,8 @@ def reports(text: str) -> list[dict]:
 
 def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], str]) -> int:
     """Write the data; returns 1 if a tool ran nothing."""
-    from helpers.cuda_text import code_hash
     from helpers.evidence.sanitizer import TOOLS
+    from helpers.simt.cuda_text import code_hash
 
     kernels = {}
     tools = [tool for tool in TOOLS if any(tool == other for _, other in outputs)]

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers.cuda_text import code_hash
 from helpers.simt import Trace, simulate
+from helpers.simt.cuda_text import code_hash
 from tests.hardware import counters, sanitizer
 from tests.hardware.cases import (
     DATA,

@@ -7,7 +7,7 @@ import cupy
 
 from helpers.bound import bind
 from helpers.catalogue import source
-from helpers.cuda_text import kernel_names
+from helpers.simt.cuda_text import kernel_names
 
 FOLDER = Path(__file__).parent
 TOGETHER, LANES, APART = (

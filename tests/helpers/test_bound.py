@@ -7,10 +7,10 @@ import pytest
 from helpers.bound import BoundKernel, Kernel, bind, kernel_of, load
 from helpers.catalogue import source
 from helpers.check import apart, check_softmax, make_input, poisoned, reference
-from helpers.cuda_text import kernel_names
 from helpers.execute import KernelBug
 from helpers.gpu import H200, Gpu
 from helpers.header import header
+from helpers.simt.cuda_text import kernel_names
 from tests.helpers.sources import APART, LANES, TOGETHER, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")

@@ -8,7 +8,6 @@ import pytest
 
 from helpers.bound import bind
 from helpers.check import apart, check_softmax, make_input, poisoned
-from helpers.cuda_text import Parameter
 from helpers.execute import (
     KernelBug,
     active_clusters,
@@ -22,6 +21,7 @@ from helpers.gpu import Gpu
 from helpers.launch import launch, simulate
 from helpers.plan import Plan
 from helpers.simt import CompileError, span
+from helpers.simt.cuda_text import Parameter
 from tests.helpers.sources import APART, TOGETHER, edited
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")

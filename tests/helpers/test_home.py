@@ -9,7 +9,7 @@ import pytest
 
 from helpers import home
 from helpers.paths import ROOT
-from helpers.simt import compile
+from helpers.simt import cache, compile
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="HOME is no matter there")
 
@@ -92,7 +92,7 @@ def test_a_user_without_a_home_compiles_without_a_cache(monkeypatch) -> None:
     monkeypatch.setattr(Path, "home", no_home)
     for name in ("SOFTMAX_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    assert compile.cache_folder() is None
+    assert cache.cache_folder() is None
     code = 'extern "C" __global__ void k(float* y) { y[0] = 17.0f; }'
-    compile._compile.cache_clear()
+    compile._MEMORY.clear()
     assert ".entry k(" in compile.compile_ptx(code)

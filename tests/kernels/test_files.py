@@ -11,12 +11,12 @@ from cuda.bindings import nvrtc
 from helpers.bound import Kernel, bind
 from helpers.catalogue import source, steps, variants
 from helpers.check import make_input, poisoned
-from helpers.cuda_text import code_hash, kernel_names, signature, strip_comments
 from helpers.gpu import H200, Gpu
 from helpers.header import KEYS, OPTIONAL_KEYS, header
 from helpers.paths import KERNELS
 from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
+from helpers.simt.cuda_text import code_hash, kernel_names, signature, strip_comments
 from tests.helpers.sources import APART
 
 CONDITION = ast.Compare | ast.BoolOp  # 0 or 1

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.cuda_text import strip_comments
 from helpers.paths import KERNELS
+from helpers.simt.cuda_text import strip_comments
 
 # (name, file) -> why it may differ there from what other files say.
 MERGE = "merge(row_max, sum, other_max, other_sum)"

@@ -17,10 +17,10 @@ from helpers.check import (
     poisoned,
     special_rows,
 )
-from helpers.cuda_text import kernel_names
 from helpers.gpu import H200, Gpu
 from helpers.header import header
 from helpers.mode import SWITCH
+from helpers.simt.cuda_text import kernel_names
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 

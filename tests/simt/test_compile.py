@@ -15,9 +15,9 @@ OPTIONS = ("-DFACTOR=3",)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache on disk, and none in memory."""
     monkeypatch.setenv("SOFTMAX_CACHE_DIR", str(tmp_path / "cache"))
-    compile._compile.cache_clear()
+    compile._MEMORY.clear()
     yield tmp_path / "cache"
-    compile._compile.cache_clear()
+    compile._MEMORY.clear()
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list:
 
 def again(code: str = CODE, options: tuple[str, ...] = OPTIONS, arch: str = "compute_90") -> str:
     """Compile as a new process would: with nothing in memory."""
-    compile._compile.cache_clear()
+    compile._MEMORY.clear()
     return compile.compile_ptx(code, options, arch)
 
 
@@ -78,17 +78,80 @@ def test_damaged_entry_is_compiled_again(damage, compiled: list, cache: Path) ->
     assert len(compiled) == 2, "the damaged entry was not replaced"
 
 
-def test_source_that_includes_a_file_of_the_users_is_not_kept(
-    tmp_path: Path, compiled: list
+# Each reads factor.h; the last four hide that from whoever searches the text for an include.
+SPELLINGS = {
+    "quoted": '#include "factor.h"',
+    "in brackets": "#include <factor.h>",
+    "a macro": '#define H "factor.h"\n#include H',
+    "an absolute path": "#include <{folder}/factor.h>",
+    "a digraph": '%:include "factor.h"',
+    "a comment": '# /* here */ include "factor.h"',
+    "a split line": '#inc\\\nlude "factor.h"',
+    "another header": '#include "outer.h"',
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_header_is_read_again_when_it_changed(
+    spelling: str, tmp_path: Path, compiled: list
 ) -> None:
+    (tmp_path / "outer.h").write_text('#include "factor.h"\n')
     (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
-    options = (f"-I{tmp_path}",)
-    first = again('#include "factor.h"\n' + CODE, options)
+    code, options = SPELLINGS[spelling].format(folder=tmp_path) + "\n" + CODE, (f"-I{tmp_path}",)
+    first = again(code, options)
+    assert again(code, options) == compile.compile_ptx(code, options) == first
+    assert len(compiled) == 1
     (tmp_path / "factor.h").write_text("#define FACTOR 7\n")
-    assert again('#include "factor.h"\n' + CODE, options) != first
-    again(CODE, (*OPTIONS, *options))
-    again(CODE, (*OPTIONS, *options))
-    assert len(compiled) == 4
+    assert compile.compile_ptx(code, options) != first, "the old result, from memory"
+    compile._MEMORY.clear()
+    (tmp_path / "factor.h").write_text("#define FACTOR 8\n")
+    assert again(code, options) != first, "the old result, from disk"
+    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
+    assert again(code, options) == first
+
+
+@pytest.mark.parametrize("option", ["-include=factor.h", "--pre-include=factor.h"])
+def test_header_that_an_option_names_is_read_again(option: str, tmp_path: Path) -> None:
+    options = ("-I", str(tmp_path), option)
+    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
+    first = again(options=options)
+    (tmp_path / "factor.h").write_text("#define FACTOR 7\n")
+    assert again(options=options) != first
+
+
+def test_header_that_now_comes_first_is_read(tmp_path: Path) -> None:
+    for name in ("first", "last"):
+        (tmp_path / name).mkdir()
+    options = (f"-I{tmp_path / 'first'}", f"-I{tmp_path / 'last'}")
+    (tmp_path / "last" / "factor.h").write_text("#define FACTOR 3\n")
+    old = again('#include "factor.h"\n' + CODE, options)
+    (tmp_path / "first" / "factor.h").write_text("#define FACTOR 7\n")
+    assert again('#include "factor.h"\n' + CODE, options) != old
+
+
+def test_source_that_asks_which_files_there_are_is_not_kept(tmp_path: Path, cache: Path) -> None:
+    code = '#if __has_include("factor.h")\n#define FACTOR 3\n#else\n#define FACTOR 4\n#endif\n'
+    old = again(code + CODE, (f"-I{tmp_path}",))
+    (tmp_path / "factor.h").write_text("\n")
+    assert again(code + CODE, (f"-I{tmp_path}",)) != old
+    assert not cache.exists()
+
+
+def test_clones_share_results(
+    tmp_path: Path, compiled: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "factor.h").write_text("#define FACTOR 3\n")
+        monkeypatch.chdir(tmp_path / name)
+        again('#include "factor.h"\n' + CODE, (f"-I{tmp_path / name}",))
+    assert len(compiled) == 1
+
+
+def test_headers_of_the_toolkit_are_held_against_their_content(compiled: list) -> None:
+    code = "#include <cuda_fp16.h>\n" + CODE
+    assert again(code) == again(code)
+    assert len(compiled) == 1
 
 
 def test_folder_that_cannot_be_written_is_no_error(
@@ -111,7 +174,7 @@ def test_template_keeps_its_mangled_name(compiled: list) -> None:
     code = "template <int N> __global__ void k(int* y) { y[threadIdx.x] = N; }"
     found = []
     for _ in range(2):
-        compile._compile.cache_clear()
+        compile._MEMORY.clear()
         found.append(compile.compile_template(code, "k<7>"))
     assert found[0] == found[1] and f".entry {found[0][1]}" in found[0][0]
     assert len(compiled) == 1

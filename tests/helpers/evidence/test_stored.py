@@ -14,7 +14,6 @@ from helpers.catalogue import (
     variants,
 )
 from helpers.check import make_input, poisoned
-from helpers.cuda_text import code_hash
 from helpers.evidence import cases as launches
 from helpers.evidence.cases import EvidenceCase, cases
 from helpers.evidence.counters import case_of
@@ -30,6 +29,7 @@ from helpers.shapes import (
     SMALL_SHAPES,
 )
 from helpers.simt import NSIGHT_METRICS, Trace
+from helpers.simt.cuda_text import code_hash
 from tests import made_up
 
 COUNTERS, SASS, SANITIZER = map(read_part, ("counters", "sass", "sanitizer"))

@@ -6,12 +6,12 @@ import re
 import pytest
 
 from helpers.catalogue import source, step_number, steps
-from helpers.cuda_text import strip_comments
 from helpers.draw.style import READABLE, contrast
 from helpers.exercises import EXERCISES, grade
 from helpers.exercises.grading import conditions, judge
 from helpers.exercises.verdict import Step, Verdict, verdict
 from helpers.paths import KERNELS
+from helpers.simt.cuda_text import strip_comments
 from tests.helpers.exercises.answers import solution
 
 BLANK = re.compile(r"^ *// ---- (write|and) here ----$", flags=re.MULTILINE)

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 
 from helpers import simt
-from helpers.cuda_text import signature
 from helpers.gpu import H200, Gpu
+from helpers.simt.cuda_text import signature
 
 PARAMETERS = {"int": ctypes.c_int, "long long": ctypes.c_longlong}
 DTYPES = {"-DFLOAT16": np.dtype(np.float16), "-DBFLOAT16": np.dtype(ml_dtypes.bfloat16)}

@@ -13,11 +13,11 @@ import pytest
 
 from helpers.bound import load
 from helpers.catalogue import steps, variants
-from helpers.cuda_text import code_hash
 from helpers.export.asked import Refused, request
 from helpers.export.python import write
 from helpers.paths import ROOT
 from helpers.plan import DTYPES
+from helpers.simt.cuda_text import code_hash
 from tests.helpers.export.plans import MB, Launch, Matrix, chosen, matrices
 from tests.helpers.export.plans import planned as header_plan
 

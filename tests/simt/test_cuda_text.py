@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.catalogue import source
-from helpers.cuda_text import code_hash, kernel_names, signature
+from helpers.simt.cuda_text import code_hash, kernel_names, signature
 
 EXAMPLE = source("01_naive.cu")
 

@@ -1,0 +1,141 @@
+"""Compiled kernels on disk: found by a key, whole or not at all, the oldest out first.
+
+An entry is a file `KEY.SUFFIX`: a body and its checksum. Nothing here trusts the folder: what is no
+regular file of this user, or is damaged, is as good as absent, and is never waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+LIMIT = 512 << 20  # bytes of all entries
+KEPT = 3 / 4  # of them, once they were too many
+ABANDONED = 3600  # seconds after which a temporary file's writer is gone
+TRIM_EVERY = 64  # entries that a process writes
+
+ENTRY = re.compile(r"[0-9a-f]{64}\.(ptx|cubin)")
+TEMPORARY = "writing-"
+_written = 0  # by this process
+
+
+def cache_folder() -> Path | None:
+    """Where compiled kernels are kept: `$SOFTMAX_CACHE_DIR`, by default below `~/.cache`; None for
+    a user without a home."""
+    chosen = os.environ.get("SOFTMAX_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:  # no HOME, and no such user
+        return None
+    return Path(base) / "softmax-worklog"
+
+
+def read(name: str) -> bytes | None:
+    """The body of an entry, `KEY.SUFFIX`; None if there is none, or none that can be trusted."""
+    folder = cache_folder()
+    if folder is None:
+        return None
+    # A FIFO would wait for a writer, a link may lead anywhere.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        with open(os.open(folder / name, flags | getattr(os, "O_BINARY", 0)), "rb") as file:
+            if not _ours(os.fstat(file.fileno())):
+                return None
+            content = file.read()
+        with contextlib.suppress(OSError):
+            os.utime(folder / name)  # the youngest now
+    except OSError:
+        return None
+    body, checksum = content[:-32], content[-32:]
+    return body if hashlib.sha256(body).digest() == checksum else None
+
+
+def write(name: str, body: bytes) -> None:
+    """Keep an entry; a folder that cannot be written to is no error, only slower."""
+    global _written
+    folder, temporary = cache_folder(), None
+    if folder is None:
+        return
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        number, temporary = tempfile.mkstemp(dir=folder, prefix=TEMPORARY)
+        with open(number, "wb") as file:
+            file.write(body + hashlib.sha256(body).digest())
+        os.replace(temporary, folder / name)
+    except OSError:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return
+    if _written % TRIM_EVERY == 0:
+        trim(folder)
+    _written += 1
+
+
+def trim(folder: Path, limit: int = LIMIT) -> None:
+    """Remove the entries that were not used for longest, if they have more than `limit` bytes in
+    all, and what writers left behind that were killed."""
+    entries, temporaries = _files(folder)
+    now = time.time()
+    for path, status in temporaries:
+        if now - status.st_mtime > ABANDONED:
+            _remove(path)
+    total = sum(status.st_size for _, status in entries)
+    if total <= limit:
+        return
+    for path, status in sorted(entries, key=lambda entry: entry[1].st_mtime):
+        if total <= KEPT * limit:
+            break
+        _remove(path)
+        total -= status.st_size
+
+
+def clear() -> None:
+    """Remove all entries, and the folder if nothing else is in it."""
+    folder = cache_folder()
+    if folder is None:
+        return
+    for files in _files(folder):
+        for path, _ in files:
+            _remove(path)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _ours(status: os.stat_result) -> bool:
+    """Whether it is a file that this user wrote, and nobody else may write to."""
+    if not stat.S_ISREG(status.st_mode):
+        return False
+    return os.name != "posix" or (status.st_uid == os.geteuid() and not status.st_mode & 0o022)
+
+
+def _files(folder: Path) -> tuple[list, list]:
+    """(entries, temporary files), each as (path, status); whatever else lies there is left out."""
+    entries, temporaries = [], []
+    try:
+        with os.scandir(folder) as found:
+            for one in found:
+                with contextlib.suppress(OSError):
+                    status = one.stat(follow_symlinks=False)
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
+                    if ENTRY.fullmatch(one.name):
+                        entries.append((one.path, status))
+                    elif one.name.startswith(TEMPORARY):
+                        temporaries.append((one.path, status))
+    except OSError:
+        pass
+    return entries, temporaries
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
