@@ -50,6 +50,7 @@ def compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedProces
 
 def host_compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run g++ in a folder, with CUDA's headers."""
-    headers = [f"-isystem{path}" for path in include_folders()]
+    folders = [*include_folders(), *(Path(found).parent.parent / "include" for found in nvcc()[:1])]
+    headers = [f"-isystem{path}" for path in folders]
     command = ["g++", "-std=c++17", *WARNINGS, *headers, *map(str, arguments)]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True)

@@ -4,7 +4,6 @@ wrongly; without a GPU over a CUDA of main memory."""
 import os
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from helpers.export import cpp
 from helpers.export.asked import request
 from helpers.gpu import H200, Gpu, has_gpu
 from helpers.mode import gpu_for_plans
-from tests.copied.compilers import compiled, needs_nvcc
+from tests.copied.compilers import compiled, host_compiled, needs_headers, needs_nvcc
 
 FOLDER = Path(__file__).parent
 KERNELS = [*steps(), *variants()]
@@ -83,6 +82,7 @@ def header(case: Case, text: str) -> str:
     unused = [f"(void){name};" for name in ("x_stride", "y_stride", "rows", "cols", "zeros")]
     bytes = f"{case.name}_workspace({rest})" if zeros else "size_t(0)"
     lines = [
+        "#pragma once",
         f'#include "{case.name}.cu"',
         f"using T = {cpp.TYPES[case.dtype]};",
         *(f"[[maybe_unused]] constexpr auto {key} = {x};" for key, x in constants.items()),
@@ -98,25 +98,36 @@ def header(case: Case, text: str) -> str:
     return "\n".join(lines)
 
 
-def built(folder: Path, case: Case, text: str, gpu: bool) -> Path:
-    """The program with an exported file: for the GPU at hand, or with a CUDA of main memory."""
+def linked(folder: Path, case: Case, text: str, exported: Path, gpu: bool) -> Path:
+    """The program with the object of an exported file: for the GPU at hand, or with a CUDA of main
+    memory."""
     (folder / f"{case.name}.cu").write_text(text)
     (folder / "exported.h").write_text(header(case, text))
     sources = ["softmax.cpp"] if gpu else ["softmax.cpp", "without_gpu.cpp"]
-    for source in sources:
-        done = compiled(folder, "-I.", "-c", FOLDER / source)
-        assert (done.returncode, done.stderr) == (0, "")
-    target = "native" if gpu else "sm_90"
-    done = compiled(folder, f"-arch={target}", "-c", f"{case.name}.cu", "-o", "exported.o")
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
-    objects = [f"{Path(source).stem}.o" for source in sources]
+    includes = [f'#include "{FOLDER / source}"\n' for source in sources]
+    (folder / "program.cpp").write_text("".join(includes))
+    done = host_compiled(folder, "-I.", "-c", "program.cpp")
+    assert (done.returncode, done.stderr) == (0, "")
     if gpu:
-        done = compiled(folder, "exported.o", *objects, "-o", "program")
+        done = compiled(folder, exported, "program.o", "-o", "program")
         assert done.returncode == 0, done.stderr
     else:
-        subprocess.run(["g++", "exported.o", *objects, "-o", "program"], cwd=folder, check=True)
+        objects = [exported, "program.o"]
+        subprocess.run(["g++", *objects, "-o", "program"], cwd=folder, check=True)
     return folder / "program"
+
+
+def clean(done: subprocess.CompletedProcess[str]) -> None:
+    """Hold that nvcc took it without a warning."""
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr, done.stderr
+
+
+def built(folder: Path, case: Case, text: str) -> Path:
+    """The program with an exported file, for the GPU at hand."""
+    (folder / f"{case.name}.cu").write_text(text)
+    clean(compiled(folder, "-arch=native", "-c", f"{case.name}.cu", "-o", "exported.o"))
+    return linked(folder, case, text, folder / "exported.o", gpu=True)
 
 
 class Said(NamedTuple):
@@ -146,21 +157,65 @@ def run(path: Path, *arguments: object, **environment: str) -> Said:
 
 
 ARCHES = sorted({load(step).header.arch for step in KERNELS})
+RELOCATABLE = 80  # the few kernels of it are linked as relocatable device code
+
+
+def of_arch(arch: int) -> list[tuple[Case, str]]:
+    """The kernels whose headers name it as the oldest GPU, and their files for that."""
+    gpu = Gpu(arch, H200.sms, H200.l2)
+    steps = [step for step in KERNELS if load(step).header.arch == arch]
+    return [(case, case.text(gpu)) for case in (first_case(step, gpu=gpu) for step in steps)]
+
+
+class Objects:
+    """Objects that several tests link, each compiled when the first of them asks for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[str, Path] = {}
+
+    def of(self, name: str, text: str, *options: str) -> Path:
+        """The object of a file, which nvcc compiles without a warning."""
+        if name not in self.known:
+            (self.folder / f"{name}.cu").write_text(text)
+            clean(compiled(self.folder, *options, "-c", f"{name}.cu"))
+            self.known[name] = self.folder / f"{name}.o"
+        return self.known[name]
+
+    def of_arch(self, arch: int) -> Path:
+        """All kernels of it behind one another in one file, for that GPU. They are not included: of
+        what is, nvcc tells fewer warnings."""
+        text = "".join(text for _, text in of_arch(arch))
+        relocatable = str(arch == RELOCATABLE).lower()
+        return self.of(f"sm_{arch}", text, f"-arch=sm_{arch}", f"-rdc={relocatable}")
+
+    def program(self, *arguments: object) -> list[str]:
+        """What a program that nvcc makes of objects defines; it calls a function wrongly."""
+        done = compiled(self.folder, *arguments, "-o", "program")
+        assert done.returncode == 0, done.stderr
+        assert subprocess.run([self.folder / "program"]).returncode == int(INVALID)
+        return symbols(self.folder / "program")
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Objects:
+    return Objects(tmp_path_factory.mktemp("objects"))
+
+
+def symbols(path: Path) -> list[str]:
+    """What an object or a program defines for others; what the standard library leaves in every
+    object is weak."""
+    done = subprocess.run(["nm", "-gC", "--defined-only", path], capture_output=True, text=True)
+    lines = (line.split(" ", 2) for line in done.stdout.splitlines())
+    return [symbol for _, kind, symbol in lines if kind in "TDBR"]
 
 
 @needs_nvcc
 @pytest.mark.parametrize("arch", ARCHES)
 def test_every_exported_kernel_compiles_as_cpp17_without_a_warning(
-    arch: int, tmp_path: Path
+    arch: int, objects: Objects
 ) -> None:
-    """For the oldest GPU that its header names, behind one another in one file."""
-    gpu = Gpu(arch, H200.sms, H200.l2)
-    cases = [first_case(step, gpu=gpu) for step in KERNELS if load(step).header.arch == arch]
-    # Not included: of what is, nvcc tells fewer warnings.
-    (tmp_path / "all.cu").write_text("".join(case.text(gpu) for case in cases))
-    done = compiled(tmp_path, f"-arch=sm_{arch}", "-c", "all.cu")
-    assert done.returncode == 0, done.stderr
-    assert "warning" not in done.stderr, done.stderr
+    assert objects.of_arch(arch).is_file()
 
 
 @needs_nvcc
@@ -172,67 +227,64 @@ def test_a_text_that_only_nvrtc_takes_does_not_pass(tmp_path: Path) -> None:
     assert compiled(tmp_path, "-arch=sm_90", "-c", "one.cu").returncode != 0
 
 
-LINKED = ["01_naive", "03_shared", "04_shuffle", "05_float4", "06_registers", "07_warp"]
-LINKED += ["08_cluster", "09_grid", "11_any_row"]
-
-
-@needs_nvcc
-@pytest.mark.parametrize("option", ["-rdc=false", "-rdc=true"])
-def test_nine_exports_link_into_one_program(option: str, tmp_path: Path) -> None:
-    """Three to a file; the last of the nine takes every dtype, and rows that are apart."""
-    cases = [first_case(step) for step in LINKED]
-    for case in cases[:-1]:
-        (tmp_path / f"{case.name}.cu").write_text(case.text(H200))
-    all_of_it = request(LINKED[-1], ["37x8200"], cases[-1].name, ERRORS, [H200], True, True)
-    (tmp_path / f"{cases[-1].name}.cu").write_text(cpp.write(all_of_it))
-    files = []
-    for place in range(0, 9, 3):
-        includes = [f'#include "{case.name}.cu"\n' for case in cases[place : place + 3]]
-        (tmp_path / f"{place}.cu").write_text("".join(includes))
-        files.append(f"{place}.cu")
-    first = cases[0].name
-    (tmp_path / "main.cu").write_text(
-        f"#define {first.upper()}_DECLARATIONS\n"
-        f'#include "{first}.cu"\n'
-        f"int main() {{ return {first}(nullptr, nullptr, 1, 1, nullptr); }}\n"
+def calling(case: Case, text: str, folder: Path) -> str:
+    """A program that calls, wrongly, what another file defines."""
+    (folder / f"{case.name}.cu").write_text(text)
+    return (
+        f"#define {case.name.upper()}_DECLARATIONS\n"
+        f'#include "{case.name}.cu"\n'
+        f"int main() {{ return {case.name}(nullptr, nullptr, 1, 1, nullptr); }}\n"
     )
-    files.append("main.cu")
-    done = compiled(tmp_path, "-arch=sm_90", option, "-t", "2", *files, "-o", "program")
-    assert done.returncode == 0, done.stderr
-    symbols = subprocess.run(
-        ["nm", "-C", "--defined-only", tmp_path / "program"], capture_output=True, text=True
-    ).stdout
-    for case in cases:
-        declared = len(re.findall(rf" T {case.name}\(", symbols))
-        assert declared == (3 if case == cases[-1] else 1)
-    assert subprocess.run([tmp_path / "program"]).returncode == int(INVALID)
 
 
 @needs_nvcc
-def test_a_file_gives_a_program_no_name_but_its_own(tmp_path: Path) -> None:
-    case = Case("variants/11_any_length", 3, 5000, "float32", apart=True)
-    (tmp_path / "one.cu").write_text(case.text(H200))
-    assert compiled(tmp_path, "-arch=sm_90", "-c", "one.cu").returncode == 0
-    symbols = subprocess.run(
-        ["nm", "-g", "--defined-only", tmp_path / "one.o"], capture_output=True, text=True
-    ).stdout
-    # What the standard library leaves in every object is weak.
-    strong = [line.split()[2] for line in symbols.splitlines() if line.split()[1] in "TDBR"]
-    assert strong and all(case.name in symbol for symbol in strong), strong
+def test_all_exports_link_into_one_program(objects: Objects) -> None:
+    arches = [arch for arch in ARCHES if arch != RELOCATABLE]
+    exports = [export for arch in arches for export in of_arch(arch)]
+    main = objects.of("main", calling(*exports[1], objects.folder))
+    defined = objects.program(main, *map(objects.of_arch, arches))
+    assert len(exports) > 20
+    for case, _ in exports:
+        assert sum(symbol.startswith(f"{case.name}(") for symbol in defined) == 1, case
 
 
 @needs_nvcc
+def test_exports_link_as_relocatable_device_code(objects: Objects) -> None:
+    """Those of one file with one that takes every dtype, and rows that are apart."""
+    exports = of_arch(RELOCATABLE)
+    gpu = Gpu(RELOCATABLE, H200.sms, H200.l2)
+    other = request("11_any_row", ["37x8200"], "of_other", ERRORS, [gpu], True, True)
+    text = cpp.write(other) + calling(*exports[0], objects.folder)
+    options = f"-arch=sm_{RELOCATABLE}", "-rdc=true"
+    files = objects.of_arch(RELOCATABLE), objects.of("other", text, *options)
+    defined = objects.program(*options, *files)
+    for name, count in ((exports[0][0].name, 1), (exports[1][0].name, 1), ("of_other", 3)):
+        assert sum(symbol.startswith(f"{name}(") for symbol in defined) == count, name
+
+
+@needs_nvcc
+def test_a_file_gives_a_program_no_name_but_its_own(pretended: Path) -> None:
+    strong = symbols(pretended)
+    names = [case.name for case in PRETENDED]
+    assert {name for name in names if any(name in symbol for symbol in strong)} == {*names}
+    assert all(any(name in symbol for name in names) for symbol in strong), strong
+
+
+@needs_headers
 @pytest.mark.parametrize("dtype", ["double", "__half", "unsigned short", "float"])
 def test_another_dtype_does_not_compile(dtype: str, tmp_path: Path) -> None:
     case = first_case("10_sixteen_bit", "bfloat16")
     (tmp_path / f"{case.name}.cu").write_text(case.text(H200))
-    call = f"void f({dtype}* x) {{ {case.name}(x, x, 1, 8, nullptr); }}\n"
-    includes = f'#include <cuda_fp16.h>\n#include "{case.name}.cu"\n'
-    (tmp_path / "call.cpp").write_text(includes + call)
-    done = compiled(tmp_path, "-c", "call.cpp")
-    assert done.returncode != 0 and "cannot convert" in done.stderr
-    (tmp_path / "call.cpp").write_text(includes + call.replace(f"{dtype}*", "__nv_bfloat16*"))
-    assert compiled(tmp_path, "-c", "call.cpp").returncode == 0
+    call = f"{case.name}(x, x, 1, 8, nullptr);"
+    (tmp_path / "call.cpp").write_text(
+        f'#include <cuda_fp16.h>\n#include "{case.name}.cu"\n'
+        f"void right(__nv_bfloat16* x) {{ {call} }}\n"
+        f"void wrong({dtype}* x) {{ {call} }}\n"
+    )
+    errors = host_compiled(tmp_path, "-fsyntax-only", "call.cpp").stderr
+    assert re.findall(r"call.cpp:(\d+):\d+: error: (cannot convert)", errors) == [
+        ("4", "cannot convert")
+    ], errors
 
 
 # ---- the program, without a GPU -----------------------------------------------------------------
@@ -252,11 +304,20 @@ REFUSED |= dict.fromkeys(("rows past int", "columns past int", "columns that wra
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
+def pretended(objects: Objects) -> Path:
+    """Their object, of one file that includes them all."""
+    for case in PRETENDED:
+        (objects.folder / f"{case.name}.cu").write_text(case.text(H200))
+    includes = [f'#include "{case.name}.cu"\n' for case in PRETENDED]
+    return objects.of("pretended", "".join(includes), "-arch=sm_90")
+
+
+@pytest.fixture(scope="module")
+def programs(pretended: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Case, Path]:
     made = {}
     for case in PRETENDED:
         folder = tmp_path_factory.mktemp(case.name)
-        made[case] = built(folder, case, case.text(H200), gpu=False)
+        made[case] = linked(folder, case, case.text(H200), pretended, gpu=False)
     return made
 
 
@@ -372,7 +433,7 @@ def test_an_exported_kernel_computes_what_it_should(case: Case, tmp_path: Path) 
     gpu = gpu_for_plans()
     if not load(case.step).accepts(case.rows, case.cols, case.dtype, gpu):
         pytest.skip(f"{case.step} does not take it on this GPU")
-    program = built(tmp_path, case, case.text(gpu), gpu=True)
+    program = built(tmp_path, case, case.text(gpu))
     said = run(program, "run", *case[1:3], *case.places)
     assert said.status == 0, said.text
 
@@ -389,7 +450,7 @@ def test_the_best_of_the_series_computes_what_it_should(
 ) -> None:
     shapes = [f"{rows}x{cols}" for rows, cols in BEST]
     text = cpp.write(request("best", shapes, "of_best", [dtype], [gpu_for_plans()], apart, apart))
-    program = built(tmp_path, Case("best", 1, 1, dtype, apart), text, gpu=True)
+    program = built(tmp_path, Case("best", 1, 1, dtype, apart), text)
     for rows, cols in BEST:
         said = run(program, "run", rows, cols, *Case("best", rows, cols, dtype, apart).places)
         assert said.status == 0, f"{rows} x {cols}: {said.text}"
@@ -399,7 +460,7 @@ def test_the_best_of_the_series_computes_what_it_should(
 @needs_nvcc
 @pytest.mark.parametrize("case", PRETENDED, ids=str)
 def test_wrong_use_on_a_gpu_is_an_error_and_writes_nothing(case: Case, tmp_path: Path) -> None:
-    program = built(tmp_path, case, case.text(gpu_for_plans()), gpu=True)
+    program = built(tmp_path, case, case.text(gpu_for_plans()))
     said = run(program, "refuse", *case[1:3], 16 * case.cols)
     assert said.status == 0 and said.text.endswith("nothing was written\n"), said
     assert {"cudaSuccess"} & {*said.answers.values()} == set()
@@ -412,19 +473,15 @@ def test_a_kernel_that_computes_something_else_is_noticed(tmp_path: Path) -> Non
     text = case.text(gpu_for_plans())
     wrong = text.replace("(long long)rows * cols;", "(long long)rows * cols - 1;")
     assert wrong != text
-    said = run(built(tmp_path, case, wrong, gpu=True), "run", *case[1:3], *case.places)
+    said = run(built(tmp_path, case, wrong), "run", *case[1:3], *case.places)
     assert said.status == 1 and said.text.startswith("row 36, column 1002: nan"), said
 
 
 @needs_nvcc
 @pytest.mark.skipif(has_gpu(), reason="there is a GPU")
-def test_without_a_gpu_the_program_says_so(tmp_path: Path) -> None:
-    case = first_case("04_shuffle")
-    (tmp_path / f"{case.name}.cu").write_text(case.text(H200))
-    (tmp_path / "exported.h").write_text(header(case, case.text(H200)))
-    files: Sequence[object] = ("-I.", f"{case.name}.cu", FOLDER / "softmax.cpp")
-    done = compiled(tmp_path, "-arch=sm_90", *files, "-o", "program")
-    assert done.returncode == 0, done.stderr
-    said = run(tmp_path / "program", "run", *case[1:3], *case.places)
+def test_without_a_gpu_the_program_says_so(pretended: Path, tmp_path: Path) -> None:
+    case = PRETENDED[3]
+    program = linked(tmp_path, case, case.text(H200), pretended, gpu=True)
+    said = run(program, "run", *case[1:3], *case.places)
     assert said.status == 2
     assert re.match(r"cudaError(InsufficientDriver|NoDevice): .*\n    cudaMalloc\(", said.text)
