@@ -129,7 +129,7 @@ class Device:
 
         def with_workspace(x: int, y: int, stream: int) -> None:
             owner = None
-            if _capturing(stream):
+            if _capturing(stream, self.context):
                 address, owner = workspace_of_graph(found.workspace)
             else:
                 address = self._workspace(stream, found.workspace)
@@ -161,17 +161,17 @@ class Device:
             return function
 
     def _workspace(self, stream: int, size: int) -> int:
-        """The stream's own bytes, which were zero at first and which every launch leaves zero."""
+        """The stream's own bytes, which were zero at first and which every launch leaves zero.
+
+        Where more are wanted, those it had stay: another thread may be about to launch with them.
+        Sizes double, so that all of them together are less than the last.
+        """
         key = (stream, threading.get_ident()) if stream == PER_THREAD_STREAM else stream
         with self._lock:
             held, address = self._workspaces.get(key, (0, 0))
             if held < size:
                 held = 1 << (size - 1).bit_length()
-                fresh = self.zeros(held, stream)
-                if address:
-                    with _Ready(self.context):
-                        _ask("cuMemFree_v2", ctypes.c_uint64(address))  # waits for what uses it
-                address = fresh
+                address = self.zeros(held, stream)
                 self._workspaces[key] = held, address
             return address
 
@@ -219,9 +219,14 @@ def _attribute(device: ctypes.c_int, number: int) -> int:
     return value.value
 
 
-def _capturing(stream: int) -> bool:
+def _capturing(stream: int, context: ctypes.c_void_p) -> bool:
     status = ctypes.c_int()
-    _ask("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+    asked = ctypes.c_void_p(stream), ctypes.byref(status)
+    if (refused := _driver().cuStreamIsCapturing(*asked)) == INVALID_CONTEXT:
+        _ask("cuCtxSetCurrent", context)
+        refused = _driver().cuStreamIsCapturing(*asked)
+    if refused:
+        _refuse("cuStreamIsCapturing", refused)
     return status.value == 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 

@@ -116,10 +116,6 @@ class Driver:
         address._obj.value = self.allocate(size.value).ctypes.data
         return 0
 
-    def cuMemFree_v2(self, address) -> int:
-        del self.memory[address.value]
-        return 0
-
     def cuMemsetD8Async(self, address, value, size, stream) -> int:
         self.memory[address.value][: size.value] = value.value
         return 0
@@ -130,6 +126,8 @@ class Driver:
         return 0
 
     def cuStreamIsCapturing(self, stream, status) -> int:
+        if not (self.stack or stream.value):
+            return INVALID_CONTEXT  # the default stream is that of a context
         status._obj.value = int((stream.value or 0) in self.capturing)
         return 0
 
