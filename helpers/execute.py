@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 
 import numpy as np
@@ -60,7 +61,7 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
     prepare(kernel, plan)
     declared = signature(kernel.code, kernel.name)
     on_gpu = [
-        to_gpu(value, GUARD) if parameter.pointer else as_declared(parameter, value)
+        as_declared(parameter, value) if not parameter.pointer else _pointer(parameter.name, value)
         for parameter, value in zip(declared, args, strict=True)
     ]
     sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
@@ -69,10 +70,19 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
     kernel(*sizes, tuple(on_gpu), shared_mem=plan.shared_mem)
     cupy.cuda.get_current_stream().synchronize()
     for parameter, value, device in zip(declared, args, on_gpu, strict=True):
-        if parameter.pointer and not parameter.const:
+        if parameter.pointer and not parameter.const and value is not None:
             around = _bring_back(device, value)
             if (around != UNTOUCHED).any():
                 raise KernelBug(f"{kernel.name} wrote outside of {parameter.name}")
+
+
+def _pointer(name: str, value):
+    """What CuPy is given for a pointer; None is the null pointer."""
+    if value is None:
+        return np.uintp(0)
+    if not isinstance(value, np.ndarray):
+        raise TypeError(f"{name}: arrays of pointers run on the SIMT machine alone")
+    return to_gpu(value, GUARD)
 
 
 def device_dtype(dtype: np.dtype) -> np.dtype:
@@ -222,7 +232,14 @@ def check_arguments(kernel, args: Sequence) -> None:
         )
     names = {parameter.name for parameter in parameters}
     for parameter, value in zip(parameters, args, strict=True):
-        if parameter.pointer:
+        if parameter.pointer and value is None:
+            continue
+        if parameter.table and isinstance(value, list | tuple):
+            for number, one in enumerate(value):
+                inner = replace(parameter, name=f"{parameter.name}[{number}]", const=False)
+                if one is not None:
+                    _check_array(inner, one, False)
+        elif parameter.pointer:
             _check_array(parameter, value, f"{parameter.name}_stride" in names)
         else:
             _check_number(parameter, value)
@@ -244,9 +261,10 @@ def _check_array(parameter: Parameter, value, strided: bool) -> None:
             f"{name} is not C-contiguous (strides {value.strides}); a kernel ignores strides: "
             f"pass numpy.ascontiguousarray({name})"
         )
-    if parameter.dtype not in (None, value.dtype) and name != "workspace":  # zeros of any type
+    wanted = np.dtype(np.uint64) if parameter.table and "[" not in name else parameter.dtype
+    if wanted not in (None, value.dtype) and name != "workspace":  # zeros of any type
         raise TypeError(
-            f"{name} is {value.dtype}, the kernel takes {parameter.dtype} ({parameter.type}*)"
+            f"{name} is {value.dtype}, the kernel takes {wanted} ({parameter.type}*)"
         )
     if not parameter.const and not value.flags.writeable:
         raise ValueError(f"{name} is read-only, the kernel writes to it")
@@ -254,14 +272,18 @@ def _check_array(parameter: Parameter, value, strided: bool) -> None:
 
 def _check_number(parameter: Parameter, value) -> None:
     name, dtype = parameter.name, parameter.dtype
+    if dtype is None:  # a struct, or a pointer that only the compiler knows
+        return
     if isinstance(value, np.ndarray):
         raise TypeError(f"{name} must be a number ({parameter.type}), not an array")
-    if dtype is None:
-        return
-    if dtype.kind == "f":
+    if dtype.kind == "b":
+        if not isinstance(value, bool | np.bool_) and value not in (0, 1):
+            raise TypeError(f"{name} must be a bool, not {value!r}")
+    elif dtype.kind in "fV":  # numpy does not know bfloat16 for a float
         if not isinstance(value, float if dtype == np.float64 else dtype.type):
             wide = ", which CuPy passes as 8 bytes" if type(value) in (int, float) else ""
-            cure = f": pass numpy.{dtype}({value})" if isinstance(value, Real) else ""
+            module = "ml_dtypes" if dtype.kind == "V" else "numpy"
+            cure = f": pass {module}.{dtype}({value})" if isinstance(value, Real) else ""
             raise TypeError(
                 f"{name} is a {_kind(value)}{wide}; the kernel takes a {parameter.type}{cure}"
             )

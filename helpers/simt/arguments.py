@@ -15,10 +15,9 @@ from .hardware import (
     MAX_THREADS,
     STATIC_SHARED_BYTES,
 )
-from .instructions import PtxKernel
+from .instructions import PtxKernel, PtxParameter
 from .memory.global_memory import GlobalMemory, rows_apart
 from .memory.shared import SharedMemory
-from .ptx_types import UNSIGNED
 
 
 def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
@@ -72,7 +71,8 @@ def parameter_bytes(
     """Lay the arguments out as the kernel's parameter space and map the arrays. The rows of a
     matrix x may be apart where x_stride is one of the names.
 
-    Raises `TypeError` for an argument that does not fit its parameter.
+    Raises `TypeError` for an argument that does not fit its parameter, `ValueError` for a number
+    that is out of its range.
     """
     if len(args) != len(kernel.parameters):
         raise TypeError(
@@ -82,24 +82,76 @@ def parameter_bytes(
     space = bytearray(end)
     for number, (parameter, value) in enumerate(zip(kernel.parameters, args, strict=True)):
         name = names[number] if number < len(names) else f"argument {number}"
-        if isinstance(value, np.ndarray) and value.ndim:
-            if not value.flags.c_contiguous and not (
-                f"{name}_stride" in names and rows_apart(value)
-            ):
-                raise TypeError(f"{name} is not C-contiguous; a kernel ignores strides")
-            encoded = np.array([memory.allocate(value, name)], np.int64)
-        elif getattr(value, "dtype", np.dtype(int)).kind == "V":  # a struct by value
-            encoded = np.frombuffer(value.tobytes(), np.uint8)
-        elif isinstance(value, np.float16) and parameter.size == 2:  # __half, a struct in PTX
-            encoded = np.array([value])
-        elif parameter.size not in UNSIGNED:
-            raise TypeError(f"{name} is a struct of {parameter.size} bytes, not {value!r}")
-        elif parameter.type[0] == "f":
-            encoded = np.array([value], f"float{8 * parameter.size}")
-        else:
-            number = value.item() if isinstance(value, np.generic) else value
-            encoded = np.array([index(number)]).astype(f"int{8 * parameter.size}")
-        if encoded.nbytes != parameter.size:
-            raise TypeError(f"{name} has {encoded.nbytes} bytes, the kernel takes {parameter.size}")
-        space[parameter.offset : parameter.offset + parameter.size] = encoded.tobytes()
+        encoded = _encoded(parameter, value, name, names, memory)
+        space[parameter.offset : parameter.offset + parameter.size] = encoded
     return bytes(space)
+
+
+def _encoded(
+    parameter: PtxParameter, value, name: str, names: Sequence[str], memory: GlobalMemory
+) -> bytes:
+    """The bytes of one argument."""
+    if value is None or isinstance(value, list | tuple) or getattr(value, "ndim", 0):
+        if parameter.struct or parameter.size != 8:
+            what = "None" if value is None else "an array"
+            raise TypeError(f"{name} is {what}, the kernel takes {_described(parameter)}")
+        return _address(value, name, names, memory).to_bytes(8, "little")
+    dtype = getattr(value, "dtype", None)
+    if parameter.struct:
+        wide = 2 if parameter.size == 2 else None  # __half and __nv_bfloat16 are structs
+        if dtype is None or not (dtype.kind == "V" or dtype.itemsize == wide):
+            example = "numpy.float16(...)" if wide else "a numpy.void of a structured dtype"
+            raise TypeError(f"{name} is {_described(parameter)}, not {value!r}: pass {example}")
+        if dtype.itemsize != parameter.size:
+            raise TypeError(
+                f"{name} has {dtype.itemsize} bytes, the kernel takes {_described(parameter)}: "
+                "a dtype with align=True has a C struct's padding"
+            )
+        return value.tobytes()
+    if dtype is not None and dtype.kind == "V" and dtype.names:
+        raise TypeError(
+            f"{name} is a struct of {dtype.itemsize} bytes, the kernel takes "
+            f"{_described(parameter)}"
+        )
+    if parameter.type[0] == "f":
+        try:
+            return np.array([value], f"float{8 * parameter.size}").tobytes()
+        except (TypeError, ValueError, OverflowError):
+            raise TypeError(f"{name} is {_described(parameter)}, not {value!r}") from None
+    number = value.item() if isinstance(value, np.generic) else value
+    try:
+        number = index(number)
+    except TypeError:
+        kind = f"the {type(number).__name__} {number!r}"
+        raise TypeError(f"{name} is {_described(parameter)}, not {kind}") from None
+    bits = 8 * parameter.size
+    if not -(1 << bits - 1) <= number < 1 << bits:
+        raise ValueError(f"{name} = {number} does not fit {_described(parameter)}")
+    return (number & (1 << bits) - 1).to_bytes(parameter.size, "little")
+
+
+def _address(value, name: str, names: Sequence[str], memory: GlobalMemory) -> int:
+    """Where an array is mapped, a sequence of arrays as the array of their addresses; 0 for
+    None."""
+    if value is None:
+        return 0
+    if isinstance(value, str | bytes) or not hasattr(value, "__len__"):
+        raise TypeError(f"{name} is no array: {value!r}")
+    if not isinstance(value, np.ndarray) or value.dtype == object:
+        inner = enumerate(list(value))
+        addresses = [_address(one, f"{name}[{number}]", names, memory) for number, one in inner]
+        return memory.allocate(np.array(addresses, np.uint64), name)
+    if not value.flags.c_contiguous and not (f"{name}_stride" in names and rows_apart(value)):
+        raise TypeError(f"{name} is not C-contiguous; a kernel ignores strides")
+    return memory.allocate(value, name)
+
+
+def _described(parameter: PtxParameter) -> str:
+    """ "an integer of 4 bytes": what PTX knows of a parameter."""
+    if parameter.struct:
+        kind = "a struct"
+    elif parameter.type[0] == "f":
+        kind = "a floating-point number"
+    else:
+        kind = "an integer or a pointer" if parameter.size == 8 else "an integer"
+    return f"{kind} of {parameter.size} byte{'s' * (parameter.size > 1)}"

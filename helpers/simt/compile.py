@@ -14,10 +14,10 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -91,7 +91,8 @@ def _compile(
         if kept and kept.state == dependencies.state(kept.reads, folders, len(users)):
             break
     else:
-        kept = _compile_anew(code, arch, (*flags, *_include_flags()), form, expression, folders)
+        search = [f"-I{folder}" for folder in include_folders()]
+        kept = _compile_anew(code, arch, (*flags, *search), form, expression, folders)
         if kept.reads is None or _asks_for_files(code, kept.reads, folders, len(users)):
             return kept.compiled, kept.name
         kept = replace(kept, state=dependencies.state(kept.reads, folders, len(users)))
@@ -117,7 +118,6 @@ class Compiled:
 
 MOST_IN_MEMORY = 256
 _MEMORY: dict[str, Compiled] = {}
-_ONE_AT_A_TIME = threading.Lock()  # or the traces of two compilations would mix
 
 
 def _stored(entry: str) -> Compiled | None:
@@ -156,7 +156,7 @@ def _asks_for_files(code: str, reads: Sequence, folders: Sequence[str], users: i
         if number < users:
             path = Path(folders[number], name) if number >= 0 else Path(name)
             texts.append(path.read_text(encoding="utf-8", errors="replace"))
-    return any("has_include" in re.sub(r"\\\r?\n", "", text) for text in texts)
+    return any("has_include" in _spliced(text) for text in texts)
 
 
 @contextlib.contextmanager
@@ -171,10 +171,6 @@ def _temporary_folder() -> Iterator[str | None]:
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _include_flags() -> list[str]:
-    return [f"-I{folder}" for folder in include_folders()]
 
 
 def _compile_anew(
@@ -195,26 +191,59 @@ def _compile_anew(
         return text.decode(errors="replace").rstrip("\0\n ")
 
     flags = [f"-arch={arch}", "-lineinfo", *CUPY_OPTIONS, *flags]
-    with _ONE_AT_A_TIME, _temporary_folder() as folder:
-        trace = Path(folder or "", "trace")  # NVRTC adds .json
-        if folder:
-            flags.append(f"--fdevice-time-trace={trace}")
-        _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
-        try:
-            if expression:
-                call(nvrtc.nvrtcAddNameExpression, program, expression.encode())
-            call(nvrtc.nvrtcCompileProgram, program, len(flags), [flag.encode() for flag in flags])
-            name = b""
-            if expression:
-                name = call(nvrtc.nvrtcGetLoweredName, program, expression.encode())
-            result = bytearray(call(getattr(nvrtc, f"nvrtcGet{form}Size"), program))
-            call(getattr(nvrtc, f"nvrtcGet{form}"), program, result)
-        finally:
-            nvrtc.nvrtcDestroyProgram(program)
-        headers = dependencies.headers_read(trace.with_suffix(".json"))
+    _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
+    try:
+        if expression:
+            call(nvrtc.nvrtcAddNameExpression, program, expression.encode())
+        call(nvrtc.nvrtcCompileProgram, program, len(flags), [flag.encode() for flag in flags])
+        name = call(nvrtc.nvrtcGetLoweredName, program, expression.encode()) if expression else b""
+        result = bytearray(call(getattr(nvrtc, f"nvrtcGet{form}Size"), program))
+        call(getattr(nvrtc, f"nvrtcGet{form}"), program, result)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
     compiled = bytes(result).rstrip(b"\0") if form == "PTX" else bytes(result)
-    reads = None if headers is None else dependencies.placed(headers, folders)
-    return Compiled(compiled, name.decode(), reads)
+    return Compiled(compiled, name.decode(), _reads(code, flags, folders))
+
+
+# What another Python does to ask NVRTC which headers it reads.
+ASK = """
+import json, sys
+asked = json.load(sys.stdin)
+sys.path = asked["path"]
+from cuda.bindings import nvrtc
+_, program = nvrtc.nvrtcCreateProgram(asked["code"].encode(), b"kernel.cu", 0, [], [])
+flags = [flag.encode() for flag in asked["flags"]]
+nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+nvrtc.nvrtcDestroyProgram(program)
+"""
+
+
+def _reads(
+    code: str, flags: Sequence[str], folders: Sequence[str]
+) -> Sequence[dependencies.Read] | None:
+    """Which headers NVRTC reads for a source that it compiles; None if it does not say.
+
+    Another process asks it: NVRTC 13.5 crashes now and then where one writes several traces.
+    """
+    texts = [_spliced(code), *(flag for flag in flags if not flag.startswith("-I"))]
+    if not any("include" in text for text in texts):
+        return []
+    with _temporary_folder() as folder:
+        if folder is None:
+            return None
+        trace = Path(folder, "trace")  # NVRTC adds .json
+        flags = [*flags, "--fdevice-syntax-only", f"--fdevice-time-trace={trace}"]
+        asked = json.dumps({"path": sys.path, "code": code, "flags": flags})
+        command = [sys.executable, "-I", "-c", ASK]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            subprocess.run(command, input=asked.encode(), capture_output=True, timeout=60)
+        headers = dependencies.headers_read(trace.with_suffix(".json"))
+    return None if headers is None else dependencies.placed(headers, folders)
+
+
+def _spliced(text: str) -> str:
+    """Lines that end in a backslash are one with the next."""
+    return re.sub(r"\\\r?\n", "", text)
 
 
 @functools.lru_cache(maxsize=1)

@@ -18,20 +18,32 @@ C_DTYPES = {
     "double": np.dtype(np.float64),
     "int": np.dtype(np.int32),
     "unsigned": np.dtype(np.uint32),
-    "unsigned int": np.dtype(np.uint32),
     "long long": np.dtype(np.int64),
     "unsigned long long": np.dtype(np.uint64),
     "char": np.dtype(np.int8),
+    "signed char": np.dtype(np.int8),
     "unsigned char": np.dtype(np.uint8),
     "half": np.dtype(np.float16),
     "__half": np.dtype(np.float16),
     "__nv_bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "nv_bfloat16": np.dtype(ml_dtypes.bfloat16),
     "bool": np.dtype(np.bool_),
     "short": np.dtype(np.int16),
     "unsigned short": np.dtype(np.uint16),
     "long": np.dtype(np.int64),
+    "unsigned long": np.dtype(np.uint64),
     "size_t": np.dtype(np.uint64),
+    "ptrdiff_t": np.dtype(np.int64),
+    **{f"{u}int{n}_t": np.dtype(f"{u}int{n}") for u in ("", "u") for n in (8, 16, 32, 64)},
 }
+INTEGER_WORDS = {"unsigned", "signed", "long", "short", "char", "int"}
+# Between __global__ and a kernel's name; the last may take arguments.
+QUALIFIERS = re.compile(r"__\w+__|alignas|noexcept")
+MACRO = re.compile(r"^\s*#\s*define\s+(\w+)[ \t]+([A-Za-z_][\w \t*]*)$", flags=re.MULTILINE)
+NO_TYPE = re.compile(
+    r"\b(__restrict__|__restrict|volatile|__grid_constant__|typename|struct|class|enum|std::)"
+    r"|\[\[[^\]]*\]\]|\b(alignas|__align__)\s*\([^)]*\)|::(?=\w)(?<!\w::)"
+)
 
 
 @dataclass(frozen=True)
@@ -41,40 +53,170 @@ class Parameter:
     name: str
     type: str  # "float", "long long"; of the element for a pointer
     pointer: bool
-    const: bool
+    const: bool  # of a pointer: whether what it points to is
+    table: bool = False  # a pointer to pointers
 
     @property
     def dtype(self) -> np.dtype | None:
-        """None for a type that only the compiler knows, such as a typedef or macro."""
-        return C_DTYPES.get(self.type)
+        """None for a type that only the compiler knows, such as a struct."""
+        return C_DTYPES.get(_canonical(self.type))
+
+    def __str__(self) -> str:
+        """As in C: "const float* x"."""
+        const = "const " if self.const else ""
+        return f"{const}{self.type}{'*' * (self.pointer + self.table)} {self.name}"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A `__global__` function as the text has it."""
+
+    name: str
+    parameters: str  # between the parentheses
+    template: str  # between template < and >; "" for none
 
 
 @functools.lru_cache(maxsize=256)
 def signature(code: str, kernel_name: str) -> tuple[Parameter, ...]:
-    """The parameters that `kernel_name` declares.
+    """The parameters that `kernel_name` declares, typedefs of the same text looked up.
 
     Raises `ValueError` naming the kernels there are if it is not declared `__global__`.
     """
     plain = strip_comments(code)
-    kernel_name = kernel_name.partition("<")[0].rpartition("::")[2]  # of a template's expression
-    match = re.search(rf"__global__[^;{{]*?\b{re.escape(kernel_name)}\s*\(([^)]*)\)", plain)
-    if not match:
+    short, _, arguments = kernel_name.partition("<")  # of a template's expression
+    short = short.strip().rpartition("::")[2]
+    found = [kernel for kernel in _declared(plain) if kernel.name == short]
+    if not found:
         known = ", ".join(kernel_names(code)) or "none"
-        raise ValueError(f"no kernel named {kernel_name!r} in this source; kernels there: {known}")
-    parameters = []
-    for text in filter(None, (part.strip() for part in match[1].split(","))):
-        words = re.findall(r"\w+|\*", text.replace("__restrict__", " "))
-        kind = [word for word in words[:-1] if word not in ("const", "*", "volatile")]
-        # What the pointer points to is const; in `float* const y` the pointer alone is.
-        const = "const" in " ".join(words).partition("*")[0].split()
-        parameters.append(Parameter(words[-1], " ".join(kind), "*" in words, const))
-    return tuple(parameters)
+        raise ValueError(f"no kernel named {short!r} in this source; kernels there: {known}")
+    aliases = _aliases(plain)
+    given = _split(arguments.rstrip().removesuffix(">"))
+    for name, argument in zip(_split(found[0].template), given, strict=False):
+        if re.match(r"(typename|class)\b", name):
+            aliases[re.findall(r"\w+", name.partition("=")[0])[-1]] = argument
+    texts = _split(found[0].parameters)
+    return tuple(
+        _parameter(text, number, aliases) for number, text in enumerate(texts) if text != "void"
+    )
 
 
 def kernel_names(code: str) -> list[str]:
     """Names of the `__global__` functions of a source, in order."""
-    plain = strip_comments(code)
-    return re.findall(r"__global__\s+(?:void\s+|[A-Z_]+\s+|__\w+__\([^)]*\)\s*)*(\w+)\s*\(", plain)
+    return list(dict.fromkeys(kernel.name for kernel in _declared(strip_comments(code))))
+
+
+def is_template(code: str, kernel_name: str) -> bool:
+    """Whether every kernel of that name is one."""
+    found = [one for one in _declared(strip_comments(code)) if one.name == kernel_name]
+    return bool(found) and all(one.template for one in found)
+
+
+def _declared(plain: str) -> list[Declared]:
+    """The kernels of a source without comments."""
+    found = []
+    for match in re.finditer(r"\b__global__\b", plain):
+        place = match.end()
+        while open_ := re.compile(r"[^(){};=]*?(\w+)\s*\(").match(plain, place):
+            end = _closing(plain, open_.end() - 1)
+            if end < 0:
+                break
+            if QUALIFIERS.fullmatch(open_[1]):
+                place = end + 1
+                continue
+            head = plain[: match.start()]
+            before = head[max(head.rfind(mark) for mark in ";}#") + 1 :]
+            template = re.search(r"\btemplate\s*<(.*)>", before, flags=re.DOTALL)
+            template = template[1] if template else ""
+            found.append(Declared(open_[1], plain[open_.end() : end], template))
+            break
+    return found
+
+
+def _closing(text: str, place: int) -> int:
+    """Where the parenthesis at `place` closes; -1 if it does not."""
+    depth = 0
+    for number in range(place, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[number], 0)
+        if depth == 0:
+            return number
+    return -1
+
+
+def _split(text: str) -> list[str]:
+    """At the commas that stand in no bracket."""
+    parts, depth, current = [], 0, ""
+    for character in text:
+        depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}.get(
+            character, 0
+        )
+        if character == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += character
+    return [part.strip() for part in (*parts, current) if part.strip()]
+
+
+def _aliases(plain: str) -> dict[str, str]:
+    """What the typedefs, alias declarations and macros of a text stand for, if it is one thing."""
+    pairs = [
+        *re.findall(r"\btypedef\s+([^;{}()]+?[\s*])(\w+)\s*;", plain),
+        *((kind, name) for name, kind in re.findall(r"\busing\s+(\w+)\s*=\s*([^;{}()]+);", plain)),
+        *((kind, name) for name, kind in MACRO.findall(plain)),
+    ]
+    found: dict[str, str] = {}
+    unsure = set()  # one thing or another, behind #if
+    for kind, name in pairs:
+        if found.setdefault(name, kind.strip()) != kind.strip():
+            unsure.add(name)
+    return {name: kind for name, kind in found.items() if name not in unsure}
+
+
+def _parameter(text: str, number: int, aliases: dict[str, str]) -> Parameter:
+    """One parameter from its declaration, whose name is "argument N" if it has none."""
+    text = NO_TYPE.sub(" ", text.partition("=")[0])
+    arrays = bool(re.search(r"\[[^\]]*\]\s*$", text))
+    text = re.sub(r"(\[[^\]]*\]\s*)+$", "", text).strip()
+    if to_array := re.fullmatch(r"(.*)\(\s*\*\s*(?:const\s*)?(\w*)\s*\)", text, flags=re.DOTALL):
+        text = f"{to_array[1]} {to_array[2]}"  # const float (*x)[16]
+    words = re.match(r"(.*?)(\w+)$", text, flags=re.DOTALL)
+    base, name = words.groups() if words else (text, "")
+    if not base.replace("const", "").strip() or name in C_DTYPES or name in INTEGER_WORDS:
+        base, name = text, ""  # a type alone
+    base, levels = _resolved(base, aliases)
+    levels += arrays
+    const = bool(re.search(r"\bconst\b", base.partition("*")[0]))
+    kind = " ".join(re.sub(r"\bconst\b", " ", base.partition("*")[0]).split())
+    return Parameter(name or f"argument {number}", kind, levels > 0, const, levels > 1)
+
+
+def _resolved(base: str, aliases: dict[str, str]) -> tuple[str, int]:
+    """(a type without aliases, levels of pointers). In `const In x` of a pointer type In the
+    pointer is const, not what it points to."""
+    for _ in range(len(aliases) + 1):
+        element, star, _ = base.partition("*")
+        names = [word for word in re.findall(r"\w+", element) if word in aliases]
+        if not names:
+            break
+        meant = NO_TYPE.sub(" ", aliases[names[0]])
+        if "*" in meant:
+            base = f"{meant} {base[len(element) :]}"
+        else:
+            base = re.sub(rf"\b{names[0]}\b", meant, element) + base[len(element) :]
+        aliases = {name: kind for name, kind in aliases.items() if name != names[0]}
+    return base, base.count("*")
+
+
+def _canonical(kind: str) -> str:
+    """unsigned long int  ->  unsigned long"""
+    words = kind.split()
+    if len(words) < 2 or not {*words} <= INTEGER_WORDS:
+        return kind
+    sign = [word for word in ("unsigned", "signed") if word in words]
+    rest = [word for word in words if word in ("long", "short", "char")]
+    if "char" not in rest:
+        sign = [word for word in sign if word == "unsigned"]
+    return " ".join(sign + rest) or "int"
 
 
 def strip_comments(code: str) -> str:

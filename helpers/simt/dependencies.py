@@ -15,15 +15,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# The first header of every compilation, which is part of NVRTC. One process appends to its traces.
-FIRST = "__nv_nvrtc_builtin_header.h"
+FIRST = "__nv_nvrtc_builtin_header.h"  # is part of NVRTC
 EVENT = "Processing Header File"
 SETTLED = 2_000_000_000  # nanoseconds
 Read = tuple[int, str]  # number of the folder in the search list, path in it; -1: a path
 
 
 def headers_read(trace: Path) -> list[str] | None:
-    """The paths of the headers that NVRTC's last compilation read; None if it does not say."""
+    """The paths of the headers that NVRTC read; None if it does not say."""
     try:
         events = json.loads(trace.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
         names = [one["args"]["detail"] for one in events if one.get("name") == EVENT]
@@ -31,8 +30,7 @@ def headers_read(trace: Path) -> list[str] | None:
         return None
     if FIRST not in names:
         return None
-    last = len(names) - names[::-1].index(FIRST)
-    return list(dict.fromkeys(os.path.normpath(name) for name in names[last:]))
+    return [os.path.normpath(name) for name in dict.fromkeys(names) if name != FIRST]
 
 
 def placed(headers: Sequence[str], folders: Sequence[str]) -> list[Read]:

@@ -81,6 +81,7 @@ class PtxParameter:
     type: str  # "u64", "f32", "b8" for a struct by value
     size: int
     offset: int
+    struct: bool = False
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,8 @@ SPECIALS = re.compile(
 
 @functools.lru_cache(maxsize=64)  # who translates it may add %carry, the same each time
 def parse(ptx: str, kernel_name: str) -> PtxKernel:
-    """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
+    """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined. It
+    may be the plain name of one that is not `extern "C"`.
 
     Raises `KeyError` naming the entries there are if it is missing, and `UnsupportedPTX` for
     constructs that the machine does not execute.
@@ -70,13 +71,8 @@ def parse(ptx: str, kernel_name: str) -> PtxKernel:
         elif VARIABLE.match(line):
             name = re.search(r"\.[busf]\d+\s+([\w$]+)", line)[1]
             (shared if ".shared" in line else module)[name] = line
-    if kernel_name not in entries:
-        known = ", ".join(entries) or "none"
-        hint = ' (is extern "C" missing?)' if any("_Z" in name for name in entries) else ""
-        raise KeyError(
-            f"no kernel named {kernel_name!r} in this source; kernels there: {known}{hint}"
-        )
-    kernel = _BodyParser(lines, functions).parse_entry(kernel_name, entries[kernel_name])
+    start = entries[_entry_named(kernel_name, list(entries))]
+    kernel = _BodyParser(lines, functions).parse_entry(kernel_name, start)
     named = {part for one in kernel.instructions for part in re.findall(r"[\w$]+", one.text)}
     own = {variable.name for variable in kernel.shared}  # declared in the kernel's own body
     kernel.shared += [
@@ -84,6 +80,36 @@ def parse(ptx: str, kernel_name: str) -> PtxKernel:
     ]
     kernel.module = _reachable_variables(module, named)
     return kernel
+
+
+def _entry_named(name: str, entries: list[str]) -> str:
+    """The entry of that name, mangled or not. Raises `KeyError` with the names there are."""
+    if name in entries:
+        return name
+    found = [entry for entry in entries if plain_name(entry) == name]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise KeyError(
+            f"{len(found)} kernels are named {name!r} in this source; rename all but one, or "
+            f"name one as the compiler does: {', '.join(found)}"
+        )
+    known = ", ".join(dict.fromkeys(map(plain_name, entries))) or "none"
+    raise KeyError(f"no kernel named {name!r} in this source; kernels there: {known}")
+
+
+def plain_name(mangled: str) -> str:
+    """The last name that the C++ compiler put into a mangled one: scale of _ZN2ns5scaleIfEEvPf."""
+    match = re.match(r"_Z(N?)L?K?", mangled)
+    if not match:
+        return mangled
+    name, place = mangled, match.end()
+    while length := re.compile(r"L?(\d+)").match(mangled, place):
+        place = length.end() + int(length[1])
+        name = mangled[length.end() : place]
+        if not match[1]:  # not in a namespace: parameters follow
+            break
+    return name
 
 
 def _reachable_variables(lines: dict[str, str], named: set[str]) -> list[Variable]:
@@ -274,7 +300,8 @@ class _BodyParser:
             return
         if name in self.calls:
             raise UnsupportedPTX(
-                f"the SIMT machine does not run recursion: {name} calls itself, at {file}:{line}"
+                f"the SIMT machine does not run recursion: {plain_name(name)} calls itself, "
+                f"at {file}:{line}"
             )
         if match is None or name.startswith("%"):
             raise UnsupportedPTX(
@@ -282,8 +309,8 @@ class _BodyParser:
             )
         if name not in self.functions:
             raise UnsupportedPTX(
-                f"the SIMT machine cannot call {name}, which this source does not define, "
-                f"at {file}:{line}"
+                f"the SIMT machine cannot call {plain_name(name)}, which this source does not "
+                f"define, at {file}:{line}"
             )
         if match["guard"]:
             raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
@@ -345,7 +372,7 @@ def _parse_parameters(header: str) -> list[PtxParameter]:
         size = type_size(type_name) * (int(array[1]) if array else 1)
         alignment = int(align[1]) if align and array else type_size(type_name)
         offset = -(-offset // alignment) * alignment
-        parameters.append(PtxParameter(name, type_name, size, offset))
+        parameters.append(PtxParameter(name, type_name, size, offset, bool(array)))
         offset += size
     return parameters
 

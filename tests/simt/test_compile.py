@@ -170,6 +170,16 @@ def test_error_is_not_kept(cache: Path) -> None:
     assert not cache.exists()
 
 
+def test_a_compiler_that_does_not_say_what_it_read_is_asked_each_time(
+    tmp_path: Path, compiled: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
+    monkeypatch.setattr(compile, "ASK", "import os; os.abort()")
+    for _ in range(2):
+        again('#include "factor.h"\n' + CODE, (f"-I{tmp_path}",))
+    assert len(compiled) == 2
+
+
 def test_template_keeps_its_mangled_name(compiled: list) -> None:
     code = "template <int N> __global__ void k(int* y) { y[threadIdx.x] = N; }"
     found = []

@@ -2,11 +2,12 @@
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from helpers.catalogue import source
-from helpers.simt.cuda_text import code_hash, kernel_names, signature
+from helpers.simt.cuda_text import code_hash, is_template, kernel_names, signature
 
 EXAMPLE = source("01_naive.cu")
 
@@ -69,3 +70,84 @@ def test_signature_tells_types_and_pointers_apart() -> None:
 def test_signature_of_no_kernel_lists_the_kernels_there_are() -> None:
     with pytest.raises(ValueError, match="no kernel named 'a' in this source; .* there: b, c"):
         signature("__global__ void b() {} __global__ void c() {} void a() {}", "a")
+
+
+SPELLINGS = {
+    "float y[]": ("y", np.float32, True, False),
+    "const float y[16]": ("y", np.float32, True, True),
+    "float y[][4]": ("y", np.float32, True, False),
+    "const float (*y)[16]": ("y", np.float32, True, True),
+    "const real y": ("y", np.float32, False, True),
+    "real* y": ("y", np.float32, True, False),
+    "const In y": ("y", np.float64, True, True),
+    "Out y": ("y", np.int64, True, False),
+    "ELEMENT* y": ("y", np.float16, True, False),
+    "bool y": ("y", np.bool_, False, False),
+    "std::size_t y": ("y", np.uint64, False, False),
+    "const ::real* y": ("y", np.float32, True, True),
+    "unsigned long int y": ("y", np.uint64, False, False),
+    "long unsigned y": ("y", np.uint64, False, False),
+    "uint8_t *y": ("y", np.uint8, True, False),
+    "__nv_bfloat16 y": ("y", ml_dtypes.bfloat16, False, False),
+    "struct Pair y": ("y", None, False, False),
+    "Vec<float, 4> y": ("y", None, False, False),
+    "const __grid_constant__ Pair y": ("y", None, False, True),
+    "int y = max(1, 2)": ("y", np.int32, False, False),
+    "int": ("argument 0", np.int32, False, False),
+    "unsigned int": ("argument 0", np.uint32, False, False),
+    "const float*": ("argument 0", np.float32, True, True),
+}
+ALIASES = """
+typedef float real; using In = const double*; typedef long long wide; typedef wide* Out;
+#define ELEMENT __half
+"""
+
+
+@pytest.mark.parametrize("text", SPELLINGS)
+def test_spellings_of_a_parameter(text: str) -> None:
+    (found,) = signature(f"{ALIASES}\n__global__ void k({text}) {{}}", "k")
+    name, dtype, *rest = SPELLINGS[text]
+    dtype = None if dtype is None else np.dtype(dtype)
+    assert [found.name, found.dtype, found.pointer, found.const] == [name, dtype, *rest]
+    assert not found.table
+
+
+@pytest.mark.parametrize("text", ["float** y", "const float* const* y", "float* y[]", "Out* y"])
+def test_pointers_to_pointers(text: str) -> None:
+    (found,) = signature(f"{ALIASES}\n__global__ void k({text}) {{}}", "k")
+    assert found.pointer and found.table and found.name == "y"
+
+
+def test_template_arguments_give_types() -> None:
+    code = "template <typename T, int N> __global__ void k(const T* x, T a, int n) {}"
+    found = signature(code, "k<double, 4>")
+    assert [one.dtype for one in found] == [np.float64, np.float64, np.int32]
+    assert is_template(code, "k") and not is_template("__global__ void k() {}", "k")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "void __global__ {}(",
+        "__global__ __launch_bounds__(32 * (2 + 2), 1) void {}(",
+        "static __global__ void __cluster_dims__(2, 1, 1) {}(",
+        "__launch_bounds__(128) __global__ void {}(",
+        "__global__ auto {}(",
+        "template <class T>\n__global__ void\n{}(",
+    ],
+)
+def test_kernels_are_found_however_they_are_declared(head: str) -> None:
+    code = head.format("k") + "int n);\n" + head.format("k") + "int n) { f<<<1, 2>>>(); }"
+    assert kernel_names(code) == ["k"]
+    assert [one.name for one in signature(code, "k")] == ["n"]
+
+
+def test_an_alias_of_two_meanings_is_left_to_the_compiler() -> None:
+    code = "#ifdef HALF\ntypedef __half T;\n#else\ntypedef float T;\n#endif\n"
+    (found,) = signature(code + "__global__ void k(T* y) {}", "k")
+    assert (found.dtype, found.type, found.pointer) == (None, "T", True)
+
+
+def test_a_parameter_reads_as_in_c() -> None:
+    code = "__global__ void k(const float* __restrict__ x, int n, float** rows) {}"
+    assert [str(one) for one in signature(code, "k")] == ["const float* x", "int n", "float** rows"]

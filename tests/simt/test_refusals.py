@@ -90,9 +90,9 @@ def test_a_wrong_number_of_arguments_is_refused() -> None:
     ("args", "message"),
     [
         ((np.zeros((32, 2), np.int32)[:, 0], 1), "y is not C-contiguous"),
-        ((np.zeros(32, np.int32), np.zeros(32, np.int32)), "n has 8 bytes, the kernel takes 4"),
+        ((np.zeros(32, np.int32), np.zeros(32, np.int32)), "n is an array, the kernel takes an in"),
         ((np.zeros(32, np.int32), 2.5), "float"),
-        ((np.zeros(32, np.int32), np.zeros((), [("a", "i4", 3)])), "n has 12 bytes"),
+        ((np.zeros(32, np.int32), np.zeros((), [("a", "i4", 3)])), "n is a struct of 12 bytes"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(args: tuple, message: str) -> None:

@@ -1,0 +1,134 @@
+"""Signatures as people write them: what a kernel is called, and what it can be given."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from helpers.simt import KernelText, simulate
+from helpers.simt.parse import plain_name
+
+FILE = '#line 1 "kernels/x.cu"\n'
+
+
+def run(parameters: str, body: str, *args, before: str = "", names=()) -> None:
+    kernel = f"__global__ void k({parameters})\n{{\nint i = threadIdx.x;\n{body}\n}}\n"
+    trace = simulate(KernelText(f"{FILE}{before}\n{kernel}", "k"), 1, 4, args, names=names)
+    assert not trace.findings, str(trace.findings)
+
+
+def test_bool_is_one_byte() -> None:
+    for flag in (True, np.True_, 1):
+        y = np.zeros(4, np.int32)
+        run("int* y, bool double_it, int n", "y[i] = double_it ? 2 * n : n;", y, flag, 21)
+        assert y.tolist() == [42] * 4
+
+
+def test_arrays_and_pointers_to_arrays() -> None:
+    x, y = np.arange(64, dtype=np.float32).reshape(4, 16), np.zeros(4, np.float32)
+    run("const float (*x)[16], float y[]", "y[i] = x[i][3];", x, y)
+    assert y.tolist() == x[:, 3].tolist()
+
+
+def test_null_pointers() -> None:
+    y = np.zeros(4, np.float32)
+    run("const float* bias, float* y", "y[i] = bias ? bias[i] : 7;", None, y)
+    assert y.tolist() == [7] * 4
+
+
+def test_pointers_to_pointers_are_arrays_of_addresses() -> None:
+    rows = [np.full(4, number, np.float32) for number in (3, 4)]
+    y = np.zeros(4, np.float32)
+    run("float** rows, float* y", "y[i] = rows[0][i] + rows[1][i]; rows[1][i] = 9;", rows, y)
+    assert y.tolist() == [7] * 4
+    assert rows[0].tolist() == [3] * 4 and rows[1].tolist() == [9] * 4
+
+
+def test_a_null_among_pointers_and_one_past_the_last_are_found_out() -> None:
+    code = (
+        f"{FILE}__global__ void k(float** rows, float* y, int n)\n"
+        "{ y[threadIdx.x] = rows[n] ? rows[n][threadIdx.x] : -1; }\n"
+    )
+    rows, y = [np.full(4, 3, np.float32), None], np.zeros(4, np.float32)
+    assert not simulate(KernelText(code, "k"), 1, 4, (rows, y, 1)).findings
+    assert y.tolist() == [-1] * 4
+    trace = simulate(KernelText(code, "k"), 1, 4, (rows, y, 2), names=("rows", "y", "n"))
+    assert "past the end of rows" in str(trace.findings)
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+def test_scalars_of_16_bits(kind) -> None:
+    name, header = ("__half", "fp16") if kind is np.float16 else ("__nv_bfloat16", "bf16")
+    y = np.zeros(4, kind)
+    before = f"#include <cuda_{header}.h>"
+    run(f"{name}* y, {name} a", "y[i] = a * a;", y, kind(1.5), before=before)
+    assert y.tolist() == [2.25] * 4
+
+
+PAIR = "struct Pair { char tag; int n; };"
+
+
+def test_struct_by_structured_dtype() -> None:
+    pair = np.dtype([("tag", "i1"), ("n", "i4")], align=True)
+    for value in (np.array((1, 42), pair)[()], np.array((1, 42), pair)):
+        y = np.zeros(4, np.int32)
+        run("int* y, Pair p", "y[i] = p.n * p.tag;", y, value, before=PAIR)
+        assert y.tolist() == [42] * 4
+
+
+PACKED = np.array((1, 42), np.dtype([("tag", "i1"), ("n", "i4")]))
+REFUSED = {
+    "an int for a struct": ("Pair p", 3, "p is a struct of 8 bytes, not 3: pass a numpy.void"),
+    "a packed struct": ("Pair p", PACKED, "p has 5 bytes, the kernel takes a struct of 8 bytes"),
+    "a float for an int": ("int n", 1024.5, "n is an integer of 4 bytes, not the float 1024.5"),
+    "a struct for an int": ("int n", PACKED, "n is a struct of 5 bytes, the kernel takes an inte"),
+    "an array for an int": ("int n", np.zeros(3), "n is an array, the kernel takes an integer of"),
+    "None for an int": ("int n", None, "n is None, the kernel takes an integer of 4 bytes"),
+    "an array for a struct": ("Pair p", np.zeros(3), "p is an array, the kernel takes a struct"),
+    "text for a float": ("float a", "many", "a is a floating-point number of 4 bytes, not 'many'"),
+    "a large int": ("int n", 99999999999, "n = 99999999999 does not fit an integer of 4 bytes"),
+    "a float for a half": ("__half h", 1.5, "h is a struct of 2 bytes, not 1.5: pass numpy.float1"),
+    "text among rows": ("float** r", ["x"], "r[0] is no array"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_one_sentence(case: str) -> None:
+    parameter, value, message = REFUSED[case]
+    before = PAIR + "\n#include <cuda_fp16.h>"
+    with pytest.raises((TypeError, ValueError)) as caught:
+        run(parameter, "", value, before=before, names=[parameter.split()[-1].lstrip("*")])
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+MANGLED = {
+    "_Z5scalePKfPfif": "scale",
+    "_ZL5scalePf": "scale",
+    "_ZN2ns5scaleEPf": "scale",
+    "_ZN2ns5scaleIfLi3EEEvPT_": "scale",
+    "_ZN40_GLOBAL__N__deadbeef_9_kernel_cu_cafe0005scaleEPf": "scale",
+    "_Z1kv": "k",
+    "_Z1k4Pair": "k",
+    "scale": "scale",
+}
+
+
+@pytest.mark.parametrize("mangled", MANGLED)
+def test_names_within_mangled_ones(mangled: str) -> None:
+    assert plain_name(mangled) == MANGLED[mangled]
+
+
+def test_a_kernel_in_a_namespace_goes_by_its_plain_name() -> None:
+    code = f"{FILE}namespace ns {{ __global__ void k(int* y) {{ y[threadIdx.x] = 5; }} }}\n"
+    for name in ("k", "ns::k"):
+        y = np.zeros(4, np.int32)
+        simulate(KernelText(code, name), 1, 4, (y,))
+        assert y.tolist() == [5] * 4
+
+
+def test_two_kernels_of_one_name_are_told_apart() -> None:
+    code = "__global__ void k(int* y) { *y = 1; } __global__ void k(float* y) { *y = 2; }"
+    with pytest.raises(KeyError, match="2 kernels are named 'k'.*_Z1kPi, _Z1kPf"):
+        simulate(KernelText(code, "k"), 1, 1, (np.zeros(1),))
+    y = np.zeros(1, np.float32)
+    simulate(KernelText(code, "_Z1kPf"), 1, 1, (y,))
+    assert y[0] == 2
