@@ -22,6 +22,7 @@ from ..gpu import Gpu
 from ..plan import DTYPES
 
 SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py", "jax": ".py"}
+HIDDEN = {"torch", "cupy", "jax", *sys.stdlib_module_names}  # modules by a file of their name
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,6 +39,8 @@ def main(arguments: list[str] | None = None) -> int:
             options.anywhere,
         )
         file = options.output or Path(asked.name + SUFFIXES[options.language])
+        if file.suffix == ".py" and file.stem in HIDDEN:
+            raise Refused(f"{file} would hide the module of that name; -o or --name gives another")
         if file.exists() and not options.force:
             raise Refused(f"{file} is there already; --force replaces it")
         text = written(asked, options.language)
@@ -79,7 +82,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "-o", "--output", type=Path, help="the file, NAME.cu or NAME.py if not given"
     )
     parser.add_argument("--force", action="store_true", help="replace the file")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)  # shapes may come after options
     if re.match(r"\d+(\.\.\d+)?x\d", options.kernel):  # a shape, so no kernel is named
         options.kernel, options.shapes = BEST, [options.kernel, *options.shapes]
     return options

@@ -40,6 +40,22 @@ def test_no_kernel_is_the_best(tmp_path: Path) -> None:
     assert one.read_text() == other.read_text()
 
 
+def test_shapes_may_come_after_options(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.cu", tmp_path / "other.cu"
+    assert exported("best", "8x32000", "--name", "fast", "-o", one) == 0
+    assert exported("--name", "fast", "best", "-o", other, "8x32000") == 0
+    assert one.read_text() == other.read_text()
+
+
+@pytest.mark.parametrize("name", ["torch", "types"])
+def test_a_file_hides_no_module(name: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exported("07_warp", "--as", "torch", "--name", name) == 2
+    assert capsys.readouterr().err.startswith(f"{name}.py would hide the module of that name")
+    assert exported("07_warp", "--as", "torch", "--name", name, "-o", "mine.py") == 0
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.py"]
+
+
 REFUSED = {
     ("99_none", "8x8"): "no kernel file kernels/99_none.cu; there are: 00_copy",
     ("08_cluster", "8x50303"): "08_cluster takes no float32 matrix of 8x50303: the kernel cannot",
