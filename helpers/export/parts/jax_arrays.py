@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from .launching import Launch, device, device_of
 from .planning import SIZES
 
-NAME = "softmax_worklog"  # of the target that XLA calls
+NAME = "softmax_worklog"
+TARGET = f"{__name__}.{NAME}"  # what XLA calls: another package may have a copy of this file
 
 
 def softmax(x: jax.Array, axis: int = -1) -> jax.Array:
@@ -40,7 +41,7 @@ def _derivative(primals: tuple, tangents: tuple) -> tuple:
 
 def _call(x: jax.Array) -> jax.Array:
     kind = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return jax.ffi.ffi_call(NAME, kind, vmap_method="broadcast_all")(x)
+    return jax.ffi.ffi_call(TARGET, kind, vmap_method="broadcast_all")(x)
 
 
 # ---- what XLA calls: its C interface, xla/ffi/api/c_api.h ----------------------------------------
@@ -134,8 +135,9 @@ def _handle(address: int) -> int | None:
     return None
 
 
-_handler = _of_pointers(_handle)  # kept: XLA holds its address
-jax.ffi.register_ffi_target(NAME, jax.ffi.pycapsule(_handler), platform="CUDA")
+if "_handler" not in globals():  # else this module is loaded anew, and XLA holds the address
+    _handler = _of_pointers(_handle)
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handler), platform="CUDA")
 
 _launches: dict[tuple, Launch] = {}
 MOST_LAUNCHES = 4096  # matrices whose launch is kept

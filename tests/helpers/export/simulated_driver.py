@@ -189,11 +189,17 @@ class Driver:
         return 0
 
 
-def loaded(text: str, packages: dict, driver: Driver, nvrtc: bool = False) -> ModuleType:
+def loaded(
+    text: str,
+    packages: dict,
+    driver: Driver,
+    nvrtc: bool = False,
+    module: ModuleType | None = None,
+) -> ModuleType:
     """An exported file as it is imported where `packages` are installed, over a driver; it compiles
-    with NVRTC, or leaves that to the SIMT machine."""
-    module = ModuleType("exported")
-    with mock.patch.dict(sys.modules, {**packages, "exported": module}):
+    with NVRTC, or leaves that to the SIMT machine. A `module` is loaded anew."""
+    module = module or ModuleType("exported")
+    with mock.patch.dict(sys.modules, {**packages, module.__name__: module}):
         exec(compile(text, "exported.py", "exec"), vars(module))
     module._driver = lambda: driver
     if not nvrtc:

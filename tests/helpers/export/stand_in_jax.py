@@ -93,7 +93,8 @@ def stand_in(driver) -> dict[str, ModuleType]:
 
     def register(name: str, capsule, platform: str) -> None:
         assert platform == "CUDA"
-        jax.targets[name] = capsule
+        if jax.targets.setdefault(name, capsule) is not capsule:
+            raise XlaError(f"Duplicate FFI handler registration for {name}")
 
     def custom_jvp(function):
         function.defjvp = lambda derivative: derivative

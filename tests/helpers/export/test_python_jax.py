@@ -3,6 +3,7 @@
 import ctypes
 import inspect
 import struct
+from types import ModuleType
 
 import ml_dtypes
 import numpy as np
@@ -28,9 +29,9 @@ class Here:
 
     def __init__(self, text: str, gpu: Gpu = H200):
         self.driver = simulated_driver.Driver(gpu)
-        packages = stand_in_jax.stand_in(self.driver)
-        self.jax = packages["jax"]
-        self.module = simulated_driver.loaded(text, packages, self.driver)
+        self.packages = stand_in_jax.stand_in(self.driver)
+        self.jax = self.packages["jax"]
+        self.module = simulated_driver.loaded(text, self.packages, self.driver)
         self.softmax = self.module.softmax
 
 
@@ -100,15 +101,25 @@ def test_xla_is_told_what_the_handler_is(here: Here) -> None:
     """The version of the interface that it has itself, and that no call may be captured."""
     about = ctypes.create_string_buffer(struct.pack("Q QQii I4x", 48, 0, 0, 9, 9, 9), 40)
     x = here.jax.put(values(4, 64))
-    here.jax.call("fast_softmax", x, x, about=about)
+    here.jax.call("exported.fast_softmax", x, x, about=about)
     size, version_size, _, major, minor, traits = struct.unpack("Q QQii I4x", about.raw)
     assert (size, version_size, major, minor, traits) == (48, 24, 0, 3, 0)
     assert not here.driver.launches
 
 
+def test_copies_live_beside_each_other_and_are_loaded_anew(text: str) -> None:
+    """XLA takes a name once, and keeps the address of what it calls."""
+    here, x = Here(text), values(4, 64)
+    handler = here.module._handler
+    for module in (ModuleType("another"), here.module):
+        simulated_driver.loaded(text, here.packages, here.driver, module=module)
+        check_softmax(x, module.softmax(here.jax.put(x)))
+    assert here.module._handler is handler and len(here.jax.targets) == 2
+
+
 def test_other_stages_launch_nothing(here: Here) -> None:
     x = here.jax.put(values(4, 64))
-    here.jax.call("fast_softmax", x, x, stage=stand_in_jax.INSTANTIATE)
+    here.jax.call("exported.fast_softmax", x, x, stage=stand_in_jax.INSTANTIATE)
     assert not here.driver.launches
 
 
@@ -159,6 +170,12 @@ def test_the_derivative_is_that_of_softmax(here: Here) -> None:
         ),
         ('    ("error_destroy", ctypes.c_void_p),\n', "", test_structs_are_laid_out_as_in_c),
         ('("rank", ctypes.c_int64)', '("rank", ctypes.c_int)', test_structs_are_laid_out_as_in_c),
+        ("{__name__}", "", test_copies_live_beside_each_other_and_are_loaded_anew),
+        (
+            'if "_handler" not in globals():',
+            "if True:",
+            test_copies_live_beside_each_other_and_are_loaded_anew,
+        ),
         ("_launches[key] = launch", "pass", test_a_launch_is_made_once),
         (
             "weighted - y * weighted.sum",
