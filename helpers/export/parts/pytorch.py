@@ -23,8 +23,8 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     They take the last dimension of a CUDA tensor of float32, float16 or bfloat16 that needs no
     gradient. Its rows may be apart, start at any element and have any length; of other strides a
     contiguous copy is made first, as PyTorch does. Everything else gets PyTorch's own answer: other
-    dimensions, dtypes and devices, tensors without dimensions, tensors that need a gradient, and
-    tensors of classes derived from torch.Tensor.
+    dimensions, dtypes and devices, tensors without dimensions, nested tensors, tensors that need a
+    gradient, and tensors of classes derived from torch.Tensor.
 
     Runs on the current stream, in CUDA graphs, and under torch.compile(fullgraph=True), where it is
     the operator torch.ops.NAME.softmax. A kernel is compiled when it is first needed and kept on
@@ -32,7 +32,10 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """
     if _compiling() or type(x) is not Tensor or _watched(x):
         return _as_operator(x, dim)
-    key = x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, dim
+    try:
+        key = x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, dim
+    except RuntimeError:  # nested, or sparse, or in another library's layout
+        return torch.softmax(x, dim)
     return (_calls.get(key) or _new_call(key, x, dim))(x)
 
 
@@ -55,6 +58,7 @@ def _as_operator(x: Tensor, dim: int) -> Tensor:
     ours = (
         isinstance(x, Tensor)
         and x.is_cuda
+        and not x.is_nested
         and x.dtype in DTYPES
         and x.dim() > 0
         and dim in (-1, x.dim() - 1)

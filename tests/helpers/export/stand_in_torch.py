@@ -32,13 +32,15 @@ def stand_in(driver) -> dict[str, ModuleType]:
             (self.dtype,) = (name for name, dtype in DTYPES.items() if dtype == host.dtype)
             self.device = SimpleDevice(device, 0)
             self.is_cuda = device == "cuda"
-            self.negative = False
+            self.negative = self.is_nested = False
 
         def stride(self, axis: int | None = None):
             strides = tuple(stride // self.host.itemsize for stride in self.host.strides)
             return strides if axis is None else strides[axis]
 
         def data_ptr(self) -> int:
+            if self.is_nested:
+                raise RuntimeError("no storage of its own")
             return self.host.ctypes.data
 
         def dim(self) -> int:

@@ -192,6 +192,15 @@ def test_a_negated_view_is_not_read_as_it_lies(here: Here) -> None:
     assert here.torch.dispatched == ["fast_softmax"], "PyTorch resolves it on the way"
 
 
+@pytest.mark.parametrize("dynamo", [False, True])
+def test_a_nested_tensor_gets_the_answer_of_pytorch(dynamo: bool, here: Here) -> None:
+    here.torch.state.dynamo = dynamo
+    x = here.put(values(4, 64))
+    x.is_nested = True
+    here.softmax(x)
+    assert here.torch.own == [-1] and not here.torch.dispatched
+
+
 def test_autocast_computes_in_float32(here: Here) -> None:
     here.torch.state.autocast = True
     x = values(4, 64, dtype=np.float16)
@@ -267,6 +276,7 @@ start = test_where_a_tensor_starts_is_part_of_what_is_kept
 copied = test_other_strides_are_copied_first
 other = test_everything_else_gets_the_answer_of_pytorch
 classes = test_transforms_derivatives_and_other_classes_are_pytorchs
+nested = test_a_nested_tensor_gets_the_answer_of_pytorch
 seen = test_a_compiler_and_modes_see_the_operator
 
 
@@ -288,6 +298,8 @@ seen = test_a_compiler_and_modes_see_the_operator
         ("x = x.float()", "pass", test_autocast_computes_in_float32),
         ("or (x.requires_grad and torch.is_grad_enabled())", "", other),
         ("or x.is_neg()", "", test_a_negated_view_is_not_read_as_it_lies),
+        ("except RuntimeError:  # nested", "except KeyError:  #", partial(nested, False)),
+        ("and not x.is_nested", "", partial(nested, True)),
         ('"FakeTensor"', '""', test_a_parameter_and_a_fake_tensor_are_the_operator),
         ("current_stream(index)", "0", test_the_current_stream_is_used),
         (
