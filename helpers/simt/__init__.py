@@ -15,6 +15,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     geometry             which threads run together, and where each stands
     counters             what is counted
     findings             bugs that a run showed
+    suspicion            values that nobody may rely on, and who does
     watch                what is kept for pictures
     trace                what a launch leaves behind
     cuda_text            reading C: comments, kernels, signatures, a hash of code
@@ -31,6 +32,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     memory_instructions  a folder: loads, stores, atomics, copies and mbarriers as functions
     collectives          shuffles, votes, matches as functions
     recording            functions that also record, for pictures
+    spreading            how undefined bits pass through an instruction
     translate            each instruction to its function
     barriers             where threads wait for one another
     scheduler            which threads run next

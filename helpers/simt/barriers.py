@@ -22,10 +22,11 @@ from .collectives import (
 from .context import Context
 from .geometry import Batch
 from .hardware import WARP
-from .instructions import Instruction, Operand, unknown
+from .instructions import Instruction, Operand, Register, unknown
 from .lanes import Lanes, Step
 from .operands import Reader, predicate_reader, reader, writer
 from .recording import around
+from .spreading import follow
 
 OPCODES = ("bar", "barrier", "shfl", "vote", "match", "redux", "elect")
 
@@ -98,7 +99,8 @@ class Barriers:
         if sync.instruction.guard:
             sync.guard = predicate_reader(self.context, sync.instruction)
         if sync.step:
-            sync.step = around(self.context, sync.instruction, sync.step)
+            step = around(self.context, sync.instruction, sync.step)
+            sync.step = follow(self.context, sync.instruction, step, guarded=False)
         self.syncs[sync.instruction.number] = sync
 
     # ---- arriving ----
@@ -106,6 +108,8 @@ class Barriers:
     def arrive(self, lanes: Lanes, place: int) -> np.ndarray | None:
         """Threads reach a sync point; returns those that may pass at once, None for nobody."""
         sync, mask, skipping = self.places[place], lanes.mask, None
+        if self.context.suspicion.shadows:
+            self._use_operands(sync, mask)
         if sync.guard is not None:
             chosen = mask & sync.guard()
             skipping, mask = mask & ~chosen, chosen
@@ -125,6 +129,16 @@ class Barriers:
             self.number = np.where(mask, sync.barrier(), self.number)
         self._park(place, mask)
         return passing if passing.any() else None
+
+    def _use_operands(self, sync: Sync, mask: np.ndarray) -> None:
+        """These threads rely on what says whether, where and for whom they wait."""
+        instruction, index = sync.instruction, self.context.index
+        parts = instruction.operands if sync.kind == "block" else instruction.operands[-1:]
+        parts = [getattr(part, "register", part) for part in parts]
+        parts += [instruction.guard[0]] if instruction.guard else []
+        for part in parts:
+            if isinstance(part, Register) and part.name in index:
+                self.context.suspicion.use(index[part.name], mask, instruction)
 
     def _announce(self, instruction: Instruction, lanes: Lanes, barrier: np.ndarray) -> None:
         """bar.arrive: these warps have arrived at a barrier and do not wait for it."""

@@ -93,21 +93,22 @@ def exchange_reader(
 def _shuffle(context: Context, instruction: Instruction) -> Step:
     *targets, value, _, _, _ = instruction.operands
     sources, read = _source_reader(context, instruction), reader(context, value, "b32")
-    write = writer(context, targets[0], "b32")
+    write, number = writer(context, targets[0], "b32"), context.index.get(targets[0].name)
     write_valid = writer(context, targets[1], "pred") if len(targets) == 2 else None
 
     def shuffle(lanes: Lanes) -> None:
         source, valid = sources()
         base = np.arange(context.slots) // WARP * WARP
         absent = lanes.mask & ~lanes.mask[base + source]
-        if absent.any():
-            context.report(
+        write(_wide(context, read())[base + source], lanes)
+        if absent.any() and number is not None:
+            context.suspicion.taint(
                 "shuffle from a lane that takes no part",
                 instruction,
                 "the lane that is read does not execute this shuffle; its value is undefined",
-                absent,
+                number,
+                np.flatnonzero(absent),
             )
-        write(_wide(context, read())[base + source], lanes)
         if write_valid:
             write_valid(valid, lanes)
 

@@ -24,6 +24,7 @@ from .memory.mbarriers import MBarriers
 from .memory.shared import SharedMemory
 from .polling import hands_over, polling_loops
 from .ptx_types import type_size
+from .suspicion import Suspicion
 from .watch import Watch
 
 
@@ -35,13 +36,14 @@ class Context:
     ):
         self.kernel, self.shape, self.watch = kernel, shape, watch
         self.reporter = Reporter(findings)
+        self.suspicion = Suspicion(kernel, self.reporter)
         self.polls = polling_loops(kernel)
         self.polling = {poll.instruction.number for poll in self.polls.values()}
         flags = bool(self.polls) or hands_over(kernel)
         self.global_memory = GlobalMemory(self.reporter)
-        self.shared = SharedMemory(kernel, dynamic_shared, self.reporter, flags)
-        self.local = LocalMemory(kernel.local, self.reporter)
-        self.arguments = LocalMemory(kernel.arguments, self.reporter)  # of function calls
+        self.shared = SharedMemory(kernel, dynamic_shared, self.suspicion, flags)
+        self.local = LocalMemory(kernel.local, self.suspicion)
+        self.arguments = LocalMemory(kernel.arguments, self.suspicion)  # of function calls
         self.generic = GenericMemory(self.global_memory, self.shared, self.local)
         self.copies = Copies(self.shared)
         self.mbarriers = MBarriers(self.shared, self.copies)
@@ -77,6 +79,7 @@ class Context:
             for kind in self.kernel.registers.values()
         ]
         self.reporter.start_batch(batch)
+        self.suspicion.start_batch(batch.slots)
         self.global_memory.start_batch()
         for memory in (self.shared, self.local, self.arguments):
             memory.start_batch(batch)

@@ -22,13 +22,23 @@ class Finding:
     thread: Place
     ptx: str
     count: int = 1  # occurrences, in threads
+    used: tuple[str, int] | None = None  # file and line that need what was loaded, if elsewhere
 
     def __str__(self) -> str:
         times = "once" if self.count == 1 else f"{self.count} times"
         return (
-            f"{self.file}:{self.line}: {self.kind}, {times}: {self.message} "
+            f"{self.file}:{self.line}: {self.kind}, {times}: {self.message}{self.use} "
             f"(first in block {self.block}, thread {self.thread})"
         )
+
+    @property
+    def use(self) -> str:
+        """Where the value is used, as the end of a sentence; nothing if on the finding's line."""
+        if self.used is None:
+            return ""
+        file, line = self.used
+        place = f"line {line}" if file == self.file else f"{file}:{line}"
+        return f"; the value is used in {place}"
 
 
 class Findings(list):
@@ -48,15 +58,23 @@ class Reporter:
     def start_batch(self, batch: Batch) -> None:
         self.batch = batch
 
-    def report(self, kind: str, instruction: Instruction, message: str, slots: np.ndarray) -> None:
+    def report(
+        self,
+        kind: str,
+        instruction: Instruction,
+        message: str,
+        slots: np.ndarray,
+        user: Instruction | None = None,
+    ) -> None:
         """Add a bug of these threads, or count it if that kind is known on that source line
-        already."""
+        already. `user` is the instruction that needs what this one has loaded."""
         place = kind, instruction.file, instruction.line
         for known in self.findings:
             if (known.kind, known.file, known.line) == place:
                 known.count += len(slots)
                 return
         block, thread = self.batch.place(int(slots[0]))
+        used = (user.file, user.line) if user is not None else place[1:]
         self.findings.append(
             Finding(
                 kind,
@@ -67,5 +85,6 @@ class Reporter:
                 thread,
                 instruction.text,
                 len(slots),
+                used if used != place[1:] else None,
             )
         )

@@ -20,7 +20,7 @@ from .geometry import Place, Shape
 from .parse import parse
 from .places import citing, own_file
 from .recording import watchable_lines
-from .scheduler import Hang, basic_blocks, count_instructions, run_batch
+from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
 from .trace import Array, Trace
 from .watch import Watch
 
@@ -140,6 +140,7 @@ def _run(context: Context, instruction_limit: int, cooperative: bool) -> None:
     """Run all batches."""
     barriers = Barriers(context)
     code_blocks = basic_blocks(context, barriers)
+    context.suspicion.begin = lambda: follow_values(context, code_blocks)
     executed = [0] * len(code_blocks)  # warps that entered each
     shape, shared_bytes = context.shape, context.shared.bytes
     waits = cooperative or any(one.poll for one in code_blocks)
@@ -151,4 +152,5 @@ def _run(context: Context, instruction_limit: int, cooperative: bool) -> None:
         except Hang as hang:
             context.report("hang", hang.instruction, hang.reason, hang.slots)
             break
+    context.suspicion.begin = None  # no cycle of objects is left
     count_instructions(context, code_blocks, executed)

@@ -22,6 +22,7 @@ from .instructions import Instruction, Label, PtxKernel, UnsupportedPTX
 from .lanes import Lanes, Step
 from .operands import Reader, predicate_reader, reader
 from .polling import Poll
+from .spreading import follow
 from .translate import translate
 
 SPINS = 32  # rounds of a loop that polls, before it lets others go first
@@ -81,6 +82,15 @@ def basic_blocks(context: Context, barriers: Barriers) -> list[BasicBlock]:
                 block.target = targets[0]  # None: a label at the end means return
         blocks.append(block)
     return blocks
+
+
+def follow_values(context: Context, code_blocks: list[BasicBlock]) -> None:
+    """From now on each instruction passes undefined bits on."""
+    for block in code_blocks:
+        instructions = context.kernel.instructions[block.first :]
+        pairs = zip(block.steps, instructions, strict=False)
+        # In place: the block that runs goes on with them at once.
+        block.steps[:] = [follow(context, one, step) for step, one in pairs]
 
 
 def _targets(kernel: PtxKernel, instruction: Instruction) -> list[int]:
@@ -212,6 +222,9 @@ def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: dict) ->
     read, targets = block.table
     case = np.broadcast_to(read(), context.slots)
     mask = lanes.mask
+    if context.suspicion.shadows:
+        register = block.branch.operands[0]
+        context.suspicion.use(context.index[register.name], mask, block.branch)
     groups = [(targets[int(k)], mask & (case == k)) for k in np.unique(case[mask])]
     parts = sum(group.reshape(-1, WARP).any(axis=1).astype(int) for _, group in groups)
     tally = context.tally_of(block.branch)
@@ -231,6 +244,9 @@ def _branch(
         return _trap(context, block, lanes)
     if block.guard is None:
         return lanes.mask, None
+    if context.suspicion.shadows:
+        number = context.index[block.branch.guard[0].name]
+        context.suspicion.use(number, lanes.mask, block.branch)
     predicate = block.guard()
     tally = context.tally_of(block.branch)
     tally.branches += lanes.warps

@@ -5,6 +5,7 @@ Lowest first; each imports from those above it in this list alone.
     access         one access of an instruction; where the address spaces lie
     banks          banks of shared memory
     order          which accesses of a warp come before which of another
+    carried        undefined bits that were stored
     shadow         who touched which bytes of shared memory last: races
     shared         shared memory
     local          local memory

@@ -99,6 +99,7 @@ class Copies:
         shadow.write_atomic[entries] = False
         shadow.write_time[entries] = shadow.order.now
         shadow.write_site[entries] = copy.instruction.number
+        self.shared.carried.overwrite(copy.places, size)
         self.shared.changes += 1
 
     def wait(self, mask: np.ndarray, newest: np.ndarray) -> None:

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..findings import Reporter
 from ..geometry import Batch
 from ..hardware import WARP, WORD
 from ..instructions import Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
+from ..suspicion import Suspicion
 from .access import Access, all_ones, distinct_per_warp
+from .carried import Carried
 
 
 class LocalMemory:
     """The local memory of all threads of a batch; addresses start at 0 in every thread."""
 
-    def __init__(self, variables: list[Variable], reporter: Reporter):
-        self.reporter = reporter
+    def __init__(self, variables: list[Variable], suspicion: Suspicion):
+        self.suspicion, self.reporter = suspicion, suspicion.reporter
+        self.carried = Carried(suspicion)
         self.offsets: dict[str, int] = {}
         end = 0
         for variable in variables:
@@ -34,6 +36,9 @@ class LocalMemory:
     def start_batch(self, batch: Batch) -> None:
         data = np.zeros(batch.slots * self.stride if self.bytes else 0, np.uint8)
         self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
+        unwritten = np.ones(len(data), bool)  # by byte, seen as 1, 2, 4 or 8 at once
+        self.unwritten = {size: unwritten.view(kind) for size, kind in UNSIGNED.items()}
+        self.carried.start_batch(len(data))
 
     def load(self, addresses: np.ndarray, access: Access, lanes: Lanes) -> list[np.ndarray]:
         """Return one array of unsigned values per element; all ones where a lane may not read."""
@@ -41,6 +46,19 @@ class LocalMemory:
         slots, index = self._valid(addresses, access, lanes, "load")
         for element, value in enumerate(values):
             value[slots] = self.views[access.size][index + element]
+        missing = [self.unwritten[access.size][index + k] for k in range(access.elements)]
+        if any(one.any() for one in missing):
+            undefined = np.stack(missing, axis=1).view(bool)
+            chosen = undefined.any(axis=1)
+            self.suspicion.doubt(
+                "read of an unwritten local variable",
+                access.instruction,
+                "this thread has stored nothing there",
+                slots[chosen],
+                undefined[chosen],
+                stays=True,
+            )
+        self.carried.load(slots, index * access.size, access.width)
         return values
 
     def store(
@@ -51,6 +69,8 @@ class LocalMemory:
         for element, value in enumerate(values):
             kept = np.broadcast_to(value, addresses.shape)[slots]
             self.views[access.size][index + element] = kept
+            self.unwritten[access.size][index + element] = 0
+        self.carried.store(slots, index * access.size, access.width)
 
     def _valid(
         self, addresses, access: Access, lanes: Lanes, verb: str

@@ -11,22 +11,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..findings import Reporter
 from ..hardware import WARP
 from ..instructions import Instruction, PtxKernel
 from ..ptx_types import DTYPES
+from ..suspicion import Suspicion
 from .access import Access
 from .order import Order
 
 FREE, WRITTEN, READ = 0, 1, 2  # what an asynchronous copy is doing to bytes
+RACE = "race on shared memory"
+UNWAITED = "asynchronous copy used before its wait"
+OWNED = "a copy that nobody has waited for may still be working on these bytes"
 
 
 class Shadow:
     """One entry for every `grain` bytes of a batch's shared memory. With `flags`, threads poll:
     what they read orders them behind who stored it."""
 
-    def __init__(self, kernel: PtxKernel, reporter: Reporter, flags: bool):
-        self.reporter, self.flags = reporter, flags
+    def __init__(self, kernel: PtxKernel, suspicion: Suspicion, flags: bool):
+        self.suspicion, self.reporter, self.flags = suspicion, suspicion.reporter, flags
         self.instructions = kernel.instructions
         self.grain = _smallest_access(kernel)
         self.order = Order()
@@ -54,15 +57,19 @@ class Shadow:
         reader = slots[:, None]
         writers = self.writer[entry]
         unwritten = writers < 0
-        self._check_owner(slots, instruction, self.owner[entry] == WRITTEN)
-        unwritten &= self.owner[entry] != WRITTEN
+        owned = self.owner[entry] == WRITTEN
+        if owned.any():
+            self._doubt(UNWAITED, access, OWNED, slots, owned)
+        unwritten &= ~owned
         missing = unwritten.any(axis=1)
         if missing.any():
-            self.reporter.report(
+            self._doubt(
                 "read of unwritten shared memory",
-                instruction,
+                access,
                 "no thread has stored anything there",
-                slots[missing],
+                slots,
+                unwritten,
+                stays=True,
             )
         if access.atomic:
             return  # the store that follows at once is held against the others
@@ -71,7 +78,10 @@ class Shadow:
         racing = (writers >= 0) & ~self.order.holds(writers, self.write_time[entry], reader)
         if access.polls:  # what it waits for is stored by an atomic or a volatile store
             racing &= ~self.write_atomic[entry]
-        self._race_after(racing, self.write_site, slots, entry, "load", instruction)
+        if racing.any():
+            site = self.instructions[self.write_site[entry[racing][0]]]
+            message = _racing("load", instruction, site)
+            self._doubt(RACE, access, message, slots, racing)
         if access.polls:
             return
         before, times = self.readers[:, entry], self.read_times[:, entry]
@@ -135,9 +145,9 @@ class Shadow:
     def _check_owner(self, slots: np.ndarray, instruction: Instruction, owned: np.ndarray) -> None:
         if owned.any():
             self.reporter.report(
-                "asynchronous copy used before its wait",
+                UNWAITED,
                 instruction,
-                "a copy that nobody has waited for may still be working on these bytes",
+                OWNED,
                 slots[owned.any(axis=1)],
             )
 
@@ -151,13 +161,30 @@ class Shadow:
         self, slots: np.ndarray, verb: str, instruction: Instruction, site: Instruction
     ) -> None:
         """Report these threads: what `site` did before is not ordered."""
-        where = "the same store" if site is instruction else f"line {site.line}"
-        self.reporter.report(
-            "race on shared memory",
-            instruction,
-            f"this {verb} touches what another thread accessed at {where}, with no barrier between",
-            slots,
-        )
+        self.reporter.report(RACE, instruction, _racing(verb, instruction, site), slots)
+
+    def _doubt(
+        self,
+        kind: str,
+        access: Access,
+        message: str,
+        slots: np.ndarray,
+        faulty: np.ndarray,
+        stays: bool = False,
+    ) -> None:
+        """Threads read entries that they may not rely on."""
+        chosen = faulty.any(axis=1)
+        undefined = np.repeat(faulty[chosen], self.grain, axis=1)[:, : access.width]
+        about = kind, access.instruction, message, slots[chosen]
+        if access.atomic:
+            self.reporter.report(*about)
+        else:
+            self.suspicion.doubt(*about, undefined, stays)
+
+
+def _racing(verb: str, instruction: Instruction, site: Instruction) -> str:
+    where = "the same store" if site is instruction else f"line {site.line}"
+    return f"this {verb} touches what another thread accessed at {where}, with no barrier between"
 
 
 def _smallest_access(kernel: PtxKernel) -> int:

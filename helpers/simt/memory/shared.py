@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..findings import Reporter
 from ..geometry import Batch
 from ..hardware import SECTOR
 from ..instructions import Instruction, PtxKernel
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
+from ..suspicion import Suspicion
 from .access import SHARED_STEP, Access, all_ones
 from .banks import wavefronts
+from .carried import Carried
 from .shadow import Shadow
 
 
 class SharedMemory:
     """Static and dynamic shared memory, one copy for each block of the batch."""
 
-    def __init__(self, kernel: PtxKernel, dynamic_bytes: int, reporter: Reporter, flags: bool):
-        self.reporter = reporter
+    def __init__(self, kernel: PtxKernel, dynamic_bytes: int, suspicion: Suspicion, flags: bool):
+        self.reporter = suspicion.reporter
         self.offsets: dict[str, int] = {}
         end = 0
         fixed = [variable for variable in kernel.shared if variable.size]
@@ -30,7 +31,8 @@ class SharedMemory:
         self.static_bytes = end
         self.bytes = end + dynamic_bytes
         self.stride = max(SECTOR, -(-self.bytes // SECTOR) * SECTOR)  # bytes from block to block
-        self.shadow = Shadow(kernel, reporter, flags)
+        self.shadow = Shadow(kernel, suspicion, flags)
+        self.carried = Carried(suspicion)
         self.order = self.shadow.order
         self.changes = 0  # counts stores, so that a wait for one can be given up
 
@@ -42,6 +44,7 @@ class SharedMemory:
         self.views = {size: data.view(kind) for size, kind in UNSIGNED.items()}
         self.order.start_batch(batch)
         self.shadow.start_batch(len(data))
+        self.carried.start_batch(len(data))
         # Since the last barrier of the cluster: (threads, blocks accessed, instruction).
         self.remote: list[tuple[np.ndarray, np.ndarray, Instruction]] = []
 
@@ -86,6 +89,7 @@ class SharedMemory:
             index = places // access.size
             for element, value in enumerate(values):
                 value[slots] = self.views[access.size][index + element]
+            self.carried.load(slots, places, access.width)
         return values
 
     def store(
@@ -97,6 +101,7 @@ class SharedMemory:
         if not len(slots):
             return
         self.shadow.check_write(slots, self.shadow.entries(places, access.width), access)
+        self.carried.store(slots, places, access.width)
         self.changes += 1
         index = places // access.size
         view = self.views[access.size]

@@ -100,6 +100,8 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
         for number in range(len(sources[0])):
             values = [np.broadcast_to(parts[number](), context.slots) for parts in sources]
             before = change(lanes, places + number * access.size, values)
+            if context.suspicion.pending:
+                context.suspicion.use_loaded(instruction)
             if writers:
                 writers[number](before, lanes)
 

@@ -85,6 +85,7 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
         entries = shadow.entries(np.array([place]), size)
         access = Access(instruction, size, 1, Counters())
         shadow.check_read(np.array([slot]), entries, access)
+        context.suspicion.use_loaded(instruction)
         writers = shadow.writer[entries]
         fenced = np.maximum(copies.fenced[writers], copies.fenced[slot])
         stale = (writers >= 0) & (shadow.write_time[entries] >= fenced)

@@ -95,11 +95,14 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     addresses = address_reader(context, instruction.operands[1])
     writers = [writer(context, target, kind) for target in targets]
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
+    suspicion, numbers = context.suspicion, [context.index.get(t.name) for t in targets]
 
     def load(lanes: Lanes) -> None:
         values = memory.load(addresses(lanes), access, lanes)
         for write, value in zip(writers, values, strict=True):
             write(value.view(dtype), lanes)
+        if suspicion.pending:
+            suspicion.loaded(numbers, access.size)
 
     return load
 

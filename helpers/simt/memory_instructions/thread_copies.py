@@ -85,6 +85,8 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
                 part = Access(instruction, size, int(length) // size, scratch)
                 stand_in = slice(None) if chosen.stand_in is None else chosen.stand_in
                 words = context.global_memory.load(addresses[stand_in], part, chosen)
+                if context.suspicion.pending:
+                    context.suspicion.use_loaded(instruction)
                 bytes_ = np.stack(words, axis=1).view(np.uint8).reshape(context.slots, -1)
                 data[chosen.mask, :length] = bytes_[chosen.mask]
                 tally.copy_requests += scratch.load_requests

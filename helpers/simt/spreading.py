@@ -1,0 +1,372 @@
+"""How an instruction passes undefined bits on: from the registers that it reads, and from memory,
+to those that it writes. What it uses for good is reported.
+
+Bits are followed one by one where an instruction moves them (mov, shifts, logic, selections,
+packing, conversions of integers) and from the lowest one up in sums; any other result is undefined
+as a whole if one bit of a source is. A source that cannot matter, because of another source that
+is defined, does not count: what `selp` does not choose, what `and` clears, what `or` sets. After
+the paper on Memcheck: Seward and Nethercote, Using Valgrind to detect undefined value errors with
+bit-precision, USENIX 2005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .collectives import exchange_reader
+from .context import Context
+from .hardware import WARP
+from .instructions import Address, Instruction, Negated, Operand, Register, Vector, elements
+from .lanes import Lanes, Step
+from .memory.access import LOCAL_END, SHARED_WINDOW
+from .memory_instructions.loads_and_stores import memory_space
+from .operands import address_reader, predicate_reader, reader
+from .operations import Operation, find_operation
+from .ptx_types import DTYPES, UNSIGNED, type_size
+from .suspicion import Shadow, joined
+
+Written = list[tuple[int, Shadow | None]]  # registers, and what becomes undefined in each
+Rule = Callable[[Lanes], Written]
+Bits = list[np.ndarray]  # of each source
+
+# Sources that say where bits go, by place; the bits of the others go there.
+CONTROLS = {"shl": (1,), "shr": (1,), "shf": (2,), "prmt": (2,), "bfe": (1, 2), "bfi": (2, 3)}
+CONTROLS |= {"brev": (), "cvt": ()}
+
+
+def follow(context: Context, instruction: Instruction, step: Step, guarded: bool = True) -> Step:
+    """`step`, and what it does to undefined bits; `guarded` if the step minds the guard itself."""
+    suspicion = context.suspicion
+    rule, targets, pure = _rule(context, instruction)
+    guard = instruction.guard if guarded else None
+    condition = predicate_reader(context, instruction) if guard else None
+    gate = context.index[guard[0].name] if guard else -1
+    involved = {gate, *targets, *_numbers(context, instruction.operands)}
+
+    def followed(lanes: Lanes) -> None:
+        shadows = suspicion.shadows
+        if not shadows or involved.isdisjoint(shadows):
+            step(lanes)
+            return
+        chosen, doubtful = lanes, shadows.get(gate)
+        if condition is not None:
+            mask = lanes.mask & condition()
+            chosen = lanes if (mask == lanes.mask).all() else Lanes(mask)
+        if doubtful is not None and not pure:
+            suspicion.use(gate, lanes.mask, instruction)
+        if chosen.count:
+            for number, shadow in rule(chosen):
+                suspicion.put(number, shadow, chosen)
+        step(lanes)
+        suspicion.storing = None
+        if doubtful is not None and pure:  # both what was there and what is new may be meant
+            for number in targets:
+                wide = np.where(doubtful.bits & lanes.mask, *_ones(suspicion.bits_type(number)))
+                suspicion.merge(number, Shadow(wide, doubtful.only(lanes.mask).origins))
+
+    return followed
+
+
+def _ones(dtype: np.dtype) -> tuple[np.generic, np.generic]:
+    """All ones, and zero."""
+    zero = dtype.type(0)
+    return ~zero, zero
+
+
+def _numbers(context: Context, operands: Sequence[Operand]) -> list[int]:
+    """The registers of some operands."""
+    parts = [part for operand in operands for part in elements(operand)]
+    parts = [part.base if isinstance(part, Address) else part for part in parts]
+    parts = [part.register if isinstance(part, Negated) else part for part in parts]
+    names = [part.name for part in parts if isinstance(part, Register)]
+    return [context.index[name] for name in names if name in context.index]
+
+
+def _rule(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
+    """(what becomes of undefined bits, registers written, whether it does nothing else)"""
+    opcode, operands = instruction.opcode, instruction.operands
+    if opcode == "mov" and any(isinstance(operand, Vector) for operand in operands):
+        return _packing(context, instruction)
+    if opcode in ("ld", "ldu"):
+        targets = _numbers(context, operands[:1])
+        sources = _numbers(context, operands[1:])
+        return _using(context, instruction, targets, sources), targets, True
+    if opcode == "st" and "async" not in instruction.modifiers:
+        return _storing(context, instruction), [], False
+    if opcode == "shfl":
+        return _shuffling(context, instruction)
+    try:
+        operation = find_operation(opcode, instruction.modifiers)
+    except RuntimeError:  # no arithmetic: what it reads, it uses
+        operation = None
+    if operation is not None and len(operands) - len(operation.sources) in (1, 2):
+        return _arithmetic(context, instruction, operation)
+    writes = opcode not in ("st", "red", "bar") and isinstance(operands[:1], tuple)
+    first = operands[:1] if writes and not isinstance((*operands, None)[0], Address) else ()
+    targets = _numbers(context, first)
+    sources = _numbers(context, operands[len(first) :])
+    return _using(context, instruction, targets, sources), targets, False
+
+
+def _using(
+    context: Context, instruction: Instruction, targets: list[int], sources: list[int]
+) -> Rule:
+    """What is read is used; what is written is defined, but for what memory says."""
+
+    def rule(lanes: Lanes) -> Written:
+        for number in sources:
+            context.suspicion.use(number, lanes.mask, instruction)
+        return [(number, None) for number in targets]
+
+    return rule
+
+
+def _storing(context: Context, instruction: Instruction) -> Rule:
+    """Bits go along into local and shared memory; in global memory others see them."""
+    suspicion = context.suspicion
+    address, value = instruction.operands[:2]
+    parts = [_numbers(context, [part]) for part in elements(value)]
+    base = _numbers(context, [address])
+    memory = memory_space(context, instruction)
+    read = address_reader(context, address)
+    size = type_size(instruction.modifiers[-1])
+    whole = instruction.modifiers[-1][0] in "bus"  # a struct is copied as integers
+
+    def rule(lanes: Lanes) -> Written:
+        for number in base:
+            suspicion.use(number, lanes.mask, instruction)
+        shadows = [suspicion.shadows.get(part[0]) if part else None for part in parts]
+        if not any(shadows):
+            return []
+        outside = np.zeros(context.slots, bool)
+        if memory is context.global_memory:
+            outside = lanes.mask
+        elif memory is context.generic:
+            places = read(lanes)
+            outside = lanes.mask & ~((places >= SHARED_WINDOW) & (places < LOCAL_END))
+        first = np.ones(context.slots, bool)
+        if whole:  # bytes behind a defined one may be a struct's padding
+            first = np.zeros(context.slots, bool)
+            if shadows[0] is not None:
+                lowest = 255 if size > 1 or len(parts) > 1 else 0
+                first = (shadows[0].bits & lowest != 0) | (lowest == 0)
+        for shadow in filter(None, shadows):
+            suspicion.use_shadow(shadow, outside & first, instruction)
+            if memory not in (context.local, context.arguments):
+                suspicion.use_shadow(shadow, lanes.mask, instruction, staying=False)
+        suspicion.storing = shadows
+        return []
+
+    return rule
+
+
+def _shuffling(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
+    *targets, value, amount, clamp, members = instruction.operands
+    suspicion, sources = context.suspicion, exchange_reader(context, instruction)
+    written, read = _numbers(context, targets), _numbers(context, [value])
+    controls = _numbers(context, [amount, clamp, members])
+
+    def rule(lanes: Lanes) -> Written:
+        for number in controls:
+            suspicion.use(number, lanes.mask, instruction)
+        shadow = suspicion.shadows.get(read[0]) if read else None
+        if shadow is not None:
+            taken = np.arange(context.slots) // WARP * WARP + sources()[0]
+            shadow = Shadow(shadow.bits[taken], tuple(one[taken] for one in shadow.origins))
+        return [(number, shadow if place == 0 else None) for place, number in enumerate(written)]
+
+    return rule, written, False
+
+
+def _packing(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
+    target, source = instruction.operands
+    suspicion = context.suspicion
+    wide = int(instruction.modifiers[-1][1:])
+    apart = isinstance(target, Vector)
+    part = wide // len(elements(target if apart else source))
+    targets = [(*_numbers(context, [one]), None)[0] for one in elements(target)]
+    written = [number for number in targets if number is not None]
+    sources = [(*_numbers(context, [one]), None)[0] for one in elements(source)]
+
+    def rule(lanes: Lanes) -> Written:
+        shadows = [suspicion.shadows.get(number) for number in sources]
+        if not any(shadows):
+            return [(number, None) for number in written]
+        if not apart:
+            bits = np.zeros(context.slots, UNSIGNED[wide // 8])
+            for place, shadow in enumerate(shadows):
+                if shadow is not None:
+                    bits |= shadow.bits.astype(bits.dtype) << bits.dtype.type(place * part)
+            return [(written[0], joined(suspicion, bits, shadows))]
+        result, (shadow,) = [], shadows
+        for place, number in enumerate(targets):
+            if number is not None:
+                bits = shadow.bits >> shadow.bits.dtype.type(place * part)
+                bits = bits.astype(UNSIGNED[part // 8]).astype(suspicion.bits_type(number))
+                result.append((number, Shadow(bits, shadow.origins)))
+        return result
+
+    return rule, written, True
+
+
+# ---- arithmetic ---------------------------------------------------------------------------------
+
+
+def _arithmetic(
+    context: Context, instruction: Instruction, operation: Operation
+) -> tuple[Rule, list[int], bool]:
+    suspicion, operands = context.suspicion, list(instruction.operands)
+    carry = context.index.get("%carry")
+    count = len(operands) - len(operation.sources) + operation.reads_carry
+    written = [(*_numbers(context, [one]), None)[0] for one in operands[:count]]
+    sources = [(*_numbers(context, [one]), None)[0] for one in operands[count:]]
+    readers = [
+        reader(context, one, kind)
+        for one, kind in zip(operands[count:], operation.sources, strict=False)
+    ]
+    if operation.writes_carry:
+        written.append(carry)
+    if operation.reads_carry:
+        sources.append(carry)
+        readers.append(lambda: context.registers[carry])
+    spread = _spreader(instruction, operation)
+    raw = [_raw(kind) for kind in operation.sources]
+    wide_kind = f"{'int' if operation.result[0] == 's' else 'uint'}"
+    targets = [number for number in written if number is not None]
+
+    def rule(lanes: Lanes) -> Written:
+        shadows = [suspicion.shadows.get(number) for number in sources]
+        if not any(shadows):
+            return [(number, None) for number in targets]
+        bits = [
+            np.zeros(context.slots, dtype) if shadow is None else shadow.bits.astype(dtype)
+            for shadow, dtype in zip(shadows, raw, strict=True)
+        ]
+        values = [np.broadcast_to(read(), context.slots) for read in readers]
+        parts = shadows
+        if instruction.opcode == "selp":
+            chosen = values[2]
+            ways = (chosen, ~chosen, np.ones(context.slots, bool))
+            parts = [one and one.only(way) for one, way in zip(shadows, ways, strict=True)]
+        undefined = spread(bits, values)
+        result: Written = []
+        for place, number in enumerate(written):
+            if number is None:
+                continue
+            dtype = suspicion.bits_type(number)
+            if place or dtype.kind == "b":  # a comparison's other half, a carry
+                own = np.where(undefined != 0, *_ones(dtype))
+            elif undefined.dtype != dtype:
+                signed = undefined.view(f"{wide_kind}{8 * undefined.itemsize}")
+                own = signed.astype(f"{wide_kind}{8 * dtype.itemsize}").view(dtype)
+            else:
+                own = undefined
+            result.append((number, joined(suspicion, own, parts)))
+        return result
+
+    return rule, targets, True
+
+
+def _raw(kind: str) -> np.dtype:
+    return np.dtype(bool) if kind == "pred" else UNSIGNED[DTYPES[kind].itemsize]
+
+
+Spreader = Callable[[Bits, list[np.ndarray]], np.ndarray]
+
+
+def _spreader(instruction: Instruction, operation: Operation) -> Spreader:
+    """The function of an opcode from undefined bits of the sources, and their values, to undefined
+    bits of the result."""
+    opcode, kinds = instruction.opcode, operation.sources
+    result = _raw(operation.result)
+    integers = all(kind[0] in "bus" and not kind.endswith("x2") for kind in kinds)
+    integers = integers and operation.result[0] in "bus" and operation.result[-2:] != "x2"
+    exact = integers and "sat" not in instruction.modifiers
+    logic = exact or kinds[0] == "pred"
+
+    def everything(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        any_bit = np.logical_or.reduce([one != 0 for one in bits])
+        return np.where(any_bit, *_ones(result))
+
+    def upward(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        lowest = np.bitwise_or.reduce([one.astype(result) for one in bits])
+        return lowest | (~lowest + result.type(1))
+
+    def product(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        zero = [(one == 0) & (value == 0) for one, value in zip(bits, values, strict=True)]
+        factors = [np.where(zero[0] | zero[1], one.dtype.type(0), one) for one in bits[:2]]
+        return upward([*factors, *bits[2:]], values)
+
+    def moved(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        controls = CONTROLS[opcode]
+        sources = [
+            values[place] if place in controls else one.view(DTYPES[kinds[place]])
+            for place, one in enumerate(bits)
+        ]
+        there = operation.apply(*sources).astype(DTYPES[operation.result]).view(result)
+        loose = [bits[place] != 0 for place in controls]
+        return np.where(np.logical_or.reduce(loose), ~result.type(0), there) if loose else there
+
+    if opcode in ("mov", "cvta", "not") and logic | (opcode == "mov"):
+        return lambda bits, values: bits[0].astype(result)
+    if opcode == "xor" and logic:
+        return lambda bits, values: bits[0] | bits[1]
+    if opcode in ("and", "or") and logic:
+        return _masked(opcode)
+    if opcode in ("add", "sub", "neg") and exact and not operation.reads_carry:
+        return upward
+    if opcode in ("mul", "mad") and exact and {"lo", "wide"} & {*instruction.modifiers}:
+        return product
+    if opcode in CONTROLS and exact:
+        return moved
+    if opcode == "selp":
+        return _selected
+    if opcode == "setp":
+        return _compared(instruction, operation, integers or kinds[0][0] in "bus")
+    return everything
+
+
+def _masked(opcode: str) -> Spreader:
+    """A bit that the other source clears, or sets, is defined."""
+
+    def masked(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        a, b = bits
+        x, y = (value.view(a.dtype) for value in values)
+        if opcode == "or":
+            x, y = ~x, ~y
+        return a & b | a & y | b & x
+
+    return masked
+
+
+def _selected(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+    a, b, p = bits
+    x, y = (value.view(a.dtype) for value in values[:2])
+    same = (x == y) & (a == 0) & (b == 0)
+    return np.where(p & ~same, ~a.dtype.type(0), np.where(values[2], a, b))
+
+
+def _compared(instruction: Instruction, operation: Operation, integers: bool) -> Spreader:
+    """A comparison is undefined if a source is, but not where defined bits differ already, or where
+    the predicate that it is joined with decides."""
+    modifiers = instruction.modifiers
+    by_bits = integers and modifiers[0] in ("eq", "ne")
+    join = next((one for one in ("and", "or", "xor") if one in modifiers), "")
+
+    def compared(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        loose = (bits[0] != 0) | (bits[1] != 0)
+        if by_bits:
+            x, y = (value.view(bits[0].dtype) for value in values[:2])
+            loose &= (x ^ y) & ~(bits[0] | bits[1]) == 0
+        if not join:
+            return loose
+        other = bits[2]
+        if join == "xor":
+            return loose | other
+        neutral = np.full(len(loose), join == "and")
+        holds = operation.apply(values[0], values[1], neutral)
+        return _masked(join)([loose, other], [holds, values[2]])
+
+    return compared

@@ -1,0 +1,244 @@
+"""Values that nobody may rely on, followed through registers and memory until somebody does.
+
+A compiler loads early and more than it needs, and throws away what it does not: such a load is no
+bug. So a load that reads what nobody wrote, or what another thread writes meanwhile, says
+`doubt(...)` and goes on. Its undefined bits and where they come from stand beside the register that
+it fills; spreading.py passes them on with each instruction. They become a finding, at the line of
+the load, where a value is used: stored where others see it, as an address, or to decide a branch.
+
+While no load is in doubt nothing stands beside any register, and instructions run as if this
+module were not there; the first doubt calls `begin`, by which the scheduler changes them for those
+that pass bits on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from .findings import Reporter
+from .instructions import Instruction, PtxKernel
+from .lanes import Lanes
+from .ptx_types import UNSIGNED, type_size
+
+MOST_ORIGINS = 8  # of one value; what it is made of beyond that counts as used
+
+
+@dataclass(eq=False)
+class Doubt:
+    """What is wrong with what an instruction gave to some threads when it ran once."""
+
+    kind: str
+    instruction: Instruction
+    message: str
+    stays: bool  # may be stored in shared memory unseen; other doubts count as used there
+    reported: np.ndarray | None = None  # threads
+
+
+@dataclass(eq=False)
+class Shadow:
+    """What is undefined in a register.
+
+    `bits` has a 1 for each undefined bit of each thread, in an unsigned type of the register's
+    size, or a bool for a predicate. Each array of `origins` holds, for each thread, the number of a
+    doubt and of the thread that had it, as one int64, or -1; a value may have several.
+    """
+
+    bits: np.ndarray
+    origins: tuple[np.ndarray, ...]
+
+    def only(self, chosen: np.ndarray) -> Shadow:
+        """Of these threads alone."""
+        bits = np.where(chosen, self.bits, self.bits.dtype.type(0))
+        return Shadow(bits, tuple(np.where(chosen, one, -1) for one in self.origins))
+
+
+# Of a load: threads, a mask of undefined bits for each byte, the origin of each byte.
+Pending = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+class Suspicion:
+    """The doubts of a batch. Memories call `doubt`; whoever loads calls `loaded` or, if its values
+    go where nothing follows them, `use_loaded`."""
+
+    def __init__(self, kernel: PtxKernel, reporter: Reporter):
+        self.reporter = reporter
+        self.types = list(kernel.registers.values())
+        self.begin: Callable[[], None] | None = None
+        self.tracking = False
+        self.start_batch(0)
+
+    def start_batch(self, slots: int) -> None:
+        self.slots = slots
+        self.shadows: dict[int, Shadow] = {}  # by the number of the register
+        self.doubts: list[Doubt] = []
+        self.pending: list[Pending] = []
+        self.storing: list[Shadow | None] | None = None  # beside the elements that are stored now
+
+    # ---- where doubts begin ----
+
+    def doubt(
+        self,
+        kind: str,
+        instruction: Instruction,
+        message: str,
+        slots: np.ndarray,
+        undefined: np.ndarray | None = None,
+        stays: bool = False,
+    ) -> None:
+        """What this load gives these threads is not to be relied on: report it where it is used.
+
+        `slots` are numbers of threads, int, and `undefined`, bool of shape (slots, bytes), says
+        which bytes of the access are meant; None: all. Call it while the memory is read.
+        """
+        bits = np.full((len(slots), 1), 255, np.uint8)
+        if undefined is not None:
+            bits = undefined * np.uint8(255)
+        self.pending.append((slots, bits, self._new(kind, instruction, message, slots, stays)))
+        self._track()
+
+    def found(self, slots: np.ndarray, bits: np.ndarray, origins: np.ndarray) -> None:
+        """These bytes of memory hold what an earlier load had given."""
+        self.pending.append((slots, bits, origins))
+
+    def taint(
+        self, kind: str, instruction: Instruction, message: str, number: int, slots: np.ndarray
+    ) -> None:
+        """What a register holds for these threads is not to be relied on."""
+        origins = np.full(self.slots, -1)
+        origins[slots] = self._new(kind, instruction, message, slots, True)[:, 0]
+        bits = np.zeros(self.slots, self.bits_type(number))
+        bits[slots] = ~bits[slots]
+        self.merge(number, Shadow(bits, (origins,)))
+        self._track()
+
+    def _new(self, kind, instruction, message, slots, stays) -> np.ndarray:
+        self.doubts.append(Doubt(kind, instruction, message, stays))
+        return ((len(self.doubts) - 1) * self.slots + slots.astype(np.int64))[:, None]
+
+    def _track(self) -> None:
+        if not self.tracking:
+            self.tracking = True
+            self.begin()
+
+    # ---- loads ----
+
+    def loaded(self, targets: list[int | None], size: int) -> None:
+        """The registers that a load has filled with elements of `size` bytes; None: with one that
+        goes nowhere."""
+        for slots, bits, origins in self.pending:
+            bits = np.broadcast_to(bits, (len(slots), size * len(targets)))
+            origins = np.broadcast_to(origins, bits.shape)
+            for place, number in enumerate(targets):
+                own = np.s_[:, place * size : (place + 1) * size]
+                if number is None or not bits[own].any():
+                    continue
+                kept = np.zeros(self.slots, UNSIGNED[size])
+                kept[slots] = np.ascontiguousarray(bits[own]).view(UNSIGNED[size])[:, 0]
+                ids = np.full(self.slots, -1)
+                ids[slots] = np.where(bits[own] != 0, origins[own], -1).max(axis=1)
+                self.merge(number, Shadow(kept.astype(self.bits_type(number)), (ids,)))
+        self.pending.clear()
+
+    def use_loaded(self, instruction: Instruction) -> None:
+        """What has been loaded is used."""
+        for _, bits, origins in self.pending:
+            self._report(np.where(bits != 0, origins, -1), instruction)
+        self.pending.clear()
+
+    # ---- registers ----
+
+    def bits_type(self, number: int) -> np.dtype:
+        kind = self.types[number] if number < len(self.types) else "pred"
+        return np.dtype(bool) if kind == "pred" else UNSIGNED[type_size(kind)]
+
+    def put(self, number: int, shadow: Shadow | None, lanes: Lanes) -> None:
+        """Lanes have written a register; None: with bits that are all defined."""
+        old = self.shadows.get(number)
+        if old is not None and not lanes.whole:
+            old = old.only(~lanes.mask)
+            new = shadow.only(lanes.mask) if shadow is not None else None
+            shadow = old if new is None else joined(self, old.bits | new.bits, [old, new])
+        elif shadow is not None and not lanes.whole:
+            shadow = shadow.only(lanes.mask)
+        if shadow is not None and shadow.bits.any():
+            self.shadows[number] = shadow
+        else:
+            self.shadows.pop(number, None)
+
+    def merge(self, number: int, shadow: Shadow) -> None:
+        """Some threads' bits of a register are undefined besides."""
+        old = self.shadows.get(number)
+        if old is not None:
+            shadow = joined(self, old.bits | shadow.bits, [old, shadow])
+        self.shadows[number] = shadow
+
+    # ---- uses ----
+
+    def use(self, number: int, mask: np.ndarray, instruction: Instruction) -> None:
+        """These threads (bool) rely on what the register holds."""
+        if number in self.shadows:
+            self.use_shadow(self.shadows[number], mask, instruction)
+
+    def use_shadow(
+        self,
+        shadow: Shadow,
+        mask: np.ndarray,
+        instruction: Instruction | None,
+        staying: bool = True,
+    ) -> None:
+        """As `use`. Without `staying`, doubts that may stay in memory are left alone."""
+        used = mask & (shadow.bits != 0)
+        if used.any():
+            for origins in shadow.origins:
+                self._report(origins[used], instruction, staying)
+
+    def _report(
+        self, origins: np.ndarray, instruction: Instruction | None, staying: bool = True
+    ) -> None:
+        """Each thread's doubt is reported once."""
+        origins = np.unique(origins[origins >= 0])
+        numbers = origins // self.slots
+        for number in np.unique(numbers).tolist():
+            doubt = self.doubts[number]
+            if doubt.stays and not staying:
+                continue
+            slots = origins[numbers == number] % self.slots
+            if doubt.reported is None:
+                doubt.reported = np.zeros(self.slots, bool)
+            slots = slots[~doubt.reported[slots]]
+            if len(slots):
+                doubt.reported[slots] = True
+                about = doubt.kind, doubt.instruction, doubt.message, slots
+                self.reporter.report(*about, user=instruction)
+
+
+def joined(suspicion: Suspicion, bits: np.ndarray, shadows: list[Shadow | None]) -> Shadow:
+    """Bits that come from several shadows, each from where it has any itself."""
+    parts = [shadow for shadow in shadows if shadow is not None]
+    if len(parts) == 1:
+        return Shadow(bits, parts[0].origins)
+    origins: dict[int, np.ndarray] = {}
+    for part in parts:
+        for one in part.only(part.bits != 0).origins:
+            if (one >= 0).any():
+                origins[id(one)] = one
+    kept = _packed(list(origins.values()))
+    for one in kept[MOST_ORIGINS:]:
+        suspicion._report(one[bits != 0], None)
+    return Shadow(bits, tuple(kept[:MOST_ORIGINS]))
+
+
+def _packed(origins: list[np.ndarray]) -> list[np.ndarray]:
+    """The same in as few arrays: one is written where an earlier one has nothing or the same."""
+    kept: list[np.ndarray] = []
+    for one in origins:
+        for place, other in enumerate(kept):
+            if ((one < 0) | (other < 0) | (one == other)).all():
+                kept[place] = np.maximum(one, other)
+                break
+        else:
+            kept.append(one)
+    return kept
