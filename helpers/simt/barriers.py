@@ -26,7 +26,7 @@ from .instructions import Instruction, Operand, Register, unknown
 from .lanes import Lanes, Step
 from .operands import Reader, predicate_reader, reader, writer
 from .recording import around
-from .spreading import follow
+from .spreading import follow_if_needed
 
 OPCODES = ("bar", "barrier", "shfl", "vote", "match", "redux", "elect")
 
@@ -100,7 +100,7 @@ class Barriers:
             sync.guard = predicate_reader(self.context, sync.instruction)
         if sync.step:
             step = around(self.context, sync.instruction, sync.step)
-            sync.step = follow(self.context, sync.instruction, step, guarded=False)
+            sync.step = follow_if_needed(self.context, sync.instruction, step)
         self.syncs[sync.instruction.number] = sync
 
     # ---- arriving ----

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from .scheduler import Hang, basic_blocks, count_instructions, follow_values, ru
 from .trace import Array, Trace
 from .watch import Watch
 
+STRUCTS = re.compile(r"\b(struct|class|union)\b|^\s*#\s*include\b", re.MULTILINE)
 INSTRUCTION_LIMIT = 100_000_000  # per batch of blocks; some minutes
 
 
@@ -102,6 +104,7 @@ def simulate(
     findings = Findings()
     watched = Watch(shape, own_file(kernel.code)[0], watch, follow or watch is True, only_blocks)
     context = Context(parsed, shape, shared_mem, findings, watched)
+    context.suspicion.padding = bool(STRUCTS.search(kernel.code))
     memory = context.global_memory
     context.parameters = parameter_bytes(parsed, args, names, memory)
     for variable in parsed.module:

@@ -24,7 +24,7 @@ from .memory.access import LOCAL_END, SHARED_WINDOW
 from .memory_instructions.loads_and_stores import memory_space
 from .operands import address_reader, predicate_reader, reader
 from .operations import Operation, find_operation
-from .ptx_types import DTYPES, UNSIGNED, type_size
+from .ptx_types import DTYPES, UNSIGNED
 from .suspicion import Shadow, joined
 
 Written = list[tuple[int, Shadow | None]]  # registers, and what becomes undefined in each
@@ -34,6 +34,21 @@ Bits = list[np.ndarray]  # of each source
 # Sources that say where bits go, by place; the bits of the others go there.
 CONTROLS = {"shl": (1,), "shr": (1,), "shf": (2,), "prmt": (2,), "bfe": (1, 2), "bfi": (2, 3)}
 CONTROLS |= {"brev": (), "cvt": ()}
+
+
+def follow_if_needed(context: Context, instruction: Instruction, step: Step) -> Step:
+    """As `follow`, of a step that minds no guard; nothing is prepared before there is a need."""
+    suspicion, made = context.suspicion, []
+
+    def run(lanes: Lanes) -> None:
+        if not suspicion.shadows:
+            step(lanes)
+            return
+        if not made:
+            made.append(follow(context, instruction, step, guarded=False))
+        made[0](lanes)
+
+    return run
 
 
 def follow(context: Context, instruction: Instruction, step: Step, guarded: bool = True) -> Step:
@@ -87,11 +102,13 @@ def _numbers(context: Context, operands: Sequence[Operand]) -> list[int]:
 def _rule(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
     """(what becomes of undefined bits, registers written, whether it does nothing else)"""
     opcode, operands = instruction.opcode, instruction.operands
+    first = operands[:1]
+    if opcode in ("st", "red", "bar") or any(isinstance(one, Address) for one in first):
+        first = ()
+    targets, sources = _numbers(context, first), _numbers(context, operands[len(first) :])
     if opcode == "mov" and any(isinstance(operand, Vector) for operand in operands):
         return _packing(context, instruction)
     if opcode in ("ld", "ldu"):
-        targets = _numbers(context, operands[:1])
-        sources = _numbers(context, operands[1:])
         return _using(context, instruction, targets, sources), targets, True
     if opcode == "st" and "async" not in instruction.modifiers:
         return _storing(context, instruction), [], False
@@ -103,10 +120,6 @@ def _rule(context: Context, instruction: Instruction) -> tuple[Rule, list[int], 
         operation = None
     if operation is not None and len(operands) - len(operation.sources) in (1, 2):
         return _arithmetic(context, instruction, operation)
-    writes = opcode not in ("st", "red", "bar") and isinstance(operands[:1], tuple)
-    first = operands[:1] if writes and not isinstance((*operands, None)[0], Address) else ()
-    targets = _numbers(context, first)
-    sources = _numbers(context, operands[len(first) :])
     return _using(context, instruction, targets, sources), targets, False
 
 
@@ -131,8 +144,8 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
     base = _numbers(context, [address])
     memory = memory_space(context, instruction)
     read = address_reader(context, address)
-    size = type_size(instruction.modifiers[-1])
-    whole = instruction.modifiers[-1][0] in "bus"  # a struct is copied as integers
+    # A struct is copied as integers, and bytes behind a defined one may be its padding.
+    struct = suspicion.padding and instruction.modifiers[-1][0] in "bus"
 
     def rule(lanes: Lanes) -> Written:
         for number in base:
@@ -146,14 +159,12 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
         elif memory is context.generic:
             places = read(lanes)
             outside = lanes.mask & ~((places >= SHARED_WINDOW) & (places < LOCAL_END))
-        first = np.ones(context.slots, bool)
-        if whole:  # bytes behind a defined one may be a struct's padding
-            first = np.zeros(context.slots, bool)
-            if shadows[0] is not None:
-                lowest = 255 if size > 1 or len(parts) > 1 else 0
-                first = (shadows[0].bits & lowest != 0) | (lowest == 0)
+        seen = outside
+        if struct:
+            start = shadows[0].bits & 255 != 0 if shadows[0] is not None else False
+            seen = outside & start
         for shadow in filter(None, shadows):
-            suspicion.use_shadow(shadow, outside & first, instruction)
+            suspicion.use_shadow(shadow, seen, instruction)
             if memory not in (context.local, context.arguments):
                 suspicion.use_shadow(shadow, lanes.mask, instruction, staying=False)
         suspicion.storing = shadows

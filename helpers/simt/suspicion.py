@@ -65,6 +65,7 @@ class Suspicion:
 
     def __init__(self, kernel: PtxKernel, reporter: Reporter):
         self.reporter = reporter
+        self.padding = True  # the source may have structs, whose padding nobody writes
         self.types = list(kernel.registers.values())
         self.begin: Callable[[], None] | None = None
         self.tracking = False

@@ -1,0 +1,234 @@
+"""A load counts where its value is used: small kernels, a rule each, and the twin that breaks it.
+
+The compiler loads early, and more than it needs, and throws away what it does not. In the clean
+kernels something that nobody may rely on is loaded and dropped; in the others a comment marks the
+line whose load is a bug, and another the line that uses it, if that is a line of its own.
+"""
+
+import numpy as np
+import pytest
+
+from helpers.simt import Findings, KernelText, simulate
+
+UNWRITTEN = "read of unwritten shared memory"
+ABSENT = "shuffle from a lane that takes no part"
+LOCAL = "read of an unwritten local variable"
+THREADS = 64
+
+HEAD = """#line 1 "kernels/x.cu"
+struct Pair { int number; char letter; };
+struct alignas(16) Point { float x, y, z; };
+__device__ __noinline__ float twice(float v) { return 2 * v; }
+extern "C" __global__ void k(float* y, const float* x, int n)
+{
+    const int t = threadIdx.x;
+"""
+
+# Name: (kind, n, clean body, buggy body). `// <-` marks the load, `// used` the use.
+TWINS: dict[str, tuple[str, int, str, str]] = {
+    "an optional term": (
+        *(UNWRITTEN, 1),
+        """__shared__ float bias;
+        float v = x[t];
+        if (n > 1 && t == 0) bias = x[7];
+        __syncthreads();
+        if (n > 1) v += bias;
+        y[t] = v;""",
+        """__shared__ float bias;
+        float v = x[t];
+        if (n > 1 && t == 0) bias = x[7];
+        __syncthreads();
+        if (n > 0) v += bias;  // <-
+        y[t] = v;  // used""",
+    ),
+    "one of two values": (
+        *(UNWRITTEN, 1),
+        """__shared__ float b;
+        if (n > 1 && t == 0) b = x[7];
+        __syncthreads();
+        y[t] = n > 1 ? b : x[t];""",
+        """__shared__ float b;
+        if (n > 1 && t == 0) b = x[7];
+        __syncthreads();
+        y[t] = n < 2 ? b : x[t];  // <-""",
+    ),
+    "an element that few rows have": (
+        *(UNWRITTEN, 20),
+        """__shared__ float s[64];
+        if (t < n) s[t] = x[t];
+        __syncthreads();
+        float r = 0;
+        if (n > 40) r = s[40];
+        y[t] = r;""",
+        """__shared__ float s[64];
+        if (t < n) s[t] = x[t];
+        __syncthreads();
+        float r = 0;
+        if (n > 10) r = s[40];  // <-
+        y[t] = r;  // used""",
+    ),
+    "a flag that is asked only sometimes": (
+        *(UNWRITTEN, 0),
+        """__shared__ bool last;
+        if (n && t == 0) last = x[0] > 0;
+        __syncthreads();
+        y[t] = n && last ? 2 : 1;""",
+        """__shared__ bool last;
+        if (n && t == 0) last = x[0] > 0;
+        __syncthreads();
+        y[t] = n || last ? 2 : 1;  // <-""",
+    ),
+    "a vector load of a struct with padding": (
+        *(UNWRITTEN, 0),
+        """__shared__ Point s[64];
+        s[t].x = x[t], s[t].y = 2, s[t].z = 3;
+        __syncthreads();
+        const Point p = s[t ^ 1];
+        y[t] = p.x + p.y + p.z;""",
+        """__shared__ Point s[64];
+        s[t].x = x[t], s[t].y = 2;
+        __syncthreads();
+        const Point p = s[t ^ 1];  // <-
+        y[t] = p.x + p.y + p.z;  // used""",
+    ),
+    "padding that is copied": (
+        *(UNWRITTEN, 0),
+        """__shared__ Pair s[64], u[64];
+        s[t].number = t, s[t].letter = 'a';
+        __syncthreads();
+        u[t] = s[t ^ 1];
+        __syncthreads();
+        reinterpret_cast<Pair*>(y)[t] = u[t ^ 2];""",
+        """__shared__ Pair s[64], u[64];
+        s[t].number = t;
+        __syncthreads();
+        u[t] = s[t ^ 1];  // <-
+        __syncthreads();
+        y[t] = u[t ^ 2].letter;  // used""",
+    ),
+    "bytes of a word": (
+        *(UNWRITTEN, 0),
+        """__shared__ unsigned char s[64];
+        if (t % 4 < 3) s[t] = t;
+        __syncthreads();
+        const unsigned word = reinterpret_cast<unsigned*>(s)[t / 4];
+        y[t] = (word & 255) + (word >> 8 & 255) + (word >> 16 & 255);""",
+        """__shared__ unsigned char s[64];
+        if (t % 4 < 3) s[t] = t;
+        __syncthreads();
+        const unsigned word = reinterpret_cast<unsigned*>(s)[t / 4];  // <-
+        y[t] = (word & 255) + (word >> 8 & 255) + (word >> 24);  // used""",
+    ),
+    "a condition that another decides": (
+        *(UNWRITTEN, 0),
+        """__shared__ int f[64];
+        if (n) f[t] = 1;
+        __syncthreads();
+        y[t] = n > 0 && f[t ^ 1] > 0 ? 1 : 2;""",
+        """__shared__ int f[64];
+        if (n) f[t] = 1;
+        __syncthreads();
+        y[t] = n > -1 && f[t ^ 1] > 0 ? 1 : 2;  // <-""",
+    ),
+    "a shuffle whose result is dropped": (
+        *(ABSENT, 0),
+        """float v = x[t];
+        if (t % 32 < 24) {
+            for (int d = 16; d; d /= 2) {
+                const float w = __shfl_down_sync(0xffffff, v, d);
+                v += t % 32 + d < 24 ? w : 0;
+            }
+            if (t % 32 == 0) y[t] = v;
+        }""",
+        """float v = x[t];
+        if (t % 32 < 24) {
+            for (int d = 16; d; d /= 2) {
+                const float w = __shfl_down_sync(0xffffff, v, d);  // <-
+                v += w;
+            }
+            y[t] = v;  // used
+        }""",
+    ),
+    "an argument of a call": (
+        *(UNWRITTEN, 0),
+        """__shared__ float s[64];
+        if (t < 60) s[t] = 1;
+        __syncthreads();
+        const float v = twice(s[t]);
+        y[t] = t < 60 ? v : 0;""",
+        """__shared__ float s[64];
+        if (t < 60) s[t] = 1;
+        __syncthreads();
+        const float v = twice(s[t]);  // <-
+        y[t] = v;  // used""",
+    ),
+    "a vote": (
+        *(UNWRITTEN, 0),
+        """__shared__ int f[64];
+        if (t < 60) f[t] = 0;
+        __syncthreads();
+        y[t] = __any_sync(~0u, t < 60 && f[t]) ? 1 : 2;""",
+        """__shared__ int f[64];
+        if (t < 60) f[t] = 0;
+        __syncthreads();
+        y[t] = __any_sync(~0u, f[t]) ? 1 : 2;  // <-""",
+    ),
+    "a way through shared memory": (
+        *(UNWRITTEN, 0),
+        """__shared__ float s[64], u[64];
+        if (t < 60) s[t] = x[t];
+        __syncthreads();
+        u[t] = 2 * s[t];
+        __syncthreads();
+        if (t >= 4) y[t] = u[63 - t];""",
+        """__shared__ float s[64], u[64];
+        if (t < 60) s[t] = x[t];
+        __syncthreads();
+        u[t] = 2 * s[t];  // <-
+        __syncthreads();
+        y[t] = u[63 - t];  // used""",
+    ),
+    "an array of each thread": (
+        *(LOCAL, 5),
+        """float a[8];
+        for (int j = 0; j < n; ++j) a[j] = x[j];
+        float m = 0;
+        for (int j = 0; j < n; ++j) m += a[(j + t) % n];
+        y[t] = m;""",
+        """float a[8];
+        for (int j = 0; j < n; ++j) a[j] = x[j];
+        float m = 0;
+        for (int j = 0; j < n; ++j) m += a[(j + t) % 8];  // <-
+        y[t] = m;  // used""",
+    ),
+}
+
+
+def code(body: str) -> str:
+    return f"{HEAD}{body}\n}}\n"
+
+
+def findings(body: str, n: int) -> Findings:
+    x, y = np.arange(1, 129, dtype=np.float32), np.zeros(512, np.float32)
+    return simulate(KernelText(code(body), "k"), 1, THREADS, (y, x, n)).findings
+
+
+def line_of(body: str, mark: str) -> int | None:
+    lines = code(body).split("\n")
+    return next((number for number, line in enumerate(lines) if line.endswith(mark)), None)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_what_is_loaded_and_dropped_is_no_finding(name: str) -> None:
+    _, n, clean, _ = TWINS[name]
+    assert not findings(clean, n)
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_what_is_used_is_a_finding_where_it_was_loaded(name: str) -> None:
+    kind, n, _, buggy = TWINS[name]
+    (finding,) = findings(buggy, n)
+    assert (finding.kind, finding.line) == (kind, line_of(buggy, "// <-"))
+    use = line_of(buggy, "// used")
+    assert finding.used == (None if use is None else ("kernels/x.cu", use))
+    assert (f"is used in line {use}" in str(finding)) == (use is not None)
