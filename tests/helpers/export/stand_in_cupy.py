@@ -44,7 +44,7 @@ def stand_in(driver) -> ModuleType:
 
     cupy.ndarray, cupy.empty, cupy.put = ndarray, empty, put
     cupy.ascontiguousarray = lambda array: put(array.host)
-    cupy.stream = SimpleNamespace(ptr=0)
+    cupy.stream = SimpleNamespace(ptr=0, is_capturing=lambda: cupy.stream.ptr in driver.capturing)
     current = SimpleNamespace(get_current_stream=lambda: cupy.stream, Device=Device)
     cupy.cuda = current
     return cupy

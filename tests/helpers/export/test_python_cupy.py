@@ -170,6 +170,15 @@ def test_a_captured_call_gets_a_workspace_that_nobody_else_gets(text: str) -> No
     assert len({*workspaces(here)}) == 3
 
 
+def test_a_copy_that_no_graph_would_keep_is_refused(here: Here) -> None:
+    x, out = here.cupy.put(values(4, 80)), here.cupy.put(values(4, 40))
+    here.driver.capturing.add(0)
+    with pytest.raises(ValueError, match="copy it before a graph is captured"):
+        here.softmax(x[:, ::2], out=out)
+    here.softmax(x[:, :40], out=out)
+    check_softmax(x.host[:, :40], out.host)
+
+
 @pytest.mark.parametrize(("shape", "gpu"), [((4, 64), H200), ((1, 40001), OLD)])
 def test_a_thread_that_never_used_the_gpu_may_call(shape: tuple, gpu: Gpu, text: str) -> None:
     here, x = Here(text, gpu), values(*shape)
@@ -228,6 +237,11 @@ cold = partial(test_a_thread_that_never_used_the_gpu_may_call, (1, 40001), OLD)
         ("ctypes.c_ubyte(0), ctypes", "ctypes.c_ubyte(1), ctypes", streams),
         ("if _capturing(stream, self.context):", "if False:", captured),
         ('_ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))', "pass", captured),
+        (
+            "get_current_stream().is_capturing():",
+            "get_current_stream() is None:",
+            test_a_copy_that_no_graph_would_keep_is_refused,
+        ),
         ("elif stride != end:", "elif False:", copied),
         ("return apart if apart >= cols else None", "return apart", copied),
         ("if cols > 1 and strides[-1] != 1:", "if False:", copied),
