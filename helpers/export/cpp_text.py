@@ -222,6 +222,9 @@ FUNCTIONS
 };
 constexpr int build_count = sizeof(functions) / sizeof(functions[0]);
 
+// Functions and what they keep are this file's own: another library of the process may have other
+// builds under the same name.
+
 // What is asked of a device once.
 struct Device {
     Gpu gpu = {};
@@ -229,7 +232,15 @@ struct Device {
     bool allowed[build_count] = {};  // attributes are set
 };
 
-inline cudaError_t look(Device& device, int number)
+static std::mutex mutex;
+
+static Device& device_of(int number)
+{
+    static std::map<int, Device> devices;
+    return devices[number];
+}
+
+static cudaError_t look(Device& device, int number)
 {
     int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0, cooperates = 0;
     const struct { int* value; cudaDeviceAttr attribute; } asked[] = {
@@ -251,7 +262,7 @@ inline cudaError_t look(Device& device, int number)
 }
 
 // What CUDA must be asked for before a build's first launch on a device.
-inline cudaError_t allow(Device& device, int build, const Plan& plan)
+static cudaError_t allow(Device& device, int build, const Plan& plan)
 {
     const void* function = functions[build];
     cudaFuncAttributes kernel;
@@ -271,7 +282,7 @@ inline cudaError_t allow(Device& device, int build, const Plan& plan)
 }
 
 // Whether all blocks of a plan may run at once, as those of a cooperative launch must.
-inline cudaError_t together(const Device& device, int build, const Plan& plan)
+static cudaError_t together(const Device& device, int build, const Plan& plan)
 {
     int blocks = 0;  // of a multiprocessor
     if (const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -291,23 +302,21 @@ struct Looked {
 
     Looked()
     {
-        static std::mutex mutex;
-        static std::map<int, Device> devices;
         error = cudaGetDevice(&number);
         if (error) return;
         lock = std::unique_lock<std::mutex>(mutex);
-        device = &devices[number];
+        device = &device_of(number);
         if (!device->known) error = look(*device, number);
     }
 };
 
-inline long long start(const void* address)
+static long long start(const void* address)
 {
     return static_cast<long long>(reinterpret_cast<std::uintptr_t>(address) % 16);
 }
 
 // Whether two matrices have a byte in common, or one lies between the rows of the other.
-inline bool overlap(const void* x, const void* y, const Matrix& matrix)
+static bool overlap(const void* x, const void* y, const Matrix& matrix)
 {
     const auto first = reinterpret_cast<std::uintptr_t>(x);
     const auto other = reinterpret_cast<std::uintptr_t>(y);
@@ -318,7 +327,7 @@ inline bool overlap(const void* x, const void* y, const Matrix& matrix)
     return first < other + bytes(matrix.y_stride) && other < first + bytes(matrix.x_stride);
 }
 
-LENTinline cudaError_t launch(const void* x, void* y, Matrix matrix,
+LENTstatic cudaError_t launch(const void* x, void* y, Matrix matrix,
                           ZEROScudaStream_t stream)
 {
     if (!x || !y) return cudaErrorInvalidValue;

@@ -202,12 +202,12 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Objects:
     return Objects(tmp_path_factory.mktemp("objects"))
 
 
-def symbols(path: Path) -> list[str]:
+def symbols(path: Path, kinds: str = "TDBR") -> list[str]:
     """What an object or a program defines for others; what the standard library leaves in every
     object is weak."""
     done = subprocess.run(["nm", "-gC", "--defined-only", path], capture_output=True, text=True)
     lines = (line.split(" ", 2) for line in done.stdout.splitlines())
-    return [symbol for _, kind, symbol in lines if kind in "TDBR"]
+    return [symbol for _, kind, symbol in lines if kind in kinds]
 
 
 @needs_nvcc
@@ -268,6 +268,7 @@ def test_a_file_gives_a_program_no_name_but_its_own(pretended: Path) -> None:
     names = [case.name for case in PRETENDED]
     assert {name for name in names if any(name in symbol for symbol in strong)} == {*names}
     assert all(any(name in symbol for name in names) for symbol in strong), strong
+    assert not symbols(pretended, "u"), "libraries would share it, whatever they are loaded for"
 
 
 @needs_headers
