@@ -101,31 +101,21 @@ def simulate(
         parsed = parse(ptx, mangled)
     shape = Shape(grid, block, parsed.cluster)
     cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
-    findings = Findings()
-    watched = Watch(shape, own_file(kernel.code)[0], watch, follow or watch is True, only_blocks)
-    context = Context(parsed, shape, shared_mem, findings, watched)
-    context.suspicion.padding = bool(STRUCTS.search(kernel.code))
-    memory = context.global_memory
-    context.parameters = parameter_bytes(parsed, args, names, memory)
-    for variable in parsed.module:
-        memory.allocate_variable(variable)
-    grid_barrier = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
-    memory.initialise_variables()
-    context.place_variables()
-    check_shared(kernel.name, context.shared)
-    check_grid(kernel.name, shape, cooperative, context.shared.bytes)
-    # Where the cooperative groups look for the barrier of a grid that was launched as one.
-    halves = (grid_barrier >> 32, grid_barrier & 0xFFFFFFFF) if cooperative else (0, 0)
-    for name, half in zip(("%envreg1", "%envreg2"), halves, strict=True):
-        context.specials[name] = np.array([half], np.uint32)
-    if watched.lines and (missing := watched.lines - watchable_lines(context)):
-        raise ValueError(
-            f"no load or store in line {min(missing)} of {kernel.name}; "
-            f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
-        )
-    with citing(kernel.code), np.errstate(all="ignore"):
-        _run(context, instruction_limit, cooperative)
-    memory.write_back()
+    watching = watch, follow or watch is True, only_blocks
+    loads: frozenset[int] = frozenset()
+    while True:
+        findings = Findings()
+        watched = Watch(shape, own_file(kernel.code)[0], *watching)
+        context = Context(parsed, shape, shared_mem, findings, watched)
+        _prepare(context, kernel, args, names, cooperative)
+        context.suspicion.watched = loads
+        with citing(kernel.code), np.errstate(all="ignore"):
+            _run(context, instruction_limit, cooperative)
+        if loads or not context.suspicion.asked:
+            break
+        # Threads store what others may only have loaded to throw away: once more, to see.
+        loads = frozenset(context.suspicion.asked)
+    context.global_memory.write_back()
     total = Counters()
     for line in context.lines.values():
         total += line
@@ -137,6 +127,31 @@ def simulate(
     }
     about = findings, ptx, kernel.code, shape, arrays
     return Trace(total, context.lines, *about, watched.accesses, watched.events)
+
+
+def _prepare(
+    context: Context, kernel: RawKernel, args: Sequence, names: Sequence[str], cooperative: bool
+) -> None:
+    """Lay out the memories and check what the launch asks for."""
+    context.suspicion.padding = bool(STRUCTS.search(kernel.code))
+    memory, watched = context.global_memory, context.watch
+    context.parameters = parameter_bytes(context.kernel, args, names, memory)
+    for variable in context.kernel.module:
+        memory.allocate_variable(variable)
+    grid_barrier = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
+    memory.initialise_variables()
+    context.place_variables()
+    check_shared(kernel.name, context.shared)
+    check_grid(kernel.name, context.shape, cooperative, context.shared.bytes)
+    # Where the cooperative groups look for the barrier of a grid that was launched as one.
+    halves = (grid_barrier >> 32, grid_barrier & 0xFFFFFFFF) if cooperative else (0, 0)
+    for name, half in zip(("%envreg1", "%envreg2"), halves, strict=True):
+        context.specials[name] = np.array([half], np.uint32)
+    if watched.lines and (missing := watched.lines - watchable_lines(context)):
+        raise ValueError(
+            f"no load or store in line {min(missing)} of {kernel.name}; "
+            f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
+        )
 
 
 def _run(context: Context, instruction_limit: int, cooperative: bool) -> None:

@@ -14,7 +14,7 @@ that pass bits on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,6 +35,9 @@ class Doubt:
     message: str
     stays: bool  # may be stored in shared memory unseen; other doubts count as used there
     reported: np.ndarray | None = None  # threads
+    # Of a watched load, what becomes a finding when its values are used: threads, and for each of
+    # them a thread of the doubt that is reported then.
+    waiting: list[tuple[np.ndarray, Doubt, np.ndarray]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -67,6 +70,8 @@ class Suspicion:
         self.reporter = reporter
         self.padding = True  # the source may have structs, whose padding nobody writes
         self.types = list(kernel.registers.values())
+        self.watched: frozenset[int] = frozenset()  # numbers of loads whose use is of interest
+        self.asked: set[int] = set()  # of loads that ought to be among them
         self.begin: Callable[[], None] | None = None
         self.tracking = False
         self.start_batch(0)
@@ -103,6 +108,40 @@ class Suspicion:
     def found(self, slots: np.ndarray, bits: np.ndarray, origins: np.ndarray) -> None:
         """These bytes of memory hold what an earlier load had given."""
         self.pending.append((slots, bits, origins))
+
+    def watch(self, instruction: Instruction, slots: np.ndarray) -> np.ndarray:
+        """Follow what a watched load gives these threads; returns an origin for each. Call it
+        while the memory is read."""
+        origins = self._new("", instruction, "", slots, False)
+        self.pending.append((slots, np.full((len(slots), 1), 255, np.uint8), origins))
+        self._track()
+        return origins[:, 0]
+
+    def conditional(self, kind: str, instruction: Instruction, message: str) -> Doubt:
+        """A bug if watched values are used, which `if_used` names."""
+        return Doubt(kind, instruction, message, False)
+
+    def if_used(self, origins: np.ndarray, bug: Doubt, slots: np.ndarray) -> None:
+        """Report a bug of these threads as soon as the watched value of each, one of `origins`, is
+        used; at once if it has been."""
+        numbers, readers = origins // self.slots, origins % self.slots
+        for number in np.unique(numbers).tolist():
+            chosen = numbers == number
+            doubt = self.doubts[number]
+            doubt.waiting.append((readers[chosen], bug, slots[chosen]))
+            if doubt.reported is not None:
+                self._settle(doubt, np.flatnonzero(doubt.reported))
+
+    def _settle(self, doubt: Doubt, slots: np.ndarray) -> None:
+        """These threads have used what a watched load gave."""
+        left = []
+        for readers, bug, others in doubt.waiting:
+            used = np.isin(readers, slots)
+            if used.any():
+                self._report_threads(bug, np.unique(others[used]), None)
+            if not used.all():
+                left.append((readers[~used], bug, others[~used]))
+        doubt.waiting = left
 
     def taint(
         self, kind: str, instruction: Instruction, message: str, number: int, slots: np.ndarray
@@ -206,14 +245,20 @@ class Suspicion:
             doubt = self.doubts[number]
             if doubt.stays and not staying:
                 continue
-            slots = origins[numbers == number] % self.slots
-            if doubt.reported is None:
-                doubt.reported = np.zeros(self.slots, bool)
-            slots = slots[~doubt.reported[slots]]
-            if len(slots):
-                doubt.reported[slots] = True
-                about = doubt.kind, doubt.instruction, doubt.message, slots
-                self.reporter.report(*about, user=instruction)
+            self._report_threads(doubt, origins[numbers == number] % self.slots, instruction)
+
+    def _report_threads(self, doubt: Doubt, slots: np.ndarray, user: Instruction | None) -> None:
+        if doubt.reported is None:
+            doubt.reported = np.zeros(self.slots, bool)
+        slots = slots[~doubt.reported[slots]]
+        if not len(slots):
+            return
+        doubt.reported[slots] = True
+        if doubt.kind:
+            about = doubt.kind, doubt.instruction, doubt.message, slots
+            self.reporter.report(*about, user=user)
+        elif doubt.waiting:
+            self._settle(doubt, slots)
 
 
 def joined(suspicion: Suspicion, bits: np.ndarray, shadows: list[Shadow | None]) -> Shadow:

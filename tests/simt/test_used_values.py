@@ -10,7 +10,7 @@ import pytest
 
 from helpers.simt import Findings, KernelText, simulate
 
-UNWRITTEN = "read of unwritten shared memory"
+UNWRITTEN, RACE = "read of unwritten shared memory", "race on shared memory"
 ABSENT = "shuffle from a lane that takes no part"
 LOCAL = "read of an unwritten local variable"
 THREADS = 64
@@ -77,6 +77,51 @@ TWINS: dict[str, tuple[str, int, str, str]] = {
         if (n && t == 0) last = x[0] > 0;
         __syncthreads();
         y[t] = n || last ? 2 : 1;  // <-""",
+    ),
+    "a value that one thread keeps": (
+        *(RACE, 0),
+        """__shared__ float best;
+        if (t == 0) best = 0;
+        __syncthreads();
+        if (t == 0) best = x[3];
+        y[t] = t == 0 ? best : -1.0f;""",
+        """__shared__ float best;
+        if (t == 0) best = 0;
+        __syncthreads();
+        if (t == 0) best = x[3];  // <-
+        y[t] = t < 2 ? best : -1.0f;""",
+    ),
+    "a value that one thread keeps, loaded behind the store": (
+        *(RACE, 0),
+        """__shared__ float best;
+        if (t == 0) best = x[3];
+        __syncwarp();
+        y[t] = t == 0 ? best : -1.0f;""",
+        """__shared__ float best;
+        if (t == 0) best = x[3];
+        __syncwarp();
+        y[t] = t == 0 || t == 50 ? best : -1.0f;  // <-""",
+    ),
+    "a sum that one thread keeps": (
+        *(RACE, 6),
+        """__shared__ float sum;
+        float seen = 0;
+        if (t == 9) sum = 0;
+        __syncthreads();
+        for (int j = 0; j < n; ++j) {
+            seen += t == 9 ? sum : 1.0f;
+            if (t == 9) sum = seen + x[j];
+        }
+        y[t] = seen;""",
+        """__shared__ float sum;
+        float seen = 0;
+        if (t == 9) sum = 0;
+        __syncthreads();
+        for (int j = 0; j < n; ++j) {
+            seen += t % 11 == 9 ? sum : 1.0f;  // <-
+            if (t == 9) sum = seen + x[j];  // <-
+        }
+        y[t] = seen;""",
     ),
     "a vector load of a struct with padding": (
         *(UNWRITTEN, 0),
@@ -213,9 +258,9 @@ def findings(body: str, n: int) -> Findings:
     return simulate(KernelText(code(body), "k"), 1, THREADS, (y, x, n)).findings
 
 
-def line_of(body: str, mark: str) -> int | None:
+def lines_of(body: str, mark: str) -> list[int]:
     lines = code(body).split("\n")
-    return next((number for number, line in enumerate(lines) if line.endswith(mark)), None)
+    return [number for number, line in enumerate(lines) if line.endswith(mark)]
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -227,8 +272,9 @@ def test_what_is_loaded_and_dropped_is_no_finding(name: str) -> None:
 @pytest.mark.parametrize("name", TWINS)
 def test_what_is_used_is_a_finding_where_it_was_loaded(name: str) -> None:
     kind, n, _, buggy = TWINS[name]
-    (finding,) = findings(buggy, n)
-    assert (finding.kind, finding.line) == (kind, line_of(buggy, "// <-"))
-    use = line_of(buggy, "// used")
-    assert finding.used == (None if use is None else ("kernels/x.cu", use))
-    assert (f"is used in line {use}" in str(finding)) == (use is not None)
+    found = findings(buggy, n)
+    assert {finding.kind for finding in found} == {kind}
+    assert sorted(finding.line for finding in found) == lines_of(buggy, "// <-")
+    for line in lines_of(buggy, "// used"):
+        assert [finding.used for finding in found] == [("kernels/x.cu", line)]
+        assert f"is used in line {line}" in str(found)

@@ -6,6 +6,7 @@ Lowest first; each imports from those above it in this list alone.
     banks          banks of shared memory
     order          which accesses of a warp come before which of another
     carried        undefined bits that were stored
+    reads          reads that count only if they are used
     shadow         who touched which bytes of shared memory last: races
     shared         shared memory
     local          local memory

@@ -17,6 +17,7 @@ from ..ptx_types import DTYPES
 from ..suspicion import Suspicion
 from .access import Access
 from .order import Order
+from .reads import Reads
 
 FREE, WRITTEN, READ = 0, 1, 2  # what an asynchronous copy is doing to bytes
 RACE = "race on shared memory"
@@ -33,6 +34,7 @@ class Shadow:
         self.instructions = kernel.instructions
         self.grain = _smallest_access(kernel)
         self.order = Order()
+        self.watched = Reads(suspicion)
 
     def start_batch(self, size: int) -> None:
         """Forget everything; `size` bytes are unwritten."""
@@ -46,6 +48,7 @@ class Shadow:
         self.write_site = np.zeros(entries, np.int32)  # number of the instruction
         self.read_site = np.zeros(entries, np.int32)
         self.owner = np.zeros(entries, np.int8)  # FREE, WRITTEN or READ by an asynchronous copy
+        self.watched.start_batch()
         self.released: dict[int, np.ndarray] = {}  # by entry: what a flag's store ordered
 
     def entries(self, places: np.ndarray, size: int) -> np.ndarray:
@@ -82,7 +85,7 @@ class Shadow:
             site = self.instructions[self.write_site[entry[racing][0]]]
             message = _racing("load", instruction, site)
             self._doubt(RACE, access, message, slots, racing)
-        if access.polls:
+        if access.polls or self.watched.add(instruction, slots, entry, self.order.now):
             return
         before, times = self.readers[:, entry], self.read_times[:, entry]
         fresh = (before < 0) | self.order.holds(before, times, reader)
@@ -112,13 +115,38 @@ class Shadow:
         after_read = ((readers >= 0) & unordered).any(axis=0)
         self._race_after(after_write, self.write_site, slots, entry, "store", instruction)
         after_read &= ~after_write.any(axis=1)[:, None]  # one race of a thread is enough
-        self._race_after(after_read, self.read_site, slots, entry, "store", instruction)
+        if after_read.any():
+            self._race_after_reads(after_read, slots, entry, instruction)
+        alone = ~after_write.any(axis=1)
+        self._race_after_watched(slots[alone], entry[alone], instruction)
         self.writer[entry] = writer
         self.write_atomic[entry] = flag or access.atomic
         self.write_time[entry] = self.order.now
         self.write_site[entry] = instruction.number
         if flag:
             self._release(slots, entry)
+
+    def _race_after_reads(self, racing, slots, entry, instruction: Instruction) -> None:
+        """The store races if what was read is used, for which the loads must be watched."""
+        sites = self.read_site[entry]
+        asked = np.unique(sites[racing])
+        self.suspicion.asked.update({*asked.tolist()} - self.suspicion.watched)
+        if self.suspicion.watched:
+            self._race_after(racing, self.read_site, slots, entry, "store", instruction)
+
+    def _race_after_watched(self, slots, entry, instruction: Instruction) -> None:
+        """The store races with watched loads whose values are used, now or later."""
+        race = None
+
+        def report(origins: np.ndarray, writers: np.ndarray, site: Instruction) -> None:
+            nonlocal race
+            if race is None:
+                race = self.suspicion.conditional(
+                    RACE, instruction, _racing("store", instruction, site)
+                )
+            self.suspicion.if_used(origins, race, writers)
+
+        self.watched.overwritten(slots, entry, self.order.holds, report)
 
     def _release(self, slots: np.ndarray, entry: np.ndarray) -> None:
         """What these threads did before comes before what reads their store."""
