@@ -22,6 +22,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     cache                compiled kernels on disk
     dependencies         which headers the compiler read, and whether they are the same
     compile              CUDA to PTX
+    sources              a file for nvcc made ready: what is the host's set aside
     parse                PTX to instructions
     operations           a folder: what each arithmetic opcode computes
     dataflow             what is known of registers before a run
@@ -31,6 +32,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     operands             how an instruction reads and writes its operands
     memory_instructions  a folder: loads, stores, atomics, copies and mbarriers as functions
     collectives          shuffles, votes, matches as functions
+    device_calls         printf, and what a failed assert calls
     recording            functions that also record, for pictures
     spreading            how undefined bits pass through an instruction
     translate            each instruction to its function

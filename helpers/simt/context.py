@@ -47,6 +47,7 @@ class Context:
         self.generic = GenericMemory(self.global_memory, self.shared, self.local)
         self.copies = Copies(self.shared)
         self.mbarriers = MBarriers(self.shared, self.copies)
+        self.printed: list[tuple[int, str]] = []  # by printf: number of the block, text
         self.parameters = b""  # the kernel's parameter space
         places = dict.fromkeys((one.file, one.line) for one in kernel.instructions)
         self.lines = {place: Counters() for place in places}

@@ -126,7 +126,8 @@ def simulate(
         if isinstance(value, np.ndarray) and value.ndim
     }
     about = findings, ptx, kernel.code, shape, arrays
-    return Trace(total, context.lines, *about, watched.accesses, watched.events)
+    printed = "".join(text for _, text in sorted(context.printed, key=lambda one: one[0]))
+    return Trace(total, context.lines, *about, watched.accesses, watched.events, printed)
 
 
 def _prepare(

@@ -39,6 +39,23 @@ BRACE_OR_LABEL = re.compile(r"[{}]|[\w$%.]+:(?!:)")
 CALL = re.compile(r"(@!?[\w$%]+\s+)?call\b")
 RETURN = re.compile(r"(@!?[\w$%]+\s+)?ret\b")
 GUARD = re.compile(r"@(!?)([\w$%]+)\s+")
+# What is refused, in CUDA's words: opcodes, and parts of names of functions.
+TEXTURES = "textures (tex1D, tex2D, ...)"
+SURFACES = "surfaces (surf2Dread, surf2Dwrite, ...)"
+TENSOR_CORES = "tensor cores (wmma, mma)"
+REFUSED = {
+    **dict.fromkeys(("tex", "tld4", "txq", "istypep"), TEXTURES),
+    **dict.fromkeys(("suld", "sust", "sured", "suq"), SURFACES),
+    **dict.fromkeys(("wmma", "mma", "wgmma", "tcgen05"), TENSOR_CORES),
+}
+REFUSED_CALLS = {
+    "cudaLaunchDevice": "dynamic parallelism (a kernel that launches kernels)",
+    "cudaGetParameterBuffer": "dynamic parallelism (a kernel that launches kernels)",
+    "cudaDeviceSynchronize": "dynamic parallelism (cudaDeviceSynchronize in a kernel)",
+    "cudaGraph": "dynamic parallelism (a kernel that launches graphs)",
+    "malloc": "malloc and new in a kernel",
+    "free": "free and delete in a kernel",
+}
 NAME = re.compile(r"(?<![\w$%.])[\w$%]+")
 INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?$")
 SPECIALS = re.compile(
@@ -295,17 +312,24 @@ class _BodyParser:
             text,
         )
         name = match["name"] if match else text
-        if name == "__assertfail":
-            _parse_statement("trap", self.kernel, file, line)
+        if name in ("vprintf", "__assertfail"):
+            given = ", ".join([*_items(match["results"]), *_items(match["arguments"])])
+            _parse_statement(f"{name.lstrip('_')} {given}", self.kernel, file, line)
+            if name == "__assertfail":
+                _parse_statement("exit", self.kernel, file, line)
             return
+        refused = [what for part, what in REFUSED_CALLS.items() if part in name.lstrip("_")]
+        if refused and name not in self.functions:
+            raise UnsupportedPTX(f"the SIMT machine does not run {refused[0]}, at {file}:{line}")
         if name in self.calls:
             raise UnsupportedPTX(
                 f"the SIMT machine does not run recursion: {plain_name(name)} calls itself, "
-                f"at {file}:{line}"
+                f"at {file}:{line}; write it as a loop, or as a template over its depth"
             )
         if match is None or name.startswith("%"):
             raise UnsupportedPTX(
-                f"the SIMT machine does not call through a function pointer, at {file}:{line}"
+                "the SIMT machine does not call through a function pointer or a virtual function, "
+                f"at {file}:{line}; a template parameter or a switch can stand for it"
             )
         if name not in self.functions:
             raise UnsupportedPTX(
@@ -406,6 +430,12 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
     rest = text[guard.end() :] if guard else text
     opcode, _, operands = rest.partition(" ")
     opcode, *modifiers = opcode.replace("::", "_").split(".")
+    refused = REFUSED.get(opcode)
+    if "%reserved_smem_offset" in rest:
+        refused = "cooperative groups of several warps (tiled_partition past 32, block_tile_memory)"
+    if refused:
+        name = rest.partition(" ")[0]
+        raise UnsupportedPTX(f"the SIMT machine does not run {refused}: {name}, at {file}:{line}")
     try:
         parsed = [_parse_operand(item, kernel) for item in _split_operands(operands.strip())]
     except UnsupportedPTX as error:

@@ -47,6 +47,7 @@ class Trace:
     arrays: dict[str, Array]  # the arguments that are some, by name
     accesses: list[WatchedAccess] = field(default_factory=list)  # of the watched lines, as they ran
     events: list[Event] = field(default_factory=list)  # of the followed blocks, as they ran
+    printed: str = ""  # by printf, block after block
 
     @property
     def file(self) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from .collectives import active_mask
 from .context import Context
+from .device_calls import failed_assertion, printf
 from .instructions import Immediate, Instruction, Register, UnsupportedPTX, Vector
 from .lanes import Lanes, Step
 from .memory_instructions import addresses, atomics, loads_and_stores, mbarrier, thread_copies
@@ -175,6 +176,8 @@ TRANSLATORS: dict[str, Translator] = {
     "getctarank": addresses.rank_of,
     "activemask": active_mask,
     "createpolicy": _policy,
+    "vprintf": printf,
+    "assertfail": failed_assertion,
 }
 
 

@@ -59,7 +59,6 @@ UNSUPPORTED = {
     ' : "+f"(c) : "r"(a)); y[i] = c;',
     "add.s32": 'asm("add.s32 %0, %1;" : "=r"(y[i]) : "r"(n));',
     "%pm0": 'asm volatile("mov.u32 %0, %%pm0;" : "=r"(y[i]));',
-    "vprintf": 'printf("%d", i);',
 }
 
 

@@ -1,0 +1,1 @@
+// For the host; NVRTC knows printf, assert and memcpy without it.

@@ -1,0 +1,132 @@
+"""A CUDA file as nvcc takes it, made ready for NVRTC, which compiles for the device alone.
+
+What belongs to the host is blanked, line by line, so that every line keeps its number: functions
+without `__device__` or `__global__`, and declarations that speak of the host's libraries. Headers
+of the host stand in `headers/`, with what a kernel may use of them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+HEADERS = Path(__file__).with_name("headers")
+# What only a file for nvcc has.
+FOR_NVCC = re.compile(
+    r"<<<|\bint\s+main\s*\(|\bcuda(Malloc|Memcpy|Free|Error_t|DeviceSynchronize|Stream_t|Event_t)\b"
+    r"|^\s*#\s*include\s*<([a-z_]+|std\w+\.h|math\.h|assert\.h|cuda_runtime\w*\.h|cuda\.h)>",
+    flags=re.MULTILINE,
+)
+LITERAL = re.compile(
+    r"//[^\n]*|/\*.*?\*/|R\"(\w*)\(.*?\)\1\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.[^'\n]*|[^'\\\n])'",
+    flags=re.DOTALL,
+)
+DIRECTIVE = re.compile(r"^[ \t]*(#|%:)(?:[^\n\\]|\\\r?\n|\\)*", flags=re.MULTILINE)
+ON_DEVICE = re.compile(r"\b__(device|global|constant|shared|managed|host__\s+__device|grid_const)")
+HOST_ONLY = re.compile(
+    r"\bstd::(vector|string|map|unordered_map|set|cout|cerr|unique_ptr|shared_ptr|function|mt19937"
+    r"|ostream|ofstream|ifstream|chrono|thread|mutex|random_device|exception|runtime_error)\b"
+    r"|\bcuda(Stream|Event|Error|DeviceProp|Graph|GraphExec|Array)_?t?\b|\bFILE\b|\btimeval\b"
+    r"|\b(dim3|cu(blas|rand|fft|sparse|solver|dnn)\w+)\b|\busing\s+namespace\s+std\b"
+)
+SCOPE = re.compile(r"\s*(inline\s+)?(namespace\b[\w\s:]*|extern\s+\"\s*C?\s*\"\s*)$")
+
+
+def read(path: Path) -> str:
+    """The text of a file, without a byte order mark; bytes that are no UTF-8 become a mark."""
+    return path.read_bytes().decode("utf-8-sig", errors="replace")
+
+
+def for_nvcc(text: str) -> bool:
+    """Whether the text is one for nvcc, in which what has no `__device__` is the host's."""
+    return bool(FOR_NVCC.search(_blank(text)))
+
+
+def options(path: Path, text: str) -> tuple[str, ...]:
+    """What lets NVRTC find the headers beside a file, and those of the host; for nvcc math.h is
+    always there."""
+    found = f"-I{path.parent.as_posix()}", f"-I{HEADERS.as_posix()}"
+    return (*found, "--pre-include=math.h") if for_nvcc(text) else found
+
+
+def device_part(text: str) -> str:
+    """The text with what is the host's blanked; all of it if nothing is."""
+    if not for_nvcc(text):
+        return text
+    plain = _blank(text)
+    directives = [match.span() for match in DIRECTIVE.finditer(plain)]
+    cut = bytearray(len(text))
+    _set_aside(DIRECTIVE.sub(_blanks, plain), 0, len(plain), cut)
+    for start, stop in directives:  # those within a function are in pairs, or harmless
+        cut[start:stop] = bytes(stop - start)
+    return "".join(
+        " " if gone and character not in "\r\n" else character
+        for gone, character in zip(cut, text, strict=True)
+    )
+
+
+def _set_aside(plain: str, place: int, end: int, cut: bytearray) -> None:
+    """Mark the host's declarations between two places, which lie at the scope of a namespace."""
+    while place < end:
+        start = place
+        stop, body = _declaration(plain, start, end)
+        head = plain[start : body if body >= 0 else stop]
+        if body >= 0 and SCOPE.fullmatch(head):
+            _set_aside(plain, body + 1, stop - 1, cut)
+        elif _is_hosts(head, plain[start:stop], body >= 0):
+            cut[start:stop] = b"\1" * (stop - start)
+        place = stop
+
+
+def _is_hosts(head: str, whole: str, has_body: bool) -> bool:
+    """Whether a declaration is the host's; `head` is what stands before its body."""
+    if ON_DEVICE.search(head):
+        return False
+    if HOST_ONLY.search(whole) and not ON_DEVICE.search(whole):
+        return True
+    words = re.sub(r"\btemplate\s*<[^{};]*?>\s*(?=\w)", "", head)
+    if re.match(r"\s*(class|struct|union|enum|using|typedef|static_assert|namespace)\b", words):
+        return False
+    if "(" not in words or "=" in words.partition("(")[0]:
+        return False  # a variable
+    return not re.search(r"\bconstexpr\b", words)
+
+
+def _declaration(plain: str, place: int, end: int) -> tuple[int, int]:
+    """(where the declaration that begins at `place` ends, its brace or -1)."""
+    depth, body = 0, -1
+    for number in range(place, end):
+        character = plain[number]
+        if character in "({[":
+            if character == "{" and depth == 0 and body < 0:
+                body = number
+            depth += 1
+        elif character in ")}]":
+            depth -= 1
+            if depth == 0 and character == "}":
+                rest = re.compile(r"\s*;").match(plain, number + 1)
+                head = plain[place:body]
+                own = re.search(r"\b(class|struct|union|enum)\b|=\s*$", head)
+                if own and "(" not in head.partition("=")[0]:
+                    semicolon = plain.find(";", number)
+                    return (semicolon + 1 if 0 <= semicolon < end else end), body
+                return (rest.end() if rest else number + 1), body
+        elif character == ";" and depth == 0:
+            return number + 1, body
+    return end, body
+
+
+def _blank(text: str) -> str:
+    """As long as the text, with comments and the insides of literals blanked; "C" stays."""
+    return LITERAL.sub(_hide, text)
+
+
+def _hide(match: re.Match) -> str:
+    text = match[0]
+    if text[0] in "\"'":
+        return text if text == '"C"' else text[0] + re.sub(r"[^\n]", " ", text[1:-1]) + text[-1]
+    return _blanks(match)
+
+
+def _blanks(match: re.Match) -> str:
+    return re.sub(r"[^\n]", " ", match[0])

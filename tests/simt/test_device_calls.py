@@ -1,0 +1,100 @@
+"""printf and assert in a kernel, and what is refused by its CUDA name."""
+
+import numpy as np
+import pytest
+
+from helpers.simt import KernelText, Trace, UnsupportedPTX, simulate
+
+FILE = '#line 1 "kernels/x.cu"\n'
+
+
+def run(body: str, grid: int = 1, block: int = 1, before: str = "") -> Trace:
+    code = f"{FILE}{before}\n__global__ void k(int* y)\n{{\n{body}\n}}\n"
+    return simulate(KernelText(code, "k"), grid, block, (np.arange(64, dtype=np.int32),))
+
+
+# What C prints, from glibc.
+PRINTED = {
+    'printf("plain\\n");': "plain\n",
+    'printf("%d %i %u", -3, 4, -1);': "-3 4 4294967295",
+    'printf("%5d|%-5d|%05d|%+d", 42, 42, 42, 42);': "   42|42   |00042|+42",
+    'printf("%x %X %#x %o %#o", 255, 255, 255, 8, 8);': "ff FF 0xff 10 010",
+    'printf("%f %.2f %10.3e %g", 1.5f, 2.345, 12345.678, 1e-5);': "1.500000 2.35  1.235e+04 1e-05",
+    'printf("%lld %llu %ld", -5000000000ll, 18446744073709551615ull, 7ll);': (
+        "-5000000000 18446744073709551615 7"
+    ),
+    'printf("%c%c %s%%", 65, 66, "text");': "AB text%",
+    'printf("%*d|%.*f", 6, 42, 1, 3.14159);': "    42|3.1",
+    'printf("%hhd %hu", 300, 65537);': "44 1",
+    'printf("%d %f %d %s %d", 1, 2.0, 3, "four", 5);': "1 2.000000 3 four 5",
+    'printf("%f %f", 1.0f / y[0], -1.0f / y[0]);': "inf -inf",
+    'printf("%5s|%-5s|%.2s", "ab", "ab", "abc");': "   ab|ab   |ab",
+    'printf("%zu", sizeof(int));': "4",
+}
+
+
+@pytest.mark.parametrize("call", PRINTED)
+def test_printf_prints_what_c_prints(call: str) -> None:
+    trace = run(call)
+    assert trace.printed == PRINTED[call] and not trace.findings
+
+
+def test_what_is_printed_comes_block_after_block() -> None:
+    before = "__device__ __noinline__ void say(int b, int t) { printf(\"%d.%d \", b, t); }"
+    body = "if (blockIdx.x == 0) for (int i = 0; i < 9; i++) y[i]++;\nsay(blockIdx.x, threadIdx.x);"
+    trace = run(body, 3, 2, before)
+    assert sorted(trace.printed.split()) == ["0.0", "0.1", "1.0", "1.1", "2.0", "2.1"]
+    assert [one[0] for one in trace.printed.split()] == ["0", "0", "1", "1", "2", "2"]
+
+
+def test_a_failed_assertion_names_its_condition_line_and_thread() -> None:
+    trace = run('    y[0] = 1;\n    assert(threadIdx.x < 3 && "few threads");', 1, 8)
+    (found,) = trace.findings
+    assert 'the assertion `threadIdx.x < 3 && "few threads"` failed' in found.message
+    assert (found.file, found.line, found.thread, found.count) == ("kernels/x.cu", 5, (3, 0, 0), 5)
+
+
+def test_threads_end_at_a_failed_assertion_and_others_go_on() -> None:
+    code = f"{FILE}__global__ void k(int* y) {{ int i = threadIdx.x; assert(i != 1); y[i] = 9; }}"
+    y = np.zeros(4, np.int32)
+    trace = simulate(KernelText(code, "k"), 1, 4, (y,))
+    assert y.tolist() == [9, 0, 9, 9] and len(trace.findings) == 1
+
+
+REFUSED = {
+    "tex2D": ("y[0] = tex2D<float>((cudaTextureObject_t)y, 0.f, 0.f);", "textures (tex1D, tex2D"),
+    "tex1Dfetch": ("y[0] = tex1Dfetch<float>((cudaTextureObject_t)y, 3);", "textures (tex1D, te"),
+    "surf2Dwrite": ("surf2Dwrite(1.0f, (cudaSurfaceObject_t)y, 0, 0);", "surfaces (surf2Dread"),
+    "malloc": ("((int**)y)[0] = (int*)malloc(4);", "malloc and new in a kernel"),
+    "new": ("((int**)y)[0] = new int[y[1]];", "malloc and new in a kernel"),
+    "pointer": ("int (*f)(int) = y[0] ? one : two; y[0] = f(1);", "through a function pointer"),
+    "recursion": ("y[0] = down(y[0]);", "does not run recursion: down calls itself"),
+    "tiles": (
+        "namespace cg = cooperative_groups; __shared__ cg::block_tile_memory<256> memory;\n"
+        "cg::tiled_partition<64>(cg::this_thread_block(memory)).sync();",
+        "block_tile_memory",
+    ),
+    "wmma": (
+        "using namespace nvcuda; wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major>"
+        " f; wmma::load_matrix_sync(f, (half*)y, 16); y[0] = f.x[0];",
+        "tensor cores (wmma, mma)",
+    ),
+}
+BEFORE = {
+    "tiles": "#include <cooperative_groups.h>",
+    "wmma": "#include <mma.h>",
+    "pointer": (
+        "__device__ __noinline__ int one(int v) { return v + 1; }\n"
+        "__device__ __noinline__ int two(int v) { return v * 2; }"
+    ),
+    "recursion": "__device__ int down(int n) { return n < 2 ? n : down(n - 1) + down(n - 2); }",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_stays_refused_is_refused_by_its_cuda_name(name: str) -> None:
+    body, words = REFUSED[name]
+    with pytest.raises(UnsupportedPTX) as caught:
+        run(body, before=BEFORE.get(name, ""))
+    message = str(caught.value)
+    assert words in message and "kernels/x.cu:" in message and "\n" not in message

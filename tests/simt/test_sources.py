@@ -1,0 +1,142 @@
+"""A file for nvcc: what is the host's is set aside, every line keeps its number."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.simt import CompileError, KernelText, simulate, sources
+from helpers.simt.compile import compile_ptx
+
+FILE = r"""// a comment with main()
+#include <cstdio>
+#include <cassert>
+#include <cstdint>
+#include <cmath>
+#include <vector>
+#include <iostream>
+#include <cuda_runtime.h>
+#include <cooperative_groups.h>
+#include "my.h"
+using namespace std;
+#define CHECK(x) do { cudaError_t e = (x); \
+    if (e != cudaSuccess) { printf("error %s\n", cudaGetErrorString(e)); exit(1); } } while (0)
+const int N = 1024;
+constexpr float PI = 3.0f;
+__constant__ float table[4] = {1, 2, 3, 4};
+struct Pair { float a; int b; };
+static std::vector<float> cached;
+class Timer { cudaEvent_t start; public: void go() { cudaEventRecord(start); } };
+template <typename T> __device__ T twice(T v) { return v + v; }
+template <typename T> void fill(std::vector<T>& v) { for (auto& e : v) e = 1; }
+void helper(float* p, int n);
+__host__ __device__ inline int both(int v) { return v + 1; }
+namespace ns {
+int counter() { return 3; }
+__device__ float deep(float v) { return v * 2; }
+}
+__global__ void scale(const float* x, float* y, int n, float a)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    assert(n > 0);
+    if (i < n) y[i] = a * twice(x[i]) + MINE + ns::deep(0) + both(-1);
+    if (i == 0) printf("n is %d, a is %g {\n", n, a);
+}
+int main(int argc, char** argv)
+{
+    std::vector<float> h(N);
+    float *d; CHECK(cudaMalloc(&d, N * sizeof(float)));
+    scale<<<N / 256, 256>>>(d, d, N, 2.0f);
+    cout << "done }" << endl;
+    return 0;
+}
+"""
+HEADER = "#include <cstdint>\n#define MINE 1\n"
+
+
+def compiled(folder: Path, text: str) -> str:
+    """The PTX of a file in that folder."""
+    path = folder / "x.cu"
+    path.write_text(text, encoding="utf-8")
+    text = sources.read(path)
+    return compile_ptx(sources.device_part(text), sources.options(path, text))
+
+
+def test_a_program_of_host_and_device_runs(tmp_path: Path) -> None:
+    (tmp_path / "my.h").write_text(HEADER)
+    path = tmp_path / "x.cu"
+    code = f'#line 1 "x.cu"\n{sources.device_part(FILE)}'
+    kernel = KernelText(code, "scale", sources.options(path, FILE))
+    x, y = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    trace = simulate(kernel, 1, 32, (x, y, 4, np.float32(0.5)))
+    assert y.tolist() == [1, 2, 3, 4] and trace.printed == "n is 4, a is 0.5 {\n"
+    assert not trace.findings
+    lines = {number for (file, number), one in trace.lines.items() if one.load_requests}
+    assert [FILE.splitlines()[number - 1].split()[0] for number in lines] == ["if"]
+
+
+def test_what_is_set_aside_leaves_lines_where_they_were() -> None:
+    part = sources.device_part(FILE)
+    assert len(part) == len(FILE) and part.count("\n") == FILE.count("\n")
+    for gone in ("main(int", "std::vector", "cudaEvent_t start", "using namespace", "counter()"):
+        assert gone not in part
+    for kept in ("#define CHECK(x)", "twice(T v)", "struct Pair", "both(int v)", "table[4]", "N ="):
+        assert kept in part
+
+
+KEPT = {
+    "no sign of nvcc": "int f(int v) { return v; } __global__ void k(int* y) { *y = f(*y); }",
+    "only in a comment": "// int main()\nint f() { return 1; } __global__ void k() { f(); }",
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_a_text_for_cupy_is_left_as_it_is(case: str) -> None:
+    assert sources.device_part(KEPT[case]) == KEPT[case]
+
+
+TAKEN = {
+    "an empty main": "int main() {}",
+    "main in pieces": "int\nmain(void)\n{\n  if (1) { return 2; }\n  return 0;\n}",
+    "braces in literals": "int main() { char c = '{'; const char* s = \"}{\"; return 1'000; }",
+    "a raw string": 'int main() { const char* s = R"x(} )x" /* } */; return 0; }',
+    "directives": "int main() {\n#ifdef A\n  f();\n#else\n  g();\n#endif\n}",
+    "a lambda": "int main() { auto f = [](int a) { return a; }; return f(1); }",
+    "host templates": "template <class T> T host(T a) { return a; }\nint main() { host(1); }",
+    "a host class": "#include <vector>\nclass A { std::vector<int> v; };\nint main() {}",
+    "a host global": "#include <string>\nstatic std::string name = \"x\";\nint main() {}",
+    "a timer": "#include <chrono>\ndouble now() { return std::chrono::x(); }\nint main() {}",
+    "a macro of errors": "#define C(x) if (x) exit(1)\nint main() { C(cudaMalloc(0, 1)); }",
+    "infinity": "__device__ float f = INFINITY, g = NAN, h = (float)M_PI; int main() {}",
+    "ints": (
+        "#include <cstdint>\n#include <cooperative_groups.h>\n"
+        "__device__ uint64_t u; __device__ std::int8_t v; int main() {}"
+    ),
+    "an initialised struct": "struct P { int a; };\n__constant__ P p = {1};\nint main() {}",
+    "an enum": "enum Kind { A, B };\nenum class Other : int { C };\nint main() {}",
+    "windows line ends": "int main()\r\n{\r\n  return 0;\r\n}\r\n",
+    "a byte order mark": "\ufeffint main() {}",
+    "extern C": (
+        'extern "C" { int host(int a) { return a; }\n__device__ int own() { return 1; } }\n'
+        "int main() {}"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_files_of_all_kinds_compile(case: str, tmp_path: Path) -> None:
+    text = TAKEN[case] + "\n__global__ void k(int* y) { y[threadIdx.x] = 1; }\n"
+    assert ".entry _Z1kPi(" in compiled(tmp_path, text)
+
+
+def test_an_error_names_the_line_of_the_file(tmp_path: Path) -> None:
+    text = "int main()\n{\n}\n__global__ void k(int* y)\n{\n    *y = oops;\n}\n"
+    with pytest.raises(CompileError, match=r"\(6\): error: identifier \"oops\" is undefined"):
+        compiled(tmp_path, text)
+
+
+def test_headers_of_the_host_can_be_included_together_and_twice(tmp_path: Path) -> None:
+    names = sorted(path.name for path in sources.HEADERS.iterdir())
+    text = "#include <cuda_runtime.h>\n" + "".join(f"#include <{name}>\n" for name in 2 * names)
+    use = "*y = std::max(1, INT_MAX) + FLT_MAX + std::numeric_limits<int>::max() + UINT32_MAX;"
+    assert ".entry" in compiled(tmp_path, f"{text}__global__ void k(float* y) {{ {use} }}\n")
