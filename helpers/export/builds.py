@@ -24,7 +24,7 @@ from .asked import Asked, Refused, Shapes
 from .intervals import SATURATED, Boxes, Interval, product
 
 MOST_BUILDS = 64  # of a file: each is compiled, a second or more
-MOST_BOXES = 2**22  # of a range, before it is given up
+MOST_BOXES = 2**20  # of a range, before it is given up
 
 Macros = tuple[tuple[str, int], ...]
 
@@ -161,7 +161,7 @@ def _needed(
     asked: Asked, shapes: Shapes, dtype: np.dtype, gpu: Gpu, start: Start
 ) -> Iterator[Build]:
     """The builds that some shape of a range needs; of a range, a kernel may refuse some shapes.
-    Raises `Refused` for too many."""
+    Raises `Refused` for too many of either."""
     pack = 16 // dtype.itemsize
     todo = _first_boxes(shapes, pack)
     found: dict[Build, None] = {}
@@ -187,7 +187,9 @@ def _needed(
         first_rows = todo.copy()
         first_rows[:, 1] = first_rows[:, 0]
         todo = _halved(todo, open_boxes(first_rows))
-        if len(todo) > MOST_BOXES or len(found) > 4 * MOST_BUILDS:
+        if len(todo) > MOST_BOXES:
+            raise Refused(f"{shapes} are too many shapes to find all their builds; ask for fewer")
+        if len(found) > 4 * MOST_BUILDS:
             raise Refused(
                 f"{shapes} needs more than {len(found)} builds, where {MOST_BUILDS} are the most "
                 "in one file; ask for fewer shapes"

@@ -88,6 +88,13 @@ def test_a_large_range_has_the_build_of_any_of_its_shapes(
         assert build_at(asked, rows, cols, gap, *start) in found
 
 
+def test_a_range_that_takes_too_long_is_not_said_to_need_many_builds(monkeypatch) -> None:
+    monkeypatch.setattr(module, "MOST_BOXES", 2**10)
+    asked = request("01_naive", ["1..2147483647x1..2147483647"], "f", ["float32"], [H200])
+    with pytest.raises(Refused, match="are too many shapes to find all their builds; ask for few"):
+        builds(asked)
+
+
 def test_a_forgotten_half_of_a_range_is_noticed(monkeypatch) -> None:
     halved = module._halved
     monkeypatch.setattr(module, "_halved", lambda *boxes: halved(*boxes)[::2])
