@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from .counters import Counters
-from .dataflow import never_subnormal, steering
+from .dataflow import never_subnormal, steering, unset
 from .findings import Findings, Reporter
 from .geometry import Batch, Shape, special_registers
 from .instructions import Instruction, PtxKernel
@@ -56,6 +56,7 @@ class Context:
         self.index = {name: number for number, name in enumerate(kernel.registers)}
         self.normal = never_subnormal(kernel)
         self.steering = steering(kernel)
+        self.unset = unset(kernel)
         self.clock = 0  # instructions that a batch has executed
         self.specials = special_registers(Batch(shape, 0, 1))
         self.specials["%dynamic_smem_size"] = np.array([dynamic_shared], np.uint32)
@@ -87,6 +88,14 @@ class Context:
         self.copies.start_batch(batch)
         self.mbarriers.start_batch()
         self.watch.start_batch(batch)
+        for name, first in self.unset.items():
+            self.suspicion.taint(
+                "read of an uninitialised variable",
+                first,
+                "nothing has given it a value on the way here",
+                self.index[name],
+                np.flatnonzero(batch.alive),
+            )
 
     def end_batch(self) -> None:
         """Report what the end of the batch shows."""

@@ -6,7 +6,18 @@ import functools
 
 import numpy as np
 
-from .instructions import Address, Immediate, Instruction, PtxKernel, Register, Vector, elements
+from .instructions import (
+    Address,
+    Immediate,
+    Instruction,
+    Label,
+    Negated,
+    Operand,
+    PtxKernel,
+    Register,
+    Vector,
+    elements,
+)
 from .operations.rounding import TINY
 
 
@@ -42,6 +53,72 @@ def never_subnormal(kernel: PtxKernel) -> set[str]:
         if kept == normal:
             return normal
         normal = kept
+
+
+WRITES_NOTHING = frozenset("st red bra brx ret exit trap nanosleep".split())
+
+
+def registers_of(operands: tuple[Operand, ...]) -> list[str]:
+    """The names of the registers in some operands."""
+    parts = [part for operand in operands for part in elements(operand)]
+    parts = [part.base if isinstance(part, Address) else part for part in parts]
+    parts = [part.register if isinstance(part, Negated) else part for part in parts]
+    return [part.name for part in parts if isinstance(part, Register)]
+
+
+def target_count(instruction: Instruction) -> int:
+    """How many of the operands an instruction writes; they come first."""
+    opcode, operands, modifiers = instruction.opcode, instruction.operands, instruction.modifiers
+    if opcode in WRITES_NOTHING or not operands or isinstance(operands[0], Address):
+        return 0
+    if opcode in ("bar", "barrier"):
+        return int("red" in modifiers)
+    if opcode == "shfl":
+        return len(operands) - 4
+    if opcode == "setp":
+        return len(operands) - 2 - bool({"and", "or", "xor"} & {*modifiers})
+    if opcode in ("elect", "match"):
+        return len(operands) - (1 if opcode == "elect" else 2)
+    return 1
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def unset(kernel: PtxKernel) -> dict[str, Instruction]:
+    """Registers that some way through the kernel reads before anything writes them, each with the
+    first instruction that reads it."""
+    instructions = kernel.instructions
+    bits = {name: 1 << place for place, name in enumerate(kernel.registers)}
+    read, written = [], []
+    for one in instructions:
+        count = target_count(one)
+        guard = [one.guard[0].name] if one.guard else []
+        names = registers_of(one.operands[count:]) + guard
+        read.append(sum({bits.get(name, 0) for name in names}))
+        names = [] if one.guard else registers_of(one.operands[:count])
+        written.append(sum({bits.get(name, 0) for name in names}))
+    needed = [0] * (len(instructions) + 1)  # before each instruction
+    changed = True
+    while changed:
+        changed = False
+        for number in range(len(instructions) - 1, -1, -1):
+            one = instructions[number]
+            behind = 0
+            if one.guard or one.opcode not in ("bra", "brx", "ret", "exit", "trap"):
+                behind = needed[number + 1]
+            if one.opcode in ("bra", "brx"):
+                label = one.operands[-1]
+                names = [label.name] if isinstance(label, Label) else []
+                names = kernel.tables.get(names[0], []) if one.opcode == "brx" else names
+                for name in names:
+                    behind |= needed[kernel.labels.get(name, len(instructions))]
+            now = read[number] | behind & ~written[number]
+            changed |= now != needed[number]
+            needed[number] = now
+    found: dict[str, Instruction] = {}
+    for name, bit in bits.items() if needed[0] else ():
+        if needed[0] & bit:
+            found[name] = next(one for one in instructions if read[one.number] & bit)
+    return found
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed

@@ -17,8 +17,9 @@ import numpy as np
 
 from .collectives import exchange_reader
 from .context import Context
+from .dataflow import registers_of, target_count
 from .hardware import WARP
-from .instructions import Address, Instruction, Negated, Operand, Register, Vector, elements
+from .instructions import Instruction, Operand, Vector, elements
 from .lanes import Lanes, Step
 from .memory.access import LOCAL_END, SHARED_WINDOW
 from .memory_instructions.loads_and_stores import memory_space
@@ -92,20 +93,14 @@ def _ones(dtype: np.dtype) -> tuple[np.generic, np.generic]:
 
 def _numbers(context: Context, operands: Sequence[Operand]) -> list[int]:
     """The registers of some operands."""
-    parts = [part for operand in operands for part in elements(operand)]
-    parts = [part.base if isinstance(part, Address) else part for part in parts]
-    parts = [part.register if isinstance(part, Negated) else part for part in parts]
-    names = [part.name for part in parts if isinstance(part, Register)]
-    return [context.index[name] for name in names if name in context.index]
+    return [context.index[name] for name in registers_of(operands) if name in context.index]
 
 
 def _rule(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
     """(what becomes of undefined bits, registers written, whether it does nothing else)"""
     opcode, operands = instruction.opcode, instruction.operands
-    first = operands[:1]
-    if opcode in ("st", "red", "bar") or any(isinstance(one, Address) for one in first):
-        first = ()
-    targets, sources = _numbers(context, first), _numbers(context, operands[len(first) :])
+    count = target_count(instruction)
+    targets, sources = _numbers(context, operands[:count]), _numbers(context, operands[count:])
     if opcode == "mov" and any(isinstance(operand, Vector) for operand in operands):
         return _packing(context, instruction)
     if opcode in ("ld", "ldu"):

@@ -12,7 +12,7 @@ from helpers.simt import Findings, KernelText, simulate
 
 UNWRITTEN, RACE = "read of unwritten shared memory", "race on shared memory"
 ABSENT = "shuffle from a lane that takes no part"
-LOCAL = "read of an unwritten local variable"
+UNSET = "read of an uninitialised variable"
 THREADS = 64
 
 HEAD = """#line 1 "kernels/x.cu"
@@ -234,7 +234,7 @@ TWINS: dict[str, tuple[str, int, str, str]] = {
         y[t] = u[63 - t];  // used""",
     ),
     "an array of each thread": (
-        *(LOCAL, 5),
+        *(UNSET, 5),
         """float a[8];
         for (int j = 0; j < n; ++j) a[j] = x[j];
         float m = 0;
@@ -245,6 +245,30 @@ TWINS: dict[str, tuple[str, int, str, str]] = {
         float m = 0;
         for (int j = 0; j < n; ++j) m += a[(j + t) % 8];  // <-
         y[t] = m;  // used""",
+    ),
+    "a variable that is set on one way": (
+        *(UNSET, 5),
+        """float u;
+        if (t < n) u = x[t];
+        else y[t + 64] = 1;
+        if (t % 2 < n - 5 || t < 3) y[t] = u;""",
+        """float u;
+        if (t < n) u = x[t];
+        else y[t + 64] = 1;
+        if (t % 2 < n - 4 || t < 3) y[t] = u;  // <-""",
+    ),
+    "a variable that a loop carries": (
+        *(UNSET, 5),
+        """float last, sum = 0;
+        for (int j = 0; j < n; ++j) {
+            if (j > 0) sum += last;
+            last = x[j] * t;
+        }
+        y[t] = sum;""",
+        """float sum;
+        for (int j = 0; j < n; ++j)
+            sum = 2 * sum + x[j];  // <-
+        y[t] = sum;  // used""",
     ),
 }
 

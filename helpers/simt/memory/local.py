@@ -51,7 +51,7 @@ class LocalMemory:
             undefined = np.stack(missing, axis=1).view(bool)
             chosen = undefined.any(axis=1)
             self.suspicion.doubt(
-                "read of an unwritten local variable",
+                "read of an uninitialised variable",
                 access.instruction,
                 "this thread has stored nothing there",
                 slots[chosen],
