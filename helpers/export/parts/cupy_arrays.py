@@ -42,19 +42,9 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
             x = cupy.ascontiguousarray(x)
         cols, addresses = x.shape[-1], (x.data.ptr, y.data.ptr)
         matrix = x.size // cols, cols, x.dtype.name, (_row_stride(x), _row_stride(y))
-        key = x.device.id, *matrix, *(address & 15 for address in addresses)
-        launch = _launches.get(key)
-        if launch is None:
-            if len(_launches) >= MOST_LAUNCHES:  # shapes that keep changing
-                _launches.clear()
-            launch = device(x.device.id).launch(*matrix, addresses, _workspace_of_graph)
-            _launches[key] = launch
+        launch = device(x.device.id).launch(*matrix, addresses, _workspace_of_graph)
         launch(*addresses, cupy.cuda.get_current_stream().ptr)
         return y
-
-
-MOST_LAUNCHES = 4096  # matrices whose launch is kept
-_launches: dict = {}
 
 
 def _check_out(x: cupy.ndarray, out: cupy.ndarray) -> None:

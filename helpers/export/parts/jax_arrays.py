@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import math
 
 import jax
 import jax.numpy as jnp
 
-from .launching import Launch, device, device_of
+from .launching import device, device_of
 from .planning import SIZES
 
 NAME = "softmax_worklog"
@@ -139,25 +140,12 @@ if "_handler" not in globals():  # else this module is loaded anew, and XLA hold
     _handler = _of_pointers(_handle)
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(_handler), platform="CUDA")
 
-_launches: dict[tuple, Launch] = {}
-MOST_LAUNCHES = 4096  # matrices whose launch is kept
-
 
 def _launch(x: _Buffer, y: _Buffer, stream: int) -> None:
     dims = x.dims[: x.rank]
-    index, addresses = device_of(x.data), (x.data, y.data)
-    key = index, *dims, x.dtype, *(address & 15 for address in addresses)
-    launch = _launches.get(key)
-    if launch is None:
-        if len(_launches) >= MOST_LAUNCHES:  # shapes that keep changing
-            _launches.clear()
-        rows, cols = 1, dims[-1]
-        for size in dims[:-1]:
-            rows *= size
-        matrix = rows, cols, _DTYPES[x.dtype], (cols, cols)
-        launch = device(index).launch(*matrix, addresses, _workspace_of_graph)
-        _launches[key] = launch
-    launch(*addresses, stream)
+    rows, cols, addresses = math.prod(dims[:-1]), dims[-1], (x.data, y.data)
+    matrix = rows, cols, _DTYPES[x.dtype], (cols, cols)
+    device(device_of(x.data)).launch(*matrix, addresses, _workspace_of_graph)(*addresses, stream)
 
 
 def _workspace_of_graph(size: int) -> tuple[int, object]:

@@ -18,6 +18,7 @@ from .planning import KERNELS, Gpu, Plan, plan
 # As the kernels were measured.
 COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has not used the GPU yet
+MOST_LAUNCHES = 4096  # matrices whose launch is kept
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, a stream for each thread
 
 Launch = Callable[[int, int, int], None]  # of the addresses of x and y, and of a stream
@@ -98,6 +99,7 @@ class Device:
         # _L2_CACHE_SIZE
         major, minor, sms, l2 = (_attribute(device, number) for number in (75, 76, 16, 38))
         self.gpu = Gpu(10 * major + minor, sms, l2)
+        self._launches: dict[tuple, Launch] = {}
         self._functions: dict[tuple, ctypes.c_void_p] = {}
         self._shared: dict[tuple, int] = {}  # bytes of dynamic shared memory that are allowed
         self._workspaces: dict[object, tuple[int, int]] = {}  # stream -> (bytes, address)
@@ -113,13 +115,22 @@ class Device:
         workspace_of_graph: Callable[[int], tuple[int, object]],
     ) -> Launch:
         """What launches softmax of a matrix, whatever matrix it is of these sizes and strides whose
-        x and y start as these addresses do between multiples of 16 bytes.
+        x and y start as these addresses do between multiples of 16 bytes. It is kept.
 
         `workspace_of_graph` gives (address, owner) of so many bytes that are zero whenever the
         graph that the stream is captured into comes there, and are the graph's alone. Raises
         `Refused` for what no kernel takes, `CudaError`.
         """
-        x, y = (address % 16 for address in addresses)
+        x, y = addresses
+        key = rows, cols, dtype, strides, x & 15, y & 15
+        if launch := self._launches.get(key):
+            return launch
+        if len(self._launches) >= MOST_LAUNCHES:  # shapes that keep changing
+            self._launches.clear()
+        launch = self._launches[key] = self._new_launch(*key, workspace_of_graph)
+        return launch
+
+    def _new_launch(self, rows, cols, dtype, strides, x, y, workspace_of_graph) -> Launch:
         found = plan(rows, cols, dtype, *strides, x == y == 0, x == y, self.gpu)
         function = self._function(found)
         arguments = [rows, cols, *(strides if KERNELS[found.kernel].strided else ())]

@@ -92,6 +92,13 @@ def test_where_x_and_out_start_is_part_of_what_is_kept(here: Here) -> None:
         check_softmax(x, out)
 
 
+def test_shapes_that_keep_changing_fill_no_memory(here: Here) -> None:
+    here.module.MOST_LAUNCHES = 4
+    for rows in range(1, 9):
+        here.softmax(here.cupy.put(values(rows, 64)))
+    assert len(here.module.device(0)._launches) <= 4
+
+
 def test_a_launch_is_made_once(here: Here) -> None:
     x = here.cupy.put(values(4, 64))
     here.softmax(x)
@@ -246,9 +253,14 @@ cold = partial(test_a_thread_that_never_used_the_gpu_may_call, (1, 40001), OLD)
         ("return apart if apart >= cols else None", "return apart", copied),
         ("if cols > 1 and strides[-1] != 1:", "if False:", copied),
         ("first[0] < second[1] and second[0] < first[1]", "False", test_wrong_use_is_refused),
-        ("_launches[key] = launch", "pass", once),
+        ("self._launches[key] = self", "self", once),
         ("self._functions[key] = function", "pass", once),
-        ("(address & 15 for address in addresses)", "()", start),
+        (
+            "if len(self._launches) >= MOST_LAUNCHES:",
+            "if False:",
+            test_shapes_that_keep_changing_fill_no_memory,
+        ),
+        ("strides, x & 15, y & 15", "strides, 0, 0", start),
     ],
 )
 def test_a_changed_line_is_noticed(line: str, changed: str, noticed, text: str) -> None:
