@@ -2,14 +2,17 @@
 
 import random
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from helpers.bound import Kernel, load
+from helpers import bound
+from helpers.bound import Kernel
 from helpers.catalogue import choose, split_trial
 from helpers.gpu import Gpu
 
+load = cache(bound.load)
 MB = 2**20
 GPUS = (  # multiprocessors and L2 as their vendor gives them
     Gpu(90, 132, 60 * MB),  # H200
@@ -67,6 +70,7 @@ class Launch(NamedTuple):
     macros: tuple[int, ...]
 
 
+@cache
 def planned(step: str, matrix: Matrix) -> Launch | None:
     """What the header of a kernel plans; None if it does not take the matrix."""
     rows, cols, dtype, x_stride, y_stride, *starts, gpu = matrix
@@ -97,6 +101,7 @@ def launch_of(kernel: Kernel, *matrix) -> Launch | None:
     )
 
 
+@cache
 def chosen(matrix: Matrix) -> tuple[str, Launch] | None:
     """What `choose` picks, without trial, and its plan; None if it refuses."""
     rows, cols, dtype, x_stride, y_stride, x_start, y_start, gpu = matrix

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.bound import load
 from helpers.catalogue import RANKING, split_trial, steps, variants
 from helpers.export import cpp
 from helpers.export.asked import Asked, request
 from helpers.export.cpp_plan import identifier
 from helpers.gpu import H200, Gpu
 from tests.copied.compilers import host_compiled, needs_headers
-from tests.helpers.export.plans import GPUS, Launch, Matrix, chosen, matrices, planned
+from tests.helpers.export.plans import GPUS, Launch, Matrix, chosen, load, matrices, planned
 
 FOLDER = Path(__file__).parent
 TRIALS = ["03_shared-b64", "06_registers-PACKS4", "07_warp-WIDTH1-ROWS2"]

@@ -1,0 +1,17 @@
+"""What the tests of exported files share."""
+
+from collections.abc import Iterator
+from functools import cache
+from unittest import mock
+
+import pytest
+
+from helpers import bound, catalogue
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_files_are_read_once() -> Iterator[None]:
+    """They plan ten thousands of matrices, and change no kernel file."""
+    kept = cache(catalogue.source)
+    with mock.patch.object(catalogue, "source", kept), mock.patch.object(bound, "source", kept):
+        yield
