@@ -6,7 +6,6 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     simt          the SIMT machine: runs a kernel on numpy arrays, counts, finds bugs
     paths         the folders of the repository
     home          a home folder that can be written
-    options       types of command-line options
     shapes        families of matrix shapes
     json_files    files that name themselves when they are damaged
     rich          rich output with a plain form; code in colour

@@ -33,10 +33,10 @@ from ..chains import (
     shown,
     table,
 )
-from ..options import at_least
 from ..races import DTYPES
 from ..records import REFERENCE_GPU, gpu_folder, recorded_gpus
 from ..shapes import CHAIN_SHAPES, Shape, place
+from ..simt.options import at_least
 from ..tables import lines_of
 
 

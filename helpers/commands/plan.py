@@ -19,11 +19,11 @@ from dataclasses import replace
 from ..bound import BoundKernel, load
 from ..catalogue import choose, split_trial, why
 from ..mode import gpu_for_plans, replaying
-from ..options import at_least
 from ..plan import DTYPES
 from ..shapes import place
 from ..simt import CUPY_OPTIONS
 from ..simt.hardware import STATIC_SHARED_BYTES
+from ..simt.options import at_least
 
 # Shared memory that a kernel file declares itself, at most: it counts too, but only a compiler
 # knows how much it is. Asking CUDA for room that is there without it does no harm.

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Iterable
 
 from .. import bench, gpu, peers, workers
-from ..options import at_least
 from ..races import (
     COPIES,
     DRAWS,
@@ -35,6 +34,7 @@ from ..races import (
 )
 from ..records import gpu_folder
 from ..shapes import RACE_FAMILIES, RACE_SHAPES, Shape, place, race_family, raced
+from ..simt.options import at_least
 
 Run = tuple[int, int, str]  # rows, cols, dtype
 

@@ -20,9 +20,9 @@ from ..check import check_kernel
 from ..draw.step import save_series
 from ..header import header
 from ..mode import SWITCH, describe_mode, replaying
-from ..options import at_least
 from ..paths import BUILD, core_notebooks, deeper_notebooks
 from ..records import Case, predicted_at
+from ..simt.options import at_least
 from ..tables import summary_table
 from ..workers import Failure
 

@@ -26,11 +26,11 @@ from ..export_times import (
     table,
     times_path,
 )
-from ..options import at_least
 from ..peers import versions
 from ..races import DTYPES
 from ..records import REFERENCE_GPU, gpu_folder, utc_now
 from ..shapes import RACE_SHAPES, Shape, place, raced
+from ..simt.options import at_least
 from ..tables import lines_of
 
 

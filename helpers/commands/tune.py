@@ -19,11 +19,11 @@ from collections.abc import Callable
 from .. import bench, gpu, workers
 from ..bound import load
 from ..catalogue import as_it_is, candidates, out_of_date
-from ..options import at_least
 from ..plan import DTYPES
 from ..records import utc_now
 from ..samples import ratio
 from ..shapes import Shape, place
+from ..simt.options import at_least
 from ..tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
 from ..tuning import Compilers, Search, Timer, Where
 

@@ -40,6 +40,10 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     scheduler            which threads run next
     arguments            what a launch is given, checked and laid out
     machine              one launch from its source to its trace
+    values               arguments from text, statistics of outputs
+    reports              a run as text, JSON, JUnit's XML and SARIF
+    options              types of command-line options
+    command              the command `simt`
 
 A load, from text to numpy: machine.simulate has compile and parse read `ld.global.f32 %f1, [%rd4]`;
 machine._run has scheduler.basic_blocks make a function `load` of it, by translate.translate and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -75,6 +75,7 @@ def simulate(
     watch: Collection[int] | bool = (),
     follow: bool = False,
     only_blocks: Collection[int | Place] = (),
+    progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
     """Execute a kernel on the SIMT machine; outputs are written into the arrays in place.
 
@@ -88,6 +89,8 @@ def simulate(
     `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are
     any, by number or (x, y, z). `watch=True` keeps all of it: of every line of the kernel's own
     file, and of every block.
+
+    `progress` is called after each batch of blocks with how many have run and how many there are.
 
     Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
     run, `ValueError` for a launch shape outside CUDA's limits or too much to watch, and
@@ -110,7 +113,7 @@ def simulate(
         _prepare(context, kernel, args, names, cooperative)
         context.suspicion.watched = loads
         with citing(kernel.code), np.errstate(all="ignore"):
-            _run(context, instruction_limit, cooperative)
+            _run(context, instruction_limit, cooperative, progress)
         if loads or not context.suspicion.asked:
             break
         # Threads store what others may only have loaded to throw away: once more, to see.
@@ -155,7 +158,12 @@ def _prepare(
         )
 
 
-def _run(context: Context, instruction_limit: int, cooperative: bool) -> None:
+def _run(
+    context: Context,
+    instruction_limit: int,
+    cooperative: bool,
+    progress: Callable[[int, int], None] | None,
+) -> None:
     """Run all batches."""
     barriers = Barriers(context)
     code_blocks = basic_blocks(context, barriers)
@@ -171,5 +179,7 @@ def _run(context: Context, instruction_limit: int, cooperative: bool) -> None:
         except Hang as hang:
             context.report("hang", hang.instruction, hang.reason, hang.slots)
             break
+        if progress:
+            progress(batch.first + batch.count, shape.blocks)
     context.suspicion.begin = None  # no cycle of objects is left
     count_instructions(context, code_blocks, executed)

@@ -88,7 +88,7 @@ def test_shared_memory_is_reported_in_wavefronts(capsys):
             lambda path: launch(path, args=("float32[9]", "float32[9]", "many", "1.0")),
             "n: 'many' is no number",
         ),
-        (lambda path: main([str(path)]), "--grid and --block are needed"),
+        (lambda path: main([str(path), "--grid", "1"]), "--grid and --block are needed"),
         (lambda path: main([str(path), "--shape", "3x4"]), "scale has no header to take"),
         (lambda path: main([str(path), "--shape", "3"]), "--shape is ROWSxCOLS, not '3'"),
         (lambda path: main([str(path.with_name("none.cu"))]), "none.cu"),

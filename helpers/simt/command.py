@@ -1,0 +1,278 @@
+"""Check a CUDA kernel without a GPU.
+
+Compiles a file as nvcc would (what belongs to the host is set aside), runs a kernel of it, and
+prints statistics of the arrays that the kernel wrote, its memory traffic line by line, what it
+printed, and the bugs that were found. With a file alone it lists the kernels there are.
+
+    simt mine.cu
+    simt mine.cu --kernel scale --grid 4 --block 256 --args float32[1024] float32[1024] 1024 0.5
+    simt mine.cu --kernel "scale<float, 4>" ... --format sarif -o findings.sarif
+
+Each of --args is an argument of the kernel: a number, true, false, null, a .npy file (of a
+structured dtype for a struct), or an array such as int32[64,1024], which is random if the kernel
+takes it as a const pointer and NaN (or -1) if not. Semicolons between arrays make an array of
+pointers to them: "float32[64];float32[64]".
+
+Exit status: 0 if no bug was found, 1 if one was, 2 if the kernel cannot be run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from . import reports, sources
+from .cuda_text import is_template, kernel_names, signature
+from .machine import INSTRUCTION_LIMIT, KernelText, simulate
+from .options import at_least
+from .reports import Run
+from .trace import Trace
+from .values import argument
+
+CANNOT = 2
+PATIENCE = 0.5  # seconds between two words on progress
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with all that one launch needs."""
+
+    kernel: KernelText
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared: int
+    values: tuple
+
+
+class Launches:
+    """How a command line is read as a launch, and run; a program with options of its own may read
+    them in another way."""
+
+    prog = "simt"
+    description = __doc__
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add options to those that there are."""
+
+    def check(self, parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+        """Call `parser.error` for options that do not go together."""
+
+    def asks_for_list(self, options: argparse.Namespace) -> bool:
+        """Whether nothing but a file is given."""
+        return all(getattr(options, name) is None for name in ("grid", "block", "args"))
+
+    def launch(self, options: argparse.Namespace, kernel: KernelText) -> Launch:
+        """Raises `ValueError` with one sentence for what does not make a launch."""
+        if not options.grid or not options.block:
+            raise ValueError("--grid and --block are needed to run a kernel")
+        declared = signature(kernel.code, kernel.name)
+        texts = options.args or []
+        if len(texts) != len(declared):
+            wanted = ", ".join(parameter.name for parameter in declared) or "none"
+            given = f"{len(texts)} were given"
+            raise ValueError(f"{kernel.name} takes {len(declared)} arguments: {wanted}; {given}")
+        random = np.random.default_rng(0)
+        pairs = zip(texts, declared, strict=True)
+        values = tuple(argument(text, parameter, random) for text, parameter in pairs)
+        sizes = tuple(options.grid), tuple(options.block)
+        return Launch(kernel, *sizes, options.shared or 0, values)
+
+    def run(self, launch: Launch, **options) -> Trace:
+        """Simulate it; `options` go to `simulate`."""
+        names = [one.name for one in signature(launch.kernel.code, launch.kernel.name)]
+        sizes = launch.grid, launch.block
+        return simulate(launch.kernel, *sizes, launch.values, launch.shared, names=names, **options)
+
+
+def main(arguments: list[str] | None = None, launches: Launches | None = None) -> int:
+    """Command line; returns the exit status. Whatever goes wrong is told, not raised."""
+    launches = launches or Launches()
+    options = _parse(arguments, launches)
+    try:
+        if options.kernel is None and launches.asks_for_list(options):
+            _show(listing(options.file))
+            return 0
+        run = _run(options, launches)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:  # noqa: BLE001: a tool that guards a CI does not end in a traceback
+        run = Run(options.file, options.kernel or "", error=_sentence(error))
+    return _deliver(run, options)
+
+
+def listing(path: Path) -> str:
+    """The kernels of a file with their parameters."""
+    text = sources.device_part(sources.read(path))
+    names = kernel_names(text)
+    if not names:
+        raise ValueError(f"{path} has no kernel: nothing in it is __global__")
+    lines = [f"{path}: {len(names)} kernel{'s' * (len(names) != 1)}"]
+    for name in names:
+        given = "<...>" if is_template(text, name) else ""
+        lines.append(f"  {name}{given}({', '.join(map(str, signature(text, name)))})")
+    count = len(signature(text, names[0]))
+    lines.append(
+        f"to run one: --kernel {names[0]} --grid BLOCKS --block THREADS"
+        + (f" --args ({count}, in order)" if count else "")
+    )
+    return "\n".join(lines)
+
+
+def load_kernel(
+    path: Path, name: str | None, options: tuple[str, ...], cooperative: bool = False
+) -> KernelText:
+    """Read a file; raises `ValueError` that lists the kernels if `name` does not pick one."""
+    text = sources.read(path)
+    device = sources.device_part(text)
+    known = kernel_names(device)
+    if name is None and len(known) != 1:
+        listed = ", ".join(known)
+        raise ValueError(
+            f"{path} has {len(known)} kernels, pass --kernel: {listed}"
+            if known
+            else f"{path} has no kernel: nothing in it is __global__"
+        )
+    name = name or known[0]
+    if is_template(device, name):
+        raise ValueError(f"{name} is a template: name its arguments too, as in '{name}<float>'")
+    code = f'#line 1 "{path.as_posix()}"\n{device}'
+    return KernelText(code, name, (*options, *sources.options(path, text)), cooperative)
+
+
+def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=launches.prog,
+        description=launches.description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, help="a CUDA source file")
+    parser.add_argument(
+        "--kernel",
+        help='name of the kernel, "scale<float, 4>" for a template; if left out, the only one',
+    )
+    parser.add_argument("--grid", type=at_least(1), nargs="+", help="blocks, one to three numbers")
+    parser.add_argument(
+        "--block", type=at_least(1), nargs="+", help="threads, one to three numbers"
+    )
+    parser.add_argument("--args", nargs="*", help="the kernel's arguments in order")
+    parser.add_argument("--shared", type=at_least(0), help="bytes of dynamic shared memory (0)")
+    parser.add_argument(
+        "--cooperative",
+        action="store_true",
+        default=None,
+        help="all blocks run at once, and may synchronise",
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], help="compiler option, as --option=-DTILE=32"
+    )
+    parser.add_argument(
+        "--limit",
+        type=at_least(1),
+        default=INSTRUCTION_LIMIT,
+        help="instructions that a batch of blocks may execute before it counts as hanging",
+    )
+    parser.add_argument("--format", choices=reports.FORMATS, default="text", help="of the report")
+    parser.add_argument(
+        "-o", "--output", type=Path, help="write the report there, and text to the screen"
+    )
+    launches.add_options(parser)
+    options = parser.parse_args(arguments)
+    launches.check(parser, options)
+    return options
+
+
+def _run(options: argparse.Namespace, launches: Launches) -> Run:
+    kernel = load_kernel(
+        options.file, options.kernel, tuple(options.option), bool(options.cooperative)
+    )
+    launch = launches.launch(options, kernel)
+    with _progress() as progress:
+        trace = launches.run(launch, instruction_limit=options.limit, progress=progress)
+    declared = signature(launch.kernel.code, launch.kernel.name)
+    outputs = {
+        parameter.name: value
+        for parameter, value in zip(declared, launch.values, strict=True)
+        if not parameter.const and isinstance(value, np.ndarray) and value.ndim
+    }
+    sizes = launch.grid, launch.block, launch.shared
+    return Run(options.file, launch.kernel.name, *sizes, outputs, trace)
+
+
+@contextlib.contextmanager
+def _progress():
+    """Where a person looks on, a function that tells now and then how many blocks have run."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    last = time.monotonic()
+
+    def tell(done: int, blocks: int) -> None:
+        nonlocal last
+        if done < blocks and time.monotonic() - last > PATIENCE:
+            last = time.monotonic()
+            print(f"\r{done} of {blocks} blocks ", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _deliver(run: Run, options: argparse.Namespace) -> int:
+    """Write the report to where it is wanted."""
+    if run.error:
+        print(run.error, file=sys.stderr)
+    if options.output is None:
+        if not run.error or options.format != "text":
+            _show(reports.report(run, options.format))
+        return run.status
+    try:
+        _write(options.output, reports.report(run, options.format) + "\n")
+    except OSError as error:
+        print(_sentence(error), file=sys.stderr)
+        return CANNOT
+    if not run.error:
+        _show(reports.text(run))
+    return run.status
+
+
+def _write(path: Path, content: str) -> None:
+    """Whole or not at all; into what is no regular file, such as /dev/null, as it is."""
+    if path.exists() and not path.is_file():
+        path.write_text(content, encoding="utf-8")
+        return
+    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with open(number, "w", encoding="utf-8") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _sentence(error: Exception) -> str:
+    said = error.args[0] if isinstance(error, KeyError) and error.args else error
+    known = isinstance(error, OSError | ValueError | TypeError | LookupError | RuntimeError)
+    known = known or isinstance(error, MemoryError)
+    return str(said) if known and str(said) else f"{type(error).__name__}: {said}"
+
+
+def _show(text: str) -> None:
+    """Print; who reads may have had enough, as `head -1` has."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    try:
+        print(text.encode(encoding, errors="replace").decode(encoding), flush=True)
+    except BrokenPipeError:  # so that Python's own flush at the end does not fail either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,225 @@
+"""What a run showed, for people and for programs: text, JSON, JUnit's XML, SARIF 2.1.0.
+
+JUnit has no standard; this is what Jenkins, GitLab and GitHub's actions read: a test case for each
+finding, or one that passed. SARIF is that of OASIS, as code hosts take it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+import numpy as np
+
+from .findings import Finding
+from .places import short_name
+from .trace import Trace
+from .values import described, statistics
+
+FORMATS = ("text", "json", "junit", "sarif")
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+TOOL = "simt"
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a kernel, or why there was none."""
+
+    file: Path
+    kernel: str = ""
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    shared: int = 0
+    outputs: dict[str, np.ndarray] = field(default_factory=dict)
+    trace: Trace | None = None
+    error: str = ""
+
+    @property
+    def findings(self) -> list[Finding]:
+        return list(self.trace.findings) if self.trace else []
+
+    @property
+    def status(self) -> int:
+        """Exit status: 0 clean, 1 findings, 2 could not run."""
+        return 2 if self.trace is None else int(bool(self.findings))
+
+    def path_of(self, finding: Finding) -> str:
+        """The file of a finding as a code host knows it: the kernel's own below this folder."""
+        if finding.file != short_name(self.file.as_posix()):
+            return finding.file
+        path = self.file.resolve()
+        try:
+            return path.relative_to(Path.cwd()).as_posix()
+        except ValueError:
+            return path.as_posix()
+
+
+def report(run: Run, form: str) -> str:
+    """The run in one of `FORMATS`, without a line feed at the end."""
+    return {"text": text, "json": as_json, "junit": junit, "sarif": sarif}[form](run)
+
+
+def text(run: Run) -> str:
+    if run.trace is None:
+        return run.error
+    lines = [
+        f"{run.kernel}: grid {run.grid}, block {run.block}, {run.shared} bytes of dynamic shared "
+        "memory"
+    ]
+    lines += [described(name, array) for name, array in run.outputs.items()]
+    lines.append(run.trace.report())
+    if run.trace.printed:
+        lines.append("printed:\n" + run.trace.printed.rstrip("\n"))
+    if run.findings:
+        lines.append(str(run.trace.findings))
+    return "\n".join(lines)
+
+
+def as_json(run: Run) -> str:
+    content: dict = {"file": run.file.as_posix(), "kernel": run.kernel, "status": run.status}
+    if run.trace is None:
+        return json.dumps(content | {"error": run.error}, indent=2)
+    trace = run.trace
+    content |= {
+        "grid": list(run.grid),
+        "block": list(run.block),
+        "shared_bytes": run.shared,
+        "outputs": {
+            name: {"dtype": str(array.dtype), "shape": list(array.shape)} | _finite(array)
+            for name, array in run.outputs.items()
+        },
+        "counters": {name: count for name, count in vars(trace.counters).items() if count},
+        "lines": [
+            {"file": file, "line": line} | {n: count for n, count in vars(one).items() if count}
+            for (file, line), one in sorted(trace.lines.items())
+            if line and any(vars(one).values())
+        ],
+        "printed": trace.printed,
+        "findings": [
+            {
+                "kind": one.kind,
+                "message": one.message + one.use,
+                "file": run.path_of(one),
+                "line": one.line,
+                "block": [int(place) for place in one.block],
+                "thread": [int(place) for place in one.thread],
+                "count": int(one.count),
+                "ptx": one.ptx,
+            }
+            for one in run.findings
+        ],
+    }
+    return json.dumps(content, indent=2)
+
+
+def _finite(array: np.ndarray) -> dict:
+    """Statistics as JSON has numbers: what is not finite is text."""
+    about = statistics(array)
+    return {k: v if math.isfinite(v) else str(v) for k, v in about.items()}
+
+
+def junit(run: Run) -> str:
+    cases = [
+        (f"{run.kernel}: {one.kind} in line {one.line}", run.path_of(one), one)
+        for one in run.findings
+    ]
+    attributes = {
+        "tests": str(max(1, len(cases))),
+        "failures": str(len(cases)),
+        "errors": str(int(run.trace is None)),
+    }
+    root = ElementTree.Element("testsuites", {"name": TOOL, **attributes})
+    suite = ElementTree.SubElement(
+        root, "testsuite", {"name": run.file.as_posix(), **attributes, "time": "0"}
+    )
+    for name, path, one in cases:
+        place = {"classname": run.file.stem, "name": name, "file": path, "line": str(one.line)}
+        case = ElementTree.SubElement(suite, "testcase", {**place, "time": "0"})
+        about = {"type": one.kind, "message": _clean(one.message + one.use)}
+        ElementTree.SubElement(case, "failure", about).text = _clean(str(one))
+    if not cases:
+        place = {"classname": run.file.stem, "name": run.kernel or run.file.name}
+        case = ElementTree.SubElement(suite, "testcase", {**place, "time": "0"})
+        if run.trace is None:
+            about = {"type": "could not run", "message": _clean(run.error.partition("\n")[0])}
+            ElementTree.SubElement(case, "error", about).text = _clean(run.error)
+    if run.trace and run.trace.printed:
+        ElementTree.SubElement(suite, "system-out").text = _clean(run.trace.printed)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, "unicode")
+
+
+def _clean(text: str) -> str:
+    """Without characters that XML does not have."""
+    return NO_XML.sub("?", text)
+
+
+def sarif(run: Run) -> str:
+    kinds = list(dict.fromkeys(one.kind for one in run.findings))
+    invocation: dict = {"executionSuccessful": run.trace is not None, "exitCode": run.status}
+    if run.trace is None:
+        invocation["toolExecutionNotifications"] = [
+            {"level": "error", "message": {"text": run.error}}
+        ]
+    driver = {
+        "name": TOOL,
+        "rules": [
+            {
+                "id": _rule(kind),
+                "name": "".join(word.capitalize() for word in re.findall(r"\w+", kind)),
+                "shortDescription": {"text": kind},
+                "defaultConfiguration": {"level": "error"},
+            }
+            for kind in kinds
+        ],
+    }
+    results = [
+        {
+            "ruleId": _rule(one.kind),
+            "ruleIndex": kinds.index(one.kind),
+            "level": "error",
+            "message": {
+                "text": f"{one.message}{one.use} (first in block {one.block}, thread {one.thread})"
+            },
+            "locations": [_location(run, one)],
+            "occurrenceCount": max(1, int(one.count)),
+            "partialFingerprints": {"kernelKindLine/v1": f"{run.kernel}:{one.kind}:{one.line}"},
+        }
+        for one in run.findings
+    ]
+    content = {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "invocations": [invocation],
+                "columnKind": "utf16CodeUnits",
+                "results": results,
+            }
+        ],
+    }
+    return json.dumps(content, indent=2)
+
+
+def _rule(kind: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", kind.lower()))
+
+
+def _location(run: Run, finding: Finding) -> dict:
+    path = run.path_of(finding)
+    absolute = PurePath(path).is_absolute()
+    uri = Path(path).as_uri() if absolute else quote(path)
+    physical: dict = {"artifactLocation": {"uri": uri}}
+    if not absolute:
+        physical["artifactLocation"]["uriBaseId"] = "%SRCROOT%"
+    if finding.line > 0:
+        physical["region"] = {"startLine": int(finding.line)}
+    return {"physicalLocation": physical}
+

@@ -1,0 +1,128 @@
+"""Arguments of a kernel from text, as a command line gives them, and what is said of outputs."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import ml_dtypes
+import numpy as np
+
+from .cuda_text import Parameter
+
+ARRAY = re.compile(r"(\w+)\[([\d,]+)\]")
+KINDS = "biufcV"  # of numpy dtypes that a kernel can take; ml_dtypes' are "V"
+
+
+def argument(text: str, parameter: Parameter, random: np.random.Generator):
+    """One argument: a number, true, false or null, a .npy file, an array such as float32[64,32], or
+    several of these with semicolons between them, for a pointer to pointers.
+
+    Raises `ValueError` with one sentence that names the parameter.
+    """
+    try:
+        if ";" in text:
+            return [_argument(part, parameter, random) for part in text.split(";") if part]
+        return _argument(text, parameter, random)
+    except (ValueError, TypeError, OverflowError, MemoryError, OSError, EOFError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        sentence = said if said.startswith(f"{parameter.name}: ") else f"{parameter.name}: {said}"
+        raise ValueError(sentence) from None
+
+
+def _argument(text: str, parameter: Parameter, random: np.random.Generator):
+    if text == "null":
+        return None
+    if text.endswith(".npy"):
+        return np.load(text, allow_pickle=False)
+    if match := ARRAY.fullmatch(text):
+        return _array(text, match[1], match[2], parameter, random)
+    if text in ("true", "false"):
+        text = str(int(text == "true"))
+    try:
+        number = float(text) if re.search(r"[.eEn]", text) and "0x" not in text else int(text, 0)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number, no .npy file and no dtype[shape]") from None
+    if parameter.pointer:
+        raise ValueError(
+            f"the kernel takes {parameter.type}*, not {text}: pass an array such as float32[1024], "
+            "a .npy file, or null"
+        )
+    if parameter.dtype is None:
+        return number
+    if parameter.dtype.kind in "iub" and not isinstance(number, int):
+        raise ValueError(f"the kernel takes {parameter.type}, not {text}")
+    if parameter.dtype.kind == "b" and number not in (0, 1):
+        raise ValueError(f"{text} does not fit the kernel's bool")
+    try:
+        with np.errstate(over="raise"):
+            value = parameter.dtype.type(number)
+    except (OverflowError, FloatingPointError):
+        value = None
+    finite = isinstance(number, int) or not np.isinf(number) or "inf" in text
+    if value is None or not finite:
+        raise ValueError(f"{text} does not fit the kernel's {parameter.type}")
+    return value
+
+
+def _array(
+    text: str, dtype: str, sizes: str, parameter: Parameter, random: np.random.Generator
+) -> np.ndarray:
+    """Random if the kernel only reads it, else NaN or -1."""
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        raise ValueError(f"{dtype!r} is no dtype of numpy: float32, int32, bfloat16 are") from None
+    if kind.kind not in KINDS or kind.hasobject or not kind.itemsize:
+        raise ValueError(f"{dtype!r} is no dtype of numbers")
+    if not parameter.pointer and parameter.dtype is not None:
+        raise ValueError(f"the kernel takes {parameter.type}, not the array {text}")
+    shape = tuple(int(size) for size in sizes.split(",") if size)
+    count = 1
+    for size in shape:
+        count *= size
+    if count * kind.itemsize > memory() // 4:  # the machine keeps copies
+        raise ValueError(
+            f"{text} has {count * kind.itemsize / 2**30:.3g} GB, too much to allocate here"
+        )
+    if not parameter.const:
+        return np.full(shape, np.nan if is_float(kind) else -1).astype(kind)
+    if is_float(kind):
+        return random.standard_normal(shape).astype(kind)
+    return random.integers(0, 2 if kind.kind == "b" else 100, shape).astype(kind)
+
+
+def memory() -> int:
+    """Bytes of this machine's memory; where it does not say, 16 GB."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 16 << 30
+
+
+def is_float(dtype: np.dtype) -> bool:
+    return dtype.kind in "fc" or dtype == np.dtype(ml_dtypes.bfloat16)
+
+
+def statistics(array: np.ndarray) -> dict[str, float | int | None]:
+    """Least, largest and mean value of an output, and how many are NaN; nothing for structs."""
+    if array.dtype.names or not array.size:
+        return {}
+    missing = np.isnan(array) if is_float(array.dtype) else np.zeros(array.shape, bool)
+    kept = array[~missing]
+    numbers = {"nan": int(missing.sum())}
+    if kept.size and array.dtype.kind != "c":
+        wide = kept.astype(np.float64)
+        numbers |= {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
+    return numbers
+
+
+def described(name: str, array: np.ndarray) -> str:
+    """An output in one line, to see at a glance whether it is what was meant."""
+    about, head = statistics(array), f"{name}: {array.dtype}{list(array.shape)}"
+    if "min" not in about:
+        return f"{head}, all NaN" if about.get("nan") else head
+    return (
+        f"{head}, min {about['min']:.6g}, max {about['max']:.6g}, mean {about['mean']:.6g}, "
+        f"{about['nan']} NaN"
+    )

@@ -1,0 +1,320 @@
+"""The command `simt`: what it lists, what it refuses and how, and its reports for programs."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jsonschema
+import numpy as np
+import pytest
+
+from helpers.simt import command, reports
+from helpers.simt.command import main
+
+CODE = """#include <cstdio>
+struct Pair { int a, b; };
+template <typename T> __global__ void twice(const T* x, T* y) { y[threadIdx.x] = x[threadIdx.x]; }
+__global__ void scale(const float* x, float* y, int n, float a)
+{
+    int i = threadIdx.x;
+    if (i <= n) y[i] = a * x[i];
+    if (i == 0) printf("a & b < %d\\n", n);
+}
+__global__ void many(bool f, unsigned u, long long l, Pair p, float** rows, const int* z) {}
+int main() { scale<<<1, 2>>>(0, 0, 0, 0); }
+"""
+CLEAN = ["float32[100]", "float32[100]", "99", "0.5"]
+BUGGY = ["float32[100]", "float32[100]", "100", "0.5"]
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("a file.cu")
+    path.write_text(CODE)
+    return path
+
+
+def scale(*options: str, args=tuple(CLEAN)) -> int:
+    sizes = ["--kernel", "scale", "--grid", "1", "--block", "128"]
+    return main(["a file.cu", *sizes, *options, "--args", *args])
+
+
+def many(*args: str) -> int:
+    return main(["a file.cu", "--kernel", "many", "--grid", "1", "--block", "1", "--args", *args])
+
+
+def test_a_file_alone_lists_its_kernels(capsys) -> None:
+    assert main(["a file.cu"]) == 0
+    shown = capsys.readouterr().out
+    assert "a file.cu: 3 kernels" in shown
+    assert "  twice<...>(const T* x, T* y)" in shown
+    assert "  scale(const float* x, float* y, int n, float a)" in shown
+    assert "  many(bool f, unsigned u, long long l, Pair p, float** rows, const int* z)" in shown
+
+
+def test_a_program_for_nvcc_runs_and_shows_what_it_prints(capsys) -> None:
+    assert scale() == 0
+    shown = capsys.readouterr().out
+    assert "printed:\na & b < 99" in shown and "no findings" in shown
+
+
+def test_arguments_of_all_kinds(capsys) -> None:
+    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
+    values = ["true", "4294967295", "-5", "pair.npy", "float32[4];float32[4]", "null"]
+    assert many(*values) == 0, capsys.readouterr().err
+
+
+WRONG = {
+    "an int too large": (0, "2", "f: 2 does not fit the kernel's bool"),
+    "-1 for unsigned": (1, "-1", "u: -1 does not fit the kernel's unsigned"),
+    "a huge int": (1, "9" * 400, "u: "),
+    "a fraction": (1, "1024.5", "u: the kernel takes unsigned, not 1024.5"),
+    "infinity": (1, "inf", "u: the kernel takes unsigned, not inf"),
+    "an array": (1, "float32[4]", "u: the kernel takes unsigned, not the array float32[4]"),
+    "an int for a struct": (3, "7", "p is a struct of 8 bytes, not 7"),
+    "a number for a pointer": (5, "7", "z: the kernel takes int*, not 7: pass an array"),
+    "no such file": (5, "none.npy", "z: [Errno 2] No such file"),
+    "an absurd array": (5, "int32[100000000000000]", "z: int32[100000000000000] has 3.73e+05 GB"),
+    "a more absurd one": (5, f"int32[{'9' * 40}]", "z: int32[999"),
+    "no dtype": (5, "float31[4]", "z: 'float31' is no dtype of numpy"),
+    "objects": (5, "object[4]", "z: 'object' is no dtype of numbers"),
+    "text": (5, "str[4]", "z: 'str' is no dtype of numbers"),
+    "no number": (2, "many", "l: 'many' is no number, no .npy file and no dtype[shape]"),
+    "nothing": (2, "", "l: '' is no number"),
+}
+RIGHT = ["1", "1", "1", "pair.npy", "float32[4];float32[4]", "int32[4]"]
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_argument_is_one_sentence_and_status_2(case: str, capsys) -> None:
+    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
+    place, value, sentence = WRONG[case]
+    before = sorted(Path().iterdir())
+    assert many(*RIGHT[:place], value, *RIGHT[place + 1 :]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(sentence) and captured.err.count("\n") == 1
+    assert not captured.out and sorted(Path().iterdir()) == before
+
+
+GARBAGE = {"pickled": b"\x80\x04N.", "empty": b"", "text": b"not an array"}
+
+
+@pytest.mark.parametrize("case", GARBAGE)
+def test_a_file_that_is_no_array_is_refused(case: str, capsys) -> None:
+    Path("x.npy").write_bytes(GARBAGE[case])
+    assert scale(args=("x.npy", *CLEAN[1:])) == 2
+    assert capsys.readouterr().err.startswith("x: ")
+
+
+UNREADABLE = {
+    "a folder": (".", "directory"),
+    "nothing of that name": ("none.cu", "No such file"),
+    "no kernel": ("empty.cu", "empty.cu has no kernel"),
+    "no text": ("binary.cu", "binary.cu has no kernel"),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_a_file_that_cannot_be_used_is_one_sentence(case: str, capsys) -> None:
+    Path("empty.cu").write_text("// nothing\n")
+    Path("binary.cu").write_bytes(bytes(range(256)))
+    name, sentence = UNREADABLE[case]
+    assert main([name]) == main([name, "--grid", "1", "--block", "1"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_template_asks_for_its_arguments(capsys) -> None:
+    assert main(["a file.cu", "--kernel", "twice", "--grid", "1", "--block", "1"]) == 2
+    assert "twice is a template: name its arguments too, as in 'twice<float>'" in (
+        capsys.readouterr().err
+    )
+
+
+def test_even_a_fault_of_its_own_is_no_traceback(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(command, "simulate", lambda *_, **__: 1 / 0)
+    assert scale() == 2
+    assert capsys.readouterr().err == "ZeroDivisionError: division by zero\n"
+
+
+def test_who_reads_may_close_the_pipe() -> None:
+    code = "import sys; from helpers.simt.command import main; sys.exit(main())"
+    root = Path(__file__).parents[2]
+    line = [sys.executable, "-c", code, str(Path("a file.cu").resolve())]
+    done = subprocess.Popen(line, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done.stdout.close()
+    assert (done.wait(), done.stderr.read()) == (0, b"")
+
+
+class Terminal:
+    """Standard error, with somebody who looks on."""
+
+    def __init__(self) -> None:
+        self.shown = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> None:
+        self.shown += text
+
+    def flush(self) -> None:
+        pass
+
+
+def test_a_large_launch_tells_how_far_it_is_on_a_terminal_alone(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(command, "PATIENCE", 0)
+    arguments = ["a file.cu", "--kernel", "many", "--grid", "100", "--block", "1024", "--args"]
+    arguments += ["1", "1", "1", "pair.npy", "null", "null"]
+    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
+    assert main(arguments) == 0
+    assert capsys.readouterr().err == ""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(arguments) == 0
+    assert "32 of 100 blocks" in terminal.shown and terminal.shown.endswith("\r\x1b[K")
+
+
+# ---- reports ------------------------------------------------------------------------------------
+
+
+def test_json_holds_what_the_text_says(capsys) -> None:
+    assert scale("--format", "json", args=BUGGY) == 1
+    content = json.loads(capsys.readouterr().out)
+    (found, *_) = content["findings"]
+    assert (found["kind"], found["file"], found["line"]) == ("out-of-bounds load", "a file.cu", 7)
+    assert found["thread"] == [100, 0, 0] and content["status"] == 1
+    assert content["counters"]["load_requests"] == 4
+    assert content["outputs"]["y"]["shape"] == [100] and content["printed"] == "a & b < 100\n"
+
+
+def test_json_has_no_number_that_json_does_not_have(capsys) -> None:
+    args = ("float32[100]", "float32[100]", "99", "inf")
+    assert scale("--format", "json", args=args) == 0
+    json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def test_junit_has_a_case_for_each_finding(capsys) -> None:
+    assert scale("--format", "junit", args=BUGGY) == 1
+    root = ElementTree.fromstring(capsys.readouterr().out.encode())
+    suite = root.find("testsuite")
+    cases = suite.findall("testcase")
+    assert root.tag == "testsuites" and len(cases) == int(suite.get("failures")) == 2
+    assert cases[0].get("file") == "a file.cu" and cases[0].get("line") == "7"
+    assert cases[0].find("failure").get("type") == "out-of-bounds load"
+
+
+def test_junit_has_one_case_that_passes_or_is_an_error(capsys) -> None:
+    assert scale("--format", "junit") == 0
+    suite = ElementTree.fromstring(capsys.readouterr().out.encode()).find("testsuite")
+    assert (suite.get("tests"), suite.get("failures")) == ("1", "0")
+    assert suite.find("system-out").text == "a & b < 99\n"
+    assert scale("--format", "junit", args=("\x1b", *CLEAN[1:])) == 2
+    suite = ElementTree.fromstring(capsys.readouterr().out.encode()).find("testsuite")
+    assert suite.get("errors") == "1" and suite.find("testcase/error").text.startswith("x: ")
+
+
+# The part of the public schema of SARIF 2.1.0 that the report uses; nothing else may be in it.
+TEXT = {"type": "object", "required": ["text"], "properties": {"text": {"type": "string"}}}
+
+
+def strict(required: list[str], **properties) -> dict:
+    return {
+        "type": "object",
+        "required": required,
+        "properties": properties,
+        "additionalProperties": False,
+    }
+
+
+def several(items: dict, **more) -> dict:
+    return {"type": "array", "items": items, **more}
+
+
+LEVEL = {"enum": ["none", "note", "warning", "error"]}
+COUNT = {"type": "integer", "minimum": 0}
+NAME = {"type": "string", "minLength": 1}
+PLACE = strict(
+    ["artifactLocation"],
+    artifactLocation=strict(
+        ["uri"], uri={"type": "string", "pattern": r"^\S+$"}, uriBaseId={"type": "string"}
+    ),
+    region=strict(["startLine"], startLine={"type": "integer", "minimum": 1}),
+)
+RULE = strict(
+    ["id"],
+    id=NAME,
+    name=NAME,
+    shortDescription=TEXT,
+    defaultConfiguration=strict([], level=LEVEL),
+)
+RESULT = strict(
+    ["message"],
+    ruleId=NAME,
+    ruleIndex=COUNT,
+    level=LEVEL,
+    message=TEXT,
+    locations=several(strict([], physicalLocation=PLACE)),
+    occurrenceCount={"type": "integer", "minimum": 1},
+    partialFingerprints={"type": "object", "additionalProperties": {"type": "string"}},
+)
+INVOCATION = strict(
+    ["executionSuccessful"],
+    executionSuccessful={"type": "boolean"},
+    exitCode={"type": "integer"},
+    toolExecutionNotifications=several(strict(["message"], level=LEVEL, message=TEXT)),
+)
+SARIF = strict(
+    ["version", "runs"],
+    **{"$schema": {"type": "string", "format": "uri"}},
+    version={"const": "2.1.0"},
+    runs=several(
+        strict(
+            ["tool"],
+            tool=strict(
+                ["driver"],
+                driver=strict(["name"], name=NAME, rules=several(RULE, uniqueItems=True)),
+            ),
+            invocations=several(INVOCATION),
+            columnKind={"enum": ["utf16CodeUnits", "unicodeCodePoints"]},
+            results=several(RESULT),
+        ),
+        minItems=1,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("args", "status"), [(CLEAN, 0), (BUGGY, 1), (["float32[1]", "float32[1]", "x", "1"], 2)]
+)
+def test_sarif_has_the_public_shape(args: list[str], status: int, capsys) -> None:
+    assert scale("--format", "sarif", args=args) == status
+    content = json.loads(capsys.readouterr().out)
+    jsonschema.validate(content, SARIF)
+    (run,) = content["runs"]
+    rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]
+    assert run["invocations"][0]["exitCode"] == status
+    assert len(run["results"]) == (2 if status == 1 else 0)
+    for result in run["results"]:
+        place = result["locations"][0]["physicalLocation"]
+        assert rules[result["ruleIndex"]] == result["ruleId"]
+        assert place["artifactLocation"] == {"uri": "a%20file.cu", "uriBaseId": "%SRCROOT%"}
+        assert place["region"]["startLine"] == 7
+
+
+def test_a_report_goes_to_a_file_and_text_to_the_screen(capsys) -> None:
+    assert scale("--format", "sarif", "-o", "out.sarif", args=BUGGY) == 1
+    assert "out-of-bounds load" in capsys.readouterr().out
+    jsonschema.validate(json.loads(Path("out.sarif").read_text()), SARIF)
+    assert sorted(path.name for path in Path().iterdir()) == ["a file.cu", "out.sarif"]
+
+
+def test_a_report_that_cannot_be_written_is_status_2(capsys) -> None:
+    assert scale("--format", "json", "-o", "no/such/folder/x.json") == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_text_is_no_format_for_a_run_that_was_none() -> None:
+    assert reports.report(reports.Run(Path("x.cu"), error="because"), "text") == "because"
