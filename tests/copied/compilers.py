@@ -1,19 +1,23 @@
 """Compilers for exported files: nvcc of this environment, and g++ for what is host code alone."""
 
+import hashlib
+import json
 import shutil
 import subprocess
 import sysconfig
-from functools import cache
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
+from helpers.simt import cache
 from helpers.simt.compile import include_folders
 
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
-@cache
+@lru_cache
 def nvcc() -> tuple[str, ...]:
     """nvcc with the options that an exported file asks for; () if there is none that works."""
     beside = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/cu*/bin/nvcc"))
@@ -44,13 +48,47 @@ needs_headers = pytest.mark.skipif(
 
 def compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run nvcc in a folder."""
-    command = [*nvcc(), *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return _kept(folder, [*nvcc(), *map(str, arguments)])
 
 
 def host_compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run g++ in a folder, with CUDA's headers."""
     folders = [*include_folders(), *(Path(found).parent.parent / "include" for found in nvcc()[:1])]
     headers = [f"-isystem{path}" for path in folders]
-    command = ["g++", "-std=c++17", *WARNINGS, *headers, *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return _kept(folder, ["g++", "-std=c++17", *WARNINGS, *headers, *map(str, arguments)])
+
+
+def _kept(folder: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a compiler. Of one file, what it made and said is kept beside the compiled kernels, for
+    the same command and the same content of every file that it reads."""
+    native = "-arch=native" in command  # another GPU may be at hand
+    entry = key(folder, command) if "-c" in command and not native else None
+    made = folder / f"{Path(command[-1]).stem}.o"
+    if entry and (body := cache.read(entry)):
+        said, _, content = body.partition(b"\n")
+        made.write_bytes(content)
+        return subprocess.CompletedProcess(command, 0, "", json.loads(said))
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if entry and done.returncode == 0 and made.is_file():
+        cache.write(entry, json.dumps(done.stderr).encode() + b"\n" + made.read_bytes())
+    return done
+
+
+def key(folder: Path, command: Sequence[str]) -> str | None:
+    """The name in the cache of what a compiler makes of a file, the last argument; None if it does
+    not tell which files it reads."""
+    asked = [argument for argument in command if argument != "-c"]
+    said = subprocess.run([*asked, "-M"], cwd=folder, capture_output=True, text=True)
+    # All of each file, for nvcc reads it once for the GPU and once for the CPU.
+    files = said.stdout.replace("\\\n", " ").partition(": ")[2].split()
+    paths = [folder / file for file in files]
+    if said.returncode or not paths or not all(path.is_file() for path in paths):
+        return None
+    content = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    what = repr((version(command[0]), command, content))
+    return f"{hashlib.sha256(what.encode()).hexdigest()}.cubin"
+
+
+@lru_cache
+def version(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True).stdout

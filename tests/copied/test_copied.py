@@ -126,8 +126,8 @@ def clean(done: subprocess.CompletedProcess[str]) -> None:
 def built(folder: Path, case: Case, text: str) -> Path:
     """The program with an exported file, for the GPU at hand."""
     (folder / f"{case.name}.cu").write_text(text)
-    clean(compiled(folder, "-arch=native", "-c", f"{case.name}.cu", "-o", "exported.o"))
-    return linked(folder, case, text, folder / "exported.o", gpu=True)
+    clean(compiled(folder, "-arch=native", "-c", f"{case.name}.cu"))
+    return linked(folder, case, text, folder / f"{case.name}.o", gpu=True)
 
 
 class Said(NamedTuple):
