@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from .counters import Counters
-from .dataflow import never_subnormal, steering, unset
+from .dataflow import never_subnormal, shared_variables, steering, unset
 from .findings import Findings, Reporter
 from .geometry import Batch, Shape, special_registers
 from .instructions import Instruction, PtxKernel
@@ -57,6 +57,7 @@ class Context:
         self.normal = never_subnormal(kernel)
         self.steering = steering(kernel)
         self.unset = unset(kernel)
+        self.shared_variables = shared_variables(kernel)
         self.clock = 0  # instructions that a batch has executed
         self.specials = special_registers(Batch(shape, 0, 1))
         self.specials["%dynamic_smem_size"] = np.array([dynamic_shared], np.uint32)

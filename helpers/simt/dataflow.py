@@ -146,3 +146,56 @@ def steering(kernel: PtxKernel) -> set[str]:
             names.add(operand.name)
             found += sources.get(operand, [])
     return names
+
+
+ANYWHERE = "?"  # what an address that was loaded points to
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def shared_variables(kernel: PtxKernel) -> dict[int, str]:
+    """The one shared variable that the address of an instruction is reckoned from, by the
+    instruction's number; none if it may be from several, or comes from memory."""
+    names = {variable.name for variable in kernel.shared}
+    if len(names) < 2:
+        return {}
+    writers = [
+        (registers_of(one.operands[:count]), _address_sources(kernel, one, one.operands[count:]))
+        for one in kernel.instructions
+        if (count := target_count(one))
+    ]
+    origins: dict[str, frozenset[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for targets, sources in writers:
+            found = {name for name in sources if name in names or name == ANYWHERE}
+            found.update(*(origins[name] for name in sources if name in origins))
+            for target in targets if found else ():
+                known = origins.get(target, frozenset())
+                if not found <= known:
+                    origins[target] = known | found
+                    changed = True
+    result = {}
+    for one in kernel.instructions:
+        bases = [part.base for part in one.operands if isinstance(part, Address)]
+        if one.opcode in ("ld", "ldu", "st", "atom", "red") and len(bases) == 1:
+            (base,) = bases
+            of = origins.get(base.name, ()) if isinstance(base, Register) else {base} & names
+            if len(of) == 1 and ANYWHERE not in of:
+                (result[one.number],) = of
+    return result
+
+
+def _address_sources(
+    kernel: PtxKernel, instruction: Instruction, sources: tuple[Operand, ...]
+) -> list[str]:
+    """What an instruction may make an address of: registers, names of variables."""
+    given = {parameter.name for parameter in kernel.parameters}
+    if any(isinstance(one, Address) and one.base in given for one in sources):
+        return []
+    if instruction.opcode in ("ld", "ldu", "atom", "shfl"):
+        # Addresses in memory have 64 bits; what has fewer is an index.
+        wide = "64" in instruction.modifiers[-1]
+        return [ANYWHERE] if wide else []
+    labels = [part.name for part in sources if isinstance(part, Label)]
+    return labels + registers_of(sources)

@@ -40,7 +40,7 @@ def test_printf_prints_what_c_prints(call: str) -> None:
 
 
 def test_what_is_printed_comes_block_after_block() -> None:
-    before = "__device__ __noinline__ void say(int b, int t) { printf(\"%d.%d \", b, t); }"
+    before = '__device__ __noinline__ void say(int b, int t) { printf("%d.%d ", b, t); }'
     body = "if (blockIdx.x == 0) for (int i = 0; i < 9; i++) y[i]++;\nsay(blockIdx.x, threadIdx.x);"
     trace = run(body, 3, 2, before)
     assert sorted(trace.printed.split()) == ["0.0", "0.1", "1.0", "1.1", "2.0", "2.1"]

@@ -104,7 +104,7 @@ TAKEN = {
     "a lambda": "int main() { auto f = [](int a) { return a; }; return f(1); }",
     "host templates": "template <class T> T host(T a) { return a; }\nint main() { host(1); }",
     "a host class": "#include <vector>\nclass A { std::vector<int> v; };\nint main() {}",
-    "a host global": "#include <string>\nstatic std::string name = \"x\";\nint main() {}",
+    "a host global": '#include <string>\nstatic std::string name = "x";\nint main() {}',
     "a timer": "#include <chrono>\ndouble now() { return std::chrono::x(); }\nint main() {}",
     "a macro of errors": "#define C(x) if (x) exit(1)\nint main() { C(cudaMalloc(0, 1)); }",
     "infinity": "__device__ float f = INFINITY, g = NAN, h = (float)M_PI; int main() {}",

@@ -33,6 +33,7 @@ class Access:
     atomic: bool = False  # half of a read-modify-write; counted and ordered by itself
     polls: bool = False  # a loop runs until this load reads otherwise
     strong: bool = False  # atomic or volatile: may be what another thread polls
+    variable: str = ""  # of shared memory: the one that the address is reckoned from, if known
 
     @property
     def width(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from ..geometry import Batch
@@ -30,6 +32,11 @@ class SharedMemory:
             end += variable.size
         self.static_bytes = end
         self.bytes = end + dynamic_bytes
+        sizes = {variable.name: variable.size for variable in kernel.shared}
+        self.rooms = {  # from where to where each variable is
+            name: (start, start + sizes[name] if sizes[name] else self.bytes)
+            for name, start in self.offsets.items()
+        }
         self.stride = max(SECTOR, -(-self.bytes // SECTOR) * SECTOR)  # bytes from block to block
         self.shadow = Shadow(kernel, suspicion, flags)
         self.carried = Carried(suspicion)
@@ -134,7 +141,8 @@ class SharedMemory:
         if self.cluster > 1 or (wanted >= SHARED_STEP).any():  # a block alone is a cluster of one
             blocks, wanted, outside = self.locate(slots, wanted, access.instruction)
         misaligned = wanted & (access.width - 1) != 0
-        outside = outside | (wanted < 0) | (wanted + access.width > self.bytes)
+        low, high = self.rooms.get(access.variable, (0, self.bytes))
+        outside = outside | (wanted < low) | (wanted + access.width > high)
         for kind, faulty, explain in (
             ("misaligned shared", misaligned & ~outside, self._explain_alignment),
             ("out-of-bounds shared", outside, self._explain_bounds),
@@ -175,8 +183,22 @@ class SharedMemory:
         )
 
     def _explain_bounds(self, address: int, access: Access) -> str:
+        if access.variable and 0 <= address <= self.bytes - access.width:
+            low, high = self.rooms[access.variable]
+            others = {short(name): room for name, room in self.rooms.items()}
+            there = [name for name, (start, end) in others.items() if start <= address < end]
+            return (
+                f"{access.width} bytes at byte {address - low} of {short(access.variable)}, which "
+                f"has {high - low} bytes" + "".join(f"; {name} lies there" for name in there[:1])
+            )
         dynamic = self.bytes - self.static_bytes
         return (
             f"{access.width} bytes at byte {address}, but the block has {self.bytes} bytes of "
             f"shared memory ({self.static_bytes} static, {dynamic} dynamic)"
         )
+
+
+def short(name: str) -> str:
+    """The name of a variable in the source, from that in the PTX: s of _ZZ1kE1s."""
+    local = re.fullmatch(r"_ZZ.*E(\d+)(\D\w*)", name)
+    return local[2][: int(local[1])] if local else name

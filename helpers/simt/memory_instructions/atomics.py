@@ -63,6 +63,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
     tally = context.tally_of(instruction)
     access = Access(instruction, type_size(kind), 1, tally, atomic=True, strong=True)
+    access.variable = context.shared_variables.get(instruction.number, "")
     raw = UNSIGNED[access.size]
 
     def change(lanes: Lanes, places: np.ndarray, values: list[np.ndarray]) -> np.ndarray:

@@ -92,6 +92,7 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
     polls = instruction.number in context.polling
     access = Access(instruction, type_size(kind), len(targets), tally, steers, polls=polls)
+    access.variable = context.shared_variables.get(instruction.number, "")
     addresses = address_reader(context, instruction.operands[1])
     writers = [writer(context, target, kind) for target in targets]
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
@@ -117,6 +118,7 @@ def translate_store(context: Context, instruction: Instruction) -> Step:
     sources = elements(instruction.operands[1])
     strong = bool((STRONG_LOADS | {"release"}) & {*instruction.modifiers})
     access = Access(instruction, type_size(kind), len(sources), tally, strong=strong)
+    access.variable = context.shared_variables.get(instruction.number, "")
     addresses = address_reader(context, instruction.operands[0])
     readers = [reader(context, source, f"b{8 * access.size}") for source in sources]
     memory = memory_space(context, instruction)

@@ -1,0 +1,59 @@
+"""An address that is reckoned from one shared array must stay in it, though it may well lie in the
+next one and in the block's shared memory."""
+
+import numpy as np
+import pytest
+
+from helpers.simt import Findings, KernelText, simulate
+from tests.simt.launching import FILE, kernel
+
+LOAD, STORE = "out-of-bounds shared load", "out-of-bounds shared store"
+FILL = """__shared__ float a[32], b[64];
+    b[t] = x[t];
+    if (t < 32) a[t] = x[t];
+    __syncthreads();
+    """
+
+
+def findings(body: str, n: int, shared: int = 0) -> Findings:
+    x, y = np.arange(1, 65, dtype=np.float32), np.zeros(64, np.float32)
+    code = FILE + kernel(body, before="extern __shared__ float dynamic[];")
+    return simulate(KernelText(code, "k"), 1, 64, (y, x, n), shared).findings
+
+
+# With n = 32 each stays in its array, with n = 33 one thread leaves it.
+LEAVING = [
+    ("if (t < n) a[t] = 2; __syncthreads(); y[t] = b[t] + a[t % 32];", STORE, "128 of a", "b"),
+    ("y[t] = b[t] + a[t < n ? t : 0];", LOAD, "128 of a", "b"),
+    ("y[t] = a[0] + b[t - (t >= 64 - n && t < 33 ? 32 : 0)];", LOAD, "-4 of b", "a"),
+]
+WITHIN = {
+    "a pointer to either": "const float* p = n ? a : b; y[t] = p[t % 32] + a[0] + b[t];",
+    "two that change places": """float* p = a;
+        float* q = b;
+        for (int j = 0; j < n; ++j) {
+            if (t < 32) q[t] = p[t ^ 1];
+            float* r = p; p = q; q = r;
+            __syncthreads();
+        }
+        y[t] = p[t % 32];""",
+    "indices that start behind it": "y[t] = a[t % 32 + 64 - 64] + (b + 32)[t - 32];",
+    "what is loaded and dropped": "y[t] = b[t] + (t < n ? a[t] : 0);",
+    "dynamic memory behind it": """dynamic[t] = b[t];
+        __syncthreads();
+        y[t] = a[0] + dynamic[63 - t];""",
+}
+
+
+@pytest.mark.parametrize(("body", "kind", "place", "neighbour"), LEAVING)
+def test_a_neighbour_is_not_reached_through_an_array(body, kind, place, neighbour) -> None:
+    assert not findings(FILL + body, 32)
+    (found,) = findings(FILL + body, 33)
+    assert (found.kind, found.thread[0]) == (kind, 31 if "-" in place else 32)
+    assert f"4 bytes at byte {place}, which has" in found.message
+    assert found.message.endswith(f"{neighbour} lies there")
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_what_stays_in_its_array_is_no_finding(name: str) -> None:
+    assert not findings(FILL + WITHIN[name], 32, shared=256)
