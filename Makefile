@@ -91,11 +91,11 @@ pages: $(READY) ## the series as web pages in build/pages, which read on a telep
 	$(PY) $(STOPPABLE) pages $(ARGS)
 
 lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--upgrade for newer)
-	$(LOCK) pyproject.toml --extra dev --extra cuda12 $(ARGS) -o requirements/cuda12.txt
-	$(LOCK) pyproject.toml --extra dev --extra cuda13 $(ARGS) -o requirements/cuda13.txt
+	$(LOCK) --group series --group dev --group cuda12 $(ARGS) -o requirements/cuda12.txt
+	$(LOCK) --group series --group dev --group cuda13 $(ARGS) -o requirements/cuda13.txt
 	$(LOCK) --group nvcc --no-deps $(ARGS) -o requirements/nvcc.txt
 
 clean: ## remove .venv, build, caches and compiled kernels; mine stays
 	$(BASE) -c 'import runpy; runpy.run_path("helpers/simt/cache.py")["clear"]()'
-	rm -rf .venv build .pytest_cache .ruff_cache
+	rm -rf .venv build simt_machine.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

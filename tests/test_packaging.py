@@ -22,7 +22,8 @@ else:
     import tomli as tomllib  # pytest brings it
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, GROUPS = PYPROJECT["project"], PYPROJECT["dependency-groups"]
 
 # Where conda-forge's name is not PyPI's. What only conda has to be told follows.
 CONDA_NAME = {
@@ -52,11 +53,9 @@ needs_make = pytest.mark.skipif(not shutil.which("make"), reason="no make")
 
 
 def wanted(major: int) -> list[Requirement]:
-    """What pyproject.toml asks for with the extras of one CUDA major and dev."""
-    extras = PROJECT["optional-dependencies"]
+    """What the series asks for with the packages of one CUDA major, and its tests."""
     return [
-        Requirement(text)
-        for text in PROJECT["dependencies"] + extras[f"cuda{major}"] + extras["dev"]
+        Requirement(text) for name in ("series", f"cuda{major}", "dev") for text in GROUPS[name]
     ]
 
 

@@ -255,6 +255,7 @@ def include_folders() -> tuple[str, ...]:
     site = Path(sysconfig.get_path("purelib"))
     candidates = [
         *sorted(site.glob("nvidia/cu1[0-9]/include")),
+        *sorted(site.glob("nvidia/cu1[0-9]/include/cccl")),
         site / "nvidia" / "cuda_runtime" / "include",
         *sorted(Path(sys.prefix).glob("targets/*/include")),
         Path(sys.prefix) / "Library" / "include",

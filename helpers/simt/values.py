@@ -113,7 +113,9 @@ def statistics(array: np.ndarray) -> dict[str, float | int | None]:
     numbers = {"nan": int(missing.sum())}
     if kept.size and array.dtype.kind != "c":
         wide = kept.astype(np.float64)
-        numbers |= {"min": float(wide.min()), "max": float(wide.max()), "mean": float(wide.mean())}
+        with np.errstate(invalid="ignore"):  # infinities of both signs
+            mean = float(wide.mean())
+        numbers |= {"min": float(wide.min()), "max": float(wide.max()), "mean": mean}
     return numbers
 
 

@@ -1,0 +1,110 @@
+"""The machine installed alone: what `pip install .` packs is all of it, and needs nothing else of
+the repository."""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from helpers.paths import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest brings it
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, TOOL = PYPROJECT["project"], PYPROJECT["tool"]["setuptools"]
+SOURCE = ROOT / TOOL["package-dir"]["simt"]
+# What a package imports, by the name that pip has for it.
+IMPORTS = {"numpy": "numpy", "ml_dtypes": "ml-dtypes", "cuda": "cuda-bindings"}
+
+
+def packed() -> dict[str, Path]:
+    """The files of a wheel, by their path in it."""
+    files = {}
+    for package in TOOL["packages"]:
+        folder = SOURCE.joinpath(*package.split(".")[1:])
+        files |= {f"{package.replace('.', '/')}/{one.name}": one for one in folder.glob("*.py")}
+    for package, patterns in TOOL["package-data"].items():
+        for pattern in patterns:
+            found = SOURCE.joinpath(*package.split(".")[1:]).glob(pattern)
+            files |= {f"simt/{one.relative_to(SOURCE).as_posix()}": one for one in found}
+    return files
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    for name, source in packed().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, folder / name)
+    return folder
+
+
+def python(site: Path, code: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    """Run code where of all the project only what is installed can be imported."""
+    paths = [str(site), sysconfig.get_path("purelib")]
+    code = f"import sys; sys.path += {paths!r}\n{code}"
+    command = [sys.executable, "-I", "-c", code, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+
+
+def test_all_of_the_machine_is_packed() -> None:
+    own = {
+        f"simt/{one.relative_to(SOURCE).as_posix()}"
+        for one in SOURCE.rglob("*")
+        if one.is_file() and "__pycache__" not in one.parts
+    }
+    assert {*packed()} == own
+
+
+def test_it_imports_what_it_depends_on_and_nothing_else() -> None:
+    found = set()
+    for source in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            found |= {name.partition(".")[0] for name in names}
+    foreign = found - sys.stdlib_module_names
+    wanted = {re.match(r"[\w-]+", text)[0] for text in PROJECT["dependencies"]}
+    headers = {"nvidia-cuda-cccl", "nvidia-cuda-runtime"}
+    assert {IMPORTS[name] for name in foreign} == wanted - headers - {"nvidia-cuda-nvrtc"}
+
+
+KERNEL = """#include <cstdio>
+__global__ void k(int* y, int n) { y[threadIdx.x] = n; }
+int main() {}
+"""
+MAIN = """
+from simt.command import main
+status = main()
+loaded = {name.partition(".")[0] for name in sys.modules}
+assert not loaded & {"helpers", "cupy", "matplotlib"}, loaded
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(("block", "status"), [("4", 0), ("5", 1)])
+def test_the_command_runs_without_the_repository(
+    block: str, status: int, installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "k.cu").write_text(KERNEL)
+    arguments = ["k.cu", "--grid", "1", "--block", block, "--args", "int32[4]", "7"]
+    done = python(installed, MAIN, *arguments, "--format=json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (status, "")
+    content = json.loads(done.stdout)
+    assert content["outputs"]["y"]["max"] == 7 and len(content["findings"]) == status
+
+
+def test_the_script_is_the_command() -> None:
+    module, _, function = PROJECT["scripts"]["simt"].partition(":")
+    source = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    assert f"\ndef {function}(" in source.read_text(encoding="utf-8")
