@@ -16,6 +16,7 @@ from .barriers import Barriers
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
 from .counters import Counters
+from .cuda_text import signature
 from .findings import Findings
 from .geometry import Place, Shape
 from .parse import parse
@@ -140,6 +141,7 @@ def _prepare(
     context.suspicion.padding = bool(STRUCTS.search(kernel.code))
     memory, watched = context.global_memory, context.watch
     context.parameters = parameter_bytes(context.kernel, args, names, memory)
+    _mark_constant(context, kernel, args)
     for variable in context.kernel.module:
         memory.allocate_variable(variable)
     grid_barrier = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
@@ -156,6 +158,23 @@ def _prepare(
             f"no load or store in line {min(missing)} of {kernel.name}; "
             f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
         )
+
+
+def _mark_constant(context: Context, kernel: RawKernel, args: Sequence) -> None:
+    """Note the arrays that come in by pointers to const alone, as far as the source says."""
+    try:
+        declared = signature(kernel.code, kernel.name)
+    except ValueError:  # declared in a header, or by a macro
+        return
+    if len(declared) != len(args) or any(one.table or one.dtype is None for one in declared):
+        return  # there may be other ways to an array
+    space, constant = context.parameters, {}
+    for one, parameter in zip(declared, context.kernel.parameters, strict=True):
+        if one.pointer:
+            start = int.from_bytes(space[parameter.offset : parameter.offset + 8], "little")
+            constant[start] = constant.get(start, True) and one.const
+    for allocation in context.global_memory.allocations:
+        allocation.constant = constant.get(allocation.start, False)
 
 
 def _run(

@@ -222,4 +222,3 @@ def _location(run: Run, finding: Finding) -> dict:
     if finding.line > 0:
         physical["region"] = {"startLine": int(finding.line)}
     return {"physicalLocation": physical}
-

@@ -36,6 +36,7 @@ class Allocation:
     variable: Variable | None = None  # of the module that it is, not an array
     views: dict[int, np.ndarray] = field(init=False)  # data, by the bytes of an element
     written: bool = False  # by the kernel
+    constant: bool = False  # the kernel has promised, by its parameters, to write nothing there
 
     def __post_init__(self) -> None:
         self.views = {size: self.data.view(kind) for size, kind in UNSIGNED.items()}
@@ -132,6 +133,8 @@ class GlobalMemory:
         self.changes += not access.atomic
         self._count("store", offsets >> 5, access, lanes)
         allocation.written = True
+        if allocation.constant:
+            self._report_constant(allocation, access.instruction, np.flatnonzero(lanes.mask))
         view = allocation.views[access.size]
         index = offsets >> (access.size.bit_length() - 1)
         for element, value in enumerate(values):
@@ -190,6 +193,15 @@ class GlobalMemory:
         if len(slots):
             message = explain(int(addresses[slots[0]]), access)
             self.reporter.report(kind, access.instruction, message, slots)
+
+    def _report_constant(
+        self, allocation: Allocation, instruction: Instruction, slots: np.ndarray
+    ) -> None:
+        message = (
+            f"{allocation.name} comes in by a pointer to const, so that loads may be served by a "
+            "cache that sees no stores, or from before them"
+        )
+        self.reporter.report("store through a pointer to const", instruction, message, slots)
 
     def _explain_alignment(self, address: int, access: Access) -> str:
         return (
@@ -259,6 +271,8 @@ class GlobalMemory:
         if allocation is not None:
             start = address - allocation.page
             allocation.written = True
+            if allocation.constant:
+                self._report_constant(allocation, instruction, np.array([slot]))
             allocation.data[start : start + len(data)] = data
             self.changes += 1
 
@@ -277,6 +291,8 @@ class GlobalMemory:
         for allocation, active in self._sort_out(addresses, access, lanes, "store"):
             offsets = addresses[active] - allocation.page
             allocation.written = True
+            if allocation.constant:
+                self._report_constant(allocation, access.instruction, np.flatnonzero(active))
             for element, value in enumerate(values):
                 kept = np.broadcast_to(value, addresses.shape)[active]
                 allocation.views[access.size][offsets // access.size + element] = kept
