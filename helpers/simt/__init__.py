@@ -27,6 +27,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     operations           a folder: what each arithmetic opcode computes
     dataflow             what is known of registers before a run
     polling              loops that wait for another thread
+    stores               what is stored to global memory, and where
     memory               a folder: global, shared and local memory, copies on their way, mbarriers
     context              a kernel with its registers and memories
     operands             how an instruction reads and writes its operands
@@ -56,10 +57,10 @@ Requests, sectors, wavefronts and bank conflicts of global and shared memory are
 but where ptxas unrolls a loop with a ragged end: then the hardware makes more requests of as many
 sectors. Results agree to a few ulp.
 
-Not modelled: registers, caches, DRAM, time. Not seen: races in global memory, and by a lane that
-`__syncwarp` with part of a mask leaves out; a store between arriving at and waiting for a barrier
-of the cluster; an mbarrier that other data overwrite. Blocks of one batch run in lock-step, and
-among the orders that a GPU may choose this is one.
+Not modelled: registers, caches, DRAM, time. Not seen: races by a lane that `__syncwarp` with part
+of a mask leaves out; a store between arriving at and waiting for a barrier of the cluster; an
+mbarrier that other data overwrite. Blocks of one batch run in lock-step, and among the orders that
+a GPU may choose this is one.
 """
 
 from .arguments import launch_shape

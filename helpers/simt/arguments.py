@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from operator import index
 
 import numpy as np
@@ -155,3 +155,12 @@ def _described(parameter: PtxParameter) -> str:
     else:
         kind = "an integer or a pointer" if parameter.size == 8 else "an integer"
     return f"{kind} of {parameter.size} byte{'s' * (parameter.size > 1)}"
+
+
+def pointers(kernel: PtxKernel, space: bytes, names: Collection[str]) -> Iterator[int]:
+    """What may be addresses in the parameters of these names, structs among them."""
+    for parameter in kernel.parameters:
+        if parameter.name in names:
+            end = parameter.offset + parameter.size
+            for start in range(parameter.offset, end - 7, 8):
+                yield int.from_bytes(space[start : start + 8], "little")

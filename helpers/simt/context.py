@@ -16,9 +16,11 @@ from .dataflow import never_subnormal, shared_variables, steering, unset
 from .findings import Findings, Reporter
 from .geometry import Batch, Shape, special_registers
 from .instructions import Instruction, PtxKernel
+from .memory.causality import Causality
 from .memory.copies import Copies
 from .memory.generic import GenericMemory
 from .memory.global_memory import GlobalMemory
+from .memory.global_shadow import GlobalShadow
 from .memory.local import LocalMemory
 from .memory.mbarriers import MBarriers
 from .memory.shared import SharedMemory
@@ -40,8 +42,10 @@ class Context:
         self.polls = polling_loops(kernel)
         self.polling = {poll.instruction.number for poll in self.polls.values()}
         flags = bool(self.polls) or hands_over(kernel)
-        self.global_memory = GlobalMemory(self.reporter)
         self.shared = SharedMemory(kernel, dynamic_shared, self.suspicion, flags)
+        self.causality = Causality(self.shared.order)
+        shadow = GlobalShadow(kernel, self.reporter, self.causality)
+        self.global_memory = GlobalMemory(self.reporter, shadow)
         self.local = LocalMemory(kernel.local, self.suspicion)
         self.arguments = LocalMemory(kernel.arguments, self.suspicion)  # of function calls
         self.generic = GenericMemory(self.global_memory, self.shared, self.local)
@@ -83,8 +87,7 @@ class Context:
         ]
         self.reporter.start_batch(batch)
         self.suspicion.start_batch(batch.slots)
-        self.global_memory.start_batch()
-        for memory in (self.shared, self.local, self.arguments):
+        for memory in (self.shared, self.local, self.arguments, self.global_memory):
             memory.start_batch(batch)
         self.copies.start_batch(batch)
         self.mbarriers.start_batch()

@@ -53,6 +53,7 @@ class Reporter:
 
     def __init__(self, findings: Findings):
         self.findings = findings
+        self.known: dict[tuple[str, frozenset], Finding] = {}  # by kind and source lines
         self.batch: Batch | None = None
 
     def start_batch(self, batch: Batch) -> None:
@@ -65,26 +66,28 @@ class Reporter:
         message: str,
         slots: np.ndarray,
         user: Instruction | None = None,
+        other: Instruction | None = None,
     ) -> None:
         """Add a bug of these threads, or count it if that kind is known on that source line
-        already. `user` is the instruction that needs what this one has loaded."""
-        place = kind, instruction.file, instruction.line
-        for known in self.findings:
-            if (known.kind, known.file, known.line) == place:
-                known.count += len(slots)
-                return
+        already: where it takes an `other` instruction too, on that pair of lines. `user` is the
+        instruction that needs what this one has loaded."""
+        lines = {(one.file, one.line) for one in (instruction, other) if one is not None}
+        known = self.known.get((kind, frozenset(lines)))
+        if known is not None:
+            known.count += len(slots)
+            return
         block, thread = self.batch.place(int(slots[0]))
-        used = (user.file, user.line) if user is not None else place[1:]
-        self.findings.append(
-            Finding(
-                kind,
-                message,
-                instruction.file,
-                instruction.line,
-                block,
-                thread,
-                instruction.text,
-                len(slots),
-                used if used != place[1:] else None,
-            )
+        place = instruction.file, instruction.line
+        used = (user.file, user.line) if user is not None else place
+        finding = Finding(
+            kind,
+            message,
+            *place,
+            block,
+            thread,
+            instruction.text,
+            len(slots),
+            used if used != place else None,
         )
+        self.known[kind, frozenset(lines)] = finding
+        self.findings.append(finding)

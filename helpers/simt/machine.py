@@ -11,7 +11,14 @@ from typing import Protocol
 
 import numpy as np
 
-from .arguments import check_grid, check_shared, check_threads, launch_shape, parameter_bytes
+from .arguments import (
+    check_grid,
+    check_shared,
+    check_threads,
+    launch_shape,
+    parameter_bytes,
+    pointers,
+)
 from .barriers import Barriers
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
@@ -23,6 +30,7 @@ from .parse import parse
 from .places import citing, own_file
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
+from .stores import written
 from .trace import Array, Trace
 from .watch import Watch
 
@@ -146,6 +154,9 @@ def _prepare(
         memory.allocate_variable(variable)
     grid_barrier = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
     memory.initialise_variables()
+    targets = written(context.kernel)
+    held = pointers(context.kernel, context.parameters, targets)
+    memory.watch_writes(targets, [*held, grid_barrier])
     context.place_variables()
     check_shared(kernel.name, context.shared)
     check_grid(kernel.name, context.shape, cooperative, context.shared.bytes)

@@ -11,7 +11,14 @@ from .context import Context
 from .device_calls import failed_assertion, printf
 from .instructions import Immediate, Instruction, Register, UnsupportedPTX, Vector
 from .lanes import Lanes, Step
-from .memory_instructions import addresses, atomics, loads_and_stores, mbarrier, thread_copies
+from .memory_instructions import (
+    addresses,
+    atomics,
+    fences,
+    loads_and_stores,
+    mbarrier,
+    thread_copies,
+)
 from .operands import predicate_reader, reader, writer
 from .operations import find_operation, flush
 from .ptx_types import UNSIGNED
@@ -20,12 +27,10 @@ from .recording import around
 Translator = Callable[[Context, Instruction], "Step | None"]
 
 JUMPS = ("bra", "brx", "ret", "exit", "trap")  # the scheduler runs them
-# membar orders what other threads see, prefetches only warm caches: threads here see every store
-# at once, and there are no caches.
+# Prefetches only warm caches, and there are none.
 # setmaxnreg and griddepcontrol are about registers and about when a launch starts.
 NOTHING = frozenset(
-    "membar prefetch prefetchu applypriority discard nanosleep setmaxnreg griddepcontrol"
-    " pmevent".split()
+    "prefetch prefetchu applypriority discard nanosleep setmaxnreg griddepcontrol pmevent".split()
 )
 CARRY = Register("%carry")  # the flag of add.cc and addc, a predicate
 UNCHANGED_BITS = ("max", "min", "neg", "abs")  # cannot make a subnormal out of normal values
@@ -167,7 +172,8 @@ TRANSLATORS: dict[str, Translator] = {
     "atom": atomics.translate_atomic,
     "red": atomics.translate_atomic,
     "cp": thread_copies.translate_copy,
-    "fence": thread_copies.translate_fence,
+    "fence": fences.translate_fence,
+    "membar": fences.translate_fence,
     "mbarrier": mbarrier.translate_mbarrier,
     "mov": _move,
     "cvta": _convert_address,

@@ -362,11 +362,11 @@ def test_guarded_accesses_count_the_lanes_that_execute_them(run_ptx: Callable) -
         add.s64 %at, %at, %o;
         setp.gt.u32 %p0, %t, 20;
         @%p0 ld.global.u32 %r0, [%at];
-        @!%p0 st.global.u32 [%at+128], %t;
+        @!%p0 st.global.u32 [%at+1024], %t;
         ret;"""
     trace = run_ptx(lines, 1, 64)
     assert_loads(trace, enumerate_accesses(lambda i: i if i > 20 else None, 4, 1, 64))
-    assert_stores(trace, enumerate_accesses(lambda i: i + 32 if i <= 20 else None, 4, 1, 64))
+    assert_stores(trace, enumerate_accesses(lambda i: i + 256 if i <= 20 else None, 4, 1, 64))
     assert trace.counters.branches == 0
 
 

@@ -10,6 +10,8 @@ Lowest first; each imports from those above it in this list alone.
     shadow         who touched which bytes of shared memory last: races
     shared         shared memory
     local          local memory
+    causality      what orders accesses of global memory: fences, flags, barriers
+    global_shadow  who touched which bytes of global memory last: races
     global_memory  global memory
     generic        a generic address to the memory that it is in
     copies         asynchronous copies on their way

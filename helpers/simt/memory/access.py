@@ -34,6 +34,9 @@ class Access:
     polls: bool = False  # a loop runs until this load reads otherwise
     strong: bool = False  # atomic or volatile: may be what another thread polls
     variable: str = ""  # of shared memory: the one that the address is reckoned from, if known
+    scope: int = 0  # of a strong access to global memory, as causality.py numbers them
+    acquires: bool = False
+    releases: bool = False
 
     @property
     def width(self) -> int:

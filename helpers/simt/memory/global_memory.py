@@ -9,17 +9,21 @@ allocation too, in which nobody may touch what is between the rows.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ..findings import Reporter
+from ..geometry import Batch
 from ..hardware import ALLOCATION_ALIGN, SECTOR
 from ..instructions import Instruction, Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
+from ..stores import ANYTHING
 from .access import Access, all_ones, distinct_per_warp
+from .global_shadow import Epochs, GlobalShadow
 
 PAGE_BITS = 40
 
@@ -37,6 +41,7 @@ class Allocation:
     views: dict[int, np.ndarray] = field(init=False)  # data, by the bytes of an element
     written: bool = False  # by the kernel
     constant: bool = False  # the kernel has promised, by its parameters, to write nothing there
+    epochs: Epochs | None = None  # who touched which bytes last, if the kernel may write to some
 
     def __post_init__(self) -> None:
         self.views = {size: self.data.view(kind) for size, kind in UNSIGNED.items()}
@@ -52,14 +57,15 @@ class Allocation:
 class GlobalMemory:
     """Allocations of one launch."""
 
-    def __init__(self, reporter: Reporter):
-        self.reporter = reporter
+    def __init__(self, reporter: Reporter, shadow: GlobalShadow | None = None):
+        self.reporter, self.shadow = reporter, shadow
         self.allocations: list[Allocation] = []
         self.tainted: np.ndarray | None = None  # threads led astray by a bad load
         self.changes = 0  # counts stores, so that a wait for one can be given up
 
-    def start_batch(self) -> None:
+    def start_batch(self, batch: Batch) -> None:
         self.tainted = None
+        self.shadow.start_batch(batch)
 
     def allocate(self, array: np.ndarray, name: str) -> int:
         """Map an array that is C-contiguous or a matrix whose rows are, and return the address of
@@ -89,6 +95,14 @@ class GlobalMemory:
         self.allocate(np.zeros(max(1, variable.size), np.uint8), variable.name)
         self.allocations[-1].variable = variable
 
+    def watch_writes(self, names: Collection[str], addresses: Collection[int]) -> None:
+        """Look for races in the variables of these names and the arrays at these addresses; in
+        everything if `ANYTHING` is among the names."""
+        for one in self.allocations:
+            named = one.variable is not None and one.variable.name in names
+            if ANYTHING in names or named or any(one.start <= a <= one.stop for a in addresses):
+                one.epochs = Epochs(len(one.data))
+
     def initialise_variables(self) -> None:
         """Fill in initial values; addresses of other variables are known by now."""
         for allocation in self.allocations:
@@ -115,6 +129,9 @@ class GlobalMemory:
             return self._load_carefully(addresses, access, lanes)
         offsets = addresses - allocation.page
         self._count("load", offsets >> 5, access, lanes)
+        if allocation.epochs is not None and not access.atomic:
+            slots = np.flatnonzero(lanes.mask)
+            self.shadow.read(allocation, offsets[slots], slots, access)
         view = allocation.views[access.size]
         index = offsets >> (access.size.bit_length() - 1)
         if access.elements == 1:
@@ -135,10 +152,27 @@ class GlobalMemory:
         allocation.written = True
         if allocation.constant:
             self._report_constant(allocation, access.instruction, np.flatnonzero(lanes.mask))
+        if allocation.epochs is not None and not access.atomic:
+            slots = np.flatnonzero(lanes.mask)
+            self.shadow.write(allocation, offsets[slots], slots, access)
         view = allocation.views[access.size]
         index = offsets >> (access.size.bit_length() - 1)
         for element, value in enumerate(values):
             view[index + element] = value
+
+    def changed(
+        self, addresses: np.ndarray, slots: np.ndarray, wrote: np.ndarray, access: Access
+    ) -> None:
+        """Look for races of an atomic of these slots, each of which found what the one before it
+        left; not all of them `wrote`."""
+        for page in np.unique(addresses >> PAGE_BITS).tolist():
+            allocation = self.allocation_near(page << PAGE_BITS)
+            if allocation is None or allocation.epochs is None:
+                continue
+            chosen = (addresses >= allocation.start) & (addresses < allocation.stop)
+            chosen &= addresses % access.size == 0
+            offsets = addresses[chosen] - allocation.page
+            self.shadow.write(allocation, offsets, slots[chosen], access, wrote[chosen])
 
     # ---- counting ----
 
@@ -249,6 +283,8 @@ class GlobalMemory:
         self._count("load", addresses >> 5, access, lanes)
         for allocation, active in self._sort_out(addresses, access, lanes, "load"):
             offsets = addresses[active] - allocation.page
+            if allocation.epochs is not None and not access.atomic:
+                self.shadow.read(allocation, offsets, np.flatnonzero(active), access)
             for element, value in enumerate(values):
                 value[active] = allocation.views[access.size][offsets // access.size + element]
         return values
@@ -293,6 +329,8 @@ class GlobalMemory:
             allocation.written = True
             if allocation.constant:
                 self._report_constant(allocation, access.instruction, np.flatnonzero(active))
+            if allocation.epochs is not None and not access.atomic:
+                self.shadow.write(allocation, offsets, np.flatnonzero(active), access)
             for element, value in enumerate(values):
                 kept = np.broadcast_to(value, addresses.shape)[active]
                 allocation.views[access.size][offsets // access.size + element] = kept

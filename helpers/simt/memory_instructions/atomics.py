@@ -14,6 +14,7 @@ from ..context import Context
 from ..instructions import Instruction, elements, unknown
 from ..lanes import Lanes, Step
 from ..memory.access import SHARED_END, SHARED_STEP, SHARED_WINDOW, Access
+from ..memory.causality import GPU, scope_of
 from ..operands import address_reader, reader, writer
 from ..operations import find_operation
 from ..ptx_types import DTYPES, UNSIGNED, type_size
@@ -64,12 +65,15 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
     tally = context.tally_of(instruction)
     access = Access(instruction, type_size(kind), 1, tally, atomic=True, strong=True)
     access.variable = context.shared_variables.get(instruction.number, "")
+    access.scope = scope_of(instruction.modifiers, GPU)
+    access.acquires = bool({"acquire", "acq_rel"} & {*instruction.modifiers})
+    access.releases = bool({"release", "acq_rel"} & {*instruction.modifiers})
     raw = UNSIGNED[access.size]
 
     def change(lanes: Lanes, places: np.ndarray, values: list[np.ndarray]) -> np.ndarray:
         """Returns what was there before."""
         slots = np.flatnonzero(lanes.mask)
-        result = np.zeros(context.slots, dtype)
+        result, wrote = np.zeros(context.slots, dtype), lanes.mask.copy()
         turns, queues = _turns(_locations(context, memory, places[slots], slots))
         for turn in turns:
             mask = np.zeros(context.slots, bool)
@@ -81,6 +85,8 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             memory.store(places[stand_in], [new.view(raw)], access, taking)
             context.global_memory.changes += int((new.view(raw) != old.view(raw)).any())
             result[mask] = old[mask]
+            if name == "cas":
+                wrote[mask] = (new.view(raw) != old.view(raw))[mask]
         for queue in queues:  # many lanes at one address: all store what the last one leaves
             waiting = slots[queue]
             mask = np.zeros(context.slots, bool)
@@ -93,6 +99,10 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             memory.store(one, [after.view(raw)], access, taking)
             context.global_memory.changes += int((history != before).any())
             result[waiting] = history[:-1]
+            if name == "cas":
+                wrote[waiting] = history[1:] != history[:-1]
+        if memory is not context.shared:
+            context.global_memory.changed(places[slots], slots, wrote[slots], access)
         return result
 
     def atomic(lanes: Lanes) -> None:

@@ -9,6 +9,7 @@ from ..counters import Counters
 from ..instructions import Instruction, Register, UnsupportedPTX, elements
 from ..lanes import Lanes, Step
 from ..memory.access import Access
+from ..memory.causality import GPU, scope_of
 from ..memory.generic import GenericMemory
 from ..memory.global_memory import GlobalMemory
 from ..memory.local import LocalMemory
@@ -16,6 +17,7 @@ from ..memory.shared import SharedMemory
 from ..operands import address_reader, reader, writer
 from ..polling import STRONG_LOADS
 from ..ptx_types import DTYPES, type_size
+from ..stores import optimistic_loads
 from .addresses import names_shared
 
 Memory = GlobalMemory | SharedMemory | LocalMemory | GenericMemory
@@ -85,6 +87,14 @@ def memory_space(context: Context, instruction: Instruction) -> Memory:
     return context.global_memory if modifiers & {"global", "const"} else context.generic
 
 
+def _set_order(access: Access) -> None:
+    """How strong a load or store is. A volatile one is a relaxed one of the system."""
+    modifiers = {*access.instruction.modifiers}
+    if modifiers & (STRONG_LOADS | {"release"}):
+        access.scope = scope_of(access.instruction.modifiers, GPU)
+    access.acquires, access.releases = "acquire" in modifiers, "release" in modifiers
+
+
 def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     _check_qualifiers(instruction)
     kind = instruction.modifiers[-1]
@@ -93,6 +103,9 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     polls = instruction.number in context.polling
     access = Access(instruction, type_size(kind), len(targets), tally, steers, polls=polls)
     access.variable = context.shared_variables.get(instruction.number, "")
+    _set_order(access)
+    if instruction.number in optimistic_loads(context.kernel):
+        access.scope = GPU
     addresses = address_reader(context, instruction.operands[1])
     writers = [writer(context, target, kind) for target in targets]
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
@@ -119,6 +132,7 @@ def translate_store(context: Context, instruction: Instruction) -> Step:
     strong = bool((STRONG_LOADS | {"release"}) & {*instruction.modifiers})
     access = Access(instruction, type_size(kind), len(sources), tally, strong=strong)
     access.variable = context.shared_variables.get(instruction.number, "")
+    _set_order(access)
     addresses = address_reader(context, instruction.operands[0])
     readers = [reader(context, source, f"b{8 * access.size}") for source in sources]
     memory = memory_space(context, instruction)

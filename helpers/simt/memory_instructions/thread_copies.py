@@ -1,4 +1,4 @@
-"""Asynchronous copies by each thread: cp.async, st.async, and the fence of their proxy."""
+"""Asynchronous copies by each thread: cp.async, st.async."""
 
 from __future__ import annotations
 
@@ -14,18 +14,6 @@ from ..operands import address_reader, reader, wide_reader
 from ..ptx_types import type_size
 from .addresses import names_shared, shared_reader
 from .bulk_copies import translate_bulk
-
-
-def translate_fence(context: Context, instruction: Instruction) -> Step:
-    """Other threads see every store at once, so only the asynchronous proxy needs its fence."""
-    if not any(kind.startswith("async") for kind in instruction.modifiers):
-        return lambda lanes: None
-
-    def fence(lanes: Lanes) -> None:
-        context.shared.order.now += 1
-        context.copies.fenced[lanes.mask] = context.shared.order.now
-
-    return fence
 
 
 def translate_copy(context: Context, instruction: Instruction) -> Step:

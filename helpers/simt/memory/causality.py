@@ -1,0 +1,376 @@
+"""Which accesses of global memory come before which: the causality order of the PTX memory model.
+
+Barriers order the threads of a block and of a cluster: see order.py. Blocks are ordered by what
+threads write and read in global memory ([ptx] "Memory Consistency Model"):
+
+- Release pattern: a releasing write, or a fence followed by a strong write of the same thread.
+- Acquire pattern: an acquiring read, or a strong read followed by a fence of the same thread.
+- A release synchronizes with an acquire that reads what it wrote, or what a chain of atomics made
+  of it ("Observation order"), where fences and accesses have scopes that include the other thread
+  ("Morally strong operations").
+- Causality is transitive: a release passes on all that its thread knew at the fence.
+
+Beyond the letter of the model, one usual pattern counts as ordered: threads write, each one
+executes a fence, all meet at a barrier, and one of them tells other blocks by a strong write. What
+a thread wrote before its own fence is then passed on too. The same holds for a fence behind a
+barrier that follows somebody else's read; and a volatile read that follows that of a flag needs no
+fence between.
+
+What a release passes on is a `Node`; knowledge of it is worked out when it is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..geometry import Batch
+from ..hardware import WARP
+from .order import Order
+
+# Scopes of strong accesses and of fences, and how far two threads are apart: in one block, in one
+# cluster, further. A weak access has no scope. There is one GPU, so that its scope is the system's.
+WEAK, BLOCK, CLUSTER, GPU = range(4)
+SCOPES = {"cta": BLOCK, "cluster": CLUSTER, "gpu": GPU, "gl": GPU, "sys": GPU}
+
+
+def scope_of(modifiers: tuple[str, ...], otherwise: int) -> int:
+    """The scope that an instruction names."""
+    return next((SCOPES[name] for name in modifiers if name in SCOPES), otherwise)
+
+
+@dataclass
+class Known:
+    """Up to when the accesses of others are known: of whole warps of the launch, and of threads."""
+
+    warps: np.ndarray
+    threads: dict[int, int]
+    sorted: tuple[np.ndarray, np.ndarray] | None = None
+
+    def holds(self, threads: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Whether accesses of these threads at these times are among it."""
+        result = times < self.warps[threads // WARP]
+        if self.threads and not result.all():
+            if self.sorted is None:
+                names = np.array(sorted(self.threads), np.int64)
+                self.sorted = names, np.array([self.threads[int(name)] for name in names])
+            names, until = self.sorted
+            place = np.minimum(np.searchsorted(names, threads), len(names) - 1)
+            result |= (names[place] == threads) & (times < until[place])
+        return result
+
+
+@dataclass(eq=False)
+class Node:
+    """What somebody released: what `parents` passed on, warps `first` and on until the times of
+    `row`, single threads until theirs."""
+
+    parents: tuple[Node, ...] = ()
+    first: int = 0
+    row: np.ndarray | None = None
+    threads: dict[int, int] = field(default_factory=dict)
+    known: Known | None = None
+
+
+@dataclass(eq=False)
+class Flag:
+    """What can be learned from a word, by how far away from the reader it was released: by
+    (scope, number of the block or cluster; 0 for the GPU)."""
+
+    chains: dict[tuple[int, int], Node] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Acquired:
+    """These threads of a cluster have learned of nodes, at a time."""
+
+    slots: np.ndarray
+    time: int
+    nodes: tuple[Node, ...]
+
+
+@dataclass(eq=False)
+class Observed:
+    """A thread has read a flag by a strong read, and no fence of its scope has followed yet."""
+
+    slot: int
+    time: int
+    scope: int
+    chains: dict[tuple[int, int], Node]
+
+
+class Causality:
+    """Who knows of whose accesses. Times are those of `order`; threads are numbered through the
+    launch, slots through the batch."""
+
+    def __init__(self, order: Order):
+        self.order = order
+        self.flags: dict[int, Flag] = {}  # by address; blocks of later batches read them too
+
+    def start_batch(self, batch: Batch) -> None:
+        self.padded, self.per_cluster = batch.padded, batch.padded * batch.shape.cluster_blocks
+        self.first = batch.first * batch.padded  # thread in slot 0
+        self.all_warps = batch.shape.blocks * batch.padded // WARP
+        # Of each slot, by scope: when it last executed a fence at least so wide; and what its warp
+        # had seen then. Made by the first fence.
+        self.fenced: np.ndarray | None = None
+        self.seen: dict[int, np.ndarray] = {}
+        self.acquired: dict[int, list[Acquired]] = {}  # by cluster of the batch
+        self.observed: dict[int, list[Observed]] = {}
+        self.published: dict[tuple[int, int], tuple[tuple[int, int], Node]] = {}
+        self.latest: dict[bytes, tuple[Node, ...]] = {}  # what these slots acquired last
+
+    # ---- asking ----
+
+    def distance(self, threads: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """The scope that two threads have in common, the narrowest."""
+        result = np.full(np.broadcast(threads, others).shape, GPU)
+        result[threads // self.per_cluster == others // self.per_cluster] = CLUSTER
+        result[threads // self.padded == others // self.padded] = BLOCK
+        return result
+
+    def ordered(
+        self, threads: np.ndarray, times: np.ndarray, slots: np.ndarray, strong: bool = False
+    ) -> np.ndarray:
+        """Whether accesses of these threads at these times come before what the slots do now.
+        A strong access comes behind a strong read without a fence between."""
+        earlier = threads - self.first
+        result = earlier == slots
+        near = earlier // self.per_cluster == slots // self.per_cluster
+        if near.any():
+            result[near] |= self.order.holds(earlier[near], times[near], slots[near])
+        if not (self.acquired or strong and self.observed) or result.all():
+            return result
+        left = np.flatnonzero(~result)
+        clusters = slots[left] // self.per_cluster
+        for cluster in np.unique(clusters).tolist():
+            for one in self._of(cluster):
+                asking = left[(clusters == cluster) & ~result[left]]
+                asking = asking[self._sees(one, slots[asking])]
+                if len(asking):
+                    for node in one.nodes:
+                        result[asking] |= self.known(node).holds(threads[asking], times[asking])
+            for one in self.observed.get(cluster, ()) if strong else ():
+                asking = left[(clusters == cluster) & ~result[left]]
+                asking = asking[self._sees(one, slots[asking])]
+                for (level, _), node in one.chains.items() if len(asking) else ():
+                    if level <= one.scope:
+                        result[asking] |= self.known(node).holds(threads[asking], times[asking])
+        return result
+
+    def _of(self, cluster: int) -> list[Acquired]:
+        """What threads of a cluster have acquired; what all of them know is joined."""
+        entries = self.acquired.get(cluster, [])
+        if len(entries) < 2:
+            return entries
+        warps = slice(cluster * self.order.warps, (cluster + 1) * self.order.warps)
+        least = self.order.seen[warps].min(axis=0)
+        common, rest = [], []
+        for one in entries:
+            shared = (least[one.slots // WARP % self.order.warps] > one.time).any()
+            (common if shared else rest).append(one)
+        if len(common) > 1:
+            nodes = tuple(dict.fromkeys(node for one in common for node in one.nodes))
+            common = [Acquired(common[0].slots, common[0].time, (Node(nodes),))]
+        self.acquired[cluster] = common + rest
+        return common + rest
+
+    def _sees(self, one: Acquired | Observed, slots: np.ndarray) -> np.ndarray:
+        """Which of the slots, of the same cluster, know what these threads knew at that time."""
+        them = np.atleast_1d(one.slots if isinstance(one, Acquired) else one.slot)
+        columns = np.unique(them // WARP % self.order.warps)
+        seen = self.order.seen[slots // WARP][:, columns]
+        return (seen > one.time).any(axis=1) | np.isin(slots, them)
+
+    def known(self, node: Node) -> Known:
+        """All that a node passes on, worked out once."""
+        if node.known is not None:
+            return node.known
+        warps = np.zeros(self.all_warps, np.int32)
+        threads: dict[int, int] = {}
+        waiting, met = [node], {id(node)}
+        while waiting:
+            one = waiting.pop()
+            singles = one.threads
+            if one.known is not None:
+                np.maximum(warps, one.known.warps, out=warps)
+                singles = one.known.threads
+            elif one.row is not None:
+                there = warps[one.first : one.first + len(one.row)]
+                np.maximum(there, one.row, out=there)
+            for thread, time in singles.items():
+                threads[thread] = max(time, threads.get(thread, 0))
+            waiting += [up for up in one.parents if id(up) not in met]
+            met.update(map(id, one.parents))
+        node.known, node.parents = Known(warps, threads), ()  # nobody asks them any more
+        return node.known
+
+    # ---- fences ----
+
+    def fence(self, mask: np.ndarray, scope: int, releases: bool, acquires: bool) -> None:
+        """These threads execute a fence."""
+        order = self.order
+        order.now += 1
+        slots = np.flatnonzero(mask)
+        if releases:
+            if self.fenced is None:
+                self.fenced = np.zeros((GPU + 1, len(mask)), np.int32)
+            self.fenced[BLOCK : scope + 1, slots] = order.now
+            warps = np.unique(slots // WARP)
+            for narrower in range(BLOCK, scope + 1):
+                if narrower not in self.seen:
+                    self.seen[narrower] = np.zeros_like(order.seen)
+                self.seen[narrower][warps] = order.seen[warps]
+        if acquires and self.observed:
+            clusters = slots // self.per_cluster
+            for cluster in np.unique(clusters).tolist():
+                if cluster in self.observed:
+                    self._acquire_observed(cluster, slots[clusters == cluster], scope)
+
+    def _acquire_observed(self, cluster: int, slots: np.ndarray, scope: int) -> None:
+        kept = []
+        for one in self.observed[cluster]:
+            learning = slots[self._sees(one, slots)]
+            if len(learning):
+                self._acquire(learning, one.chains, min(scope, one.scope))
+            if one.slot not in learning or scope < one.scope:
+                kept.append(one)
+        self.observed[cluster] = kept
+
+    def _acquire(self, slots: np.ndarray, chains: dict, scope: int) -> None:
+        nodes = tuple(node for (level, _), node in chains.items() if level <= scope)
+        if nodes and self.latest.get(slots.tobytes()) != nodes:  # a poll acquires again and again
+            self.latest[slots.tobytes()] = nodes
+            cluster = int(slots[0]) // self.per_cluster
+            self.acquired.setdefault(cluster, []).append(Acquired(slots, self.order.now, nodes))
+            self.order.now += 1
+
+    # ---- strong accesses ----
+
+    def read(self, slots: np.ndarray, addresses: np.ndarray, scope: int, acquires: bool) -> None:
+        """Strong reads."""
+        if self.flags:
+            for slot, address in zip(slots.tolist(), addresses.tolist(), strict=True):
+                if address in self.flags:
+                    self._observe(slot, self.flags[address], scope, acquires)
+
+    def _observe(self, slot: int, flag: Flag, scope: int, acquires: bool) -> None:
+        thread = slot + self.first
+        units = {(BLOCK, thread // self.padded), (CLUSTER, thread // self.per_cluster), (GPU, 0)}
+        chains = {unit: node for unit, node in flag.chains.items() if unit in units}
+        if not chains:
+            return
+        if acquires:
+            self._acquire(np.array([slot]), chains, scope)
+            return
+        cluster = slot // self.per_cluster
+        mine = self.observed.setdefault(cluster, [])
+        for known in mine:
+            if known.slot == slot and known.chains == chains:
+                return
+        mine.append(Observed(slot, self.order.now, scope, chains))
+        self.order.now += 1
+
+    def write(self, slots: np.ndarray, addresses: np.ndarray, scope: int, releases: bool) -> None:
+        """Strong writes, which end what could be learned there."""
+        if not self.flags and self.fenced is None and not releases:
+            return
+        for slot, address in zip(slots.tolist(), addresses.tolist(), strict=True):
+            released = self._release(slot, scope, releases)
+            if released:
+                self.flags[address] = Flag(released)
+            else:
+                self.flags.pop(address, None)
+
+    def change(
+        self,
+        slots: np.ndarray,
+        addresses: np.ndarray,
+        wrote: np.ndarray,
+        scope: int,
+        acquires: bool,
+        releases: bool,
+    ) -> None:
+        """Atomics, in this order: each reads what the one before it wrote, and passes it on."""
+        if not self.flags and self.fenced is None and not releases:
+            return
+        for slot, address, changes in zip(
+            slots.tolist(), addresses.tolist(), wrote.tolist(), strict=True
+        ):
+            flag = self.flags.get(address)
+            if flag is not None:
+                self._observe(slot, flag, scope, acquires)
+            released = self._release(slot, scope, releases) if changes else {}
+            if released:
+                chains = dict(flag.chains) if flag else {}
+                for unit, node in released.items():
+                    chains[unit] = Node((chains[unit], node)) if unit in chains else node
+                self.flags[address] = Flag(chains)
+
+    def weak_write(self, addresses: np.ndarray) -> None:
+        """Nothing can be learned from what an ordinary store writes."""
+        if self.flags:
+            for address in np.unique(addresses).tolist():
+                self.flags.pop(address, None)
+
+    def _release(self, slot: int, scope: int, releases: bool) -> dict[tuple[int, int], Node]:
+        """What a strong write of this thread passes on: all until now if it releases, else what
+        came before fences."""
+        if releases:
+            self.order.now += 1
+            row = self.order.seen[slot // WARP]
+            node = self._publish(slot, self.order.now, row)
+            return {unit: node for unit in self._units(slot, scope)}
+        result = {}
+        for level in range(BLOCK, scope + 1):
+            if self.fenced is not None and (node := self._fenced_node(slot, level)):
+                result[self._units(slot, level)[-1]] = node
+        return result
+
+    def _units(self, slot: int, scope: int) -> list[tuple[int, int]]:
+        thread = slot + self.first
+        return [
+            (BLOCK, thread // self.padded),
+            (CLUSTER, thread // self.per_cluster),
+            (GPU, 0),
+        ][:scope]
+
+    def _fenced_node(self, slot: int, level: int) -> Node | None:
+        """What came before the last fence of this thread; and what others of its cluster did
+        before their own, where a barrier has told this thread since."""
+        order, stamp = self.order, (int(self.fenced[level, slot]), self.order.now)
+        known = self.published.get((slot, level))
+        if known and known[0] == stamp:
+            return known[1]
+        row = self.seen[level][slot // WARP] if stamp[0] else np.zeros(order.warps, np.int32)
+        start = slot // self.per_cluster * self.per_cluster
+        others = start + np.flatnonzero(self.fenced[level, start : start + self.per_cluster])
+        until = self.fenced[level, others]
+        columns = others // WARP % order.warps
+        told = (order.seen[slot // WARP][columns] > until) & (row[columns] <= until)
+        told &= others != slot
+        singles = dict(zip((others[told] + self.first).tolist(), until[told].tolist(), strict=True))
+        node = None
+        if stamp[0] or singles:
+            node = self._publish(slot, stamp[0], row, singles)
+        self.published[slot, level] = stamp, node
+        return node
+
+    def _publish(self, slot: int, time: int, row: np.ndarray, singles: dict | None = None) -> Node:
+        first = slot // self.per_cluster * self.order.warps + self.first // WARP
+        parents = []
+        for one in self._of(slot // self.per_cluster):
+            own = slot in one.slots and one.time < time
+            if own or (row[one.slots // WARP % self.order.warps] > one.time).any():
+                parents += one.nodes
+        threads = dict(singles or {})
+        if time:
+            threads[slot + self.first] = time
+        return Node(tuple(parents), first, row.copy(), threads)
+
+    # ---- for what is said of a race ----
+
+    def last_fence(self, slot: int, scope: int) -> int:
+        """When a thread last executed a fence at least so wide; 0 for never."""
+        return 0 if self.fenced is None else int(self.fenced[scope, slot])

@@ -1,0 +1,298 @@
+"""A shadow of the arrays in global memory that a kernel writes to: it sees races.
+
+Two accesses of the same bytes by different threads, at least one of them a write, race unless they
+are ordered, or are both strong with scopes that include the other thread ([ptx] "Memory Consistency
+Model", data races and "Morally strong operations"). That is judged by who comes before whom, not
+by values, so that a race is found also where the order of this run happens to be right.
+
+For every few bytes the shadow remembers the last weak write, and of weak reads, strong reads and
+strong writes two: those of the lowest and of the highest thread that nothing has ordered before a
+later one. A volatile access is a relaxed one of the whole system ([ptx] "ld.volatile").
+
+Stores of one and the same constant do not race with each other: flags that many threads raise are
+usual, and whoever reads them is held against each.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from ..findings import Reporter
+from ..geometry import Batch
+from ..hardware import WARP
+from ..instructions import Instruction, PtxKernel
+from ..stores import constant_stores
+from .access import Access
+from .causality import BLOCK, CLUSTER, GPU, WEAK, Causality
+
+KIND = "race on global memory"
+EVENT_BITS = 32  # of a stamp: the number of the event, above the thread
+THREAD = (1 << EVENT_BITS) - 1
+# What the shadow of an array remembers. Of reads and strong writes the lowest and highest thread.
+WEAK_WRITE, WEAK_READ, STRONG_WRITE, STRONG_READ = (0,), (1, 2), (3, 4), (5, 6)
+
+
+class Epochs:
+    """The stamps of an array, one for every `grain` bytes; 0 where there is none. The grain is the
+    width of the smallest access until now: accesses are aligned, so that none is in part of one."""
+
+    def __init__(self, size: int):
+        self.size, self.grain = size, 0
+        self.stamps: list[np.ndarray | None] = [None] * 7
+
+    def entries(self, offsets: np.ndarray, width: int) -> np.ndarray:
+        """The entries of the bytes from each offset on; a row for each offset if there are many."""
+        if self.grain > width:
+            times = self.grain // width
+            self.stamps = [None if one is None else one.repeat(times) for one in self.stamps]
+            self.grain = width
+        self.grain = self.grain or width
+        first = offsets >> (self.grain.bit_length() - 1)
+        if width == self.grain:
+            return first
+        return first[:, None] + np.arange(width // self.grain)
+
+    def of(self, kind: int) -> np.ndarray:
+        """The stamps of a kind, made when they are needed."""
+        if self.stamps[kind] is None:
+            self.stamps[kind] = np.zeros(-(-self.size // self.grain), np.int64)
+        return self.stamps[kind]
+
+
+class Watched(Protocol):
+    """What this needs of an allocation."""
+
+    page: int  # address of the first byte of its page
+    epochs: Epochs
+
+
+class GlobalShadow:
+    """Checks the accesses of a launch."""
+
+    def __init__(self, kernel: PtxKernel, reporter: Reporter, causality: Causality):
+        self.instructions, self.reporter, self.causality = kernel.instructions, reporter, causality
+        self.order = causality.order
+        self.constants = constant_stores(kernel)
+        self.events: dict[tuple[int, int], int] = {}  # by (instruction, time)
+        self.sites, self.times = np.zeros(64, np.int32), np.zeros(64, np.int32)
+        self.scopes = np.zeros(64, np.int8)
+        self.narrow = False  # has seen a strong access that is not of the whole GPU
+
+    def start_batch(self, batch: Batch) -> None:
+        self.causality.start_batch(batch)
+        self.threads = np.arange(batch.slots, dtype=np.int64) + batch.first * batch.padded
+
+    # ---- accesses ----
+
+    def read(
+        self, allocation: Watched, offsets: np.ndarray, slots: np.ndarray, access: Access
+    ) -> None:
+        """These slots load from these bytes of an allocation's page."""
+        epochs = allocation.epochs
+        entries = epochs.entries(offsets, access.width)
+        self.narrow |= WEAK < access.scope < GPU
+        self._against(epochs, WEAK_WRITE, entries, slots, access)
+        if access.scope == WEAK or self.narrow:
+            self._against(epochs, STRONG_WRITE, entries, slots, access)
+        self._note(epochs, STRONG_READ if access.scope else WEAK_READ, entries, slots, access)
+        if access.scope:
+            addresses = offsets + allocation.page
+            self.causality.read(slots, addresses, access.scope, access.acquires)
+
+    def write(
+        self,
+        allocation: Watched,
+        offsets: np.ndarray,
+        slots: np.ndarray,
+        access: Access,
+        wrote: np.ndarray | None = None,
+    ) -> None:
+        """These slots store to these bytes of an allocation's page. Atomics change them, where they
+        `wrote`."""
+        epochs = allocation.epochs
+        entries = epochs.entries(offsets, access.width)
+        self.narrow |= WEAK < access.scope < GPU
+        self._against(epochs, WEAK_WRITE, entries, slots, access)
+        self._against(epochs, WEAK_READ, entries, slots, access)
+        if access.scope:
+            self._note(epochs, STRONG_WRITE, entries, slots, access)
+            if self.narrow:
+                self._against(epochs, STRONG_WRITE + STRONG_READ, entries, slots, access)
+            self._tell(slots, offsets + allocation.page, access, wrote)
+            return
+        self.causality.weak_write(offsets + allocation.page)
+        self._against(epochs, STRONG_WRITE + STRONG_READ, entries, slots, access)
+        stamps, stamp = epochs.of(*WEAK_WRITE), self._stamp(entries, slots, access)
+        stamps[entries] = stamp
+        self._against(epochs, WEAK_WRITE, entries, slots, access)  # lanes of this instruction
+        for kind in WEAK_READ + STRONG_WRITE + STRONG_READ:
+            # Who comes after this write comes after them too, or races with this write.
+            if epochs.stamps[kind] is not None:
+                epochs.stamps[kind][entries] = 0
+
+    def _tell(
+        self, slots: np.ndarray, addresses: np.ndarray, access: Access, wrote: np.ndarray | None
+    ) -> None:
+        if wrote is None:
+            self.causality.write(slots, addresses, access.scope, access.releases)
+        else:
+            how = access.scope, access.acquires, access.releases
+            self.causality.change(slots, addresses, wrote, *how)
+
+    # ---- stamps ----
+
+    def _stamp(self, entries: np.ndarray, slots: np.ndarray, access: Access) -> np.ndarray:
+        key = access.instruction.number, self.order.now
+        event = self.events.get(key)
+        if event is None:
+            event = self.events[key] = len(self.events) + 1
+            if event == len(self.sites):
+                self.sites, self.times, self.scopes = (
+                    np.concatenate([one, np.zeros_like(one)])
+                    for one in (self.sites, self.times, self.scopes)
+                )
+            self.sites[event], self.times[event] = key
+            self.scopes[event] = access.scope
+        stamp = self.threads[slots] + (event << EVENT_BITS)
+        return stamp if entries.ndim == 1 else stamp[:, None]
+
+    def _note(
+        self, epochs: Epochs, kinds: tuple, entries: np.ndarray, slots: np.ndarray, access: Access
+    ) -> None:
+        """Remember an access of which two are kept."""
+        stamp = self._stamp(entries, slots, access)
+        low, high = (epochs.of(kind) for kind in kinds)
+        before = low[entries]
+        if not before.any():
+            # Lanes ascend and the last assignment wins: the lowest of them.
+            low[entries[::-1]] = np.broadcast_to(stamp, entries.shape)[::-1]
+            shared = low[entries] != stamp
+            if shared.any():
+                high[entries] = stamp
+            return
+        if entries.ndim > 1:
+            stamp = np.broadcast_to(stamp, entries.shape).reshape(-1)
+            slots, entries = np.repeat(slots, entries.shape[1]), entries.reshape(-1)
+        lows, highs = low[entries], high[entries]
+        free_low, free_high = (self._gone(stamps, slots) for stamps in (lows, highs))
+        thread = stamp & THREAD
+        take_low = free_low | (thread < (lows & THREAD)) & ~free_high
+        take_high = free_high | (thread > (highs & THREAD)) & ~free_low
+        low[entries[::-1]] = np.where(take_low, stamp, lows)[::-1]
+        high[entries] = np.where(take_high, stamp, highs)
+
+    def _gone(self, stamps: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Whether a stamp need not be kept: there is none, or it comes before what the slots do."""
+        result = stamps == 0
+        left = np.flatnonzero(~result)
+        if len(left):
+            times = self.times[stamps[left] >> EVENT_BITS]
+            result[left] = self.causality.ordered(stamps[left] & THREAD, times, slots[left])
+        return result
+
+    # ---- judging ----
+
+    def _against(
+        self, epochs: Epochs, kinds: tuple, entries: np.ndarray, slots: np.ndarray, access: Access
+    ) -> None:
+        """Hold these accesses against what is remembered."""
+        for kind in kinds:
+            if epochs.stamps[kind] is None:
+                continue
+            stamps = epochs.stamps[kind][entries]
+            threads = self.threads[slots]
+            other = (stamps & THREAD) != (threads if entries.ndim == 1 else threads[:, None])
+            other &= stamps != 0
+            if other.any():
+                where = np.nonzero(other)
+                self._judge(stamps[where], slots[where[0]], access)
+
+    def _judge(self, stamps: np.ndarray, slots: np.ndarray, access: Access) -> None:
+        threads, events = stamps & THREAD, stamps >> EVENT_BITS
+        racing = np.ones(len(stamps), bool)
+        scopes = self.scopes[events]
+        distances = None
+        if access.scope and scopes.any():
+            distances = self.causality.distance(threads, self.threads[slots])
+            racing &= (scopes == WEAK) | (np.minimum(scopes, access.scope) < distances)
+        constant = self.constants.get(access.instruction.number)
+        if constant is not None:
+            alike = [number for number, one in self.constants.items() if one == constant]
+            racing &= ~np.isin(self.sites[events], alike)
+        left = np.flatnonzero(racing)
+        if not len(left):
+            return
+        times = self.times[events[left]]
+        strong = bool(access.scope)
+        left = left[~self.causality.ordered(threads[left], times, slots[left], strong)]
+        if not len(left):
+            return
+        sites = self.sites[events[left]]
+        for site in np.unique(sites).tolist():
+            ours = left[sites == site]
+            first = ours[0]
+            earlier = int(threads[first]), int(self.times[events[first]]), site
+            self._report(earlier, int(scopes[first]), np.unique(slots[ours]), access)
+
+    # ---- saying ----
+
+    def _report(
+        self, earlier: tuple[int, int, int], scope: int, slots: np.ndarray, access: Access
+    ) -> None:
+        thread, time, site = earlier
+        other, batch = self.instructions[site], self.reporter.batch
+        slot, mine = int(slots[0]), int(self.threads[slots[0]])
+        (distance,) = self.causality.distance(np.array([thread]), np.array([mine]))
+        block, place = batch.place(thread - self.causality.first)
+        message = (
+            f"this {verb(access.instruction)} touches bytes that the {verb(other)} at line "
+            f"{other.line} touches in block {block}, thread {place}, and nothing orders the two: "
+        )
+        if scope and access.scope:
+            least = "cluster" if distance == CLUSTER else "whole GPU"
+            name = "block" if min(scope, access.scope) == BLOCK else "cluster"
+            cure = (
+                f"an atomic access of {name} scope orders nothing further away; use {least} scope"
+            )
+        elif scope or access.scope:
+            weak = access.instruction if scope else other
+            cure = (
+                f"one is atomic or volatile, the {verb(weak)} at line {weak.line} is neither; make "
+                f"it so, or order it: {self._cure(thread, time, slot, distance)}"
+            )
+        else:
+            cure = self._cure(thread, time, slot, distance)
+        instruction = access.instruction
+        self.reporter.report(KIND, instruction, message + cure, slots, other=other)
+
+    def _cure(self, thread: int, time: int, slot: int, distance: int) -> str:
+        """What would order an access of a thread before that of a slot."""
+        earlier, causality = thread - self.causality.first, self.causality
+        if distance == BLOCK:
+            if earlier // WARP == slot // WARP:
+                return "__syncwarp() between them would"
+            return "__syncthreads() between them would"
+        if distance == CLUSTER:
+            return "a barrier of the cluster between them would"
+        if earlier >= 0 and causality.last_fence(earlier, GPU) > time:
+            return (
+                "the first thread has executed __threadfence() since; what it then writes by an "
+                "atomic or volatile access the second thread has to read by one, with a "
+                "__threadfence() of its own behind it"
+            )
+        if earlier >= 0 and causality.last_fence(earlier, BLOCK) > time:
+            return "the fence that follows the first reaches no other block; __threadfence() does"
+        return (
+            "blocks are ordered by a barrier of the grid, by the next launch, or by a flag: "
+            "__threadfence() and an atomic write after the first, an atomic read of it and "
+            "__threadfence() before the second"
+        )
+
+
+def verb(instruction: Instruction) -> str:
+    """What an instruction does, in a word."""
+    return {"ld": "load", "ldu": "load", "st": "store", "cp": "copy"}.get(
+        instruction.opcode, "atomic"
+    )

@@ -1,0 +1,136 @@
+"""What can be known before it runs of what a kernel stores to global memory, and swaps there."""
+
+from __future__ import annotations
+
+import functools
+
+from .instructions import (
+    Address,
+    Immediate,
+    Instruction,
+    Label,
+    Operand,
+    PtxKernel,
+    Register,
+    Special,
+    elements,
+)
+
+ANYTHING = "*"  # where a pointer may point that was loaded from memory
+# Results that differ from thread to thread although their operands do not.
+OF_A_THREAD = ("ld", "atom", "shfl", "vote", "match", "redux", "elect", "activemask", "mapa")
+NOWHERE = ("shared", "shared_cta", "shared_cluster", "local", "param", "param_func")
+DEPTH = 16  # of an expression that is followed
+
+
+def _writers(kernel: PtxKernel) -> dict[str, list[Instruction]]:
+    """The instructions that may write a register."""
+    found: dict[str, list[Instruction]] = {}
+    for one in kernel.instructions:
+        if one.opcode in ("st", "bra", "red"):
+            continue
+        targets = elements(one.operands[0]) if one.operands else ()
+        if one.opcode in ("setp", "shfl"):
+            targets = (*targets, *elements(one.operands[1]))
+        for target in targets:
+            if isinstance(target, Register):
+                found.setdefault(target.name, []).append(one)
+    return found
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
+    """The stores whose value is made of literals and the launch's arguments alone, so that it is
+    the same in every thread: by the number of the instruction what it stores."""
+    writers = _writers(kernel)
+
+    def fixed(operand: Operand, depth: int = DEPTH) -> object:
+        """The same for operands of equal value; None if it may differ."""
+        if isinstance(operand, Immediate):
+            return operand.value
+        if not isinstance(operand, Register) or not depth:
+            return None
+        if len(writers.get(operand.name, ())) != 1:
+            return None
+        (one,) = writers[operand.name]
+        if one.guard or (one.opcode in OF_A_THREAD and "param" not in one.modifiers):
+            return None
+        if one.opcode == "ld":
+            return one.text if isinstance(one.operands[1].base, str) else None
+        parts = [fixed(source, depth - 1) for source in one.operands[1:]]
+        if None in parts:
+            return None
+        return parts[0] if one.opcode == "mov" else (one.opcode, one.modifiers, *parts)
+
+    found = {}
+    for one in kernel.instructions:
+        if one.opcode == "st" and not {*NOWHERE} & {*one.modifiers}:
+            parts = tuple(fixed(value) for value in elements(one.operands[1]))
+            if None not in parts:
+                found[one.number] = parts
+    return found
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
+    """The ordinary loads whose value is the first guess of a compare-and-swap: a wrong one costs a
+    round and nothing else, so that they count as strong. By the number of the instruction."""
+    writers = _writers(kernel)
+    found, met = set(), set()
+    waiting = [one.operands[2] for one in kernel.instructions if "cas" in one.modifiers]
+    while waiting:
+        operand = waiting.pop()
+        if isinstance(operand, Register) and operand.name not in met:
+            met.add(operand.name)
+            for one in writers.get(operand.name, ()):
+                if one.opcode == "ld":
+                    found.add(one.number)
+                elif one.opcode == "mov":
+                    waiting += elements(one.operands[1])
+    return frozenset(found)
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def written(kernel: PtxKernel) -> frozenset[str]:
+    """The parameters and variables whose arrays the kernel may write to; `ANYTHING` is among them
+    if it takes pointers from memory."""
+    points: dict[str, set[str]] = {}
+    changed = True
+    while changed:
+        changed = False
+        for one in kernel.instructions:
+            if one.opcode in ("st", "red", "bra") or not one.operands:
+                continue
+            sources = _points_to(one, points)
+            for target in elements(one.operands[0]):
+                if isinstance(target, Register) and not sources <= points.get(target.name, set()):
+                    points.setdefault(target.name, set()).update(sources)
+                    changed = True
+    found: set[str] = set()
+    for one in kernel.instructions:
+        bulk = one.opcode == "cp" and one.modifiers[:3] == ("async", "bulk", "global")
+        if one.opcode in ("st", "atom", "red") and not {*NOWHERE} & {*one.modifiers} or bulk:
+            address = next(part for part in one.operands if isinstance(part, Address))
+            found |= _names(address, points)
+    return frozenset(found)
+
+
+def _points_to(one: Instruction, points: dict[str, set[str]]) -> set[str]:
+    """Where a result may point: as any operand does. What is loaded points anywhere if it is as
+    wide as a pointer."""
+    if one.opcode in ("ld", "ldu", "atom"):
+        if "param" in one.modifiers:
+            return _names(one.operands[1], points)
+        return {ANYTHING} if one.modifiers[-1] in ("b64", "u64", "s64") else set()
+    return set().union(
+        *(_names(part, points) for source in one.operands[1:] for part in elements(source))
+    )
+
+
+def _names(operand: Operand, points: dict[str, set[str]]) -> set[str]:
+    base = operand.base if isinstance(operand, Address) else operand
+    if isinstance(base, Register):
+        return points.get(base.name, set())
+    if isinstance(base, (Label, Special)):
+        return {base.name}
+    return {base} if isinstance(base, str) else set()
