@@ -30,6 +30,7 @@ from pathlib import Path
 import numpy as np
 
 from . import reports, sources
+from .compile import include_folders, search_folders
 from .cuda_text import is_template, kernel_names, signature
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .options import at_least
@@ -132,7 +133,9 @@ def load_kernel(
 ) -> KernelText:
     """Read a file; raises `ValueError` that lists the kernels if `name` does not pick one."""
     text = sources.read(path)
-    device = sources.device_part(text)
+    options = (*options, *sources.options(path, text))
+    folders = [*search_folders(options), *include_folders()]
+    device, missing = sources.without_missing(sources.device_part(text), folders)
     known = kernel_names(device)
     if name is None and len(known) != 1:
         listed = ", ".join(known)
@@ -144,8 +147,10 @@ def load_kernel(
     name = name or known[0]
     if is_template(device, name):
         raise ValueError(f"{name} is a template: name its arguments too, as in '{name}<float>'")
+    if missing:
+        print(f"left out, since not found: {', '.join(missing)}", file=sys.stderr)
     code = f'#line 1 "{path.as_posix()}"\n{device}'
-    return KernelText(code, name, (*options, *sources.options(path, text)), cooperative)
+    return KernelText(code, name, options, cooperative)
 
 
 def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespace:
@@ -185,7 +190,10 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         "-o", "--output", type=Path, help="write the report there, and text to the screen"
     )
     launches.add_options(parser)
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    # A word with a space is no option to argparse, as a negative number is none.
+    given = [f" {word}" if word in ("-inf", "-nan") else word for word in given]
+    options = parser.parse_args(given)
     launches.check(parser, options)
     return options
 
@@ -238,7 +246,7 @@ def _deliver(run: Run, options: argparse.Namespace) -> int:
     try:
         _write(options.output, reports.report(run, options.format) + "\n")
     except OSError as error:
-        print(_sentence(error), file=sys.stderr)
+        print(f"{options.output}: {error.strerror or error}", file=sys.stderr)
         return CANNOT
     if not run.error:
         _show(reports.text(run))

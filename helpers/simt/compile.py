@@ -148,6 +148,11 @@ def _folders_of(flags: Sequence[str]) -> tuple[list[str], list[str]]:
     return folders, rest
 
 
+def search_folders(options: Sequence[str]) -> list[str]:
+    """The folders that compiler options search for headers."""
+    return _folders_of(options)[0]
+
+
 def _asks_for_files(code: str, reads: Sequence, folders: Sequence[str], users: int) -> bool:
     """Whether the kernel's text or a header of its author asks which files there are: the compiler
     does not tell for which."""

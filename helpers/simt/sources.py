@@ -8,6 +8,7 @@ of the host stand in `headers/`, with what a kernel may use of them.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 HEADERS = Path(__file__).with_name("headers")
@@ -17,6 +18,7 @@ FOR_NVCC = re.compile(
     r"|^\s*#\s*include\s*<([a-z_]+|std\w+\.h|math\.h|assert\.h|cuda_runtime\w*\.h|cuda\.h)>",
     flags=re.MULTILINE,
 )
+INCLUDE = re.compile(r"^[ \t]*#[ \t]*include[ \t]*([<\"])([^<>\"\n]+)[>\"]", flags=re.MULTILINE)
 LITERAL = re.compile(
     r"//[^\n]*|/\*.*?\*/|R\"(\w*)\(.*?\)\1\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.[^'\n]*|[^'\\\n])'",
     flags=re.DOTALL,
@@ -63,6 +65,21 @@ def device_part(text: str) -> str:
         " " if gone and character not in "\r\n" else character
         for gone, character in zip(cut, text, strict=True)
     )
+
+
+def without_missing(text: str, folders: Sequence[str]) -> tuple[str, list[str]]:
+    """(the text for nvcc without the includes of headers that no folder has, their names): most are
+    of libraries that only the host uses. thrust's are left out too, which NVRTC does not take."""
+    missing: list[str] = []
+
+    def replace(match: re.Match) -> str:
+        name = match[2]
+        if not name.startswith("thrust/") and any(Path(one, name).is_file() for one in folders):
+            return match[0]
+        missing.append(name)
+        return re.sub(r"[^\r\n]", " ", match[0])
+
+    return (INCLUDE.sub(replace, text) if for_nvcc(text) else text), missing
 
 
 def _set_aside(plain: str, place: int, end: int, cut: bytearray) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from math import prod
 
 import ml_dtypes
 import numpy as np
@@ -21,13 +22,28 @@ def argument(text: str, parameter: Parameter, random: np.random.Generator):
     Raises `ValueError` with one sentence that names the parameter.
     """
     try:
-        if ";" in text:
-            return [_argument(part, parameter, random) for part in text.split(";") if part]
-        return _argument(text, parameter, random)
+        if ";" not in text:
+            return _checked(_argument(text, parameter, random), parameter, parameter.table)
+        if not parameter.table and (parameter.pointer or parameter.dtype is not None):
+            raise ValueError(f"the kernel takes no pointer to pointers, so that {text} is too much")
+        parts = [_argument(part, parameter, random) for part in text.split(";") if part]
+        return [_checked(part, parameter, False) for part in parts]
     except (ValueError, TypeError, OverflowError, MemoryError, OSError, EOFError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
-        sentence = said if said.startswith(f"{parameter.name}: ") else f"{parameter.name}: {said}"
+        known = said.startswith((f"{parameter.name}: ", f"{parameter.name} is "))
+        sentence = said if known else f"{parameter.name}: {said}"
         raise ValueError(sentence) from None
+
+
+def _checked(value, parameter: Parameter, table: bool):
+    """The value, if an array is of the dtype that the kernel takes."""
+    wanted = np.dtype(np.uint64) if table else parameter.dtype
+    is_array = isinstance(value, np.ndarray) and value.ndim
+    if is_array and parameter.pointer and wanted not in (None, value.dtype):
+        raise ValueError(
+            f"{parameter.name} is {value.dtype}, the kernel takes {wanted} ({parameter.type}*)"
+        )
+    return value
 
 
 def _argument(text: str, parameter: Parameter, random: np.random.Generator):
@@ -78,9 +94,9 @@ def _array(
     if not parameter.pointer and parameter.dtype is not None:
         raise ValueError(f"the kernel takes {parameter.type}, not the array {text}")
     shape = tuple(int(size) for size in sizes.split(",") if size)
-    count = 1
-    for size in shape:
-        count *= size
+    if not shape:
+        raise ValueError(f"{text} has no size")
+    count = prod(shape)
     if count * kind.itemsize > memory() // 4:  # the machine keeps copies
         raise ValueError(
             f"{text} has {count * kind.itemsize / 2**30:.3g} GB, too much to allocate here"

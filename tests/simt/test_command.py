@@ -79,6 +79,10 @@ WRONG = {
     "no such file": (5, "none.npy", "z: [Errno 2] No such file"),
     "an absurd array": (5, "int32[100000000000000]", "z: int32[100000000000000] has 3.73e+05 GB"),
     "a more absurd one": (5, f"int32[{'9' * 40}]", "z: int32[999"),
+    "another dtype": (5, "float32[4]", "z is float32, the kernel takes int32 (int*)"),
+    "addresses of a wrong size": (4, "float32[4]", "rows is float32, the kernel takes uint64"),
+    "pointers where there are none": (5, "int32[4];int32[4]", "z: the kernel takes no pointer to"),
+    "no size": (5, "int32[,]", "z: int32[,] has no size"),
     "no dtype": (5, "float31[4]", "z: 'float31' is no dtype of numpy"),
     "objects": (5, "object[4]", "z: 'object' is no dtype of numbers"),
     "text": (5, "str[4]", "z: 'str' is no dtype of numbers"),
@@ -313,8 +317,34 @@ def test_a_report_goes_to_a_file_and_text_to_the_screen(capsys) -> None:
 
 def test_a_report_that_cannot_be_written_is_status_2(capsys) -> None:
     assert scale("--format", "json", "-o", "no/such/folder/x.json") == 2
-    assert "No such file" in capsys.readouterr().err
+    assert capsys.readouterr().err == "no/such/folder/x.json: No such file or directory\n"
 
 
 def test_text_is_no_format_for_a_run_that_was_none() -> None:
     assert reports.report(reports.Run(Path("x.cu"), error="because"), "text") == "because"
+
+
+# ---- anything that may be typed -----------------------------------------------------------------
+
+ODD = [
+    *("", "-", "-1", "1e400", "nan", "-inf", "0x", "1_000", "9" * 5000, "1e", "1,5", "null"),
+    *("int32[0]", "int32[-1]", "int32[1,", "int32[9999999999999]", "int32[3];", ";", "[]"),
+    *("bad.npy", "none.npy", "pickled.npy", ".npy", "datetime64[3]", "complex64[2]", "U5[2]"),
+    *("\ud800", "a" * 5000, "float32 [3]", "null;null", "int64[2];null", "+3", "half[1]"),
+    *("None", "\x00", "V8[3]"),
+]
+
+
+def test_whatever_is_typed_for_an_argument_ends_in_a_status_and_a_sentence(capsys) -> None:
+    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
+    Path("bad.npy").write_bytes(b"\x93NUMPY\x01\x00zz")
+    np.save("pickled.npy", np.array([{}], object), allow_pickle=True)
+    before = sorted(Path().iterdir())
+    refused = 0
+    for place in range(len(RIGHT)):
+        for odd in ODD:
+            status = many(*RIGHT[:place], odd, *RIGHT[place + 1 :])
+            error = capsys.readouterr().err
+            assert (status, error.count("\n")) in ((0, 0), (2, 1)), (place, odd[:40], error[:200])
+            refused += status == 2
+    assert refused > 150 and sorted(Path().iterdir()) == before

@@ -135,6 +135,15 @@ def test_an_error_names_the_line_of_the_file(tmp_path: Path) -> None:
         compiled(tmp_path, text)
 
 
+def test_headers_that_are_nowhere_are_left_out_and_named(tmp_path: Path) -> None:
+    (tmp_path / "my.h").write_text("")
+    text = '#include <mpi.h>\n#include "my.h"\n#  include <thrust/sort.h>\nint main() {}\n'
+    part, missing = sources.without_missing(text, [str(tmp_path)])
+    assert missing == ["mpi.h", "thrust/sort.h"]
+    assert part.split("\n")[1] == '#include "my.h"' and len(part) == len(text)
+    assert sources.without_missing('#include "gone.h"\n', []) == ('#include "gone.h"\n', [])
+
+
 def test_headers_of_the_host_can_be_included_together_and_twice(tmp_path: Path) -> None:
     names = sorted(path.name for path in sources.HEADERS.iterdir())
     text = "#include <cuda_runtime.h>\n" + "".join(f"#include <{name}>\n" for name in 2 * names)
