@@ -76,6 +76,9 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
     contract = header(kernel.code, tuple(kernel.options))
     if contract is None:
         return Plan(_product(grid), _product(block), shared_mem)
+    for name, value in zip(("x", "y"), args, strict=False):
+        if value is None:
+            raise TypeError(f"{name} must be a numpy array, not None")
     unbound = kernel_of(kernel, _product(block))
     unbound.check_signature()
     try:

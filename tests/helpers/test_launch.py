@@ -3,6 +3,7 @@
 import re
 
 import cupy
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -595,3 +596,40 @@ def test_gpu_launch_can_ask_for_much_shared_memory() -> None:
     y = np.zeros(1, np.int32)
     launch(cupy.RawKernel(code, "last_byte"), 1, 1, (y, 64 * 1024), shared_mem=64 * 1024)
     assert y[0] == 77
+
+
+X64 = np.ones(4)
+ORDINARY = """
+#include <cuda_bf16.h>
+typedef const float* In;
+__global__ void k(In x, float y[], bool twice, __nv_bfloat16 a, const float* bias, float** rows)
+{
+    const int i = threadIdx.x;
+    y[i] = (twice ? 2 : 1) * x[i] * __bfloat162float(a) + (bias ? bias[i] : 0) + rows[0][i];
+}
+"""
+
+
+def test_ordinary_signatures_are_launched() -> None:
+    x, y, rows = np.ones(4, np.float32), np.zeros(4, np.float32), [np.full(4, 10, np.float32)]
+    kernel = cupy.RawKernel(ORDINARY, "k")
+    simulate(kernel, 1, 4, (x, y, True, ml_dtypes.bfloat16(1.5), None, rows))
+    assert y.tolist() == [13] * 4
+    refused = {
+        "twice must be a bool, not 2": (x, y, 2, ml_dtypes.bfloat16(1), None, rows),
+        "pass ml_dtypes.bfloat16(1.5)": (x, y, True, 1.5, None, rows),
+        "x is float64, the kernel takes float32": (X64, y, True, None, None, rows),
+        "rows[0] is float64, the kernel takes": (x, y, True, ml_dtypes.bfloat16(1), None, [X64]),
+    }
+    for sentence, args in refused.items():
+        with pytest.raises((TypeError, ValueError)) as caught:
+            simulate(kernel, 1, 4, args)
+        assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_kernel_with_a_header_takes_no_null(place: int) -> None:
+    args = [X, Y, ROWS, COLS]
+    args[place] = None
+    message = refusal(raw("01_naive"), 1, 128, tuple(args), error=TypeError)
+    assert message == f"{'xy'[place]} must be a numpy array, not None"
