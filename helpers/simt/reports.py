@@ -50,14 +50,17 @@ class Run:
         return 2 if self.trace is None else int(bool(self.findings))
 
     def path_of(self, finding: Finding) -> str:
-        """The file of a finding as a code host knows it: the kernel's own below this folder."""
-        if finding.file != short_name(self.file.as_posix()):
+        """The file of a finding as a code host knows it: below this folder, if it is the kernel's
+        own or stands beside it."""
+        path = self.file.parent / finding.file
+        if finding.file == short_name(self.file.as_posix()):
+            path = self.file
+        elif not path.is_file():
             return finding.file
-        path = self.file.resolve()
         try:
-            return path.relative_to(Path.cwd()).as_posix()
+            return path.resolve().relative_to(Path.cwd()).as_posix()
         except ValueError:
-            return path.as_posix()
+            return path.resolve().as_posix()
 
 
 def report(run: Run, form: str) -> str:

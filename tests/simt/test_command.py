@@ -308,6 +308,21 @@ def test_sarif_has_the_public_shape(args: list[str], status: int, capsys) -> Non
         assert place["region"]["startLine"] == 7
 
 
+def test_a_finding_in_a_header_names_the_header(tmp_path: Path, capsys) -> None:
+    folder = Path("src")
+    folder.mkdir()
+    (folder / "put.h").write_text(
+        "__device__ __noinline__ void put(int* y, int i)\n{\n    y[i] = i;\n}\n"
+    )
+    text = '#include "put.h"\n__global__ void k(int* y) { put(y, threadIdx.x); }\n'
+    (folder / "k.cu").write_text(text)
+    arguments = ["--grid", "1", "--block", "8", "--format", "json", "--args", "int32[4]"]
+    for file in ("src/k.cu", str(tmp_path / "src" / "k.cu")):
+        assert main([file, *arguments]) == 1
+        (found,) = json.loads(capsys.readouterr().out)["findings"]
+        assert (found["file"], found["line"]) == ("src/put.h", 3)
+
+
 def test_a_report_goes_to_a_file_and_text_to_the_screen(capsys) -> None:
     assert scale("--format", "sarif", "-o", "out.sarif", args=BUGGY) == 1
     assert "out-of-bounds load" in capsys.readouterr().out
