@@ -49,7 +49,7 @@ class Context:
         self.local = LocalMemory(kernel.local, self.suspicion)
         self.arguments = LocalMemory(kernel.arguments, self.suspicion)  # of function calls
         self.generic = GenericMemory(self.global_memory, self.shared, self.local)
-        self.copies = Copies(self.shared)
+        self.copies = Copies(self.shared, shadow)
         self.mbarriers = MBarriers(self.shared, self.copies)
         self.printed: list[tuple[int, str]] = []  # by printf: number of the block, text
         self.parameters = b""  # the kernel's parameter space

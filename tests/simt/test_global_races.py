@@ -320,6 +320,55 @@ CASES |= {
 }  # fmt: skip
 
 
+# ---- asynchronous copies ----
+
+COPY_IN = """
+__shared__ int s[64];
+const unsigned to = (unsigned)__cvta_generic_to_shared(s + t);
+asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(x + i) : "memory");
+asm volatile("cp.async.wait_all;" ::: "memory");
+__syncthreads();
+x[i ^ 1] = t;
+y[i] = s[t];"""
+COPY_OUT = """
+__shared__ __align__(16) int s[64];
+s[t] = t;
+asm volatile("fence.proxy.async;" ::: "memory");
+__syncthreads();
+if (t == 0) {
+    const unsigned from = (unsigned)__cvta_generic_to_shared(s);
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 256;"
+                 ::"l"(y + 64 * b), "r"(from) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+__syncthreads();
+x[i] = y[64 * b + t];"""
+GOES_ON = "until its thread has waited"
+
+CASES |= {
+    "a copy reads until it is waited for": Case(
+        COPY_IN,
+        {'asm volatile("cp.async.wait_all;" ::: "memory");\n__syncthreads();': "__syncthreads();",
+         "y[i] =": 'asm volatile("cp.async.wait_all;" ::: "memory"); y[i] ='}, GOES_ON
+    ),
+    "a copy of what another thread writes": Case(
+        "y[i] = t;\n__syncthreads();"
+        + COPY_IN.replace("x + i", "y + (i ^ 32)").replace("y[i] =", "y[i + 128] ="),
+        ("y[i] = t;\n__syncthreads();", "y[i] = t;"), BARRIER
+    ),
+    "a copy writes until it is waited for": Case(
+        COPY_OUT, ("wait_group 0", "wait_group.read 0"), GOES_ON
+    ),
+    "copies of blocks that overlap": Case(
+        COPY_OUT, {"y + 64 * b)": "y + 60 * b)", "x[i] = y[64 * b + t];": ""}, GOES_ON
+    ),
+    "a copy of what a store wrote too": Case(
+        COPY_OUT, ("if (t == 0) {", "y[i] = 0;\nif (t == 0) {"), WARP
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_racy_twin_is_found(name: str) -> None:
     case = CASES[name]

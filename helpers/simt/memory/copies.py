@@ -17,6 +17,7 @@ from ..counters import Counters
 from ..geometry import Batch
 from ..instructions import Instruction
 from .access import Access
+from .global_shadow import GlobalShadow
 from .shadow import FREE, WRITTEN
 from .shared import SharedMemory
 
@@ -32,6 +33,7 @@ class Copy:
     data: np.ndarray
     groups: np.ndarray | None = None  # of cp.async: number of the thread's group
     began: int = 0  # when, on the clock of shared memory
+    reads: tuple[int, ...] = ()  # of global memory, as its shadow numbers them
 
 
 @dataclass
@@ -42,19 +44,21 @@ class Reading:
     group: int  # of the thread's bulk copies
     entries: np.ndarray  # of the shadow
     instruction: Instruction
+    writes: tuple[int, ...] = ()  # to global memory, as its shadow numbers them
 
 
 class Copies:
     """All asynchronous copies of a batch that no mbarrier counts."""
 
-    def __init__(self, shared: SharedMemory):
-        self.shared, self.shadow = shared, shared.shadow
+    def __init__(self, shared: SharedMemory, outside: GlobalShadow):
+        self.shared, self.shadow, self.outside = shared, shared.shadow, outside
 
     def start_batch(self, batch: Batch) -> None:
         self.copies: list[Copy] = []  # cp.async that nobody has waited for
         self.committed = np.zeros(batch.slots, np.int64)  # groups of cp.async, by thread
         self.bulk_committed = np.zeros(batch.slots, np.int64)
         self.reading: list[Reading] = []
+        self.writing: list[Reading] = []  # those whose bytes may not have come to global memory
         self.fenced = np.zeros(batch.slots, np.int32)  # when a thread last fenced the async proxy
 
     def end_batch(self) -> None:
@@ -101,6 +105,7 @@ class Copies:
         shadow.write_site[entries] = copy.instruction.number
         self.shared.carried.overwrite(copy.places, size)
         self.shared.changes += 1
+        self.outside.finish(copy.reads)
 
     def wait(self, mask: np.ndarray, newest: np.ndarray) -> None:
         """Deliver the cp.async of these threads, up to and including group `newest` of each."""
@@ -113,19 +118,26 @@ class Copies:
                 kept.append(part_of(copy, ~done))
         self.copies = kept
 
-    def wait_bulk(self, mask: np.ndarray, behind: int) -> None:
-        """Give back what bulk copies of these threads have read, but for the newest groups."""
-        kept = []
+    def wait_bulk(self, mask: np.ndarray, behind: int, written: bool) -> None:
+        """Give back what bulk copies of these threads have read, but for the newest groups; with
+        `written`, they have written it too."""
+
+        def done(one: Reading) -> bool:
+            return mask[one.slot] and one.group < self.bulk_committed[one.slot] - behind
+
         for one in self.reading:
-            if mask[one.slot] and one.group < self.bulk_committed[one.slot] - behind:
+            if done(one):
                 self.shadow.owner[one.entries] = FREE
-            else:
-                kept.append(one)
-        self.reading = kept
+        self.reading = [one for one in self.reading if not done(one)]
+        if written:
+            for one in self.writing:
+                if done(one):
+                    self.outside.finish(one.writes)
+            self.writing = [one for one in self.writing if not done(one)]
 
 
 def part_of(copy: Copy, chosen: np.ndarray) -> Copy:
     """Some rows of a copy."""
     groups = None if copy.groups is None else copy.groups[chosen]
     rows = copy.slots[chosen], copy.places[chosen], copy.data[chosen]
-    return Copy(copy.instruction, *rows, groups, copy.began)
+    return Copy(copy.instruction, *rows, groups, copy.began, copy.reads)

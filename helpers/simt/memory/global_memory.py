@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from ..counters import Counters
 from ..findings import Reporter
 from ..geometry import Batch
-from ..hardware import ALLOCATION_ALIGN, SECTOR
+from ..hardware import ALLOCATION_ALIGN, BULK_ALIGN, SECTOR
 from ..instructions import Instruction, Variable
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
@@ -297,6 +298,8 @@ class GlobalMemory:
         if allocation is None:
             return None
         start = address - allocation.page
+        if allocation.epochs is not None:
+            self.shadow.read(allocation, *_pieces(start, size, slot), _bulk(instruction))
         return allocation.data[start : start + size].copy()
 
     def write_range(
@@ -309,6 +312,8 @@ class GlobalMemory:
             allocation.written = True
             if allocation.constant:
                 self._report_constant(allocation, instruction, np.array([slot]))
+            if allocation.epochs is not None:
+                self.shadow.write(allocation, *_pieces(start, len(data), slot), _bulk(instruction))
             allocation.data[start : start + len(data)] = data
             self.changes += 1
 
@@ -334,6 +339,17 @@ class GlobalMemory:
             for element, value in enumerate(values):
                 kept = np.broadcast_to(value, addresses.shape)[active]
                 allocation.views[access.size][offsets // access.size + element] = kept
+
+
+def _pieces(start: int, size: int, slot: int) -> tuple[np.ndarray, np.ndarray]:
+    """A bulk copy as accesses of one thread, of as many bytes as it is aligned to: where each
+    starts, and the thread."""
+    offsets = np.arange(start, start + size, BULK_ALIGN)
+    return offsets, np.full(len(offsets), slot)
+
+
+def _bulk(instruction: Instruction) -> Access:
+    return Access(instruction, BULK_ALIGN, 1, Counters(), asynchronous=True)
 
 
 def rows_apart(array: np.ndarray) -> bool:

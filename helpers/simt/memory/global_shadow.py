@@ -29,6 +29,7 @@ from .causality import BLOCK, CLUSTER, GPU, WEAK, Causality
 
 KIND = "race on global memory"
 EVENT_BITS = 32  # of a stamp: the number of the event, above the thread
+UNFINISHED = 2**31 - 1  # the time of an asynchronous access that nobody has waited for
 THREAD = (1 << EVENT_BITS) - 1
 # What the shadow of an array remembers. Of reads and strong writes the lowest and highest thread.
 WEAK_WRITE, WEAK_READ, STRONG_WRITE, STRONG_READ = (0,), (1, 2), (3, 4), (5, 6)
@@ -76,8 +77,11 @@ class GlobalShadow:
         self.order = causality.order
         self.constants = constant_stores(kernel)
         self.events: dict[tuple[int, int], int] = {}  # by (instruction, time)
+        self.last = 0  # event
         self.sites, self.times = np.zeros(64, np.int32), np.zeros(64, np.int32)
         self.scopes = np.zeros(64, np.int8)
+        self.begun: list[int] = []  # asynchronous accesses that nobody has taken note of
+        self.unfinished = 0  # of them and others, how many nobody has waited for
         self.narrow = False  # has seen a strong access that is not of the whole GPU
 
     def start_batch(self, batch: Batch) -> None:
@@ -126,7 +130,8 @@ class GlobalShadow:
         self._against(epochs, STRONG_WRITE + STRONG_READ, entries, slots, access)
         stamps, stamp = epochs.of(*WEAK_WRITE), self._stamp(entries, slots, access)
         stamps[entries] = stamp
-        self._against(epochs, WEAK_WRITE, entries, slots, access)  # lanes of this instruction
+        if not access.asynchronous:
+            self._against(epochs, WEAK_WRITE, entries, slots, access)  # lanes of this instruction
         for kind in WEAK_READ + STRONG_WRITE + STRONG_READ:
             # Who comes after this write comes after them too, or races with this write.
             if epochs.stamps[kind] is not None:
@@ -146,8 +151,17 @@ class GlobalShadow:
     def _stamp(self, entries: np.ndarray, slots: np.ndarray, access: Access) -> np.ndarray:
         key = access.instruction.number, self.order.now
         event = self.events.get(key)
+        if access.asynchronous:
+            key = access.instruction.number, UNFINISHED
+            event = None
         if event is None:
-            event = self.events[key] = len(self.events) + 1
+            self.last += 1
+            event = self.last
+            if access.asynchronous:
+                self.begun.append(event)
+                self.unfinished += 1
+            else:
+                self.events[key] = event
             if event == len(self.sites):
                 self.sites, self.times, self.scopes = (
                     np.concatenate([one, np.zeros_like(one)])
@@ -192,6 +206,20 @@ class GlobalShadow:
             result[left] = self.causality.ordered(stamps[left] & THREAD, times, slots[left])
         return result
 
+    # ---- asynchronous accesses ----
+
+    def take(self) -> tuple[int, ...]:
+        """The asynchronous accesses that have begun since this was last asked, for `finish`."""
+        begun, self.begun = tuple(self.begun), []
+        return begun
+
+    def finish(self, events: tuple[int, ...]) -> None:
+        """Somebody has waited for these accesses: they are as if they were made now."""
+        for event in events:
+            if self.times[event] == UNFINISHED:
+                self.times[event] = self.order.now
+                self.unfinished -= 1
+
     # ---- judging ----
 
     def _against(
@@ -204,6 +232,8 @@ class GlobalShadow:
             stamps = epochs.stamps[kind][entries]
             threads = self.threads[slots]
             other = (stamps & THREAD) != (threads if entries.ndim == 1 else threads[:, None])
+            if self.unfinished:  # not even its own thread comes after it
+                other |= self.times[stamps >> EVENT_BITS] == UNFINISHED
             other &= stamps != 0
             if other.any():
                 where = np.nonzero(other)
@@ -226,7 +256,8 @@ class GlobalShadow:
             return
         times = self.times[events[left]]
         strong = bool(access.scope)
-        left = left[~self.causality.ordered(threads[left], times, slots[left], strong)]
+        ordered = self.causality.ordered(threads[left], times, slots[left], strong)
+        left = left[~ordered | (times == UNFINISHED)]
         if not len(left):
             return
         sites = self.sites[events[left]]
@@ -270,6 +301,11 @@ class GlobalShadow:
     def _cure(self, thread: int, time: int, slot: int, distance: int) -> str:
         """What would order an access of a thread before that of a slot."""
         earlier, causality = thread - self.causality.first, self.causality
+        if time == UNFINISHED:
+            return (
+                "the copy goes on until its thread has waited for it (cp.async.wait_group, or the "
+                "mbarrier), and others have met it at a barrier after that"
+            )
         if distance == BLOCK:
             if earlier // WARP == slot // WARP:
                 return "__syncwarp() between them would"

@@ -31,7 +31,7 @@ def translate_bulk(context: Context, instruction: Instruction, kinds: tuple[str,
         behind = instruction.operands[0].value
 
         def wait(lanes: Lanes) -> None:
-            copies.wait_bulk(lanes.mask, behind)
+            copies.wait_bulk(lanes.mask, behind, "read" not in kinds)
 
         return wait
     known = {"shared_cluster", "shared_cta", "global", "mbarrier_complete_tx_bytes", "bulk_group"}
@@ -102,12 +102,17 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
         return shared.views[1][place : place + size].copy()
 
     def deliver(
-        slot: int, address: int, bar_address: int, size: int, data: np.ndarray | None
+        slot: int,
+        address: int,
+        bar_address: int,
+        size: int,
+        data: np.ndarray | None,
+        reads: tuple[int, ...],
     ) -> None:
         """Without data, or room for it, what fits is filled with ones, and the wait ends."""
         place, room = place_of(slot, address, size, "store")
         data = np.full(room, 255, np.uint8) if data is None else data[:room]
-        new = Copy(instruction, np.array([slot]), np.array([place]), data[None])
+        new = Copy(instruction, np.array([slot]), np.array([place]), data[None], reads=reads)
         copies.begin(new)
         only = np.zeros(context.slots, bool)
         only[slot] = True
@@ -130,14 +135,17 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
                 report("misaligned bulk copy", message, slot)
             elif size:
                 data = fetch(slot, start, size)
+            reads = copies.outside.take()
             if not size or data is None and not inward:
                 continue
             if not inward:
                 tally.copied_out_bytes += size
                 tally.copy_sectors += _sectors(to, size)
                 memory.write_range(to, data, instruction, slot)
+                copies.reading[-1].writes = copies.outside.take()
+                copies.writing.append(copies.reading[-1])
             elif masks is None:
-                deliver(slot, to, int(bars[slot]), size, data)
+                deliver(slot, to, int(bars[slot]), size, data, reads)
             else:
                 for rank in range(MAX_CLUSTER):
                     if masks()[slot] >> rank & 1:
@@ -147,6 +155,7 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
                             shared.at_rank(int(bars[slot]), rank),
                             size,
                             data,
+                            reads,
                         )
 
     return copy

@@ -71,6 +71,7 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
                 size = min(4, int(length & -length))
                 scratch = Counters()
                 part = Access(instruction, size, int(length) // size, scratch)
+                part.asynchronous = True
                 stand_in = slice(None) if chosen.stand_in is None else chosen.stand_in
                 words = context.global_memory.load(addresses[stand_in], part, chosen)
                 if context.suspicion.pending:
@@ -80,7 +81,8 @@ def _copy_elements(context: Context, instruction: Instruction) -> Step:
                 tally.copy_requests += scratch.load_requests
                 tally.copy_sectors += scratch.load_sectors
                 tally.copied_in_bytes += scratch.load_bytes
-        new = Copy(instruction, slots, places, data[slots], copies.committed[slots])
+        groups, reads = copies.committed[slots], copies.outside.take()
+        new = Copy(instruction, slots, places, data[slots], groups, reads=reads)
         copies.begin(new)
         copies.copies.append(new)
 
