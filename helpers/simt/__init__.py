@@ -57,10 +57,17 @@ Requests, sectors, wavefronts and bank conflicts of global and shared memory are
 but where ptxas unrolls a loop with a ragged end: then the hardware makes more requests of as many
 sectors. Results agree to a few ulp.
 
+What a load gives that nobody may rely on (unwritten or racing bytes, a shuffle from a lane that is
+not there) is a finding when it is used: stored where others see it, as an address, or to decide a
+branch. suspicion.py and spreading.py follow it there, bit by bit, from the first such load on; a
+launch without one pays nothing.
+
 Not modelled: registers, caches, DRAM, time. Not seen: races by a lane that `__syncwarp` with part
 of a mask leaves out; a store between arriving at and waiting for a barrier of the cluster; an
-mbarrier that other data overwrite. Blocks of one batch run in lock-step, and among the orders that
-a GPU may choose this is one.
+mbarrier that other data overwrite; a variable without a value that the compiler has given one;
+bytes behind a defined one in the copy of a struct, which may be its padding; what leaves an array
+for another that PTX holds in the same variable. Blocks of one batch run in lock-step, and among the
+orders that a GPU may choose this is one.
 """
 
 from .arguments import launch_shape

@@ -138,7 +138,7 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
     parts = [_numbers(context, [part]) for part in elements(value)]
     base = _numbers(context, [address])
     memory = memory_space(context, instruction)
-    read = address_reader(context, address)
+    read, stored = address_reader(context, address), _raw(instruction.modifiers[-1])
     # A struct is copied as integers, and bytes behind a defined one may be its padding.
     struct = suspicion.padding and instruction.modifiers[-1][0] in "bus"
 
@@ -148,6 +148,7 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
         shadows = [suspicion.shadows.get(part[0]) if part else None for part in parts]
         if not any(shadows):
             return []
+        shadows = [one and Shadow(one.bits.astype(stored), one.origins) for one in shadows]
         outside = np.zeros(context.slots, bool)
         if memory is context.global_memory:
             outside = lanes.mask
@@ -237,7 +238,7 @@ def _arithmetic(
     if operation.reads_carry:
         sources.append(carry)
         readers.append(lambda: context.registers[carry])
-    spread = _spreader(instruction, operation)
+    spread = spreader(instruction, operation)
     raw = [_raw(kind) for kind in operation.sources]
     wide_kind = f"{'int' if operation.result[0] == 's' else 'uint'}"
     targets = [number for number in written if number is not None]
@@ -282,7 +283,7 @@ def _raw(kind: str) -> np.dtype:
 Spreader = Callable[[Bits, list[np.ndarray]], np.ndarray]
 
 
-def _spreader(instruction: Instruction, operation: Operation) -> Spreader:
+def spreader(instruction: Instruction, operation: Operation) -> Spreader:
     """The function of an opcode from undefined bits of the sources, and their values, to undefined
     bits of the result."""
     opcode, kinds = instruction.opcode, operation.sources

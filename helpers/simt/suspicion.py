@@ -165,9 +165,9 @@ class Suspicion:
 
     # ---- loads ----
 
-    def loaded(self, targets: list[int | None], size: int) -> None:
-        """The registers that a load has filled with elements of `size` bytes; None: with one that
-        goes nowhere."""
+    def loaded(self, targets: list[int | None], size: int, signed: bool = False) -> None:
+        """The registers that a load has filled with elements of `size` bytes, whose sign fills what
+        is left of a register if they are `signed`; None: an element goes nowhere."""
         for slots, bits, origins in self.pending:
             bits = np.broadcast_to(bits, (len(slots), size * len(targets)))
             origins = np.broadcast_to(origins, bits.shape)
@@ -179,6 +179,8 @@ class Suspicion:
                 kept[slots] = np.ascontiguousarray(bits[own]).view(UNSIGNED[size])[:, 0]
                 ids = np.full(self.slots, -1)
                 ids[slots] = np.where(bits[own] != 0, origins[own], -1).max(axis=1)
+                if signed:
+                    kept = kept.view(f"int{8 * size}")
                 self.merge(number, Shadow(kept.astype(self.bits_type(number)), (ids,)))
         self.pending.clear()
 

@@ -23,7 +23,7 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
     "write",
     [
         "const_cast<float*>(x)[t] = 1;",
-        "if (t < 5) ((float*)x)[t + 28] = 1;",
+        "if (t < 5) ((float*)x)[t] = 1;",
         "atomicAdd((float*)x + t, 1.0f);",
     ],
 )

@@ -164,6 +164,19 @@ TWINS: dict[str, tuple[str, int, str, str]] = {
         const unsigned word = reinterpret_cast<unsigned*>(s)[t / 4];  // <-
         y[t] = (word & 255) + (word >> 8 & 255) + (word >> 24);  // used""",
     ),
+    "the sign of a byte": (
+        *(UNWRITTEN, 0),
+        """__shared__ signed char s[64];
+        if (t % 2) s[t] = -t;
+        __syncthreads();
+        const int v = s[t];
+        y[t] = t % 2 ? v >> 12 : 0;""",
+        """__shared__ signed char s[64];
+        if (t % 2) s[t] = -t;
+        __syncthreads();
+        const int v = s[t];  // <-
+        y[t] = v >> 12;  // used""",
+    ),
     "a condition that another decides": (
         *(UNWRITTEN, 0),
         """__shared__ int f[64];
@@ -193,6 +206,34 @@ TWINS: dict[str, tuple[str, int, str, str]] = {
             }
             y[t] = v;  // used
         }""",
+    ),
+    "a lane that takes from another": (
+        *(UNWRITTEN, 0),
+        """__shared__ float s[64];
+        if (t % 32 < 16) s[t] = x[t];
+        __syncwarp();
+        const float v = __shfl_xor_sync(~0u, s[t], 16);
+        if (t % 32 >= 16) y[t] = v;""",
+        """__shared__ float s[64];
+        if (t % 32 < 16) s[t] = x[t];
+        __syncwarp();
+        const float v = __shfl_xor_sync(~0u, s[t], 16);  // <-
+        if (t % 32 < 16) y[t] = v;  // used""",
+    ),
+    "a racing value that is kept": (
+        *(RACE, 0),
+        """__shared__ float s[64], u[64];
+        s[t] = x[t];
+        __syncthreads();
+        u[t] = s[63 - t];
+        __syncthreads();
+        if (n) y[t] = u[t ^ 1];""",
+        """__shared__ float s[64], u[64];
+        s[t] = x[t];
+        const float v = s[63 - t];  // <-
+        u[t] = v;  // used
+        __syncthreads();
+        if (n) y[t] = u[t ^ 1];""",
     ),
     "an argument of a call": (
         *(UNWRITTEN, 0),

@@ -116,7 +116,7 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
         for write, value in zip(writers, values, strict=True):
             write(value.view(dtype), lanes)
         if suspicion.pending:
-            suspicion.loaded(numbers, access.size)
+            suspicion.loaded(numbers, access.size, kind[0] == "s")
 
     return load
 
