@@ -26,7 +26,7 @@ from .counters import Counters
 from .cuda_text import signature
 from .findings import Findings
 from .geometry import Place, Shape
-from .parse import parse
+from .parse import entry_named, parse
 from .places import citing, own_file
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
@@ -48,8 +48,8 @@ class RawKernel(Protocol):
 
 @dataclass(frozen=True)
 class KernelText:
-    """What `simulate` needs of a kernel, for those who have no `cupy.RawKernel`. The name may be a
-    template's name expression, such as "scale<float, 4>"."""
+    """What `simulate` needs of a kernel, for those who have no `cupy.RawKernel`. The name may be
+    that of a kernel without `extern "C"`, or a template's name expression: "scale<float, 4>"."""
 
     code: str
     name: str
@@ -110,6 +110,8 @@ def simulate(
     check_threads(block, Shape(grid, block).threads)
     with citing(kernel.code):
         ptx, mangled = compile_template(kernel.code, kernel.name, tuple(kernel.options), arch)
+        if isinstance(kernel, KernelText):  # a RawKernel goes by its name in the machine code
+            mangled = entry_named(ptx, mangled)
         parsed = parse(ptx, mangled)
     shape = Shape(grid, block, parsed.cluster)
     cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))

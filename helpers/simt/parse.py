@@ -67,8 +67,7 @@ SPECIALS = re.compile(
 
 @functools.lru_cache(maxsize=64)  # who translates it may add %carry, the same each time
 def parse(ptx: str, kernel_name: str) -> PtxKernel:
-    """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined. It
-    may be the plain name of one that is not `extern "C"`.
+    """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
 
     Raises `KeyError` naming the entries there are if it is missing, and `UnsupportedPTX` for
     constructs that the machine does not execute.
@@ -88,7 +87,14 @@ def parse(ptx: str, kernel_name: str) -> PtxKernel:
         elif VARIABLE.match(line):
             name = re.search(r"\.[busf]\d+\s+([\w$]+)", line)[1]
             (shared if ".shared" in line else module)[name] = line
-    start = entries[_entry_named(kernel_name, list(entries))]
+    if kernel_name not in entries:
+        known = ", ".join(dict.fromkeys(map(plain_name, entries))) or "none"
+        same = any(plain_name(entry) == kernel_name for entry in entries)
+        hint = ' (is extern "C" missing?)' if same else ""
+        raise KeyError(
+            f"no kernel named {kernel_name!r} in this source; kernels there: {known}{hint}"
+        )
+    start = entries[kernel_name]
     kernel = _BodyParser(lines, functions).parse_entry(kernel_name, start)
     named = {part for one in kernel.instructions for part in re.findall(r"[\w$]+", one.text)}
     own = {variable.name for variable in kernel.shared}  # declared in the kernel's own body
@@ -99,20 +105,19 @@ def parse(ptx: str, kernel_name: str) -> PtxKernel:
     return kernel
 
 
-def _entry_named(name: str, entries: list[str]) -> str:
-    """The entry of that name, mangled or not. Raises `KeyError` with the names there are."""
-    if name in entries:
-        return name
+def entry_named(ptx: str, name: str) -> str:
+    """The entry of a PTX module that has this name, or has it before it was mangled; the name if
+    there is none. Raises `KeyError` if there are several."""
+    entries = re.findall(r"\.entry\s+([\w$]+)", ptx)
     found = [entry for entry in entries if plain_name(entry) == name]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if name in entries or not found:
+        return name
+    if len(found) > 1:
         raise KeyError(
             f"{len(found)} kernels are named {name!r} in this source; rename all but one, or "
             f"name one as the compiler does: {', '.join(found)}"
         )
-    known = ", ".join(dict.fromkeys(map(plain_name, entries))) or "none"
-    raise KeyError(f"no kernel named {name!r} in this source; kernels there: {known}")
+    return found[0]
 
 
 def plain_name(mangled: str) -> str:

@@ -602,7 +602,8 @@ X64 = np.ones(4)
 ORDINARY = """
 #include <cuda_bf16.h>
 typedef const float* In;
-__global__ void k(In x, float y[], bool twice, __nv_bfloat16 a, const float* bias, float** rows)
+extern "C" __global__ void k(
+    In x, float y[], bool twice, __nv_bfloat16 a, const float* bias, float** rows)
 {
     const int i = threadIdx.x;
     y[i] = (twice ? 2 : 1) * x[i] * __bfloat162float(a) + (bias ? bias[i] : 0) + rows[0][i];

@@ -1,5 +1,6 @@
 """Signatures as people write them: what a kernel is called, and what it can be given."""
 
+import cupy
 import ml_dtypes
 import numpy as np
 import pytest
@@ -132,3 +133,9 @@ def test_two_kernels_of_one_name_are_told_apart() -> None:
     y = np.zeros(1, np.float32)
     simulate(KernelText(code, "_Z1kPf"), 1, 1, (y,))
     assert y[0] == 2
+
+
+def test_a_raw_kernel_goes_by_its_name_in_the_machine_code_as_on_a_gpu() -> None:
+    kernel = cupy.RawKernel("__global__ void k(int* y) { *y = 1; }", "k")
+    with pytest.raises(KeyError, match=r'kernels there: k \(is extern \\?"C\\?" missing\?\)'):
+        simulate(kernel, 1, 1, (np.zeros(1, np.int32),))
