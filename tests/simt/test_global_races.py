@@ -56,6 +56,7 @@ class Case:
 
 BARRIER, WARP = "__syncthreads() between", "__syncwarp() between"
 BLOCKS, TOLD = "blocks are ordered by", "what it then writes"
+SAME = "they need an atomic"
 SCOPE, WEAK = "block scope", "one is atomic or volatile"
 
 CASES = {
@@ -101,7 +102,7 @@ CASES = {
         block=96,
     ),
     "two threads store different values at one place": Case(
-        "atomicExch(&y[b], t);", ("atomicExch(&y[b], t)", "y[b] = t"), BARRIER
+        "atomicExch(&y[b], t);", ("atomicExch(&y[b], t)", "y[b] = t"), SAME
     ),
     "threads add to one place": Case(
         "atomicAdd(&y[b], 1);", ("atomicAdd(&y[b], 1)", "y[b] += 1"), WARP
@@ -119,22 +120,20 @@ CASES = {
         BARRIER,
     ),
     # ---- bytes ----
-    "bytes of one word are different places": Case("((char*)y)[i] = t;", ("[i]", "[i / 2]"), WARP),
+    "bytes of one word are different places": Case("((char*)y)[i] = t;", ("[i]", "[i / 2]"), SAME),
     "a wide store and narrow ones": Case(
         "if (t == 0) *(int4*)(y + i) = make_int4(1, 2, 3, 4);\nelse if (t > 3) y[i] = t;",
         ("t > 3", "t > 2"),
         WARP,
     ),
     # ---- across blocks ----
-    "blocks share nothing without an order": Case("y[i] = x[i];", ("y[i]", "y[t]"), BLOCKS),
+    "blocks share nothing without an order": Case("y[i] = x[i];", ("y[i]", "y[t]"), SAME),
     "the next block's values": Case(
         "y[i] = x[i] + 1;\n__syncthreads();\nx[i] = y[b * 64 + (t ^ 1)];",
         ("y[b * 64 + (t ^ 1)]", "y[(i + 64) % 128]"),
         BLOCKS,
     ),
-    "a flag that many raise": Case(
-        "if (x[i] > 70) y[0] = 1;", ("y[0] = 1", "y[0] = x[i]"), BARRIER
-    ),
+    "a flag that many raise": Case("if (x[i] > 70) y[0] = 1;", ("y[0] = 1", "y[0] = x[i]"), SAME),
     "all blocks add to a sum": Case(
         "if (t == 0) atomicAdd(y, x[i]);",
         ("atomicAdd(y, x[i])", "*y = *y + x[i]"),

@@ -102,7 +102,7 @@ class GlobalMemory:
         for one in self.allocations:
             named = one.variable is not None and one.variable.name in names
             if ANYTHING in names or named or any(one.start <= a <= one.stop for a in addresses):
-                one.epochs = Epochs(len(one.data))
+                one.epochs = Epochs(one.name, len(one.data))
 
     def initialise_variables(self) -> None:
         """Fill in initial values; addresses of other variables are known by now."""

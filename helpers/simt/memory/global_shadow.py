@@ -39,8 +39,8 @@ class Epochs:
     """The stamps of an array, one for every `grain` bytes; 0 where there is none. The grain is the
     width of the smallest access until now: accesses are aligned, so that none is in part of one."""
 
-    def __init__(self, size: int):
-        self.size, self.grain = size, 0
+    def __init__(self, name: str, size: int):
+        self.name, self.size, self.grain = name, size, 0
         self.stamps: list[np.ndarray | None] = [None] * 7
 
     def entries(self, offsets: np.ndarray, width: int) -> np.ndarray:
@@ -237,9 +237,9 @@ class GlobalShadow:
             other &= stamps != 0
             if other.any():
                 where = np.nonzero(other)
-                self._judge(stamps[where], slots[where[0]], access)
+                self._judge(epochs.name, stamps[where], slots[where[0]], access)
 
-    def _judge(self, stamps: np.ndarray, slots: np.ndarray, access: Access) -> None:
+    def _judge(self, name: str, stamps: np.ndarray, slots: np.ndarray, access: Access) -> None:
         threads, events = stamps & THREAD, stamps >> EVENT_BITS
         racing = np.ones(len(stamps), bool)
         scopes = self.scopes[events]
@@ -265,21 +265,27 @@ class GlobalShadow:
             ours = left[sites == site]
             first = ours[0]
             earlier = int(threads[first]), int(self.times[events[first]]), site
-            self._report(earlier, int(scopes[first]), np.unique(slots[ours]), access)
+            self._report(name, earlier, int(scopes[first]), np.unique(slots[ours]), access)
 
     # ---- saying ----
 
     def _report(
-        self, earlier: tuple[int, int, int], scope: int, slots: np.ndarray, access: Access
+        self,
+        name: str,
+        earlier: tuple[int, int, int],
+        scope: int,
+        slots: np.ndarray,
+        access: Access,
     ) -> None:
         thread, time, site = earlier
         other, batch = self.instructions[site], self.reporter.batch
         slot, mine = int(slots[0]), int(self.threads[slots[0]])
         (distance,) = self.causality.distance(np.array([thread]), np.array([mine]))
         block, place = batch.place(thread - self.causality.first)
+        what = f"line {other.line}" if other is not access.instruction else "this line"
         message = (
-            f"this {verb(access.instruction)} touches bytes that the {verb(other)} at line "
-            f"{other.line} touches in block {block}, thread {place}, and nothing orders the two: "
+            f"this {verb(access.instruction)} and the {verb(other)} in {what} by thread {place} of "
+            f"block {block} reach the same bytes of {name}, and nothing orders them: "
         )
         if scope and access.scope:
             least = "cluster" if distance == CLUSTER else "whole GPU"
@@ -290,9 +296,11 @@ class GlobalShadow:
         elif scope or access.scope:
             weak = access.instruction if scope else other
             cure = (
-                f"one is atomic or volatile, the {verb(weak)} at line {weak.line} is neither; make "
+                f"one is atomic or volatile, the {verb(weak)} in line {weak.line} is neither; make "
                 f"it so, or order it: {self._cure(thread, time, slot, distance)}"
             )
+        elif other is access.instruction and time != UNFINISHED:
+            cure = "if both threads are to write there, they need an atomic"
         else:
             cure = self._cure(thread, time, slot, distance)
         instruction = access.instruction
