@@ -44,7 +44,7 @@ class Context:
         flags = bool(self.polls) or hands_over(kernel)
         self.shared = SharedMemory(kernel, dynamic_shared, self.suspicion, flags)
         self.causality = Causality(self.shared.order)
-        shadow = GlobalShadow(kernel, self.reporter, self.causality)
+        shadow = GlobalShadow(kernel, self.suspicion, self.causality)
         self.global_memory = GlobalMemory(self.reporter, shadow)
         self.local = LocalMemory(kernel.local, self.suspicion)
         self.arguments = LocalMemory(kernel.arguments, self.suspicion)  # of function calls

@@ -34,6 +34,7 @@ class Doubt:
     instruction: Instruction
     message: str
     stays: bool  # may be stored in shared memory unseen; other doubts count as used there
+    other: Instruction | None = None  # the access that it races with
     reported: np.ndarray | None = None  # threads
     # Of a watched load, what becomes a finding when its values are used: threads, and for each of
     # them a thread of the doubt that is reported then.
@@ -93,6 +94,7 @@ class Suspicion:
         slots: np.ndarray,
         undefined: np.ndarray | None = None,
         stays: bool = False,
+        other: Instruction | None = None,
     ) -> None:
         """What this load gives these threads is not to be relied on: report it where it is used.
 
@@ -102,7 +104,8 @@ class Suspicion:
         bits = np.full((len(slots), 1), 255, np.uint8)
         if undefined is not None:
             bits = undefined * np.uint8(255)
-        self.pending.append((slots, bits, self._new(kind, instruction, message, slots, stays)))
+        new = self._new(kind, instruction, message, slots, stays, other)
+        self.pending.append((slots, bits, new))
         self._track()
 
     def found(self, slots: np.ndarray, bits: np.ndarray, origins: np.ndarray) -> None:
@@ -154,8 +157,8 @@ class Suspicion:
         self.merge(number, Shadow(bits, (origins,)))
         self._track()
 
-    def _new(self, kind, instruction, message, slots, stays) -> np.ndarray:
-        self.doubts.append(Doubt(kind, instruction, message, stays))
+    def _new(self, kind, instruction, message, slots, stays, other=None) -> np.ndarray:
+        self.doubts.append(Doubt(kind, instruction, message, stays, other))
         return ((len(self.doubts) - 1) * self.slots + slots.astype(np.int64))[:, None]
 
     def _track(self) -> None:
@@ -258,7 +261,7 @@ class Suspicion:
         doubt.reported[slots] = True
         if doubt.kind:
             about = doubt.kind, doubt.instruction, doubt.message, slots
-            self.reporter.report(*about, user=user)
+            self.reporter.report(*about, user=user, other=doubt.other)
         elif doubt.waiting:
             self._settle(doubt, slots)
 

@@ -319,6 +319,14 @@ CASES |= {
 }  # fmt: skip
 
 
+CASES["a value that nobody uses"] = Case(
+    "y[i] = t;\nint v;\n"
+    'asm volatile("ld.global.u32 %0, [%1];" : "=r"(v) : "l"(y + (i ^ 32)) : "memory");\n'
+    "x[i] = flag[0] ? v : t;",
+    ("flag[0] ? v", "true ? v"),
+    BARRIER,
+)
+
 # ---- asynchronous copies ----
 
 COPY_IN = """

@@ -19,11 +19,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ..findings import Reporter
 from ..geometry import Batch
 from ..hardware import WARP
 from ..instructions import Instruction, PtxKernel
 from ..stores import constant_stores
+from ..suspicion import Suspicion
 from .access import Access
 from .causality import BLOCK, CLUSTER, GPU, WEAK, Causality
 
@@ -72,8 +72,9 @@ class Watched(Protocol):
 class GlobalShadow:
     """Checks the accesses of a launch."""
 
-    def __init__(self, kernel: PtxKernel, reporter: Reporter, causality: Causality):
-        self.instructions, self.reporter, self.causality = kernel.instructions, reporter, causality
+    def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
+        self.instructions, self.causality = kernel.instructions, causality
+        self.suspicion, self.reporter = suspicion, suspicion.reporter
         self.order = causality.order
         self.constants = constant_stores(kernel)
         self.events: dict[tuple[int, int], int] = {}  # by (instruction, time)
@@ -304,7 +305,11 @@ class GlobalShadow:
         else:
             cure = self._cure(thread, time, slot, distance)
         instruction = access.instruction
-        self.reporter.report(KIND, instruction, message + cure, slots, other=other)
+        about = KIND, instruction, message + cure, slots
+        if instruction.opcode == "ld":  # reported where what it loads is used
+            self.suspicion.doubt(*about, other=other)
+        else:
+            self.reporter.report(*about, other=other)
 
     def _cure(self, thread: int, time: int, slot: int, distance: int) -> str:
         """What would order an access of a thread before that of a slot."""
