@@ -9,9 +9,9 @@ import pytest
 from helpers import bound, catalogue
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def kernel_files_are_read_once() -> Iterator[None]:
-    """They plan ten thousands of matrices, and change no kernel file."""
+    """They plan ten thousands of matrices and change no kernel file; other tests change some."""
     kept = cache(catalogue.source)
     with mock.patch.object(catalogue, "source", kept), mock.patch.object(bound, "source", kept):
         yield
