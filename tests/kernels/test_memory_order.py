@@ -2,7 +2,8 @@
 trusted to show a mistake: in PTX.
 
 The SIMT machine runs blocks in lock-step and lets every store be seen at once. A weak store where a
-relaxed one is needed, or an arrival without the fence before it, gives right results there.
+relaxed one is needed gives right results there, and a finding; an arrival without the fence before
+it, or what is read too early of the grid before, gives none.
 """
 
 import re
@@ -12,6 +13,7 @@ import pytest
 from helpers import catalogue
 from helpers.bound import bind
 from helpers.catalogue import source, split_trial, steps, variants
+from helpers.check import make_input, poisoned
 from helpers.header import header
 from helpers.simt import compile_ptx
 
@@ -98,6 +100,10 @@ def test_a_weak_store_to_a_box_is_found(name: str) -> None:
     weak = re.sub(r"store_relaxed\((own_box[^,]*), 0\);", r"*(\1) = 0;", code)
     assert weak != code
     assert any(".relaxed.gpu" not in i for i in accesses_of_boxes(weak, "float32"))
+    bound = bind(weak, 1, 65536)
+    x = make_input(1, 65536)
+    found = {finding.kind for finding in bound.simulate(x, poisoned(x)).findings}
+    assert found == {"race on global memory"}  # the machine sees it as well
 
 
 # ---- after an early start ---------------------------------------------------------------------

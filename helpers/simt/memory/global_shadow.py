@@ -9,6 +9,10 @@ For every few bytes the shadow remembers the last weak write, and of weak reads,
 strong writes two: those of the lowest and of the highest thread that nothing has ordered before a
 later one. A volatile access is a relaxed one of the whole system ([ptx] "ld.volatile").
 
+Not seen: what an atomic of another width overlaps, a fence of a proxy that is missing, a load by
+the read-only path of what the launch writes, and of many readers of the same bytes those between
+the lowest and the highest. A store races with an earlier load also where nobody uses its value.
+
 Stores of one and the same constant do not race with each other: flags that many threads raise are
 usual, and whoever reads them is held against each.
 """
