@@ -263,9 +263,7 @@ def _check_array(parameter: Parameter, value, strided: bool) -> None:
         )
     wanted = np.dtype(np.uint64) if parameter.table and "[" not in name else parameter.dtype
     if wanted not in (None, value.dtype) and name != "workspace":  # zeros of any type
-        raise TypeError(
-            f"{name} is {value.dtype}, the kernel takes {wanted} ({parameter.type}*)"
-        )
+        raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({parameter.type}*)")
     if not parameter.const and not value.flags.writeable:
         raise ValueError(f"{name} is read-only, the kernel writes to it")
 

@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except Exception as error:  # noqa: BLE001: a tool that guards a CI does not end in a traceback
+    except Exception as error:  # a tool that guards a CI does not end in a traceback
         run = Run(options.file, options.kernel or "", error=_sentence(error))
     return _deliver(run, options)
 
