@@ -311,8 +311,13 @@ RANKING = (
     ),
     _rank(
         "10_sixteen_bit",
-        "row > 1024 && row <= 2048 && rows <= 4096",
-        "few rows of at most 2 KB, where a warp for each is faster",
+        "row > 1024 && row <= 2048 && 2 * rows * row <= l2",
+        "rows of at most 2 KB that the L2 has room for, x and y: a warp for each is faster",
+    ),
+    _rank(
+        "09_grid",
+        "row >= 1048576 && rows <= 8",
+        "a few rows of 1 MB and more, for which the GPU has more blocks than clusters",
     ),
     _rank(
         "variants/08_ahead",

@@ -24,6 +24,7 @@ from .catalogue import ASKED_FOR, asking, split_trial
 from .chain import ORDINARY, STATES
 from .gpu import H200, Gpu, gpu_in_use, of_record
 from .json_files import write_json
+from .mode import gpu_for_plans
 from .races import DTYPES, TOLERANCE
 from .records import (
     MUST_NOT_CHANGE,
@@ -40,6 +41,7 @@ from .records import (
 )
 from .shapes import CHAIN_SHAPES, Shape, place
 
+FEW_ROWS = 16  # so few that a launch is much of a call
 VERDICTS = {
     "best": f"no variant is faster by more than {TOLERANCE:.0%}, for all that the samples say",
     "unclear": f"the samples do not say whether one is faster by more than {TOLERANCE:.0%}",
@@ -241,11 +243,20 @@ def open_chains(gpu: str, device: dict, versions: dict, fresh: bool = False) -> 
 def variants(
     step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None
 ) -> list[str]:
-    """A step as its table has it for a shape, with each thing that it asks for left out, and with
-    all: trials that spell out what they ask for, the step's own first."""
+    """A step as its table has it for a shape, and with all else that a table may ask for: trials
+    that spell it out, the step's own first. The hint is asked for where x and y together do not fit
+    the L2, the programmatic launch where rows are few."""
+    gpu = gpu or gpu_for_plans()
     own = launch_of(step, rows, cols, dtype, gpu)
-    asked = [name for name in ASKED_FOR if own.get(name)]
-    changes = [{}, *({name: 0} for name in asked), dict.fromkeys(asked, 0)]
+    size = 2 * rows * cols * np.dtype(dtype).itemsize
+    sensible = {
+        "STREAMING": (1, 0),
+        "EVICT_LAST": (1, 0) if size > gpu.l2 else (0,),
+        "PROGRAMMATIC": (1, 0) if rows <= FEW_ROWS else (0,),
+    }
+    names = [name for name in ASKED_FOR if name in own]
+    combined = itertools.product(*(sensible[name] for name in names))
+    changes = [{}, *(dict(zip(names, values, strict=True)) for values in combined)]
     return list(dict.fromkeys(asking(step, {**own, **change}) for change in changes))
 
 

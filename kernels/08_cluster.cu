@@ -5,27 +5,30 @@
 // Build:    CLUSTER      = 16 when rows <= 16 && row > 32768
 //                        | 1 when row <= 8192
 //                        | 2 when row < 32768 || size == 2 && row == 32768
-//                        | 4 when row <= 65536
+//                        | 4 when row <= 65536 && rows > 64
 //                        | 8 when row <= 131072
 //                        | 16
 //           share        = ceil_div(row / 16, CLUSTER)
-//           THREADS      = 64 when share <= 128
+//           THREADS      = 64 when share <= 128 || size == 4 && CLUSTER == 1 && share <= 256
+//                        | 128 when size == 2 && rows <= 16 && share <= 400
 //                        | 96 when share <= 256 || size == 4 && CLUSTER == 1
+//                        | 128 when size == 4 && rows > 16 && rows <= 64 && share <= 1024
 //                        | 192 when size == 4 && CLUSTER < 16
 //                        | 192 when size == 4 && rows <= 16 && share <= 576
+//                        | 256 when size == 4 && rows <= 16 && share <= 4096
 //                        | 384 when size == 4 && rows <= 16
 //                        | 128 when size == 4 && share <= 2048
+//                        | 192 when size == 4 && rows <= 64 && share <= 3072
 //                        | 256 when size == 4 && share <= 4096
 //                        | 512 when size == 4
-//                        | 192 when rows <= 16 && share > 400 && share <= 1024
+//                        | 256 when rows <= 16 && share <= 2048
 //                        | 192 when share <= 512 && CLUSTER <= 2
-//                        | 128 when share <= 800 || share <= 1024 && CLUSTER == 16
-//                        | 192 when share <= 1024 && CLUSTER == 4
+//                        | 128 when share <= 800
+//                        | 128 when share <= 1024 && (CLUSTER == 4 || CLUSTER == 16)
 //                        | 256 when share <= 2048
 //                        | 512
 //           PACKS        = ceil_div(share, THREADS)
-//           sm_threads   = THREADS when size == 2 && rows <= 16 && THREADS == 192
-//                        | 1536 when size == 2 && PACKS <= 4
+//           sm_threads   = 1536 when size == 2 && PACKS <= 4
 //                        | 1280 when size == 2 && PACKS <= 6
 //                        | 1024 when size == 2
 //                        | 768 when CLUSTER == 16 && share > 1024 && rows > 16
@@ -34,6 +37,7 @@
 //           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
 //                        | 0
 //           STREAMING    = 1 when rows * row <= 1048576 || rows * row > 4 * l2
+//                        | 1 when rows <= 16 && rows * row <= 4194304
 //                        | 3 * rows * row > 2 * l2 && EVICT_LAST == 0
 //           PROGRAMMATIC = 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
