@@ -229,8 +229,11 @@ def test_strides_and_where_a_matrix_starts_count(given: dict, file: str) -> None
         (65536, 77, "bfloat16", "variants/11_short_rows"),  # rows that start anywhere
         (65536, 1023, "float32", "11_any_row"),
         (65536, 4096, "float32", "08_cluster"),
-        (4096, 1024, "bfloat16", "10_sixteen_bit"),
-        (8192, 1024, "bfloat16", "08_cluster"),
+        (8192, 1024, "bfloat16", "10_sixteen_bit"),
+        (16384, 1024, "bfloat16", "08_cluster"),
+        (8, 262144, "float32", "09_grid"),
+        (9, 262144, "float32", "08_cluster"),
+        (8, 262144, "bfloat16", "08_cluster"),
         (1024, 262144, "float32", "08_cluster"),
         (256, 1048576, "float32", "variants/08_ahead"),
         (1, 1048576, "float32", "09_grid"),
