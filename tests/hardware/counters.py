@@ -1,7 +1,8 @@
 """Nsight Compute's counters of the kernels beside this file, for comparison with the SIMT machine.
 
-Runs `ncu` over three groups of launches (`cases.py`): those whose counters must be equal, the
-measured access patterns of shared memory, and those that are only reported. Every launch is
+Runs `ncu` over groups of launches: those whose counters must be equal, the measured access patterns
+of shared memory, those that are only reported (all in `cases.py`), and, if it is asked for by name,
+`ragged` loops (`ragged.py`), which have a file of their own. Every launch is
 checked against numpy, so that the counters are those of a kernel that did its work. A metric that
 this ncu does not know is left out and named. Needs a GPU and the right to read counters.
 """
@@ -17,6 +18,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +29,9 @@ from helpers.gpu import describe_device, describe_versions, has_gpu
 from helpers.simt import NSIGHT_METRICS, SHARED_METRICS
 from helpers.simt.cuda_text import code_hash
 
-from .cases import DATA, FILES, Case, compared, measured_patterns, patterns, reported, source
+from .cases import DATA, Case, compared, measured_patterns, patterns, reported, source
 from .processes import Done, run, write_data, write_text
+from .ragged import ragged
 
 # Counter of the SIMT machine -> metric that must be equal.
 COMPARED_METRICS = {**NSIGHT_METRICS, **SHARED_METRICS}
@@ -69,11 +72,13 @@ OTHER_METRICS = (
     "lts__t_sectors_srcunit_tex_op_write.sum",
 )
 EVERY = (*COMPARED_METRICS.values(), *BANK_METRICS, *OTHER_METRICS)
-GROUPS = {"compared": compared, "patterns": patterns, "reported": reported}
+GROUPS = {"compared": compared, "patterns": patterns, "reported": reported, "ragged": ragged}
+USUAL = ("compared", "patterns", "reported")
 METRICS = {
     "compared": (*COMPARED_METRICS.values(), *BANK_METRICS, OTHER_METRICS[0]),
     "patterns": (*SHARED_METRICS.values(), *BANK_METRICS),
     "reported": EVERY,
+    "ragged": (*COMPARED_METRICS.values(), OTHER_METRICS[0]),
 }
 TRIAL = "trial"  # one launch, to see which metrics there are
 
@@ -81,6 +86,9 @@ TRIAL = "trial"  # one launch, to see which metrics there are
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.counters", description=__doc__)
+    parser.add_argument(
+        "groups", nargs="*", default=USUAL, help=f"of {', '.join(GROUPS)} ({', '.join(USUAL)})"
+    )
     parser.add_argument("--out", type=Path, default=DATA / "counters_h200.json", metavar="FILE")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep ncu's output there")
     parser.add_argument("--seconds", type=float, default=150, help="time limit of each group (150)")
@@ -89,6 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--worker", choices=(TRIAL, *GROUPS), help=argparse.SUPPRESS)
     parser.add_argument("--checked", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if unknown := [group for group in options.groups if group not in GROUPS]:
+        parser.error(f"no group {unknown[0]!r}: there are {', '.join(GROUPS)}")
     if options.table:
         print(table(json.loads(options.out.read_text())))
         return 0
@@ -98,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.worker:
         return work(options.worker, options.checked)
     if options.plain:
-        return max(work(group, None) for group in GROUPS)
+        return max(work(group, None) for group in options.groups)
     if not shutil.which("ncu"):
         print("needs ncu of the CUDA toolkit on the PATH", file=sys.stderr)
         return 1
@@ -107,6 +117,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def group_cases(group: str) -> list[Case]:
     return GROUPS[group]() if group in GROUPS else compared()[:1]
+
+
+def files_of(groups: Iterable[str]) -> list[str]:
+    """The kernel files of groups, each once."""
+    return list(dict.fromkeys(case.kernel.file for group in groups for case in group_cases(group)))
 
 
 # ---- the program that ncu watches ---------------------------------------------------------------
@@ -162,13 +177,13 @@ def collect(options: argparse.Namespace) -> int:
         "device": describe_device(),
         "versions": {**describe_versions(), "ncu": ncu_version()},
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "hashes": {file: code_hash(source(file)) for file in FILES},
+        "hashes": {file: code_hash(source(file)) for file in files_of(options.groups)},
     }
     known = usable_metrics(options)
     data["metrics_unknown"] = [metric for metric in EVERY if metric not in known]
     print("not known here:", ", ".join(data["metrics_unknown"]) or "none", flush=True)
     commands, failures, wrong, groups = {}, {}, [], {}
-    for group in GROUPS:
+    for group in options.groups:
         print(f"reading counters: {group}", flush=True)
         metrics = [metric for metric in METRICS[group] if metric in known]
         commands[group] = shown(command(metrics, group))
