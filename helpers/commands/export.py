@@ -5,8 +5,9 @@
     python -m helpers.commands.export best --as torch -o softmax.py
 
 KERNEL is a step, a variant or a trial, or "best" for those that ought to be fastest. SHAPES are
-rows x columns, each a number or LOW..HIGH; C++ is compiled for those, Python for what it meets. The
-plan is that of the header, for the GPU at hand or an H200; --gpu names others, as many as wanted.
+rows x columns, each a number or LOW..HIGH; C++ is compiled for those, Python for what it meets: so
+SHAPES, --dtype, --gpu, --strides and --anywhere are for C++ alone. The plan is that of the header,
+for the GPU at hand or an H200; --gpu names others, as many as wanted.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
             options.strides,
             options.anywhere,
         )
+        if options.language != "cpp" and (useless := only_cpp(options)):
+            raise Refused(
+                "a Python file takes every matrix that its kernels take, on every GPU: leave out "
+                + ", ".join(useless)
+            )
         file = options.output or Path(asked.name + SUFFIXES[options.language])
         if file.suffix == ".py" and file.stem in HIDDEN:
             raise Refused(f"{file} would hide the module of that name; -o or --name gives another")
@@ -50,6 +56,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print(f"{file}: {text.count(chr(10))} lines")
     return 0
+
+
+def only_cpp(options: argparse.Namespace) -> list[str]:
+    """What was given and means something for C++ alone."""
+    given = vars(options)
+    names = (name for name in ("dtype", "gpu", "strides", "anywhere") if given[name])
+    return [*options.shapes, *(f"--{name}" for name in names)]
 
 
 def written(asked: Asked, language: str) -> str:
@@ -70,9 +83,12 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--name", help="of the function, softmax if not given")
     parser.add_argument(
-        "--dtype", type=dtypes, default=(), help="some of " + ", ".join(DTYPES) + ", with commas"
+        "--dtype",
+        type=dtypes,
+        default=(),
+        help=f"in C++, some of {', '.join(DTYPES)}, with commas",
     )
-    help = "multiprocessors, bytes of L2 and compute capability: 132,62914560,90"
+    help = "in C++, multiprocessors, bytes of L2 and compute capability: 132,62914560,90"
     parser.add_argument("--gpu", type=gpu, action="append", default=[], help=help)
     help = "in C++, of rows that may be further apart than cols"
     parser.add_argument("--strides", action="store_true", help=help)

@@ -75,6 +75,13 @@ REFUSED = {
         *("best", "8x32000", "--gpu", "132,62914560,90", "--gpu", "108,41943040,80"),
     ): "one file is for GPUs of one compute capability, not 80 and 90",
     ("09_grid", "1x1048576", "--gpu", "108,41943040,80"): "09_grid takes no float32 matrix of 1x1",
+    ("best", "1..64x32000", "--as", "torch"): "a Python file takes every matrix that its kernels "
+    "take, on every GPU: leave out 1..64x32000\n",
+    (
+        *("best", "--as", "jax", "--dtype", "float16", "--strides", "--anywhere"),
+        *("--gpu", "132,62914560,90"),
+    ): "a Python file takes every matrix that its kernels take, on every GPU: leave out --dtype, "
+    "--gpu, --strides, --anywhere\n",
 }
 
 

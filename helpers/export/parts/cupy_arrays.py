@@ -16,13 +16,13 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
     first. `out` is a new array, or one of x's shape and dtype whose rows may be apart too; it must
     not overlap x. A kernel is compiled when it is first needed and kept on disk.
 
-    In a captured graph give `out`: CuPy would give a new array's memory to others, for which a copy
-    of x is refused there. A graph of few long rows keeps a workspace for good, 140 KB for one row
-    on an H200.
+    While a graph is captured `out` must be given, and x is not copied: CuPy would give a new
+    array's memory to others, into which the graph then writes. A graph of few long rows keeps a
+    workspace for good, 140 KB for one row on an H200.
 
     Raises `TypeError` for another dtype or no CuPy array, `ValueError` for another axis, an array
-    without axes, an `out` that does not fit, a captured copy, and what no kernel takes, `CudaError`
-    if CUDA or NVRTC refuses.
+    without axes, an `out` that does not fit, a new array in a graph, and what no kernel takes,
+    `CudaError` if CUDA or NVRTC refuses.
     """
     if not isinstance(x, cupy.ndarray):
         raise TypeError(f"x is no CuPy array but {type(x).__name__}; cupy.asarray(x) makes one")
@@ -31,19 +31,21 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
     if x.ndim == 0 or axis not in (-1, x.ndim - 1):
         raise ValueError(f"axis = {axis} of {x.ndim} is not the last; move it: cupy.moveaxis")
     with x.device:
-        y = cupy.empty(x.shape, x.dtype) if out is None else out
         if out is not None:
             _check_out(x, out)
+        stream, copied = cupy.cuda.get_current_stream(), _row_stride(x) is None
+        if (out is None or copied) and stream.is_capturing():
+            what = "give out" if out is None else f"x has strides {x.strides}: copy it before"
+            raise ValueError(f"a graph is captured, which keeps no new array alive; {what}")
+        y = cupy.empty(x.shape, x.dtype) if out is None else out
         if x.size == 0:
             return y
-        if _row_stride(x) is None:
-            if cupy.cuda.get_current_stream().is_capturing():
-                raise ValueError(f"x has strides {x.strides}: copy it before a graph is captured")
+        if copied:
             x = cupy.ascontiguousarray(x)
         cols, addresses = x.shape[-1], (x.data.ptr, y.data.ptr)
         matrix = x.size // cols, cols, x.dtype.name, (_row_stride(x), _row_stride(y))
         launch = device(x.device.id).launch(*matrix, addresses, _workspace_of_graph)
-        launch(*addresses, cupy.cuda.get_current_stream().ptr)
+        launch(*addresses, stream.ptr)
         return y
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from .planning import KERNELS, Gpu, Plan, plan
@@ -19,6 +20,10 @@ from .planning import KERNELS, Gpu, Plan, plan
 COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
 INVALID_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT: a thread that has not used the GPU yet
 MOST_LAUNCHES = 4096  # matrices whose launch is kept
+NO_HEADERS = (
+    "CUDA's cuda_fp16.h and cuda_bf16.h, which 16-bit kernels include, are not found: the package "
+    "nvidia-cuda-runtime (for CUDA 12 nvidia-cuda-runtime-cu12) has them, or a toolkit in CUDA_HOME"
+)
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, a stream for each thread
 
 Launch = Callable[[int, int, int], None]  # of the addresses of x and y, and of a stream
@@ -102,7 +107,7 @@ class Device:
         self._launches: dict[tuple, Launch] = {}
         self._functions: dict[tuple, ctypes.c_void_p] = {}
         self._shared: dict[tuple, int] = {}  # bytes of dynamic shared memory that are allowed
-        self._workspaces: dict[object, tuple[int, int]] = {}  # stream -> (bytes, address)
+        self._workspaces: dict[object, _Workspaces] = {}  # by the stream's handle
         self._lock = threading.RLock()
 
     def launch(
@@ -140,7 +145,7 @@ class Device:
 
         def with_workspace(x: int, y: int, stream: int) -> None:
             owner = None
-            if _capturing(stream, self.context):
+            if _of_stream("cuStreamIsCapturing", ctypes.c_int, stream, self.context):
                 address, owner = workspace_of_graph(found.workspace)
             else:
                 address = self._workspace(stream, found.workspace)
@@ -174,17 +179,26 @@ class Device:
     def _workspace(self, stream: int, size: int) -> int:
         """The stream's own bytes, which were zero at first and which every launch leaves zero.
 
-        Where more are wanted, those it had stay: another thread may be about to launch with them.
-        Sizes double, so that all of them together are less than the last.
+        A later stream may have the handle of one that is gone and whose kernels still run. CUDA
+        gives no two streams one number, so that tells them apart.
         """
         key = (stream, threading.get_ident()) if stream == PER_THREAD_STREAM else stream
+        number = _of_stream("cuStreamGetId", ctypes.c_ulonglong, stream, self.context)
         with self._lock:
-            held, address = self._workspaces.get(key, (0, 0))
-            if held < size:
-                held = 1 << (size - 1).bit_length()
-                address = self.zeros(held, stream)
-                self._workspaces[key] = held, address
-            return address
+            kept = self._workspaces.get(key)
+            if kept is None or kept.number != number:
+                for address in kept.addresses if kept else ():
+                    self._free(address)
+                kept = self._workspaces[key] = _Workspaces(number, 0, [])
+            if kept.size < size:
+                kept.size = 1 << (size - 1).bit_length()
+                kept.addresses.append(self.zeros(kept.size, stream))
+            return kept.addresses[-1]
+
+    def _free(self, address: int) -> None:
+        """Give memory back, once everything that runs has ended: CUDA waits for that."""
+        with _Ready(self.context):
+            _ask("cuMemFree_v2", ctypes.c_uint64(address))
 
     def zeros(self, size: int, stream: int) -> int:
         """So many bytes, filled with zeros by the stream before what comes next on it."""
@@ -209,6 +223,17 @@ def device_of(address: int) -> int:
     return number.value
 
 
+@dataclass
+class _Workspaces:
+    """What a stream was given. Where it wanted more, the former bytes stay as long as it does:
+    another thread may be about to launch with them. Sizes double, so that all of them together are
+    less than twice the last."""
+
+    number: int  # of the stream, which no other has
+    size: int  # of the last
+    addresses: list[int]
+
+
 class _Ready:
     """The context of a GPU, and the leave to load and allocate while a stream is captured."""
 
@@ -230,15 +255,16 @@ def _attribute(device: ctypes.c_int, number: int) -> int:
     return value.value
 
 
-def _capturing(stream: int, context: ctypes.c_void_p) -> bool:
-    status = ctypes.c_int()
-    asked = ctypes.c_void_p(stream), ctypes.byref(status)
-    if (refused := _driver().cuStreamIsCapturing(*asked)) == INVALID_CONTEXT:
+def _of_stream(call: str, kind: type, stream: int, context: ctypes.c_void_p) -> int:
+    """What the driver says of a stream: whether it is captured (0 or 1), its number."""
+    value = kind()
+    asked = ctypes.c_void_p(stream), ctypes.byref(value)
+    if (refused := getattr(_driver(), call)(*asked)) == INVALID_CONTEXT:
         _ask("cuCtxSetCurrent", context)
-        refused = _driver().cuStreamIsCapturing(*asked)
+        refused = getattr(_driver(), call)(*asked)
     if refused:
-        _refuse("cuStreamIsCapturing", refused)
-    return status.value == 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
+        _refuse(call, refused)
+    return value.value
 
 
 def _launcher(function: ctypes.c_void_p, found: Plan, numbers: list[int], context) -> Callable:
@@ -312,7 +338,8 @@ def _compile(nvrtc, text: str, flags: list[str]) -> bytes:
             nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
             log = ctypes.create_string_buffer(max(1, size.value))
             nvrtc.nvrtcGetProgramLog(program, log)
-            raise CudaError(f"NVRTC ({status}), {' '.join(flags)}:\n{log.value.decode()}")
+            said = f"NVRTC ({status}), {' '.join(flags)}:\n{log.value.decode()}"
+            raise CudaError(said if _include_folders(nvrtc) else f"{NO_HEADERS}\n{said}")
         nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
         image = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetCUBIN(program, image)
@@ -334,6 +361,6 @@ def _include_folders(nvrtc) -> list[Path]:
     beside = library.parent.parent
     roots = [beside, beside.parent / "cuda_runtime"] if library.is_absolute() else []
     roots += [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if name in os.environ]
-    roots.append(Path("/usr/local/cuda"))
+    roots += [Path(sys.prefix) / "targets" / "x86_64-linux", Path("/usr/local/cuda")]  # conda's
     folders = [root / "include" for root in roots]
     return [folder for folder in folders if (folder / "cuda_fp16.h").is_file()][:1]

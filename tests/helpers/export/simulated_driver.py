@@ -32,6 +32,7 @@ class Driver:
         self.calls: Counter = Counter()
         self.launches: list[SimpleNamespace] = []
         self.capturing: set[int] = set()
+        self.destroyed: Counter = Counter()  # handle -> streams that had it before
         self.contexts = threading.local()
 
     # ---- memory ---------------------------------------------------------------------------------
@@ -116,6 +117,10 @@ class Driver:
         address._obj.value = self.allocate(size.value).ctypes.data
         return 0
 
+    def cuMemFree_v2(self, address) -> int:
+        del self.memory[address.value]
+        return self._unsafe()
+
     def cuMemsetD8Async(self, address, value, size, stream) -> int:
         self.memory[address.value][: size.value] = value.value
         return 0
@@ -129,6 +134,15 @@ class Driver:
         if not (self.stack or stream.value):
             return INVALID_CONTEXT  # the default stream is that of a context
         status._obj.value = int((stream.value or 0) in self.capturing)
+        return 0
+
+    def cuStreamGetId(self, stream, number) -> int:
+        if not (self.stack or stream.value):
+            return INVALID_CONTEXT
+        handle = stream.value or 0
+        assert handle not in self.capturing, "the driver may refuse that"
+        thread = threading.get_ident() if handle == 2 else 0
+        number._obj.value = hash((handle, thread, self.destroyed[handle])) & 2**63 - 1
         return 0
 
     def cuGetErrorName(self, status, text) -> int:

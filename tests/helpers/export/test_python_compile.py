@@ -95,6 +95,18 @@ def test_what_does_not_compile_is_told_with_the_compilers_log(module: ModuleType
         module.machine_code(SMALL, (), 90)
 
 
+def test_headers_that_are_missing_are_named(module: ModuleType, monkeypatch) -> None:
+    """A package of NVRTC alone has none; kernels of float32 need none."""
+    monkeypatch.setattr(module, "_include_folders", lambda nvrtc: [])
+    kernel, found = module.KERNELS["08_cluster"], module.plan(64, 4096, "bfloat16")
+    with pytest.raises(module.CudaError, match="(?s)^CUDA's cuda_fp16.h .*nvidia-cuda-runtime"):
+        module.machine_code(kernel.text, found.options, 90)
+    assert module.machine_code(kernel.text, module.plan(64, 4096).options, 90)
+    monkeypatch.undo()
+    with pytest.raises(module.CudaError, match="^NVRTC"):
+        module.machine_code("oh", (), 90)
+
+
 def test_what_is_not_installed_is_named(module: ModuleType) -> None:
     with pytest.raises(module.CudaError, match="cannot load the NVIDIA driver: none of libno"):
         module._load(["libno.so.1"], "the NVIDIA driver")

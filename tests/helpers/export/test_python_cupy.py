@@ -177,11 +177,15 @@ def test_a_captured_call_gets_a_workspace_that_nobody_else_gets(text: str) -> No
     assert len({*workspaces(here)}) == 3
 
 
-def test_a_copy_that_no_graph_would_keep_is_refused(here: Here) -> None:
+def test_a_new_array_that_no_graph_would_keep_is_refused(here: Here) -> None:
     x, out = here.cupy.put(values(4, 80)), here.cupy.put(values(4, 40))
     here.driver.capturing.add(0)
-    with pytest.raises(ValueError, match="copy it before a graph is captured"):
+    with pytest.raises(ValueError, match=r"no new array alive; x has strides \(320, 8\)"):
         here.softmax(x[:, ::2], out=out)
+    for array in (x, x[:, ::2]):
+        with pytest.raises(ValueError, match="keeps no new array alive; give out"):
+            here.softmax(array)
+    assert not here.driver.launches
     here.softmax(x[:, :40], out=out)
     check_softmax(x.host[:, :40], out.host)
 
@@ -206,7 +210,24 @@ def test_per_thread_streams_share_a_handle_but_no_workspace(text: str) -> None:
     thread = threading.Thread(target=here.softmax, args=(array,))
     thread.start()
     thread.join()
-    assert len({*workspaces(here)}) == 2
+    here.softmax(array)
+    first, other, again = workspaces(here)
+    assert first == again != other
+    assert {first, other} < {*here.driver.memory}
+
+
+def test_a_later_stream_of_the_same_handle_gets_a_workspace_of_its_own(text: str) -> None:
+    """Kernels of the former may still run, or have left something when they were aborted."""
+    here = Here(text, OLD)
+    here.cupy.stream.ptr = 7
+    arrays = [here.cupy.put(values(rows, 40001)) for rows in (1, 9)]
+    for array in arrays:
+        here.softmax(array)
+    here.driver.destroyed[7] += 1
+    for array in arrays:
+        check_softmax(array.host, here.softmax(array).host)
+    assert here.driver.calls["cuMemAlloc_v2"] == 4, "nothing is handed on"
+    assert here.driver.calls["cuMemFree_v2"] == 2, "nothing is kept for a stream that is gone"
 
 
 # ---- these tests can fail ----------------------------------------------------------------------
@@ -219,7 +240,8 @@ streams = test_each_stream_has_a_workspace_of_its_own
 grows = test_a_workspace_grows
 captured = test_a_captured_call_gets_a_workspace_that_nobody_else_gets
 thread_streams = test_per_thread_streams_share_a_handle_but_no_workspace
-FREED = "[_driver().memory.pop(old) for _, old in self._workspaces.values()]"
+kept = test_a_new_array_that_no_graph_would_keep_is_refused
+later = test_a_later_stream_of_the_same_handle_gets_a_workspace_of_its_own
 cold = partial(test_a_thread_that_never_used_the_gpu_may_call, (1, 40001), OLD)
 
 
@@ -236,19 +258,18 @@ cold = partial(test_a_thread_that_never_used_the_gpu_may_call, (1, 40001), OLD)
         ("(0, 0, *numbers)", "(0, 0, *reversed(numbers))", cluster),
         ("if status == INVALID_CONTEXT:", "if False:", cluster),
         ("(*asked)) == INVALID_CONTEXT:", "(*asked)) == 0:", cold),
-        ("= self.zeros(held, stream)", f"= self.zeros(held, stream); {FREED}", grows),
-        ("key = (stream, threading.get_ident()) if", "key = stream if", thread_streams),
-        ("if held < size:", "if not held:", grows),
-        ("self._workspaces[key] = held, address", "self._workspaces[0] = held, address", streams),
-        ("held, address = self._workspaces.get(key, (0, 0))", "held, address = 0, 0", streams),
+        ("kept.size = 1 <<", "[*map(self._free, kept.addresses)]; kept.size = 1 <<", grows),
+        ("if kept.size < size:", "if not kept.size:", grows),
+        ("= self._workspaces[key] =", "= self._workspaces[0] =", streams),
+        ("kept = self._workspaces.get(key)", "kept = None", streams),
+        (" or kept.number != number:", ":", later),
+        ("in kept.addresses if kept else ():", "in ():", later),
+        ("(stream, threading.get_ident()) if", "stream if", thread_streams),
         ("ctypes.c_ubyte(0), ctypes", "ctypes.c_ubyte(1), ctypes", streams),
-        ("if _capturing(stream, self.context):", "if False:", captured),
+        ("if _of_stream(", "if 0 and _of_stream(", captured),
         ('_ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))', "pass", captured),
-        (
-            "get_current_stream().is_capturing():",
-            "get_current_stream() is None:",
-            test_a_copy_that_no_graph_would_keep_is_refused,
-        ),
+        ("(out is None or copied) and", "out is None and", kept),
+        ("(out is None or copied) and", "copied and", kept),
         ("elif stride != end:", "elif False:", copied),
         ("return apart if apart >= cols else None", "return apart", copied),
         ("if cols > 1 and strides[-1] != 1:", "if False:", copied),
