@@ -31,13 +31,15 @@ NO_REPORT = re.compile(
     r"COMPUTE-SANITIZER|\w+ SUMMARY|Program hit|The |Target |Internal |No "
     r"|(Error|Warning): (?!Race|Potential)"
 )
+TOGETHER = 14  # races in a process: the tools look for none on global memory
 SLOW = ("hang", "never completes")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog=f"python -m {__package__}.sanitizer", description=__doc__)
-    parser.add_argument("--out", type=Path, default=DATA / "sanitizer_h200.json", metavar="FILE")
+    parser.add_argument("--races", action="store_true", help="the races on global memory")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the verdicts are or go")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the tools' output there")
     parser.add_argument(
         "--from-logs", type=Path, metavar="FOLDER", help="read that output again, without a GPU"
@@ -53,14 +55,14 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.worker:
         return work(options.worker, options.kernels, options.seconds)
+    name = "global_races_h200.json" if options.races else "sanitizer_h200.json"
+    options.out = options.out or DATA / name
     if options.table:
         print(table(json.loads(options.out.read_text())))
         return 0
     if options.from_logs:
         return read_again(options)
-    from tests.simt.launches import PLANTED
-
-    planted = {name: one for name, one in PLANTED.items() if options.only in name}
+    planted = chosen(options)
     if options.list:
         for name, one in planted.items():
             print(name, one.launch.grid, one.launch.block, one.launch.shared_mem, one.marks)
@@ -74,6 +76,15 @@ def main(arguments: list[str] | None = None) -> int:
         print("needs compute-sanitizer of the CUDA toolkit on the PATH", file=sys.stderr)
         return 1
     return run_all(options, planted)
+
+
+def chosen(options: argparse.Namespace) -> dict:
+    """The kernels by name."""
+    if options.races:
+        from .races import RACES as known
+    else:
+        from tests.simt.launches import PLANTED as known
+    return {name: one for name, one in known.items() if options.only in name}
 
 
 # ---- the program that the tools watch -----------------------------------------------------------
@@ -116,7 +127,10 @@ def make_kernel(one: dict):
     """The compiled kernel of a launch."""
     import cupy
 
-    kernel = cupy.RawKernel(one["code"], one["kernel"], OPTIONS)
+    together = one["cooperative"]
+    kernel = cupy.RawKernel(
+        one["code"], one["kernel"], one["options"], enable_cooperative_groups=together
+    )
     kernel.compile()
     if one["shared_mem"] > 48 * 1024:
         kernel.max_dynamic_shared_size_bytes = one["shared_mem"]
@@ -140,7 +154,7 @@ def pickled(one) -> dict:
     """A launch with its arrays as (offset in the allocation, values)."""
     import numpy as np
 
-    from helpers.simt import byte_offset
+    from helpers.simt import byte_offset, include_folders
 
     launch = one.launch
     args = [
@@ -153,6 +167,8 @@ def pickled(one) -> dict:
     return {
         **dict(zip(("grid", "block"), sizes, strict=True)),
         **{"kernel": one.kernel, "code": one.code, "shared_mem": launch.shared_mem, "args": args},
+        "cooperative": getattr(one, "cooperative", False),
+        "options": (*OPTIONS, *(f"-I{folder}" for folder in include_folders())),
     }
 
 
@@ -175,7 +191,7 @@ def run_all(options: argparse.Namespace, planted: dict) -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "launches.pickle"
         path.write_bytes(pickle.dumps(launches))
-        batches = first_batches(planted, TOOLS)
+        batches = first_batches(planted, TOOLS, TOGETHER if options.races else 0)
         deadline = time.monotonic() + 60 * options.minutes
         while batches:
             done, again = 0, []
@@ -206,8 +222,15 @@ def run_all(options: argparse.Namespace, planted: dict) -> int:
     return write(options.out, head, planted, outputs)
 
 
-def first_batches(planted: dict, tools) -> list[tuple[str, list[str]]]:
-    """(tool, kernels of one process): a bug alone, twins file by file; what hangs comes last."""
+def first_batches(planted: dict, tools, together: int = 0) -> list[tuple[str, list[str]]]:
+    """(tool, kernels of one process): a bug alone, twins file by file; what hangs comes last.
+
+    With `together`, so many in a process, whatever they are: those of which a tool then says
+    something are run alone once more."""
+    if together:
+        names = sorted(planted, key=lambda name: bool(planted[name].marks))
+        groups = [names[first : first + together] for first in range(0, len(names), together)]
+        return [(tool, group) for group in groups for tool in tools]
     bugs = [one for one in planted.values() if one.marks]
     bugs.sort(key=lambda one: any(word in kind for kind, _ in one.marks for word in SLOW))
     twins = collections.defaultdict(list)
@@ -335,11 +358,9 @@ def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], s
 
 def read_again(options: argparse.Namespace) -> int:
     """Rewrite the verdicts of --out from kept output, after a change of how it is read."""
-    from tests.simt.launches import PLANTED
-
     head = json.loads(options.out.read_text()) if options.out.exists() else {}
     head.pop("kernels", None)
-    planted = {name: one for name, one in PLANTED.items() if options.only in name}
+    planted = chosen(options)
     outputs = {}
     for path in sorted(options.from_logs.glob("*.log")):
         file, kernel, tool, _ = path.name.split(".")

@@ -1,0 +1,56 @@
+"""The kernels of `tests.simt.global_races` as compute-sanitizer is given them: all in one source, to
+be compiled at once; each right as it stands, and its racy twin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from tests.simt.global_races import CASES, HEADERS
+from tests.simt.launches import Launch, Planted
+
+FILE = "global_races"
+KIND = "race on global memory"
+
+
+@dataclass(frozen=True)
+class Race(Planted):
+    """A kernel, or its racy twin. Its mark has no line: a race has two."""
+
+    cooperative: bool = False
+
+    @property
+    def code(self) -> str:
+        return source()
+
+    @property
+    def marks(self) -> list[tuple[str, int]]:
+        return [] if self.twin is None else [(KIND, 0)]
+
+
+def kernel_name(rule: str, racy: bool) -> str:
+    """A name that C takes: "neighbours of a block need a barrier" -> neighbours_of_a_..._racy."""
+    words = "".join(letter if letter.isalnum() else "_" for letter in rule)
+    return f"{words}_{'racy' if racy else 'right'}"
+
+
+@cache
+def source() -> str:
+    functions = [
+        one.function(kernel_name(rule, racy), racy)
+        for rule, one in CASES.items()
+        for racy in (True, False)
+    ]
+    return "".join([*HEADERS.values(), f'#line 1 "kernels/{FILE}.cu"\n', *functions])
+
+
+def _races():
+    for rule, one in CASES.items():
+        launch = Launch(one.grid, one.block, one.arrays())
+        twin = kernel_name(rule, racy=False)
+        racy = kernel_name(rule, racy=True)
+        yield Race(FILE, racy, launch, twin=twin, cooperative=one.cooperative)
+        yield Race(FILE, twin, launch, cooperative=one.cooperative)
+
+
+RACES = {race.name: race for race in _races()}
