@@ -1,5 +1,5 @@
-"""The kernels of `tests.simt.global_races` as compute-sanitizer is given them: all in one source, to
-be compiled at once; each right as it stands, and its racy twin."""
+"""The kernels of `tests.simt.global_races` as compute-sanitizer is given them: all in one source,
+which is compiled once; each right as it stands, and its racy twin."""
 
 from __future__ import annotations
 
