@@ -10,12 +10,13 @@ import pytest
 
 from helpers.home import stand_in_for_home
 
-# Where kernels are only recorded and tested there is no Jupyter, and these import it.
+# Where kernels are only recorded and tested there is no Jupyter, and these import what it brings.
 NEED_JUPYTER = [
     "tests/commands/test_lab.py",
     "tests/commands/test_pages.py",
     "tests/commands/test_run.py",
     "tests/helpers/test_reading.py",
+    "tests/simt/test_command.py",
 ]
 # What a GPU has still to measure again, and since when: tests of it fail, and say so here. As soon
 # as it is measured they pass, which fails, so that no name stays here for nothing.

@@ -266,8 +266,12 @@ def test_gpu_tests_say_why_they_are_skipped(
     assert seen.module.why_not_live() == reason
 
 
+JUPYTER_BRINGS = r"^(import|from) (nbformat|jsonschema)\b"
+
+
 def test_tests_that_need_jupyter_are_known() -> None:
-    """A machine that only records has no nbformat: what imports it at once cannot be collected."""
+    """A machine that only records has no Jupyter: what imports what it brings cannot be
+    collected."""
     conftest = ast.parse((ROOT / "conftest.py").read_text(encoding="utf-8"))
     listed = next(
         ast.literal_eval(node.value)
@@ -277,6 +281,6 @@ def test_tests_that_need_jupyter_are_known() -> None:
     needing = [
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if re.search(r"^(import|from) nbformat\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if re.search(JUPYTER_BRINGS, path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert needing == sorted(listed)
