@@ -11,8 +11,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from .planning import KERNELS, Gpu, Plan, plan
 
@@ -108,6 +108,9 @@ class Device:
         self._functions: dict[tuple, ctypes.c_void_p] = {}
         self._shared: dict[tuple, int] = {}  # bytes of dynamic shared memory that are allowed
         self._workspaces: dict[object, _Workspaces] = {}  # by the stream's handle
+        self._asked: list[tuple] = []  # where the driver answered, to be used again
+        self._is_capturing = _driver().cuStreamIsCapturing
+        self._get_number = _driver().cuStreamGetId
         self._lock = threading.RLock()
 
     def launch(
@@ -144,11 +147,11 @@ class Device:
         launch = _launcher(function, found, [*arguments, 0], self.context)
 
         def with_workspace(x: int, y: int, stream: int) -> None:
-            owner = None
-            if _of_stream("cuStreamIsCapturing", ctypes.c_int, stream, self.context):
+            owner, number = None, self._number(stream)
+            if number is None:
                 address, owner = workspace_of_graph(found.workspace)
             else:
-                address = self._workspace(stream, found.workspace)
+                address = self._workspace(stream, number, found.workspace)
             launch(x, y, stream, address)
             del owner  # only now: what a graph was given may be given on after this launch
 
@@ -176,23 +179,50 @@ class Device:
                 self._shared[key] = found.shared_mem
             return function
 
-    def _workspace(self, stream: int, size: int) -> int:
+    def _number(self, stream: int) -> int | None:
+        """The number of a stream, which no other ever has, as a handle may; None while it is
+        captured: it may not be asked then."""
+        try:
+            asked = self._asked.pop()
+        except IndexError:
+            captured, number = ctypes.c_int(), ctypes.c_ulonglong()
+            asked = captured, number, ctypes.byref(captured), ctypes.byref(number)
+        captured, number, where, where_number = asked
+        handle = ctypes.c_void_p(stream)
+        if (refused := self._is_capturing(handle, where)) == INVALID_CONTEXT:
+            _ask("cuCtxSetCurrent", self.context)
+            refused = self._is_capturing(handle, where)
+        if refused:
+            _refuse("cuStreamIsCapturing", refused)
+        if captured.value:
+            found = None
+        elif refused := self._get_number(handle, where_number):
+            _refuse("cuStreamGetId", refused)
+        else:
+            found = number.value
+        self._asked.append(asked)
+        return found
+
+    def _workspace(self, stream: int, number: int, size: int) -> int:
         """The stream's own bytes, which were zero at first and which every launch leaves zero.
 
-        A later stream may have the handle of one that is gone and whose kernels still run. CUDA
-        gives no two streams one number, so that tells them apart.
+        A later stream may have the handle of one that is gone and whose kernels still run: its
+        number is another.
         """
         key = (stream, threading.get_ident()) if stream == PER_THREAD_STREAM else stream
-        number = _of_stream("cuStreamGetId", ctypes.c_ulonglong, stream, self.context)
+        kept = self._workspaces.get(key)
+        if kept and kept.number == number and kept.size >= size:
+            return kept.addresses[-1]
         with self._lock:
-            kept = self._workspaces.get(key)
-            if kept is None or kept.number != number:
-                for address in kept.addresses if kept else ():
+            kept = self._workspaces.get(key) or _Workspaces(number, 0, ())
+            if kept.number != number:
+                for address in kept.addresses:
                     self._free(address)
-                kept = self._workspaces[key] = _Workspaces(number, 0, [])
+                kept = _Workspaces(number, 0, ())
             if kept.size < size:
-                kept.size = 1 << (size - 1).bit_length()
-                kept.addresses.append(self.zeros(kept.size, stream))
+                size = 1 << (size - 1).bit_length()
+                kept = _Workspaces(number, size, (*kept.addresses, self.zeros(size, stream)))
+                self._workspaces[key] = kept
             return kept.addresses[-1]
 
     def _free(self, address: int) -> None:
@@ -223,15 +253,14 @@ def device_of(address: int) -> int:
     return number.value
 
 
-@dataclass
-class _Workspaces:
+class _Workspaces(NamedTuple):
     """What a stream was given. Where it wanted more, the former bytes stay as long as it does:
     another thread may be about to launch with them. Sizes double, so that all of them together are
     less than twice the last."""
 
-    number: int  # of the stream, which no other has
+    number: int  # of the stream
     size: int  # of the last
-    addresses: list[int]
+    addresses: tuple[int, ...]
 
 
 class _Ready:
@@ -255,42 +284,37 @@ def _attribute(device: ctypes.c_int, number: int) -> int:
     return value.value
 
 
-def _of_stream(call: str, kind: type, stream: int, context: ctypes.c_void_p) -> int:
-    """What the driver says of a stream: whether it is captured (0 or 1), its number."""
-    value = kind()
-    asked = ctypes.c_void_p(stream), ctypes.byref(value)
-    if (refused := getattr(_driver(), call)(*asked)) == INVALID_CONTEXT:
-        _ask("cuCtxSetCurrent", context)
-        refused = getattr(_driver(), call)(*asked)
-    if refused:
-        _refuse(call, refused)
-    return value.value
-
-
 def _launcher(function: ctypes.c_void_p, found: Plan, numbers: list[int], context) -> Callable:
     """A function of x, y, the stream and, where the plan has one, the workspace. All else of the
-    launch is laid out here, once."""
-    values = (ctypes.c_uint64 * (2 + len(numbers)))(0, 0, *numbers)  # an int reads the low half
-    first = ctypes.addressof(values)
-    pointers = (ctypes.c_void_p * len(values))(*(first + 8 * i for i in range(len(values))))
-    config = _Config((found.grid, 1, 1), (found.block, 1, 1), found.shared_mem)
-    attributes = (_Attribute * 1)(_Attribute(2))  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
-    attributes[0].value[0] = 1
-    config.attributes, config.attribute_count = attributes, int(found.cooperative)
-    enqueue, lock, last = _driver().cuLaunchKernelEx, threading.Lock(), len(values) - 1
-    where = ctypes.byref(config)
+    launch is laid out here, once for each thread that is in it at the same time."""
+    enqueue, last, unused = _driver().cuLaunchKernelEx, 1 + len(numbers), []
+
+    def laid_out() -> tuple:
+        values = (ctypes.c_uint64 * (2 + len(numbers)))(0, 0, *numbers)  # an int reads the low half
+        first = ctypes.addressof(values)
+        pointers = (ctypes.c_void_p * len(values))(*(first + 8 * i for i in range(len(values))))
+        config = _Config((found.grid, 1, 1), (found.block, 1, 1), found.shared_mem)
+        attributes = (_Attribute * 1)(_Attribute(2))  # CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        attributes[0].value[0] = 1
+        config.attributes, config.attribute_count = attributes, int(found.cooperative)
+        return values, config, ctypes.byref(config), pointers
 
     def launch(x: int, y: int, stream: int, workspace: int | None = None) -> None:
-        with lock:  # the driver copies the values before it returns
-            values[0] = x
-            values[1] = y
-            if workspace is not None:
-                values[last] = workspace
-            config.stream = stream
+        try:
+            layout = unused.pop()
+        except IndexError:
+            layout = laid_out()
+        values, config, where, pointers = layout
+        values[0] = x
+        values[1] = y
+        if workspace is not None:
+            values[last] = workspace
+        config.stream = stream
+        status = enqueue(where, function, pointers, None)
+        if status == INVALID_CONTEXT:
+            _ask("cuCtxSetCurrent", context)
             status = enqueue(where, function, pointers, None)
-            if status == INVALID_CONTEXT:
-                _ask("cuCtxSetCurrent", context)
-                status = enqueue(where, function, pointers, None)
+        unused.append(layout)  # the driver has copied it
         if status:
             _refuse("cuLaunchKernelEx", status)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,27 +29,25 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     the operator torch.ops.NAME.softmax. A kernel is compiled when it is first needed and kept on
     disk. Raises what torch.softmax raises, and `CudaError` if CUDA or NVRTC refuses.
     """
-    if _compiling() or type(x) is not Tensor or _watched(x):
-        return _as_operator(x, dim)
-    try:
-        key = x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, dim
-    except RuntimeError:  # nested, or sparse, or in another library's layout
-        return torch.softmax(x, dim)
-    return (_calls.get(key) or _new_call(key, x, dim))(x)
-
-
-def _watched(x: Tensor) -> bool:
-    """Whether something follows what is done with a plain tensor, so that PyTorch must know."""
-    return (
-        _dispatch_modes() > 0
+    if (  # something follows what is done with x, so that PyTorch must know
+        _compiling()
+        or type(x) is not Tensor
+        or _dispatch_modes()
         or _function_modes()
         or _transforms() is not None
-        or _tracing() is not None
+        or _tracing()
         or forward_ad._current_level >= 0
         or _autocast()
         or (x.requires_grad and torch.is_grad_enabled())
         or x.is_neg()
-    )
+    ):
+        return _as_operator(x, dim)
+    try:
+        address = x.data_ptr()
+        key = x.shape, x.is_contiguous() or x.stride(), x.dtype, x.device, address & 15, dim
+    except RuntimeError:  # nested, or sparse, or in another library's layout
+        return torch.softmax(x, dim)
+    return (_calls.get(key) or _new_call(key, x, dim))(x, address)
 
 
 def _as_operator(x: Tensor, dim: int) -> Tensor:
@@ -81,10 +78,11 @@ def _is_plain(x: Tensor) -> bool:
 
 # ---- one matrix after the other ------------------------------------------------------------------
 
-_calls: dict[tuple, Callable[[Tensor], Tensor]] = {}
+Call = Callable[[Tensor, int], Tensor]  # of a tensor and its address
+_calls: dict[tuple, Call] = {}
 
 
-def _new_call(key: tuple, x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
+def _new_call(key: tuple, x: Tensor, dim: int) -> Call:
     """What computes softmax of tensors like x, kept under its key."""
     call = _call_for(x, dim)
     if len(_calls) >= MOST_CALLS:  # shapes that keep changing
@@ -93,42 +91,44 @@ def _new_call(key: tuple, x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
     return call
 
 
-def _call_for(x: Tensor, dim: int) -> Callable[[Tensor], Tensor]:
+def _call_for(x: Tensor, dim: int) -> Call:
     mine = x.is_cuda and x.dtype in DTYPES and x.dim() > 0 and dim in (-1, x.dim() - 1)
     if not mine:
-        return lambda x: torch.softmax(x, dim)
+        return lambda x, address: torch.softmax(x, dim)
     if x.numel() == 0:
-        return lambda x: torch.empty_like(x, memory_format=torch.contiguous_format)
+        return lambda x, address: _like(x)
     stride = row_stride(x.shape, x.stride())
     if stride is None:
-        return lambda x: softmax(x.contiguous())
+        return lambda x, address: softmax(x.contiguous())
     cols, index = x.shape[-1], x.device.index
     with torch.cuda.device(index):
-        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        y = _like(x)
         matrix = x.numel() // cols, cols, DTYPES[x.dtype], (stride, cols)
         addresses = x.data_ptr(), y.data_ptr()
         try:
             launch = device(index).launch(*matrix, addresses, _workspace_of_graph)
         except Refused:  # more than 2^31 rows, an old GPU
-            return lambda x: torch.softmax(x, dim)
-    place, like = y.data_ptr() & 15, torch.empty_like
-    if not x.is_contiguous():
-        like = partial(like, memory_format=torch.contiguous_format)
-    current_stream = torch._C._cuda_getCurrentRawStream
+            return lambda x, address: torch.softmax(x, dim)
+    place, like = y.data_ptr() & 15, (tuple(y.shape), y.stride(), y.dtype)
+    current_stream, empty = torch._C._cuda_getCurrentRawStream, _empty
     current_device, several = torch._C._cuda_getDevice, torch.cuda.device_count() > 1
 
-    def call(x: Tensor) -> Tensor:
+    def call(x: Tensor, start: int) -> Tensor:
         if several and current_device() != index:
             with torch.cuda.device(index):
-                return call(x)
-        y = like(x)
+                return call(x, start)
+        y = empty(*like)
         address = y.data_ptr()
         if address & 15 != place:
             raise RuntimeError(f"the allocator's memory at {address:#x} is not aligned as before")
-        launch(x.data_ptr(), address, current_stream(index))
+        launch(start, address, current_stream(index))
         return y
 
     return call
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _workspace_of_graph(size: int) -> tuple[int, Tensor]:
@@ -142,15 +142,16 @@ def _workspace_of_graph(size: int) -> tuple[int, Tensor]:
 
 def _run(x: Tensor) -> Tensor:
     """The operator on CUDA."""
-    key = x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, -1
-    return (_calls.get(key) or _new_call(key, x, -1))(x)
+    address = x.data_ptr()
+    key = x.shape, x.is_contiguous() or x.stride(), x.dtype, x.device, address & 15, -1
+    return (_calls.get(key) or _new_call(key, x, -1))(x, address)
 
 
 def _fake(x: Tensor) -> Tensor:
     """The operator without memory: what comes out of it."""
     if x.dtype not in DTYPES or x.dim() == 0:
         raise TypeError(f"{NAME} takes rows of {', '.join(DTYPES.values())}, not {x.dtype}")
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return _like(x)
 
 
 if not hasattr(getattr(torch.ops, NAME), "softmax"):  # else another copy of this file has it
@@ -160,20 +161,28 @@ if not hasattr(getattr(torch.ops, NAME), "softmax"):  # else another copy of thi
     torch.library.register_fake(f"{NAME}::softmax", _fake, lib=_library)
 _operator = getattr(torch.ops, NAME).softmax.default
 
-# Asked in every call: functions of C without arguments, so cheap. PyTorch does not promise them;
-# where one is missing, every call is the operator, which needs none of them.
+# Called every time: functions of C, so cheap. PyTorch does not promise them; where one that tells
+# who follows a call is missing, every call is the operator, which needs none of them.
 _compiling = torch.compiler.is_dynamo_compiling
+_autocast = torch.is_autocast_enabled  # of CUDA, if it is not told otherwise
 try:
-    _autocast = torch._C._is_any_autocast_enabled
     _dispatch_modes = torch._C._len_torch_dispatch_stack
     _function_modes = torch._C._is_torch_function_mode_enabled
     _transforms = torch._C._functorch.peek_interpreter_stack
-    _tracing = torch._C._get_tracing_state
+    _tracing = torch._C._is_tracing
     _ = forward_ad._current_level
 except AttributeError:
 
-    def _watched(x: Tensor) -> bool:
-        return True
+    def _dispatch_modes() -> int:
+        return 1
 
     def _is_plain(x: Tensor) -> bool:
         return type(x) is Tensor
+
+
+try:  # as what Inductor compiles allocates, past the dispatcher
+    _empty = torch._C._dynamo.guards._empty_strided_cuda
+except AttributeError:
+
+    def _empty(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.empty_strided(shape, stride, dtype=dtype, device="cuda")

@@ -22,7 +22,7 @@ def stand_in(driver) -> dict[str, ModuleType]:
     torch, autograd = ModuleType("torch"), ModuleType("torch.autograd")
     state = SimpleNamespace(
         **{"dynamo": False, "grad": True, "autocast": False, "modes": 0, "function_modes": False},
-        **{"transforms": None, "tracing": None, "stream": 0, "device": 0, "devices": 1},
+        **{"transforms": None, "tracing": False, "stream": 0, "device": 0, "devices": 1},
     )
 
     class Tensor:
@@ -85,6 +85,13 @@ def stand_in(driver) -> dict[str, ModuleType]:
         assert memory_format == "contiguous" or x.is_contiguous()
         return Tensor(empty(x.shape, x.host.dtype))
 
+    def empty_strided(shape, stride, dtype: str) -> Tensor:
+        assert type(shape) is type(stride) is tuple
+        torch.allocated.append(shape)
+        found = Tensor(empty(shape, DTYPES[dtype]))
+        assert found.stride() == stride
+        return found
+
     def zeros(size: int, dtype: str, device: str) -> Tensor:
         return put(np.zeros(size, DTYPES[dtype]))
 
@@ -128,6 +135,7 @@ def stand_in(driver) -> dict[str, ModuleType]:
             return SimpleNamespace(softmax=SimpleNamespace(default=call))
 
     torch.state, torch.own, torch.dispatched, torch.put = state, [], [], put
+    torch.allocated = []  # past the dispatcher
     torch.Tensor, torch.softmax, torch.zeros, torch.empty_like = (
         Tensor,
         own_softmax,
@@ -139,7 +147,8 @@ def stand_in(driver) -> dict[str, ModuleType]:
         setattr(torch, name, name)
     torch.nn = SimpleNamespace(Parameter=Parameter)
     torch.is_grad_enabled = lambda: state.grad
-    torch.is_autocast_enabled = lambda kind: state.autocast
+    torch.is_autocast_enabled = lambda kind="cuda": state.autocast
+    torch.empty_strided = lambda *a, dtype, device: empty_strided(*a, dtype)
     torch.compiler = SimpleNamespace(is_dynamo_compiling=lambda: state.dynamo)
     torch.cuda = SimpleNamespace(device=device, device_count=lambda: state.devices)
     torch.library = SimpleNamespace(Library=Library, register_fake=register_fake)
@@ -148,11 +157,11 @@ def stand_in(driver) -> dict[str, ModuleType]:
     torch._C = SimpleNamespace(
         _cuda_getCurrentRawStream=lambda index: state.stream,
         _cuda_getDevice=lambda: state.device,
-        _is_any_autocast_enabled=lambda: state.autocast,
         _len_torch_dispatch_stack=lambda: state.modes,
         _is_torch_function_mode_enabled=lambda: state.function_modes,
         _functorch=SimpleNamespace(peek_interpreter_stack=lambda: state.transforms),
-        _get_tracing_state=lambda: state.tracing,
+        _is_tracing=lambda: state.tracing,
+        _dynamo=SimpleNamespace(guards=SimpleNamespace(_empty_strided_cuda=empty_strided)),
     )
     torch.autograd = autograd
     autograd.forward_ad = SimpleNamespace(_current_level=-1)

@@ -85,6 +85,24 @@ def test_other_strides_are_copied_first(here: Here) -> None:
     assert not here.torch.own
 
 
+def test_the_strides_of_a_tensor_are_part_of_what_is_kept(here: Here) -> None:
+    whole = here.put(values(8, 96)).host
+    for x in (whole[:3, :48], whole[::2, :48][:3], here.put(whole[:3, :48]).host):
+        check_softmax(np.ascontiguousarray(x), here.softmax(here.torch.Tensor(x)).host)
+    assert [launch.x_stride for launch in here.driver.launches[:2]] == [96, 192]
+
+
+def test_results_are_allocated_past_the_dispatcher_where_that_can_be(text: str) -> None:
+    here = Here(text)
+    x = values(4, 64)
+    check_softmax(x, here.softmax(here.put(x)).host)
+    assert here.torch.allocated == [(4, 64)]
+    text = text.replace("guards._empty_strided_cuda", "guards._none")
+    here = Here(text)
+    check_softmax(x, here.softmax(here.put(x)).host)
+    assert here.torch.allocated == [(4, 64)]
+
+
 def test_a_call_is_made_once(here: Here) -> None:
     x = here.put(values(4, 64))
     here.softmax(x)
@@ -135,7 +153,7 @@ def test_what_no_kernel_takes_gets_the_answer_of_pytorch(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "switch", [{"dynamo": True}, {"modes": 1}, {"function_modes": True}, {"tracing": "a trace"}]
+    "switch", [{"dynamo": True}, {"modes": 1}, {"function_modes": True}, {"tracing": True}]
 )
 def test_a_compiler_and_modes_see_the_operator(switch: dict, here: Here) -> None:
     vars(here.torch.state).update(switch)
@@ -147,7 +165,7 @@ def test_a_compiler_and_modes_see_the_operator(switch: dict, here: Here) -> None
     assert here.torch.dispatched == ["fast_softmax"] and here.torch.own == [0, -1]
 
 
-@pytest.mark.parametrize("name", ["_is_any_autocast_enabled", "_get_tracing_state"])
+@pytest.mark.parametrize("name", ["_len_torch_dispatch_stack", "_is_tracing"])
 def test_another_pytorch_has_the_operator_alone(name: str, text: str) -> None:
     """Without what tells who follows a call, every call goes by the dispatcher."""
     here = Here(text, without=name)
@@ -272,6 +290,7 @@ def test_two_exports_live_beside_each_other(text: str) -> None:
 
 # ---- these tests can fail ----------------------------------------------------------------------
 
+views = test_the_strides_of_a_tensor_are_part_of_what_is_kept
 apart = test_rows_may_be_apart_and_start_anywhere
 start = test_where_a_tensor_starts_is_part_of_what_is_kept
 copied = test_other_strides_are_copied_first
@@ -285,17 +304,18 @@ seen = test_a_compiler_and_modes_see_the_operator
     ("line", "changed", "noticed"),
     [
         (" & 15, dim\n", " & 3, dim\n", start),
-        ("_compiling() or type", "type", partial(seen, {"dynamo": True})),
-        ("or type(x) is not Tensor or", "or", test_a_parameter_and_a_fake_tensor_are_the_operator),
-        ("_dispatch_modes() > 0", "False", partial(seen, {"modes": 1})),
+        ("x.is_contiguous() or x.stride(), x.dtype", "x.dtype", views),
+        ("_compiling()\n        or", "", partial(seen, {"dynamo": True})),
+        ("or type(x) is not Tensor\n", "\n", test_a_parameter_and_a_fake_tensor_are_the_operator),
+        ("or _dispatch_modes()", "", partial(seen, {"modes": 1})),
         ("or _function_modes()", "", partial(seen, {"function_modes": True})),
-        ("or _tracing() is not None", "", partial(seen, {"tracing": "a trace"})),
+        ("or _tracing()", "", partial(seen, {"tracing": True})),
         ("or _transforms() is not None", "", classes),
         ("or forward_ad._current_level >= 0", "", classes),
         ("_transforms() is None and forward_ad._current_level < 0", "True", classes),
         ("known = type(x) in (Tensor, torch.nn.Parameter)", "known = True", classes),
         ("or _autocast()", "", test_autocast_computes_in_float32),
-        ("if not x.is_contiguous():", "if False:", apart),
+        ("memory_format=torch.contiguous_format", "memory_format=None", apart),
         ("x = x.float()", "pass", test_autocast_computes_in_float32),
         ("or (x.requires_grad and torch.is_grad_enabled())", "", other),
         ("or x.is_neg()", "", test_a_negated_view_is_not_read_as_it_lies),
