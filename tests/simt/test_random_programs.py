@@ -1,0 +1,58 @@
+"""Random programs give bit by bit what gcc and a GPU make of them, and no finding."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.hardware import random_kernels
+from tests.simt import random_programs
+from tests.simt.random_programs import BlockProgram, Program, by_the_machine, cuda_source
+
+KNOWN = random_kernels.stored()
+needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc to compare with")
+recorded = pytest.mark.skipif(
+    not KNOWN, reason="no tests/data/random_kernels_h200.json: run tests.hardware.random_kernels"
+)
+
+
+@needs_gcc
+def test_programs_give_what_gcc_gives(tmp_path: Path) -> None:
+    assert random_programs.against_gcc(range(20), tmp_path) == []
+
+
+@needs_gcc
+def test_a_wrong_operation_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = cuda_source([Program(number) for number in range(3)]).replace(" - ", " + ")
+    monkeypatch.setattr(random_programs, "cuda_source", lambda programs: planted)
+    assert random_programs.against_gcc(range(3), tmp_path)
+
+
+def test_a_program_is_the_same_each_time() -> None:
+    assert Program(7).body == Program(7).body != Program(8).body
+
+
+@recorded
+@pytest.mark.parametrize("number", [0, random_kernels.COUNT // random_kernels.TOGETHER])
+def test_kernels_give_what_the_gpu_gave(number: int) -> None:
+    batch = random_kernels.batches()[number]
+    assert random_kernels.differences(batch, KNOWN) == []
+
+
+@recorded
+def test_the_gpu_ran_them_all() -> None:
+    names = [program.name for batch in random_kernels.batches() for program in batch]
+    assert list(KNOWN) == names and len(names) >= 600
+
+
+def test_another_result_and_another_program_are_told() -> None:
+    (batch, *_) = random_kernels.batches()
+    known = {program.name: {"source": "", "results": ""} for program in batch}
+    assert all("another program" in told for told in random_kernels.differences(batch, known))
+
+
+def test_a_block_without_its_barriers_races() -> None:
+    programs = [BlockProgram(number) for number in range(10)]
+    source = cuda_source(programs).replace("__syncthreads();", "")
+    found = [by_the_machine(source, one)[1].findings for one in programs]
+    assert sum(bool(findings) for findings in found) >= 4
