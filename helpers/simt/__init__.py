@@ -20,7 +20,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     trace                what a launch leaves behind
     cuda_text            reading C: comments, kernels, signatures, a hash of code
     cache                compiled kernels on disk
-    dependencies         which headers the compiler read, and whether they are the same
+    dependencies         which files the compiler could read, and whether they are the same
     compile              CUDA to PTX
     sources              a file for nvcc made ready: what is the host's set aside
     parse                PTX to instructions

@@ -7,19 +7,13 @@ floor) and stops at PTX, NVRTC's typed and stable intermediate language.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
-import json
 import os
 import re
-import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -74,113 +68,69 @@ def _compile(
     code: str, options: tuple[str, ...], arch: str, form: str, expression: str = ""
 ) -> tuple[bytes, str]:
     """(what NVRTC made, the mangled name), compiled unless the same was before: by it the same
-    NVRTC from the same text and options, and from headers that still hold the same."""
+    NVRTC from the same text, options and headers."""
     from cuda.bindings import nvrtc
 
     flags = [option for option in options if not option.startswith(("-arch", "--gpu-arch"))]
     if not any(option.lstrip("-").startswith("std=") for option in options):
         flags.append("--std=c++17")
-    own, rest = _folders_of(flags)
-    users = (os.getcwd(), *own)
-    folders = (*users, *include_folders())
+    folders, named, rest = _files_of(flags)
+    files = code, named, (os.getcwd(), *folders), include_folders()
+    state = dependencies.state(*files)
+    flags += [f"-I{folder}" for folder in include_folders()]
+    if state is None:
+        return _compile_anew(code, arch, flags, form, expression)
     version = nvrtc.nvrtcVersion()[1:]
-    key = repr((version, CUPY_OPTIONS, arch, rest, len(own), form, expression, code))
+    key = repr((version, CUPY_OPTIONS, arch, rest, form, expression, code, state))
     entry = f"{hashlib.sha256(key.encode()).hexdigest()}.{form.lower()}"
-    for look in (_MEMORY.get, _stored):
-        kept = look(entry)
-        if kept and kept.state == dependencies.state(kept.reads, folders, len(users)):
-            break
-    else:
-        search = [f"-I{folder}" for folder in include_folders()]
-        kept = _compile_anew(code, arch, (*flags, *search), form, expression, folders)
-        if kept.reads is None or _asks_for_files(code, kept.reads, folders, len(users)):
-            return kept.compiled, kept.name
-        kept = replace(kept, state=dependencies.state(kept.reads, folders, len(users)))
-        if kept.state is None:
-            return kept.compiled, kept.name
-        head = json.dumps([kept.name, kept.reads, kept.state])
-        cache.write(entry, head.encode() + b"\n" + kept.compiled)
+    kept = _MEMORY.get(entry) or _stored(entry)
+    if kept is None:
+        kept = _compile_anew(code, arch, flags, form, expression)
+        if state != dependencies.state(*files):  # NVRTC may have read what is there now
+            return kept
+        cache.write(entry, kept[1].encode() + b"\n" + kept[0])
     if len(_MEMORY) >= MOST_IN_MEMORY:
         _MEMORY.pop(next(iter(_MEMORY)), None)
     _MEMORY[entry] = kept
-    return kept.compiled, kept.name
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """What NVRTC made, and of which headers; None if it did not say."""
-
-    compiled: bytes
-    name: str
-    reads: Sequence[dependencies.Read] | None
-    state: str | None = ""  # of these headers; None: one is gone
+    return kept
 
 
 MOST_IN_MEMORY = 256
-_MEMORY: dict[str, Compiled] = {}
+_MEMORY: dict[str, tuple[bytes, str]] = {}
 
 
-def _stored(entry: str) -> Compiled | None:
+def _stored(entry: str) -> tuple[bytes, str] | None:
     body = cache.read(entry)
     if body is None:
         return None
-    head, _, compiled = body.partition(b"\n")
-    try:
-        name, reads, state = json.loads(head)
-        return Compiled(compiled, name, [(int(number), str(path)) for number, path in reads], state)
-    except (ValueError, TypeError):  # of an earlier version
-        return None
+    name, _, compiled = body.partition(b"\n")
+    return compiled, name.decode()
 
 
-def _folders_of(flags: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(folders that the options search for headers, the other options)."""
-    folders, rest, following = [], [], False
-    for flag in flags:
-        if following:
-            folders.append(flag)
-            following = False
-        elif flag in ("-I", "--include-path"):
-            following = True
-        elif flag.startswith(("-I", "--include-path=")):
-            folders.append(flag.removeprefix("--include-path=").removeprefix("-I"))
+def _files_of(flags: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """(folders that the options search for headers, headers that they name, the other options)."""
+    folders, headers, rest = [], [], []
+    words = iter(flags)
+    for flag in words:
+        name, _, value = flag.partition("=")
+        if flag.startswith("-I"):
+            folders.append(flag[2:] or next(words, ""))
+        elif name in ("--include-path", "--pre-include", "-include"):
+            kind = folders if name == "--include-path" else headers
+            kind.append(value or next(words, ""))
         else:
             rest.append(flag)
-    return folders, rest
+    return folders, headers, rest
 
 
 def search_folders(options: Sequence[str]) -> list[str]:
     """The folders that compiler options search for headers."""
-    return _folders_of(options)[0]
-
-
-def _asks_for_files(code: str, reads: Sequence, folders: Sequence[str], users: int) -> bool:
-    """Whether the kernel's text or a header of its author asks which files there are: the compiler
-    does not tell for which."""
-    texts = [code]
-    for number, name in reads:
-        if number < users:
-            path = Path(folders[number], name) if number >= 0 else Path(name)
-            texts.append(path.read_text(encoding="utf-8", errors="replace"))
-    return any("has_include" in _spliced(text) for text in texts)
-
-
-@contextlib.contextmanager
-def _temporary_folder() -> Iterator[str | None]:
-    """None where there is no place for one."""
-    try:
-        folder = tempfile.mkdtemp(prefix="simt-")
-    except OSError:
-        folder = None
-    try:
-        yield folder
-    finally:
-        if folder:
-            shutil.rmtree(folder, ignore_errors=True)
+    return _files_of(options)[0]
 
 
 def _compile_anew(
-    code: str, arch: str, flags: Sequence[str], form: str, expression: str, folders: Sequence[str]
-) -> Compiled:
+    code: str, arch: str, flags: Sequence[str], form: str, expression: str
+) -> tuple[bytes, str]:
     from cuda.bindings import nvrtc
 
     def call(function, *arguments):
@@ -207,48 +157,7 @@ def _compile_anew(
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     compiled = bytes(result).rstrip(b"\0") if form == "PTX" else bytes(result)
-    return Compiled(compiled, name.decode(), _reads(code, flags, folders))
-
-
-# What another Python does to ask NVRTC which headers it reads.
-ASK = """
-import json, sys
-asked = json.load(sys.stdin)
-sys.path = asked["path"]
-from cuda.bindings import nvrtc
-_, program = nvrtc.nvrtcCreateProgram(asked["code"].encode(), b"kernel.cu", 0, [], [])
-flags = [flag.encode() for flag in asked["flags"]]
-nvrtc.nvrtcCompileProgram(program, len(flags), flags)
-nvrtc.nvrtcDestroyProgram(program)
-"""
-
-
-def _reads(
-    code: str, flags: Sequence[str], folders: Sequence[str]
-) -> Sequence[dependencies.Read] | None:
-    """Which headers NVRTC reads for a source that it compiles; None if it does not say.
-
-    Another process asks it: NVRTC 13.5 crashes now and then where one writes several traces.
-    """
-    texts = [_spliced(code), *(flag for flag in flags if not flag.startswith("-I"))]
-    if not any("include" in text for text in texts):
-        return []
-    with _temporary_folder() as folder:
-        if folder is None:
-            return None
-        trace = Path(folder, "trace")  # NVRTC adds .json
-        flags = [*flags, "--fdevice-syntax-only", f"--fdevice-time-trace={trace}"]
-        asked = json.dumps({"path": sys.path, "code": code, "flags": flags})
-        command = [sys.executable, "-I", "-c", ASK]
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            subprocess.run(command, input=asked.encode(), capture_output=True, timeout=60)
-        headers = dependencies.headers_read(trace.with_suffix(".json"))
-    return None if headers is None else dependencies.placed(headers, folders)
-
-
-def _spliced(text: str) -> str:
-    """Lines that end in a backslash are one with the next."""
-    return re.sub(r"\\\r?\n", "", text)
+    return compiled, name.decode()
 
 
 @functools.lru_cache(maxsize=1)

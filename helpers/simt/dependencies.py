@@ -1,87 +1,144 @@
-"""Which headers NVRTC read for a kernel, and whether they are still the same.
+"""What NVRTC could read for a kernel, and whether it is still the same.
 
-The compiler says what it read: the trace of its time (`--fdevice-time-trace`) names each header
-that it processed, however the source spelled its name. A header counts by its content and by the
-place of its folder in the search list, not by that folder's path, so that clones share results.
+Every `#include` of the text counts, and every one of the headers found, whatever the conditions
+around it, and of all files with that name, wherever NVRTC searches: what it reads is among them. A
+header counts by its content and by its place in the search, not by its path, so that clones share
+results.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-FIRST = "__nv_nvrtc_builtin_header.h"  # is part of NVRTC
-EVENT = "Processing Header File"
 SETTLED = 2_000_000_000  # nanoseconds
-Read = tuple[int, str]  # number of the folder in the search list, path in it; -1: a path
+WORD = re.compile(r"include(?:_next)?\b")
+NAME = re.compile(r'(?:\s|/\*(?:[^*]|\*(?!/))*\*/)*(?:<([^>\n]+)>|"([^"\n]+)")')
+COMPUTED = ""  # a name that the preprocessor alone knows
 
 
-def headers_read(trace: Path) -> list[str] | None:
-    """The paths of the headers that NVRTC read; None if it does not say."""
-    try:
-        events = json.loads(trace.read_text(encoding="utf-8", errors="replace"))["traceEvents"]
-        names = [one["args"]["detail"] for one in events if one.get("name") == EVENT]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    if FIRST not in names:
-        return None
-    return [os.path.normpath(name) for name in dict.fromkeys(names) if name != FIRST]
+class Header(NamedTuple):
+    """What counts of a header, or of several."""
+
+    hash: str
+    asks_for: tuple[str, ...]
 
 
-def placed(headers: Sequence[str], folders: Sequence[str]) -> list[Read]:
-    """Each header by its place in the search list."""
-    roots = [os.path.join(os.path.abspath(folder), "") for folder in folders]
-    found = []
-    for header in map(os.path.abspath, headers):
-        inside = [number for number, root in enumerate(roots) if header.startswith(root)]
-        number = max(inside, key=lambda one: len(roots[one]), default=-1)
-        name = header[len(roots[number]) :] if inside else header
-        found.append((number, name.replace(os.sep, "/")))
-    return found
+def state(
+    code: str, named: Sequence[str], own: Sequence[str], toolkit: tuple[str, ...]
+) -> str | None:
+    """A hash of all files that the text, a header of it or an option (`named`) asks for.
+
+    NVRTC searches the folders `own`, of which the first is the working directory, and then those of
+    the toolkit. None if the preprocessor alone knows what is asked for, or a file cannot be read.
+    """
+    roots = tuple(os.path.join(os.path.realpath(folder), "") for folder in toolkit)
+
+    def header(path: str) -> Header | None:
+        if not path.startswith(roots):
+            return read(path)
+        whole = _in_toolkit(path, toolkit)
+        return whole and whole._replace(asks_for=_in_part(whole.asks_for, own))
+
+    found = _follow(own[0], (*named, *asked_for(code)), (*own, *toolkit), header)
+    return found and found.hash
 
 
-def state(reads: Sequence[Read], folders: Sequence[str], users: int) -> str | None:
-    """A hash of what these headers hold now, and of which files by their names there are in the
-    first `users` folders, where one could come before them. None if one cannot be read."""
+def _follow(
+    home: str,
+    names: Sequence[str],
+    folders: Sequence[str],
+    header: Callable[[str], Header | None],
+) -> Header | None:
+    """All headers that are asked for by these names, and those that they ask for, as one."""
     digest = hashlib.sha256()
-    own = [name for number, name in reads if number < users]
-    beside = {(number, os.path.dirname(name)) for number, name in reads if number < users}
-    for number, name in reads:
-        path = os.path.join(folders[number], name) if number >= 0 else name
-        content = content_hash(path)
-        if content is None:
+    places: dict[str, str | None] = {}  # a path as it is searched for -> the file there
+    found: dict[str | None, str] = {None: "none"}
+    asked: dict[str, None] = {}
+    waiting = [(home, names)]
+    for home, names in waiting:
+        if COMPUTED in names:
             return None
-        digest.update(f"{number} {name} {content}\n".encode())
-        for folder in folders[:users]:
-            digest.update(b"1" if os.path.isfile(os.path.join(folder, name)) else b"0")
-    for number, part in sorted(beside):
-        place = os.path.join(folders[number] if number >= 0 else "", part)
-        for name in own:
-            digest.update(b"1" if os.path.isfile(os.path.join(place, name)) else b"0")
-    return digest.hexdigest()
+        for name in names:
+            for path in (os.path.join(folder, name) for folder in (home, *folders)):
+                if path not in places:
+                    places[path] = _place(path)
+                place = places[path]
+                if place not in found:
+                    one = header(place)
+                    if one is None:
+                        return None
+                    found[place] = f"{len(found)} {one.hash}"
+                    waiting.append((os.path.dirname(place), one.asks_for))
+                digest.update(f"{found[place]} ".encode())
+            digest.update(f"{name}\n".encode())
+            asked[name] = None
+    return Header(digest.hexdigest(), tuple(asked))
 
 
-def content_hash(path: str) -> str | None:
-    """Of a regular file; None if it cannot be read."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
+@functools.lru_cache(maxsize=256)
+def _in_toolkit(path: str, folders: tuple[str, ...]) -> Header | None:
+    """A header of the toolkit with all that it asks for in there. The toolkit does not change while
+    a process runs, and what its headers compute the names of is in there too."""
+
+    def header(path: str) -> Header | None:
+        one = read(path)
+        return one and one._replace(asks_for=tuple(filter(None, one.asks_for)))
+
+    home, name = os.path.split(path)
+    return _follow(home, (name,), folders, header)
+
+
+def _in_part(names: Sequence[str], folders: Sequence[str]) -> tuple[str, ...]:
+    """Those of the names of which these folders have the first part."""
+    first = {name.partition("/")[0] for name in names}
+    there = {one for one in first if any(os.path.exists(os.path.join(f, one)) for f in folders)}
+    return tuple(name for name in names if name.partition("/")[0] in there)
+
+
+def asked_for(text: str) -> tuple[str, ...]:
+    """The names of files that a text includes or asks for, COMPUTED for some; a few more do not
+    matter."""
+    whole, names = text.replace("\\\r\n", "").replace("\\\n", ""), {}
+    for word in WORD.finditer(whole):
+        start, stop = word.span()
+        line = whole[max(whole.rfind(end, 0, start) for end in "\r\n") + 1 : start]
+        _, comment, last = line.rpartition("*/")
+        question = line.endswith("has_")
+        if question or last.strip() in ("#", "%:", *(("",) if comment else ())):
+            bracket = question and whole[stop : stop + 1] == "("
+            name = NAME.match(whole, stop + bracket)
+            names[name[1] or name[2] if name else COMPUTED] = None
+    return tuple(names)
+
+
+def _place(path: str) -> str | None:
+    """The file of this path, in a folder without links and dots; None if there is none."""
     if not os.path.isfile(path):
         return None
-    if time.time_ns() - status.st_mtime_ns < SETTLED:  # it may change and keep its time
-        return _hashed.__wrapped__(path)
-    return _hashed(path, status.st_mtime_ns, status.st_size, status.st_ino)
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def read(path: str) -> Header | None:
+    """None if it cannot be read."""
+    try:
+        status = os.stat(path)
+        if time.time_ns() - status.st_mtime_ns < SETTLED:  # it may change and keep its time
+            return _read.__wrapped__(path)
+        return _read(path, status.st_mtime_ns, status.st_size, status.st_ino)
+    except OSError:
+        return None
 
 
 @functools.lru_cache(maxsize=4096)
-def _hashed(path: str, *_changed: int) -> str | None:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return None
+def _read(path: str, *_changed: int) -> Header:
+    content = Path(path).read_bytes()
+    asks = asked_for(content.decode(errors="replace"))
+    return Header(hashlib.sha256(content).hexdigest(), asks)

@@ -78,14 +78,15 @@ def test_damaged_entry_is_compiled_again(damage, compiled: list, cache: Path) ->
     assert len(compiled) == 2, "the damaged entry was not replaced"
 
 
-# Each reads factor.h; the last four hide that from whoever searches the text for an include.
+# Each reads factor.h; most hide that from whoever looks for lines that begin with #include.
 SPELLINGS = {
     "quoted": '#include "factor.h"',
     "in brackets": "#include <factor.h>",
-    "a macro": '#define H "factor.h"\n#include H',
     "an absolute path": "#include <{folder}/factor.h>",
     "a digraph": '%:include "factor.h"',
     "a comment": '# /* here */ include "factor.h"',
+    "a comment before it": '/* here\n*/ #include "factor.h"',
+    "a comment of two lines": '#include /*\n*/ "factor.h"',
     "a split line": '#inc\\\nlude "factor.h"',
     "another header": '#include "outer.h"',
 }
@@ -129,12 +130,69 @@ def test_header_that_now_comes_first_is_read(tmp_path: Path) -> None:
     assert again('#include "factor.h"\n' + CODE, options) != old
 
 
-def test_source_that_asks_which_files_there_are_is_not_kept(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize("condition", ["0", "1"])
+def test_headers_that_may_be_read_count_too(condition: str, tmp_path: Path, compiled: list) -> None:
+    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
+    code = f'#if {condition}\n#include "factor.h"\n#else\n#define FACTOR 3\n#endif\n{CODE}'
+    assert again(code, (f"-I{tmp_path}",)) == again(code, (f"-I{tmp_path}",))
+    (tmp_path / "factor.h").write_text("#define FACTOR 7\n")
+    again(code, (f"-I{tmp_path}",))
+    assert len(compiled) == 2
+
+
+@pytest.mark.parametrize(
+    "asks",
+    ["#include H", '#if __has_include(H)\n#include "factor.h"\n#endif'],
+    ids=["include", "has_include"],
+)
+def test_a_name_that_is_computed_is_not_kept(asks: str, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
+    options = (f"-I{tmp_path}", "-DH=<factor.h>")
+    first = again(f"{asks}\n{CODE}", options)
+    (tmp_path / "factor.h").write_text("#define FACTOR 7\n")
+    assert again(f"{asks}\n{CODE}", options) != first
+    assert not cache.exists()
+
+
+def test_a_word_on_includes_in_a_comment_is_none(compiled: list) -> None:
+    code = "// here an #include is missing\n" + CODE
+    assert again(code) == again(code)
+    assert len(compiled) == 1
+
+
+def test_a_folder_that_is_a_link_leads_where_it_leads(tmp_path: Path) -> None:
+    (tmp_path / "far" / "deep").mkdir(parents=True)
+    (tmp_path / "far" / "factor.h").write_text("#define FACTOR 3\n")
+    (tmp_path / "far" / "deep" / "outer.h").write_text('#include "../factor.h"\n')
+    (tmp_path / "near").mkdir()
+    (tmp_path / "near" / "link").symlink_to(tmp_path / "far" / "deep")
+    code, options = '#include "link/outer.h"\n' + CODE, (f"-I{tmp_path / 'near'}",)
+    first = again(code, options)
+    (tmp_path / "far" / "factor.h").write_text("#define FACTOR 7\n")
+    assert again(code, options) != first
+
+
+def test_own_header_before_one_that_the_toolkit_asks_for(
+    tmp_path: Path, compiled: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toolkit, own = tmp_path / "toolkit", tmp_path / "own"
+    for folder in (toolkit / "nv", own / "nv"):
+        folder.mkdir(parents=True)
+    (toolkit / "outer.h").write_text("#include <nv/factor.h>\n#ifdef H\n#include H\n#endif\n")
+    (toolkit / "nv" / "factor.h").write_text("#define FACTOR 3\n")
+    monkeypatch.setattr(compile, "include_folders", lambda: (str(toolkit),))
+    code, options = "#include <outer.h>\n" + CODE, (f"-I{own}",)
+    first = again(code, options)
+    assert again(code, options) == first and len(compiled) == 1
+    (own / "nv" / "factor.h").write_text("#define FACTOR 7\n")
+    assert again(code, options) != first
+
+
+def test_source_that_asks_which_files_there_are_is_told_anew(tmp_path: Path) -> None:
     code = '#if __has_include("factor.h")\n#define FACTOR 3\n#else\n#define FACTOR 4\n#endif\n'
     old = again(code + CODE, (f"-I{tmp_path}",))
     (tmp_path / "factor.h").write_text("\n")
     assert again(code + CODE, (f"-I{tmp_path}",)) != old
-    assert not cache.exists()
 
 
 def test_clones_share_results(
@@ -170,14 +228,19 @@ def test_error_is_not_kept(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_a_compiler_that_does_not_say_what_it_read_is_asked_each_time(
-    tmp_path: Path, compiled: list, monkeypatch: pytest.MonkeyPatch
+def test_header_that_changes_while_it_is_compiled_is_not_kept(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    original = nvrtc.nvrtcCompileProgram
+
+    def changing(*arguments):
+        (tmp_path / "factor.h").write_text("#define FACTOR 7\n")
+        return original(*arguments)
+
     (tmp_path / "factor.h").write_text("#define FACTOR 3\n")
-    monkeypatch.setattr(compile, "ASK", "import os; os.abort()")
-    for _ in range(2):
-        again('#include "factor.h"\n' + CODE, (f"-I{tmp_path}",))
-    assert len(compiled) == 2
+    monkeypatch.setattr(nvrtc, "nvrtcCompileProgram", changing)
+    again('#include "factor.h"\n' + CODE, (f"-I{tmp_path}",))
+    assert not cache.exists()
 
 
 def test_template_keeps_its_mangled_name(compiled: list) -> None:
