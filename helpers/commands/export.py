@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise Refused(f"{file} would hide the module of that name; -o or --name gives another")
         if file.exists() and not options.force:
             raise Refused(f"{file} is there already; --force replaces it")
-        text = written(asked, options.language)
+        text = written(asked, options.language, file.name)
         file.write_text(text, encoding="utf-8")
     except (Refused, OSError) as error:
         print(error, file=sys.stderr)
@@ -65,9 +65,9 @@ def only_cpp(options: argparse.Namespace) -> list[str]:
     return [*options.shapes, *(f"--{name}" for name in names)]
 
 
-def written(asked: Asked, language: str) -> str:
-    """The file's text. Raises `Refused`."""
-    return cpp.write(asked) if language == "cpp" else python.write(asked, language)
+def written(asked: Asked, language: str, name: str) -> str:
+    """The text of a file of that name. Raises `Refused`."""
+    return cpp.write(asked, name) if language == "cpp" else python.write(asked, language)
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

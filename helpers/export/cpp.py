@@ -7,43 +7,56 @@ left to nvcc.
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
-from collections.abc import Iterator
 from functools import cached_property
 
-from ..bound import Kernel, load
+from ..bound import load
 from ..catalogue import source, split_trial
 from ..plan import DTYPE_OPTIONS, MAX_BYTES, MAX_INT, option_name
 from ..simt.cuda_text import strip_comments
 from .asked import LICENCE, Asked, Refused
 from .builds import Build, builds
 from .cpp_plan import KernelPlan, identifier, planned, table_names
-from .cpp_text import BOXES, CALL, HEAD, LAUNCH, LENT, LOOK, PLAN, TAKE, WORKSPACE, ZEROS
+from .cpp_text import (
+    BOXES,
+    BUILDS,
+    CALL,
+    HEAD,
+    LAUNCH,
+    LENDER,
+    LOOK,
+    PLAN,
+    TAKE,
+    WORKSPACE,
+    ZEROS,
+)
 
 TYPES = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
-COMPILE = "nvcc -std=c++17 -O3 -ftz=true -arch=sm_{arch} -c NAME.cu"
+COMPILE = "nvcc -std=c++17 -O3 -ftz=true -arch=sm_{arch} -c {file}"
 WIDTH = 95  # of lines of the head, without comment marks; of declarations, which are indented,
 DECLARED_WIDTH = 91
 
 
-def write(asked: Asked) -> str:
-    """The file. Raises `Refused` with a sentence."""
+def write(asked: Asked, file: str = "") -> str:
+    """The text of a file of that name, NAME.cu if not given. Raises `Refused` with a sentence."""
     arches = sorted({gpu.capability for gpu in asked.gpus})
     if len(arches) > 1:
         raise Refused(
             f"one file is for GPUs of one compute capability, not {' and '.join(map(str, arches))}"
         )
-    return _File(asked, builds(asked), arches[0]).text()
+    return _File(asked, file or f"{asked.name}.cu", builds(asked), arches[0]).text()
 
 
 class _File:
     """The parts of a file."""
 
-    def __init__(self, asked: Asked, found: list[Build], arch: int) -> None:
-        self.asked, self.builds, self.arch = asked, found, arch
+    def __init__(self, asked: Asked, name: str, found: list[Build], arch: int) -> None:
+        self.asked, self.name, self.builds, self.arch = asked, name, found, arch
         self.steps = list(dict.fromkeys(build.file for build in found))
         self.kernels = {step: load(step) for step in self.steps}
+        self.files = list(dict.fromkeys(split_trial(step).file for step in self.steps))
         self.headers = {step: kernel.header for step, kernel in self.kernels.items()}
         if asked.strides and not any(header.strided for header in self.headers.values()):
             raise Refused(f"{self.steps[0]} takes rows that follow each other; leave out --strides")
@@ -52,6 +65,7 @@ class _File:
     def text(self) -> str:
         parts = [
             self._head(),
+            "#ifndef SOFTMAX_WORKLOG_TEXT  // else this file, or one like it, includes itself",
             "#ifndef UPPER_FILE\n#define UPPER_FILE\n",
             self._includes(),
             "namespace NAME_parts {\n",
@@ -59,13 +73,15 @@ class _File:
             "}  // namespace NAME_parts\n",
             (ZEROS if self.workspace else "") + "\n".join(self.declared) + "\n",
             "#if defined(__CUDACC__) && !defined(UPPER_DECLARATIONS)\n",
-        ]
-        end = [
+            BUILDS.replace("FILENAME", self.name),
+            *(self._build(number, build) for number, build in enumerate(self.builds, 1)),
+            "#undef SOFTMAX_WORKLOG_TEXT\n",
             self._launch(),
             "#endif  // what nvcc compiles, once\n#endif  // UPPER_FILE\n",
         ]
-        before, after = (self._named("\n".join(some)) for some in (parts, end))
-        return "\n".join([before, *self._built(), after])  # no word of a kernel is replaced
+        texts = (self._text(number, file) for number, file in enumerate(self.files, 1))
+        # No word of a kernel is replaced.
+        return "\n".join([self._named("\n".join(parts)), *texts, "#endif\n"])
 
     def _named(self, text: str) -> str:
         """The text with the function's name in place of NAME, or UPPER for a macro."""
@@ -113,7 +129,7 @@ class _File:
             "RESULT": "y = x" if copies else "y[row] = softmax(x[row])",
             "SHAPES": ", ".join([names, *map(str, self.asked.shapes)]),
             "BUILDS": f"{len(self.builds)} build{'s' * (len(self.builds) > 1)}",
-            "COMPILE": COMPILE.format(arch=self.arch),
+            "COMPILE": COMPILE.format(arch=self.arch, file=shlex.quote(self.name)),
             "^DECLARATIONS$": textwrap.indent("\n".join(declared), "    "),
             "WHERE": "where the kernel wants it"
             if len(aligns) > 1
@@ -173,22 +189,22 @@ class _File:
 
     # ---- kernels ----------------------------------------------------------------------------
 
-    def _built(self) -> Iterator[str]:
-        """The text of every build, the head of its file before the first of them."""
-        last = ""
-        for number, build in enumerate(self.builds, 1):
-            file = split_trial(build.file).file
-            head, body = _split(source(f"{file}.cu").partition("\n")[2])  # without its #line
-            if build.file != last:
-                origin = "".join(f"// {line}\n" for line in self.asked.origin(build.file))
-                head = head.replace(f"// {LICENCE}\n", "")
-                yield f"{f'// ---- kernels/{file}.cu ':-<99}\n{origin}//\n{head}\n"
-                last = build.file
-            yield self._build(number, build, self.kernels[build.file], body)
+    def _build(self, number: int, build: Build) -> str:
+        """The macros of a build, and the text of its kernel in a namespace."""
+        file = split_trial(build.file).file
+        place = self.files.index(file) + 1
+        lines = [
+            f"#define UPPER_TEXT {place}  // build {number}: kernels/{file}.cu",
+            *(f"#define {name} {value}".rstrip() for name, value in self._macros(build).items()),
+            f"namespace NAME_parts {{ namespace build_{number} {{",
+            "#include UPPER_SELF",
+            "} }\n",
+        ]
+        return "\n".join(lines)
 
-    def _build(self, number: int, build: Build, kernel: Kernel, body: str) -> str:
-        """A kernel's text in a namespace, with its macros."""
-        contract = kernel.header
+    def _macros(self, build: Build) -> dict[str, object]:
+        """What a kernel's text is compiled with."""
+        contract = self.headers[build.file]
         macros = dict(build.macros)
         for option in contract.options:
             name, _, value = option.removeprefix("-D").partition("=")
@@ -196,17 +212,26 @@ class _File:
                 macros.setdefault(name, value)
         if build.dtype != contract.dtypes[0]:
             macros[option_name(DTYPE_OPTIONS[build.dtype.name])] = ""
+        return macros
+
+    def _text(self, number: int, file: str) -> str:
+        """The text of a kernel file; behind it nothing is left of any macro."""
+        head, body = _split(source(f"{file}.cu").partition("\n")[2])  # without its #line
+        steps = [step for step in self.steps if split_trial(step).file == file]
+        origin = dict.fromkeys(line for step in steps for line in self.asked.origin(step))
+        head = head.replace(f"// {LICENCE}\n", "")
         body = re.sub(r"^[ \t]*#[ \t]*include .*\n", "", body, flags=re.M)
         body = re.sub(r'\bextern "C" (?=__global__)', "", body)
         own = re.findall(r"^\s*#\s*define (\w+)", strip_comments(body), flags=re.M)
-        space = f"{self.asked.name}_parts"
+        builds = [build for build in self.builds if build.file in steps]
+        given = [name for build in builds for name in self._macros(build)]
+        upper = f"{self.asked.name.upper()}_TEXT"
         lines = [
-            f"// ---- build {number} ----",
-            *(f"#define {name} {value}".rstrip() for name, value in macros.items()),
-            f"namespace {space} {{ namespace build_{number} {{\n",
-            body.strip(),
-            f"\n}} }}  // namespace {space}::build_{number}",
-            *(f"#undef {name}" for name in dict.fromkeys([*macros, *own])),
+            f"#elif defined({upper}) && {upper} == {number}",
+            f"// ---- kernels/{file}.cu ".ljust(99, "-"),
+            *(f"// {line}" for line in origin),
+            f"//\n{head}\n\n{body.strip()}\n",
+            *(f"#undef {name}" for name in dict.fromkeys([upper, *given, *own])),
             "",
         ]
         return "\n".join(lines)
@@ -221,8 +246,8 @@ class _File:
             for number, kernel in enumerate((self.kernels[b.file] for b in self.builds), 1)
         ]
         text = LAUNCH.replace("FUNCTIONS", "\n".join(functions))
-        zeros = (LENT, "NAME_zeros& zeros, ", TAKE) if self.workspace else ("", "", "")
-        for place, part in zip(("LENT", "ZEROS", "TAKE"), zeros, strict=True):
+        zeros = (LENDER, "NAME_zeros& zeros, ", TAKE) if self.workspace else ("", "", "")
+        for place, part in zip(("LENDER", "ZEROS", "TAKE"), zeros, strict=True):
             text = text.replace(place, part)
         calls = [
             CALL.replace("OPENING", declared.removesuffix(";"))

@@ -1,7 +1,7 @@
 """What headers say, as functions of C++ that plan a matrix: a line for each case of a table.
 
 Everything is `long long`. A function returns a `Plan`, whose error is cudaSuccess if the kernel
-takes the matrix; `over(...)` stands around what divides and might be 0, which refuses it.
+takes the matrix; `divisor(...)` stands around what divides and might be 0, which refuses it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ..bound import Kernel
-from ..catalogue import RANKING, split_trial
+from ..catalogue import RANKING, Rank, split_trial
 from ..expressions import Expression
 from ..plan import CLUSTERS_SINCE, INPUTS, MAX_BLOCK, MAX_GRID, BuildValue
 from .asked import Refused
@@ -23,11 +23,11 @@ from .terms import as_cpp, least_value
 OF_MATRIX = ("rows", "cols", "size", "x_stride", "y_stride")
 OF_GPU = ("sms", "l2", "capability")
 OF_RANKING = ("packs", "alike")
-OVER = """\
-bool sound = true;  // until something is divided by zero
-const auto over = [&sound](long long divisor) {
-    sound = sound && divisor > 0;
-    return sound ? divisor : 1;
+DIVISOR = """\
+bool sound = true;  // until something is divided by zero: the plan is refused in the end
+const auto divisor = [&sound](long long number) {
+    sound = sound && number > 0;
+    return sound ? number : 1;
 };"""
 
 
@@ -64,11 +64,11 @@ class KernelPlan:
         lines += ["", *self._limits(), *self._launch()]
         named = {entry.name for entry in self.contract.build}
         lines += [f"plan.{name} = {name};" for name in values if name in named]
-        sound = any("over(" in line for line in lines)
-        lines.append("return sound ? taken(plan) : plan;" if sound else "return taken(plan);")
+        sound = any("divisor(" in line for line in lines)
+        lines.append("return sound ? accepted(plan) : plan;" if sound else "return accepted(plan);")
         first = [*_inputs(lines), *self._numbers(lines)]
         first += ["Plan plan;", f"plan.kernel = Kernel::{identifier(self.step)};"]
-        first += OVER.splitlines() if sound else []
+        first += DIVISOR.splitlines() if sound else []
         about = f"// kernels/{split_trial(self.step).file}.cu: what its header says."
         name = f"plan_{identifier(self.step)}"
         return f"{about}\n{_function(name, [*first, '', *lines])}"
@@ -178,7 +178,15 @@ def planned(steps: Sequence[str], best: bool) -> str:
         call = f"plan_{identifier(step)}(matrix, gpu)"
         lines = [f"return checked(matrix) ? {call} : Plan{{}};"]
         return f"{about}.\n{_function('planned', lines)}"
-    lines = [line for rank in RANKING for line in _rank(rank, steps)]
+    ranks = [(rank, file_of(rank.file)) for rank in RANKING if file_of(rank.file) in steps]
+    asked, lines = [step for _, step in ranks], []
+    for place, (rank, step) in enumerate(ranks):
+        plan = f"plan_{identifier(step)}(matrix, gpu)"
+        if asked.count(step) > 1:  # it is computed once
+            if step not in asked[:place]:
+                lines.append(f"const Plan {identifier(step)} = {plan};")
+            plan = identifier(step)
+        lines += _rank(rank, plan)
     words = _words(line for line in lines if not line.startswith("//"))
     first = ["Plan plan;", "if (!checked(matrix)) return plan;", *_inputs(lines)]
     if "alike" in words:
@@ -189,18 +197,15 @@ def planned(steps: Sequence[str], best: bool) -> str:
     return f"{about}: the first of these kernels that takes it.\n{body}"
 
 
-def _rank(rank, steps: Sequence[str]) -> Iterator[str]:
+def _rank(rank: Rank, plan: str) -> Iterator[str]:
     """A place in that order; what its condition reads of the kernel's own table comes with the
     plan."""
-    step = file_of(rank.file)
-    if step not in steps:
-        return
     own = rank.when.names - {*INPUTS, *OF_RANKING}
     condition = as_cpp(rank.when.tree, dict.fromkeys(rank.when.names, 1))
     for name in own:
         condition = re.sub(rf"\b{name}\b", f"plan.{name}", condition)
     condition = f"({condition})" if "||" in condition else condition
-    call = f"take(plan, plan_{identifier(step)}(matrix, gpu))"
+    call = f"use(plan, {plan})"
     both = [call, condition] if own else [condition, call]
     yield f"// {re.sub('[{}]', '', rank.reason)}"
     yield f"if ({' && '.join(part for part in both if part != '1')}) return plan;"

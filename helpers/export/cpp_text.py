@@ -8,7 +8,7 @@ NAME(x, y, rows, cols, ...): RESULT, in memory of the GPU. For SHAPES: BUILDS.
 
 ORIGIN
 
-Compile it once, alone, and link it to what calls it:
+Compile it once, alone, and link it to what calls it; add nothing to it, for it includes itself:
 
     COMPILE
 
@@ -18,7 +18,8 @@ Wants CUDA 12.0 or newer. Other files define UPPER_DECLARATIONS and include this
 DECLARATIONS
 
 Sizes count elements. A call enqueues one launch on the stream and allocates nothing; it may be \
-captured in a graph. It launches nothing and returns
+captured in a graph. An empty matrix is right, and nothing is launched for it. Else a call that \
+launches nothing returns
 
     cudaErrorInvalidValue               a pointer is null, x and y overlap, or the kernel takes
                                         no such sizes
@@ -104,8 +105,8 @@ constexpr Plan refused(Plan plan, cudaError_t error)
     return plan;
 }
 
-// The plan, unless a macro is not one that C has.
-constexpr Plan taken(Plan plan)
+// The plan as one that takes the matrix, unless a macro is not one that C has.
+constexpr Plan accepted(Plan plan)
 {
     for (const long long macro : plan.macros)
         if (macro < 0 || macro > MAX_INT) return plan;
@@ -113,7 +114,8 @@ constexpr Plan taken(Plan plan)
     return plan;
 }
 
-constexpr bool take(Plan& plan, const Plan& other)
+// Puts another plan in place of one; whether that takes the matrix.
+constexpr bool use(Plan& plan, const Plan& other)
 {
     plan = other;
     return plan.error == cudaSuccess;
@@ -161,7 +163,7 @@ constexpr int build_of(const Plan& plan, Dtype dtype)
 """
 
 ZEROS = """\
-namespace NAME_parts { struct Lent; }
+namespace NAME_parts { struct Lender; }
 
 // Memory of the GPU that calls on one stream use one after the other.
 class NAME_zeros {
@@ -171,7 +173,7 @@ public:
     cudaError_t prepare(void* memory, size_t bytes, cudaStream_t stream);
 
 private:
-    friend struct NAME_parts::Lent;
+    friend struct NAME_parts::Lender;  // of a launch
     void* memory_ = nullptr;
     size_t bytes_ = 0;
     cudaStream_t stream_ = nullptr;
@@ -181,12 +183,12 @@ private:
 
 """
 
-LENT = """\
-struct Lent {
+LENDER = """\
+struct Lender {
     // The memory of `zeros`, if it is enough and belongs to the stream. One that is captured may
     // not be asked for its number.
-    static cudaError_t to(const NAME_zeros& zeros, const Plan& plan, int device,
-                          cudaStream_t stream, void** memory)
+    static cudaError_t lend(const NAME_zeros& zeros, const Plan& plan, int device,
+                            cudaStream_t stream, void** memory)
     {
         if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
             return cudaErrorInvalidValue;
@@ -208,8 +210,21 @@ struct Lent {
 TAKE = """\
         if (plan.workspace > 0)
             if (const cudaError_t error =
-                    Lent::to(zeros, plan, looked.number, stream, &workspace))
+                    Lender::lend(zeros, plan, current.number, stream, &workspace))
                 return error;
+"""
+
+BUILDS = """\
+// ---- builds ------------------------------------------------------------------------------------
+
+// This file includes itself once for each build: the text of a kernel, which stands at its end,
+// compiled with other macros in a namespace of its own. So put nothing else into this file.
+#ifdef __FILE_NAME__
+#define UPPER_SELF __FILE_NAME__
+#else
+#define UPPER_SELF "FILENAME"  // another name must be put here
+#endif
+#define SOFTMAX_WORKLOG_TEXT
 """
 
 LAUNCH = """\
@@ -229,7 +244,7 @@ constexpr int build_count = sizeof(functions) / sizeof(functions[0]);
 struct Device {
     Gpu gpu = {};
     bool known = false, cooperates = false;
-    bool allowed[build_count] = {};  // attributes are set
+    bool ready[build_count] = {};  // attributes are set
 };
 
 static std::mutex mutex;
@@ -240,7 +255,7 @@ static Device& device_of(int number)
     return devices[number];
 }
 
-static cudaError_t look(Device& device, int number)
+static cudaError_t query(Device& device, int number)
 {
     int sms = 0, l2 = 0, major = 0, minor = 0, shared = 0, cooperates = 0;
     const struct { int* value; cudaDeviceAttr attribute; } asked[] = {
@@ -262,7 +277,7 @@ static cudaError_t look(Device& device, int number)
 }
 
 // What CUDA must be asked for before a build's first launch on a device.
-static cudaError_t allow(Device& device, int build, const Plan& plan)
+static cudaError_t set_attributes(Device& device, int build, const Plan& plan)
 {
     const void* function = functions[build];
     cudaFuncAttributes kernel;
@@ -277,12 +292,12 @@ static cudaError_t allow(Device& device, int build, const Plan& plan)
         if (const cudaError_t error = cudaFuncSetAttribute(
                 function, cudaFuncAttributeNonPortableClusterSizeAllowed, 1))
             return error;
-    device.allowed[build] = true;
+    device.ready[build] = true;
     return cudaSuccess;
 }
 
 // Whether all blocks of a plan may run at once, as those of a cooperative launch must.
-static cudaError_t together(const Device& device, int build, const Plan& plan)
+static cudaError_t fits_at_once(const Device& device, int build, const Plan& plan)
 {
     int blocks = 0;  // of a multiprocessor
     if (const cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
@@ -294,22 +309,23 @@ static cudaError_t together(const Device& device, int build, const Plan& plan)
 }
 
 // The current device as far as it is known, under a lock.
-struct Looked {
+struct CurrentDevice {
     std::unique_lock<std::mutex> lock;
     Device* device = nullptr;
     int number = -1;
     cudaError_t error = cudaSuccess;
 
-    Looked()
+    CurrentDevice()
     {
         error = cudaGetDevice(&number);
         if (error) return;
         lock = std::unique_lock<std::mutex>(mutex);
         device = &device_of(number);
-        if (!device->known) error = look(*device, number);
+        if (!device->known) error = query(*device, number);
     }
 };
 
+// How far behind a multiple of 16 bytes an address is.
 static long long start(const void* address)
 {
     return static_cast<long long>(reinterpret_cast<std::uintptr_t>(address) % 16);
@@ -327,9 +343,11 @@ static bool overlap(const void* x, const void* y, const Matrix& matrix)
     return first < other + bytes(matrix.y_stride) && other < first + bytes(matrix.x_stride);
 }
 
-LENTstatic cudaError_t launch(const void* x, void* y, Matrix matrix,
+LENDERstatic cudaError_t launch(const void* x, void* y, Matrix matrix,
                           ZEROScudaStream_t stream)
 {
+    const bool empty = matrix.rows == 0 || matrix.cols == 0;
+    if (empty && matrix.rows >= 0 && matrix.cols >= 0) return cudaSuccess;
     if (!x || !y) return cudaErrorInvalidValue;
     matrix.x_start = start(x);
     matrix.y_start = start(y);
@@ -337,18 +355,18 @@ LENTstatic cudaError_t launch(const void* x, void* y, Matrix matrix,
     void* workspace = nullptr;
     Plan plan;
     {
-        Looked looked;
-        if (looked.error) return looked.error;
-        Device& device = *looked.device;
+        CurrentDevice current;
+        if (current.error) return current.error;
+        Device& device = *current.device;
         plan = planned(matrix, device.gpu);
         if (plan.error) return plan.error;
         build = build_of(plan, matrix.dtype);
         if (build < 0) return cudaErrorNotSupported;
         if (overlap(x, y, matrix)) return cudaErrorInvalidValue;
-        if (!device.allowed[build])
-            if (const cudaError_t error = allow(device, build, plan)) return error;
+        if (!device.ready[build])
+            if (const cudaError_t error = set_attributes(device, build, plan)) return error;
         if (plan.cooperative)
-            if (const cudaError_t error = together(device, build, plan)) return error;
+            if (const cudaError_t error = fits_at_once(device, build, plan)) return error;
 TAKE    }
 
     cudaLaunchAttribute attributes[2] = {};
@@ -392,8 +410,8 @@ WORKSPACE = """\
 OPENING
 {
     using namespace NAME_parts;
-    Looked looked;
-    if (looked.error) return 0;
+    CurrentDevice current;
+    if (current.error) return 0;
     long long bytes = 0;
     for (const Dtype dtype : {LISTED}) {
         const long long size = bytes_of(dtype);
@@ -401,7 +419,7 @@ OPENING
             for (const long long y_start : {0LL, size}) {
                 const Plan plan =
                     planned({dtype, size, rows, cols, STRIDES, x_start, y_start},
-                            looked.device->gpu);
+                            current.device->gpu);
                 if (plan.error == cudaSuccess) bytes = greater(bytes, plan.workspace);
             }
     }

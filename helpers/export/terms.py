@@ -53,8 +53,9 @@ def as_cpp(tree: ast.AST, least: Mapping[str, int]) -> str:
     """The tree of an expression in C++, of `long long`. `least` is the least value that each name
     may have.
 
-    What may be zero and divides stands in `over(...)`, for which see `helpers.export.cpp`. Raises
-    `ValueError` where a negative number may be divided, which a header refuses and C++ does not.
+    What may be zero and divides stands in `divisor(...)`, for which see `helpers.export.cpp_plan`.
+    Raises `ValueError` where a negative number may be divided, which a header refuses and C++ does
+    not.
     """
     return _cpp(tree, least)[0]
 
@@ -100,7 +101,7 @@ def _cpp(tree: ast.AST, least: Mapping[str, int]) -> tuple[str, int]:
         if name == "ceil_div":
             _, by = tree.args
             _check_dividend(tree.args[0], least)
-            parts[1] = parts[1] if least_value(by, least) >= 1 else f"over({parts[1]})"
+            parts[1] = parts[1] if least_value(by, least) >= 1 else f"divisor({parts[1]})"
         # std::min wants both of one type.
         name = {"min": "lesser", "max": "greater"}.get(name, name)
         return f"{name}({', '.join(parts)})", ATOM
@@ -114,7 +115,7 @@ def _cpp(tree: ast.AST, least: Mapping[str, int]) -> tuple[str, int]:
     if isinstance(tree.op, ast.Div | ast.Mod):
         _check_dividend(tree.left, least)
         if least_value(tree.right, least) < 1:
-            right = f"over({_cpp(tree.right, least)[0]})"
+            right = f"divisor({_cpp(tree.right, least)[0]})"
     return f"{left} {symbol} {right}", binds
 
 

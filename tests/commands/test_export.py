@@ -34,14 +34,25 @@ def test_each_language_has_its_file(language: str, tmp_path: Path, monkeypatch) 
     assert file.name == ("fast.cu" if language == "cpp" else "fast.py")
 
 
+def test_the_head_names_the_file(tmp_path: Path) -> None:
+    """In what is to be typed, and for compilers that do not know the name of what they read."""
+    file = tmp_path / "my kernels.cu"
+    assert exported("07_warp", "8x100", "--name", "fast", "-o", file) == 0
+    text = file.read_text()
+    assert "-arch=sm_90 -c 'my kernels.cu'\n" in text
+    assert '#define FAST_SELF "my kernels.cu"' in text
+
+
 def test_no_kernel_is_the_best(tmp_path: Path) -> None:
-    one, other = tmp_path / "one.cu", tmp_path / "other.cu"
+    one, other = tmp_path / "softmax.cu", tmp_path / "other" / "softmax.cu"
+    other.parent.mkdir()
     assert exported("best", "8x32000", "-o", one) == exported("8x32000", "-o", other) == 0
     assert one.read_text() == other.read_text()
 
 
 def test_shapes_may_come_after_options(tmp_path: Path) -> None:
-    one, other = tmp_path / "one.cu", tmp_path / "other.cu"
+    one, other = tmp_path / "fast.cu", tmp_path / "other" / "fast.cu"
+    other.parent.mkdir()
     assert exported("best", "8x32000", "--name", "fast", "-o", one) == 0
     assert exported("--name", "fast", "best", "-o", other, "8x32000") == 0
     assert one.read_text() == other.read_text()

@@ -227,6 +227,26 @@ def test_a_text_that_only_nvrtc_takes_does_not_pass(tmp_path: Path) -> None:
     assert compiled(tmp_path, "-arch=sm_90", "-c", "one.cu").returncode != 0
 
 
+@needs_nvcc
+def test_a_file_finds_itself_under_any_name_in_any_folder(tmp_path: Path) -> None:
+    """It includes itself once for each build, whichever way it was found."""
+    text = cpp.write(request("08_cluster", ["1..4096x32000"], "fast"), "fast.cu")
+    old = text.replace("#ifdef __FILE_NAME__", "#if 0")  # a compiler that does not know it
+    assert old != text and text.count("softmax_cluster(const") == 1
+    (tmp_path / "inner").mkdir()
+    for name, content in (("other", old), ("renamed", text), ("fast", old)):
+        (tmp_path / "inner" / f"{name}.cu").write_text(content)
+        (tmp_path / "including.cu").write_text(f"#include <{name}.cu>\n")
+        for arguments in (["-E", f"inner/{name}.cu"], ["-E", "-Iinner", "including.cu"]):
+            done = compiled(tmp_path, "-arch=sm_90", *arguments)
+            if name == "other":
+                assert done.returncode and "fast.cu: No such file" in done.stderr
+                continue
+            assert done.returncode == 0, done.stderr
+            builds = text.count("#include FAST_SELF")
+            assert done.stdout.count("softmax_cluster(const") == builds > 3
+
+
 def calling(case: Case, text: str, folder: Path) -> str:
     """A program that calls, wrongly, what another file defines."""
     (folder / f"{case.name}.cu").write_text(text)
@@ -254,10 +274,10 @@ def test_exports_link_as_relocatable_device_code(objects: Objects) -> None:
     exports = of_arch(RELOCATABLE)
     gpu = Gpu(RELOCATABLE, H200.sms, H200.l2)
     other = request("11_any_row", ["37x8200"], "of_other", ERRORS, [gpu], True, True)
-    text = cpp.write(other) + calling(*exports[0], objects.folder)
     options = f"-arch=sm_{RELOCATABLE}", "-rdc=true"
-    files = objects.of_arch(RELOCATABLE), objects.of("other", text, *options)
-    defined = objects.program(*options, *files)
+    main = objects.of("caller", calling(*exports[0], objects.folder), *options)
+    files = objects.of_arch(RELOCATABLE), objects.of("other", cpp.write(other), *options)
+    defined = objects.program(*options, main, *files)
     for name, count in ((exports[0][0].name, 1), (exports[1][0].name, 1), ("of_other", 3)):
         assert sum(symbol.startswith(f"{name}(") for symbol in defined) == count, name
 
@@ -299,7 +319,8 @@ PRETENDED = (
 INVALID, NO_STREAM, MISALIGNED, NOT_SUPPORTED = "1", "400", "716", "801"
 CAPTURED, TOO_LARGE = "900", "720"
 REFUSED = dict.fromkeys(
-    ("no x", "no y", "in place", "overlap", "no rows", "no columns", "less than none"), INVALID
+    ("no x", "no y", "in place", "overlap", "less than none", "no rows but less than no columns"),
+    INVALID,
 )
 REFUSED |= dict.fromkeys(("rows past int", "columns past int", "columns that wrap"), INVALID)
 

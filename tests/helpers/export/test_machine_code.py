@@ -39,10 +39,17 @@ def exported(step: str, rows: int, cols: int, dtype: str, name: str = "fast") ->
 
 
 def kernels_of(text: str) -> str:
-    """The part of an exported file that a GPU runs, which NVRTC takes too."""
+    """The part of an exported file that a GPU runs, which NVRTC takes too; what the file includes
+    of itself stands in its place."""
     includes = "".join(re.findall(r"^#include <cuda_[bf]\w*16.h>\n", text, flags=re.MULTILINE))
-    begin, end = text.index("// ---- kernels/"), text.index("// ---- launch")
-    return includes + text[begin:end]
+    _, *texts = re.split(r"^#elif defined\(FAST_TEXT\) .*\n", text[: -len("#endif\n")], flags=re.M)
+    begin, end = text.index("// ---- builds"), text.index("#undef SOFTMAX_WORKLOG_TEXT")
+    first, *builds = text[begin:end].split("#define FAST_TEXT ")
+    placed = (
+        build.replace("#include FAST_SELF", texts[int(build.partition(" ")[0]) - 1])
+        for build in builds
+    )
+    return includes + first + "#define FAST_TEXT ".join(["", *placed])
 
 
 def own(step: str, rows: int, cols: int, dtype: str) -> Build:
