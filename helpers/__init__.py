@@ -13,16 +13,18 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     mode          live or replay
     tuned         plans that were tuned on the reader's GPU: reader and writer
     expressions   C's integer expressions, as headers write them
+    operations    what kernels compute: arguments, features, bytes
     plan          what a header says: shapes that are taken, how a kernel is built and launched
     header        reading a header: its keys, its Build table
     catalogue     which kernel files there are, and which suits a shape
+    references    what each operation gives: inputs, fp64 references, tolerances
     show          kernels, differences, findings and tables, as a notebook shows them
     machine_code  do two texts compile to the same instructions?
     execute       run a cupy.RawKernel once, on the GPU or the SIMT machine
     bound         one object: a kernel bound to a shape, a dtype and a GPU
     export        a kernel as one file for another program
     launch        launch a kernel that the reader built
-    check         is it softmax?
+    check         does a kernel compute what it says?
     exercises     exercises, and the grading of an answer
     workers       work dealt out to GPUs
     samples       samples of timings, and what they say for sure

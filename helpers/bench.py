@@ -19,9 +19,10 @@ import numpy as np
 from . import samples
 from .bound import BoundKernel, load
 from .catalogue import UNFUSED
-from .check import WrongResult, check_softmax, comparison
+from .check import WrongResult, check_copy, check_softmax
 from .execute import active_clusters
 from .gpu import gpu_in_use
+from .operations import COPY as COPIES
 from .records import Case
 from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_COLUMNS, Shape
 from .workers import Failure, one_line
@@ -86,13 +87,13 @@ def kernel_candidate(bound: BoundKernel) -> Candidate:
     clusters = active_clusters(kernel, bound.plan)
 
     def run(x, y) -> None:
-        bound.enqueue(x, y, workspace)
+        bound.enqueue(x, y, workspace=workspace)
 
     candidate = Candidate(
         run,
         bound.launch,
         attributes if clusters is None else {**attributes, "active_clusters": clusters},
-        comparison(bound.name),
+        check_copy if bound.operation is COPIES else check_softmax,
         late=bound.plan.macros.get("LATE") == 1,
     )
     if not bound.plan.programmatic:
@@ -100,9 +101,11 @@ def kernel_candidate(bound: BoundKernel) -> Candidate:
     macros = {**bound.plan.macros, "PROGRAMMATIC": 0}  # for the launch: the options stay
     ordinary = replace(bound, plan=replace(bound.plan, macros=macros))
     ordinary.prepare()
-    return replace(
-        candidate, run=lambda x, y: ordinary.enqueue(x, y, workspace), run_programmatic=run
-    )
+
+    def run_ordinary(x, y) -> None:
+        ordinary.enqueue(x, y, workspace=workspace)
+
+    return replace(candidate, run=run_ordinary, run_programmatic=run)
 
 
 def copied_shape(rows: int, cols: int, dtype: str) -> Shape:

@@ -1,32 +1,33 @@
-"""Is it softmax? Inputs that expose mistakes, an fp64 reference, a tolerance that can fail.
+"""Does a kernel compute what it says? Run over shapes, layouts and special values, held to fp64.
 
-The tolerance follows each element, since a mean output is 1/cols: a fixed 1e-4 would accept an
-all-zero answer for long rows.
-
-    |y - reference| <= ((16 + |x - max| + 3 sqrt(cols)) u + lost) reference + tiny
-
-u = 2^-24 is the unit roundoff of fp32. |x - max| is what rounding the argument of exp costs,
-sqrt(cols) is the growth of a serial sum of random rounding errors (Higham, Accuracy and Stability
-of Numerical Algorithms, section 2.6): one of them is uniform up to u, so that 3 stands for five
-standard deviations. `lost` is the sum of the row's outputs below u: a serial sum that has passed
-its largest term drops them. 16 covers the few ulp of exp, the reduction tree and the division.
-`tiny` is the smallest normal fp32, since CuPy compiles with -ftz=true. A 16-bit output adds half
-an ulp of its type.
+What is right, and by how much a kernel may be off, says `helpers.references`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-import ml_dtypes
 import numpy as np
 
-from .bound import Kernel, kernel_of
-from .shapes import LONG_QUICK_SHAPES, QUICK_SHAPES, SPECIAL_COLUMNS, SPECIAL_PACKS
+from .bound import NO_FEATURES, Kernel, kernel_of
+from .operations import COPY, MATRIX, SOFTMAX, Operation, Sizes
+from .references import (
+    allowed,
+    expected,
+    make_inputs,
+    outputs,
+    special_inputs,
+)
+from .shapes import (
+    LONG_QUICK_SHAPES,
+    QUICK_AXES,
+    QUICK_SHAPES,
+    SPECIAL_COLUMNS,
+    SPECIAL_INNER,
+    SPECIAL_PACKS,
+)
 from .simt import ShownShort
 
-UNIT_ROUNDOFF = 2.0**-24
-TINY = 2.0**-126
 UNTOUCHED = 7.0  # stands where a kernel has nothing to write
 
 
@@ -41,44 +42,6 @@ class WrongResult(ShownShort, AssertionError):
         self.summary, self.values = summary, values
 
 
-def make_input(rows: int, cols: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
-    """A matrix of shape (rows, cols) on which wrong kernels look wrong.
-
-    Normal values of standard deviation 2, no two rows alike; each row is shifted by -200 to 200,
-    so that leaving out the maximum overflows or divides by zero; each row has one value 4 above
-    its maximum at a random place and, where it is long enough, a tie of two. With 16 bits every
-    second row stays where it is, since shifted values have hardly any digits left.
-    """
-    random = np.random.default_rng(seed)
-    x = random.normal(0, 2, (rows, cols))
-    peak = random.integers(0, cols, rows)
-    x[np.arange(rows), peak] = x.max(axis=1) + 4
-    if cols > 2:
-        x[np.arange(rows), (peak + 2) % cols] = x[np.arange(rows), (peak + 1) % cols]
-    shifts = random.uniform(100, 200, (rows, 1)) * random.choice([-1.0, 1.0], (rows, 1))
-    if np.dtype(dtype).itemsize == 2:
-        shifts[1::2] = 0
-    return (x + shifts).astype(dtype)
-
-
-def special_rows(cols: int, dtype: str = "float32") -> np.ndarray:
-    """Six rows with -inf (tail, scattered, all but one, all), NaN and +inf."""
-    x = make_input(6, cols, seed=1, dtype=dtype)
-    minus_infinity = np.float32(-np.inf)
-    x[0, (cols + 1) // 2 :] = minus_infinity
-    x[1, 1::3] = minus_infinity
-    x[2, :-1] = minus_infinity
-    x[3] = minus_infinity
-    x[4, cols // 2] = np.nan
-    x[5, cols // 3] = np.inf
-    return x
-
-
-def poisoned(x: np.ndarray) -> np.ndarray:
-    """An output array like x, full of NaN: what a kernel does not write stays visible."""
-    return np.full_like(x, np.nan)
-
-
 def apart(x: np.ndarray, stride: int, phase: int, around: float = np.nan) -> np.ndarray:
     """A copy of a matrix whose rows start `stride` elements apart and the first of them `phase`
     elements into its base array, which holds `around` in all other places."""
@@ -89,33 +52,48 @@ def apart(x: np.ndarray, stride: int, phase: int, around: float = np.nan) -> np.
     return view
 
 
-def reference(x: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis in fp64, with PyTorch's rules: a row of all -inf, or one with
-    NaN or +inf, gives NaN."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        exact = x.astype(np.float64)
-        exponentials = np.exp(exact - exact.max(axis=-1, keepdims=True))
-        return exponentials / exponentials.sum(axis=-1, keepdims=True)
+def check_outputs(
+    operation: Operation,
+    values: Mapping[str, object],
+    written: Mapping[str, np.ndarray],
+    features: Mapping[str, int] = NO_FEATURES,
+    at: np.ndarray | None = None,
+) -> None:
+    """Raise `WrongResult` unless what was written is what an operation gives for complete values.
+
+    NaN and infinities are accepted exactly where the reference has them. `at` are the numbers of
+    the rows that are given, all of them if it is None.
+    """
+    if operation is COPY:
+        return check_copy(values["x"], written["y"])
+    exact = expected(operation, values, features, at)
+    for name, y in written.items():
+        wanted = exact[name].value
+        with np.errstate(invalid="ignore"):
+            error = np.abs(y.astype(np.float64) - wanted)
+            right = (error <= allowed(exact[name], y.dtype)) | (y == wanted)
+            right |= np.isnan(wanted) & np.isnan(y)
+        if right.all():
+            continue
+        plain = operation is SOFTMAX and not {"LOG", "DROPOUT"} & {
+            n for n, v in features.items() if v
+        }
+        hint = _hint(values["x"], y, wanted) if plain else _missing(wanted, y)
+        place = tuple(map(int, np.argwhere(~right)[0]))
+        label = "" if len(written) == 1 else f" of {name}"
+        raise WrongResult(
+            f"{np.count_nonzero(~right)} of {y.size} elements{label} are wrong, first at "
+            f"{_place(place)}{hint}",
+            f"got {float(y[place]):.6g}, expected {wanted[place]:.6g}",
+        )
 
 
-def tolerance(x: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Largest allowed |y - expected| per element; see the formula above."""
-    with np.errstate(invalid="ignore"):
-        exact = x.astype(np.float64)
-        distance = np.abs(exact - exact.max(axis=-1, keepdims=True))
-    distance = np.where(np.isfinite(distance), distance, 0.0)
-    lost = np.where(expected < UNIT_ROUNDOFF, expected, 0.0).sum(axis=-1, keepdims=True)
-    relative = (16 + distance + 3 * np.sqrt(x.shape[-1])) * UNIT_ROUNDOFF + lost
-    half_ulp = ulp(expected, x.dtype) / 2 if x.dtype.itemsize == 2 else 0.0
-    return relative * np.abs(expected) + half_ulp + TINY
-
-
-def ulp(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """How far apart numbers of a dtype are at values."""
-    stored = ml_dtypes.finfo(dtype)
-    _, exponent = np.frexp(values)
-    spacing = np.ldexp(float(stored.eps), exponent - 1)
-    return np.maximum(spacing, float(stored.smallest_subnormal))
+def _place(place: tuple[int, ...]) -> str:
+    """Where an element is: of a matrix, of what has an element for each row, of three axes."""
+    words = {1: ("row",), 2: ("row", "column")}.get(len(place))
+    return (
+        ", ".join(map(" ".join, zip(words, map(str, place), strict=True))) if words else str(place)
+    )
 
 
 def check_softmax(x: np.ndarray, y: np.ndarray) -> None:
@@ -124,20 +102,8 @@ def check_softmax(x: np.ndarray, y: np.ndarray) -> None:
     Both have the same shape and dtype. NaN is accepted exactly where the reference has it.
     """
     _check_form(x, y)
-    expected = reference(x)
-    with np.errstate(invalid="ignore"):
-        error = np.abs(y.astype(np.float64) - expected)
-        right = (error <= tolerance(x, expected)) | (np.isnan(expected) & np.isnan(y))
-    if right.all():
-        return
-    wrong = np.argwhere(~right.reshape(-1, x.shape[-1]))
-    row, col = map(int, wrong[0])
-    got = y.reshape(-1, x.shape[-1])[row]
-    raise WrongResult(
-        f"{len(wrong)} of {x.size} elements are wrong, first at row {row}, column {col}"
-        f"{_hint(x, y, expected)}",
-        f"got {float(got[col]):.6g}, expected {expected.reshape(-1, got.size)[row, col]:.6g}",
-    )
+    x, y = (array.reshape(-1, array.shape[-1]) for array in (x, y))
+    check_outputs(SOFTMAX, {"x": x, "scale": 1.0}, {"y": y})
 
 
 def check_copy(x: np.ndarray, y: np.ndarray) -> None:
@@ -177,9 +143,12 @@ def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
     return ""
 
 
-def comparison(name: str) -> Callable[[np.ndarray, np.ndarray], None]:
-    """What the kernel of a name is held against: its input if it copies, else softmax."""
-    return check_copy if name.startswith("copy") else check_softmax
+def _missing(expected: np.ndarray, y: np.ndarray) -> str:
+    """Whether the mistake looks like something that was not written; else empty."""
+    finite = np.isfinite(expected)
+    if finite.any() and np.isnan(y[finite]).all():
+        return " (nothing was written, or every row overflowed)"
+    return " (some elements are NaN)" if np.isnan(y[finite]).any() else ""
 
 
 def check_kernel(
@@ -187,80 +156,175 @@ def check_kernel(
     shapes: Iterable[Sequence[int]] | None = None,
     block: int | None = None,
     dtype: str = "float32",
+    features: Mapping[str, int | str] = NO_FEATURES,
 ) -> str:
     """Run a kernel of the series over shapes and over special rows, and check every output.
 
     `kernel` is a `cupy.RawKernel` whose source has a header, or the text of a kernel file, which is
-    compiled for each shape as its header says; launch shapes come from there. `shapes` are
-    `QUICK_SHAPES`, with `LONG_QUICK_SHAPES` for a text with a Build line or one that takes none of
-    those, if none are given. A kernel named "copy" is held against its input, any other against
-    softmax. Shapes that the header refuses are left out. A kernel that takes strides computes each
-    of them a second time in rows that are apart, or start between two multiples of 16 bytes.
+    compiled for each shape as its header says; launch shapes come from there, and what is computed.
+    `features` choose what is computed beside it. `shapes` are `QUICK_SHAPES`, with
+    `LONG_QUICK_SHAPES` for a text with a Build line or one that takes none of those, if none are
+    given; of a kernel for any axis (outer, dim, inner), `QUICK_AXES`. Shapes that the header
+    refuses are left out. A kernel that takes strides computes each of them a second time in rows
+    that are apart, or start between two multiples of 16 bytes; one whose arrays may start there
+    does so without strides, and one that may write into an input does that.
     Returns one sentence; raises `WrongResult` naming the shape, `ValueError` if there is no header
-    or it refuses every shape, and `TypeError` for shapes that are no pairs of integers.
+    or it refuses every shape, or features that are not built, and `TypeError` for shapes that are
+    no pairs of integers.
     """
-    unbound = kernel_of(kernel, block)
+    unbound = kernel_of(kernel, block).choosing(features)
     contract = unbound.header
+    axes = "inner" in contract.operation.sizes
+
+    def accepts(sizes: Sizes) -> bool:
+        return unbound.accepts(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+
     per_shape = unbound.raw is None and contract.build
-    long = per_shape or not any(unbound.accepts(*shape, dtype) for shape in QUICK_SHAPES)
+    long = per_shape or not any(accepts(Sizes(*shape)) for shape in QUICK_SHAPES)
     if shapes is None:
-        shapes = (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
-    shapes = [*shapes]
-    for shape in shapes:
-        if np.ndim(shape) != 1 or len(shape) != 2:
-            raise TypeError(f"shapes are pairs [(rows, cols), ...], not {shape!r}")
-    special_cols = [
-        cols
-        for cols in SPECIAL_COLUMNS
-        if (long or cols < 1000) and unbound.accepts(6, cols, dtype)
+        shapes = QUICK_AXES if axes else (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
+    asked = [_sizes(shape, axes) for shape in shapes]
+    inner = SPECIAL_INNER if axes else 1
+    special = [
+        Sizes(6 * inner, cols, inner) for cols in SPECIAL_COLUMNS if long or axes or cols < 1000
     ]
-    if not special_cols and unbound.accepts(6, SPECIAL_PACKS, dtype):
-        special_cols = [SPECIAL_PACKS]
-    taken = [shape for shape in shapes if unbound.accepts(*shape, dtype)]
+    special = [sizes for sizes in special if accepts(sizes)]
+    if not special and accepts(packs := Sizes(6 * inner, SPECIAL_PACKS, inner)):
+        special = [packs]
+    taken = [sizes for sizes in asked if accepts(sizes)]
     if not taken:
-        raise ValueError(f"the header takes {dtype} at none of these shapes")
-    inputs = [make_input(*shape, dtype=dtype) for shape in taken]
-    specials = [special_rows(cols, dtype) for cols in special_cols]
+        refused = contract.why_not(*asked[0][:2], dtype, inner=asked[0].inner) if asked else ""
+        reason = f": {refused}" if "does not build" in refused else ""
+        raise ValueError(f"the header takes {dtype} at none of these shapes{reason}")
+    operation, chosen = contract.operation, contract.features
+    problems = [(sizes, make_inputs(operation, sizes, dtype, chosen)) for sizes in taken]
+    problems += [
+        (sizes, special_inputs(operation, sizes.cols, dtype, chosen, inner)) for sizes in special
+    ]
     views = 0
-    for number, x in enumerate([*inputs, *specials]):
-        _check_run(unbound, x, x, poisoned(x))
-        if contract.strided:
-            views += _check_apart(unbound, x, number)
-    rows = sum(len(x) for x in specials)
-    shown = f"{len(inputs)} shapes" + (f", {views} views" if contract.strided else "")
-    return f"{unbound.name}: right on {shown} and {rows} rows with -inf, NaN or +inf"
+    for number, (sizes, values) in enumerate(problems):
+        run = _Run(unbound, sizes, np.dtype(dtype), values)
+        run.as_they_are()
+        if contract.strided or contract.align(dtype) < 16 and operation is not SOFTMAX:
+            views += run.apart(number)
+        if "Inplace" in contract.fields:
+            run.in_place()
+    rows = sum(sizes.rows for sizes in special)
+    shown = f"{len(taken)} shapes" + (f", {views} views" if views or contract.strided else "")
+    said = "".join(f", {name} = {value}" for name, value in chosen.items() if value)
+    return f"{unbound.name}{said}: right on {shown} and {rows} rows with -inf, NaN or +inf"
 
 
-def _check_run(unbound: Kernel, x: np.ndarray, given: np.ndarray, y: np.ndarray) -> None:
-    """Run a kernel over x as it is `given`, into y."""
-    strides = [array.strides[0] // array.itemsize for array in (given, y)]
-    where = f"{unbound.name} at rows x cols = {x.shape}"
-    if strides != 2 * [x.shape[1]]:
-        where += f", x_stride = {strides[0]}, y_stride = {strides[1]}"
-    try:
-        kernel = unbound.starting_at(given, y)
-        kernel.bind(*x.shape, x.dtype, None, *strides).run(given, y)
-        comparison(unbound.name)(x, y)
-    except WrongResult as error:
-        raise WrongResult(f"{where}: {error.summary}", error.values) from None
+def _sizes(shape: Sequence[int], axes: bool) -> Sizes:
+    """Raises `TypeError` for what are no integers, or not so many."""
+    if np.ndim(shape) != 1 or len(shape) != 2 + axes:
+        form = "triples [(outer, dim, inner), ...]" if axes else "pairs [(rows, cols), ...]"
+        raise TypeError(f"shapes are {form}, not {shape!r}")
+    outer, cols, inner = shape if axes else (*shape, 1)
+    return Sizes(outer * inner, cols, inner)
 
 
-def _check_apart(unbound: Kernel, x: np.ndarray, number: int) -> bool:
-    """The same in one of three layouts, in turn; False if the header refuses it."""
-    rows, cols = x.shape
-    pack, unit = 16 // x.itemsize, unbound.header.align(x.dtype) // x.itemsize
-    whole = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
-    x_gap, y_gap, x_phase, y_phase = (
-        (5, 2, 1, 3),  # each row starts elsewhere between two multiples of 16 bytes
-        (0, 0, 3, 1),
-        (whole, whole + pack, 0, 0),
-    )[number % 3]
-    if not unbound.accepts(rows, cols, x.dtype, None, cols + x_gap, cols + y_gap):
-        return False
-    y = apart(poisoned(x), cols + y_gap, y_phase * unit, UNTOUCHED)
-    before = y.base.copy()
-    _check_run(unbound, x, apart(x, cols + x_gap, x_phase * unit), y)
-    y[:] = poisoned(x)
-    if y.base.tobytes() != before.tobytes():
-        raise WrongResult(f"{unbound.name} at rows x cols = {x.shape} wrote between the rows of y")
-    return True
+class _Run:
+    """A kernel and what it is given at a shape: as it is and laid out otherwise."""
+
+    def __init__(
+        self, unbound: Kernel, sizes: Sizes, dtype: np.dtype, values: Mapping[str, object]
+    ) -> None:
+        self.unbound, self.sizes, self.dtype = unbound, sizes, dtype
+        self.operation, self.features = unbound.operation, unbound.features
+        declared = {parameter.name for parameter in unbound.parameters}
+        given = {name: value for name, value in values.items() if name in declared}
+        self.given = given
+        self.values = self.operation.complete(given, self.features, sizes)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return outputs(self.operation, self.values, self.sizes, self.dtype, self.features)
+
+    def matrices(self, arrays: Mapping[str, object]) -> dict[str, np.ndarray]:
+        return {
+            argument.name: arrays[argument.name]
+            for argument in self.operation.arrays(self.features)
+            if argument.shape == MATRIX and argument.name in arrays
+        }
+
+    def as_they_are(self) -> None:
+        self._run(self.given, self.outputs())
+
+    def in_place(self) -> None:
+        output, name = self.unbound.header.fields["Inplace"].split(" = ")
+        once = self.given[name].copy()
+        self._run({**self.given, name: once}, {**self.outputs(), output: once}, " in place")
+
+    def apart(self, number: int) -> bool:
+        """The same in one of three layouts, in turn; False if the header refuses it."""
+        cols, dtype, contract = self.sizes.cols, self.dtype, self.unbound.header
+        pack, unit = 16 // dtype.itemsize, contract.align(dtype) // dtype.itemsize
+        whole = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
+        x_gap, y_gap, x_phase, y_phase = (
+            (5, 2, 1, 3),  # each row starts elsewhere between two multiples of 16 bytes
+            (0, 0, 3, 1),
+            (whole, whole + pack, 0, 0),
+        )[number % 3]
+        if not contract.strided:
+            x_gap = y_gap = 0
+        strides = cols + x_gap, cols + y_gap
+        if not self.unbound.accepts(*self.sizes[:2], dtype, None, *strides, self.sizes.inner):
+            return False
+        if not contract.strided and not x_phase:
+            return False
+        inputs = {
+            name: _moved(x, strides[0], (x_phase + 2 * place) * unit, np.nan)
+            for place, (name, x) in enumerate(self.matrices(self.given).items())
+        }
+        written = self.outputs()
+        written |= {
+            name: _moved(y, strides[1], y_phase * unit, UNTOUCHED)
+            for name, y in self.matrices(written).items()
+        }
+        before = {name: y.base.copy() for name, y in written.items() if y.base is not None}
+        self._run({**self.given, **inputs}, written)
+        for name, base in before.items():
+            written[name][:] = np.nan
+            if written[name].base.tobytes() != base.tobytes():
+                raise WrongResult(f"{self._where(written)} wrote between the rows of {name}")
+        return True
+
+    def _strides(self, arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+        """Of x and y, where the kernel takes them."""
+        if not self.unbound.header.strided:
+            return ()
+        return tuple(arrays[name].strides[0] // arrays[name].itemsize for name in "xy")
+
+    def _where(self, arrays: Mapping[str, np.ndarray]) -> str:
+        if self.sizes.inner > 1:
+            return f"{self.unbound.name} at outer x dim x inner = {self._axes()}"
+        return f"{self.unbound.name} at rows x cols = {self.sizes[:2]}"
+
+    def _axes(self) -> tuple[int, int, int]:
+        return self.sizes.outer, self.sizes.cols, self.sizes.inner
+
+    def _run(
+        self, given: Mapping[str, object], written: Mapping[str, np.ndarray], how: str = ""
+    ) -> None:
+        """Run the kernel over what is given, as it is laid out, and check what it wrote."""
+        strides = self._strides({**given, **written})
+        where = self._where(written) + how
+        if strides and strides != 2 * (self.sizes.cols,):
+            where += f", x_stride = {strides[0]}, y_stride = {strides[1]}"
+        matrices = self.matrices({**given, **written})
+        kernel = self.unbound.starting_at(*matrices.values())
+        strides = strides or (None, None)
+        rows, cols, inner = self.sizes
+        bound = kernel.bind(rows, cols, self.dtype, None, *strides, inner)
+        try:
+            bound.run(**given, **{name: y for name, y in written.items() if name not in given})
+            check_outputs(self.operation, self.values, written, self.features)
+        except WrongResult as error:
+            raise WrongResult(f"{where}: {error.summary}", error.values) from None
+
+
+def _moved(x: np.ndarray, stride: int, phase: int, around: float) -> np.ndarray:
+    """`apart` of a matrix, or of an array of three axes, whose rows stay where they are."""
+    if x.ndim == 2:
+        return apart(x, stride, phase, around)
+    return apart(x.reshape(1, -1), x.size, phase, around).reshape(x.shape)

@@ -151,8 +151,8 @@ def prepare(kernel, plan: Plan) -> None:
 
 
 def enqueue(kernel, plan: Plan, arguments: Sequence) -> None:
-    """Enqueue one call on CuPy's current stream; `arguments` are CuPy arrays and, from the third
-    place on, rows, cols and any strides. `prepare` comes first, once."""
+    """Enqueue one call on CuPy's current stream; `arguments` are CuPy arrays, null pointers and
+    numbers, in NumPy's types for those of the kernel. `prepare` comes first, once."""
     if plan.programmatic:
         _enqueue_programmatic(kernel, plan, arguments)
     else:
@@ -180,12 +180,12 @@ def _enqueue_programmatic(kernel, plan: Plan, arguments: Sequence) -> None:
         attributes.append(attribute)
     config = _driver_config(plan, attributes)
     config.hStream = cupy.cuda.get_current_stream().ptr
-    numbers = [isinstance(value, int) for value in arguments]
-    pairs = zip(arguments, numbers, strict=True)
-    values = tuple(value if number else value.data.ptr for value, number in pairs)
-    types = [ctypes.c_longlong if number else ctypes.c_void_p for number in numbers]
-    types[2:4] = ctypes.c_int, ctypes.c_int
-    (status,) = driver.cuLaunchKernelEx(config, kernel.kernel.ptr, (values, tuple(types)), 0)
+    values = tuple(v.item() if isinstance(v, np.generic) else v.data.ptr for v in arguments)
+    types = tuple(
+        np.ctypeslib.as_ctypes_type(v.dtype) if isinstance(v, np.generic) else ctypes.c_void_p
+        for v in arguments
+    )
+    (status,) = driver.cuLaunchKernelEx(config, kernel.kernel.ptr, (values, types), 0)
     if status != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"{kernel.name} cannot be launched: {status.name}")
 

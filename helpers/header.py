@@ -20,6 +20,10 @@ launch: CLUSTER, the blocks of a cluster; PROGRAMMATIC, 1 where the kernel may b
 its predecessor on the stream has ended, because it waits for that one itself (a GPU that is older
 than 9.0 has neither); LATE, 0 where x and y must start equally far from a multiple of 16 bytes.
 
+`Computes` names the operation of `helpers.operations`, whose arguments the kernel takes, and its
+`Features` say which macros of it are built together; `Inplace: dx = x` allows one array for both.
+Where an operation has them, expressions also read outer, dim and inner.
+
 `Strides: x_stride, y_stride` says that rows may be further apart than cols: the kernel then takes
 both strides after cols, as long long. `Align: size` says that x and y may start at any element.
 """
@@ -34,27 +38,39 @@ from dataclasses import dataclass
 import numpy as np
 
 from .expressions import Expression, ExpressionError
-from .plan import DTYPE_OPTIONS, INPUTS, BuildValue, Header, HeaderError, option_name
+from .operations import Operation, computed
+from .plan import (
+    DTYPE_OPTIONS,
+    INPUTS,
+    OF_AN_AXIS,
+    BuildValue,
+    Header,
+    HeaderError,
+    option_name,
+)
 from .simt import citing
 from .simt.cuda_text import strip_comments
 
 KEYS = (
     "Idea",
+    "Computes",
     "Row",
     "Build",
     "Launch",
     "Shared",
     "Workspace",
     "Columns",
+    "Features",
     "Align",
     "Strides",
+    "Inplace",
     "Dtype",
     "Arch",
     "Reads",
     "Wastes",
     "Measured",
 )
-OPTIONAL_KEYS = {"Build", "Workspace", "Strides"}
+OPTIONAL_KEYS = {"Computes", "Build", "Workspace", "Features", "Strides", "Inplace"}
 STRIDES = "x_stride, y_stride"
 
 
@@ -101,7 +117,12 @@ def _header(
         name: int(value)
         for name, value in re.findall(r"^\s*#define (\w+) (\d+)[ \t]*$", plain, flags=re.MULTILINE)
     }
-    build = _build_table(file, found["Build"].lines, plain, numbers) if "Build" in found else ()
+    operation, made_for = _operation(file, found)
+    given = {*INPUTS, *(OF_AN_AXIS if "inner" in operation.sizes else ()), *numbers}
+    build = _build_table(file, found["Build"].lines, plain, given) if "Build" in found else ()
+    for entry in build:
+        if entry.name in operation.features and (len(entry.cases) > 1 or entry.cases[0][0].names):
+            raise HeaderError(f"{entry.where}: {entry.name} is a feature: it is a plain number")
     named = [value.name for value in build]
     if unknown := [name for name, _ in changes if name not in (*named, *numbers)]:
         raise ValueError(f"{file} has no macro {', '.join(unknown)}")
@@ -115,7 +136,7 @@ def _header(
     for name, value in changes:
         if name.isupper():
             options = (*(o for o in options if option_name(o) != name), f"-D{name}={value}")
-    known = {*INPUTS, *numbers, *named, *defined}
+    known = {*given, *named, *defined}
     return Header(
         file,
         {key: entry.text for key, entry in found.items()},
@@ -125,8 +146,19 @@ def _header(
         {name: value for name, value in fixed.items() if name in named},
         {key: entry.lines[0][0] for key, entry in found.items()},
         tuple(text for _, text in found["Build"].lines) if build else (),
-        _rules(file, found, known),
+        _rules(file, found, known, operation),
+        operation,
+        made_for,
     )
+
+
+def _operation(file: str, found: Mapping[str, _Field]) -> tuple[Operation, dict[str, int]]:
+    """What the kernel computes, and the features that the file always has."""
+    text = found["Computes"].text if "Computes" in found else "softmax"
+    try:
+        return computed(text)
+    except ValueError as error:
+        raise HeaderError(f"{file}:{found['Computes'].lines[0][0]}: Computes: {error}") from None
 
 
 def _defined(file: str, options: Sequence[str], known: set[str]) -> dict[str, int]:
@@ -182,8 +214,9 @@ def _fields(code: str) -> tuple[str, dict[str, _Field]]:
     return file, found
 
 
-def _build_table(file: str, lines, plain: str, numbers: Mapping[str, int]) -> tuple:
-    """The Build table, checked as far as that goes without a shape."""
+def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
+    """The Build table, checked as far as that goes without a shape; `given` is what its expressions
+    may read before its own names."""
     entries: list[tuple[str, int, list[list]]] = []  # (name, line, [[line, text of a case]])
     for number, raw in lines:
         text = raw.strip()
@@ -200,7 +233,7 @@ def _build_table(file: str, lines, plain: str, numbers: Mapping[str, int]) -> tu
     )
     code = re.sub(r"\bdefined\s*\(\s*\w+\s*\)", "", code)
     used = {*re.findall(r"\w+", code)}
-    known = {*INPUTS, *numbers}
+    known = {*given}
     build = []
     for name, line, cases in entries:
         where = f"{file}:{line}: Build: {name}"
@@ -228,7 +261,9 @@ def _cases(file: str, name: str, cases, known: set[str]):
         )
 
 
-def _rules(file: str, found: Mapping[str, _Field], known: set[str]) -> dict[str, Expression]:
+def _rules(
+    file: str, found: Mapping[str, _Field], known: set[str], operation: Operation
+) -> dict[str, Expression]:
     """The expressions of the other keys; what they may be is checked for every key."""
 
     def where(key: str) -> str:
@@ -255,11 +290,23 @@ def _rules(file: str, found: Mapping[str, _Field], known: set[str]) -> dict[str,
         rules["Workspace"] = _expression(where("Workspace"), found["Workspace"].text, with_block)
         if rules["Workspace"].text == "0":
             raise HeaderError(f"{where('Workspace')}: 0 bytes are no workspace")
+    if "Features" in found:
+        rules["Features"] = _expression(where("Features"), found["Features"].text, known)
     align = found["Align"].text
     if not re.fullmatch("size|1|2|4|8|16", align):
         raise HeaderError(f"{where('Align')}: `{align}` is not size, 1, 2, 4, 8 or 16")
     if "Strides" in found and found["Strides"].text != STRIDES:
         raise HeaderError(f"{where('Strides')}: `{found['Strides'].text}` is not `{STRIDES}`")
+    if "Strides" in found and not operation.strided:
+        raise HeaderError(f"{where('Strides')}: {operation.name} has none")
+    if "Inplace" in found:
+        arrays = {argument.name: argument.output for argument in operation.arrays({})}
+        pair = re.fullmatch(r"(\w+) = (\w+)", found["Inplace"].text)
+        if not pair or not arrays.get(pair[1]) or arrays.get(pair[2]) is not False:
+            raise HeaderError(
+                f"{where('Inplace')}: `{found['Inplace'].text}` is not an output = an input of "
+                f"{operation.name}"
+            )
     if not re.fullmatch(r"sm_\d{2,3}", found["Arch"].text):
         raise HeaderError(f"{where('Arch')}: `{found['Arch'].text}` is not like sm_90")
     first, *others = found["Dtype"].text.split(", ")

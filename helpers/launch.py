@@ -6,7 +6,7 @@ back in place. A kernel whose source has a header is held against it first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Integral
 
 import numpy as np
@@ -15,7 +15,7 @@ from . import simt
 from .bound import kernel_of
 from .execute import check_arguments, execute, execute_simulated
 from .header import header
-from .plan import Plan
+from .plan import Header, Plan
 
 
 def launch(
@@ -76,14 +76,12 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
     contract = header(kernel.code, tuple(kernel.options))
     if contract is None:
         return Plan(_product(grid), _product(block), shared_mem)
-    for name, value in zip(("x", "y"), args, strict=False):
-        if value is None:
-            raise TypeError(f"{name} must be a numpy array, not None")
     unbound = kernel_of(kernel, _product(block))
     unbound.check_signature()
+    names = [parameter.name for parameter in unbound.parameters]
+    given = dict(zip(names, args, strict=True))
     try:
-        strides = map(int, args[4:6] if contract.strided else ())
-        bound = unbound.bind(int(args[2]), int(args[3]), contract.dtype, None, *strides)
+        bound = unbound.bind(**_sizes(contract, given), dtype=contract.dtype)
     except ValueError as error:
         compiled = f" (compiled with {', '.join(kernel.options)})" if contract.build else ""
         raise ValueError(f"{kernel.name}: {error}{compiled}") from None
@@ -102,6 +100,17 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
                 f"{tuple(sizes)}"
             )
     return plan
+
+
+def _sizes(contract: Header, given: Mapping[str, object]) -> dict[str, int]:
+    """Rows, columns and what lies between them, of a kernel's arguments."""
+    sizes = {name: int(given[name]) for name in contract.operation.sizes}
+    if "inner" in sizes:
+        rows = sizes["outer"] * sizes["inner"]
+        return {"rows": rows, "cols": sizes["dim"], "inner": sizes["inner"]}
+    if contract.strided:
+        sizes |= {name: int(given[name]) for name in ("x_stride", "y_stride")}
+    return sizes
 
 
 def _product(sizes) -> int:

@@ -42,7 +42,8 @@ import numpy as np
 from . import bench
 from .bench import Candidate, fresh_pool
 from .catalogue import TORCH
-from .check import WrongResult, reference, tolerance, ulp
+from .check import WrongResult
+from .references import reference, tolerance, ulp
 from .shapes import place
 
 Call = Callable[[object, object], None]  # call(x, y) enqueues softmax of x into y

@@ -15,12 +15,14 @@ import numpy as np
 
 from .expressions import DivisionByZero, Expression, ExpressionError
 from .gpu import H200, Gpu
+from .operations import SOFTMAX, Operation, Sizes
 from .simt import ShownShort
 
 # A file takes the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 DTYPES = ("float32", *DTYPE_OPTIONS)
 INPUTS = ("rows", "cols", "size", "row", "sms", "l2", "capability", "x_stride", "y_stride")
+OF_AN_AXIS = ("outer", "dim", "inner")  # beside them, where an operation has these sizes
 CLUSTERS_SINCE = 90  # the compute capability that has clusters and programmatic launches
 
 # CUDA's limits (programming guide, technical specifications per compute capability).
@@ -130,12 +132,27 @@ class Header:
     fixed: Mapping[str, int]  # names of the Build table whose value is given
     lines: Mapping[str, int]  # key -> its line
     table_lines: tuple[str, ...]  # of the Build table, its key blanked out
-    rules: Mapping[str, Expression]  # block, block condition, grid, Shared, Workspace, Columns
+    # block, block condition, grid, Shared, Workspace, Columns, Features
+    rules: Mapping[str, Expression]
+    operation: Operation = SOFTMAX
+    made_for: Mapping[str, int] = field(default_factory=dict)  # features that the file always has
 
     def align(self, dtype: str | np.dtype) -> int:
         """Bytes that the addresses of x and y must be a multiple of."""
         align = self.fields["Align"]
         return np.dtype(dtype).itemsize if align == "size" else int(align)
+
+    @property
+    def features(self) -> dict[str, int]:
+        """What is computed beside the operation: the value of each feature that the file has."""
+        table = {entry.name: entry.cases[0][0].value({}) for entry in self.built_features}
+        known = {**self.numbers, **table, **self.fixed, **self.made_for}
+        return {name: known[name] for name in self.operation.features if name in known}
+
+    @property
+    def built_features(self) -> tuple[BuildValue, ...]:
+        """The features of the Build table, each of which is a plain number."""
+        return tuple(entry for entry in self.build if entry.name in self.operation.features)
 
     @property
     def strided(self) -> bool:
@@ -180,13 +197,15 @@ class Header:
         gpu: Gpu = H200,
         x_stride: int | None = None,
         y_stride: int | None = None,
+        inner: int = 1,
     ) -> str:
         """Why the kernel does not take a shape, dtype and strides on a GPU; "" if it does.
 
         A stride counts elements from one row to the next, cols if it is not given; of a single row
-        it does not matter. Raises `TypeError` for sizes that are no integers.
+        it does not matter. The columns of a row are `inner` elements apart. Raises `TypeError` for
+        sizes that are no integers.
         """
-        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride)
+        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride, inner)
         return found if isinstance(found, str) else ""
 
     def _plan_or_reason(
@@ -197,10 +216,11 @@ class Header:
         gpu: Gpu,
         x_stride: int | None,
         y_stride: int | None,
+        inner: int,
     ) -> tuple[Plan, Mapping[str, int]] | str:
         """The plan with the header's block size and the names that it read, or why there is none.
         Raises what `why_not` raises."""
-        rows, cols = integer("rows", rows), integer("cols", cols)
+        rows, cols, inner = integer("rows", rows), integer("cols", cols), integer("inner", inner)
         strides = row_strides(cols, x_stride, y_stride)
         if np.dtype(dtype) not in self.dtypes:
             return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
@@ -215,6 +235,10 @@ class Header:
         for name, number in (("rows", rows), ("cols", cols)):
             if number > MAX_INT:
                 return f"{name} = {number} does not fit the kernel's int"
+        if inner != 1 and "inner" not in self.operation.sizes:
+            return f"{self.file} takes rows whose columns follow each other: inner = 1, not {inner}"
+        if inner < 1 or rows % inner:
+            return f"rows = {rows} is not outer * inner, with inner = {inner}"
         for name, number in zip(("x_stride", "y_stride"), strides, strict=True):
             if number < cols:
                 return f"{name} = {number} is less than a row, which has cols = {cols}"
@@ -226,7 +250,9 @@ class Header:
                 f"{cols}, not {strides[0]} and {strides[1]}"
             )
         try:
-            names = self.names(rows, cols, dtype, gpu, *strides)
+            names = self.names(rows, cols, dtype, gpu, *strides, inner)
+            if names and "Features" in self.rules and not self._value("Features", names, None):
+                return self._not_built()
             if names is None:
                 return f"{refused}; no case of its Build table holds"
             if not self._value("Columns", names, None):
@@ -237,6 +263,10 @@ class Header:
         except DivisionByZero:  # the table of a long row may have no sense for a short one
             return refused
 
+    def _not_built(self) -> str:
+        asked = ", ".join(f"{name} = {value}" for name, value in self.features.items())
+        return f"{self.file} does not build {asked}; its header says {self.fields['Features']}"
+
     def accepts(
         self,
         rows: int,
@@ -245,9 +275,10 @@ class Header:
         gpu: Gpu = H200,
         x_stride: int | None = None,
         y_stride: int | None = None,
+        inner: int = 1,
     ) -> bool:
         """Whether the kernel takes this shape, dtype and strides on a GPU."""
-        return not self.why_not(rows, cols, dtype, gpu, x_stride, y_stride)
+        return not self.why_not(rows, cols, dtype, gpu, x_stride, y_stride, inner)
 
     def plan(
         self,
@@ -258,6 +289,7 @@ class Header:
         gpu: Gpu = H200,
         x_stride: int | None = None,
         y_stride: int | None = None,
+        inner: int = 1,
     ) -> Plan:
         """How to compile and launch the kernel for a matrix of rows x cols on a GPU.
 
@@ -266,7 +298,7 @@ class Header:
         allow, `TypeError` for what is no integer.
         """
         block = None if block is None else integer("block", block)
-        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride)
+        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride, inner)
         if isinstance(found, str):
             raise ValueError(found)
         plan, names = found
@@ -320,7 +352,7 @@ class Header:
         try:
             value = expression.value(names)
         except DivisionByZero:
-            if rule == "Columns":
+            if rule in ("Columns", "Features"):
                 raise
             raise HeaderError(f"{where}: `{expression.text}` divides by zero at {shape}") from None
         except ExpressionError as error:
@@ -340,12 +372,16 @@ class Header:
         gpu: Gpu = H200,
         x_stride: int | None = None,
         y_stride: int | None = None,
+        inner: int = 1,
     ) -> dict[str, int] | None:
         """What the header's expressions may read for a shape, the Build table's values included;
         None if no case of the table holds. Raises `HeaderError` for a value that C would not have
         or that is no macro, `DivisionByZero`."""
         strides = row_strides(cols, x_stride, y_stride)
         names = {**inputs(rows, cols, dtype, gpu, *strides), **self.numbers}
+        if "inner" in self.operation.sizes:
+            sizes = Sizes(rows, cols, inner).names
+            names |= {name: sizes[name] for name in OF_AN_AXIS}
         for entry in self.build:
             value = self.fixed.get(entry.name)
             if value is None:

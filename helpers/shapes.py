@@ -115,10 +115,16 @@ SMALL_16_BIT_SHAPES = ((64, 1024), (129, 72), (3, 20000))
 QUICK_SHAPES = ((1, 1), (3, 7), (129, 31), (128, 32), (5, 33), (257, 65), (64, 256), (33, 1000))
 # Beside them for a kernel that is compiled for each shape, which may take long rows alone.
 LONG_QUICK_SHAPES = ((3, 20000), (1, 32001))
+# outer x dim x inner: one column of elements and many, an inner that is no pack and one that is,
+# dims around a warp.
+QUICK_AXES = (
+    *((1, 1, 2), (3, 7, 5), (2, 33, 31), (5, 16, 32), (1, 130, 8), (3, 64, 100), (1, 1000, 3)),
+)
 # Columns of rows with infinities and NaN; the last for a kernel that takes whole packs of short
 # rows and none of the others.
 SPECIAL_COLUMNS = (5, 100, 20000)
 SPECIAL_PACKS = 64
+SPECIAL_INNER = 4  # elements between the columns of such rows, where another axis is taken
 
 
 def family_of(rows: int, cols: int) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 from ..bound import BoundKernel, load
@@ -101,10 +102,18 @@ def describe(step: str, bound: BoundKernel, gpu: str) -> str:
         f"nvcc -std=c++17 -ftz=true -arch=sm_{numbers.capability} {defines} -c {file}",
         "",
         f"launch     <<<{plan.grid}, {plan.block}, {plan.shared_mem}>>>{_attributes(bound)}",
-        f"arguments  x, y, {', '.join(map(str, bound.sizes))}"
-        + (f", {plan.workspace} bytes of zeros" if plan.workspace else ""),
+        f"arguments  {', '.join(_arguments(bound))}",
     ]
     return "\n".join(lines)
+
+
+def _arguments(bound: BoundKernel) -> Iterator[str]:
+    """What the kernel takes: the names of arrays and numbers, the values of sizes."""
+    for parameter in bound.kernel.parameters:
+        if parameter.name == "workspace":
+            yield f"{bound.plan.workspace} bytes of zeros"
+        else:
+            yield str(bound.numbers.get(parameter.name, parameter.name))
 
 
 def _attributes(bound: BoundKernel) -> str:

@@ -15,9 +15,9 @@ import sys
 from dataclasses import replace
 
 from ..bound import bind, kernel_of
-from ..check import make_input, poisoned
 from ..launch import simulate
 from ..plan import DTYPES
+from ..references import make_input, poisoned
 from ..simt import KernelText, Trace, command
 from ..simt.command import Launch, Launches
 

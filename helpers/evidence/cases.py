@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 from .. import bench, catalogue
 from ..catalogue import UNFUSED, known_steps, step_number
-from ..check import make_input
 from ..execute import to_gpu
 from ..gpu import Gpu
 from ..mode import SWITCH
 from ..paths import ROOT
 from ..plan import DTYPE_OPTIONS
 from ..records import launch_of
+from ..references import make_input
 from ..shapes import (
     LARGE_LONG_SHAPES,
     LARGE_SHAPES,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..check import make_input, special_rows
+from ..references import make_input, special_rows
 from ..simt import Counters, Trace
 from .attempt import Attempt, Run, Shape, limit
 from .results import Goal, first_wrong, unwritten

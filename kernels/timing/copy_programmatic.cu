@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Idea:     00_copy.cu for programmatic launches: the measure for a softmax that is launched so.
+// Computes: copy
 // Row:      none; the matrix is one flat array
 // Build:    PROGRAMMATIC = 1
 // Launch:   block = 128, grid = (rows * cols + 4 * block - 1) / (4 * block)
@@ -11,7 +12,6 @@
 // Reads:    1 read + 1 write
 // Wastes:   nothing; but only calls that follow each other gain by it.
 // Measured: as the copy of programmatic launches beside them
-//
 // y = x for x and y of rows * cols floats. y must not overlap x. PROGRAMMATIC says how it is
 // launched: before the grid ahead of it on the stream has ended.
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Idea:     00_copy.cu, but the L2 is asked to evict last what is read: what it evicts first is
 //           then what was written.
+// Computes: copy
 // Row:      none; the matrix is one flat array
 // Launch:   block = 128, grid = (rows * cols / 4 + block - 1) / block
 // Shared:   0
@@ -11,7 +12,6 @@
 // Reads:    1 read + 1 write
 // Wastes:   nothing of memory; but the L2 is full of what nobody will read again.
 // Measured: 4329 GB/s, 1.01 of a copy, at 65536 x 4096 (NVIDIA H200, 2026-11-21)
-//
 // y = x for x and y of rows * cols floats. y must not overlap x.
 
 extern "C" __global__ void copy_evict_last(const float* __restrict__ x, float* __restrict__ y,

@@ -14,7 +14,6 @@ import pytest
 from helpers import bench, catalogue, gpu, records, workers
 from helpers.bound import load
 from helpers.catalogue import UNFUSED
-from helpers.check import make_input
 from helpers.commands import evidence
 from helpers.evidence import cases as launches
 from helpers.evidence import counters, numerics, sanitizer, sass
@@ -28,6 +27,7 @@ from helpers.evidence.cases import (
 )
 from helpers.execute import device_dtype
 from helpers.records import launch_of, step_hash
+from helpers.references import make_input
 from tests import made_up
 
 # The cases follow --worker in every command. A metric counts up from run to run, so that a test

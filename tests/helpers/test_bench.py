@@ -11,8 +11,9 @@ import pytest
 
 from helpers import bench
 from helpers.bound import BoundKernel, load
-from helpers.check import check_copy, check_softmax, reference
+from helpers.check import check_copy, check_softmax
 from helpers.gpu import H200
+from helpers.references import reference
 from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES
 from helpers.workers import Failure
 
@@ -215,7 +216,7 @@ def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:
     monkeypatch.setattr(BoundKernel, "prepare", lambda bound: None)
     monkeypatch.setattr(BoundKernel, "workspace", lambda bound: ())
     monkeypatch.setattr(BoundKernel, "compiled", kernel)
-    monkeypatch.setattr(BoundKernel, "enqueue", lambda bound, *_: enqueued.append(bound))
+    monkeypatch.setattr(BoundKernel, "enqueue", lambda bound, *_, **__: enqueued.append(bound))
     monkeypatch.setattr(bench, "active_clusters", lambda *_: None)
     candidate = bench.kernel_candidate(load("08_cluster-PROGRAMMATIC1").bind(1, 32000, gpu=H200))
     candidate.run(None, None)

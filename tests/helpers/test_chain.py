@@ -11,8 +11,9 @@ from helpers import bench, chain, samples
 from helpers.bench import Candidate
 from helpers.bound import load
 from helpers.chain import COPY, ORDINARY
-from helpers.check import check_copy, check_softmax, reference
+from helpers.check import check_copy, check_softmax
 from helpers.gpu import H200
+from helpers.references import reference
 from helpers.workers import Failure
 
 WRITE, SWEEP, READ = 2.0, 30.0, 1.0  # microseconds

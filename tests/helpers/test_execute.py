@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.bound import bind
-from helpers.check import apart, check_softmax, make_input, poisoned
+from helpers.check import apart, check_softmax
 from helpers.execute import (
     KernelBug,
     active_clusters,
@@ -20,6 +20,7 @@ from helpers.execute import (
 from helpers.gpu import Gpu
 from helpers.launch import launch, simulate
 from helpers.plan import Plan
+from helpers.references import make_input, poisoned
 from helpers.simt import CompileError, span
 from helpers.simt.cuda_text import Parameter
 from tests.helpers.sources import APART, TOGETHER, edited
@@ -108,7 +109,8 @@ def test_a_programmatic_call_is_enqueued_through_the_driver(monkeypatch) -> None
         plan = Plan(6, 96, 16, 8, cooperative, macros={"PROGRAMMATIC": 1})
         pointer, wide = ctypes.c_void_p, ctypes.c_longlong
         for strides in ((), (2**33, 2**34)):
-            enqueue(kernel, plan, [array, array, 3, 5, *strides, array])
+            sizes = np.int32(3), np.int32(5)
+            enqueue(kernel, plan, [array, array, *sizes, *map(np.int64, strides), array])
             config, function, (values, types), _ = calls.pop()
             assert function == 77 and values == (1234, 1234, 3, 5, *strides, 1234)
             several = [wide] * len(strides)
@@ -120,7 +122,7 @@ def test_a_programmatic_call_is_enqueued_through_the_driver(monkeypatch) -> None
         ]
     results.append(driver.CUresult.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE)
     with pytest.raises(RuntimeError, match="^early cannot be launched: CUDA_ERROR_COOPERATIVE"):
-        enqueue(kernel, plan, [array, array, 3, 5, array])
+        enqueue(kernel, plan, [array, array, np.int32(3), array])
 
 
 def test_without_clusters_there_are_none_to_count() -> None:
@@ -225,7 +227,7 @@ def test_gpu_passes_strides_of_more_than_32_bits() -> None:
         y, workspace = cupy.full((2, 100), cupy.nan, cupy.float16), bound.workspace()
         bound.prepare()
         cupy.cuda.get_current_stream().synchronize()
-        bound.enqueue(far, y, workspace)
+        bound.enqueue(far, y, workspace=workspace)
         check_softmax(x, cupy.asnumpy(y))
 
 
@@ -240,7 +242,7 @@ def test_gpu_enqueues_what_was_bound(dtype: str) -> None:
     workspace = bound.workspace()
     results = []
     for _ in range(2):
-        bound.enqueue(on_gpu, y, workspace)
+        bound.enqueue(on_gpu, y, workspace=workspace)
         results.append(cupy.asnumpy(y).tobytes())
     expected = np.zeros_like(x)
     bound.run(x, expected)
@@ -253,5 +255,5 @@ def test_gpu_runs_a_bound_cooperative_kernel_once() -> None:
     x, y = make_input(3, 70), np.zeros((3, 70), np.float32)
     bound.prepare()
     on_gpu, result = to_gpu(x), to_gpu(y)
-    bound.enqueue(on_gpu, result, bound.workspace())
+    bound.enqueue(on_gpu, result, workspace=bound.workspace())
     assert np.array_equal(cupy.asnumpy(result), x)

@@ -9,10 +9,11 @@ import pytest
 
 from helpers.bound import bind
 from helpers.catalogue import source
-from helpers.check import apart, check_softmax, make_input, poisoned, reference
+from helpers.check import apart, check_softmax
 from helpers.execute import KernelBug
 from helpers.header import header
 from helpers.launch import launch, simulate
+from helpers.references import make_input, poisoned, reference
 from helpers.simt import CompileError
 from tests.helpers.sources import APART, TOGETHER, raw, shape_of
 
@@ -190,7 +191,7 @@ def test_rows_that_are_apart_are_held_against_the_strides() -> None:
     other = cupy.RawKernel(APART.replace("x_stride,\n", "stride,\n"), kernel.name, kernel.options)
     args = (x, poisoned(x), ROWS, 100, 100, 100, workspace)
     said = refusal(other, plan.grid, plan.block, args)
-    assert "must take x, y, rows, cols, x_stride, y_stride, workspace first; it takes x" in said
+    assert "must take x, y, rows, cols, x_stride, y_stride, workspace; it takes x" in said
 
 
 def test_rows_may_be_apart_where_a_kernel_without_header_takes_their_stride() -> None:
@@ -423,7 +424,7 @@ def test_workspace_of_any_type_and_length_is_taken_if_it_is_zero_and_long_enough
     other = cupy.RawKernel(kernel.code.replace("* workspace)", "* counter)"), kernel.name)
     counter = np.zeros(6, np.uint32)
     message = refusal(other, grid, block, (*args[:4], counter), shared_mem, ValueError)
-    assert "must take x, y, rows, cols, workspace first" in message
+    assert "must take x, y, rows, cols, workspace; it takes" in message
 
 
 def test_kernel_without_its_macros_says_how_to_compile_it() -> None:

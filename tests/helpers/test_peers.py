@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from helpers import peers
-from helpers.check import WrongResult, make_input, reference
+from helpers.check import WrongResult
 from helpers.paths import ROOT
+from helpers.references import make_input, reference
 from helpers.shapes import RACE_SHAPES
 
 REQUIRED = (ROOT / "requirements" / "peers.txt").read_text()

@@ -8,9 +8,10 @@ import pytest
 
 from helpers import rich, show
 from helpers.catalogue import source, steps
-from helpers.check import check_softmax, make_input, poisoned
+from helpers.check import check_softmax
 from helpers.launch import launch, simulate
 from helpers.reading import of_output
+from helpers.references import make_input, poisoned
 from helpers.rich import Line, Rich
 from helpers.simt.places import own_file
 from tests.helpers.sources import edited, raw

@@ -1,5 +1,6 @@
 // Every block copies LANES elements once all blocks have arrived at a counter in the workspace.
 // Idea:     copy in step
+// Computes: copy
 // Row:      several blocks
 // Build:    LANES = min(32, power_of_two(cols))
 // Launch:   block = 32, grid = rows * ((cols + LANES - 1) / LANES), cooperative

@@ -12,8 +12,9 @@ import pytest
 
 from helpers.bound import BoundKernel, Kernel, load
 from helpers.catalogue import choose, source, split_trial
-from helpers.check import WrongResult, apart, check_softmax, make_input, poisoned, special_rows
+from helpers.check import WrongResult, apart, check_softmax
 from helpers.execute import device_dtype
+from helpers.references import make_input, poisoned, special_rows
 
 AROUND = -7.0  # what stands around y, and must still stand there
 GROUPS, LAUNCHES = 30, 10

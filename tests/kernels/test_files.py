@@ -10,11 +10,12 @@ from cuda.bindings import nvrtc
 
 from helpers.bound import Kernel, bind
 from helpers.catalogue import source, steps, variants
-from helpers.check import make_input, poisoned
 from helpers.gpu import H200, Gpu
 from helpers.header import KEYS, OPTIONAL_KEYS, header
+from helpers.operations import COPY, SOFTMAX, Sizes
 from helpers.paths import KERNELS
 from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
+from helpers.references import make_inputs, outputs
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 from helpers.simt.cuda_text import code_hash, kernel_names, signature, strip_comments
 from tests.helpers.sources import APART
@@ -22,7 +23,9 @@ from tests.helpers.sources import APART
 CONDITION = ast.Compare | ast.BoolOp  # 0 or 1
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 GPUS = {arch: Gpu(arch, H200.sms, H200.l2) for arch in ARCHS}
-PASSES_SHAPES = ((8, 96), (3, 20000))  # where passes are counted: the first that a kernel takes
+# Where passes are counted: the first that a kernel takes.
+PASSES_SHAPES = (Sizes(8, 96), Sizes(3, 20000))
+PASSES_AXES = (Sizes(2 * 32, 48, 32), Sizes(3 * 7, 40, 7))
 HEADERS = {"<cuda_fp16.h>", "<cuda_bf16.h>"}
 SHAPES = (
     *((1, 1), (1, 32768), (33, 1000), (4096, 12672), (8388608, 32), (100_000_000, 1)),
@@ -188,11 +191,15 @@ def test_header_launch_is_sensible(file: str) -> None:
 def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) -> None:
     code = source(file)
     contract = header(code)
-    x, y = signature(code, kernel_names(code)[0])[:2]
+    declared = {one.name: one for one in signature(code, kernel_names(code)[0])}
+    typed = [a.name for a in contract.operation.arrays({}) if a.dtype == "T"]
     if len(contract.dtypes) == 1:
-        assert x.dtype == y.dtype == contract.dtype
+        assert {declared[name].dtype for name in typed} == {contract.dtype}
     else:
-        assert (x.type, y.type) == ("T", "T"), "the file's name for the dtype it is compiled for"
+        wide = {"y"} if "WIDE" in contract.features else set()  # a name of its own, or T
+        assert {declared[name].type for name in {*typed} - wide} == {"T"}, (
+            "the file's name for the dtype it is compiled for"
+        )
         names = [option.removeprefix("-D") for option in DTYPE_OPTIONS.values()]
         used = [f"-D{name}" for name in names if re.search(rf"\b{name}\b", code)]
         assert used == [DTYPE_OPTIONS[dtype.name] for dtype in contract.dtypes[1:]]
@@ -207,19 +214,29 @@ def test_lines_fit_a_hundred_columns(file: str) -> None:
 
 
 @each_file
-def test_one_kernel_that_takes_x_y_rows_cols_first(file: str) -> None:
+def test_one_kernel_that_takes_what_its_operation_says(file: str) -> None:
+    """In its order, inputs const, numbers in the types that the operation gives them."""
     code = source(file)
     (name,) = kernel_names(code)
-    x, y, *numbers = [p for p in signature(code, name) if p.name != "workspace"]
-    assert (x.name, y.name) == ("x", "y")
-    assert x.pointer and x.const and y.pointer and not y.const
-    declared = [f"{number.type} {number.name}" for number in numbers if not number.pointer]
-    strides = ["long long x_stride", "long long y_stride"] if header(code).strided else []
-    assert declared == ["int rows", "int cols", *strides] and len(numbers) == len(declared)
-    Kernel(code).check_signature()
-    assert name.startswith("copy") == ("copy" in file), (
-        "its name decides what it is checked against"
-    )
+    kernel = Kernel(code)
+    if file != "timing/sums.cu":
+        assert name.startswith("copy") == (kernel.operation is COPY or "exercises/" in file)
+    kernel.check_signature()
+    arguments = {argument.name: argument for argument in kernel.operation.arguments}
+    inplace = kernel.header.fields.get("Inplace", "").split(" = ")
+    types = {**dict.fromkeys(kernel.operation.sizes, "int"), "workspace": ""}
+    types |= dict.fromkeys(("x_stride", "y_stride"), "long long")
+    for parameter in kernel.parameters:
+        argument = arguments.get(parameter.name)
+        if argument is None:
+            assert types[parameter.name] in (parameter.type, "")
+        elif argument.shape:
+            assert parameter.pointer and parameter.const == (not argument.output), parameter
+            if argument.dtype != "T" and parameter.name != "y":
+                assert parameter.dtype == argument.dtype
+        else:
+            assert not parameter.pointer and parameter.dtype == argument.dtype, parameter
+    assert inplace == [""] or "__restrict__" not in re.search(rf"\w+\* \w* ?{inplace[0]},", code)[0]
 
 
 @each_file
@@ -280,16 +297,24 @@ def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
     code = source(file)
     contract = header(code)
     claim = re.match(r"(?:(\d+) to )?(\d+) reads? \+ (\d+) writes?", contract.fields["Reads"])
+    operation, axes = contract.operation, "inner" in contract.operation.sizes
     least, most, writes = (float(claim[number] or claim[2]) for number in (1, 2, 3))
     for dtype in contract.dtypes:
-        shapes = [shape for shape in PASSES_SHAPES if contract.accepts(*shape, dtype)]
-        assert shapes, f"{file} takes {dtype} at none of {PASSES_SHAPES}: add a shape that it takes"
-        x = make_input(*shapes[0], dtype=dtype)
-        bound = bind(code, *x.shape, dtype)
-        counters = bound.simulate(x, poisoned(x)).counters
-        passes = counters.passes(x.size, x.itemsize)
-        # A workspace is read and written too, by threads that wait as often as they must.
-        read, written = (round(value) if bound.plan.workspace else value for value in passes)
+        every = PASSES_AXES if axes else PASSES_SHAPES
+        shapes = [s for s in every if contract.accepts(*s[:2], dtype, inner=s.inner)]
+        assert shapes, f"{file} takes {dtype} at none of {every}: add a shape that it takes"
+        sizes = shapes[0]
+        bound = bind(code, sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+        values = make_inputs(operation, sizes, dtype)
+        declared = {parameter.name for parameter in bound.kernel.parameters}
+        values = {name: value for name, value in values.items() if name in declared}
+        written = outputs(operation, values, sizes, dtype, bound.features)
+        counters = bound.simulate(**values, **written).counters
+        passes = counters.passes(sizes.rows * sizes.cols, dtype.itemsize)
+        # A workspace is read and written too, by threads that wait as often as they must; and what
+        # has an element for each row.
+        exact = not bound.plan.workspace and operation in (SOFTMAX, COPY)
+        read, written = (value if exact else round(value) for value in passes)
         assert least <= read <= most and written == writes
 
 

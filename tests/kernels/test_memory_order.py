@@ -13,8 +13,8 @@ import pytest
 from helpers import catalogue
 from helpers.bound import bind
 from helpers.catalogue import source, split_trial, steps, variants
-from helpers.check import make_input, poisoned
 from helpers.header import header
+from helpers.references import make_input, poisoned
 from helpers.simt import compile_ptx
 
 NAMES = (*steps(), *variants())

@@ -16,9 +16,10 @@ import pytest
 
 from helpers.bound import bind
 from helpers.catalogue import source, steps, variants
-from helpers.check import WrongResult, apart, check_softmax, make_input, poisoned
+from helpers.check import WrongResult, apart, check_softmax
 from helpers.gpu import H200, Gpu
 from helpers.header import header
+from helpers.references import make_input, poisoned
 from helpers.simt import CompileError, compile_ptx
 
 FILES = [name for name in (*steps(), *variants()) if header(source(f"{name}.cu")).build]

@@ -6,27 +6,22 @@ import pytest
 
 from helpers.bound import Kernel, bind, load
 from helpers.catalogue import source, steps, variants
-from helpers.check import (
-    UNTOUCHED,
-    WrongResult,
-    apart,
-    check_copy,
-    check_kernel,
-    check_softmax,
-    make_input,
-    poisoned,
-    special_rows,
-)
+from helpers.check import UNTOUCHED, WrongResult, apart, check_copy, check_kernel, check_softmax
 from helpers.gpu import H200, Gpu
 from helpers.header import header
 from helpers.mode import SWITCH
+from helpers.operations import COPY, SOFTMAX
+from helpers.references import make_input, poisoned, special_rows
 from helpers.simt.cuda_text import kernel_names
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
-NAMES = [*steps(), *variants()]
-CODE = {name: source(f"{name}.cu") for name in NAMES}
+CODE = {name: source(f"{name}.cu") for name in [*steps(), *variants()]}
 CONTRACT = {name: header(code) for name, code in CODE.items()}
+# Those of other operations, or made for a feature, are in test_operations.py.
+NAMES = [
+    name for name, one in CONTRACT.items() if one.operation in (SOFTMAX, COPY) and not one.made_for
+]
 PER_SHAPE = [name for name in NAMES if CONTRACT[name].build]
 ANY_BLOCK = [name for name in NAMES if "block ==" not in CONTRACT[name].fields["Launch"]]
 SIXTEEN_BIT = [
@@ -70,8 +65,7 @@ def computed(name: str, x: np.ndarray, block: int | None = None) -> np.ndarray:
 
 
 def check(name: str, x: np.ndarray, y: np.ndarray) -> None:
-    is_copy = kernel_names(CODE[name])[0].startswith("copy")
-    (check_copy if is_copy else check_softmax)(x, y)
+    (check_copy if CONTRACT[name].operation is COPY else check_softmax)(x, y)
 
 
 def accepts_or_skip(name: str, rows: int, cols: int, dtype: str = "float32") -> None:

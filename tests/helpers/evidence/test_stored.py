@@ -13,7 +13,6 @@ from helpers.catalogue import (
     steps,
     variants,
 )
-from helpers.check import make_input, poisoned
 from helpers.evidence import cases as launches
 from helpers.evidence.cases import EvidenceCase, cases
 from helpers.evidence.counters import case_of
@@ -21,6 +20,7 @@ from helpers.evidence.part import read_part
 from helpers.evidence.sanitizer import TOOLS
 from helpers.evidence.sass import compilations
 from helpers.records import launch_of, plan_of
+from helpers.references import make_input, poisoned
 from helpers.shapes import (
     LARGE_LONG_SHAPES,
     LARGE_SHAPES,
