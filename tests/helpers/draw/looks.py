@@ -19,6 +19,13 @@ POINTS = 9  # of text, at least
 TOUCH = 1.0  # pixels by which two words may overlap: extents are of whole letters
 
 
+def _laid_out(figure: Figure) -> bytes:
+    """No picture, which takes longer than all else and which test_style.py makes; but every word is
+    at its place, as in one."""
+    figure.draw_without_rendering()
+    return b""
+
+
 class Shown:
     """Takes the figures of helpers.draw and what it prints."""
 
@@ -28,8 +35,7 @@ class Shown:
         self._capsys = capsys
         self._really_close = plt.close
         monkeypatch.setattr(plt, "close", self._close)
-        # Drawn as a notebook's picture is; made a file of, which takes as long, in test_style.py.
-        monkeypatch.setattr(style, "_in_few_colors", lambda pixels: b"")
+        monkeypatch.setattr(style, "_png", _laid_out)
         monkeypatch.setattr("IPython.display.display", self._display)
 
     def _close(self, figure: Figure) -> None:
@@ -62,7 +68,7 @@ def texts(figure: Figure) -> list[Text]:
 def complaints(figure: Figure) -> list[str]:
     """What is wrong with the words of a figure."""
     figure.set_dpi(100)
-    FigureCanvasAgg(figure).draw()
+    figure.draw_without_rendering()  # the layout nears its end with each drawing
     page, found, extents = figure.bbox, [], []
     for text in texts(figure):
         name, box = repr(text.get_text()), text.get_window_extent()
@@ -84,7 +90,8 @@ def pale_words(figure: Figure) -> list[str]:
     words, found = texts(figure), []
     alphas = [one.get_alpha() for one in words]
     for one in words:
-        one.set_alpha(0)  # the layout stays as it is
+        one.set_alpha(0)
+    figure.set_layout_engine("none")  # the layout stays as it is
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     for one, alpha in zip(words, alphas, strict=True):
