@@ -15,3 +15,9 @@ def kernel_files_are_read_once() -> Iterator[None]:
     kept = cache(catalogue.source)
     with mock.patch.object(catalogue, "source", kept), mock.patch.object(bound, "source", kept):
         yield
+
+
+@pytest.fixture
+def here(text: str, request: pytest.FixtureRequest) -> object:
+    """A fresh import of the exported file, with the package and the driver that it uses."""
+    return request.module.Here(text)

@@ -1,10 +1,8 @@
 """The exported CuPy file, run as it stands over the SIMT machine."""
 
-import inspect
 import threading
 from functools import partial
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -13,9 +11,7 @@ from helpers.export.asked import request
 from helpers.export.python import write
 from helpers.gpu import H200, Gpu
 from tests.helpers.export import simulated_driver, stand_in_cupy
-
-OLD = Gpu(80, 8, 2**20)
-DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+from tests.helpers.export.exported_file import DTYPES, OLD, check_noticed, values
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +27,6 @@ class Here:
         self.cupy = stand_in_cupy.stand_in(self.driver)
         self.module = simulated_driver.loaded(text, {"cupy": self.cupy}, self.driver)
         self.softmax = self.module.softmax
-
-
-@pytest.fixture
-def here(text: str) -> Here:
-    return Here(text)
-
-
-def values(*shape: int, dtype=np.float32) -> np.ndarray:
-    return np.random.default_rng(1).normal(0, 3, shape).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -287,9 +274,4 @@ cold = partial(test_a_thread_that_never_used_the_gpu_may_call, (1, 40001), OLD)
     ],
 )
 def test_a_changed_line_is_noticed(line: str, changed: str, noticed, text: str) -> None:
-    assert line in text
-    text = text.replace(line, changed)
-    takes_text = "text" in inspect.signature(noticed).parameters
-    errors = AssertionError, ValueError, RuntimeError, TypeError, KeyError, pytest.fail.Exception
-    with pytest.raises(errors):
-        noticed(**{"text": text} if takes_text else {"here": Here(text)})
+    check_noticed(noticed, text, Here, line, changed)

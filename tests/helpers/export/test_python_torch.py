@@ -1,11 +1,9 @@
 """The exported PyTorch file, run as it stands over the SIMT machine. What PyTorch itself makes of
 it is tested on a GPU, in test_python_on_gpu.py."""
 
-import inspect
 import threading
 from functools import partial
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,9 +12,7 @@ from helpers.export.asked import request
 from helpers.export.python import write
 from helpers.gpu import H200, Gpu
 from tests.helpers.export import simulated_driver, stand_in_torch
-
-OLD = Gpu(80, 8, 2**20)
-DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
+from tests.helpers.export.exported_file import DTYPES, OLD, check_noticed, values
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +33,10 @@ class Here:
         self.softmax, self.put = self.module.softmax, self.torch.put
 
 
-@pytest.fixture
-def here(text: str) -> Here:
-    return Here(text)
-
-
-def values(*shape: int, dtype=np.float32) -> np.ndarray:
-    return np.random.default_rng(1).normal(0, 3, shape).astype(dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(33, 64), (7, 77), (2, 3, 1000), (3, 5001), (129,)])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    zip([(33, 64), (7, 77), (2, 3, 1000), (3, 5001), (129,)], 2 * DTYPES, strict=False),
+)
 def test_it_computes_softmax(shape: tuple, dtype, here: Here) -> None:
     x = values(*shape, dtype=dtype)
     for dim in (-1, len(shape) - 1):
@@ -344,9 +333,4 @@ seen = test_a_compiler_and_modes_see_the_operator
     ],
 )
 def test_a_changed_line_is_noticed(line: str, changed: str, noticed, text: str) -> None:
-    assert line in text
-    text = text.replace(line, changed)
-    takes_text = "text" in inspect.signature(noticed).parameters
-    errors = AssertionError, ValueError, RuntimeError, TypeError, LookupError, ArithmeticError
-    with pytest.raises(errors):
-        noticed(**{"text": text} if takes_text else {"here": Here(text)})
+    check_noticed(noticed, text, Here, line, changed)
