@@ -23,9 +23,9 @@ def softmax(x: jax.Array, axis: int = -1) -> jax.Array:
     answer. A kernel is compiled when it is first needed and kept on disk; XLA's command buffers
     leave it out. A call goes through Python on the host whenever XLA runs it.
     """
-    x = jnp.asarray(x)
+    x = x if isinstance(x, jax.Array) else jnp.asarray(x)
     ours = x.ndim > 0 and axis in (-1, x.ndim - 1) and x.dtype.name in SIZES and x.size > 0
-    return _softmax(x) if ours else jax.nn.softmax(x, axis)
+    return _compiled(x) if ours else jax.nn.softmax(x, axis)
 
 
 @jax.custom_jvp
@@ -38,6 +38,9 @@ def _derivative(primals: tuple, tangents: tuple) -> tuple:
     y = _softmax(*primals)
     weighted = y * tangents[0]
     return y, weighted - y * weighted.sum(-1, keepdims=True)
+
+
+_compiled = jax.jit(_softmax)  # else each call outside of jit would be traced anew
 
 
 def _call(x: jax.Array) -> jax.Array:

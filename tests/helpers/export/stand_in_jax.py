@@ -100,7 +100,17 @@ def stand_in(driver) -> dict[str, ModuleType]:
         function.defjvp = lambda derivative: derivative
         return function
 
-    jax.put, jax.call, jax.custom_jvp = put, call, custom_jvp
+    def jit(function):
+        """What is traced once for a shape and a dtype."""
+
+        def run(x: np.ndarray) -> np.ndarray:
+            jax.traced.add((x.shape, x.dtype))
+            return function(x)
+
+        return run
+
+    jax.put, jax.call, jax.custom_jvp, jax.jit, jax.traced = put, call, custom_jvp, jit, set()
+    jax.Array = np.ndarray
     jax.nn = SimpleNamespace(softmax=own_softmax)
     jax.numpy = ModuleType("jax.numpy")
     jax.numpy.asarray = np.asarray

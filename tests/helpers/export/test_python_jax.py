@@ -68,6 +68,12 @@ def test_a_launch_is_made_once(here: Here) -> None:
     assert {*here.driver.calls} == {"cuPointerGetAttribute"}
 
 
+def test_a_call_is_traced_once(here: Here) -> None:
+    x = here.jax.put(values(4, 64))
+    here.softmax(x)
+    assert here.jax.traced == {((4, 64), np.float32)}
+
+
 def test_structs_are_laid_out_as_in_c(here: Here) -> None:
     """Where c_api.h has them; a frame that is read otherwise would be read anywhere."""
     m = here.module
@@ -171,6 +177,7 @@ def test_the_derivative_is_that_of_softmax(here: Here) -> None:
             "weighted * weighted.sum",
             test_the_derivative_is_that_of_softmax,
         ),
+        ("return _compiled(x)", "return _softmax(x)", test_a_call_is_traced_once),
         ("x.dtype.name in SIZES and", "", test_everything_else_gets_the_answer_of_jax),
     ],
 )
