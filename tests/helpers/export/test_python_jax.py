@@ -71,7 +71,7 @@ def test_a_launch_is_made_once(here: Here) -> None:
 def test_a_call_is_traced_once(here: Here) -> None:
     x = here.jax.put(values(4, 64))
     here.softmax(x)
-    assert here.jax.traced == {((4, 64), np.float32)}
+    assert here.jax.traced == {((4, 64), np.dtype(np.float32))}
 
 
 def test_structs_are_laid_out_as_in_c(here: Here) -> None:
