@@ -43,10 +43,10 @@ def test_a_loop_that_ends_by_itself_is_no_hang(name: str) -> None:
 @pytest.mark.parametrize("wait", ["while (f[0] == 0);", "while (atomicAdd((int*)f, 0) == 0);"])
 def test_a_wait_that_nobody_ends_is_a_hang_at_once(wait: str) -> None:
     y, f = np.zeros(40, np.int32), np.zeros(1, np.int32)
-    began = time.perf_counter()
+    began = time.process_time()
     trace = run(f"    {wait}\n    y[t] = 1;", 40, y, f)
     assert [finding.kind for finding in trace.findings] == ["hang"]
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 LOCK = """

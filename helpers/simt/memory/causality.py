@@ -21,6 +21,7 @@ What a release passes on is a `Node`; knowledge of it is worked out when it is a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,10 +95,35 @@ class Acquired:
 class Observed:
     """A thread has read a flag by a strong read, and no fence of its scope has followed yet."""
 
-    slot: int
+    slots: np.ndarray  # the thread
     time: int
     scope: int
     chains: dict[tuple[int, int], Node]
+
+
+class Lessons:
+    """What threads of one cluster have acquired or observed, the latest last; the threads of all
+    stand side by side, for there may be hundreds."""
+
+    def __init__(self, entries: Iterable[Acquired | Observed] = ()):
+        self.entries: list = []
+        self.slots, self.times, self.starts = (np.zeros(0, np.int64) for _ in range(3))
+        for one in entries:
+            self.add(one)
+
+    def add(self, one: Acquired | Observed) -> None:
+        self.entries.append(one)
+        self.starts = np.append(self.starts, len(self.slots))
+        self.slots = np.append(self.slots, one.slots)
+        self.times = np.append(self.times, np.full(len(one.slots), one.time))
+
+    def any(self, of_slots: np.ndarray) -> np.ndarray:
+        """By entry, whether it holds for one of its threads; the last axis is that of `slots`."""
+        return np.logical_or.reduceat(of_slots, self.starts, axis=-1)
+
+
+NOTHING = Lessons()
+AT_ONCE = 4096  # slots that are held against all lessons
 
 
 class Causality:
@@ -116,8 +142,8 @@ class Causality:
         # had seen then. Made by the first fence.
         self.fenced: np.ndarray | None = None
         self.seen: dict[int, np.ndarray] = {}
-        self.acquired: dict[int, list[Acquired]] = {}  # by cluster of the batch
-        self.observed: dict[int, list[Observed]] = {}
+        self.acquired: dict[int, Lessons] = {}  # by cluster of the batch
+        self.observed: dict[int, Lessons] = {}
         self.published: dict[tuple[int, int], tuple[tuple[int, int], Node]] = {}
         self.latest: dict[bytes, tuple[Node, ...]] = {}  # what these slots acquired last
 
@@ -145,43 +171,64 @@ class Causality:
         left = np.flatnonzero(~result)
         clusters = slots[left] // self.per_cluster
         for cluster in np.unique(clusters).tolist():
-            for one in self._of(cluster):
-                asking = left[(clusters == cluster) & ~result[left]]
-                asking = asking[self._sees(one, slots[asking])]
-                if len(asking):
-                    for node in one.nodes:
-                        result[asking] |= self.known(node).holds(threads[asking], times[asking])
-            for one in self.observed.get(cluster, ()) if strong else ():
-                asking = left[(clusters == cluster) & ~result[left]]
-                asking = asking[self._sees(one, slots[asking])]
-                for (level, _), node in one.chains.items() if len(asking) else ():
+            asking = left[clusters == cluster]
+            for one, seeing in self._seen(self._of(cluster), slots[asking]):
+                for node in one.nodes:
+                    self._hold(node, asking[seeing], threads, times, result)
+            observed = self.observed.get(cluster, NOTHING) if strong else NOTHING
+            for one, seeing in self._seen(observed, slots[asking]):
+                for (level, _), node in one.chains.items():
                     if level <= one.scope:
-                        result[asking] |= self.known(node).holds(threads[asking], times[asking])
+                        self._hold(node, asking[seeing], threads, times, result)
         return result
 
-    def _of(self, cluster: int) -> list[Acquired]:
+    def _hold(
+        self,
+        node: Node,
+        asking: np.ndarray,
+        threads: np.ndarray,
+        times: np.ndarray,
+        result: np.ndarray,
+    ) -> None:
+        """Set the result of those that ask and have none where a node knows of the access."""
+        asking = asking[~result[asking]]
+        if len(asking):
+            result[asking] = self.known(node).holds(threads[asking], times[asking])
+
+    def _of(self, cluster: int) -> Lessons:
         """What threads of a cluster have acquired; what all of them know is joined."""
-        entries = self.acquired.get(cluster, [])
-        if len(entries) < 2:
-            return entries
+        lessons = self.acquired.get(cluster, NOTHING)
+        if len(lessons.entries) < 2:
+            return lessons
         warps = slice(cluster * self.order.warps, (cluster + 1) * self.order.warps)
         least = self.order.seen[warps].min(axis=0)
-        common, rest = [], []
-        for one in entries:
-            shared = (least[one.slots // WARP % self.order.warps] > one.time).any()
-            (common if shared else rest).append(one)
-        if len(common) > 1:
+        shared = lessons.any(least[lessons.slots // WARP % self.order.warps] > lessons.times)
+        if shared.sum() > 1:
+            common = [
+                one for one, is_common in zip(lessons.entries, shared, strict=True) if is_common
+            ]
+            rest = [
+                one for one, is_common in zip(lessons.entries, shared, strict=True) if not is_common
+            ]
             nodes = tuple(dict.fromkeys(node for one in common for node in one.nodes))
-            common = [Acquired(common[0].slots, common[0].time, (Node(nodes),))]
-        self.acquired[cluster] = common + rest
-        return common + rest
+            joined = Acquired(common[0].slots, common[0].time, (Node(nodes),))
+            lessons = self.acquired[cluster] = Lessons([joined, *rest])
+        return lessons
 
-    def _sees(self, one: Acquired | Observed, slots: np.ndarray) -> np.ndarray:
-        """Which of the slots, of the same cluster, know what these threads knew at that time."""
-        them = np.atleast_1d(one.slots if isinstance(one, Acquired) else one.slot)
-        columns = np.unique(them // WARP % self.order.warps)
-        seen = self.order.seen[slots // WARP][:, columns]
-        return (seen > one.time).any(axis=1) | np.isin(slots, them)
+    def _seen(
+        self, lessons: Lessons, slots: np.ndarray
+    ) -> Iterator[tuple[Acquired | Observed, np.ndarray]]:
+        """Entries with those of the slots, of the same cluster, that know what its threads knew at
+        that time; the latest first, which knows most."""
+        if not lessons.entries:
+            return
+        columns = lessons.slots // WARP % self.order.warps
+        for first in range(0, len(slots), AT_ONCE):
+            some = slots[first : first + AT_ONCE, None]
+            seen = self.order.seen[some // WARP, columns] > lessons.times
+            sees = lessons.any(seen | (some == lessons.slots))
+            for number in np.flatnonzero(sees.any(axis=0))[::-1].tolist():
+                yield lessons.entries[number], first + np.flatnonzero(sees[:, number])
 
     def known(self, node: Node) -> Known:
         """All that a node passes on, worked out once."""
@@ -229,21 +276,21 @@ class Causality:
                     self._acquire_observed(cluster, slots[clusters == cluster], scope)
 
     def _acquire_observed(self, cluster: int, slots: np.ndarray, scope: int) -> None:
-        kept = []
-        for one in self.observed[cluster]:
-            learning = slots[self._sees(one, slots)]
-            if len(learning):
-                self._acquire(learning, one.chains, min(scope, one.scope))
-            if one.slot not in learning or scope < one.scope:
-                kept.append(one)
-        self.observed[cluster] = kept
+        observed, done = self.observed[cluster], set()
+        for one, seeing in self._seen(observed, slots):
+            self._acquire(slots[seeing], one.chains, min(scope, one.scope))
+            if one.slots[0] in slots[seeing] and scope >= one.scope:
+                done.add(one)
+        if done:
+            self.observed[cluster] = Lessons(o for o in observed.entries if o not in done)
 
     def _acquire(self, slots: np.ndarray, chains: dict, scope: int) -> None:
         nodes = tuple(node for (level, _), node in chains.items() if level <= scope)
         if nodes and self.latest.get(slots.tobytes()) != nodes:  # a poll acquires again and again
             self.latest[slots.tobytes()] = nodes
             cluster = int(slots[0]) // self.per_cluster
-            self.acquired.setdefault(cluster, []).append(Acquired(slots, self.order.now, nodes))
+            lessons = self.acquired.setdefault(cluster, Lessons())
+            lessons.add(Acquired(slots, self.order.now, nodes))
             self.order.now += 1
 
     # ---- strong accesses ----
@@ -265,11 +312,10 @@ class Causality:
             self._acquire(np.array([slot]), chains, scope)
             return
         cluster = slot // self.per_cluster
-        mine = self.observed.setdefault(cluster, [])
-        for known in mine:
-            if known.slot == slot and known.chains == chains:
-                return
-        mine.append(Observed(slot, self.order.now, scope, chains))
+        mine = self.observed.setdefault(cluster, Lessons())
+        if any(mine.entries[k].chains == chains for k in np.flatnonzero(mine.slots == slot)):
+            return
+        mine.add(Observed(np.array([slot]), self.order.now, scope, chains))
         self.order.now += 1
 
     def write(self, slots: np.ndarray, addresses: np.ndarray, scope: int, releases: bool) -> None:
@@ -359,11 +405,13 @@ class Causality:
 
     def _publish(self, slot: int, time: int, row: np.ndarray, singles: dict | None = None) -> Node:
         first = slot // self.per_cluster * self.order.warps + self.first // WARP
-        parents = []
-        for one in self._of(slot // self.per_cluster):
-            own = slot in one.slots and one.time < time
-            if own or (row[one.slots // WARP % self.order.warps] > one.time).any():
-                parents += one.nodes
+        parents: list[Node] = []
+        lessons = self._of(slot // self.per_cluster)
+        if lessons.entries:
+            own = (lessons.slots == slot) & (lessons.times < time)
+            told = row[lessons.slots // WARP % self.order.warps] > lessons.times
+            for number in np.flatnonzero(lessons.any(own | told)).tolist():
+                parents += lessons.entries[number].nodes
         threads = dict(singles or {})
         if time:
             threads[slot + self.first] = time
