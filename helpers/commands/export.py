@@ -55,6 +55,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     print(f"{file}: {text.count(chr(10))} lines")
+    if options.language == "cpp":
+        print(cpp.compile_line(asked, file.name))
     return 0
 
 

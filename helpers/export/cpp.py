@@ -46,14 +46,19 @@ def write(asked: Asked, file: str = "") -> str:
         raise Refused(
             f"one file is for GPUs of one compute capability, not {' and '.join(map(str, arches))}"
         )
-    return _File(asked, file or f"{asked.name}.cu", builds(asked), arches[0]).text()
+    return _File(asked, file or f"{asked.name}.cu", builds(asked)).text()
+
+
+def compile_line(asked: Asked, file: str) -> str:
+    """What makes an object of a file of that name."""
+    return COMPILE.format(arch=asked.gpus[0].capability, file=shlex.quote(file))
 
 
 class _File:
     """The parts of a file."""
 
-    def __init__(self, asked: Asked, name: str, found: list[Build], arch: int) -> None:
-        self.asked, self.name, self.builds, self.arch = asked, name, found, arch
+    def __init__(self, asked: Asked, name: str, found: list[Build]) -> None:
+        self.asked, self.name, self.builds = asked, name, found
         self.steps = list(dict.fromkeys(build.file for build in found))
         self.kernels = {step: load(step) for step in self.steps}
         self.files = list(dict.fromkeys(split_trial(step).file for step in self.steps))
@@ -129,7 +134,7 @@ class _File:
             "RESULT": "y = x" if copies else "y[row] = softmax(x[row])",
             "SHAPES": ", ".join([names, *map(str, self.asked.shapes)]),
             "BUILDS": f"{len(self.builds)} build{'s' * (len(self.builds) > 1)}",
-            "COMPILE": COMPILE.format(arch=self.arch, file=shlex.quote(self.name)),
+            "COMPILE": compile_line(self.asked, self.name),
             "^DECLARATIONS$": textwrap.indent("\n".join(declared), "    "),
             "WHERE": "where the kernel wants it"
             if len(aligns) > 1

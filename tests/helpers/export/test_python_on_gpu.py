@@ -362,6 +362,8 @@ def test_a_graph_of_cupy_computes_what_its_input_holds(arrays) -> None:
         cupy.cuda.get_current_stream().synchronize()
         with stream:
             stream.begin_capture()
+            with pytest.raises(ValueError, match="give out"):
+                arrays.softmax(x)
             arrays.softmax(x, out=y)
             graph = stream.end_capture()
             for scale in (1, 3):
@@ -369,6 +371,27 @@ def test_a_graph_of_cupy_computes_what_its_input_holds(arrays) -> None:
                 graph.launch(stream)
                 stream.synchronize()
                 check_softmax(cupy.asnumpy(x), cupy.asnumpy(y))
+
+
+def test_streams_that_come_and_go_do_not_mix(arrays) -> None:
+    """Each is destroyed while its kernel may still run, and leaves its handle to a later one."""
+    import cupy
+
+    x = cupy.random.default_rng(1).standard_normal(FEW_ROWS[0], dtype=cupy.float32)
+    assert arrays.plan(*FEW_ROWS[0]).workspace
+    wanted = arrays.softmax(x)
+    cupy.cuda.Device().synchronize()
+    found, handles = [], set()
+    for _ in range(100):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        handles.add(stream.ptr)
+        with stream:
+            found.append(arrays.softmax(x))
+        del stream
+    cupy.cuda.Device().synchronize()
+    assert all((y == wanted).all() for y in found)
+    kept = arrays.device(0)._workspaces
+    assert all(len(kept[handle].addresses) == 1 for handle in handles), "the others are freed"
 
 
 # ---- JAX -----------------------------------------------------------------------------------------

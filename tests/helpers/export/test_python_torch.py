@@ -35,7 +35,7 @@ class Here:
 
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    zip([(33, 64), (7, 77), (2, 3, 1000), (3, 5001), (129,)], 2 * DTYPES, strict=False),
+    [*zip([(33, 64), (7, 77), (2, 3, 1000), (3, 5001), (129,)], 2 * DTYPES, strict=False)],
 )
 def test_it_computes_softmax(shape: tuple, dtype, here: Here) -> None:
     x = values(*shape, dtype=dtype)
