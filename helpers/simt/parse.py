@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
+from typing import NamedTuple
 
 from .instructions import (
     Address,
@@ -65,44 +66,62 @@ SPECIALS = re.compile(
 )
 
 
-@functools.lru_cache(maxsize=64)  # who translates it may add %carry, the same each time
+class Module(NamedTuple):
+    """The lines of a PTX module and where it declares what."""
+
+    lines: list[str]
+    files: dict[int, str]
+    entries: dict[str, int]  # numbers of lines
+    functions: dict[str, int]
+    shared: dict[str, str]
+    variables: dict[str, str]
+
+
+@functools.lru_cache(maxsize=256)  # who translates it may add %carry, the same each time
 def parse(ptx: str, kernel_name: str) -> PtxKernel:
     """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
 
     Raises `KeyError` naming the entries there are if it is missing, and `UnsupportedPTX` for
     constructs that the machine does not execute.
     """
-    ptx = re.sub(r"/\*.*?\*/", "", ptx, flags=re.S)
-    lines = [line.split("//")[0].strip().replace(".reg.", ".reg .") for line in ptx.splitlines()]
-    entries, functions, shared, module = {}, {}, {}, {}
-    for start, line in enumerate(lines):
-        if not line.startswith(".") or line.startswith(".loc"):
-            continue
-        if match := ENTRY.match(line):
-            entries[match[1]] = start
-        elif FUNCTION.match(line):
-            name = _function_name(lines, start)
-            if name:
-                functions[name] = start
-        elif VARIABLE.match(line):
-            name = re.search(r"\.[busf]\d+\s+([\w$]+)", line)[1]
-            (shared if ".shared" in line else module)[name] = line
-    if kernel_name not in entries:
-        known = ", ".join(dict.fromkeys(map(plain_name, entries))) or "none"
-        same = any(plain_name(entry) == kernel_name for entry in entries)
+    module = _module(ptx)
+    if kernel_name not in module.entries:
+        known = ", ".join(dict.fromkeys(map(plain_name, module.entries))) or "none"
+        same = any(plain_name(entry) == kernel_name for entry in module.entries)
         hint = ' (is extern "C" missing?)' if same else ""
         raise KeyError(
             f"no kernel named {kernel_name!r} in this source; kernels there: {known}{hint}"
         )
-    start = entries[kernel_name]
-    kernel = _BodyParser(lines, functions).parse_entry(kernel_name, start)
+    kernel = _BodyParser(module).parse_entry(kernel_name, module.entries[kernel_name])
     named = {part for one in kernel.instructions for part in re.findall(r"[\w$]+", one.text)}
     own = {variable.name for variable in kernel.shared}  # declared in the kernel's own body
     kernel.shared += [
-        _parse_variable(line) for name, line in shared.items() if name in named and name not in own
+        _parse_variable(line)
+        for name, line in module.shared.items()
+        if name in named and name not in own
     ]
-    kernel.module = _reachable_variables(module, named)
+    kernel.module = _reachable_variables(module.variables, named)
     return kernel
+
+
+@functools.lru_cache(maxsize=8)  # tests have many kernels in one
+def _module(ptx: str) -> Module:
+    ptx = re.sub(r"/\*.*?\*/", "", ptx, flags=re.S)
+    lines = [line.split("//")[0].strip().replace(".reg.", ".reg .") for line in ptx.splitlines()]
+    module = Module(lines, _source_files(lines), {}, {}, {}, {})
+    for start, line in enumerate(lines):
+        if not line.startswith(".") or line.startswith(".loc"):
+            continue
+        if match := ENTRY.match(line):
+            module.entries[match[1]] = start
+        elif FUNCTION.match(line):
+            name = _function_name(lines, start)
+            if name:
+                module.functions[name] = start
+        elif VARIABLE.match(line):
+            name = re.search(r"\.[busf]\d+\s+([\w$]+)", line)[1]
+            (module.shared if ".shared" in line else module.variables)[name] = line
+    return module
 
 
 def entry_named(ptx: str, name: str) -> str:
@@ -202,9 +221,8 @@ class _BodyParser:
     """Reads the body of an entry. A call is replaced by the function's body, its registers and
     labels renamed: without recursion, that is what a call does."""
 
-    def __init__(self, lines: list[str], functions: dict[str, int]):
-        self.lines, self.functions = lines, functions
-        self.files = _source_files(lines)
+    def __init__(self, module: Module):
+        self.lines, self.functions, self.files = module.lines, module.functions, module.files
         self.sites: dict[tuple[str, ...], tuple[str, int]] = {}
         self.calls: list[str] = []  # functions that are being inlined now
         self.scopes = 0  # opened so far; makes names unique

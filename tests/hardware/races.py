@@ -4,12 +4,10 @@ which is compiled once; each right as it stands, and its racy twin."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
-from tests.simt.global_races import CASES, HEADERS
+from tests.simt.global_races import CASES, FILE, kernel_name, source
 from tests.simt.launches import Launch, Planted
 
-FILE = "global_races"
 KIND = "race on global memory"
 
 
@@ -26,22 +24,6 @@ class Race(Planted):
     @property
     def marks(self) -> list[tuple[str, int]]:
         return [] if self.twin is None else [(KIND, 0)]
-
-
-def kernel_name(rule: str, racy: bool) -> str:
-    """A name that C takes: "neighbours of a block need a barrier" -> neighbours_of_a_..._racy."""
-    words = "".join(letter if letter.isalnum() else "_" for letter in rule)
-    return f"{words}_{'racy' if racy else 'right'}"
-
-
-@cache
-def source() -> str:
-    functions = [
-        one.function(kernel_name(rule, racy), racy)
-        for rule, one in CASES.items()
-        for racy in (True, False)
-    ]
-    return "".join([*HEADERS.values(), f'#line 1 "kernels/{FILE}.cu"\n', *functions])
 
 
 def _races():

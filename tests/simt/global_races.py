@@ -2,16 +2,19 @@
 it racy."""
 
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from helpers.simt import KernelText, Trace, simulate
 
-HEADERS = {  # where a body names them: they take seconds to compile
-    "cg::": "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n",
-    "cuda::": "#include <cuda/atomic>\n",
-}
+FILE = "global_races"
+HEADERS = """#include <cooperative_groups.h>
+namespace cg = cooperative_groups;
+#include <cuda/atomic>
+"""
 LENGTH = 4096
+LIMIT = 1_000_000  # instructions
 
 
 @dataclass(frozen=True)
@@ -46,16 +49,6 @@ class Case:
         flag = np.zeros(64, np.int32)
         flag[: len(self.flag)] = self.flag
         return [np.arange(LENGTH, dtype=np.int32), np.zeros(LENGTH, np.int32), flag]
-
-    def run(self, racy: bool) -> Trace:
-        function = self.function("k", racy)
-        head = "".join(text for name, text in HEADERS.items() if name in function)
-        kernel = KernelText(f'{head}#line 1 "kernels/k.cu"\n{function}', "k", (), self.cooperative)
-        names = "x", "y", "flag"
-        limit = 1_000_000
-        return simulate(
-            kernel, self.grid, self.block, self.arrays(), names=names, instruction_limit=limit
-        )
 
 
 BARRIER, WARP = "__syncthreads() between", "__syncwarp() between"
@@ -378,3 +371,28 @@ CASES |= {
         COPY_OUT, ("if (t == 0) {", "y[i] = 0;\nif (t == 0) {"), WARP
     ),
 }  # fmt: skip
+
+
+def kernel_name(rule: str, racy: bool) -> str:
+    """A name that C takes: "neighbours of a block need a barrier" -> neighbours_of_a_..._racy."""
+    words = "".join(letter if letter.isalnum() else "_" for letter in rule)
+    return f"{words}_{'racy' if racy else 'right'}"
+
+
+@cache
+def source() -> str:
+    """All kernels, each right as it stands and its racy twin, to be compiled once."""
+    functions = [
+        one.function(kernel_name(rule, racy), racy)
+        for rule, one in CASES.items()
+        for racy in (True, False)
+    ]
+    return "".join([HEADERS, f'#line 1 "kernels/{FILE}.cu"\n', *functions])
+
+
+def run(rule: str, racy: bool) -> Trace:
+    """Run a kernel, or its racy twin, on the SIMT machine."""
+    case = CASES[rule]
+    kernel = KernelText(source(), kernel_name(rule, racy), (), case.cooperative)
+    arrays, names = case.arrays(), ("x", "y", "flag")
+    return simulate(kernel, case.grid, case.block, arrays, names=names, instruction_limit=LIMIT)

@@ -2,21 +2,20 @@
 
 import pytest
 
-from tests.simt.global_races import CASES
+from tests.simt.global_races import CASES, run
 
 RACE = "race on global memory"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_racy_twin_is_found(name: str) -> None:
-    case = CASES[name]
-    findings = [one for one in case.run(racy=True).findings if one.kind == RACE]
+    findings = [one for one in run(name, racy=True).findings if one.kind == RACE]
     assert findings, "no race found"
     text = "\n".join(one.message for one in findings)
-    assert case.says in text, text
+    assert CASES[name].says in text, text
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_right_twin_has_no_finding(name: str) -> None:
-    findings = CASES[name].run(racy=False).findings
+    findings = run(name, racy=False).findings
     assert not findings, str(findings)
