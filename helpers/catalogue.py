@@ -316,8 +316,8 @@ RANKING = (
     ),
     _rank(
         "09_grid",
-        "row >= 1048576 && rows <= 8",
-        "a few rows of 1 MB and more, for which the GPU has more blocks than clusters",
+        "row >= 1048576 && (rows == 1 || rows == 8)",
+        "1 MB and more: one row for all blocks, or one more than there is room for clusters",
     ),
     _rank(
         "variants/08_ahead",

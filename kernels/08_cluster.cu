@@ -35,9 +35,10 @@
 //                        | THREADS
 //           RESIDENT     = sm_threads / THREADS
 //           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
+//                        | 1 when rows > 128 && 5 * rows * row > 2 * l2 && 3 * rows * row <= 2 * l2
 //                        | 0
 //           STREAMING    = 1 when rows * row <= 1048576 || rows * row > 4 * l2
-//                        | 1 when rows <= 16 && rows * row <= 4194304
+//                        | 1 when size == 2 && rows <= 16 && rows * row <= 4194304
 //                        | 3 * rows * row > 2 * l2 && EVICT_LAST == 0
 //           PROGRAMMATIC = 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
@@ -134,7 +135,8 @@ __device__ __forceinline__ unsigned long long evict_last_policy()
 
 // Loads 16 bytes that are read once. Where x is larger than the L2, the L2 is asked to evict them
 // last all the same: what it then evicts first is y. Only what nobody writes while this grid runs
-// may be loaded as ".nc", and after a programmatic launch the grid before may still write x.
+// may be loaded as ".nc", and after a programmatic launch the grid before may still write x. Not
+// just *from: the compiler may move that, and a few rows take longer then.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
 #if EVICT_LAST
@@ -149,7 +151,7 @@ __device__ __forceinline__ uint4 load(const uint4* from)
                  : "l"(from), "l"(evict_last_policy()));
     return bits;
 #else
-    return STREAMING ? __ldcs(from) : PROGRAMMATIC ? __ldca(from) : *from;
+    return STREAMING ? __ldcs(from) : __ldca(from);
 #endif
 }
 
