@@ -468,7 +468,8 @@ class BoundKernel:
         """Shape, address and stride of an array."""
         name, array = argument.name, values[argument.name]
         wanted = array_shape(argument, values, self.sizes)
-        if array.size != np.prod(wanted) or (array.ndim == len(wanted) and array.shape != wanted):
+        flat = array.ndim not in (2, len(wanted))
+        if array.shape != wanted and not (flat and array.size == np.prod(wanted)):
             names = " x ".join(argument.shape)
             if len(wanted) == 3:
                 names = "outer x dim x inner"

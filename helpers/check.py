@@ -203,16 +203,25 @@ def check_kernel(
     ]
     views = 0
     for number, (sizes, values) in enumerate(problems):
-        run = _Run(unbound, sizes, np.dtype(dtype), values)
-        run.as_they_are()
-        if contract.strided or contract.align(dtype) < 16 and operation is not SOFTMAX:
-            views += run.apart(number)
-        if "Inplace" in contract.fields:
-            run.in_place()
+        views += check_case(unbound, sizes, dtype, values, number)
     rows = sum(sizes.rows for sizes in special)
     shown = f"{len(taken)} shapes" + (f", {views} views" if views or contract.strided else "")
     said = "".join(f", {name} = {value}" for name, value in chosen.items() if value)
     return f"{unbound.name}{said}: right on {shown} and {rows} rows with -inf, NaN or +inf"
+
+
+def check_case(
+    unbound: Kernel, sizes: Sizes, dtype: str | np.dtype, values: Mapping[str, object], layout: int
+) -> bool:
+    """Run a kernel over what goes in at a shape (more than it takes may be given), and in one of
+    three other layouts if it takes such, and in place if it may. Returns whether there was another
+    layout; raises what `check_kernel` does."""
+    run, contract = _Run(unbound, sizes, np.dtype(dtype), values), unbound.header
+    run.as_they_are()
+    if "Inplace" in contract.fields:
+        run.in_place()
+    anywhere = contract.align(dtype) < 16 and contract.operation is not SOFTMAX
+    return (contract.strided or anywhere) and run.apart(layout)
 
 
 def _sizes(shape: Sequence[int], axes: bool) -> Sizes:

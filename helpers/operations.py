@@ -110,8 +110,11 @@ class Operation:
 
         Raises `TypeError` naming an input that is missing and what is given but not asked for.
         """
-        values = {}
-        for argument in self.asked(features):
+        values, asked = {}, self.asked(features)
+        if unknown := [name for name in given if name not in {a.name for a in asked}]:
+            takes = ", ".join(argument.name for argument in asked)
+            raise TypeError(f"{self.name} {_said(features)}takes {takes}, not {unknown[0]}")
+        for argument in asked:
             if argument.name in given:
                 values[argument.name] = given[argument.name]
             elif argument.shape:
@@ -119,9 +122,6 @@ class Operation:
                     raise TypeError(f"{self.name} {_said(features)}needs {argument.name}")
             else:
                 values[argument.name] = _neutral(argument, values, sizes)
-        if unknown := [name for name in given if name not in values]:
-            takes = ", ".join(argument.name for argument in self.asked(features))
-            raise TypeError(f"{self.name} {_said(features)}takes {takes}, not {unknown[0]}")
         return values
 
     def value(self, feature: str, wanted: int | str) -> int:
@@ -165,7 +165,9 @@ def _neutral(argument: Argument, values: Mapping, sizes: Sizes) -> float:
         return argument.neutral
     for name in argument.neutral:
         if name in values:
-            return len(values[name])
+            return (
+                len(values[name]) if np.ndim(values[name]) else 1
+            )  # what is no array is named later
         if name in sizes.names:
             return sizes.names[name]
     raise AssertionError(argument)

@@ -90,6 +90,8 @@ def make_inputs(
     """All that goes into an operation at a shape, none of it neutral or constant."""
     random = np.random.default_rng(seed + 1)
     x = make_input(sizes.rows, sizes.cols, seed, np.dtype(dtype).name)
+    if (features or {}).get("LOG") and sizes.cols > 1:
+        x[:, 1::3] -= 300  # whose softmax is 0, and whose logarithm is not that of 0
     return _inputs_of(operation, sizes, dtype, features or {}, x, random)
 
 
@@ -108,6 +110,7 @@ def special_inputs(
     found = _inputs_of(operation, sizes, dtype, features, x, np.random.default_rng(2))
     if "mask" in found:
         # Rows with -inf in what is left, of nothing but masks; NaN and +inf that are masked out.
+        found["mask_repeat"] = np.int32(1)
         found["mask"][0] = 0
         found["mask"][1] = 1
         found["mask"][4:] = ~np.isfinite(x[4:])
@@ -145,7 +148,8 @@ def _inputs_of(
         "dloss": lambda: gradient(rows),
         "lse": lambda: exact.lse[:, 0],
         "bias": lambda: random.normal(0, 3, (1 if rows % 2 else rows, cols)),
-        "mask": lambda: _mask(rows, cols, random),
+        "mask": lambda: _mask(rows if rows % 2 == 0 else (rows + 1) // 2, cols, random),
+        "mask_rows": lambda: 1 + rows // 2,
         "mask_repeat": lambda: 1 if rows % 3 else 3,
         "target": lambda: _targets(rows, cols, random),
         "scale": lambda: 0.37,
@@ -160,6 +164,8 @@ def _inputs_of(
     for argument in operation.asked(features):
         if argument.output or argument.name not in makers:
             continue
+        if isinstance(argument.neutral, tuple) and argument.neutral[0] in found:
+            continue  # the rows of an array
         value = makers[argument.name]()
         kind = argument.numpy_dtype(dtype)
         if argument.shape:

@@ -1,0 +1,199 @@
+"""A kernel of each operation, as plain as can be: a thread computes a row."""
+
+HEADER = """// Idea:     a thread a row
+// Computes: {computes}
+// Row:      one thread
+// Launch:   block = 32, grid = ceil_div({rows}, block)
+// Shared:   0
+// Columns:  {columns}{keys}
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    9 reads + 1 write
+// Wastes:   all
+// Measured: never
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#if defined(FLOAT16)
+typedef __half T;
+#elif defined(BFLOAT16)
+typedef __nv_bfloat16 T;
+#else
+typedef float T;
+#endif
+"""
+
+
+def _file(computes: str, code: str, rows="rows", columns="cols >= 1", keys="") -> str:
+    keys = f"\n// Features: {keys}\n// Align:    size" if keys else "\n// Align:    size"
+    return HEADER.format(computes=computes, rows=rows, columns=columns, keys=keys) + code
+
+
+FUSED = _file(
+    "softmax",
+    """
+#ifndef MASK
+#define MASK 0
+#endif
+#ifndef BIAS
+#define BIAS 0
+#endif
+#ifndef LOG
+#define LOG 0
+#endif
+#ifndef WIDE
+#define WIDE 0
+#endif
+#ifndef DROPOUT
+#define DROPOUT 0
+#endif
+#if WIDE
+typedef float Y;
+#else
+typedef T Y;
+#endif
+
+__device__ unsigned word(unsigned col, unsigned row, unsigned long long seed,
+                         unsigned long long offset)
+{
+    uint4 c = make_uint4(col / 4, row, (unsigned)offset, (unsigned)(offset >> 32));
+    uint2 key = make_uint2((unsigned)seed, (unsigned)(seed >> 32));
+    for (int round = 0; round < 10; ++round) {
+        const unsigned long long a = 0xD2511F53ull * c.x, b = 0xCD9E8D57ull * c.z;
+        c = make_uint4((unsigned)(b >> 32) ^ c.y ^ key.x, (unsigned)b,
+                       (unsigned)(a >> 32) ^ c.w ^ key.y, (unsigned)a);
+        key = make_uint2(key.x + 0x9E3779B9u, key.y + 0xBB67AE85u);
+    }
+    const unsigned words[4] = {c.x, c.y, c.z, c.w};
+    return words[col % 4];
+}
+
+extern "C" __global__ void fused(const T* x, Y* y, int rows, int cols, float scale, const T* bias,
+                                 int bias_rows, const unsigned char* mask, int mask_rows,
+                                 int mask_repeat, float p, unsigned long long seed,
+                                 unsigned long long offset)
+{
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const long long start = (long long)row * cols;
+    const float lowest = -3.402823466e+38f;
+    float largest = lowest, sum = 0.0f;
+    const auto logit = [&](int col) {
+        float value = scale * float(x[start + col]);
+        if (BIAS) value += float(bias[(long long)(row % bias_rows) * cols + col]);
+        const int line = MASK ? row / mask_repeat % mask_rows : 0;
+        if (MASK == 1 && mask[(long long)line * cols + col]) value = __int_as_float(0xff800000);
+        if (MASK == 2 && col > line) value = __int_as_float(0xff800000);
+        return value;
+    };
+    for (int col = 0; col < cols; ++col) largest = fmaxf(largest, logit(col));
+    for (int col = 0; col < cols; ++col) sum += expf(logit(col) - largest);
+    const float all = sum > 0.0f ? logf(sum) : __int_as_float(0x7fc00000);
+    for (int col = 0; col < cols; ++col) {
+        float value = LOG ? logit(col) - largest - all : expf(logit(col) - largest) / sum;
+        if (DROPOUT) {
+            const bool kept = word(col, row, seed, offset) >= (unsigned)(p * 4294967296.0f);
+            value *= kept ? 1.0f / (1.0f - p) : 0.0f;
+        }
+        y[start + col] = Y(value);
+    }
+}
+""",
+    keys="WIDE == 0 || size == 2",
+)
+ANY_AXIS = _file(
+    "softmax_any_axis",
+    """
+extern "C" __global__ void any_axis(const T* x, T* y, int outer, int dim, int inner)
+{
+    const long long column = (long long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (column >= (long long)outer * inner) return;
+    const long long start = column / inner * dim * inner + column % inner;
+    float largest = -3.402823466e+38f, sum = 0.0f;
+    for (int k = 0; k < dim; ++k) largest = fmaxf(largest, float(x[start + (long long)k * inner]));
+    for (int k = 0; k < dim; ++k) sum += expf(float(x[start + (long long)k * inner]) - largest);
+    for (int k = 0; k < dim; ++k) {
+        const long long i = start + (long long)k * inner;
+        y[i] = T(expf(float(x[i]) - largest) / sum);
+    }
+}
+""",
+    rows="outer * inner",
+    columns="dim >= 1",
+)
+BACKWARD = _file(
+    "softmax_backward",
+    """
+#ifndef LOG
+#define LOG 0
+#endif
+extern "C" __global__ void backward(const T* y, const T* dy, T* dx, int rows, int cols, float scale)
+{
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const long long start = (long long)row * cols;
+    float sum = 0.0f;
+    for (int col = 0; col < cols; ++col) {
+        const float g = float(dy[start + col]);
+        sum += LOG ? g : float(y[start + col]) * g;
+    }
+    for (int col = 0; col < cols; ++col) {
+        const float kept = float(y[start + col]), g = float(dy[start + col]);
+        dx[start + col] = T(scale * (LOG ? g - expf(kept) * sum : kept * (g - sum)));
+    }
+}
+""",
+)
+CROSS_ENTROPY = _file(
+    "cross_entropy",
+    """
+extern "C" __global__ void loss_of(const T* x, const long long* target, float* loss, float* lse,
+                                   int rows, int cols, long long ignore_index, float smoothing,
+                                   float z_loss)
+{
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    x += (long long)row * cols;
+    const long long t = target[row];
+    float largest = -3.402823466e+38f, sum = 0.0f, total = 0.0f;
+    for (int col = 0; col < cols; ++col) largest = fmaxf(largest, float(x[col]));
+    for (int col = 0; col < cols; ++col) sum += expf(float(x[col]) - largest);
+    for (int col = 0; col < cols; ++col) total += float(x[col]);
+    const float all = largest + logf(sum);
+    const float picked = t >= 0 && t < cols ? float(x[t]) : __int_as_float(0x7fc00000);
+    float value = (1.0f - smoothing) * (all - picked) + z_loss * all * all;
+    if (smoothing > 0.0f) value += smoothing * (all - total / cols);
+    loss[row] = t == ignore_index ? 0.0f : value;
+    lse[row] = all;
+}
+""",
+)
+GRADIENT = _file(
+    "cross_entropy_backward",
+    """
+extern "C" __global__ void gradient(const T* x, const long long* target, const float* lse,
+                                    const float* dloss, T* dx, int rows, int cols,
+                                    long long ignore_index, float smoothing, float z_loss)
+{
+    const int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= rows) return;
+    const long long start = (long long)row * cols, t = target[row];
+    const float grown = 1.0f + 2.0f * z_loss * lse[row];
+    const float nan = __int_as_float(0x7fc00000);
+    const bool ignored = t == ignore_index, there = t >= 0 && t < cols;
+    for (int col = 0; col < cols; ++col) {
+        float value = expf(float(x[start + col]) - lse[row]) * grown - smoothing / cols;
+        if (col == t) value -= 1.0f - smoothing;
+        value = there ? dloss[row] * value : nan;
+        dx[start + col] = T(ignored ? 0.0f : value);
+    }
+}
+""",
+).replace("// Align:    size\n", "// Align:    size\n// Inplace:  dx = x\n")
+
+EACH = {
+    "softmax": FUSED,
+    "softmax_any_axis": ANY_AXIS,
+    "softmax_backward": BACKWARD,
+    "cross_entropy": CROSS_ENTROPY,
+    "cross_entropy_backward": GRADIENT,
+}

@@ -1,0 +1,260 @@
+"""Kernels of every operation are checked: right ones pass, each planted defect is found."""
+
+import numpy as np
+import pytest
+
+from helpers.bound import bind, kernel_of
+from helpers.check import WrongResult, check_kernel
+from helpers.execute import KernelBug
+from helpers.header import header
+from helpers.operations import OPERATIONS
+from helpers.plan import HeaderError
+from helpers.references import make_input, poisoned, reference
+from tests.helpers.family import ANY_AXIS, BACKWARD, CROSS_ENTROPY, EACH, FUSED, GRADIENT
+
+pytestmark = pytest.mark.usefixtures("replay_unless_live")
+
+SHAPES = ((1, 1), (3, 7), (9, 33), (40, 100))
+AXES = ((1, 1, 2), (3, 7, 5), (2, 33, 31))
+FEATURES = {
+    "softmax": (
+        {},
+        {"MASK": "bytes"},
+        {"MASK": "causal", "LOG": 1},
+        {"BIAS": 1, "LOG": 1},
+        {"DROPOUT": 1, "MASK": 1},
+        {"BIAS": 1, "MASK": 2, "DROPOUT": 1},
+    ),
+    "softmax_backward": ({}, {"LOG": 1}),
+}
+EVERY = [(name, chosen) for name in EACH for chosen in FEATURES.get(name, ({},))]
+
+
+def shapes_of(name: str):
+    return AXES if name == "softmax_any_axis" else SHAPES
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "chosen"), EVERY, ids=str)
+def test_a_right_kernel_is_accepted(name: str, chosen: dict, dtype: str) -> None:
+    said = check_kernel(EACH[name], shapes_of(name), dtype=dtype, features=chosen)
+    assert f"right on {len(shapes_of(name))} shapes" in said and "rows with -inf" in said
+    if name.startswith("cross"):
+        assert "4 views" in said, "an array that may start anywhere does"
+
+
+def test_16_bits_may_be_widened() -> None:
+    said = check_kernel(FUSED, SHAPES, dtype="float16", features={"WIDE": 1, "LOG": 1})
+    assert said.startswith("fused, LOG = 1, WIDE = 1: right on 4 shapes")
+
+
+DEFECTS = {
+    "mask ignored": (FUSED, {"MASK": 1}, "MASK == 1 && mask", "MASK == 9 && mask"),
+    "mask the other way": (FUSED, {"MASK": 1}, "cols + col])", "cols + col] == 0)"),
+    "mask of the row itself": (FUSED, {"MASK": 1}, "row / mask_repeat % mask_rows", "row"),
+    "mask compared with one": (FUSED, {"MASK": 1}, "cols + col])", "cols + col] == 1)"),
+    "causal hides the diagonal": (FUSED, {"MASK": 2}, "col > line", "col >= line"),
+    "causal shows one more": (FUSED, {"MASK": 2}, "col > line", "col > line + 1"),
+    "causal of the first matrix": (FUSED, {"MASK": 2}, "% mask_rows", ""),
+    "scale forgotten": (FUSED, {}, "scale * float", "float"),
+    "scale after softmax": (FUSED, {}, "scale * float(x[start + col])", "float(x[start + col])"),
+    "bias forgotten": (FUSED, {"BIAS": 1}, "if (BIAS)", "if (false)"),
+    "bias of the first row": (FUSED, {"BIAS": 1}, "(row % bias_rows)", "0"),
+    "bias scaled": (FUSED, {"BIAS": 1}, "value += float", "value += scale * float"),
+    "log of softmax": (
+        FUSED,
+        {"LOG": 1},
+        "logit(col) - largest - all",
+        "logf(expf(logit(col) - largest) / sum)",
+    ),
+    "log2": (FUSED, {"LOG": 1}, "logf(sum)", "log2f(sum)"),
+    "softmax for its log": (FUSED, {"LOG": 1}, "LOG ? logit", "!LOG ? logit"),
+    "dropout without its factor": (FUSED, {"DROPOUT": 1}, "1.0f / (1.0f - p)", "1.0f"),
+    "dropout of what stays": (FUSED, {"DROPOUT": 1}, ">= (unsigned)", "< (unsigned)"),
+    "dropout of each row alike": (FUSED, {"DROPOUT": 1}, "col / 4, row,", "col / 4, 0,"),
+    "nine rounds": (FUSED, {"DROPOUT": 1}, "round < 10", "round < 9"),
+    "half of the seed": (FUSED, {"DROPOUT": 1}, "(unsigned)(seed >> 32)", "0u"),
+    "half of the offset": (FUSED, {"DROPOUT": 1}, "(unsigned)(offset >> 32)", "0u"),
+    "wrong inner": (ANY_AXIS, {}, "+ column % inner", "+ column / outer"),
+    "last of the axis": (ANY_AXIS, {}, "sum += expf", "if (k + 1 < dim) sum += expf"),
+    "along inner": (ANY_AXIS, {}, "(long long)k * inner]) - largest);", "k]) - largest);"),
+    "sums y": (BACKWARD, {}, "float(y[start + col]) * g", "float(y[start + col])"),
+    "sums dy": (BACKWARD, {}, ": float(y[start + col]) * g", ": g"),
+    "sum of y left out": (BACKWARD, {}, "kept * (g - sum)", "kept * g"),
+    "no y before": (BACKWARD, {}, "kept * (g - sum)", "(g - sum)"),
+    "scale of the way back": (BACKWARD, {}, "T(scale * (", "T(("),
+    "y where log y is": (BACKWARD, {"LOG": 1}, "expf(kept)", "kept"),
+    "next target": (CROSS_ENTROPY, {}, "float(x[t]) :", "float(x[t > 0 ? t - 1 : t]) :"),
+    "no maximum added": (CROSS_ENTROPY, {}, "largest + logf(sum)", "logf(sum)"),
+    "smoothing forgotten": (CROSS_ENTROPY, {}, "if (smoothing > 0.0f) value", "if (false) value"),
+    "smoothing added": (CROSS_ENTROPY, {}, "(1.0f - smoothing) * (all", "(all"),
+    "z-loss not squared": (CROSS_ENTROPY, {}, "z_loss * all * all", "z_loss * all"),
+    "ignored rows counted": (CROSS_ENTROPY, {}, "t == ignore_index ? 0.0f :", "false ? 0.0f :"),
+    "-100 alone ignored": (CROSS_ENTROPY, {}, "t == ignore_index", "t == -100"),
+    "a target past the end": (CROSS_ENTROPY, {}, "t < cols ? float(x[t])", "t <= cols ? 0.0f"),
+    "no lse": (CROSS_ENTROPY, {}, "lse[row] = all;", ""),
+    "no one": (GRADIENT, {}, "if (col == t) value -=", "if (false) value -="),
+    "one beside the target": (GRADIENT, {}, "if (col == t)", "if (col == t + 1)"),
+    "smoothing of a row": (GRADIENT, {}, "smoothing / cols", "smoothing"),
+    "z-loss once": (GRADIENT, {}, "2.0f * z_loss", "z_loss"),
+    "loss of all rows alike": (GRADIENT, {}, "dloss[row] *", "dloss[0] *"),
+    "ignored rows pulled": (GRADIENT, {}, "ignored ? 0.0f :", "false ? 0.0f :"),
+    "no target, no word": (GRADIENT, {}, "value = there ?", "value = true ?"),
+    "reads x after it wrote it": (
+        GRADIENT,
+        {},
+        "expf(float(x[start + col]) - lse[row])",
+        "expf(float(x[start + (col + cols - 1) % cols]) - lse[row])",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_planted_defect_is_found(name: str) -> None:
+    code, chosen, old, new = DEFECTS[name]
+    assert old in code
+    axes = "softmax_any_axis" in code
+    with pytest.raises((WrongResult, KernelBug)):
+        check_kernel(code.replace(old, new), AXES if axes else SHAPES, features=chosen)
+
+
+def test_what_is_wrong_in_place_alone_is_found_there() -> None:
+    """Right where the output is another array: x is read again after dx was written."""
+    old = "        dx[start + col] = T(ignored ? 0.0f : value);\n"
+    new = old + "        if (col && float(x[start]) > 1e30f) dx[start] = T(0.0f);\n"
+    late = new.replace("float(x[start]) > 1e30f", "float(x[start]) == float(dx[start])")
+    assert old in GRADIENT
+    with pytest.raises(WrongResult, match="gradient at rows x cols = .* in place: "):
+        check_kernel(GRADIENT.replace(old, late), SHAPES)
+
+
+# ---- headers ----------------------------------------------------------------------------------
+
+
+def test_a_header_says_what_is_computed() -> None:
+    assert header(FUSED).operation is OPERATIONS["softmax"]
+    assert header(FUSED).features == dict.fromkeys(("MASK", "BIAS", "LOG", "WIDE", "DROPOUT"), 0)
+    made = header(FUSED.replace("Computes: softmax", "Computes: softmax with LOG = 1"))
+    assert made.features["LOG"] == 1 and made.made_for == {"LOG": 1}
+    table = FUSED.replace("// Launch:", "// Build:    MASK = 0\n// Launch:").replace(
+        "#ifndef MASK\n#define MASK 0\n#endif\n", ""
+    )
+    chosen = kernel_of(table).choosing({"MASK": "causal"})
+    assert chosen.features["MASK"] == 2 and "-DMASK=2" in chosen.bind(3, 7).options
+    assert check_kernel(table, SHAPES, features={"MASK": "causal"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("softmax\n", "softmin\n", "Computes: `softmin` is not one of softmax, softmax_any_axis"),
+        ("softmax\n", "softmax with LOG\n", "Computes: `LOG` is not NAME = value"),
+        ("softmax\n", "softmax with LOG = 2\n", "Computes: softmax has no LOG = 2; its features"),
+        ("WIDE == 0 ||", "wide == 0 ||", "Features: .* reads wide, unknown here"),
+        (
+            "// Align:    size\n",
+            "// Align:    size\n// Inplace:  x = y\n",
+            "Inplace: `x = y` is no",
+        ),
+        (
+            "// Launch:",
+            "// Build:    MASK = rows\n// Launch:",
+            "MASK is a feature: it is a plain n",
+        ),
+    ],
+)
+def test_a_header_of_no_such_operation_is_refused(old: str, new: str, message: str) -> None:
+    code = FUSED.replace("#define MASK 0\n", "") if "MASK" in new else FUSED
+    assert old in code
+    with pytest.raises(HeaderError, match=message):
+        header(code.replace(old, new, 1))
+
+
+def test_features_that_are_not_built_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="does not build DROPOUT = 1; it builds LOG$"):
+        bind(BACKWARD, 3, 7, features={"DROPOUT": 1})
+    with pytest.raises(ValueError, match="softmax has no MASK = upper; its features: MASK = none"):
+        bind(FUSED, 3, 7, features={"MASK": "upper"})
+    with pytest.raises(ValueError, match="does not build .*WIDE = 1.*; its header says WIDE == 0"):
+        bind(FUSED, 3, 7, features={"WIDE": 1})
+    with pytest.raises(ValueError, match="at none of these shapes: .* does not build .*WIDE = 1"):
+        check_kernel(FUSED, SHAPES, features={"WIDE": 1})
+    assert bind(FUSED, 3, 7, "float16", features={"WIDE": 1}).options == ("-DFLOAT16", "-DWIDE=1")
+    assert bind(BACKWARD, 3, 7, features={"DROPOUT": 0}).options == ()
+
+
+# ---- arguments --------------------------------------------------------------------------------
+
+
+def test_arrays_are_given_in_order_or_by_name_and_numbers_are_neutral() -> None:
+    x = make_input(5, 33)
+    y = poisoned(x)
+    bound = bind(FUSED, 5, 33)
+    bound.run(x, y)
+    assert np.allclose(y, reference(x))
+    again = poisoned(x)
+    bound.run(y=again, x=x, scale=0.5)
+    assert np.allclose(again, reference(x * 0.5), rtol=1e-4)
+    values = bound.arguments(x, y)
+    assert values[2:4] == (5, 33) and values[4] == np.float32(1) and values[5] is values[7] is None
+    masked = bind(FUSED, 5, 33, features={"MASK": 1})
+    mask = np.zeros((1, 33), np.uint8)
+    names = [parameter.name for parameter in masked.kernel.parameters]
+    known = dict(zip(names, masked.arguments(x, y, mask=mask), strict=True))
+    assert (known["mask_rows"], known["mask_repeat"]) == (1, 1) and known["mask"] is mask
+    causal = bind(FUSED, 5, 33, features={"MASK": 2})
+    assert dict(zip(names, causal.arguments(x, y), strict=True))["mask_rows"] == 33
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({}, "^softmax with MASK = 1 needs mask$"),
+        ({"mask": None, "y": None}, "is given y twice"),
+        ({"masks": None, "mask": None}, "takes x, y, scale, mask, mask_rows, mask_repeat, not mas"),
+        ({"mask": np.zeros((1, 33), bool)}, "mask is bool, the kernel takes uint8"),
+        ({"mask": np.zeros((1, 32), np.uint8)}, "mask has shape .1, 32., which is not mask_rows x"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(named: dict, message: str) -> None:
+    x = make_input(5, 33)
+    with pytest.raises((TypeError, ValueError), match=message):
+        bind(FUSED, 5, 33, features={"MASK": 1}).run(x, poisoned(x), **named)
+
+
+def test_what_an_operation_has_and_a_kernel_has_not_is_refused() -> None:
+    x = make_input(5, 33)
+    code = FUSED.replace("float p,", "float q,")
+    with pytest.raises(
+        ValueError, match="^fused computes softmax, so it must take x, y, rows, col"
+    ):
+        bind(code, 5, 33).run(x, poisoned(x))
+    with pytest.raises(TypeError, match="takes y, dy, dx, scale, not p"):
+        bind(BACKWARD, 5, 33).run(x, x, poisoned(x), p=0.5)
+
+
+def test_an_output_may_be_an_input_where_the_header_says_so() -> None:
+    x = np.ones((5, 33), np.float32)
+    rows = np.zeros(5, np.float32)
+    target = np.zeros(5, np.int64)
+    bind(GRADIENT, 5, 33).run(x, target, rows, rows.copy(), x)
+    assert not x.any(), "dloss is 0"
+    with pytest.raises(ValueError, match="^dx overlaps x; these kernels do not work in place"):
+        plain = GRADIENT.replace("// Inplace:  dx = x\n", "")
+        bind(plain, 5, 33).run(x, target, rows, rows.copy(), x)
+    space = np.zeros(6 * 33, np.float32)
+    views = space[: 5 * 33].reshape(5, 33), space[33:].reshape(5, 33)
+    with pytest.raises(ValueError, match="dx overlaps x: it may be x itself, no part"):
+        bind(GRADIENT, 5, 33).run(views[0], target, rows, rows.copy(), views[1])
+
+
+def test_another_axis_is_bound_by_its_inner() -> None:
+    bound = bind(ANY_AXIS, 2 * 31, 33, inner=31)
+    assert bound.arguments(None, None)[2:] == (2, 33, 31) and "inner 31" in repr(bound)
+    x = make_input(62, 33).reshape(2, 31, 33).transpose(0, 2, 1).copy()
+    with pytest.raises(ValueError, match="x has shape .62, 33., which is not outer x dim x inner"):
+        bound.run(x.reshape(62, 33), poisoned(x.reshape(62, 33)))
+    with pytest.raises(ValueError, match="rows = 62 is not outer . inner, with inner = 3"):
+        bind(ANY_AXIS, 62, 33, inner=3)
+    with pytest.raises(ValueError, match="columns follow each other: inner = 1, not 31"):
+        bind(FUSED, 62, 33, inner=31)
