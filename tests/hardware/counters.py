@@ -209,6 +209,8 @@ def ncu_version() -> str:
 
 def command(metrics: list[str], group: str, checked: Path | None = None) -> list[str]:
     ncu = ["ncu", "--clock-control", "none", "--csv", "--print-units", "base"]
+    names = "|".join(dict.fromkeys(case.kernel.name for case in group_cases(group)))
+    ncu += ["--kernel-name", f"regex:^({names})$"]  # none of CuPy's, that fill arrays
     worker = [sys.executable, "-m", f"{__package__}.counters", "--worker", group]
     return [*ncu, "--metrics", ",".join(metrics), *worker] + (
         ["--checked", str(checked)] if checked else []
