@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..predict import asked, kept
-from ..records import load_record, predictions
+from ..records import load_record, predictions, record_path
 from . import style
 
 if TYPE_CHECKING:
@@ -33,10 +33,11 @@ class Entry(NamedTuple):
 
 
 def ledger() -> None:
-    """Draw what was measured of every step that `predict` asks about, and as hollow marks what we
-    predicted and what you did. Yours are left out where SOFTMAX_REPLAY=1 forces a replay."""
+    """Draw what was measured of every step that `predict` asks about and that has a record, and as
+    hollow marks what we predicted and what you did. Yours are left out where SOFTMAX_REPLAY=1
+    forces a replay."""
     mine = kept()
-    records = {step: load_record(step) for step in asked()}
+    records = {step: load_record(step) for step in asked() if record_path(step).is_file()}
     entries = [
         Entry(step, record.headline.share, predictions()[step]["share"], mine.get(step))
         for step, record in records.items()
