@@ -26,6 +26,10 @@ EXCEPTIONS = {
     ("load(from)", "variants/09_every_warp"): "that of 09",
     ("load(from)", "11_any_row"): "usual accesses where there is no hint",
     ("load(from)", "variants/11_short_rows"): "likewise",
+    ("load_if(wanted, from)", "variants/12_dropout"): "16 bytes, whatever y is",
+    ("Load", "variants/12_dropout"): "without the bias that 12 may add",
+    ("Store", "variants/12_dropout"): "what it is about: some columns are dropped",
+    ("Window", "exercises/12_window"): "what the reader is to write",
     ("copy_async(to, from)", "variants/08_ahead"): "with a hint for the L2, which 08_shared lacks",
 }
 # Beside FLOAT16 and BFLOAT16, which choose the dtype, conditionals are part of a text.

@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: MIT
+// Idea:     what comes before softmax and behind it costs no pass of its own: a row is loaded by a
+//           `Load`, which scales, adds a bias and masks, and written by a `Store`; packs that a
+//           causal mask hides are never loaded.
+// Row:      CLUSTER blocks, 1 to 16
+// Build:    MASK         = 0
+//           BIAS         = 0
+//           LOG          = 0
+//           WIDE         = 0
+//           packs        = row * (1 + WIDE) / 16
+//           CLUSTER      = 1 when packs < 1024
+//                        | 2 when packs <= 2048
+//                        | 4 when packs <= 4096
+//                        | 8 when packs <= 8192
+//                        | 16
+//           share        = ceil_div(packs, CLUSTER)
+//           THREADS      = 64 when share <= 128
+//                        | 128 when share <= 512
+//                        | 256 when share <= 2048
+//                        | 512
+//           PACKS        = ceil_div(share, THREADS)
+//           ROWS         = 1
+//           RESIDENT     = max(1, 1024 / (ROWS * THREADS))
+//           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
+//                        | 0
+// Launch:   block = ROWS * THREADS, block == ROWS * THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
+// Shared:   0
+// Columns:  row * (1 + WIDE) % 16 == 0 && row >= 1024 && PACKS <= 8 && (CLUSTER == 1 || ROWS == 1)
+//           && row * (1 + WIDE) <= 16 * CLUSTER * THREADS * PACKS
+// Features: WIDE == 0 || size == 2
+// Align:    16
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_90
+// Reads:    1 read + 1 write
+// Wastes:   a mask or a bias that is as large as x is read beside it. The way back (14) reads more.
+// Measured: not yet
+//
+// y[row] = softmax(x[row] * scale + bias), or its logarithm with LOG=1, for row-major x and y of
+// shape (rows, cols); -inf takes the place of what is masked, whatever x is there. Bias and mask
+// have fewer rows if they are alike for several of x: row r of x goes with bias[r % bias_rows] and
+// mask[r / mask_repeat % mask_rows]. A mask by column has one row; one for a batch of sequences has
+// a row for each, which mask_repeat rows of x use; one of queries x keys has a row for each query.
+//
+//     MASK=0  no mask                BIAS=0  no bias               LOG=0  softmax
+//     MASK=1  mask, not 0 = masked   BIAS=1  bias, of x's dtype    LOG=1  log-softmax
+//     MASK=2  causal: columns past r / mask_repeat % mask_rows are masked
+//     WIDE=0  y is of x's dtype      WIDE=1  y is float32, x of 16 bits
+//
+// These are built in every combination. What a build does not read may be a null pointer, and y
+// must not overlap the others. A row that is wholly masked or -inf, or one with NaN or +inf, gives
+// NaN, as in PyTorch. A cluster of 16 must be allowed once: see cudaFuncSetAttribute and
+// cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with -ftz=true, as CuPy compiles.
+
+#if !defined(MASK) || !defined(BIAS) || !defined(LOG) || !defined(WIDE) || !defined(CLUSTER) \
+    || !defined(THREADS) || !defined(PACKS) || !defined(ROWS) || !defined(RESIDENT) \
+    || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DMASK=2 -DBIAS=0 -DLOG=0 -DWIDE=0 \
+-DCLUSTER=1 -DTHREADS=256 -DPACKS=4 -DROWS=1 -DRESIDENT=4 -DEVICT_LAST=1"
+#endif
+
+// T2: two neighbouring columns, how they become floats and back.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using T2 = __half2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+#else
+using T = float;
+using T2 = float2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
+#endif
+
+template <bool wide> struct Written { using Type = T; };
+template <> struct Written<true> { using Type = float; };
+using Y = Written<WIDE>::Type;  // an element of y
+
+#if CLUSTER > 1
+#define IN_CLUSTERS __cluster_dims__(CLUSTER)
+#else
+#define IN_CLUSTERS  // a block alone: any launch will do
+#endif
+
+static_assert(MASK >= 0 && MASK <= 2, "MASK is none, 0, an array, 1, or causal, 2");
+static_assert(BIAS == 0 || BIAS == 1, "BIAS is yes, 1, or no, 0");
+static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
+static_assert(WIDE == 0 || WIDE == 1, "WIDE is yes, 1, or no, 0");
+static_assert(WIDE == 0 || sizeof(T) == 2, "WIDE widens 16 bits: y of a float32 x is wide already");
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
+static_assert(THREADS >= 32 && ROWS * THREADS <= 1024 && THREADS % 32 == 0, "rows of whole warps");
+static_assert(CLUSTER == 1 || ROWS == 1, "a block of a cluster has part of one row");
+static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+
+constexpr int columns = 16 / sizeof(Y);   // of a pack, which is 16 bytes of y
+constexpr int warps = THREADS / 32;
+constexpr int senders = warps * CLUSTER;  // warps that work on a row
+
+// ---- what one access moves ----------------------------------------------------------------------
+
+template <int bytes> struct Access;
+template <> struct Access<4> { using Bits = unsigned; };
+template <> struct Access<8> { using Bits = uint2; };
+template <> struct Access<16> { using Bits = uint4; };
+
+using Input = Access<columns * sizeof(T)>::Bits;  // a pack of x, or of bias
+using Hidden = Access<columns>::Bits;             // of the mask: a byte for each column
+using Output = uint4;                             // of y
+
+// What asks the L2 to evict last what comes with it.
+__device__ __forceinline__ unsigned long long evict_last_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// What asks it to treat that as usual.
+__device__ __forceinline__ unsigned long long usual_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Loads a pack of x if it is wanted, else gives zeros: by a predicate, not a branch. Into a branch
+// compilers move what is done first with a pack, and then each load waits for the one before.
+__device__ __forceinline__ Input load_if(bool wanted, const Input* from)
+{
+    const unsigned long long policy = EVICT_LAST ? evict_last_policy() : usual_policy();
+    Input bits = {};
+#if WIDE
+    asm volatile("{ .reg .pred wanted; setp.ne.s32 wanted, %2, 0;"
+                 " @wanted ld.global.nc.L2::cache_hint.v2.b32 {%0, %1}, [%3], %4; }"
+                 : "+r"(bits.x), "+r"(bits.y) : "r"((int)wanted), "l"(from), "l"(policy));
+#else
+    asm volatile("{ .reg .pred wanted; setp.ne.s32 wanted, %4, 0;"
+                 " @wanted ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%5], %6; }"
+                 : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w)
+                 : "r"((int)wanted), "l"(from), "l"(policy));
+#endif
+    return bits;
+}
+
+// ---- what comes before softmax ------------------------------------------------------------------
+
+// How a row is loaded: x * scale + bias, and -inf where it is masked.
+struct Load {
+    const Input* x;
+    const Input* bias;
+    const Hidden* mask;
+    float scale;
+    int visible;  // columns from the first on; what lies past them is masked, or is not there
+
+    struct Fetched {
+        Input x, bias;
+        Hidden mask;
+    };
+
+    // All accesses of a pack. Of x, what is hidden whole is not loaded.
+    __device__ __forceinline__ Fetched fetch(int pack) const
+    {
+        const bool wanted = pack * columns < visible;
+        Fetched fetched;
+        fetched.x = load_if(wanted, x + pack);
+        if (BIAS) fetched.bias = bias[wanted ? pack : 0];
+        if (MASK == 1) fetched.mask = mask[wanted ? pack : 0];
+        return fetched;
+    }
+
+    // What softmax is of. In fp32: 16-bit columns are rounded once, at the very end.
+    __device__ __forceinline__ void logits(const Fetched& fetched, int pack,
+                                           float (&v)[columns]) const
+    {
+        const T2* twos = reinterpret_cast<const T2*>(&fetched.x);
+        const T2* biases = reinterpret_cast<const T2*>(&fetched.bias);
+        const unsigned char* masked = reinterpret_cast<const unsigned char*>(&fetched.mask);
+        const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
+        const int here = visible - pack * columns;
+        const float nothing = here > 0 ? 0.0f : minus_inf;
+#pragma unroll
+        for (int c = 0; c < columns; c += 2) {
+            const float2 from = to_float2(twos[c / 2]);
+            const float2 plus = BIAS ? to_float2(biases[c / 2]) : make_float2(0.0f, 0.0f);
+            v[c] = fmaf(from.x, scale, plus.x + nothing);
+            v[c + 1] = fmaf(from.y, scale, plus.y + nothing);
+        }
+#pragma unroll
+        for (int c = 0; c < columns; ++c)
+            if ((MASK == 2 && c >= here) || (MASK == 1 && masked[c])) v[c] = minus_inf;
+    }
+};
+
+// ---- what comes behind it -----------------------------------------------------------------------
+
+// How a row is written. A pack holds exponentials, or for the logarithm still what they are of.
+struct Store {
+    Output* y;
+    float factor;  // 1 / sum, for the maximum that the thread took
+    float row_max, log_sum;
+
+    __device__ __forceinline__ float result(float v) const
+    {
+        // In this order: row_max + log_sum would round away what log_sum is beside a large maximum.
+        return LOG ? (v - row_max) - log_sum : v * factor;
+    }
+
+    __device__ __forceinline__ void operator()(int pack, const float (&v)[columns]) const
+    {
+        Output bits;
+#pragma unroll
+        for (int c = 0; c < columns; c += 2) {
+            const float2 two = make_float2(result(v[c]), result(v[c + 1]));
+            if (WIDE)
+                reinterpret_cast<float2*>(&bits)[c / 2] = two;
+            else
+                reinterpret_cast<T2*>(&bits)[c / 2] = to_T2(two);
+        }
+        y[pack] = bits;
+    }
+};
+
+// ---- exponentials and warps ---------------------------------------------------------------------
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// e to the power of value. No multiply-add of v and a rounded maximum, as in 08_cluster.cu: what
+// that rounds leaves with the division, but not with the difference that log-softmax takes.
+__device__ __forceinline__ float fast_exp(float value) { return fast_exp2(value * 1.44269504f); }
+
+// The largest of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_max(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+// ---- letters between the blocks of a cluster ----------------------------------------------------
+
+__device__ __forceinline__ unsigned place(const void* shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
+    return there;
+}
+
+// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
+__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
+}
+
+// The arrival, and how many bytes this phase waits for.
+__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
+                 "r"(bytes) : "memory");
+}
+
+// Between making mbarriers and the first arrival: who has waited for it finds them made.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
+{
+    for (unsigned ended = 0; !ended;)
+        asm volatile(
+            "{ .reg .pred p;"
+            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
+}
+
+// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
+// written before it needs a fence.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
+// are one message.
+__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
+                                     int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
+        : "memory");
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+// RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
+// with as many registers as that leaves.
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(ROWS * THREADS, RESIDENT)
+softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, float scale,
+              const T* __restrict__ bias, int bias_rows,
+              const unsigned char* __restrict__ mask, int mask_rows, int mask_repeat)
+{
+    __shared__ alignas(8) float2 letters[ROWS][senders];   // a pair of every warp of a row
+    __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
+    const int rank = blockIdx.x % CLUSTER;
+    const int thread = threadIdx.x % THREADS;
+    const int warp = thread / 32;
+    const int lane = thread % 32;
+    float2* own = letters[threadIdx.x / THREADS];
+
+    // A block may write to another only when that one has started: see 08_cluster.cu.
+    if (CLUSTER > 1 && threadIdx.x == 0) {
+        mbarrier_init(&all_arrived);
+        mbarrier_expect(&all_arrived, 8 * senders);
+        fence_mbarrier_init();
+    }
+    if (CLUSTER > 1) cluster_arrive_relaxed();
+
+    // ---- load -----------------------------------------------------------------------------------
+    // Rows that see most come first: so the last blocks to end are short.
+    const int place = blockIdx.x / CLUSTER, places = gridDim.x / CLUSTER;
+    const int row = (MASK == 2 ? places - 1 - place : place) * ROWS + threadIdx.x / THREADS;
+    const int mask_row = MASK ? row / mask_repeat % mask_rows : 0;
+    const int bias_row = BIAS ? row % bias_rows : 0;
+    const int shown = row < rows ? cols : 0;
+    const Load load = {
+        reinterpret_cast<const Input*>(x + (long long)row * cols),
+        reinterpret_cast<const Input*>(bias + (long long)bias_row * cols),
+        reinterpret_cast<const Hidden*>(mask + (long long)mask_row * cols),
+        scale,
+        MASK == 2 ? min(shown, mask_row + 1) : shown,
+    };
+    const int first = rank * THREADS + thread, step = CLUSTER * THREADS;  // its packs
+    Load::Fetched fetched[PACKS];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) fetched[k] = load.fetch(first + k * step);
+    float v[PACKS][columns];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) load.logits(fetched[k], first + k * step, v[k]);
+
+    // ---- reduce ---------------------------------------------------------------------------------
+    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
+    float thread_max = lowest;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+        for (int c = 0; c < columns; ++c) thread_max = fmaxf(thread_max, v[k][c]);
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+        for (int c = 0; c < columns; ++c) {
+            const float e = fast_exp(v[k][c] - thread_max);
+            sum += e;
+            if (!LOG) v[k][c] = e;
+        }
+    const float warps_max = warp_max(thread_max);
+    sum = warp_sum(sum * fast_exp(thread_max - warps_max));
+
+    // ---- exchange -------------------------------------------------------------------------------
+    // Lane r sends the warp's pair to block r: see 08_cluster.cu.
+    if (CLUSTER == 1) {
+        if (lane == 0) own[warp] = make_float2(warps_max, sum);
+        __syncthreads();
+    } else {
+        cluster_wait();
+        const float2 letter = make_float2(warps_max, sum);
+        if (lane < CLUSTER) send(letter, &own[rank * warps + warp], &all_arrived, lane);
+        mbarrier_wait(&all_arrived);
+    }
+
+    float row_max = lowest;
+#pragma unroll
+    for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, own[i].x);
+    row_max = warp_max(row_max);
+    float row_sum = 0.0f;
+#pragma unroll
+    for (int i = lane; i < senders; i += 32) row_sum += own[i].y * fast_exp(own[i].x - row_max);
+    row_sum = warp_sum(row_sum);
+
+    // ---- write ----------------------------------------------------------------------------------
+    const Store store = {
+        reinterpret_cast<Output*>(y + (long long)row * cols),
+        fast_exp(thread_max - row_max) / row_sum,
+        row_max,
+        LOG ? logf(row_sum) : 0.0f,
+    };
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k)
+        if ((first + k * step) * columns < shown) store(first + k * step, v[k]);
+}
