@@ -133,6 +133,29 @@ def times(count: float) -> str:
     return f"{rounded:g} times"
 
 
+def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
+    """Packs of four columns of which a row sees none are not loaded; see `softmax_of_seen`."""
+
+    def complaint(run: Run) -> str:
+        enough = 0
+        for row in range(run.x.shape[0]):
+            begin = 0 if window is None else max(0, row - window + 1)
+            end = min(row, run.x.shape[1] - 1)
+            enough += max(0, end // 4 - begin // 4 + 1) * 16
+        if run.counters.load_bytes <= enough:
+            return ""
+        lines = _lines(run.trace, "load_bytes")
+        return (
+            f"{run.place}, {run.counters.load_bytes} bytes of x are loaded, in {lines}; the packs "
+            f"of which a row sees something are {enough}"
+        )
+
+    return Condition(
+        "packs of which a row sees nothing are not loaded",
+        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
+    )
+
+
 def coalesced(*shapes: Shape) -> Condition:
     """Lanes of a warp touch no more sectors than their bytes fill, or half as many again where rows
     do not begin at sectors."""

@@ -49,6 +49,15 @@ def log_softmax(x: np.ndarray) -> Expected:
     return Expected(distance - log_sum, np.where(np.isfinite(size), size, 0.0) * UNIT_ROUNDOFF)
 
 
+def softmax_of_seen(x: np.ndarray, window: int | None = None) -> Expected:
+    """Softmax of the columns that each row sees, 0 elsewhere: row r sees those up to column r, of
+    them only the last `window`, if one is given. A row that sees none is NaN."""
+    seen = np.tri(*x.shape, dtype=bool)
+    if window is not None:
+        seen &= ~np.tri(*x.shape, -window, dtype=bool)
+    return softmax(np.where(seen, x, x.dtype.type(-np.inf)))
+
+
 def unwritten(x: np.ndarray) -> np.ndarray:
     """An array like x in which everything that a kernel does not write can be told."""
     size = x.dtype.itemsize

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from .attempt import Shape
 from .conditions import (
@@ -12,6 +13,7 @@ from .conditions import (
     coalesced,
     empties_boxes,
     in_registers,
+    loads_seen_packs,
     moves,
     named_lanes,
     no_idle_blocks,
@@ -20,7 +22,14 @@ from .conditions import (
     waits_for_letters,
     wide,
 )
-from .results import Goal, copy, log_softmax, softmax, softmax_of_columns
+from .results import (
+    Goal,
+    copy,
+    log_softmax,
+    softmax,
+    softmax_of_columns,
+    softmax_of_seen,
+)
 
 
 @dataclass(frozen=True)
@@ -242,6 +251,24 @@ EXERCISES: dict[str, Exercise] = {
                 (64, 77),
                 (40, 301),
             ),
+        ),
+    ),
+    "12_causal": Exercise(
+        softmax_of_seen,
+        "y is the softmax of what each row sees",
+        ((3, 8), (40, 64), (64, 512), (70, 36)),
+        (
+            loads_seen_packs(None, (40, 64), (64, 512), (70, 36)),
+            in_registers((64, 512)),
+        ),
+    ),
+    "12_window": Exercise(
+        partial(softmax_of_seen, window=64),
+        "y is the softmax of what each row sees",
+        ((3, 8), (40, 64), (200, 512), (70, 36)),
+        (
+            loads_seen_packs(64, (40, 64), (200, 512), (70, 36)),
+            in_registers((200, 512)),
         ),
     ),
 }
