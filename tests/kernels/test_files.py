@@ -147,11 +147,44 @@ def test_only_what_may_compile_otherwise_is_compiled_again() -> None:
 # ---- each file --------------------------------------------------------------------------------
 
 
-@each_file
-def test_license_is_on_the_first_line(file: str) -> None:
-    text = (KERNELS / file).read_text(encoding="utf-8")
-    assert text.splitlines()[0] == "// SPDX-License-Identifier: MIT"
-    assert text.endswith("\n") and "\t" not in text and "\r" not in text
+def text_complaints(text: str) -> list[str]:
+    """What every file must be and have, whatever it computes."""
+    found = []
+    if not text.startswith("// SPDX-License-Identifier: MIT\n"):
+        found.append("no licence on its first line")
+    if not text.endswith("\n") or "\t" in text or "\r" in text:
+        found.append("a tab, a carriage return, or no end of the last line")
+    if any(len(line) > 100 for line in text.splitlines()):
+        found.append("a line of more than 100 columns")
+    if not {*re.findall(r"^\s*#\s*include\s*(\S+)", text, flags=re.MULTILINE)} <= HEADERS:
+        found.append("another header than those for 16 bits")
+    # `make figures` rewrites the line; that must not make the record an old one.
+    measured = text.replace("// Measured: ", "// Measured: 4321 GB/s, or ")
+    if measured == text or code_hash(measured) != code_hash(text):
+        found.append("a hash that depends on its header")
+    return found
+
+
+def test_texts_keep_the_rules() -> None:
+    texts = {file: (KERNELS / file).read_bytes().decode() for file in FILES}
+    assert {file: said for file, text in texts.items() if (said := text_complaints(text))} == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "about"),
+    [
+        ("// SPDX", "//  SPDX", "licence"),
+        ("\n}\n", "\n}", "no end of the last line"),
+        ("    ", "\t", "a tab"),
+        ("\n", "\r\n", "a carriage return"),
+        ("// Idea:", f"// Idea: {'so ' * 40}", "100 columns"),
+        ('extern "C"', '#include <cooperative_groups.h>\nextern "C"', "another header"),
+        ("// Measured: ", "// Seen: ", "depends on its header"),
+    ],
+)
+def test_a_text_that_breaks_a_rule_is_found(old: str, new: str, about: str) -> None:
+    text = source("01_naive.cu")
+    assert old in text and any(about in said for said in text_complaints(text.replace(old, new)))
 
 
 @each_file
@@ -209,11 +242,6 @@ def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) ->
 
 
 @each_file
-def test_lines_fit_a_hundred_columns(file: str) -> None:
-    assert [line for line in source(file).splitlines() if len(line) > 100] == []
-
-
-@each_file
 def test_one_kernel_that_takes_what_its_operation_says(file: str) -> None:
     """In its order, inputs const, numbers in the types that the operation gives them."""
     code = source(file)
@@ -240,24 +268,16 @@ def test_one_kernel_that_takes_what_its_operation_says(file: str) -> None:
 
 
 @each_file
-def test_only_fp16_headers_are_included(file: str) -> None:
-    included = re.findall(r"^\s*#\s*include\s*(\S+)", source(file), flags=re.MULTILINE)
-    assert set(included) <= HEADERS
-
-
-@each_file
 def test_compiles_alone_without_a_warning(file: str) -> None:
-    """As plain C++17, to machine code where the file is most likely to be refused, and with CuPy's
-    options as on the SIMT machine: they make every function a device function, so that a missing
-    __device__ shows in the first alone."""
-    code = source(file)
-    compiles_alone(code)
+    """As plain C++17, to machine code where the file is most likely to be refused. With CuPy's
+    options it is compiled wherever it is run: they make every function a device function, so that a
+    missing __device__ shows here alone."""
+    compiles_alone(source(file))
 
 
 def compiles_alone(code: str) -> None:
     lowest, *later = architectures(code)
     for options in compiler_options(code, lowest):
-        assert f".target sm_{lowest}" in compile_ptx(code, options, arch=f"compute_{lowest}")
         assert compile_plain(code, f"sm_{lowest}", options) == ""
     for arch in later:
         for options in compiler_options(code, arch):
@@ -333,14 +353,6 @@ def test_plain_compilation_catches_a_missing_device() -> None:
 def test_plain_compilation_reports_warnings() -> None:
     code = 'extern "C" __global__ void kernel(float* y) { int unused; y[0] = 1.0f; }'
     assert "never referenced" in compile_plain(code, "compute_90")
-
-
-@each_file
-def test_hash_of_a_file_does_not_depend_on_its_header(file: str) -> None:
-    """`make figures` rewrites the line; that must not make the record an old one."""
-    code = source(file)
-    measured = code.replace("// Measured: ", "// Measured: 4321 GB/s, or ")
-    assert measured != code and code_hash(measured) == code_hash(code)
 
 
 def test_machine_code_catches_what_the_assembler_refuses() -> None:
