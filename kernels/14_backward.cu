@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: MIT
+// Idea:     the way back: dx = y * (dy - sum(y * dy)). y and dy stay in registers while the blocks
+//           of a cluster exchange one sum; what was not kept of the way there is computed anew from
+//           x, with three sums that are merged as the pairs of 02_online.cu are.
+// Computes: softmax_backward
+// Row:      CLUSTER blocks, 1 to 16
+// Build:    LOG          = 0
+//           FROM_X       = 0
+//           DROPOUT      = 0
+//           packs        = row / 16
+//           CLUSTER      = 1 when capability < 90 || packs <= 1024
+//                        | 2 when packs <= 2048
+//                        | 4 when packs <= 4096
+//                        | 8 when packs <= 8192
+//                        | 16
+//           share        = ceil_div(packs, CLUSTER)
+//           ROWS         = 4 when packs <= 128
+//                        | 1
+//           THREADS      = 32 when packs <= 128
+//                        | 64 when share <= 192
+//                        | 128 when share <= 512
+//                        | 256 when share <= 1024
+//                        | 512
+//           PACKS        = ceil_div(share, THREADS)
+//           sm_threads   = 1024 when PACKS <= 4
+//                        | 768 when THREADS <= 256
+//                        | 512
+//           RESIDENT     = sm_threads / (THREADS * ROWS)
+//           EVICT_LAST   = 1 when 2 * rows * row > l2 && capability >= 80
+//                        | 0
+// Launch:   block = THREADS * ROWS, block == THREADS * ROWS, grid = ceil_div(rows, ROWS) * CLUSTER
+// Shared:   0
+// Columns:  row % 16 == 0 && packs <= CLUSTER * THREADS * PACKS && PACKS <= 8
+//           && (ROWS == 1 || CLUSTER == 1 && THREADS == 32)
+// Features: DROPOUT == 0 || LOG == 0
+// Align:    16
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    2 reads + 1 write
+// Wastes:   y and dy are two rows to hold: the blocks of a row do half of what they do in 08.
+// Measured: not yet
+//
+// For row-major y, dy and dx of shape (rows, cols), with y = softmax(scale * x) and dy the gradient
+// of a loss by y, dx is that by x:
+//
+//     dx = scale * y * (dy - sum(y * dy))
+//     dx = scale * (dy - exp(y) * sum(dy))   LOG=1: y = log(softmax(scale * x))
+//
+// FROM_X=1: y was not kept. In its place stands what softmax was of, scale * x with -inf where it
+// was masked, and softmax is computed again. DROPOUT=1: dy is that by what dropout left of y; which
+// columns it dropped, a share of p, is drawn again from seed and offset (`drop`). Where a column
+// was masked y is 0, and so is dx. scale is 1 where x was not scaled. dx must overlap neither y nor
+// dy. A row whose softmax is NaN has NaN, as in PyTorch. Clusters need sm_90; one of 16 must be
+// allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed.
+
+#if !defined(LOG) || !defined(FROM_X) || !defined(DROPOUT) || !defined(CLUSTER) \
+    || !defined(ROWS) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
+    || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DLOG=0 -DFROM_X=0 -DDROPOUT=0 -DCLUSTER=4 \
+-DROWS=1 -DTHREADS=256 -DPACKS=4 -DRESIDENT=4 -DEVICT_LAST=1"
+#endif
+
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using T2 = __half2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#else
+using T = float;
+using T2 = float2;
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
+__device__ __forceinline__ T2 max2(T2 a, T2 b)
+{
+    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
+}
+#endif
+
+#if CLUSTER > 1
+#define IN_CLUSTERS __cluster_dims__(CLUSTER)
+#else
+#define IN_CLUSTERS  // a block alone: any launch will do
+#endif
+
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a row has whole warps");
+static_assert(ROWS == 1 || CLUSTER == 1 && THREADS == 32, "rows of a block are a warp each");
+static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
+static_assert(FROM_X == 0 || FROM_X == 1, "FROM_X is yes, 1, or no, 0");
+static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
+
+constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
+constexpr int width = 16 / sizeof(T);     // columns of 16 bytes
+constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
+constexpr int warps = THREADS / 32;       // of a row in a block
+constexpr int senders = warps * CLUSTER;  // warps that work on a row
+
+// ---- 16 bytes -----------------------------------------------------------------------------------
+
+// 16 bytes: one access.
+union Pack {
+    uint4 bits;
+    T2 columns[twos];
+    __device__ Pack() {}
+};
+
+// What asks the L2 to evict last what comes with it.
+__device__ __forceinline__ unsigned long long evict_last_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
+__device__ __forceinline__ uint4 load(const uint4* from)
+{
+#if EVICT_LAST
+    uint4 bits;
+    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(from), "l"(evict_last_policy()));
+    return bits;
+#else
+    return *from;
+#endif
+}
+
+// Leaves bits as they are, and says that they may be others, by a zero that the compiler does not
+// know. Else it keeps the floats that it made of 16-bit columns before, in twice the registers.
+__device__ __forceinline__ void forget(uint4& bits, unsigned zero)
+{
+    bits = make_uint4(bits.x ^ zero, bits.y ^ zero, bits.z ^ zero, bits.w ^ zero);
+}
+
+// ---- exponentials and warps ---------------------------------------------------------------------
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// 2^(v * slope - origin) of both columns.
+__device__ __forceinline__ float2 exponentials(T2 columns, float slope, float origin)
+{
+    const float2 v = to_float2(columns);
+    return make_float2(fast_exp2(fmaf(v.x, slope, -origin)), fast_exp2(fmaf(v.y, slope, -origin)));
+}
+
+// The largest of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_max(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+// ---- letters between the blocks of a cluster ----------------------------------------------------
+
+__device__ __forceinline__ unsigned place(const void* shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
+    return there;
+}
+
+// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
+__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
+}
+
+// The arrival, and how many bytes this phase waits for.
+__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
+                 "r"(bytes) : "memory");
+}
+
+// Between making mbarriers and the first arrival: who has waited for it finds them made.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
+{
+    for (unsigned ended = 0; !ended;)
+        asm volatile(
+            "{ .reg .pred p;"
+            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
+}
+
+// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
+// written before it needs a fence.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Writes a letter of 16 bytes to its place in another block, whose mbarrier counts them: data and
+// arrival are one message.
+__device__ __forceinline__ void send_four(float4 letter, const float4* own,
+                                          unsigned long long* mbarrier, int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "f"(letter.z), "f"(letter.w),
+          "r"(place_in(mbarrier, rank))
+        : "memory");
+}
+
+// ---- dropout ------------------------------------------------------------------------------------
+
+// Four random words of a counter and a key: Philox 4x32-10 (Salmon et al., SC 2011).
+__device__ __forceinline__ uint4 philox(uint4 counter, uint2 key)
+{
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+        const unsigned long long a = 0xD2511F53ull * counter.x, b = 0xCD9E8D57ull * counter.z;
+        counter = make_uint4((unsigned)(b >> 32) ^ counter.y ^ key.x, (unsigned)b,
+                             (unsigned)(a >> 32) ^ counter.w ^ key.y, (unsigned)a);
+        key.x += 0x9E3779B9u;
+        key.y += 0xBB67AE85u;
+    }
+    return counter;
+}
+
+// A pack without the columns that were dropped: four columns share a counter, one word is below
+// the threshold.
+__device__ __forceinline__ void drop(Pack& pack, int column, int row, unsigned threshold,
+                                     unsigned long long seed, unsigned long long offset)
+{
+#pragma unroll
+    for (int c = 0; c < twos; c += 2) {
+        const uint4 counter = make_uint4((column + 2 * c) / 4, row, (unsigned)offset,
+                                         (unsigned)(offset >> 32));
+        const uint4 word = philox(counter, make_uint2((unsigned)seed, (unsigned)(seed >> 32)));
+        const float2 a = to_float2(pack.columns[c]), b = to_float2(pack.columns[c + 1]);
+        pack.columns[c] = to_T2(make_float2(word.x < threshold ? 0.0f : a.x,
+                                            word.y < threshold ? 0.0f : a.y));
+        pack.columns[c + 1] = to_T2(make_float2(word.z < threshold ? 0.0f : b.x,
+                                                word.w < threshold ? 0.0f : b.y));
+    }
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+// RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
+// with as many registers as that leaves.
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * ROWS, RESIDENT)
+softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int rows,
+                 int cols, float scale, float p, unsigned long long seed,
+                 unsigned long long offset)
+{
+    __shared__ alignas(16) float4 letters[senders];        // what every warp of the row found
+    __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
+    const int rank = blockIdx.x % CLUSTER;
+    const int thread = threadIdx.x % THREADS;
+    const int warp = thread / 32;
+    const int lane = threadIdx.x % 32;
+    const int row = blockIdx.x / CLUSTER * ROWS + threadIdx.x / THREADS;
+    if (row >= rows) return;  // a whole warp: then there is no barrier
+
+    // A block may write to another only when that one has started: see 08_cluster.cu.
+    if (CLUSTER > 1 && threadIdx.x == 0) {
+        mbarrier_init(&all_arrived);
+        mbarrier_expect(&all_arrived, 16 * senders);
+        fence_mbarrier_init();
+    }
+    if (CLUSTER > 1) cluster_arrive_relaxed();
+
+    // ---- load -----------------------------------------------------------------------------------
+    // The packs of a row go round all threads of the cluster. A thread has the same ones of y and
+    // of dy, v[k] and d[k].
+    const long long start = (long long)row * cols;
+    const uint4* from = reinterpret_cast<const uint4*>(y + start);
+    const uint4* from_d = reinterpret_cast<const uint4*>(dy + start);
+    uint4* to = reinterpret_cast<uint4*>(dx + start);
+    const int packs = cols / (2 * twos);
+    const float nothing = FROM_X ? __int_as_float(0xff800000) : 0.0f;  // 2^-inf = 0
+    Pack v[PACKS], d[PACKS];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = (k * CLUSTER + rank) * THREADS + thread;
+        if (pack < packs) {
+            v[k].bits = load(from + pack);
+            d[k].bits = load(from_d + pack);
+            if (DROPOUT)
+                drop(d[k], pack * width, row, (unsigned)(p * 4294967296.0f), seed, offset);
+        } else {
+#pragma unroll
+            for (int c = 0; c < twos; ++c) v[k].columns[c] = to_T2(make_float2(nothing, nothing));
+            d[k].bits = make_uint4(0, 0, 0, 0);
+        }
+    }
+
+    // ---- reduce ---------------------------------------------------------------------------------
+    // From x, the shift of 08_cluster.cu, with which v becomes exponentials; from y, v as it is.
+    const float log2e = 1.44269504f;
+    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
+    float shift = 0.0f, slope = log2e, origin = 0.0f;
+    if (FROM_X) {
+        T2 largest = v[0].columns[0];
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+            for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+        const float2 both = to_float2(largest);
+        const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
+        const bool far = fabsf(thread_max) >= 536870912.0f;
+        shift = far ? thread_max + copysignf(268435456.0f, thread_max)
+                    : __fmul_rn(thread_max, log2e);
+        slope = far ? 1.0f : log2e;
+        origin = far ? thread_max : shift;
+    }
+    float sum = 0.0f, dot = 0.0f;  // dot: of y and dy; of 1 and dy for the logarithm
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+        for (int c = 0; c < twos; ++c) {
+            const float2 g = to_float2(d[k].columns[c]);
+            const float2 e = FROM_X ? exponentials(v[k].columns[c], slope, origin)
+                                    : to_float2(v[k].columns[c]);
+            sum += e.x + e.y;
+            dot += LOG ? g.x + g.y : e.x * g.x + e.y * g.y;
+            if (FROM_X && keep) v[k].columns[c] = to_T2(e);
+        }
+    const float warp_shift = FROM_X ? warp_max(shift) : 0.0f;
+    const float weight = FROM_X ? fast_exp2(shift - warp_shift) : 1.0f;
+    if (FROM_X) sum = warp_sum(sum * weight);
+    dot = warp_sum(LOG ? dot : dot * weight);
+
+    // ---- exchange -------------------------------------------------------------------------------
+    // Lane r sends the warp's letter to block r: see 08_cluster.cu. A row of one warp needs none.
+    float row_shift = warp_shift;
+    if (senders > 1) {
+        const float4 letter = make_float4(warp_shift, sum, dot, 0.0f);
+        if (CLUSTER == 1) {
+            if (lane == 0) letters[warp] = letter;
+            __syncthreads();
+        } else {
+            cluster_wait();
+            if (lane < CLUSTER)
+                send_four(letter, &letters[rank * warps + warp], &all_arrived, lane);
+            mbarrier_wait(&all_arrived);
+        }
+        if (FROM_X) {
+            row_shift = lowest;
+#pragma unroll
+            for (int i = lane; i < senders; i += 32) row_shift = fmaxf(row_shift, letters[i].x);
+            row_shift = warp_max(row_shift);
+        }
+        sum = dot = 0.0f;
+#pragma unroll
+        for (int i = lane; i < senders; i += 32) {
+            const float4 other = letters[i];
+            const float weight = FROM_X ? fast_exp2(other.x - row_shift) : 1.0f;
+            sum += other.y * weight;
+            dot += LOG ? other.z : other.z * weight;
+        }
+        if (FROM_X) sum = warp_sum(sum);
+        dot = warp_sum(dot);
+    }
+    const float part = FROM_X ? fast_exp2(shift - row_shift) / sum : 1.0f;  // v * part is softmax
+    if (FROM_X && !LOG) dot /= sum;
+    const float factor = DROPOUT ? scale / (1.0f - p) : scale;
+
+    // ---- write ----------------------------------------------------------------------------------
+    const unsigned zero = rows < 0;
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = (k * CLUSTER + rank) * THREADS + thread;
+        if (!keep) forget(v[k].bits, zero), forget(d[k].bits, zero);
+#pragma unroll
+        for (int c = 0; c < twos; ++c) {
+            const T2 columns = v[k].columns[c];
+            const float2 g = to_float2(d[k].columns[c]);
+            float2 s = (FROM_X ? !keep : LOG) ? exponentials(columns, slope, origin)
+                                              : to_float2(columns);
+            if (FROM_X) s = make_float2(s.x * part, s.y * part);
+            const float2 q = LOG ? make_float2(g.x - s.x * dot, g.y - s.y * dot)
+                                 : make_float2(s.x * (g.x - dot), s.y * (g.y - dot));
+            d[k].columns[c] = to_T2(make_float2(factor * q.x, factor * q.y));
+        }
+        if (pack < packs) to[pack] = d[k].bits;
+    }
+}

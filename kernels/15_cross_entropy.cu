@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: MIT
+// Idea:     softmax that is never written: the loss of a row is log(sum(exp(x - max))) + max
+//           - x[target], and the recurrence of 02 finds it in one read; nothing of the row is kept.
+// Computes: cross_entropy
+// Row:      CLUSTER blocks, 1 to 16
+// Build:    packs    = row / 16
+//           CLUSTER  = 1 when capability < 90 || rows > 2 * sms || packs < 2048
+//                    | 2 when rows > sms || packs < 4096
+//                    | 4 when 2 * rows > sms || packs < 8192
+//                    | 8
+//           THREADS  = 256 when packs < 2048
+//                    | 512
+//           PACKS    = 4
+//           RESIDENT = 2048 / THREADS when size == 2
+//                    | 1536 / THREADS
+// Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
+// Shared:   0
+// Columns:  cols >= 1
+// Align:    size
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 read
+// Wastes:   the gradient reads x once more (variants/15_gradient.cu).
+// Measured: not yet
+//
+// For row-major x of shape (rows, cols), with t = target[row] and s = smoothing:
+//
+//     lse[row]  = log(sum(exp(x[row])))
+//     loss[row] = (1 - s) * (lse - x[t]) + s * (lse - mean(x[row])) + z_loss * lse^2
+//
+// as PyTorch's cross_entropy with reduction="none" and label_smoothing=s; z_loss holds lse near 0
+// (Chowdhery et al., PaLM, 2022). x may start at any element. Where t is ignore_index the loss is
+// 0; any other t outside 0 to cols - 1 has a loss of NaN, and so has a row with NaN or +inf, or of
+// all -inf. Clusters need sm_90.
+
+#if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT)
+#error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DPACKS=4 \
+-DRESIDENT=3"
+#endif
+
+// T2: two neighbouring columns. How one and two become floats and back, and the larger of each.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using T2 = __half2;
+__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#else
+using T = float;
+using T2 = float2;
+__device__ __forceinline__ float to_float(T v) { return v; }
+__device__ __forceinline__ T to_T(float v) { return v; }
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
+__device__ __forceinline__ T2 max2(T2 a, T2 b)
+{
+    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
+}
+#endif
+
+#if CLUSTER > 1
+#define IN_CLUSTERS __cluster_dims__(CLUSTER)
+#else
+#define IN_CLUSTERS  // a block alone: any launch will do
+#endif
+
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
+static_assert(PACKS >= 1 && RESIDENT >= 1, "packs at once, blocks of a multiprocessor");
+
+constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
+constexpr int width = 16 / sizeof(T);     // columns of 16 bytes
+constexpr int warps = THREADS / 32;
+constexpr int senders = warps * CLUSTER;  // warps that work on a row
+
+// ---- 16 bytes -----------------------------------------------------------------------------------
+
+// 16 bytes: one access.
+union Pack {
+    uint4 bits;
+    T2 columns[twos];
+    __device__ Pack() {}
+};
+
+// ---- exponentials and warps ---------------------------------------------------------------------
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// The largest of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_max(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of 32 lanes' values, in every lane.
+__device__ __forceinline__ float warp_sum(float value)
+{
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+// ---- letters between the blocks of a cluster ----------------------------------------------------
+
+__device__ __forceinline__ unsigned place(const void* shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
+    return there;
+}
+
+// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
+__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
+}
+
+// The arrival, and how many bytes this phase waits for.
+__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
+                 "r"(bytes) : "memory");
+}
+
+// Between making mbarriers and the first arrival: who has waited for it finds them made.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
+{
+    for (unsigned ended = 0; !ended;)
+        asm volatile(
+            "{ .reg .pred p;"
+            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
+}
+
+// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
+// written before it needs a fence.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Writes a letter of 16 bytes to its place in another block, whose mbarrier counts them: data and
+// arrival are one message.
+__device__ __forceinline__ void send_four(float4 letter, const float4* own,
+                                          unsigned long long* mbarrier, int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "f"(letter.z), "f"(letter.w),
+          "r"(place_in(mbarrier, rank))
+        : "memory");
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
+cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
+              float* __restrict__ loss, float* __restrict__ lse, int rows, int cols,
+              long long ignore_index, float smoothing, float z_loss)
+{
+    __shared__ alignas(16) float4 letters[senders];        // what every warp of the row found
+    __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
+    const int rank = blockIdx.x % CLUSTER;
+    const int warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32;
+
+    // A block may write to another only when that one has started: see 08_cluster.cu.
+    if (CLUSTER > 1 && threadIdx.x == 0) {
+        mbarrier_init(&all_arrived);
+        mbarrier_expect(&all_arrived, 16 * senders);
+        fence_mbarrier_init();
+    }
+    if (CLUSTER > 1) cluster_arrive_relaxed();
+
+    // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
+    // 11_any_row.cu. The ends are one column a thread of the first block.
+    const long long row = blockIdx.x / CLUSTER;
+    const T* from = x + row * cols;
+    const int head = min(cols, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
+    const uint4* body = reinterpret_cast<const uint4*>(from + head);
+    const int packs = (cols - head) / width;
+    const int ends = cols - packs * width;
+    const bool has_end = rank == 0 && threadIdx.x < ends;
+    const int end = threadIdx.x + (threadIdx.x < head ? 0 : packs * width);
+
+    // The target's column is somewhere in the row: it is asked for first, and waited for last.
+    const bool last_word = rank == 0 && threadIdx.x == 0;
+    const long long wanted = last_word ? target[row] : 0;
+    const bool inside = wanted >= 0 && wanted < cols;
+    const float x_target = last_word && inside ? to_float(from[wanted]) : 0.0f;
+
+    // ---- read and reduce ------------------------------------------------------------------------
+    // PACKS packs at a time: their maximum first, then one correction of what was summed before.
+    // One multiply-add before the exponential would round max * log2(e), and that rounding would
+    // be all that is left of the loss of a row that is nearly sure: here x - max comes first.
+    const float log2e = 1.44269504f;
+    const float lowest = -3.402823466e+38f;              // finite: see 02_online.cu
+    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
+    const float v_end = has_end ? to_float(from[end]) : minus_inf;
+    float thread_max = fmaxf(lowest, v_end);
+    float sum = fast_exp2((v_end - thread_max) * log2e);
+    float total = has_end ? v_end : 0.0f;  // of the columns themselves, for smoothing
+    for (int first = rank * THREADS + threadIdx.x; first < packs;
+         first += PACKS * CLUSTER * THREADS) {
+        Pack v[PACKS];
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) {
+            const int pack = first + k * CLUSTER * THREADS;
+            if (pack < packs) {
+                v[k].bits = body[pack];
+            } else {
+#pragma unroll
+                for (int c = 0; c < twos; ++c)
+                    v[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
+            }
+        }
+        T2 largest = v[0].columns[0];
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k)
+#pragma unroll
+            for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+        const float2 both = to_float2(largest);
+        const float new_max = fmaxf(thread_max, fmaxf(both.x, both.y));
+        sum *= fast_exp2((thread_max - new_max) * log2e);
+        thread_max = new_max;
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) {
+            float in_pack = 0.0f;
+#pragma unroll
+            for (int c = 0; c < twos; ++c) {
+                const float2 two = to_float2(v[k].columns[c]);
+                sum += fast_exp2((two.x - thread_max) * log2e)
+                       + fast_exp2((two.y - thread_max) * log2e);
+                in_pack += two.x + two.y;
+            }
+            if (first + k * CLUSTER * THREADS < packs) total += in_pack;
+        }
+    }
+    const float top = warp_max(thread_max);
+    sum = warp_sum(sum * fast_exp2((thread_max - top) * log2e));
+    total = warp_sum(total);
+
+    // ---- exchange -------------------------------------------------------------------------------
+    // Every warp sends its letter to the first block, whose first warp has the last word.
+    const float4 letter = make_float4(top, sum, total, 0.0f);
+    if (CLUSTER == 1) {
+        if (lane == 0) letters[warp] = letter;
+        __syncthreads();
+    } else {
+        cluster_wait();
+        if (lane == 0) send_four(letter, &letters[rank * warps + warp], &all_arrived, 0);
+        if (rank == 0) mbarrier_wait(&all_arrived);
+    }
+    if (rank > 0 || warp > 0) return;
+
+    float row_max = lowest;
+#pragma unroll
+    for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, letters[i].x);
+    row_max = warp_max(row_max);
+    sum = total = 0.0f;
+#pragma unroll
+    for (int i = lane; i < senders; i += 32) {
+        sum += letters[i].y * fast_exp2((letters[i].x - row_max) * log2e);
+        total += letters[i].z;
+    }
+    sum = warp_sum(sum);
+    total = warp_sum(total);
+
+    // ---- write ----------------------------------------------------------------------------------
+    // lse - x[t], but max - x[t] first: lse is rounded, that is not.
+    if (lane == 0) {
+        const float log_sum = logf(sum);
+        const float row_lse = row_max + log_sum;
+        float row_loss = log_sum + (row_max - x_target);
+        if (smoothing > 0.0f)
+            row_loss = (1.0f - smoothing) * row_loss
+                       + smoothing * (log_sum + (row_max - total / cols));
+        if (z_loss > 0.0f) row_loss += z_loss * row_lse * row_lse;
+        lse[row] = row_lse;
+        loss[row] = wanted == ignore_index ? 0.0f : inside ? row_loss : __int_as_float(0x7fffffff);
+    }
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+// Idea:     the gradient of cross-entropy from x and the lse of its rows: no column waits for
+//           another, so that no row has to be kept, and dx may take the place of x.
+// Computes: cross_entropy_backward
+// Row:      BLOCKS blocks
+// Build:    packs      = row / 16
+//           BLOCKS     = max(1, ceil_div(packs, 1024))
+//           share      = ceil_div(packs, BLOCKS)
+//           THREADS    = 64 when share <= 256
+//                      | 256
+//           PACKS      = max(1, ceil_div(share, THREADS))
+//           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80
+//                      | 0
+// Launch:   block = THREADS, block == THREADS, grid = rows * BLOCKS
+// Shared:   0
+// Columns:  cols >= 1 && packs <= BLOCKS * THREADS * PACKS
+// Align:    size
+// Inplace:  dx = x
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   x is read a second time; dx that starts elsewhere between boundaries of 16 bytes than
+//           x is written by element.
+// Measured: not yet
+//
+// For row-major x and dx of shape (rows, cols), with t = target[row], s = smoothing, and lse as
+// 15_cross_entropy.cu writes it:
+//
+//     p        = exp(x - lse)
+//     dx       = dloss[row] * (p * (1 + 2 * z_loss * lse) - s / cols)
+//     dx[t]   -= dloss[row] * (1 - s)
+//
+// dx may be x itself; else it must not overlap x. Both may start at any element. Where t is
+// ignore_index dx is 0; any other t outside 0 to cols - 1 gives NaN.
+
+#if !defined(BLOCKS) || !defined(THREADS) || !defined(PACKS) || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DBLOCKS=7 -DTHREADS=256 -DPACKS=4 \
+-DEVICT_LAST=1"
+#endif
+
+// T2: two neighbouring columns. How one and two become floats and back.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using T2 = __half2;
+__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+#else
+using T = float;
+using T2 = float2;
+__device__ __forceinline__ float to_float(T v) { return v; }
+__device__ __forceinline__ T to_T(float v) { return v; }
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
+#endif
+
+static_assert(BLOCKS >= 1 && PACKS >= 1, "blocks of a row, packs of a thread");
+static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
+
+constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
+constexpr int width = 16 / sizeof(T);  // columns of 16 bytes
+
+// ---- 16 bytes -----------------------------------------------------------------------------------
+
+// 16 bytes: one access.
+union Pack {
+    uint4 bits;
+    T2 columns[twos];
+    __device__ Pack() {}
+};
+
+// What asks the L2 to evict last what comes with it.
+__device__ __forceinline__ unsigned long long evict_last_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large. Not ".nc":
+// dx may be x.
+__device__ __forceinline__ uint4 load(const uint4* from)
+{
+#if EVICT_LAST
+    uint4 bits;
+    asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(from), "l"(evict_last_policy()));
+    return bits;
+#else
+    return *from;
+#endif
+}
+
+// ---- exponentials -------------------------------------------------------------------------------
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+cross_entropy_backward(const T* x, const long long* __restrict__ target,
+                       const float* __restrict__ lse, const float* __restrict__ dloss, T* dx,
+                       int rows, int cols, long long ignore_index, float smoothing, float z_loss)
+{
+    // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
+    // 11_any_row.cu. The ends are one column a thread of the first block.
+    const int rank = blockIdx.x % BLOCKS;
+    const long long row = blockIdx.x / BLOCKS;
+    const T* from = x + row * cols;
+    T* to = dx + row * cols;
+    const int head = min(cols, (int)((16 - (unsigned long long)from % 16) % 16 / sizeof(T)));
+    const int packs = (cols - head) / width;
+    const int ends = cols - packs * width;
+    const bool has_end = rank == 0 && threadIdx.x < ends;
+    const int end = threadIdx.x + (threadIdx.x < head ? 0 : packs * width);
+    const bool whole = (unsigned long long)(to + head) % 16 == 0;  // packs of dx can be stored
+
+    // ---- read -----------------------------------------------------------------------------------
+    // All loads come before the first store.
+    Pack v[PACKS];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = (k * BLOCKS + rank) * THREADS + threadIdx.x;
+        if (pack < packs) v[k].bits = load(reinterpret_cast<const uint4*>(from + head) + pack);
+    }
+    const float v_end = has_end ? to_float(from[end]) : 0.0f;
+
+    // ---- what the row says ----------------------------------------------------------------------
+    // dx = p * slope - level, and the target's column is less by `hot`. A d of NaN makes all NaN.
+    const long long wanted = target[row];
+    const bool ignored = wanted == ignore_index;
+    const bool inside = wanted >= 0 && wanted < cols;
+    const int hot_column = inside ? (int)wanted : -1;
+    const float row_lse = lse[row];
+    const float d = inside ? dloss[row] : __int_as_float(0x7fffffff);
+    const float slope = d * (1.0f + 2.0f * z_loss * row_lse);
+    const float level = d * smoothing / cols;
+    const float hot = d * (1.0f - smoothing);
+    const auto gradient = [&](float value, int column) {
+        const float p = fast_exp2((value - row_lse) * 1.44269504f);
+        const float all = fmaf(p, slope, -level);
+        return ignored ? 0.0f : column == hot_column ? all - hot : all;
+    };
+
+    // ---- write ----------------------------------------------------------------------------------
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        const int pack = (k * BLOCKS + rank) * THREADS + threadIdx.x;
+        const int first = head + pack * width;
+#pragma unroll
+        for (int c = 0; c < twos; ++c) {
+            const float2 two = to_float2(v[k].columns[c]);
+            v[k].columns[c] = to_T2(make_float2(gradient(two.x, first + 2 * c),
+                                                gradient(two.y, first + 2 * c + 1)));
+        }
+        if (pack < packs && whole) {
+            *reinterpret_cast<uint4*>(to + first) = v[k].bits;
+        } else if (pack < packs) {
+#pragma unroll
+            for (int c = 0; c < width; ++c)
+                to[first + c] = c % 2 ? v[k].columns[c / 2].y : v[k].columns[c / 2].x;
+        }
+    }
+    if (has_end) to[end] = to_T(gradient(v_end, end));
+}
