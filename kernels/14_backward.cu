@@ -30,7 +30,7 @@
 //                        | 0
 // Launch:   block = THREADS * ROWS, block == THREADS * ROWS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
-// Columns:  row % 16 == 0 && packs <= CLUSTER * THREADS * PACKS && PACKS <= 8
+// Columns:  row % 16 == 0 && packs <= CLUSTER * THREADS * PACKS && PACKS <= 2 * size
 //           && (ROWS == 1 || CLUSTER == 1 && THREADS == 32)
 // Features: DROPOUT == 0 || LOG == 0
 // Align:    16
@@ -48,7 +48,7 @@
 //
 // FROM_X=1: y was not kept. In its place stands what softmax was of, scale * x with -inf where it
 // was masked, and softmax is computed again. DROPOUT=1: dy is that by what dropout left of y; which
-// columns it dropped, a share of p, is drawn again from seed and offset (`drop`). Where a column
+// columns it dropped, a share of p, is drawn again from seed and offset (`Dropout`). Where a column
 // was masked y is 0, and so is dx. scale is 1 where x was not scaled. dx must overlap neither y nor
 // dy. A row whose softmax is NaN has NaN, as in PyTorch. Clusters need sm_90; one of 16 must be
 // allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed.
@@ -94,7 +94,8 @@ __device__ __forceinline__ T2 max2(T2 a, T2 b)
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a row has whole warps");
 static_assert(ROWS == 1 || CLUSTER == 1 && THREADS == 32, "rows of a block are a warp each");
-static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
+static_assert(PACKS >= 1 && PACKS * 16 <= 32 * sizeof(T), "packs of a thread: 32 columns at most");
+static_assert(RESIDENT >= 1, "blocks of a multiprocessor");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
 static_assert(FROM_X == 0 || FROM_X == 1, "FROM_X is yes, 1, or no, 0");
@@ -247,7 +248,8 @@ __device__ __forceinline__ void send_four(float4 letter, const float4* own,
 
 // ---- dropout ------------------------------------------------------------------------------------
 
-// Four random words of a counter and a key: Philox 4x32-10 (Salmon et al., SC 2011).
+// Four random numbers from a counter and a key: ten rounds of Philox 4x32 (Salmon and others,
+// Parallel random numbers: as easy as 1, 2, 3, SC 2011).
 __device__ __forceinline__ uint4 philox(uint4 counter, uint2 key)
 {
 #pragma unroll
@@ -261,23 +263,30 @@ __device__ __forceinline__ uint4 philox(uint4 counter, uint2 key)
     return counter;
 }
 
-// A pack without the columns that were dropped: four columns share a counter, one word is below
-// the threshold.
-__device__ __forceinline__ void drop(Pack& pack, int column, int row, unsigned threshold,
-                                     unsigned long long seed, unsigned long long offset)
-{
+// Which columns of a row stay. The key is the seed, the counter {column / 4, row, offset}: of the
+// four numbers that they give, column c takes number c % 4, and is dropped if that is below
+// p * 2^32.
+struct Dropout {
+    float p;
+    unsigned row;
+    unsigned long long seed, offset;
+
+    // A bit for each column of a pack, 1 where it stays.
+    __device__ __forceinline__ unsigned kept(int pack) const
+    {
+        const unsigned below = p * 4294967296.0f;
+        unsigned bits = 0;
 #pragma unroll
-    for (int c = 0; c < twos; c += 2) {
-        const uint4 counter = make_uint4((column + 2 * c) / 4, row, (unsigned)offset,
-                                         (unsigned)(offset >> 32));
-        const uint4 word = philox(counter, make_uint2((unsigned)seed, (unsigned)(seed >> 32)));
-        const float2 a = to_float2(pack.columns[c]), b = to_float2(pack.columns[c + 1]);
-        pack.columns[c] = to_T2(make_float2(word.x < threshold ? 0.0f : a.x,
-                                            word.y < threshold ? 0.0f : a.y));
-        pack.columns[c + 1] = to_T2(make_float2(word.z < threshold ? 0.0f : b.x,
-                                                word.w < threshold ? 0.0f : b.y));
+        for (int c = 0; c < width; c += 4) {
+            const uint4 drawn = philox(
+                make_uint4((pack * width + c) / 4, row, (unsigned)offset, offset >> 32),
+                make_uint2((unsigned)seed, seed >> 32));
+            bits |= ((drawn.x >= below) | (drawn.y >= below) << 1 | (drawn.z >= below) << 2
+                     | (drawn.w >= below) << 3) << c;
+        }
+        return bits;
     }
-}
+};
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
@@ -321,14 +330,19 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
         if (pack < packs) {
             v[k].bits = load(from + pack);
             d[k].bits = load(from_d + pack);
-            if (DROPOUT)
-                drop(d[k], pack * width, row, (unsigned)(p * 4294967296.0f), seed, offset);
         } else {
 #pragma unroll
             for (int c = 0; c < twos; ++c) v[k].columns[c] = to_T2(make_float2(nothing, nothing));
             d[k].bits = make_uint4(0, 0, 0, 0);
         }
     }
+
+    const Dropout dropout = {p, (unsigned)row, seed, offset};
+    unsigned kept = 0;  // a bit for each column, drawn while the loads are on their way
+    if (DROPOUT)
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k)
+            kept |= dropout.kept((k * CLUSTER + rank) * THREADS + thread) << k * width;
 
     // ---- reduce ---------------------------------------------------------------------------------
     // From x, the shift of 08_cluster.cu, with which v becomes exponentials; from y, v as it is.
@@ -354,7 +368,12 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
         for (int c = 0; c < twos; ++c) {
-            const float2 g = to_float2(d[k].columns[c]);
+            float2 g = to_float2(d[k].columns[c]);
+            if (DROPOUT) {
+                const unsigned two = kept >> (k * width + 2 * c);
+                g = make_float2(two & 1 ? g.x : 0.0f, two & 2 ? g.y : 0.0f);
+                d[k].columns[c] = to_T2(g);
+            }
             const float2 e = FROM_X ? exponentials(v[k].columns[c], slope, origin)
                                     : to_float2(v[k].columns[c]);
             sum += e.x + e.y;

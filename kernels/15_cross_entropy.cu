@@ -10,8 +10,8 @@
 //                    | 8
 //           THREADS  = 256 when packs < 2048
 //                    | 512
-//           PACKS    = 4
-//           RESIDENT = 2048 / THREADS when size == 2
+//           UNROLL   = 4
+//           RESIDENT = 1024 / THREADS when capability < 80
 //                    | 1536 / THREADS
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
@@ -19,7 +19,7 @@
 // Align:    size
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
-// Reads:    1 read
+// Reads:    1 read + 0 writes
 // Wastes:   the gradient reads x once more (variants/15_gradient.cu).
 // Measured: not yet
 //
@@ -33,8 +33,8 @@
 // 0; any other t outside 0 to cols - 1 has a loss of NaN, and so has a row with NaN or +inf, or of
 // all -inf. Clusters need sm_90.
 
-#if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT)
-#error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DPACKS=4 \
+#if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
+#error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \
 -DRESIDENT=3"
 #endif
 
@@ -78,7 +78,7 @@ __device__ __forceinline__ T2 max2(T2 a, T2 b)
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
-static_assert(PACKS >= 1 && RESIDENT >= 1, "packs at once, blocks of a multiprocessor");
+static_assert(UNROLL >= 1 && RESIDENT >= 1, "packs at once, blocks of a multiprocessor");
 
 constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
 constexpr int width = 16 / sizeof(T);     // columns of 16 bytes
@@ -227,7 +227,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     const float x_target = last_word && inside ? to_float(from[wanted]) : 0.0f;
 
     // ---- read and reduce ------------------------------------------------------------------------
-    // PACKS packs at a time: their maximum first, then one correction of what was summed before.
+    // UNROLL packs at a time: their maximum first, then one correction of what was summed before.
     // One multiply-add before the exponential would round max * log2(e), and that rounding would
     // be all that is left of the loss of a row that is nearly sure: here x - max comes first.
     const float log2e = 1.44269504f;
@@ -238,10 +238,10 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     float sum = fast_exp2((v_end - thread_max) * log2e);
     float total = has_end ? v_end : 0.0f;  // of the columns themselves, for smoothing
     for (int first = rank * THREADS + threadIdx.x; first < packs;
-         first += PACKS * CLUSTER * THREADS) {
-        Pack v[PACKS];
+         first += UNROLL * CLUSTER * THREADS) {
+        Pack v[UNROLL];
 #pragma unroll
-        for (int k = 0; k < PACKS; ++k) {
+        for (int k = 0; k < UNROLL; ++k) {
             const int pack = first + k * CLUSTER * THREADS;
             if (pack < packs) {
                 v[k].bits = body[pack];
@@ -253,7 +253,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
         }
         T2 largest = v[0].columns[0];
 #pragma unroll
-        for (int k = 0; k < PACKS; ++k)
+        for (int k = 0; k < UNROLL; ++k)
 #pragma unroll
             for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
         const float2 both = to_float2(largest);
@@ -261,7 +261,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
         sum *= fast_exp2((thread_max - new_max) * log2e);
         thread_max = new_max;
 #pragma unroll
-        for (int k = 0; k < PACKS; ++k) {
+        for (int k = 0; k < UNROLL; ++k) {
             float in_pack = 0.0f;
 #pragma unroll
             for (int c = 0; c < twos; ++c) {

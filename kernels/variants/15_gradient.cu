@@ -9,7 +9,7 @@
 //           THREADS    = 64 when share <= 256
 //                      | 256
 //           PACKS      = max(1, ceil_div(share, THREADS))
-//           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80
+//           EVICT_LAST = 1 when size == 4 && 4 * rows * row > 5 * l2 && capability >= 80
 //                      | 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * BLOCKS
 // Shared:   0
@@ -141,24 +141,34 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
         const int pack = (k * BLOCKS + rank) * THREADS + threadIdx.x;
         if (pack < packs) v[k].bits = load(reinterpret_cast<const uint4*>(from + head) + pack);
     }
-    const float v_end = has_end ? to_float(from[end]) : 0.0f;
+    float v_end = has_end ? to_float(from[end]) : 0.0f;
 
     // ---- what the row says ----------------------------------------------------------------------
-    // dx = p * slope - level, and the target's column is less by `hot`. A d of NaN makes all NaN.
+    // dx = p * slope - level, and less by `hot` in the target's column. A d of NaN makes all NaN; a
+    // row that is ignored is one of zeros, of which nothing is wanted.
     const long long wanted = target[row];
     const bool ignored = wanted == ignore_index;
     const bool inside = wanted >= 0 && wanted < cols;
-    const int hot_column = inside ? (int)wanted : -1;
-    const float row_lse = lse[row];
-    const float d = inside ? dloss[row] : __int_as_float(0x7fffffff);
+    const float d = ignored ? 0.0f : inside ? dloss[row] : __int_as_float(0x7fffffff);
+    const float row_lse = ignored ? 0.0f : lse[row];
     const float slope = d * (1.0f + 2.0f * z_loss * row_lse);
     const float level = d * smoothing / cols;
     const float hot = d * (1.0f - smoothing);
-    const auto gradient = [&](float value, int column) {
-        const float p = fast_exp2((value - row_lse) * 1.44269504f);
-        const float all = fmaf(p, slope, -level);
-        return ignored ? 0.0f : column == hot_column ? all - hot : all;
+    const auto gradient = [&](float value) {
+        return fmaf(fast_exp2((value - row_lse) * 1.44269504f), slope, -level);
     };
+    if (ignored)
+#pragma unroll
+        for (int k = 0; k < PACKS; ++k) v[k].bits = make_uint4(0, 0, 0, 0);
+    if (ignored) v_end = 0.0f;
+
+    // The target's column is written twice, by one thread.
+    const int hot_column = inside && !ignored ? (int)wanted : -1;
+    const int hot_pack = (hot_column - head) / width;
+    const bool owns = has_end && end == hot_column
+                      || hot_column >= head && hot_pack < packs
+                         && hot_pack % (BLOCKS * THREADS) == rank * THREADS + threadIdx.x;
+    const float v_hot = owns ? to_float(from[hot_column]) : 0.0f;
 
     // ---- write ----------------------------------------------------------------------------------
 #pragma unroll
@@ -168,8 +178,7 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
 #pragma unroll
         for (int c = 0; c < twos; ++c) {
             const float2 two = to_float2(v[k].columns[c]);
-            v[k].columns[c] = to_T2(make_float2(gradient(two.x, first + 2 * c),
-                                                gradient(two.y, first + 2 * c + 1)));
+            v[k].columns[c] = to_T2(make_float2(gradient(two.x), gradient(two.y)));
         }
         if (pack < packs && whole) {
             *reinterpret_cast<uint4*>(to + first) = v[k].bits;
@@ -179,5 +188,6 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
                 to[first + c] = c % 2 ? v[k].columns[c / 2].y : v[k].columns[c / 2].x;
         }
     }
-    if (has_end) to[end] = to_T(gradient(v_end, end));
+    if (has_end) to[end] = to_T(gradient(v_end));
+    if (owns) to[hot_column] = to_T(gradient(v_hot) - hot);
 }
