@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import pytest
 
-from helpers.bound import bind
+from helpers.bound import BoundKernel, bind
 from helpers.catalogue import source, steps, variants
-from helpers.check import WrongResult, apart, check_softmax
+from helpers.check import WrongResult, apart, check_outputs, check_softmax
 from helpers.gpu import H200, Gpu
 from helpers.header import header
-from helpers.references import make_input, poisoned
+from helpers.operations import SOFTMAX, Sizes
+from helpers.references import make_input, make_inputs, outputs, poisoned
 from helpers.simt import CompileError, compile_ptx
 
 FILES = [name for name in (*steps(), *variants()) if header(source(f"{name}.cu")).build]
@@ -85,10 +86,13 @@ def outcome(code: str, build: Build) -> str:
     if "ITEMS" in macros:  # of 4 bytes
         held = 2 * macros["ITEMS"]
     else:
-        assert "PACKS" in macros, f"{bound.name} has no PACKS, from which its size is told here"
-        held = macros["PACKS"] * macros.get("WIDTH", 4) * macros.get("ROWS", 1)
+        packs = macros.get("PACKS", macros.get("UNROLL"))
+        assert packs is not None, f"{bound.name} has no PACKS, from which its size is told here"
+        held = packs * macros.get("WIDTH", 4) * macros.get("ROWS", 1)
     if bound.plan.grid * bound.plan.block > MOST_THREADS or held > MOST_COLUMNS:
         return "too large"
+    if bound.kernel.operation is not SOFTMAX:
+        return outcome_of_operation(bound, str(build))
     x = make_input(rows, cols, dtype=dtype)
     phases = (1, 3) if any(gaps) else (0, 0)
     given, y = apart(x, x_stride, phases[0]), apart(poisoned(x), y_stride, phases[1])
@@ -102,6 +106,26 @@ def outcome(code: str, build: Build) -> str:
         return "refused by the launcher"
     try:
         check_softmax(x, y)
+    except WrongResult:
+        return "wrong"
+    return "wrong" if trace.findings else "right"
+
+
+def outcome_of_operation(bound: BoundKernel, build: str) -> str:
+    """The same where the kernel computes something else than softmax."""
+    operation, features = bound.kernel.operation, bound.features
+    sizes = Sizes(bound.rows, bound.cols)
+    given = make_inputs(operation, sizes, bound.dtype, features)
+    declared = {parameter.name for parameter in bound.kernel.parameters}
+    given = {name: value for name, value in given.items() if name in declared}
+    written = outputs(operation, given, sizes, bound.dtype, features)
+    try:
+        trace = bound.simulate(**given, **written)
+    except CompileError as error:
+        assert "static assertion failed" in str(error), f"{build}: {error}"
+        return "refused by the compiler"
+    try:
+        check_outputs(operation, operation.complete(given, features, sizes), written, features)
     except WrongResult:
         return "wrong"
     return "wrong" if trace.findings else "right"
