@@ -9,6 +9,8 @@ same in every thread. It holds raw bits; an instruction views them as its own ty
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from .counters import Counters
@@ -27,6 +29,7 @@ from .memory.shared import SharedMemory
 from .polling import hands_over, polling_loops
 from .ptx_types import type_size
 from .suspicion import Suspicion
+from .unrolling import uncertain_loops
 from .watch import Watch
 
 
@@ -55,6 +58,10 @@ class Context:
         self.parameters = b""  # the kernel's parameter space
         places = dict.fromkeys((one.file, one.line) for one in kernel.instructions)
         self.lines = {place: Counters() for place in places}
+        # Of loops that may be unrolled, how often lanes of a warp parted at their end; of lines,
+        # how many requests more there may be for it.
+        self.parted = dict.fromkeys(uncertain_loops(kernel), 0)
+        self.more: Counter[tuple[str, int]] = Counter()
         self.uncounted = Counters()  # of accesses that the hardware serves in other ways
         self.registers = [np.zeros(0)] * len(kernel.registers)
         self.index = {name: number for number, name in enumerate(kernel.registers)}

@@ -141,7 +141,8 @@ def simulate(
     }
     about = findings, ptx, kernel.code, shape, arrays
     printed = "".join(text for _, text in sorted(context.printed, key=lambda one: one[0]))
-    return Trace(total, context.lines, *about, watched.accesses, watched.events, printed)
+    more = {place: count for place, count in context.more.items() if count}
+    return Trace(total, context.lines, *about, watched.accesses, watched.events, printed, more)
 
 
 def _prepare(

@@ -99,7 +99,9 @@ def as_json(run: Run) -> str:
         },
         "counters": {name: count for name, count in vars(trace.counters).items() if count},
         "lines": [
-            {"file": file, "line": line} | {n: count for n, count in vars(one).items() if count}
+            {"file": file, "line": line}
+            | {name: count for name, count in vars(one).items() if count}
+            | ({"requests_more": trace.more[file, line]} if (file, line) in trace.more else {})
             for (file, line), one in sorted(trace.lines.items())
             if line and any(vars(one).values())
         ],

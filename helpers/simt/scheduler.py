@@ -18,12 +18,13 @@ from .barriers import OPCODES, Barriers, join
 from .context import Context
 from .geometry import Batch
 from .hardware import WARP
-from .instructions import Instruction, Label, PtxKernel, UnsupportedPTX
+from .instructions import Instruction, Label, PtxKernel, Register, UnsupportedPTX
 from .lanes import Lanes, Step
 from .operands import Reader, predicate_reader, reader
 from .polling import Poll
 from .spreading import follow
 from .translate import translate
+from .unrolling import MEMORY, MORE, Loop, order, ragged, uncertain_loops, unrolled_loops
 
 SPINS = 32  # rounds of a loop that polls, before it lets others go first
 STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anything
@@ -42,6 +43,28 @@ class BasicBlock:
     waits: bool = False  # behind the steps, threads wait for one another
     poll: Poll | None = None  # the branch closes a loop that ends once this reads otherwise
     table: tuple[Reader, list[int]] | None = None  # of a switch: the case, basic block of each
+    unrolled: Unrolled | None = None  # the block is a loop of itself that the assembler unrolls
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """A loop of one basic block, and what it counts, as the threads have it."""
+
+    loop: Loop
+    counter: Reader
+    bound: Reader
+
+    def rounds(self, lanes: Lanes, most: int) -> np.ndarray | None:
+        """How many each thread makes, if that differs within a warp and is no more than `most`."""
+        start, bound = self.counter(), self.bound()
+        if len(start) == len(bound) == 1:
+            return None
+        signed = [np.broadcast_to(one, lanes.mask.shape).astype(np.int64) for one in (start, bound)]
+        signed = [np.where(lanes.mask, one, one[lanes.mask.argmax()]) for one in signed]
+        rounds = self.loop.rounds(*signed)
+        if rounds is None or not ragged(lanes.mask, rounds) or rounds.max() > most:
+            return None
+        return rounds
 
 
 class Hang(Exception):
@@ -76,6 +99,12 @@ def basic_blocks(context: Context, barriers: Barriers) -> list[BasicBlock]:
             block.branch = last
             block.guard = predicate_reader(context, last) if last.guard else None
             block.poll = context.polls.get(last.number)
+            loop = unrolled_loops(kernel).get(last.number)
+            if loop and block.poll is None and targets == [len(blocks)]:
+                sources = Register(loop.counter), loop.bound
+                block.unrolled = Unrolled(
+                    loop, *(reader(context, one, loop.kind) for one in sources)
+                )
             if last.opcode == "brx":
                 block.table = reader(context, last.operands[0], "u32"), targets
             elif targets:
@@ -151,15 +180,19 @@ def run_batch(
         whole = not waiting and not parked and not polling
         if lanes is None or lanes.mask is not mask or lanes.whole != whole:
             lanes = Lanes(mask, whole)
-        current = number
+        current, before = number, -1
         # Straight on, as long as no other group waits at or before the next basic block.
         while True:
             block = code_blocks[current]
-            executed[current] += lanes.warps
-            for step in block.steps:
-                step(lanes)
-            budget -= block.size
-            context.clock += block.size
+            rounds = None
+            if block.unrolled and before != current:
+                rounds = block.unrolled.rounds(lanes, budget // block.size)
+            if rounds is not None:
+                size = _run_rounds(context, block, lanes, rounds, executed, current)
+            else:
+                size = _run_steps(context, block, lanes, executed, current)
+            budget -= size
+            before = current
             if block.waits:
                 passing = barriers.arrive(lanes, current)
                 if passing is None:
@@ -170,7 +203,9 @@ def run_batch(
             if block.table:
                 _switch(context, block, lanes, waiting)
                 break
-            taken, staying = _branch(context, block, lanes)
+            taken, staying = (
+                _branch(context, block, lanes) if rounds is None else (None, lanes.mask)
+            )
             if context.watch.follow and taken is not None and block.target is None:
                 context.watch.event("end", block.branch, taken)
             if taken is not None and block.target in range(current + 1):
@@ -209,6 +244,35 @@ def run_batch(
                 break
             current = following
     context.end_batch()
+
+
+def _run_steps(
+    context: Context, block: BasicBlock, lanes: Lanes, executed: list[int], number: int
+) -> int:
+    """Run a basic block; how many instructions that were."""
+    executed[number] += lanes.warps
+    for step in block.steps:
+        step(lanes)
+    context.clock += block.size
+    return block.size
+
+
+def _run_rounds(
+    context: Context,
+    block: BasicBlock,
+    lanes: Lanes,
+    rounds: np.ndarray,
+    executed: list[int],
+    number: int,
+) -> int:
+    """Run a loop of one basic block to its end, as the assembler has unrolled it."""
+    size, together = 0, None
+    for mask in order(block.unrolled.loop, lanes.mask, rounds):
+        if together is None or together.mask is not mask:
+            together = Lanes(mask)
+        size += _run_steps(context, block, together, executed, number)
+        _branch(context, block, together)
+    return size
 
 
 def _explain_wait(context: Context) -> str:
@@ -260,7 +324,10 @@ def _branch(
         return lanes.mask, None
     staying = lanes.mask & ~predicate
     both = taken.reshape(-1, WARP).any(axis=1) & staying.reshape(-1, WARP).any(axis=1)
-    tally.divergent_branches += int(np.count_nonzero(both))
+    parted = int(np.count_nonzero(both))
+    tally.divergent_branches += parted
+    if block.branch.number in context.parted:
+        context.parted[block.branch.number] += parted
     return taken, staying
 
 
@@ -280,7 +347,12 @@ def _trap(
 def count_instructions(
     context: Context, code_blocks: list[BasicBlock], executed: list[int]
 ) -> None:
-    """Fill in the warp instructions of each line."""
+    """Fill in the warp instructions of each line, and the requests that may be more."""
     for block, warps in zip(code_blocks, executed, strict=True):
         for instruction in context.kernel.instructions[block.first : block.first + block.size]:
             context.tally_of(instruction).warp_instructions += warps
+    for branch, numbers in uncertain_loops(context.kernel).items():
+        for instruction in context.kernel.instructions[numbers.start : numbers.stop]:
+            if instruction.opcode in MEMORY and not {"local", "param"} & {*instruction.modifiers}:
+                more = MORE * context.parted[branch]
+                context.more[instruction.file, instruction.line] += more

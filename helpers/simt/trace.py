@@ -48,6 +48,9 @@ class Trace:
     accesses: list[WatchedAccess] = field(default_factory=list)  # of the watched lines, as they ran
     events: list[Event] = field(default_factory=list)  # of the followed blocks, as they ran
     printed: str = ""  # by printf, block after block
+    # How many requests more the hardware may make, per (file, source line), of the lines whose
+    # loops ptxas may unroll in a way that is not known: see unrolling.py.
+    more: dict[tuple[str, int], int] = field(default_factory=dict)
 
     @property
     def file(self) -> str:
@@ -78,6 +81,14 @@ class Trace:
             rows += self._table("wavefronts", "shared_load", "shared_store")
         count = len(self.findings)
         rows[-1] += f"; {count or 'no'} finding{'' if count == 1 else 's'}"
+        own = own_file(self.code)[0]
+        more = [(line, most) for (file, line), most in sorted(self.more.items()) if file == own]
+        if more:
+            listed = ", ".join(f"line {line} up to {most}" for line, most in more)
+            rows.append(
+                "requests more on the hardware, if ptxas unrolls a loop that lanes of a warp leave "
+                f"one after another: {listed}"
+            )
         return "\n".join(rows)
 
     def _table(self, unit: str, load: str, store: str) -> list[str]:

@@ -1,14 +1,30 @@
-"""Ragged loops on the machine and on an H200."""
+"""Ragged loops on the machine and on an H200.
 
+The requests of the loops that ptxas is known to unroll are equal; of the others no more than the
+report says are missing.
+"""
+
+import json
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
 
 from helpers.simt import Trace, simulate
-from tests.hardware.cases import Case, source
-from tests.hardware.ragged import RAGGED, ragged
+from helpers.simt.cuda_text import code_hash
+from tests.hardware import counters
+from tests.hardware.cases import DATA, Case, source
+from tests.hardware.ragged import FILE, RAGGED, ragged
+
+PATH = DATA / "ragged_h200.json"
+COUNTED = json.loads(PATH.read_text()) if PATH.exists() else {}
+measured = pytest.mark.skipif(
+    not COUNTED, reason="no tests/data/ragged_h200.json: run tests.hardware.counters ragged"
+)
+MAY_BE_MORE = {"some_of_them"}  # a branch in the loop: ptxas predicates it, and then unrolls
 
 
+@cache
 def run(case: Case) -> tuple[Trace, list[int]]:
     """(the machine's trace of a case, its arguments with wrong results)"""
     launch = case.launch()
@@ -28,3 +44,28 @@ def test_a_ragged_loop_does_its_work_on_the_machine(case: Case) -> None:
 def test_there_are_many_loops_at_three_lengths() -> None:
     assert len(RAGGED) >= 12
     assert all(len(set(kernel.shapes)) == 3 for kernel in RAGGED)
+
+
+@measured
+def test_the_counters_are_those_of_the_loops_as_they_are() -> None:
+    assert COUNTED["device"]["name"] == "NVIDIA H200"
+    assert COUNTED["hashes"] == {FILE: code_hash(source(FILE))}
+    assert COUNTED["wrong_results"] == [] and COUNTED["failures"] == {}
+    launches = [(row["kernel"], *row["shape"]) for row in COUNTED["ragged"]]
+    assert launches == [(case.kernel.name, *case.shape) for case in ragged()]
+
+
+@measured
+@pytest.mark.parametrize("number", range(len(ragged())), ids=lambda n: ragged()[n].name)
+def test_a_ragged_loop_counts_as_on_the_hardware(number: int) -> None:
+    case, seen = ragged()[number], COUNTED["ragged"][number]["metrics"]
+    trace, _ = run(case)
+    more = sum(trace.more.values())
+    assert bool(more) <= (case.kernel.name in MAY_BE_MORE)
+    for name, metric in counters.COMPARED_METRICS.items():
+        counted = getattr(trace.counters, name)
+        if more:
+            assert counted <= seen[metric] <= 2 * counted, name  # of sectors no more is known
+            assert "requests" not in name or seen[metric] <= counted + more
+        else:
+            assert counted == seen[metric], name

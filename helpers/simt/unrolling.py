@@ -1,0 +1,225 @@
+"""Loops that the assembler unrolls: in which order their rounds then run.
+
+ptxas makes four rounds of one, with two and one for what is left. A lane with four rounds left runs
+them at once; lanes with three or fewer wait, and run two and one of their own. So a warp whose
+lanes have three and four rounds left makes seven rounds of requests, not four.
+
+What ptxas unrolls is written nowhere. The rules here are what disassembled code showed (CUDA 13,
+sm_90) of loops of one basic block that step by a constant. Of the loops that may be unrolled in
+another way it is said how many requests more there may be: of a warp that leaves a loop in parts,
+each load or store of it at most `MORE`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .hardware import WARP
+from .instructions import (
+    Address,
+    Immediate,
+    Instruction,
+    Label,
+    Operand,
+    PtxKernel,
+    Register,
+    elements,
+)
+
+AT_MOST = 43  # instructions of PTX of a loop that is surely unrolled; some are up to 60
+NEVER = 61  # and of one that surely is not
+MORE = 3  # rounds: fours, a two and a one, of which the longest lane needs the fours alone
+MEMORY = ("ld", "st")
+# What ptxas leaves alone in a loop, or makes branches of.
+KEPT = frozenset("atom red shfl vote match redux bar barrier call membar fence cp div rem".split())
+BRANCHING = frozenset(("sqrt", "rcp"))  # with "rn": a slow path for subnormals
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A basic block that jumps to itself while its counter compares so with a bound."""
+
+    counter: str
+    kind: str  # of the counter, such as "s32"
+    step: int
+    compare: str  # "lt", "gt", "le", "ge" or "ne"
+    bound: Operand
+
+    @property
+    def first_alone(self) -> bool:
+        """Whether one round comes before the others: with an unsigned counter."""
+        return self.kind == "u32"
+
+    def rounds(self, start: np.ndarray, bound: np.ndarray) -> np.ndarray | None:
+        """How many rounds lanes make from a counter's value on, at least one; None if the counter
+        runs over on the way."""
+        bits = int(self.kind[1:])
+        if bits == 64 and (np.abs(start) > 2**61).any() | (np.abs(bound) > 2**61).any():
+            return None
+        left = (bound - start) * (1 if self.step > 0 else -1)
+        step = abs(self.step)
+        if self.compare == "ne" and ((left <= 0) | (left % step != 0)).any():
+            return None
+        inclusive = self.compare in ("le", "ge")
+        count = np.maximum(left // step + 1 if inclusive else -(-left // step), 1)
+        end = start + count * self.step
+        lowest = 0 if self.kind[0] == "u" else -(2 ** (bits - 1))
+        if (end < lowest).any() or (end >= lowest + 2**bits).any():
+            return None
+        return count
+
+
+def unrolled_loops(kernel: PtxKernel) -> dict[int, Loop]:
+    """Of the loops that are surely unrolled, by the number of the branch that closes them."""
+    return {number: loop for number, loop in _loops(kernel).items() if isinstance(loop, Loop)}
+
+
+def uncertain_loops(kernel: PtxKernel) -> dict[int, range]:
+    """Of the loops that may be unrolled in a way that is not known here: by the number of the
+    branch that closes them, the numbers of their instructions."""
+    return {number: loop for number, loop in _loops(kernel).items() if isinstance(loop, range)}
+
+
+def ragged(mask: np.ndarray, rounds: np.ndarray) -> bool:
+    """Whether lanes of a warp make different numbers of rounds."""
+    most = np.where(mask, rounds, 0).reshape(-1, WARP).max(axis=1)
+    least = np.where(mask, rounds, np.iinfo(np.int64).max).reshape(-1, WARP).min(axis=1)
+    return bool((least < most).any())
+
+
+def order(loop: Loop, mask: np.ndarray, rounds: np.ndarray) -> Iterator[np.ndarray]:
+    """Which lanes run, round by round."""
+    if loop.first_alone:
+        yield mask
+        rounds = rounds - 1
+    fours, left = rounds // 4, rounds % 4
+    for number in range(int(fours[mask].max())):
+        yield from [mask & (fours > number)] * 4
+    for part, count in ((left >= 2, 2), (left % 2 == 1, 1)):
+        if (together := mask & part).any():
+            yield from [together] * count
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def _loops(kernel: PtxKernel) -> dict[int, Loop | range]:
+    found: dict[int, Loop | range] = {}
+    for branch in kernel.instructions:
+        label = branch.operands[-1] if branch.operands else None
+        if branch.opcode != "bra" or not isinstance(label, Label):
+            continue
+        start = kernel.labels.get(label.name, branch.number + 1)
+        if start > branch.number or start in kernel.as_written:
+            continue
+        body = kernel.instructions[start : branch.number]
+        loop = _unrolled(kernel, start, body, branch)
+        if loop is not None:
+            found[branch.number] = loop
+    return found
+
+
+def _unrolled(
+    kernel: PtxKernel, start: int, body: list[Instruction], branch: Instruction
+) -> Loop | range | None:
+    """The loop, if it is known to be unrolled; its instructions, if that is not known; else
+    nothing."""
+    unknown = range(start, branch.number)
+    if len(body) >= NEVER or any(_is_kept(one) for one in body):
+        return None
+    if not any(one.opcode in MEMORY for one in body):
+        return None  # nothing that is counted
+    inner = [one for one in body if one.opcode in ("bra", "brx")]
+    if any(_goes_back(kernel, one) for one in inner):
+        return None  # of loops in one another the inner ones are unrolled
+    if inner or any(start < place <= branch.number for place in kernel.labels.values()):
+        return unknown if _steps(body) else None
+    loop = _counted(body, branch)
+    if loop is None:
+        return None
+    if not _tells_places_apart(body, loop):
+        return None
+    if loop.kind == "u64" or loop.first_alone and loop.compare == "ne" or len(body) > AT_MOST:
+        return unknown
+    return loop
+
+
+def _goes_back(kernel: PtxKernel, one: Instruction) -> bool:
+    label = one.operands[-1]
+    return isinstance(label, Label) and kernel.labels.get(label.name, one.number + 1) <= one.number
+
+
+def _is_kept(one: Instruction) -> bool:
+    return one.opcode in KEPT or one.opcode in BRANCHING and "rn" in one.modifiers
+
+
+def _steps(body: list[Instruction]) -> bool:
+    """Whether anything is counted by a constant."""
+    return any(
+        one.opcode in ("add", "sub")
+        and one.operands[0] == one.operands[1]
+        and isinstance(one.operands[2], Immediate)
+        for one in body
+        if len(one.operands) == 3
+    )
+
+
+def _counted(body: list[Instruction], branch: Instruction) -> Loop | None:
+    """What is counted, if the branch depends on that alone."""
+    if not branch.guard:
+        return None
+    predicate, negated = branch.guard
+    compared = [one for one in body if predicate in _written(one)]
+    if len(compared) != 1 or compared[0].opcode != "setp" or len(compared[0].modifiers) != 2:
+        return None
+    compare, kind = compared[0].modifiers
+    kind = kind.replace("b", "s")
+    opposite = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+    if negated:
+        compare = opposite.get(compare, "")
+    _, counter, bound = compared[0].operands
+    steps = [one for one in body if counter in _written(one)]
+    if len(steps) != 1 or any(bound in _written(one) for one in body):
+        return None
+    step = steps[0]
+    if step.opcode != "add" or step.number > compared[0].number or step.guard:
+        return None
+    if step.operands[1] != counter or not isinstance(step.operands[2], Immediate):
+        return None
+    if not isinstance(bound, Register | Immediate) or kind not in ("s32", "s64", "u32", "u64"):
+        return None
+    by = step.operands[2].value
+    towards = {"lt": by > 0, "le": by > 0, "gt": by < 0, "ge": by < 0, "ne": by != 0}
+    if not towards.get(compare, False):
+        return None
+    return Loop(counter.name, kind, by, compare, bound)
+
+
+def _tells_places_apart(body: list[Instruction], loop: Loop) -> bool:
+    """Whether ptxas sees that a load of a later round is of no place stored to before: with loads
+    and stores of global memory each address must be a register that is itself stepped."""
+    accesses = [one for one in body if one.opcode in MEMORY and "global" in one.modifiers]
+    if len({one.opcode for one in accesses}) < 2:
+        return True
+    if loop.first_alone:
+        return False
+    stepped = [
+        one.operands[0]
+        for one in body
+        if one.opcode == "add"
+        and one.operands[0] == one.operands[1]
+        and isinstance(one.operands[2], Immediate)
+    ]
+    bases = [
+        operand.base for one in accesses for operand in one.operands if isinstance(operand, Address)
+    ]
+    return all(base in stepped for base in bases)
+
+
+def _written(one: Instruction) -> list[Operand]:
+    """The registers that an instruction writes."""
+    if one.opcode in ("st", "bra") or not one.operands:
+        return []
+    return list(elements(one.operands[0]))
