@@ -33,6 +33,15 @@ KEYWORDS = frozenset(
 )
 
 
+# What exported functions pass on.
+PASSED = {"x", "y", "rows", "cols", "x_stride", "y_stride", "workspace"}
+
+
+def exports(step: str) -> bool:
+    """Whether a kernel can be exported: it takes a matrix and gives one, and nothing beside."""
+    return {parameter.name for parameter in load(step).parameters} <= PASSED
+
+
 class Refused(ValueError):
     """Why there is no such export, in one sentence."""
 
@@ -108,6 +117,8 @@ def request(
         taken = [load(step).header.dtypes for step in kernels]
     except (FileNotFoundError, ValueError) as error:
         raise Refused(str(error)) from None
+    if more := [step for step in kernels if not exports(step)]:
+        raise Refused(f"{more[0]} takes more than a matrix: it is not exported")
     known = [np.dtype(n) for n in DTYPES if any(np.dtype(n) in dtypes for dtypes in taken)]
     wanted = [np.dtype(n) for n in dtypes] or (known[:1] if kernel == BEST else [taken[0][0]])
     if other := [dtype.name for dtype in wanted if dtype not in known]:

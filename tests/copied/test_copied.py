@@ -13,13 +13,13 @@ import pytest
 from helpers.bound import load
 from helpers.catalogue import steps, variants
 from helpers.export import cpp
-from helpers.export.asked import request
+from helpers.export.asked import exports, request
 from helpers.gpu import H200, Gpu, has_gpu
 from helpers.mode import gpu_for_plans
 from tests.copied.compilers import compiled, host_compiled, needs_headers, needs_nvcc
 
 FOLDER = Path(__file__).parent
-KERNELS = [*steps(), *variants()]
+KERNELS = [*filter(exports, (*steps(), *variants()))]
 # Each kernel at the first that it takes; one that is built for a shape also at LONG, where it may
 # want clusters of 16, much shared memory or all blocks at once.
 SHAPES = ((37, 1003), (37, 8200), (37, 200), (5, 32768))

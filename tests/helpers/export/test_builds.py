@@ -129,3 +129,8 @@ def test_a_shape_is_a_range() -> None:
     assert asked.shapes[0] == Shapes(Range(8, 8), Range(4096, 4096))
     assert [str(shapes) for shapes in asked.shapes] == ["8x4096", "1..9x32"]
     assert asked.dtypes == (np.dtype("float32"),)
+
+
+def test_a_kernel_that_takes_more_than_a_matrix_is_not_exported() -> None:
+    with pytest.raises(Refused, match="13_any_axis takes more than a matrix: it is not exported"):
+        request("13_any_axis", ["64x64"])

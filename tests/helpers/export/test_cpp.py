@@ -10,7 +10,7 @@ import pytest
 
 from helpers.catalogue import RANKING, split_trial, steps, variants
 from helpers.export import cpp
-from helpers.export.asked import Asked, request
+from helpers.export.asked import Asked, exports, request
 from helpers.export.cpp_plan import identifier
 from helpers.gpu import H200, Gpu
 from tests.copied.compilers import host_compiled, needs_headers
@@ -19,7 +19,7 @@ from tests.helpers.export.plans import GPUS, Launch, Matrix, chosen, load, matri
 FOLDER = Path(__file__).parent
 TRIALS = ["03_shared-b64", "06_registers-PACKS4", "07_warp-WIDTH1-ROWS2"]
 TRIALS += ["08_cluster-PROGRAMMATIC1", "11_any_row-LATE1"]
-KERNELS = [*steps(), *variants(), *TRIALS]
+KERNELS = [*filter(exports, (*steps(), *variants(), *TRIALS))]
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bfloat16"))
 SHAPES = ("37x1024", "64x8192", "64x524288", "1x262144", "37x200")  # each kernel takes one
 # Of each kernel that is chosen, a shape for which it is.
