@@ -19,6 +19,7 @@ EXCEPTIONS = {
     ("warp_sum(value)", "variants/04_shuffle_down"): "likewise",
     ("Pack", "07_warp"): "of WIDTH columns, as the shape allows; elsewhere 16 bytes",
     ("Pack", "variants/07_waiting_loads"): "that of 07",
+    ("Pack", "13_any_axis"): "as wide as the shape allows, and by words too",
     ("Pack", "exercises/10_eight_at_once"): "of one dtype, so that no T2 is needed",
     ("Pack", "exercises/solutions/10_eight_at_once"): "that of the exercise",
     ("load(from)", "08_cluster"): "a programmatic launch may not load x as read-only",

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from helpers.bound import BoundKernel, bind
@@ -30,6 +31,7 @@ COLS = (
     *(1, 7, 12, 16, 40, 64, 96, 100, 128, 200, 256, 264, 520, 1000, 1024, 1500, 2048, 4096, 5000),
     *(8192, 9000, 12288, 16384),
 )
+INNER = (1, 2, 7, 8, 31, 32, 40, 100)  # elements from one column to the next, of any axis
 GAPS = ((0, 0), (5, 2), (0, 1), (8, 16))  # where a kernel takes rows that are apart
 # What a launch may have and a thread hold, so that the machine is done in no time.
 MOST_THREADS, MOST_COLUMNS = 2**13, 64
@@ -43,12 +45,14 @@ class Build(NamedTuple):
     changes: dict[str, int]
     gpu: Gpu
     gaps: tuple[int, int] = (0, 0)  # elements between the rows of x and of y
+    inner: int = 1
 
     def __str__(self) -> str:
         changed = ", ".join(f"{name} = {value}" for name, value in self.changes.items())
         block = f", block = {self.block}" if self.block else ""
         sms = f" on {self.gpu.sms} SMs" if self.gpu != H200 else ""
         apart = f", {self.gaps} between rows" if any(self.gaps) else ""
+        apart += f", inner = {self.inner}" if self.inner > 1 else ""
         return f"{self.rows} x {self.cols} {self.dtype} with {changed}{block}{sms}{apart}"
 
 
@@ -60,9 +64,13 @@ def perturbed(code: str, seed: str) -> Iterator[Build]:
     while True:
         shape = choose.choice(ROWS), choose.choice(COLS)
         dtype = choose.choice(contract.dtypes).name
-        if not contract.accepts(*shape, dtype):
+        inner = 1
+        if "inner" in contract.operation.sizes:
+            inner = choose.choice(INNER)
+            shape = shape[0] * inner, max(1, shape[1] // inner)
+        if not contract.accepts(*shape, dtype, inner=inner):
             continue
-        plan = contract.plan(*shape, dtype)
+        plan = contract.plan(*shape, dtype, inner=inner)
         changes = {}
         for name in choose.sample(names, min(len(names), choose.choice((1, 1, 2, 3)))):
             value = {**plan.macros, **plan.values}[name]
@@ -71,15 +79,15 @@ def perturbed(code: str, seed: str) -> Iterator[Build]:
         block = choose.choice((None,) * 9 + (32, plan.block // 2, plan.block + 1, 2 * plan.block))
         gpu = choose.choice((H200, H200, Gpu(capability=90, sms=3, l2=2**16)))
         gaps = choose.choice(GAPS) if contract.strided else (0, 0)
-        yield Build(*shape, dtype, block, changes, gpu, gaps)
+        yield Build(*shape, dtype, block, changes, gpu, gaps, inner)
 
 
 def outcome(code: str, build: Build) -> str:
     """Who refuses the build, or whether its result is right."""
-    rows, cols, dtype, block, changes, gpu, gaps = build
+    rows, cols, dtype, block, changes, gpu, gaps, inner = build
     x_stride, y_stride = cols + gaps[0], cols + gaps[1]
     try:
-        bound = bind(code, rows, cols, dtype, block, changes, gpu, x_stride, y_stride)
+        bound = bind(code, rows, cols, dtype, block, changes, gpu, x_stride, y_stride, inner)
     except ValueError:
         return "refused by the header"
     macros = bound.plan.macros
@@ -95,7 +103,11 @@ def outcome(code: str, build: Build) -> str:
         return outcome_of_operation(bound, str(build))
     x = make_input(rows, cols, dtype=dtype)
     phases = (1, 3) if any(gaps) else (0, 0)
-    given, y = apart(x, x_stride, phases[0]), apart(poisoned(x), y_stride, phases[1])
+    if inner > 1:
+        given = np.ascontiguousarray(x.reshape(-1, inner, cols).swapaxes(1, 2))
+        y = poisoned(given)
+    else:
+        given, y = apart(x, x_stride, phases[0]), apart(poisoned(x), y_stride, phases[1])
     try:
         trace = bound.simulate(given, y)
     except CompileError as error:
@@ -105,7 +117,7 @@ def outcome(code: str, build: Build) -> str:
         assert "LATE = 1" in str(error), f"{build}: {error}"
         return "refused by the launcher"
     try:
-        check_softmax(x, y)
+        check_softmax(x, y.swapaxes(1, 2).reshape(x.shape) if inner > 1 else y)
     except WrongResult:
         return "wrong"
     return "wrong" if trace.findings else "right"
@@ -156,6 +168,7 @@ def test_builds_are_many() -> None:
         ("08_cluster", "&& THREADS % 32 == 0", "", "THREADS=100"),
         ("08_cluster", "&& row <= 16 * CLUSTER * THREADS * PACKS", "", "PACKS=1"),
         ("09_grid", "&& THREADS % 32 == 0", "", "THREADS=100"),
+        ("13_any_axis", "&& dim * TILE <= CLUSTER * MEMBERS * PACKS * WIDTH", "", "PACKS=1"),
         ("variants/08_ahead", "&& THREADS % 32 == 0", "", "THREADS=208"),
         ("variants/08_ahead", "&& row > 16 * CLUSTER * THREADS * (PACKS - 1)", "", "PACKS=10"),
     ],

@@ -129,7 +129,12 @@ def test_every_row_has_its_threads(name: str) -> None:
         rows, cols, dtype, *_ = place
         row_bytes, macros = cols * dtype.itemsize, plan.macros
         owner = contract.fields["Row"]
-        if owner == "one thread":
+        if "TILE" in macros:  # columns side by side; a row here is one
+            tiles = plan.block // macro(plan, "MEMBERS")
+            assert 0 <= plan.grid // plan.cluster * tiles - rows < tiles, place
+            held = plan.cluster * macro(plan, "MEMBERS") * macros["PACKS"] * macros["WIDTH"]
+            assert held >= cols * macros["TILE"], place
+        elif owner == "one thread":
             assert 0 <= plan.grid * plan.block - rows < plan.block, place
         elif owner == "one block":
             assert plan.grid == rows, place

@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: MIT
+// Idea:     softmax along the middle of outer x dim x inner: neighbouring threads take neighbouring
+//           columns, so that a column's elements need not be neighbours and nothing is transposed.
+// Computes: softmax_any_axis
+// Row:      CLUSTER blocks, 1 to 16
+// Build:    line       = inner * size
+//           whole      = line % 32 > 0 && inner <= 128 && dim * line <= 1048576
+//           aligned    = dim * line when whole == 1
+//                      | line
+//           WIDTH      = 4 when whole == 1 && dim < 32 && aligned % 8 == 0 && size == 2
+//                      | 16 / size when aligned % 16 == 0
+//                      | 8 / size when aligned % 8 == 0
+//                      | 2 when aligned % (2 * size) == 0
+//                      | 1
+//           wanted     = 512 when dim <= 128
+//                      | 128 when dim <= 2048 && capability >= 90 || dim <= 512
+//                      | 64 when dim <= 16384 && capability >= 90 || dim <= 1024
+//                      | 32 when dim <= 32768 && capability >= 90 || dim <= 2048
+//                      | 16
+//           TILE       = inner when whole == 1 || line <= wanted
+//                      | wanted / size
+//           period     = TILE / WIDTH when TILE % WIDTH == 0
+//                      | 2 * TILE / WIDTH when 2 * TILE % WIDTH == 0
+//                      | 4 * TILE / WIDTH when 4 * TILE % WIDTH == 0
+//                      | TILE
+//           packs      = dim * TILE / WIDTH
+//           most       = 2 when whole == 1 && dim * line <= 512 * size && size == 4
+//                      | 2 when dim * line <= 64
+//                      | 4 when whole == 1 && dim * line <= 8192 && size == 4
+//                      | 8 when WIDTH * size == 16
+//                      | 16
+//           CLUSTER    = 1 when packs <= 512 * most || capability < 90
+//                      | 2 when packs <= 1024 * most
+//                      | 4 when packs <= 2048 * most
+//                      | 8 when packs <= 4096 * most
+//                      | 16
+//           share      = ceil_div(packs, CLUSTER)
+//           MEMBERS    = period * ceil_div(share, period * most)
+//           PACKS      = ceil_div(share, MEMBERS)
+//           THREADS    = 128 when MEMBERS <= 128 && CLUSTER == 1
+//                      | 32 * ceil_div(MEMBERS, 32)
+//           RESIDENT   = max(1, 1024 / THREADS)
+//           EVICT_LAST = 1 when 4 * outer * dim * line > 5 * l2 && WIDTH * size == 16
+//                               && capability >= 80
+//                      | 0
+// Launch:   block = THREADS, block == THREADS,
+//           grid = ceil_div(outer * ceil_div(inner, TILE), THREADS / MEMBERS) * CLUSTER
+// Shared:   0
+// Columns:  (TILE == inner && dim * line % (WIDTH * size) == 0
+//            || TILE % WIDTH == 0 && line % (WIDTH * size) == 0)
+//           && dim * TILE <= CLUSTER * MEMBERS * PACKS * WIDTH && PACKS <= 16 && THREADS <= 1024
+//           && outer * ceil_div(inner, TILE) <= 2147483647
+// Align:    16
+// Dtype:    float32, float16, bfloat16
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   not known yet.
+// Measured: not yet
+//
+// y[o, :, i] = softmax(x[o, :, i]) for x and y of shape (outer, dim, inner), row-major. y must not
+// overlap x. A line is inner neighbouring elements, a slice dim lines, a column what softmax is
+// taken over: dim elements, a line apart. A column of all -inf, or one with NaN or +inf, gives NaN,
+// as in PyTorch. Measured with -ftz=true, as CuPy compiles.
+
+#if !defined(WIDTH) || !defined(TILE) || !defined(MEMBERS) || !defined(PACKS) \
+    || !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DWIDTH=4 -DTILE=32 -DMEMBERS=512 -DPACKS=8 \
+-DCLUSTER=1 -DTHREADS=512 -DRESIDENT=2 -DEVICT_LAST=1"
+#endif
+
+// T2: two neighbouring elements. How one and two become floats and back, and the larger of each.
+#if defined(FLOAT16)
+#include <cuda_fp16.h>
+using T = __half;
+using T2 = __half2;
+__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
+__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#elif defined(BFLOAT16)
+#include <cuda_bf16.h>
+using T = __nv_bfloat16;
+using T2 = __nv_bfloat162;
+__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
+__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
+__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
+__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
+__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#else
+using T = float;
+using T2 = float2;
+__device__ __forceinline__ float to_float(T v) { return v; }
+__device__ __forceinline__ T to_T(float v) { return v; }
+__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
+__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
+__device__ __forceinline__ T2 max2(T2 a, T2 b)
+{
+    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
+}
+#endif
+
+#if CLUSTER > 1
+#define IN_CLUSTERS __cluster_dims__(CLUSTER)
+#else
+#define IN_CLUSTERS  // a block alone: any launch will do
+#endif
+
+static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
+              "WIDTH elements are one access: 1, 2, 4 or, of 2 bytes each, 8");
+static_assert(MEMBERS * WIDTH % TILE == 0, "a thread stays in its columns");
+static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
+static_assert(THREADS >= MEMBERS && THREADS <= 1024 && THREADS % 32 == 0, "whole warps");
+static_assert(CLUSTER == 1 || THREADS < 2 * MEMBERS, "a cluster has one tile");
+static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multiprocessor");
+static_assert(EVICT_LAST == 0 || EVICT_LAST == 1 && WIDTH * sizeof(T) == 16,
+              "EVICT_LAST is yes, 1, or no, 0; the hint goes with 16 bytes");
+
+constexpr float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
+constexpr bool keep = sizeof(T) == 4;        // the exponentials, in the registers of their elements
+constexpr int tiles = THREADS / MEMBERS;          // of a block
+constexpr int lines = MEMBERS * WIDTH / TILE;     // that the threads of a tile move at once
+constexpr int own = WIDTH % TILE == 0 ? TILE : WIDTH;  // columns of a thread
+constexpr int parts = MEMBERS * own / TILE;       // threads of a block that share a column
+
+// ---- packs --------------------------------------------------------------------------------------
+
+template <int bytes> struct Access;
+template <> struct Access<2> { using type = unsigned short; };
+template <> struct Access<4> { using type = unsigned; };
+template <> struct Access<8> { using type = uint2; };
+template <> struct Access<16> { using type = uint4; };
+
+// Neighbouring elements that one access moves: 2 to 16 bytes.
+union Pack {
+    Access<WIDTH * sizeof(T)>::type bits;
+    T element[WIDTH];
+    T2 two[(WIDTH + 1) / 2];
+    unsigned word[(WIDTH * sizeof(T) + 3) / 4];
+    __device__ Pack() {}
+};
+
+// What asks the L2 to evict last what comes with it.
+__device__ __forceinline__ unsigned long long evict_last_policy()
+{
+    unsigned long long policy;
+    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Loads a pack that is read once, with the hint of 08_cluster.cu where x is large.
+__device__ __forceinline__ void load(Pack& pack, const T* from)
+{
+#if EVICT_LAST
+    uint4& bits = pack.bits;
+    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
+                 : "l"(from), "l"(evict_last_policy()));
+#else
+    if (sizeof(pack.bits) == 2) pack.two[0] = to_T2(make_float2(0.0f, 0.0f));  // nobody's half
+    pack.bits = *reinterpret_cast<const decltype(pack.bits)*>(from);
+#endif
+}
+
+// ---- exponentials and lanes ---------------------------------------------------------------------
+
+// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
+__device__ __forceinline__ float fast_exp2(float value)
+{
+    float result;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+}
+
+// exp(value - largest).
+__device__ __forceinline__ float exp_below(float value, float largest)
+{
+    return fast_exp2((value - largest) * 1.44269504f);
+}
+
+// ---- letters between the blocks of a cluster ----------------------------------------------------
+
+__device__ __forceinline__ unsigned place(const void* shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+// The same place in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
+    return there;
+}
+
+// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
+__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
+{
+    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
+}
+
+// The arrival, and how many bytes this phase waits for.
+__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
+                 "r"(bytes) : "memory");
+}
+
+// Between making mbarriers and the first arrival: who has waited for it finds them made.
+__device__ __forceinline__ void fence_mbarrier_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
+{
+    for (unsigned ended = 0; !ended;)
+        asm volatile(
+            "{ .reg .pred p;"
+            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
+}
+
+// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
+// written before it needs a fence.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
+// are one message.
+__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
+                                     int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
+        : "memory");
+}
+
+// ---- the pairs of a tile's columns --------------------------------------------------------------
+
+// How many lanes of a warp put a column's pairs together, if there are so many threads for each.
+__host__ __device__ constexpr int lanes_for(int threads)
+{
+    return threads < 2 ? 1 : threads >= 32 ? 32 : 2 * lanes_for(threads / 2);
+}
+
+// Pairs of neighbouring columns lie side by side, those of one column a pitch apart. A warp reads
+// `lanes` times 32 / lanes neighbours: from as many banks, if the pitch is an odd multiple of that.
+// It stays a multiple of what one access writes.
+constexpr int threads_each = THREADS / (tiles * TILE);
+constexpr int lanes = lanes_for(threads_each < parts ? threads_each : parts);
+constexpr int at_once = own < 4 ? own : 4;
+constexpr int beside = 32 / lanes > at_once ? 32 / lanes : at_once;
+constexpr int pitch = lanes > 1 && TILE % beside == 0 ? beside * (TILE / beside | 1) : TILE;
+
+struct Shared {
+    alignas(16) float maxima[tiles * parts * pitch];  // a pair of each thread, for each column
+    alignas(16) float sums[tiles * parts * pitch];
+    alignas(16) float column_max[tiles * TILE];
+    alignas(16) float column_scale[tiles * TILE];  // what exponentials below it are multiplied by
+    alignas(8) float2 pairs[CLUSTER > 1 ? TILE : 1];  // a pair of the block, for each column
+    alignas(8) float2 letters[CLUSTER > 1 ? CLUSTER * TILE : 1];  // those of all blocks
+    alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
+};
+
+static_assert(sizeof(Shared) <= 49152, "48 KB can be declared");
+
+// Floats of neighbouring columns, from a multiple of `at_once` on: one access.
+struct alignas(4 * at_once) Floats {
+    float value[at_once];
+};
+
+__device__ __forceinline__ void put(float* array, unsigned place, const float* from)
+{
+    Floats floats;
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) floats.value[i] = from[i];
+    reinterpret_cast<Floats*>(array)[place / at_once] = floats;
+}
+
+__device__ __forceinline__ void get(float* to, const float* array, unsigned place)
+{
+    const Floats floats = reinterpret_cast<const Floats*>(array)[place / at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) to[i] = floats.value[i];
+}
+
+// The largest of `lanes` lanes' values, in each of them.
+__device__ __forceinline__ float group_max(float value)
+{
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
+    return value;
+}
+
+// The sum of `lanes` lanes' values, in each of them.
+__device__ __forceinline__ float group_sum(float value)
+{
+    for (int distance = lanes / 2; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffff, value, distance);
+    return value;
+}
+
+// Puts the pairs of the tile's columns together, `lanes` lanes a column: those of the block's
+// threads, then by letters those of the cluster's blocks.
+__device__ __forceinline__ void merge(Shared& shared, int rank)
+{
+    const int lane = threadIdx.x % lanes;
+    for (int begin = 0; begin < tiles * TILE; begin += THREADS / lanes) {
+        const int number = begin + threadIdx.x / lanes;
+        const int c = min(number, tiles * TILE - 1);  // all lanes take part in the shuffles
+        const float* maxima = shared.maxima + c / TILE * parts * pitch + c % TILE;
+        const float* sums = shared.sums + c / TILE * parts * pitch + c % TILE;
+        float largest = maxima[lane * pitch], sum = 0.0f;
+#pragma unroll
+        for (int part = lane + lanes; part < parts; part += lanes)
+            largest = fmaxf(largest, maxima[part * pitch]);
+        largest = group_max(largest);
+#pragma unroll
+        for (int part = lane; part < parts; part += lanes)
+            sum += sums[part * pitch] * exp_below(maxima[part * pitch], largest);
+        sum = group_sum(sum);
+        if (CLUSTER > 1) {
+            shared.pairs[c] = make_float2(largest, sum);
+        } else {
+            shared.column_max[c] = largest;
+            shared.column_scale[c] = 1.0f / sum;
+        }
+    }
+    if (CLUSTER == 1) return;
+
+    // Neighbouring lanes send neighbouring letters to one block.
+    __syncthreads();
+    cluster_wait();
+    for (int i = threadIdx.x; i < CLUSTER * TILE; i += THREADS) {
+        const int c = i % TILE;
+        send(shared.pairs[c], &shared.letters[rank * TILE + c], &shared.all_arrived, i / TILE);
+    }
+    mbarrier_wait(&shared.all_arrived);
+    for (int begin = 0; begin < TILE; begin += THREADS / lanes) {
+        const int c = min(begin + (int)threadIdx.x / lanes, TILE - 1);
+        float largest = lowest, sum = 0.0f;
+#pragma unroll
+        for (int block = lane; block < CLUSTER; block += lanes)
+            largest = fmaxf(largest, shared.letters[block * TILE + c].x);
+        largest = group_max(largest);
+#pragma unroll
+        for (int block = lane; block < CLUSTER; block += lanes) {
+            const float2 letter = shared.letters[block * TILE + c];
+            sum += letter.y * exp_below(letter.x, largest);
+        }
+        sum = group_sum(sum);
+        shared.column_max[c] = largest;
+        shared.column_scale[c] = 1.0f / sum;
+    }
+}
+
+// ---- the kernel ---------------------------------------------------------------------------------
+
+extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
+softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim, int inner)
+{
+    __shared__ Shared shared;
+    const int rank = blockIdx.x % CLUSTER;
+
+    // A block may write to another only when that one has started: see 08_cluster.cu.
+    if (CLUSTER > 1 && threadIdx.x == 0) {
+        mbarrier_init(&shared.all_arrived);
+        mbarrier_expect(&shared.all_arrived, 8 * CLUSTER * TILE);
+        fence_mbarrier_init();
+    }
+    if (CLUSTER > 1) cluster_arrive_relaxed();
+
+    // ---- load -----------------------------------------------------------------------------------
+    // The packs of a tile go round its threads. A round is whole lines, so that the next pack of a
+    // thread lies in the columns of its last. A tile as wide as its slice has no gaps: there a pack
+    // may begin in one line and end in the next.
+    const int tile = threadIdx.x / MEMBERS;  // of the block; the last threads may have none
+    const int first = (rank * MEMBERS + threadIdx.x % MEMBERS) * WIDTH;  // element of the tile
+    const int across = (inner + TILE - 1) / TILE;                        // tiles of a slice
+    const unsigned number = blockIdx.x / CLUSTER * tiles + tile;
+    const int slice = number / across;
+    const int column = number % across * TILE + first % TILE;
+    const int line = first / TILE;
+    const int end = tile < tiles && slice < outer && column < inner ? dim : 0;
+    const long long start = ((long long)slice * dim + line) * inner + column;
+    const long long round = (long long)CLUSTER * lines * inner;
+    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
+    Pack v[PACKS];
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        if (line + k * CLUSTER * lines < end) {
+            load(v[k], x + start + k * round);
+        } else {
+#pragma unroll
+            for (T2& two : v[k].two) two = to_T2(make_float2(minus_inf, minus_inf));
+        }
+    }
+
+    // ---- reduce ---------------------------------------------------------------------------------
+    // A pair for each of the thread's columns. The maximum of 16-bit values is one of them: no need
+    // to convert first.
+    float largest[own], sum[own];
+#pragma unroll
+    for (int c = 0; c < own; ++c) largest[c] = lowest, sum[c] = 0.0f;
+#pragma unroll
+    for (int c = 0; c < WIDTH; ++c) {
+        T2 most = v[0].two[c / 2];
+#pragma unroll
+        for (int k = 1; k < PACKS; ++k) most = max2(most, v[k].two[c / 2]);
+        const float2 both = to_float2(most);
+        largest[c % own] = fmaxf(largest[c % own], c % 2 ? both.y : both.x);
+    }
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        // See 08_cluster.cu: in 16 bits a second exponential needs fewer registers.
+        if (!keep)
+            for (unsigned& word : v[k].word) asm volatile("" : "+r"(word));
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) {
+            const float e = exp_below(to_float(v[k].element[c]), largest[c % own]);
+            sum[c % own] += e;
+            if (keep) v[k].element[c] = to_T(e);
+        }
+    }
+
+    // ---- exchange -------------------------------------------------------------------------------
+    // With the other threads of these columns, if there are any.
+    float scale[own];
+    if (parts == 1 && CLUSTER == 1) {
+#pragma unroll
+        for (int c = 0; c < own; ++c) scale[c] = 1.0f / sum[c];
+    } else {
+        const int place = threadIdx.x % MEMBERS * own;  // of its first pair, were there no pitch
+        const int to = tile * parts * pitch + place / TILE * pitch + place % TILE;
+#pragma unroll
+        for (int c = 0; c < own; c += at_once)
+            if (tile < tiles) {
+                put(shared.maxima, to + c, largest + c);
+                put(shared.sums, to + c, sum + c);
+            }
+        __syncthreads();
+        merge(shared, rank);
+        __syncthreads();
+        float column_max[own];
+#pragma unroll
+        for (int c = 0; c < own; ++c) {
+            const int from = min(tile, tiles - 1) * TILE + (place + c) % TILE;
+            if (TILE % own > 0) {
+                column_max[c] = shared.column_max[from];
+                scale[c] = shared.column_scale[from];
+            } else if (c % at_once == 0) {
+                get(column_max + c, shared.column_max, from);
+                get(scale + c, shared.column_scale, from);
+            }
+        }
+#pragma unroll
+        for (int c = 0; c < own; ++c) scale[c] *= exp_below(largest[c], column_max[c]);
+    }
+
+    // ---- write ----------------------------------------------------------------------------------
+#pragma unroll
+    for (int k = 0; k < PACKS; ++k) {
+        if (!keep)
+            for (unsigned& word : v[k].word) asm volatile("" : "+r"(word));
+        float result[WIDTH];
+#pragma unroll
+        for (int c = 0; c < WIDTH; ++c) {
+            const float element = to_float(v[k].element[c]);
+            result[c] = (keep ? element : exp_below(element, largest[c % own])) * scale[c % own];
+        }
+#pragma unroll
+        for (int c = 0; c < WIDTH; c += 2)
+            v[k].two[c / 2] = to_T2(make_float2(result[c], WIDTH > 1 ? result[c + 1] : 0.0f));
+        if (line + k * CLUSTER * lines < end)
+            *reinterpret_cast<decltype(v[k].bits)*>(y + start + k * round) = v[k].bits;
+    }
+}
