@@ -210,6 +210,29 @@ def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shap
     )
 
 
+def no_bank_conflicts(*shapes: Shape) -> Condition:
+    """Lanes that go to different words of one bank take turns; here none do."""
+
+    def complaint(run: Run) -> str:
+        def conflicts(counters: Counters) -> int:
+            return counters.shared_load_bank_conflicts + counters.shared_store_bank_conflicts
+
+        if not (turns := conflicts(run.counters)):
+            return ""
+        line = _worst_line(run.trace, conflicts)
+        one = run.trace.own_counters()[line]
+        requests = one.shared_load_requests + one.shared_store_requests
+        return (
+            f"{run.place}, lanes wait {turns} turns for their banks; an access of a warp in line "
+            f"{line} takes {conflicts(one) / requests + 1:.2g} turns, and one is enough"
+        )
+
+    return Condition(
+        "no lanes wait for one bank",
+        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
+    )
+
+
 # ---- where things lie -------------------------------------------------------------------------
 
 

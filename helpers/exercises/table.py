@@ -16,6 +16,7 @@ from .conditions import (
     loads_seen_packs,
     moves,
     named_lanes,
+    no_bank_conflicts,
     no_idle_blocks,
     sent_to_the_living,
     two_at_a_time,
@@ -52,6 +53,8 @@ CLAIMED = (64, 512), (3, 300)  # rows longer than a block, that begin at sectors
 USUAL = (3, 5), (40, 64), *CLAIMED  # and rows shorter than a warp
 SERIAL = (3, 5), (40, 64), (64, 128), (3, 300)  # for a thread a row, which takes long here
 PACKS = (3, 4), (40, 64), *CLAIMED  # of whole float4s
+SOFTMAX_OF_COLUMNS = softmax_of_columns, "y is the softmax of each column"
+COLUMNS = (3, 5), (64, 96), (128, 40), (100, 33)  # for registers of eight warps
 LETTERS = (8, 2048), (3, 2047)  # so long that letters are little beside them
 
 
@@ -78,8 +81,7 @@ EXERCISES: dict[str, Exercise] = {
         special=0,
     ),
     "01_columns": Exercise(
-        softmax_of_columns,
-        "y is the softmax of each column",
+        *SOFTMAX_OF_COLUMNS,
         ((3, 5), (64, 40), (64, 128), (8, 300)),
         (moves(3, (64, 128), (8, 300)), coalesced((64, 128), (8, 300))),
         columns=True,
@@ -270,5 +272,17 @@ EXERCISES: dict[str, Exercise] = {
             loads_seen_packs(64, (40, 64), (200, 512), (70, 36)),
             in_registers((200, 512)),
         ),
+    ),
+    "13_banks": Exercise(
+        *SOFTMAX_OF_COLUMNS,
+        COLUMNS,
+        (moves(1, *COLUMNS), coalesced(*COLUMNS[1:]), no_bank_conflicts(*COLUMNS)),
+        columns=True,
+    ),
+    "13_pairs": Exercise(
+        *SOFTMAX_OF_COLUMNS,
+        COLUMNS,
+        (moves(1, *COLUMNS), coalesced(*COLUMNS[1:]), in_registers((64, 96))),
+        columns=True,
     ),
 }

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+// Idea:     columns side by side: a block holds 32 of them, its eight warps share their rows
+// Row:      all blocks share a row; of its columns a block owns 32
+// Launch:   block = 256, grid = ceil_div(cols, 32)
+// Shared:   0
+// Columns:  rows <= 128
+// Align:    4
+// Dtype:    float32
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   4 bytes a lane: 13_any_axis.cu moves 16
+// Measured: no, this is an exercise
+
+extern "C" __global__ void softmax_banks(const float* __restrict__ x, float* __restrict__ y,
+                                         int rows, int cols)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int col = blockIdx.x * 32 + lane;  // neighbouring lanes, neighbouring columns
+
+    const float minus_inf = __int_as_float(0xff800000);
+    float v[16];  // of rows warp, warp + 8, ...
+    float largest = -3.402823466e+38f;  // finite: see 02_online.cu
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+        const int row = warp + 8 * k;
+        v[k] = row < rows && col < cols ? x[(long long)row * cols + col] : minus_inf;
+        largest = fmaxf(largest, v[k]);
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+        v[k] = expf(v[k] - largest);
+        sum += v[k];
+    }
+
+    // Eight warps have a pair for each of 32 columns, and a column's eight meet in eight lanes.
+    constexpr int pitch = 36;  // 4 * part + column: eight times four different banks
+    __shared__ float maxima[8 * 64], sums[8 * 64];  // room for pitches up to 64
+    __shared__ float column_max[32], column_sum[32];
+    maxima[warp * pitch + lane] = largest;
+    sums[warp * pitch + lane] = sum;
+    __syncthreads();
+    const int column = threadIdx.x / 8, part = threadIdx.x % 8;
+    float max_here = maxima[part * pitch + column], sum_here = sums[part * pitch + column];
+    for (int distance = 4; distance > 0; distance /= 2) {
+        const float other_max = __shfl_xor_sync(0xffffffff, max_here, distance);
+        const float other_sum = __shfl_xor_sync(0xffffffff, sum_here, distance);
+        const float both = fmaxf(max_here, other_max);
+        sum_here = sum_here * expf(max_here - both) + other_sum * expf(other_max - both);
+        max_here = both;
+    }
+    if (part == 0) {
+        column_max[column] = max_here;
+        column_sum[column] = sum_here;
+    }
+    __syncthreads();
+    const float scale = expf(largest - column_max[lane]) / column_sum[lane];
+
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+        const int row = warp + 8 * k;
+        if (row < rows && col < cols) y[(long long)row * cols + col] = v[k] * scale;
+    }
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// Idea:     columns side by side: a block holds 32 of them, its eight warps share their rows
+// Row:      all blocks share a row; of its columns a block owns 32
+// Launch:   block = 256, grid = ceil_div(cols, 32)
+// Shared:   0
+// Columns:  rows <= 128
+// Align:    4
+// Dtype:    float32
+// Arch:     sm_75
+// Reads:    1 read + 1 write
+// Wastes:   each warp puts the same pairs together; in 13_any_axis.cu a few lanes do
+// Measured: no, this is an exercise
+
+extern "C" __global__ void softmax_pairs(const float* __restrict__ x, float* __restrict__ y,
+                                         int rows, int cols)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int col = blockIdx.x * 32 + lane;  // neighbouring lanes, neighbouring columns
+
+    const float minus_inf = __int_as_float(0xff800000);
+    float v[16];  // of rows warp, warp + 8, ...
+    float largest = -3.402823466e+38f;  // finite: see 02_online.cu
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+        const int row = warp + 8 * k;
+        v[k] = row < rows && col < cols ? x[(long long)row * cols + col] : minus_inf;
+        largest = fmaxf(largest, v[k]);
+    }
+    float sum = 0.0f;
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+        v[k] = expf(v[k] - largest);
+        sum += v[k];
+    }
+
+    // Put the pairs (largest, sum) of the eight warps together, for each column: with the right
+    // `scale` each exponential above becomes its softmax.
+    float scale = 1.0f / sum;
+    // ---- write here ----
+    __shared__ float maxima[8][32], sums[8][32];
+    maxima[warp][lane] = largest;
+    sums[warp][lane] = sum;
+    __syncthreads();
+    float column_max = maxima[0][lane], column_sum = 0.0f;
+    for (int w = 1; w < 8; ++w) column_max = fmaxf(column_max, maxima[w][lane]);
+    for (int w = 0; w < 8; ++w) column_sum += sums[w][lane] * expf(maxima[w][lane] - column_max);
+    scale = expf(largest - column_max) / column_sum;
+
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+        const int row = warp + 8 * k;
+        if (row < rows && col < cols) y[(long long)row * cols + col] = v[k] * scale;
+    }
+}
