@@ -48,6 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A warning names its cell's temporary file, which differs from run to run.
     os.environ.setdefault("IPYKERNEL_CELL_NAME", "<cell>")
     option.nbval_current_env = True
+    from tests import warm_kernels  # imports what only nbval needs
+
+    warm_kernels.use()
     if option.nbval_cell_timeout == 2000:  # nbval's default, for a dead kernel too
         option.nbval_cell_timeout = 120
 
