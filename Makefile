@@ -9,6 +9,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup nvcc run lab test gpu lint notebooks record race chain tune export evidence restamp figures pages lock clean
 
+# Some hundred processes import the same files: compiled once, not in each.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv/$(if $(filter Windows_NT,$(OS)),Scripts/python.exe,bin/python)
 BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
 PY := $(or $(PYTHON),$(VENV))
@@ -46,7 +49,7 @@ lab: $(READY) ## open your copy of the first notebook, mine/00_the_limit.ipynb, 
 
 test: $(READY) ## ruff, the tests, and every notebook against its committed output
 	$(PY) -m ruff check .
-	$(PY) -m pytest -n 2 --dist loadfile -q -p no:nbval tests $(ARGS)
+	$(PY) -m pytest -n 2 --dist worksteal -q -p no:nbval tests $(ARGS)
 	$(PY) -m pytest -n 2 --dist loadfile -q --nbval notebooks
 
 gpu: ## the tests that need a GPU, alone
