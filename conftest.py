@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from helpers.home import stand_in_for_home
+from tests import warm_kernels
 
 # Where kernels are only recorded and tested there is no Jupyter, and these import what it brings.
 NEED_JUPYTER = [
@@ -45,12 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("SOFTMAX_REPLAY", "1")
     else:
         os.environ["SOFTMAX_REPLAY"] = "1"
+        warm_kernels.use()
     # A warning names its cell's temporary file, which differs from run to run.
     os.environ.setdefault("IPYKERNEL_CELL_NAME", "<cell>")
     option.nbval_current_env = True
-    from tests import warm_kernels  # imports what only nbval needs
-
-    warm_kernels.use()
     if option.nbval_cell_timeout == 2000:  # nbval's default, for a dead kernel too
         option.nbval_cell_timeout = 120
 

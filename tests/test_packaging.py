@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
 from helpers.commands.install import PYTHONS
+from tests import warm_kernels
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -194,7 +196,7 @@ def test_make_test_runs_everything() -> None:
     commands = make("-n", "test", "PYTHON=python", "ARGS=-x").stdout.splitlines()
     assert commands == [
         "python -m ruff check .",
-        "python -m pytest -n 2 --dist loadfile -q -p no:nbval tests -x",
+        "python -m pytest -n 2 --dist worksteal -q -p no:nbval tests -x",
         "python -m pytest -n 2 --dist loadfile -q --nbval notebooks",
     ]
 
@@ -228,16 +230,18 @@ def configured(
     spec.loader.exec_module(module)
     environment = {} if replay is None else {"SOFTMAX_REPLAY": replay}
     monkeypatch.setattr(os, "environ", environment)
+    used = Mock()
+    monkeypatch.setattr(warm_kernels, "use", used)
     option = SimpleNamespace(nbval_current_env=False, nbval_cell_timeout=2000, **flags)
     module.pytest_configure(SimpleNamespace(option=option))
-    return SimpleNamespace(option=option, environ=environment, module=module)
+    return SimpleNamespace(option=option, environ=environment, module=module, warm=used.called)
 
 
 @pytest.mark.parametrize("before", [None, "0", "1"])
 def test_strict_nbval_always_replays(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
     seen = configured(monkeypatch, before, nbval=True, nbval_lax=False)
     assert seen.environ == {"SOFTMAX_REPLAY": "1", "IPYKERNEL_CELL_NAME": "<cell>"}
-    assert seen.option.nbval_current_env and seen.option.nbval_cell_timeout == 120
+    assert seen.option.nbval_current_env and seen.option.nbval_cell_timeout == 120 and seen.warm
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0"), ("1", "1")])
@@ -247,6 +251,7 @@ def test_lax_nbval_may_run_live(
     # --nbval given too: nbval itself lets lax win.
     seen = configured(monkeypatch, before, nbval=True, nbval_lax=True)
     assert seen.environ["SOFTMAX_REPLAY"] == after
+    assert not seen.warm, "a kernel that uses a GPU is started as a reader starts it"
 
 
 def test_plain_pytest_leaves_the_mode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
