@@ -58,6 +58,37 @@ def softmax_of_seen(x: np.ndarray, window: int | None = None) -> Expected:
     return softmax(np.where(seen, x, x.dtype.type(-np.inf)))
 
 
+def way_back_of_log(x: np.ndarray) -> Expected:
+    """dy - softmax(x) * sum(dy), where dy is x."""
+    exact, (p, off) = x.astype(np.float64), softmax(x)
+    total, size = (part.sum(axis=-1, keepdims=True) for part in (exact, np.abs(exact)))
+    lost = (16 + 3 * np.sqrt(x.shape[-1])) * UNIT_ROUNDOFF * size
+    return Expected(
+        exact - p * total, off * size + p * lost + 4 * UNIT_ROUNDOFF * (np.abs(exact) + p * size)
+    )
+
+
+def way_back_from_x(x: np.ndarray) -> Expected:
+    """p * (x - sum(p * x)) for p = softmax(x)."""
+    exact, (p, off) = x.astype(np.float64), softmax(x)
+    mean = (p * exact).sum(axis=-1, keepdims=True)
+    spread = np.abs(exact) + (p * np.abs(exact)).sum(axis=-1, keepdims=True)
+    worst = (off / np.maximum(p, off)).max(axis=-1, keepdims=True)
+    return Expected(p * (exact - mean), 4 * worst * p * spread + off * spread)
+
+
+def minus_target(x: np.ndarray) -> Expected:
+    """softmax, less 1 where the column is that of the row's target, row % cols. Softmax may come
+    from lse, whose rounding is that of a number as large as the maximum."""
+    p, off = softmax(x)
+    rows, cols = np.arange(len(x)), x.shape[-1]
+    with np.errstate(invalid="ignore"):
+        largest = np.abs(x.astype(np.float64)).max(axis=-1, keepdims=True)
+    off = off + 2 * UNIT_ROUNDOFF * (np.where(np.isfinite(largest), largest, 0.0) * p + 1)
+    p[rows, rows % cols] -= 1
+    return Expected(p, off)
+
+
 def unwritten(x: np.ndarray) -> np.ndarray:
     """An array like x in which everything that a kernel does not write can be told."""
     size = x.dtype.itemsize

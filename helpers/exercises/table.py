@@ -27,9 +27,12 @@ from .results import (
     Goal,
     copy,
     log_softmax,
+    minus_target,
     softmax,
     softmax_of_columns,
     softmax_of_seen,
+    way_back_from_x,
+    way_back_of_log,
 )
 
 
@@ -284,5 +287,31 @@ EXERCISES: dict[str, Exercise] = {
         COLUMNS,
         (moves(1, *COLUMNS), coalesced(*COLUMNS[1:]), in_registers((64, 96))),
         columns=True,
+    ),
+    "14_log": Exercise(
+        way_back_of_log,
+        "y is the way back of log-softmax, for each row",
+        ((3, 5), (40, 64), (64, 509), (5, 301)),
+        (moves(1, (64, 509), (5, 301)), in_registers((64, 509), (5, 301))),
+        special=0,
+    ),
+    "14_merge": Exercise(
+        way_back_from_x,
+        "y is softmax's way back where dy is x, for each row",
+        USUAL,
+        (moves(2, *CLAIMED), coalesced(*CLAIMED)),
+        special=0,
+    ),
+    "15_target": Exercise(
+        minus_target,
+        "y is softmax, less 1 in the target's column",
+        ((3, 5), (40, 64), (64, 509), (5, 301)),
+        (moves(1, (64, 509), (5, 301)), in_registers((64, 509), (5, 301))),
+    ),
+    "15_lse": Exercise(
+        minus_target,
+        "y is softmax, less 1 in the target's column",
+        USUAL,
+        (moves(2, *CLAIMED), coalesced(*CLAIMED)),
     ),
 }
