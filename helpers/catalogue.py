@@ -96,6 +96,8 @@ TRIALS = (
     "09_grid-PROGRAMMATIC1",
     "10_sixteen_bit-EVICT_LAST0",
     "11_any_row-LATE1",
+    "13_any_axis-TILE16",
+    "13_any_axis-TILE8",
 )
 
 
