@@ -111,7 +111,8 @@ def is_template(code: str, kernel_name: str) -> bool:
     return bool(found) and all(one.template for one in found)
 
 
-def _declared(plain: str) -> list[Declared]:
+@functools.lru_cache(maxsize=64)
+def _declared(plain: str) -> tuple[Declared, ...]:
     """The kernels of a source without comments."""
     found = []
     for match in re.finditer(r"\b__global__\b", plain):
@@ -129,7 +130,7 @@ def _declared(plain: str) -> list[Declared]:
             template = template[1] if template else ""
             found.append(Declared(open_[1], plain[open_.end() : end], template))
             break
-    return found
+    return tuple(found)
 
 
 def _closing(text: str, place: int) -> int:
@@ -219,6 +220,7 @@ def _canonical(kind: str) -> str:
     return " ".join(sign + rest) or "int"
 
 
+@functools.lru_cache(maxsize=64)
 def strip_comments(code: str) -> str:
     """The source without comments and `#line` directives."""
     pattern = r"//[^\n]*|/\*.*?\*/|^#line[^\n]*$"  # in one go: // may hold /* and the reverse

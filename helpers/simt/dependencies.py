@@ -38,10 +38,9 @@ def state(
     NVRTC searches the folders `own`, of which the first is the working directory, and then those of
     the toolkit. None if the preprocessor alone knows what is asked for, or a file cannot be read.
     """
-    roots = tuple(os.path.join(os.path.realpath(folder), "") for folder in toolkit)
 
     def header(path: str) -> Header | None:
-        if not path.startswith(roots):
+        if not path.startswith(_roots(toolkit)):
             return read(path)
         whole = _in_toolkit(path, toolkit)
         return whole and whole._replace(asks_for=_in_part(whole.asks_for, own))
@@ -80,6 +79,12 @@ def _follow(
             digest.update(f"{name}\n".encode())
             asked[name] = None
     return Header(digest.hexdigest(), tuple(asked))
+
+
+@functools.lru_cache(maxsize=16)
+def _roots(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """What a path in one of the folders begins with."""
+    return tuple(os.path.join(os.path.realpath(folder), "") for folder in folders)
 
 
 @functools.lru_cache(maxsize=256)

@@ -77,7 +77,7 @@ class Module(NamedTuple):
     variables: dict[str, str]
 
 
-@functools.lru_cache(maxsize=256)  # who translates it may add %carry, the same each time
+@functools.lru_cache(maxsize=64)  # who translates it may add %carry, the same each time
 def parse(ptx: str, kernel_name: str) -> PtxKernel:
     """Return the entry `kernel_name` of a PTX module, with the functions that it calls inlined.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 HALVES = ("f16", "bf16")
@@ -21,6 +23,7 @@ DTYPES = {
 SIZES = {"8": 1, "16": 2, "32": 4, "64": 8, "16x2": 4}  # bytes, by what follows the letter
 
 
+@functools.cache
 def type_size(name: str) -> int:
     """Bytes of a PTX type such as f32, u64 or pred."""
     return 1 if name == "pred" else SIZES[name.lstrip("busf")]
