@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -22,15 +22,16 @@ from . import bench, catalogue, chain, peers, samples
 from .bound import load
 from .catalogue import ASKED_FOR, asking, split_trial
 from .chain import ORDINARY, STATES
-from .gpu import H200, Gpu, gpu_in_use, of_record
-from .json_files import write_json
+from .gpu import H200, Device, Gpu, gpu_in_use, of_record
+from .json_files import named, write_json
 from .mode import gpu_for_plans
 from .races import DTYPES, TOLERANCE
 from .records import (
     MUST_NOT_CHANGE,
     REFERENCE_GPU,
     SCHEMA,
-    check_times,
+    Protocol,
+    Versions,
     fields_of,
     folder_of,
     go_on_with,
@@ -40,6 +41,7 @@ from .records import (
     utc_now,
 )
 from .shapes import CHAIN_SHAPES, Shape, place
+from .typed_json import Count, Date, Dtype, Must, Samples
 
 FEW_ROWS = 16  # so few that a launch is much of a call
 VERDICTS = {
@@ -58,15 +60,15 @@ class ChainCase:
     was replayed right before: microseconds a call.
     """
 
-    dtype: str
-    rows: int
-    cols: int
-    state: str  # of `STATES`
+    dtype: Dtype
+    rows: Count
+    cols: Count
+    state: Annotated[str, Must(f"one of {', '.join(STATES)}", STATES.__contains__)]
     launches: dict[str, dict[str, int]]  # of ours
     hashes: dict[str, str]  # of the kernel files of ours
-    calls: int  # per replay
-    chain_us: dict[str, list[float]]
-    base_us: dict[str, list[float]]
+    calls: Count  # per replay
+    chain_us: dict[str, Samples]
+    base_us: dict[str, Samples]
     skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
     protocol: int = chain.PROTOCOL["version"]
     versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
@@ -153,10 +155,10 @@ class ChainCase:
 class Chains:
     """All cases of one GPU. Device, versions and date are those of the run that added last."""
 
-    device: dict
-    versions: dict[str, str]
-    utc: str
-    protocols: list[dict]  # of its cases, each with its "version"
+    device: Device
+    versions: Versions
+    utc: Date
+    protocols: list[Protocol]  # of its cases
     cases: list[ChainCase] = field(default_factory=list)
     schema: int = SCHEMA
     stamped: list[dict] = field(default_factory=list)  # as a `Record` has them
@@ -212,9 +214,17 @@ def load_chains(gpu: str = REFERENCE_GPU) -> Chains:
     path = chains_path(gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no pipelines of {gpu}: `make chain` on that GPU times them")
-    chains = read_record(path, Chains, ChainCase)
-    for case in chains.cases:
-        check_times(path, case, *case.chain_us.values(), *case.base_us.values())
+    chains = read_record(path, Chains)
+    for number, case in enumerate(chains.cases):
+        pairs = [
+            {name: len(series) for name, series in one.items()}
+            for one in (case.chain_us, case.base_us)
+        ]
+        if pairs[0] != pairs[1] or not {chain.COPY, *case.launches} <= {*case.chain_us}:
+            raise ValueError(
+                f"{named(path)}: cases[{number}] lacks samples of a chain, or of what it is "
+                "compared with"
+            )
     gpu_then = of_record(chains.device)
     chains.cases = [replace(case, gpu=gpu_then) for case in chains.cases]
     return chains

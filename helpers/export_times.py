@@ -22,12 +22,13 @@ from . import peers
 from .catalogue import choose
 from .export.asked import request
 from .export.python import write
-from .gpu import Gpu, gpu_in_use, of_record
-from .json_files import write_json
+from .gpu import Device, Gpu, gpu_in_use, of_record
+from .json_files import named, write_json
 from .records import (
     REFERENCE_GPU,
     SCHEMA,
-    check_times,
+    Protocol,
+    Versions,
     fields_of,
     folder_of,
     read_record,
@@ -36,6 +37,7 @@ from .records import (
 )
 from .samples import kept, orders
 from .shapes import Shape, place
+from .typed_json import Count, Date, Dtype, Samples
 
 PROTOCOL = {
     "version": 1,
@@ -56,15 +58,15 @@ OURS, TORCH = "ours", "torch"
 class TimesCase:
     """One shape: microseconds a call of each implementation."""
 
-    dtype: str
-    rows: int
-    cols: int
+    dtype: Dtype
+    rows: Count
+    cols: Count
     step: str  # that `choose` picked
     hash: str  # of its file
-    calls: int  # in a graph
-    host_us: dict[str, list[float]]
-    eager_us: dict[str, list[float]]
-    graph_us: dict[str, list[float]]
+    calls: Count  # in a graph
+    host_us: dict[str, Samples]
+    eager_us: dict[str, Samples]
+    graph_us: dict[str, Samples]
     skipped: dict[str, str] = field(default_factory=dict)  # who was left out -> why
     protocol: int = PROTOCOL["version"]
 
@@ -82,10 +84,10 @@ class TimesCase:
 class Times:
     """All cases of one GPU."""
 
-    device: dict
-    versions: dict[str, str]
-    utc: str
-    protocols: list[dict]  # of its cases, each with its "version"
+    device: Device
+    versions: Versions
+    utc: Date
+    protocols: list[Protocol]  # of its cases
     cases: list[TimesCase] = field(default_factory=list)
     schema: int = SCHEMA
 
@@ -106,10 +108,11 @@ def load_times(gpu: str = REFERENCE_GPU) -> Times:
         raise FileNotFoundError(
             f"no times of {gpu}: `python -m helpers.commands.time_export` on that GPU takes them"
         )
-    times = read_record(path, Times, TimesCase)
-    for case in times.cases:
-        series = (case.host_us, case.eager_us, case.graph_us)
-        check_times(path, case, *(samples for part in series for samples in part.values()))
+    times = read_record(path, Times)
+    for number, case in enumerate(times.cases):
+        for part in ("host_us", "eager_us", "graph_us"):
+            if missing := {OURS, TORCH} - {*getattr(case, part)}:
+                raise ValueError(f"{named(path)}: cases[{number}].{part} lacks {min(missing)}")
     return times
 
 

@@ -12,6 +12,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, TypedDict
+
+from .typed_json import Count, Must
 
 # KB of shared memory that a block may have, by compute capability (programming guide, technical
 # specifications). One that is not listed has as much as the one before it.
@@ -30,6 +33,15 @@ class Gpu:
     def max_shared(self) -> int:
         """Bytes of shared memory that a block may have."""
         return SHARED_KB[max(known for known in SHARED_KB if known <= self.capability)] * 1024
+
+
+class Device(TypedDict):
+    """What every record says of the GPU that it was made on; most say more."""
+
+    name: str
+    compute_capability: Annotated[str, Must('one as "90" for 9.0', str.isdecimal)]
+    multiprocessors: Count
+    l2_bytes: Count
 
 
 H200 = Gpu(capability=90, sms=132, l2=60 * 2**20)

@@ -11,10 +11,19 @@ from pathlib import Path
 
 def read_json(path: Path) -> dict:
     """The object in a file. Raises `FileNotFoundError`, or `ValueError` of one sentence for a file
-    that is empty, cut short, in a merge conflict, holds NaN or an infinity, or no object."""
+    that is empty, cut short, in a merge conflict, holds NaN or an infinity, a key twice, or no
+    object."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{named(path)} holds {constant}, which is no number")
+
+    def once(pairs: list[tuple[str, object]]) -> dict:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"{named(path)} holds the key {twice!r} twice in one object")
+        return found
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -26,11 +35,17 @@ def read_json(path: Path) -> dict:
         line = text.count("\n", 0, conflict.start()) + 1
         raise ValueError(f"{named(path)} is in a merge conflict, line {line}")
     try:
-        data = json.loads(text, parse_constant=refuse)
+        data = json.loads(text, parse_constant=refuse, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{named(path)} is no JSON or cut short: {error.msg}, line {error.lineno}"
         ) from None
+    except RecursionError:
+        raise ValueError(f"{named(path)} is nested too deep to be read") from None
+    except ValueError as error:  # of `refuse` and `once`, or a number of thousands of digits
+        if str(error).startswith(named(path)):
+            raise
+        raise ValueError(f"{named(path)} holds a number of too many digits") from None
     if not isinstance(data, dict):
         raise ValueError(f"{named(path)} holds a {type(data).__name__} instead of an object")
     return data

@@ -21,14 +21,15 @@ import numpy as np
 
 from . import bench, catalogue, peers, samples
 from .bound import load
-from .gpu import H200, Gpu, gpu_in_use, of_record
-from .json_files import write_json
+from .gpu import H200, Device, Gpu, gpu_in_use, of_record
+from .json_files import named, write_json
 from .records import (
     MUST_NOT_CHANGE,
     REFERENCE_GPU,
     SCHEMA,
     Case,
-    check_times,
+    Protocol,
+    Versions,
     fields_of,
     folder_of,
     go_on_with,
@@ -39,6 +40,7 @@ from .records import (
     utc_now,
 )
 from .shapes import RACE_SHAPES, REFERENCE_SHAPE, Shape
+from .typed_json import Count, Date, Dtype, Samples, Time
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
@@ -73,24 +75,24 @@ class Beside(NamedTuple):
 class RaceCase:
     """One shape: our kernel, the peers and the copy, timed in turn."""
 
-    dtype: str
-    rows: int
-    cols: int
+    dtype: Dtype
+    rows: Count
+    cols: Count
     step: str  # our kernel; "" if none takes the shape
     kernel_hash: str
     launch: dict[str, int]  # of our kernel
-    samples_us: dict[str, list[float]]  # step or peer -> microseconds a call, one a replay
-    copy_samples_us: list[float]
-    calls: dict[str, int]  # calls per replay
+    samples_us: dict[str, Samples]  # step or peer -> microseconds a call, one a replay
+    copy_samples_us: Samples
+    calls: dict[str, Count]  # calls per replay
     skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
     notes: dict[str, str] = field(default_factory=dict)
     gpu: Gpu = H200  # the race's, whose file names it once
     protocol: int = 1  # as of a record's case
-    programmatic_us: list[float] = field(default_factory=list)  # of our kernel, as a record's case
-    programmatic_copy_us: list[float] = field(default_factory=list)
-    copies_us: dict[str, list[float]] = field(default_factory=dict)  # other copies -> as samples_us
+    programmatic_us: list[Time] = field(default_factory=list)  # of our kernel, as a record's case
+    programmatic_copy_us: list[Time] = field(default_factory=list)
+    copies_us: dict[str, Samples] = field(default_factory=dict)  # other copies -> as samples_us
     # Of the other processes in which what a peer tunes anew in each was timed: who -> samples.
-    draws: list[dict[str, list[float]]] = field(default_factory=list)
+    draws: list[dict[str, Samples]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
 
     @property
@@ -222,10 +224,10 @@ class RaceCase:
 class Race:
     """All cases of one GPU. Device, versions and date are those of the run that added last."""
 
-    device: dict
-    versions: dict[str, str]
-    utc: str
-    protocols: list[dict]  # of its cases, each with its "version"
+    device: Device
+    versions: Versions
+    utc: Date
+    protocols: list[Protocol]  # of its cases
     cases: list[RaceCase] = field(default_factory=list)
     schema: int = SCHEMA
     stamped: list[dict] = field(default_factory=list)  # as a `Record` has them
@@ -285,10 +287,10 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
     path = race_path(gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no race of {gpu}: `make race` on that GPU makes it")
-    race = read_record(path, Race, RaceCase)
-    for case in race.cases:
-        series = [case.samples_us, case.copies_us, *case.draws]
-        check_times(path, case, case.copy_samples_us, *(s for one in series for s in one.values()))
+    race = read_record(path, Race)
+    for number, case in enumerate(race.cases):
+        if any(bench.COPY not in draw for draw in case.draws):
+            raise ValueError(f"{named(path)}: cases[{number}].draws has one without {bench.COPY}")
     gpu_then, versions = of_record(race.device), race.compared_versions()
     race.cases = [
         replace(case, gpu=gpu_then, versions=case.versions or versions) for case in race.cases

@@ -13,19 +13,19 @@ kernel really moved. 1 GB = 10^9 bytes.
 from __future__ import annotations
 
 import functools
-import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Annotated, TypedDict
 
 import numpy as np
 
 from . import catalogue
 from .bound import load
 from .catalogue import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
-from .gpu import Gpu, of_record
+from .gpu import Device, Gpu, of_record
 from .gpu import gpu_folder as gpu_folder  # who records names the folder by it
 from .json_files import named, read_json, write_json
 from .paths import RECORDS
@@ -41,6 +41,7 @@ from .shapes import (
     family_of,
 )
 from .simt.cuda_text import code_hash
+from .typed_json import Count, Date, Dtype, Must, Samples, Share, Time, typed
 
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
@@ -50,25 +51,62 @@ LEFT_OUT_IF_EMPTY = (  # of a case, in its file
 )
 
 
+class Protocol(TypedDict):
+    """How cases were timed, in words; its number is what a case names."""
+
+    version: int
+
+
+Versions = Annotated[
+    dict[str, str],
+    Must(
+        "the versions of driver, nvrtc and cupy", lambda names: names.keys() >= {*MUST_NOT_CHANGE}
+    ),
+]
+
+
+class _AskedFor(TypedDict, total=False):
+    rows: Count
+    cols: Count
+    dtype: Dtype
+    question: str
+    choices: list[tuple[Share, str]]  # a share, and why
+    sum: list[str]
+
+
+class Prediction(_AskedFor):
+    """An entry of the ledger; with a `question` it has `choices` and `sum` too."""
+
+    share: Share
+    because: str
+
+
+class _Before(TypedDict):
+    """What is asked of a file of schema 1 before it is made one of schema 2."""
+
+    protocol: Protocol
+    cases: list[dict]
+
+
 @dataclass(frozen=True)
 class Case:
     """One kernel at one shape, timed in turn with a copy kernel of the same size."""
 
-    dtype: str
-    rows: int
-    cols: int
+    dtype: Dtype
+    rows: Count
+    cols: Count
     launch: dict[str, int]  # grid, block, shared_mem, and the macros of a Build table
-    samples_us: list[float]  # time per call of each replay, microseconds
-    copy_samples_us: list[float]
-    calls: int  # calls per replay
+    samples_us: Samples  # time per call of each replay, microseconds
+    copy_samples_us: Samples
+    calls: Count  # calls per replay
     check: str  # verdict on the output, before and after timing
     # registers, local and shared bytes; of a cluster also how many of them run at once
     attributes: dict[str, int] = field(default_factory=dict)
     protocol: int = 1  # version of the protocol that it was timed by, which its file describes
     # From protocol 2 on `samples_us` are by an ordinary launch, and a kernel that is made for
     # programmatic ones is timed so too, beside a copy that is launched the same way.
-    programmatic_us: list[float] = field(default_factory=list)
-    programmatic_copy_us: list[float] = field(default_factory=list)
+    programmatic_us: list[Time] = field(default_factory=list)
+    programmatic_copy_us: list[Time] = field(default_factory=list)
 
     @property
     def shape(self) -> Shape:
@@ -113,10 +151,10 @@ class Record:
 
     step: str
     kernel_hash: str
-    device: dict
-    versions: dict[str, str]
-    utc: str
-    protocols: list[dict]  # of its cases, each with its "version"
+    device: Device
+    versions: Versions
+    utc: Date
+    protocols: list[Protocol]  # of its cases
     attributes: dict[str, int] = field(default_factory=dict)  # of the case measured last
     cases: list[Case] = field(default_factory=list)
     schema: int = SCHEMA
@@ -295,54 +333,38 @@ def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
     path = record_path(step, gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no record of {step} on {gpu}: `make record` on that GPU makes it")
-    record = read_record(path, Record, Case)
-    for case in record.cases:
-        check_times(path, case, case.samples_us, case.copy_samples_us)
+    record = read_record(path, Record)
+    if record.step != step:
+        raise ValueError(f"{named(path)} is a record of {record.step}, not of {step}")
     return record
 
 
-def read_record(path: Path, whole: type, part: type):
-    """The `whole` of a file, each of whose cases is a `part`. Raises `ValueError` that names the
-    file for one that is damaged, has another schema, or does not describe a case's protocol."""
+def read_record(path: Path, whole: type):
+    """The `whole` of a file, a dataclass. Raises `ValueError` that names the file for one that is
+    damaged, has another schema, or does not describe a case's protocol, and what is not of the
+    type that `whole` says with its key."""
     fields = read_json(path)
-    try:
-        if fields.get("schema") == 1:
-            fields = _upgraded(fields)
-        if fields.get("schema") != SCHEMA:
-            raise ValueError(
-                f"{named(path)} has schema {fields.get('schema')}, this version reads {SCHEMA}"
-            )
-        found = whole(**{**fields, "cases": [part(**case) for case in fields["cases"]]})
-        described = {protocol["version"] for protocol in found.protocols}
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{named(path)} is no record of this version: {error}") from None
+    if fields.get("schema") == 1:
+        fields = _upgraded(path, fields)
+    if fields.get("schema") != SCHEMA:
+        raise ValueError(
+            f"{named(path)} has schema {fields.get('schema')}, this version reads {SCHEMA}"
+        )
+    found = typed(path, fields, whole)
+    described = {protocol["version"] for protocol in found.protocols}
     for case in found.cases:
         if case.protocol not in described:
             raise ValueError(f"{named(path)} does not describe protocol {case.protocol} of a case")
     return found
 
 
-def _upgraded(fields: dict) -> dict:
+def _upgraded(path: Path, fields: dict) -> dict:
     """A file of schema 1 as schema 2 has it; readers have such of their own GPUs."""
-    protocol = fields["protocol"]
-    kept = {
-        "protocols" if key == "protocol" else key: [protocol] if key == "protocol" else value
-        for key, value in fields.items()
-    }
-    cases = [{**case, "protocol": protocol["version"]} for case in fields["cases"]]
-    return {**kept, "cases": cases, "schema": 2}
-
-
-def check_times(path: Path, case, *series: Sequence[float]) -> None:
-    """Raise `ValueError` that names file and shape unless every sample is a positive number and no
-    series is empty."""
-    where = f"{named(path)} at {case.rows} x {case.cols} {case.dtype}"
-    for samples in series:
-        if not samples:
-            raise ValueError(f"{where} has no samples")
-        for sample in samples:
-            if not isinstance(sample, (int, float)) or not 0 < sample < math.inf:
-                raise ValueError(f"{where} holds {sample!r}, which is no time of a call")
+    before = typed(path, fields, _Before)
+    version = before["protocol"]["version"]
+    cases = [{**case, "protocol": version} for case in before["cases"]]
+    kept = {key: value for key, value in fields.items() if key != "protocol"}
+    return {**kept, "protocols": [before["protocol"]], "cases": cases, "schema": 2}
 
 
 def save_record(record: Record, gpu: str) -> None:
@@ -420,9 +442,10 @@ def recorded_gpus() -> list[str]:
 
 
 @functools.lru_cache(maxsize=1)
-def predictions() -> dict[str, dict]:
+def predictions() -> dict[str, Prediction]:
     """The prediction ledger: step -> {"share": of a copy at `REFERENCE_SHAPE`, "because": ...}."""
-    return read_json(RECORDS / "predictions.json")
+    path = RECORDS / "predictions.json"
+    return typed(path, read_json(path), dict[str, Prediction])
 
 
 def predicted_at(step: str) -> tuple[int, int, str]:

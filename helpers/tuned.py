@@ -6,18 +6,19 @@ GPU: never in replay, and not with SOFTMAX_PLANS=0.
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from .gpu import gpu_folder, gpu_name
 from .json_files import named, read_json, write_json
 from .mode import replaying
 from .paths import MINE
 from .shapes import Shape
+from .typed_json import Count, Date, Dtype, Samples, typed
 
 SWITCH = "SOFTMAX_PLANS"
 SCHEMA = 1
@@ -28,21 +29,21 @@ class Tuned:
     """A trial that is faster than the shipped plan at one shape, timed in turn with it and a copy:
     microseconds a call."""
 
-    rows: int
-    cols: int
-    dtype: str
+    rows: Count
+    cols: Count
+    dtype: Dtype
     trial: str
     shipped: str
     kernels: dict[str, dict]  # of both: the hash of the code, the launch
-    samples_us: list[float]
-    shipped_us: list[float]
-    copy_us: list[float]
-    calls: int  # per replay
+    samples_us: Samples
+    shipped_us: Samples
+    copy_us: Samples
+    calls: Count  # per replay
     attributes: dict[str, int]  # registers, local and shared bytes of the trial
     protocol: dict
     device: dict
     versions: dict[str, str]
-    utc: str
+    utc: Date
 
     @property
     def shape(self) -> Shape:
@@ -64,6 +65,10 @@ class Tuned:
         return f"{when}: {self.times:.3f} times as fast as the shipped plan"
 
 
+class _File(TypedDict):
+    plans: list[Tuned]
+
+
 def plans_path(folder: str) -> Path:
     return MINE / "plans" / f"{folder}.json"
 
@@ -79,20 +84,10 @@ def read_plans(folder: str) -> list[Tuned]:
     path = plans_path(folder)
     if not path.is_file():
         return []
-    try:
-        fields = read_json(path)
-        if fields.get("schema") != SCHEMA:
-            raise ValueError(f"{named(path)} has schema {fields.get('schema')}, not {SCHEMA}")
-        plans = [Tuned(**plan) for plan in fields["plans"]]
-        series = [s for plan in plans for s in (plan.samples_us, plan.shipped_us, plan.copy_us)]
-        damaged = not all(
-            s and all(type(us) in (int, float) and 0 < us < math.inf for us in s) for s in series
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{named(path)} holds no plans of this version: {error}") from None
-    if damaged:
-        raise ValueError(f"{named(path)} holds what is no time of a call")
-    return plans
+    fields = read_json(path)
+    if fields.get("schema") != SCHEMA:
+        raise ValueError(f"{named(path)} has schema {fields.get('schema')}, not {SCHEMA}")
+    return typed(path, fields, _File)["plans"]
 
 
 def write_plans(folder: str, plans: Sequence[Tuned]) -> None:

@@ -15,7 +15,9 @@ from .. import gpu, records, workers
 from ..catalogue import split_trial
 from ..json_files import read_json, write_json
 from ..records import REFERENCE_GPU
+from ..typed_json import typed
 from .cases import Batch, examined_steps
+from .forms import FORMS
 
 
 class Part(ABC):
@@ -109,7 +111,7 @@ def open_part(path: Path, versions: dict[str, str]) -> dict:
     CuPy."""
     if not path.is_file():
         return {}
-    stored = read_json(path)
+    stored = read_file(path)
     if others := records.changed(stored["versions"], versions):
         print(f"{path.name} is of another {', '.join(others)}: all of it is made again")
         return {}
@@ -119,11 +121,15 @@ def open_part(path: Path, versions: dict[str, str]) -> dict:
 @functools.lru_cache
 def read_part(name: str, gpu: str = REFERENCE_GPU) -> dict:
     """A file of evidence. Raises `FileNotFoundError` that says how it is made, `ValueError` that
-    names a file which is damaged."""
+    names a file which is damaged, and what of it is not as `FORMS` has it."""
     path = part_path(name, gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no {path.name} of {gpu}: `make evidence` on that GPU makes it")
-    return read_json(path)
+    return read_file(path)
+
+
+def read_file(path: Path) -> dict:
+    return typed(path, read_json(path), FORMS[path.stem])
 
 
 def part_path(name: str, gpu: str) -> Path:
