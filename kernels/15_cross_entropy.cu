@@ -3,16 +3,18 @@
 //           - x[target], and the recurrence of 02 finds it in one read; nothing of the row is kept.
 // Computes: cross_entropy
 // Row:      CLUSTER blocks, 1 to 16
-// Build:    packs    = row / 16
-//           CLUSTER  = 1 when capability < 90 || rows > 2 * sms || packs < 2048
-//                    | 2 when rows > sms || packs < 4096
-//                    | 4 when 2 * rows > sms || packs < 8192
-//                    | 8
-//           THREADS  = 256 when packs < 2048
-//                    | 512
-//           UNROLL   = 4
-//           RESIDENT = 1024 / THREADS when capability < 80
-//                    | 1536 / THREADS
+// Build:    packs      = row / 16
+//           CLUSTER    = 1 when capability < 90 || packs < 2048
+//                      | 8 when 4 * rows <= sms
+//                      | 1 when rows > 2 * sms && packs < 7000
+//                      | 4
+//           THREADS    = 128 when packs <= 512
+//                      | 256 when packs < 2048 || CLUSTER > 1
+//                      | 512
+//           UNROLL     = 4
+//           sm_threads = 1024 when capability < 80
+//                      | 1536
+//           RESIDENT   = sm_threads / THREADS
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
 // Columns:  cols >= 1
