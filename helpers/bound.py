@@ -118,7 +118,7 @@ class Kernel:
         the macros that it needs."""
         contract, operation = self.header, self.operation
         declared = [parameter.name for parameter in self.parameters]
-        allowed = {argument.name for argument in operation.arguments}
+        allowed = {"workspace", *(argument.name for argument in operation.arguments)}
         needed = {*operation.required, *(array.name for array in operation.arrays(self.features))}
         needed |= {"x_stride", "y_stride"} if contract.strided else set()
         needed |= {"workspace"} if "Workspace" in contract.fields else set()
