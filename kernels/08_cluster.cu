@@ -35,8 +35,8 @@
 //                        | THREADS
 //           RESIDENT     = sm_threads / THREADS
 //           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
-//                        | 1 when rows > 128 && 5 * rows * row > 2 * l2 && 3 * rows * row <= 2 * l2
-//                        | 0
+//                        | 0 when 3 * rows * row > 2 * l2 || rows <= 128
+//                        | 5 * rows * row > 2 * l2
 //           STREAMING    = 1 when rows * row <= 1048576 || rows * row > 4 * l2
 //                        | 1 when size == 2 && rows <= 16 && rows * row <= 4194304
 //                        | 3 * rows * row > 2 * l2 && EVICT_LAST == 0

@@ -6,8 +6,8 @@
 //                      | 32
 //           PACKS      = ceil_div(cols, 8 * LANES)
 //           EVICT_LAST = 1 when 4 * rows * row > 5 * l2
-//                      | 1 when row >= 512 && 5 * rows * row > 2 * l2 && 3 * rows * row <= 2 * l2
-//                      | 0
+//                      | 0 when 3 * rows * row > 2 * l2 || row < 512
+//                      | 5 * rows * row > 2 * l2
 //           STREAMING  = rows * row > 4 * l2 || 3 * rows * row > 2 * l2 && EVICT_LAST == 0
 // Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES)
 // Shared:   0
