@@ -4,7 +4,7 @@ The annotations of a dataclass or a `TypedDict` are the one description of a fil
 type is `Annotated[float, Must("a positive number", lambda us: us > 0)]`.
 
     typed(path, read_json(path), Record)
-    ValueError: nvidia-h200/01_naive.json: cases[3].samples_us[0] is -3.5, not a positive number
+    ValueError: nvidia-h200/01_naive.json: cases[3].calls is "50", not an integer
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _is_date(text: str) -> bool:
 
 Count = Annotated[int, Must("an integer from 1", lambda number: number >= 1)]
 Natural = Annotated[int, Must("an integer from 0", lambda number: number >= 0)]
-Time = Annotated[float, Must("the time of a call, a positive number", lambda us: us > 0)]
+Time = Annotated[float, Must("a positive number of microseconds", lambda us: us > 0)]
 Samples = Annotated[list[Time], Must("one sample or more", bool)]
 Share = Annotated[float, Must("a share, a positive number", lambda share: share > 0)]
 Date = Annotated[str, Must("a date as 2030-01-02T03:04:05+00:00", _is_date)]
@@ -67,7 +67,7 @@ def typed(path: Path, value: object, kind: Any) -> Any:
         return _reader(kind)(value)
     except Unfit as error:
         where = "".join(reversed(error.path)).removeprefix(".")
-        raise ValueError(f"{named(path)}: {where or 'it'} {error.said}") from None
+        raise ValueError(f"{named(path)}: {where or 'the object'} {error.said}") from None
 
 
 Reader = Callable[[Any], Any]

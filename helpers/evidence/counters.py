@@ -61,7 +61,7 @@ def nsight(
     """
     wanted = EvidenceCase(step, rows, cols, dtype)
     for entry in read_part("counters", gpu)["cases"]:
-        if case_of(entry) == wanted:
+        if entry["step"] == step and case_of(entry) == wanted:
             return entry["metrics"]
     raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {gpu}")
 
