@@ -30,6 +30,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     workers       work dealt out to GPUs
     samples       samples of timings, and what they say for sure
     records       what was timed: reader and writer
+    problems      what is timed: arrays on the GPU, and whether what came out is right
     bench         how a kernel is timed
     tuning        a kernel's plan, searched on the GPU at hand
     peers         softmax of other libraries

@@ -12,17 +12,29 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from . import samples
 from .bound import BoundKernel, load
-from .catalogue import UNFUSED
+from .catalogue import UNFUSED, WITHOUT_FILE
 from .check import WrongResult, check_copy, check_softmax
 from .execute import active_clusters
 from .gpu import gpu_in_use
 from .operations import COPY as COPIES
+from .operations import Sizes
+from .problems import (
+    SAMPLED,
+    Problem,
+    has_nan,
+    matrix,
+    numbers_of,
+    poison,
+    rotations,
+    rounded,
+)
 from .records import Case
 from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_COLUMNS, Shape
 from .workers import Failure, one_line
@@ -48,14 +60,16 @@ FEW_WARMUP_S, FEW_REPLAY_MS = 0.03, 10
 @dataclass
 class Candidate:
     """Something to time: `run(x, y)` enqueues one call on the current stream by an ordinary launch.
-    x and y are CuPy arrays of the dtype, for bfloat16 of uint16."""
+    x and y are CuPy arrays of the dtype, for bfloat16 of uint16; of another operation than softmax
+    its arrays in their order."""
 
     run: Callable
     launch: dict[str, int]
     attributes: dict[str, int]
-    compare: Callable[[np.ndarray, np.ndarray], None]
+    compare: Callable[[np.ndarray, np.ndarray], None] | None
     run_programmatic: Callable | None = None  # the same by a programmatic launch
     late: bool = False  # to be run on a y that starts an element later than x
+    judge: Callable[[Sequence], None] | None = None  # instead of `compare`: of all arrays
 
 
 @contextlib.contextmanager
@@ -86,26 +100,27 @@ def kernel_candidate(bound: BoundKernel) -> Candidate:
     }
     clusters = active_clusters(kernel, bound.plan)
 
-    def run(x, y) -> None:
-        bound.enqueue(x, y, workspace=workspace)
+    problem, numbers = Problem.of(bound), numbers_of(bound)
 
+    def enqueues(bound: BoundKernel) -> Callable:
+        return lambda *arrays: bound.enqueue(*arrays, workspace=workspace, **numbers)
+
+    run = enqueues(bound)
     candidate = Candidate(
         run,
         bound.launch,
         attributes if clusters is None else {**attributes, "active_clusters": clusters},
         check_copy if bound.operation is COPIES else check_softmax,
         late=bound.plan.macros.get("LATE") == 1,
+        judge=None if problem.plain else partial(problem.verify, bound),
     )
     if not bound.plan.programmatic:
         return candidate
     macros = {**bound.plan.macros, "PROGRAMMATIC": 0}  # for the launch: the options stay
     ordinary = replace(bound, plan=replace(bound.plan, macros=macros))
     ordinary.prepare()
-
-    def run_ordinary(x, y) -> None:
-        ordinary.enqueue(x, y, workspace=workspace)
-
-    return replace(candidate, run=run_ordinary, run_programmatic=run)
+    early = run if problem.plain else None  # the others have no yardstick that is launched so
+    return replace(candidate, run=enqueues(ordinary), run_programmatic=early)
 
 
 def copied_shape(rows: int, cols: int, dtype: str) -> Shape:
@@ -131,6 +146,17 @@ def copy_maker(name: str) -> Maker:
     return make
 
 
+def yardstick_maker(problem: Problem) -> Maker:
+    """What makes the kernel that moves as many bytes as a problem, over arrays of its own."""
+
+    def make(*_) -> Candidate:
+        sizes = problem.yardstick.sizes
+        step = problem.operation.yardstick
+        return kernel_candidate(load(step).bind(sizes.rows, sizes.cols, gpu=gpu_in_use()))
+
+    return make
+
+
 def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
     """Softmax as five CuPy array operations with preallocated results, for float32 and float16."""
     import cupy
@@ -148,13 +174,13 @@ def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate
     return Candidate(run, {"grid": 0, "block": 0, "shared_mem": 0}, {}, check_softmax)
 
 
-def maker(step: str) -> Maker:
+def maker(step: str, inner: int = 1) -> Maker:
     """What makes the candidate of a step, a variant or a trial for a shape and dtype."""
     if step == UNFUSED:
         return unfused_candidate
 
     def make(rows: int, cols: int, dtype: str) -> Candidate:
-        return kernel_candidate(load(step).bind(rows, cols, dtype, gpu_in_use()))
+        return kernel_candidate(load(step).bind(rows, cols, dtype, gpu_in_use(), inner=inner))
 
     return make
 
@@ -166,43 +192,75 @@ class Task(NamedTuple):
     cols: int
     dtype: str
     names: tuple[str, ...]
+    inner: int = 1
 
 
-def measure_steps(task: Task, maker_of: Callable[[str], Maker] = maker) -> dict[str, Case]:
-    """The case of each step of a task, and of the copy; raises what `measure` raises."""
-    return measure({name: maker_of(name) for name in task.names}, *task[:3])
+def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[str, Case]:
+    """The case of each step of a task, and of the copy or of what else moves as many bytes; steps
+    that compute the same are timed together. Raises what `measure` raises."""
+    found: dict[str, Case] = {}
+    together: dict[Problem, list[str]] = {}
+    sizes = Sizes(task.rows, task.cols, task.inner)
+    for name in task.names:
+        together.setdefault(problem_of(name, sizes, task.dtype), []).append(name)
+    for problem, names in together.items():
+        more = (task.inner,) if task.inner > 1 else ()
+        makers = {name: maker_of(name, *more) for name in names}
+        found |= measure(makers, *task[:3], problem=problem)
+    return found
+
+
+def problem_of(step: str, sizes: Sizes, dtype: str) -> Problem:
+    """What a step, a variant or a trial computes at a shape; softmax where there is no file."""
+    if step in WITHOUT_FILE:
+        return Problem(sizes, dtype)
+    kernel = load(step)
+    if kernel.operation is COPIES:
+        return Problem(sizes, dtype)  # beside softmax, on its arrays
+    features = tuple((name, value) for name, value in kernel.features.items() if value)
+    return Problem(sizes, dtype, kernel.operation, features)
 
 
 def measure(
-    makers: dict[str, Maker], rows: int, cols: int, dtype: str = "float32", few: int = 0
+    makers: dict[str, Maker],
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    few: int = 0,
+    problem: Problem | None = None,
 ) -> dict[str, Case]:
     """Time candidates and a copy kernel in turn at one shape. With `few` so many samples of each
-    are taken behind a short warm-up: a first look, which no record is made of.
+    are taken behind a short warm-up: a first look, which no record is made of. `problem` is what
+    they all compute, softmax if it is not given; the yardstick of its operation stands for the
+    copy.
 
     Returns each name's case. Raises `Failure` that names the candidate which cannot be made or run,
     or whose output is wrong before or after timing: a broken kernel has no time. It names nobody if
     there is no room for the buffers.
     """
     with blaming(""), fresh_pool():
-        return _measure(makers, rows, cols, dtype, few)
+        return _measure(makers, problem or Problem(Sizes(rows, cols), dtype), few)
 
 
-def _measure(
-    makers: dict[str, Maker], rows: int, cols: int, dtype: str, few: int
-) -> dict[str, Case]:
+def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, Case]:
     import cupy
 
-    candidates = {}
-    for name, make in {COPY: copy_maker(COPY), **makers}.items():
+    shape = *problem.sizes[:2], problem.dtype
+    yardstick = COPY if problem.plain else problem.operation.yardstick
+    make_yardstick = copy_maker(COPY) if problem.plain else yardstick_maker(problem)
+    candidates, problems = {}, {yardstick: problem if problem.plain else problem.yardstick}
+    problems |= dict.fromkeys(makers, problem)
+    for name, make in {yardstick: make_yardstick, **makers}.items():
         with blaming(name):
-            candidates[name] = make(rows, cols, dtype)
+            candidates[name] = make(*shape)
     if any(candidate.run_programmatic for candidate in candidates.values()):
+        problems[PROGRAMMATIC_COPY] = problem
         with blaming(PROGRAMMATIC_COPY):
-            candidates[PROGRAMMATIC_COPY] = copy_maker(PROGRAMMATIC_COPY)(rows, cols, dtype)
+            candidates[PROGRAMMATIC_COPY] = copy_maker(PROGRAMMATIC_COPY)(*shape)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
     with stream:
-        buffers = rotating_buffers(rows, cols, dtype)
+        buffers = {one: buffers_for(one) for one in dict.fromkeys(problems.values())}
         launches = {  # (name, launch) -> what enqueues a call
             (name, launch): run
             for name, candidate in candidates.items()
@@ -212,43 +270,51 @@ def _measure(
             )
             if run and (name, launch) != (PROGRAMMATIC_COPY, "ordinary")
         }
-        late = [(x, later(y)) for x, y in buffers]
-        buffers_of = {name: late if one.late else buffers for name, one in candidates.items()}
+        buffers_of = {
+            name: [(x, later(y)) for x, y in buffers[problem]]
+            if one.late
+            else buffers[problems[name]]
+            for name, one in candidates.items()
+        }
         for (name, _), run in launches.items():  # of all, before any is timed at length
-            x, y = buffers_of[name][0]
-            poison(y)
+            arrays = buffers_of[name][0]
+            poison_outputs(problems[name], arrays)
             with blaming(name):
-                run(x, y)
-                verify(candidates[name], x, y, dtype)
+                run(*arrays)
+                verify(candidates[name], arrays, problem.dtype)
         timings: dict[tuple[str, str], _Timing] = {}
         for (name, launch), run in launches.items():
             with blaming(name):
                 timings[name, launch] = _Timing(run, buffers_of[name], stream, few)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its share of itself shows the noise.
-        timings[COPY, "again"] = _Timing(candidates[COPY].run, buffers, stream, few)
+        again = candidates[yardstick].run, buffers_of[yardstick]
+        timings[yardstick, "again"] = _Timing(*again, stream, few)
         _replay_in_turn(timings)
         for (name, _), timing in timings.items():
-            x, y = buffers_of[name][min(timing.calls, len(buffers)) - 1]
-            poison(y)
+            arrays = buffers_of[name][min(timing.calls, len(buffers_of[name])) - 1]
+            poison_outputs(problems[name], arrays)
             with blaming(name):
-                timing.graph.launch(stream)  # what was timed is what must have written y
-                verify(candidates[name], x, y, dtype)
+                timing.graph.launch(stream)  # what was timed is what must have written it
+                verify(candidates[name], arrays, problem.dtype)
     taken = {key: samples.kept(timing.samples_us) for key, timing in timings.items()}
     return {
         name: Case(
-            dtype,
-            rows,
-            cols,
+            problem.dtype,
+            problem.sizes.rows,
+            problem.sizes.cols,
             candidate.launch,
             taken[name, "ordinary"],
-            taken[COPY, "again" if name == COPY else "ordinary"],
+            taken[yardstick, "again" if name == yardstick else "ordinary"],
             timings[name, "ordinary"].calls,
             "right before and after timing",
             candidate.attributes,
             PROTOCOL["version"],
             taken.get((name, "programmatic"), []),
             taken[PROGRAMMATIC_COPY, "programmatic"] if candidate.run_programmatic else [],
+            problem.sizes.inner,
+            0 if problem.plain else problem.moved,
+            "" if problem.plain else yardstick,
         )
         for name, candidate in candidates.items()
         if name != PROGRAMMATIC_COPY
@@ -323,20 +389,32 @@ class _Timing:
         self.samples_us.append(round(1e3 * elapsed / self.calls, 4))
 
 
+def buffers_for(problem: Problem) -> list[tuple]:
+    """Sets of the arrays of a problem, together past three times the GPU's L2 cache."""
+    import cupy
+
+    if problem.plain:
+        return rotating_buffers(*problem.sizes[:2], problem.dtype)
+    l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
+    random = cupy.random.default_rng(0)
+    return [problem.buffers(random) for _ in range(rotations(problem, l2_bytes))]
+
+
+def poison_outputs(problem: Problem, arrays: Sequence) -> None:
+    for array, written in zip(arrays, problem.written, strict=True):
+        if written:
+            poison(array)
+
+
 def rotating_buffers(rows: int, cols: int, dtype: str) -> list[tuple]:
     """Pairs (x, y) on the GPU, together past three times its L2 cache; no two inputs alike."""
     import cupy
 
     l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
-    pair_bytes = 2 * np.dtype(dtype).itemsize * rows * cols
-    pairs = max(2, math.ceil(3 * l2_bytes / pair_bytes))
     random = cupy.random.default_rng(0)
     buffers = []
-    for _ in range(pairs):
-        x = random.standard_normal((rows, cols), dtype=cupy.float32)
-        shifts = random.random((rows, 1), dtype=cupy.float32) * 100 + 100
-        x += cupy.where(random.random((rows, 1)) < 0.5, shifts, -shifts)
-        x = with_room(_rounded(x, dtype))
+    for _ in range(rotations(Problem(Sizes(rows, cols), dtype), l2_bytes)):
+        x = with_room(rounded(matrix(random, rows, cols), dtype))
         y = with_room(cupy.empty_like(x))
         poison(y)
         buffers.append((x, y))
@@ -358,33 +436,18 @@ def later(matrix):
     return matrix.base[1:-1].reshape(matrix.shape)
 
 
-def _rounded(x, dtype: str):
-    """A float32 array on the GPU in another dtype, to nearest even; bfloat16 as its bits."""
-    import cupy
-
-    if dtype != "bfloat16":
-        return x.astype(dtype, copy=False)
-    bits = x.view(cupy.uint32)
-    bits += ((bits >> 16) & 1) + 0x7FFF
-    bits >>= 16
-    return bits.astype(cupy.uint16)
-
-
-def poison(y) -> None:
-    """Fill an output with NaN: what is not written stays visible."""
-    y.fill(0x7FFF if y.dtype.kind == "u" else np.nan)
-
-
-def verify(candidate: Candidate, x, y, dtype: str) -> None:
+def verify(candidate: Candidate, arrays: Sequence, dtype: str) -> None:
     """Check an output on the GPU: every element for NaN, sampled rows against fp64."""
     import cupy
 
     cupy.cuda.get_current_stream().synchronize()
-    has_nan = (y & 0x7FFF) > 0x7F80 if y.dtype.kind == "u" else cupy.isnan(y)
-    if bool(has_nan.any()):
+    if candidate.judge:
+        return candidate.judge(arrays)
+    x, y = arrays
+    if bool(has_nan(y).any()):
         raise WrongResult(f"left NaN in its output at {x.shape}")
     rows = x.shape[0]
-    count = min(rows, max(3, 200_000 // x.shape[1]))  # of a few long rows the last one too
+    count = min(rows, max(3, SAMPLED // x.shape[1]))  # of a few long rows the last one too
     sample = np.unique(np.linspace(0, rows - 1, count).astype(np.int64))
     try:
         candidate.compare(*(cupy.asnumpy(array[sample]).view(dtype) for array in (x, y)))
@@ -422,7 +485,8 @@ def live_shapes(shapes: str = "grid") -> list[Shape]:
 
 
 def shapes_that_fit(shapes: Sequence[Shape]) -> list[Shape]:
-    """Shapes whose buffers (two inputs, two outputs, scratch) fit this GPU's free memory.
+    """Shapes whose buffers (two inputs, two outputs, scratch) fit this GPU's free memory, with
+    their inner if they have one.
 
     A smaller GPU records the grid with fewer rows, and leaves out rows that must go evenly into
     clusters.
@@ -432,9 +496,11 @@ def shapes_that_fit(shapes: Sequence[Shape]) -> list[Shape]:
     free, _ = cupy.cuda.runtime.memGetInfo()
     kept = []
     for shape in shapes:
-        rows, cols = shape
+        rows, cols, *inner = shape
         while 24 * rows * cols > free * 0.9:
             rows //= 2
-        if shape != EVEN_SHAPE or rows == EVEN_SHAPE[0]:
-            kept.append((rows, cols))
+        if inner:
+            rows -= rows % inner[0]
+        if rows and (shape != EVEN_SHAPE or rows == EVEN_SHAPE[0]):
+            kept.append((rows, cols, *inner))
     return list(dict.fromkeys(kept))

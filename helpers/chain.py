@@ -188,7 +188,7 @@ class _State:
         bench.poison(x)
         bench.poison(y)
         run()
-        bench.verify(link, source, y, dtype)
+        bench.verify(link, (source, y), dtype)
 
     def _calls(self, copy: Candidate) -> int:
         """How many calls a replay has; the copy's chain is replayed until the GPU is warm."""

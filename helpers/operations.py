@@ -69,7 +69,7 @@ class Argument:
         return np.dtype(dtype if self.dtype == "T" else self.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operation:
     """What is computed, without how: arguments in the order of a kernel's parameters."""
 

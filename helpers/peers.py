@@ -94,10 +94,10 @@ def candidate(name: str, rows: int, cols: int, dtype: str) -> Candidate:
     return Candidate(peer.make(rows, cols, dtype), {}, {}, check_result)
 
 
-def step_maker(step: str) -> bench.Maker:
+def step_maker(step: str, *inner: int) -> bench.Maker:
     """What makes the candidate of a step, as `bench.maker`, and for `TORCH` of eager PyTorch."""
     if step != TORCH:
-        return bench.maker(step)
+        return bench.maker(step, *inner)
 
     def make(rows: int, cols: int, dtype: str) -> Candidate:
         free_memory()

@@ -28,11 +28,13 @@ from .catalogue import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
 from .gpu import Device, Gpu, of_record
 from .gpu import gpu_folder as gpu_folder  # who records names the folder by it
 from .json_files import named, read_json, write_json
+from .operations import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, SOFTMAX
 from .paths import RECORDS
 from .plan import Plan
 from .shapes import (
     EVEN_SHAPE,
     FEW_SHAPES,
+    FUSED_COLUMNS,
     GRID_SHAPES,
     REFERENCE_SHAPE,
     SWEEP_SHAPES,
@@ -45,9 +47,11 @@ from .typed_json import Count, Date, Dtype, Must, Samples, Share, Time, typed
 
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
+AROUND = 12  # the first step of what is around softmax
 SCHEMA = 2  # 1 had one protocol for all cases of a file
 LEFT_OUT_IF_EMPTY = (  # of a case, in its file
     *("attributes", "programmatic_us", "programmatic_copy_us", "copies_us", "draws"),
+    *("moved", "yardstick"),
 )
 
 
@@ -68,6 +72,7 @@ Versions = Annotated[
 class _AskedFor(TypedDict, total=False):
     rows: Count
     cols: Count
+    inner: Count
     dtype: Dtype
     question: str
     choices: list[tuple[Share, str]]  # a share, and why
@@ -107,15 +112,29 @@ class Case:
     # programmatic ones is timed so too, beside a copy that is launched the same way.
     programmatic_us: list[Time] = field(default_factory=list)
     programmatic_copy_us: list[Time] = field(default_factory=list)
+    inner: Count = 1  # elements from one column to the next
+    # Of another operation than softmax: the bytes that it must move, and the kernel that moves as
+    # many, whose samples stand for the copy's.
+    moved: int = 0
+    yardstick: str = ""
 
     @property
     def shape(self) -> Shape:
         return self.rows, self.cols
 
     @property
+    def family(self) -> str:
+        return family_of(*self.shape, self.inner)
+
+    @property
+    def run(self) -> tuple[int, int, str, int]:
+        """What tells it from the other cases of a record."""
+        return self.rows, self.cols, self.dtype, self.inner
+
+    @property
     def bytes(self) -> int:
-        """One read and one write of every element."""
-        return 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize
+        """One read and one write of every element, of another operation what it must move."""
+        return self.moved or 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize
 
     @property
     def median_us(self) -> float:
@@ -161,10 +180,10 @@ class Record:
     # What proved, each time the text changed, that the machine code did not (`helpers.stamps`).
     stamped: list[dict] = field(default_factory=list)
 
-    def case(self, rows: int, cols: int, dtype: str = "float32") -> Case:
+    def case(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> Case:
         """The case of a shape. Raises `KeyError` that names step and shape if it is missing."""
         for case in self.cases:
-            if (case.rows, case.cols, case.dtype) == (rows, cols, dtype):
+            if case.run == (rows, cols, dtype, inner):
                 return case
         raise KeyError(f"no record of {self.step} at {rows} x {cols} {dtype}")
 
@@ -179,9 +198,7 @@ class Record:
         wanted = FAMILIES.get(shapes)
         if wanted is None:
             raise ValueError(f"shapes are one of {', '.join(FAMILIES)}, not {shapes!r}")
-        found = [
-            case for case in self.cases if case.dtype == dtype and family_of(*case.shape) in wanted
-        ]
+        found = [case for case in self.cases if case.dtype == dtype and case.family in wanted]
         if shapes == "few":
             return sorted(found, key=lambda case: FEW_SHAPES.index(case.shape))
         return sorted(found, key=lambda case: case.cols)
@@ -191,16 +208,19 @@ class Record:
         """The case that stands for a step: the one that was predicted, or if there is none, its
         longest rows in the first dtype of the record."""
         try:
-            return self.case(*predicted_at(self.step))
+            inner = predictions().get(self.step, {}).get("inner", 1)
+            return self.case(*predicted_at(self.step), inner)
         except KeyError:
             dtype = self.cases[0].dtype
-            return (self.of_family("long", dtype) or self.of_family("unaligned", dtype))[-1]
+            families = (self.of_family(name, dtype) for name in ("long", "unaligned"))
+            return next((cases for cases in families if cases), self.cases)[-1]
 
     @property
     def in_series(self) -> bool:
-        """Whether a step belongs in one figure with all others: it takes float32 and is not made
-        for few rows."""
-        return bool(self.of_family()) and family_of(*self.headline.shape) != "few"
+        """Whether a step belongs in one figure with all others: it takes float32, computes softmax
+        alone and is not made for few rows."""
+        around = self.step not in WITHOUT_FILE and step_number(self.step) >= AROUND
+        return bool(self.of_family()) and self.headline.family != "few" and not around
 
     @property
     def gpu(self) -> Gpu:
@@ -231,26 +251,28 @@ class Record:
     def launched_so(self, case: Case) -> bool:
         """Whether a case's launch is what the header asks for now."""
         return self.step in WITHOUT_FILE or case.launch == launch_of(
-            self.step, *case.shape, case.dtype, self.gpu
+            self.step, *case.shape, case.dtype, self.gpu, case.inner
         )
 
-    def lacks(self, rows: int, cols: int, dtype: str = "float32") -> bool:
+    def lacks(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> bool:
         """Whether the step is to be recorded at a shape and dtype, and has no such case yet."""
-        known = {(case.rows, case.cols, case.dtype) for case in self.cases}
-        return (rows, cols, dtype) not in known and takes(self.step, rows, cols, dtype, self.gpu)
+        run = rows, cols, dtype, inner
+        known = {case.run for case in self.cases}
+        return run not in known and takes(self.step, rows, cols, dtype, self.gpu, inner)
 
-    def add(self, case: Case, order: Sequence[tuple[int, int, str]] = ()) -> None:
-        """Put a case in: those of `order`, (rows, cols, dtype), in that order, whichever came
-        first, others before them as they come."""
+    def add(self, case: Case, order: Sequence[tuple[int, int, str, int]] = ()) -> None:
+        """Put a case in: those of `order`, (rows, cols, dtype, inner), in that order, whichever
+        came first, others before them as they come."""
         places = {run: place for place, run in enumerate(order)}
         self.cases.append(case)
-        self.cases.sort(key=lambda case: places.get((*case.shape, case.dtype), -1))
+        self.cases.sort(key=lambda case: places.get(case.run, -1))
         self.attributes = case.attributes
 
 
 # Name -> the families of shapes that it means, in tables and figures.
 FAMILIES = {
     **{name: (name,) for name in ("grid", "few", "sweep", "unaligned")},
+    **{name: (name,) for name in ("square", "vocabularies", "axes")},
     "long": ("grid", "long"),
 }
 
@@ -266,34 +288,45 @@ def step_hash(step: str) -> str:
 
 
 def launch_of(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, inner: int = 1
 ) -> dict[str, int]:
     """The launch that a step's header asks for on a GPU (`mode.gpu_for_plans` if none is given):
     grid, block, shared memory and macros; empty if it does not take the shape or the dtype."""
-    plan = plan_of(step, rows, cols, dtype, gpu)
+    plan = plan_of(step, rows, cols, dtype, gpu, inner)
     return plan.launch if plan else {}
 
 
 def plan_of(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, inner: int = 1
 ) -> Plan | None:
     """How a step's header has it compiled and launched; None if it does not take the shape or the
     dtype."""
     kernel = load(step)
-    return (
-        kernel.bind(rows, cols, dtype, gpu).plan if kernel.accepts(rows, cols, dtype, gpu) else None
-    )
+    taken = kernel.accepts(rows, cols, dtype, gpu, inner=inner)
+    return kernel.bind(rows, cols, dtype, gpu, inner=inner).plan if taken else None
 
 
-def takes(step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None) -> bool:
+def takes(
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, inner: int = 1
+) -> bool:
     """Whether a step is to be recorded at a shape and dtype: its header accepts them; the sweep is
     for the steps before 07 in float32, long and few rows for what comes after, rows that go evenly
     into seven clusters for kernels whose clusters stay; a trial is recorded in float32 and
     bfloat16, and so is PyTorch at the grid and at rows that start anywhere.
 
     Rows that start anywhere are for 11, to which nothing else is, for PyTorch, and for the steps
-    from 04 on, the first that reads rows well, that take some of them."""
-    family = family_of(rows, cols)
+    from 04 on, the first that reads rows well, that take some of them.
+
+    What is around softmax, from 12 on, is recorded in float32 and bfloat16: another axis at `AXES`,
+    cross-entropy at vocabularies, the others at the grid and long rows of `FUSED_COLUMNS`, and 12
+    also at the square."""
+    family = family_of(rows, cols, inner)
+    if step not in WITHOUT_FILE and step_number(step) >= AROUND:
+        if family not in _families_of(step, cols) or dtype not in ("float32", "bfloat16"):
+            return False
+        return bool(plan_of(step, rows, cols, dtype, gpu, inner))
+    if family in ("axes", "square", "vocabularies"):
+        return False
     if step == TORCH:
         return dtype in ("float32", "bfloat16") and family in ("grid", "unaligned")
     anywhere = family == "unaligned" or (rows, cols) in UNALIGNED_FEW
@@ -313,6 +346,17 @@ def takes(step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | No
         return dtype == "float32"
     plan = plan_of(step, rows, cols, dtype, gpu)
     return bool(plan) and ((rows, cols) != EVEN_SHAPE or "clusters" in plan.values)
+
+
+def _families_of(step: str, cols: int) -> tuple[str, ...]:
+    """The families of shapes at which what is around softmax is recorded, for so many columns."""
+    operation = load(step).operation
+    if "inner" in operation.sizes:
+        return ("axes",)
+    if operation in (CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD):
+        return ("vocabularies",)
+    square = ("square",) if operation is SOFTMAX else ()
+    return (*square, *(("grid", "long") if cols in FUSED_COLUMNS else ()))
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -378,6 +422,8 @@ def fields_of(whole) -> dict:
         for key in LEFT_OUT_IF_EMPTY:
             if not case.get(key, True):
                 del case[key]
+        if case.get("inner") == 1:
+            del case["inner"]
     return fields
 
 

@@ -6,6 +6,9 @@
     "long"   the grid and, on the same axis, the long rows of up to 1048576 columns
     "few"    few rows: less work than a GPU has room for
     "sweep"  4096 rows of 256 to 12672 columns, the shape that the field's tutorials plot
+    "square"  8192 rows of 8192 columns, scores of attention whose upper half a causal mask hides
+    "vocabularies"  4096 rows of logits, for the loss of a language model
+    "axes"   2^28 elements, or nearly, of outer x dim x inner: softmax along the middle
     "unaligned"  nearly 2^28 elements, rows of 33 to 128257 columns that start anywhere, not at
              multiples of 16 bytes alone
 """
@@ -31,9 +34,23 @@ UNALIGNED_SHAPES = tuple(
     for cols in (33, 77, 129, 513, 1023, 4097, 12673, 32001, 50257, 128257)
 )
 UNALIGNED_FEW = ((65536, 77), (1, 50257))
+# From step 12 on, of the grid and the long rows.
+FUSED_COLUMNS = (512, 1024, 4096, 8192, 32768, 131072)
+SQUARE_SHAPE = (8192, 8192)
+VOCABULARY_SHAPES = tuple((4096, cols) for cols in (32000, 50257, 128256, 151936, 262144))
+# (rows, dim, inner), rows being outer * inner.
+AXES = tuple(
+    (2**28 // (dim * inner) * inner, dim, inner)
+    for inner, dims in (
+        *((2, (64, 512, 8192)), (3, (512,)), (7, (64, 512)), (16, (512, 8192)), (31, (512,))),
+        *((32, (16, 512, 8192)), (64, (16, 64, 512, 2048, 8192)), (100, (64, 512))),
+        *((256, (64, 512, 8192)), (4096, (16, 512, 8192))),
+    )
+    for dim in dims
+)
 RECORDED_SHAPES = (
     *(*GRID_SHAPES, *LONG_SHAPES, *FEW_SHAPES, *CROSSOVER_SHAPES, EVEN_SHAPE, *SWEEP_SHAPES),
-    *(*UNALIGNED_SHAPES, *UNALIGNED_FEW),
+    *(*UNALIGNED_SHAPES, *UNALIGNED_FEW, SQUARE_SHAPE, *VOCABULARY_SHAPES),
 )
 
 # Timed by a live notebook, with as many rows as fit.
@@ -127,9 +144,13 @@ SPECIAL_PACKS = 64
 SPECIAL_INNER = 4  # elements between the columns of such rows, where another axis is taken
 
 
-def family_of(rows: int, cols: int) -> str:
+def family_of(rows: int, cols: int, inner: int = 1) -> str:
     """The family of a recorded shape; "other" if no figure shows it. A smaller GPU records the grid
     and the long rows with fewer rows, so these two are told apart by their columns."""
+    if inner > 1:
+        return "axes"
+    if (rows, cols) == SQUARE_SHAPE or (rows, cols) in VOCABULARY_SHAPES:
+        return "square" if (rows, cols) == SQUARE_SHAPE else "vocabularies"
     if (rows, cols) in FEW_SHAPES:
         return "few"
     if (rows, cols) in (*CROSSOVER_SHAPES, EVEN_SHAPE, *UNALIGNED_FEW):
@@ -141,6 +162,10 @@ def family_of(rows: int, cols: int) -> str:
     return "grid" if cols <= GRID_SHAPES[-1][1] else "long"
 
 
-def place(rows: int, cols: int, dtype: str = "float32", always: bool = False) -> str:
-    """ "65536 x 4096", with the dtype where it is not float32, or `always`."""
-    return f"{rows} x {cols}" + (f" {dtype}" if always or dtype != "float32" else "")
+def place(
+    rows: int, cols: int, dtype: str = "float32", always: bool = False, inner: int = 1
+) -> str:
+    """ "65536 x 4096", with the dtype where it is not float32, or `always`; "8192 x 512 x 64" of
+    another axis."""
+    sizes = f"{rows} x {cols}" if inner == 1 else f"{rows // inner} x {cols} x {inner}"
+    return sizes + (f" {dtype}" if always or dtype != "float32" else "")

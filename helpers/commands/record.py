@@ -18,6 +18,7 @@ from functools import partial
 
 from .. import bench, gpu, peers, workers
 from ..catalogue import TORCH, known_steps
+from ..operations import Sizes
 from ..plan import DTYPES
 from ..records import (
     Record,
@@ -27,7 +28,7 @@ from ..records import (
     save_record,
     takes,
 )
-from ..shapes import GRID_SHAPES, RECORDED_SHAPES, REFERENCE_SHAPE, place
+from ..shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, REFERENCE_SHAPE, place
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,27 +52,33 @@ def main(arguments: list[str] | None = None) -> int:
         for name in names
     }
     plan_for = gpu.of_record(device)
+    shapes = GRID_SHAPES if options.quick else (*RECORDED_SHAPES, *AXES)
+    sizes = [Sizes(*shape) for shape in bench.shapes_that_fit(shapes)]
     runs = [
-        (*shape, dtype)
-        for shape in bench.shapes_that_fit(GRID_SHAPES if options.quick else RECORDED_SHAPES)
+        (rows, cols, dtype, inner)
+        for rows, cols, inner in sizes
         for dtype in options.dtypes
-        if any(takes(name, *shape, dtype, plan_for) for name in names)
+        if any(takes(name, rows, cols, dtype, plan_for, inner) for name in names)
     ]
     print(f"recording {', '.join(names)} on {device['name']} at {len(runs)} shapes and dtypes")
     if versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
     missing = [
-        bench.Task(*run, tuple(name for name, record in records.items() if record.lacks(*run)))
+        bench.Task(
+            *run[:3],
+            tuple(name for name, record in records.items() if record.lacks(*run)),
+            run[3],
+        )
         for run in runs
     ]
     tasks = deque(task for task in missing if task.names)
     done, failed, began = len(runs) - len(tasks), [], time.perf_counter()
     measure = partial(bench.measure_steps, maker_of=peers.step_maker)
     for task, measured in workers.deal(measure, tasks, options.jobs):
-        run = task[:3]
+        run = *task[:3], task.inner
         if isinstance(measured, workers.Failure):
             guilty = {measured.culprit} & {*task.names} or {*task.names}
-            where = place(*run, always=True)
+            where = place(*run[:3], always=True, inner=task.inner)
             failed.append(f"{', '.join(sorted(guilty))} at {where}: {measured.reason}")
             print(failed[-1], file=sys.stderr, flush=True)
             if others := tuple(name for name in task.names if name not in guilty):
@@ -119,17 +126,18 @@ def print_progress(
     rows: int,
     cols: int,
     dtype: str,
+    inner: int,
     records: Mapping[str, Record],
     began: float,
 ) -> None:
     rates = []
     for name, record in records.items():
         for case in record.cases:
-            if (*case.shape, case.dtype) == (rows, cols, dtype):
+            if case.run == (rows, cols, dtype, inner):
                 flag = " above the copy: look!" if case.share > 1.05 else ""
                 rates.append(f"{name} {case.gbps:.0f} ({case.share:.2f}){flag}")
     seconds = time.perf_counter() - began
-    where = f"[{number}/{total}, {seconds:.0f} s] {place(rows, cols, dtype, always=True)}"
+    where = f"[{number}/{total}, {seconds:.0f} s] {place(rows, cols, dtype, True, inner)}"
     print(f"{where}: GB/s {', '.join(rates)}", flush=True)
 
 

@@ -13,7 +13,7 @@ from helpers.commands import record
 from helpers.paths import ROOT
 from helpers.plan import DTYPES
 from helpers.records import Case, launch_of, load_record, takes
-from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
+from helpers.shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
 from helpers.workers import Failure
 from tests import made_up
 
@@ -27,14 +27,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A recorder that measures nothing: `measured` lists what it was asked for."""
-    fake = SimpleNamespace(measured=[], dtypes=[], fail_after=None)
+    """A recorder that measures nothing: `measured` lists what it was asked for, `others` what is
+    not softmax."""
+    fake = SimpleNamespace(measured=[], dtypes=[], others=[], fail_after=None)
 
-    def measure(makers: dict, rows: int, cols: int, dtype: str) -> dict:
+    def measure(makers: dict, rows: int, cols: int, dtype: str, problem) -> dict:
         if len(fake.measured) == fake.fail_after:
             raise KeyboardInterrupt
-        fake.measured.append((frozenset(makers), rows, cols))
-        fake.dtypes.append(dtype)
+        if not problem.plain:
+            fake.others.append((frozenset(makers), rows, cols, dtype))
+        else:
+            fake.measured.append((frozenset(makers), rows, cols))
+            fake.dtypes.append(dtype)
         return {name: made_up.record(name, [(rows, cols)], dtype).cases[0] for name in makers}
 
     monkeypatch.setattr(bench, "measure", measure)
@@ -77,7 +81,10 @@ def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
     assert record.main([]) == 0
     assert {*fake_gpu.dtypes} == {*DTYPES}
     for (names, *shape), dtype in zip(fake_gpu.measured, fake_gpu.dtypes, strict=True):
-        assert names == {step for step in known_steps() if takes(step, *shape, dtype)}
+        taking = {step for step in known_steps() if takes(step, *shape, dtype)}
+        others = {n for some, *run in fake_gpu.others if run == [*shape, dtype] for n in some}
+        assert names | others == taking and not names & others
+    assert (frozenset({"variants/00_read"}), *GRID_SHAPES[9], "float32") in fake_gpu.others
     assert fake_gpu.measured[-1][0] == {
         step for step in [UNFUSED, *steps()] if step_number(step) < 7
     }
@@ -127,12 +134,12 @@ def test_recorder_imports_no_pytorch() -> None:
 
 def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
     kept = made_up.record(shapes=[(64, 1024)])
-    record.print_progress(1, 1, 64, 1024, "float32", {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, 64, 1024, "float32", 1, {"01_naive": kept}, 0.0)
     assert "look!" not in capsys.readouterr().out
     kept.cases[0].samples_us[:] = [4.0, 4.0, 4.0]
-    record.print_progress(1, 1, 64, 1024, "float16", {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, 64, 1024, "float16", 1, {"01_naive": kept}, 0.0)
     assert "01_naive" not in capsys.readouterr().out
-    record.print_progress(1, 1, 64, 1024, "float32", {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, 64, 1024, "float32", 1, {"01_naive": kept}, 0.0)
     assert "01_naive 131 (1.38) above the copy: look!" in capsys.readouterr().out
 
 
@@ -147,7 +154,7 @@ def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypa
     assert record.main(["--quick"]) == record.main([]) == 0
     assert asked == [
         list(GRID_SHAPES),
-        [*RECORDED_SHAPES],
+        [*RECORDED_SHAPES, *AXES],
     ]
     monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: list(shapes))
     assert record.main(["--quick", "--steps", "01_naive", "--dtypes", "float16"]) == 0
@@ -188,7 +195,7 @@ def launch(x, y) -> None:
     """What a candidate of the fake GPU does."""
 
 
-def measure(makers, rows: int, cols: int, dtype: str) -> dict[str, Case]:
+def measure(makers, rows: int, cols: int, dtype: str, problem=None) -> dict[str, Case]:
     """A GPU on which 01 is wrong at one shape, and 04 stops the GPU at another."""
     candidates = {name: make(rows, cols, dtype) for name, make in makers.items()}
     for name, candidate in candidates.items():
@@ -248,7 +255,7 @@ def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shap
 def test_failure_that_nobody_is_to_blame_for_concerns_all(
     recorder_of_two_shapes, monkeypatch, capsys
 ) -> None:
-    def no_room(makers, rows, cols, dtype):
+    def no_room(makers, rows, cols, dtype, problem):
         for make in makers.values():
             make(rows, cols, dtype)
         raise Failure("MemoryError: buffers")

@@ -16,47 +16,14 @@ from helpers.gpu import H200
 from helpers.references import reference
 from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES
 from helpers.workers import Failure
-
-
-class FakeStream:
-    """Runs at once what is enqueued; a capture runs it too, and its graph runs nothing again."""
-
-    def __init__(self, replayed: list):
-        self.replayed = replayed
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_) -> None: ...
-    def synchronize(self) -> None: ...
-    def begin_capture(self) -> None:
-        self.replayed.clear()
-
-    def end_capture(self) -> SimpleNamespace:
-        calls = list(self.replayed)
-        return SimpleNamespace(
-            upload=lambda stream: None, launch=lambda stream: [call() for call in calls]
-        )
+from tests.helpers.fake_cupy import fake_cupy as made
 
 
 @pytest.fixture
 def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> list:
     """The list of calls in the capture that goes on; candidates append theirs to it."""
     calls: list = []
-    stream = FakeStream(calls)
-    event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None)
-    device = SimpleNamespace(attributes={"L2CacheSize": 4000}, synchronize=lambda: None)
-    cuda = SimpleNamespace(
-        Stream=lambda non_blocking: stream,
-        Event=lambda: event,
-        Device=lambda: device,
-        get_elapsed_time=lambda start, stop: 2.0,
-        get_current_stream=lambda: stream,
-    )
-    numpy_names = {name: getattr(np, name) for name in ("isnan", "where", "empty", "empty_like")}
-    types = {name: getattr(np, name) for name in ("float32", "uint32", "uint16")}
-    fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **numpy_names, **types)
-    fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
+    fake = made(calls)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setitem(bench.PROTOCOL, "warmup_s", 0)
     return calls
@@ -276,7 +243,7 @@ def test_bfloat16_is_rounded_to_nearest_even(fake_cupy: list) -> None:
     x = np.random.default_rng(0).normal(0, 50, 10000).astype(np.float32)
     x[:3] = 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-8)  # halfway between two
     wanted = x.astype("bfloat16").view(np.uint16)
-    assert np.array_equal(bench._rounded(x.copy(), "bfloat16"), wanted)
+    assert np.array_equal(bench.rounded(x.copy(), "bfloat16"), wanted)
 
 
 @pytest.mark.parametrize(

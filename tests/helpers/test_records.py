@@ -477,7 +477,10 @@ def test_cases_are_of_the_shapes_and_the_dtype_asked_for(shapes: str, dtype: str
 def test_long_is_grid_and_long_rows_over_one_axis() -> None:
     cases = made_up.steady("01_naive").of_family("long")
     assert [case.cols for case in cases] == [2**k for k in range(5, 21)]
-    with pytest.raises(ValueError, match="one of grid, few, sweep, unaligned, long, not 'longer'"):
+    with pytest.raises(
+        ValueError,
+        match="one of grid, few, sweep, unaligned, square, vocabularies, axes, long, not 'longer'",
+    ):
         made_up.steady("01_naive").of_family("longer")
 
 

@@ -1,0 +1,160 @@
+"""Operations are timed beside what moves as many bytes, and a kernel that is wrong has no time:
+with NumPy in CuPy's place, and the SIMT machine in a GPU's."""
+
+import sys
+from types import SimpleNamespace
+
+import cupy
+import numpy as np
+import pytest
+
+from helpers import bench
+from helpers.bound import BoundKernel, bind, load
+from helpers.gpu import H200
+from helpers.operations import OPERATIONS, Sizes
+from helpers.problems import Problem
+from helpers.workers import Failure
+from tests.helpers.fake_cupy import fake_cupy
+from tests.helpers.family import ANY_AXIS, BACKWARD, CROSS_ENTROPY, EACH, FUSED, GRADIENT
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The list of calls in the capture that goes on, each of which runs on the SIMT machine."""
+    calls: list = []
+
+    def enqueue(bound: BoundKernel, *arrays, workspace=(), **numbers) -> None:
+        asked = bound.operation.arrays(bound.features)
+        types = [argument.numpy_dtype(bound.dtype) for argument in asked]
+        views = [
+            array
+            if len(arrays) != len(types) or array.itemsize != kind.itemsize
+            else array.view(kind)
+            for array, kind in zip(arrays, types, strict=False)
+        ]
+
+        def call() -> None:
+            bound.simulate_arguments(bound.arguments(*views, **numbers))
+
+        calls.append(call)
+        call()
+
+    def raw_kernel(code: str, name: str, options=(), **asked) -> SimpleNamespace:
+        counted = {"num_regs": 1, "local_size_bytes": 0, "shared_size_bytes": 0}
+        return SimpleNamespace(code=code, name=name, options=options, **asked, **counted)
+
+    monkeypatch.setitem(
+        sys.modules, "cupy", fake_cupy(calls, RawKernel=raw_kernel, __spec__=cupy.__spec__)
+    )
+    monkeypatch.setitem(bench.PROTOCOL, "warmup_s", 0)
+    monkeypatch.setattr(BoundKernel, "prepare", lambda bound: None)
+    monkeypatch.setattr(BoundKernel, "workspace", lambda bound: ())
+    monkeypatch.setattr(BoundKernel, "enqueue", enqueue)
+    monkeypatch.setattr(bench, "active_clusters", lambda *_: None)
+    monkeypatch.setattr(bench, "gpu_in_use", lambda: H200)
+    monkeypatch.setattr(bench.samples, "FEW", 1)
+    return calls
+
+
+EVERY = (
+    ("softmax", {"MASK": "bytes", "LOG": 1}),
+    ("softmax", {"MASK": "causal", "BIAS": 1}),
+    ("softmax", {"DROPOUT": 1}),
+    ("softmax_any_axis", {}),
+    ("softmax_backward", {}),
+    ("softmax_backward", {"LOG": 1}),
+    ("cross_entropy", {}),
+    ("cross_entropy_backward", {}),
+)
+YARDSTICK = {
+    "softmax_backward": "variants/00_two_reads",
+    "cross_entropy": "variants/00_read",
+}
+
+
+def measured(code: str, chosen: dict, dtype: str = "float32") -> tuple[Problem, dict]:
+    inner = 4 if code is ANY_AXIS or "softmax_any_axis" in code else 1
+
+    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
+        bound = bind(code, rows, cols, dtype, gpu=H200, inner=inner, features=chosen)
+        return bench.kernel_candidate(bound)
+
+    problem = Problem.of(bind(code, 12, 40, dtype, gpu=H200, inner=inner, features=chosen))
+    return problem, bench.measure({"it": make}, 12, 40, dtype, few=1, problem=problem)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay of few calls."""
+    monkeypatch.setattr(bench, "FEW_WARMUP_S", 0)
+    monkeypatch.setattr(bench, "FEW_REPLAY_MS", 1)
+
+
+@pytest.mark.parametrize(("name", "chosen"), EVERY, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_each_operation_is_timed_beside_its_yardstick(name, chosen, dtype, simulated) -> None:
+    problem, cases = measured(EACH[name], chosen, dtype)
+    yardstick = YARDSTICK.get(name, "00_copy")
+    assert set(cases) == {"it", yardstick}
+    case = cases["it"]
+    assert case.run == (12, 40, dtype, problem.sizes.inner) and case.yardstick == yardstick
+    assert case.moved == case.bytes == problem.moved and case.copy_samples_us
+
+
+WRONG = {
+    "mask": (FUSED, {"MASK": 1}, "MASK == 1 && mask", "MASK == 9 && mask"),
+    "scale": (FUSED, {"LOG": 1}, "scale * float", "float"),
+    "dropout": (FUSED, {"DROPOUT": 1}, "round < 10", "round < 9"),
+    "axis": (ANY_AXIS, {}, "+ column % inner", "+ column / outer"),
+    "backward": (BACKWARD, {}, "kept * (g - sum)", "kept * g"),
+    "loss": (CROSS_ENTROPY, {}, "float(x[t]) :", "float(x[t > 0 ? t - 1 : t]) :"),
+    "gradient": (GRADIENT, {}, "if (col == t) value -=", "if (false) value -="),
+    "lse": (CROSS_ENTROPY, {}, "lse[row] = all;", ""),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_has_no_time(name: str, simulated) -> None:
+    code, chosen, old, new = WRONG[name]
+    assert old in code
+    with pytest.raises(Failure, match="^it: wrong result: "):
+        measured(code.replace(old, new), chosen)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda one: one.name)
+def test_a_yardstick_moves_as_many_bytes(operation, dtype: str) -> None:
+    sizes = Sizes(4096, 50257) if "inner" not in operation.sizes else Sizes(64 * 64, 500, 64)
+    problem = Problem(sizes, dtype, operation)
+    yard = problem.yardstick
+    assert abs(yard.moved / problem.moved - 1) < 1e-3
+    assert load(operation.yardstick).accepts(*yard.sizes[:2]) and yard.operation is (
+        load(operation.yardstick).operation
+    )
+
+
+def test_bytes_are_those_of_the_formula() -> None:
+    def moved(name: str, dtype: str = "float32", rows=1024, cols=1024, **features: int) -> float:
+        chosen = tuple(features.items())
+        return Problem(Sizes(rows, cols), dtype, OPERATIONS[name], chosen).moved / (rows * cols)
+
+    assert moved("softmax") == moved("softmax_any_axis") == 8 and moved("softmax", "float16") == 4
+    assert moved("softmax", "bfloat16", WIDE=1) == 6 and moved("softmax", MASK=1) == 9
+    assert moved("softmax", MASK=2) == pytest.approx(6, abs=0.01)
+    assert moved("softmax", MASK=2, rows=4096) == pytest.approx(6, abs=0.01), "four matrices"
+    assert moved("softmax_backward") == 12
+    assert moved("cross_entropy") == pytest.approx(4, abs=0.05)
+    assert moved("cross_entropy_backward") == pytest.approx(8, abs=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "chosen"), EVERY, ids=str)
+def test_gpu_times_each_operation(name: str, chosen: dict) -> None:
+    inner = 64 if name == "softmax_any_axis" else 1
+
+    def make(*shape) -> bench.Candidate:
+        return bench.kernel_candidate(bind(EACH[name], *shape, inner=inner, features=chosen))
+
+    problem = Problem.of(bind(EACH[name], 1024, 512, inner=inner, features=chosen))
+    case = bench.measure({"it": make}, 1024, 512, few=3, problem=problem)["it"]
+    assert 0 < case.share < 1.1 and np.isfinite(case.gbps)
