@@ -42,7 +42,10 @@ def summary_table(
             record = None
         case, mine = record and record.headline, timed.get(step)
         shown = mine or case
-        cells = [step, place(shown.rows, shown.cols, shown.dtype) if shown else ""]
+        cells = [
+            step,
+            place(shown.rows, shown.cols, shown.dtype, inner=shown.inner) if shown else "",
+        ]
         if timed:
             cells += [f"{mine.gbps:.0f}", f"{mine.share:.3f}"] if mine else ["-", "-"]
         if record is None:

@@ -21,7 +21,7 @@ from ..draw.step import save_series
 from ..header import header
 from ..mode import SWITCH, describe_mode, replaying
 from ..paths import BUILD, core_notebooks, deeper_notebooks
-from ..records import Case, predicted_at
+from ..records import Case, predicted_at, predictions
 from ..simt.options import at_least
 from ..tables import summary_table
 from ..workers import Failure
@@ -146,10 +146,13 @@ def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
     timed = {}
     for step, verdict in verdicts.items():
         rows, cols, dtype = predicted_at(step)
-        ((rows, cols),) = bench.shapes_that_fit([(rows, cols)])
+        inner = predictions().get(step, {}).get("inner", 1)
+        shape = (rows, cols, inner) if inner > 1 else (rows, cols)
+        ((rows, cols, *_),) = bench.shapes_that_fit([shape])
         if verdict == "right":
             try:
-                timed[step] = bench.measure_steps(bench.Task(rows, cols, dtype, (step,)))[step]
+                task = bench.Task(rows, cols, dtype, (step,), inner)
+                timed[step] = bench.measure_steps(task)[step]
             except Failure as error:
                 verdicts[step] = f"right, not timed: {error}"
     return timed

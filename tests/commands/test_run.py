@@ -134,10 +134,10 @@ def test_every_right_step_is_timed_where_it_was_predicted(monkeypatch) -> None:
     verdicts = dict.fromkeys(names, "right") | {"03_shared": "zero at (1, 2)"}
     timed = run.time_steps(verdicts)
     assert asked == [
-        (16384, 4096, "float32", ("01_naive",)),
-        (16384, 4096, "float32", ("02_online",)),
-        (1, 1048576, "float32", ("09_grid",)),
-        (2097152, 32, "bfloat16", ("10_sixteen_bit",)),
+        (16384, 4096, "float32", ("01_naive",), 1),
+        (16384, 4096, "float32", ("02_online",), 1),
+        (1, 1048576, "float32", ("09_grid",), 1),
+        (2097152, 32, "bfloat16", ("10_sixteen_bit",), 1),
     ]
     assert list(timed) == ["01_naive", "09_grid", "10_sixteen_bit"]
     assert verdicts["02_online"] == "right, not timed: out of memory"

@@ -33,6 +33,7 @@ from helpers.records import (
     takes,
 )
 from helpers.shapes import (
+    AXES,
     CROSSOVER_SHAPES,
     EVEN_SHAPE,
     FEW_SHAPES,
@@ -42,6 +43,7 @@ from helpers.shapes import (
     REFERENCE_SHAPE,
     SWEEP_SHAPES,
     UNALIGNED_SHAPES,
+    VOCABULARY_SHAPES,
 )
 from tests import made_up
 from tests.made_up import VERSIONS
@@ -632,7 +634,10 @@ def test_recorder_sweeps_no_variants() -> None:
         record = made_up.record(step, shapes=[])
         dtypes = ("float32", "bfloat16")
         shapes = (*GRID_SHAPES, *UNALIGNED_SHAPES)
-        assert any(record.lacks(*shape, d) for shape in shapes for d in dtypes)
+        wanted = [record.lacks(*shape, d) for shape in shapes for d in dtypes]
+        wanted += [record.lacks(*shape, d) for shape in VOCABULARY_SHAPES for d in dtypes]
+        wanted += [record.lacks(rows, dim, "float32", inner) for rows, dim, inner in AXES]
+        assert any(wanted)
         assert not any(record.lacks(*shape, d) for shape in SWEEP_SHAPES for d in dtypes)
 
 

@@ -139,7 +139,10 @@ def test_copy_variants_and_what_is_not_there(capsys, shown) -> None:
     assert plain == "<figure: 03_thread0: 0.50 times as fast as 03_x at 4096 columns>"
     assert draw.step(steady("03_x"), dtype="bfloat16") is None
     assert capsys.readouterr().out == "03_x in bfloat16: not measured at these shapes\n"
-    with pytest.raises(ValueError, match="shapes are one of grid, few, sweep, unaligned, long"):
+    with pytest.raises(
+        ValueError,
+        match="shapes are one of grid, few, sweep, unaligned, square, vocabularies, axes, long",
+    ):
         draw.step(steady("03_x"), family="short")
 
 
