@@ -13,6 +13,7 @@
 //                      | 2 when aligned % (2 * size) == 0
 //                      | 1
 //           wanted     = 512 when dim <= 128
+//                      | 16 when dim > 8192 && WIDTH * size == 2
 //                      | 128 when dim <= 2048 && capability >= 90 || dim <= 512
 //                      | 64 when dim <= 16384 && capability >= 90 || dim <= 1024
 //                      | 32 when dim <= 32768 && capability >= 90 || dim <= 2048
@@ -54,7 +55,8 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   not known yet.
+// Wastes:   a tile of long columns takes 64 bytes of a line, and 128 would be faster; where lines
+//           and slices are no whole packs, a lane moves less than 16 bytes at a time.
 // Measured: not yet
 //
 // y[o, :, i] = softmax(x[o, :, i]) for x and y of shape (outer, dim, inner), row-major. y must not
