@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
 import pytest
 
 from helpers.bound import BoundKernel, bind
@@ -20,7 +19,7 @@ from helpers.catalogue import source, steps, variants
 from helpers.check import WrongResult, apart, check_outputs, check_softmax
 from helpers.gpu import H200, Gpu
 from helpers.header import header
-from helpers.operations import SOFTMAX, Sizes
+from helpers.operations import SOFTMAX
 from helpers.references import make_input, make_inputs, outputs, poisoned
 from helpers.simt import CompileError, compile_ptx
 
@@ -103,11 +102,7 @@ def outcome(code: str, build: Build) -> str:
         return outcome_of_operation(bound, str(build))
     x = make_input(rows, cols, dtype=dtype)
     phases = (1, 3) if any(gaps) else (0, 0)
-    if inner > 1:
-        given = np.ascontiguousarray(x.reshape(-1, inner, cols).swapaxes(1, 2))
-        y = poisoned(given)
-    else:
-        given, y = apart(x, x_stride, phases[0]), apart(poisoned(x), y_stride, phases[1])
+    given, y = apart(x, x_stride, phases[0]), apart(poisoned(x), y_stride, phases[1])
     try:
         trace = bound.simulate(given, y)
     except CompileError as error:
@@ -117,7 +112,7 @@ def outcome(code: str, build: Build) -> str:
         assert "LATE = 1" in str(error), f"{build}: {error}"
         return "refused by the launcher"
     try:
-        check_softmax(x, y.swapaxes(1, 2).reshape(x.shape) if inner > 1 else y)
+        check_softmax(x, y)
     except WrongResult:
         return "wrong"
     return "wrong" if trace.findings else "right"
@@ -125,8 +120,7 @@ def outcome(code: str, build: Build) -> str:
 
 def outcome_of_operation(bound: BoundKernel, build: str) -> str:
     """The same where the kernel computes something else than softmax."""
-    operation, features = bound.kernel.operation, bound.features
-    sizes = Sizes(bound.rows, bound.cols)
+    operation, features, sizes = bound.kernel.operation, bound.features, bound.sizes
     given = make_inputs(operation, sizes, bound.dtype, features)
     declared = {parameter.name for parameter in bound.kernel.parameters}
     given = {name: value for name, value in given.items() if name in declared}
