@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         os.environ["SOFTMAX_REPLAY"] = "1"
         warm_kernels.use()
+        os.environ["SOFTMAX_PICTURES"] = "0"
     # A warning names its cell's temporary file, which differs from run to run.
     os.environ.setdefault("IPYKERNEL_CELL_NAME", "<cell>")
     option.nbval_current_env = True

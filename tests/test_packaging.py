@@ -240,7 +240,11 @@ def configured(
 @pytest.mark.parametrize("before", [None, "0", "1"])
 def test_strict_nbval_always_replays(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
     seen = configured(monkeypatch, before, nbval=True, nbval_lax=False)
-    assert seen.environ == {"SOFTMAX_REPLAY": "1", "IPYKERNEL_CELL_NAME": "<cell>"}
+    assert seen.environ == {
+        "SOFTMAX_REPLAY": "1",
+        "SOFTMAX_PICTURES": "0",
+        "IPYKERNEL_CELL_NAME": "<cell>",
+    }
     assert seen.option.nbval_current_env and seen.option.nbval_cell_timeout == 120 and seen.warm
 
 

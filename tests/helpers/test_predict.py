@@ -282,7 +282,7 @@ def test_entries_that_are_no_share_are_left_out(mine) -> None:
 def test_a_steps_plot_has_the_kept_prediction_where_it_was_made(mine, monkeypatch, capsys) -> None:
     draw = pytest.importorskip("matplotlib") and importlib.import_module("helpers.draw")
     monkeypatch.setattr("IPython.display.display", lambda *_, **__: None)
-    monkeypatch.setattr("helpers.draw.style._png", lambda figure: b"")
+    monkeypatch.setenv(draw.style.PICTURES, "0")
     keep("07_warp", 0.75)
 
     def said(*arguments, **options) -> str:

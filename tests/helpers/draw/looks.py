@@ -19,13 +19,6 @@ POINTS = 9  # of text, at least
 TOUCH = 1.0  # pixels by which two words may overlap: extents are of whole letters
 
 
-def _laid_out(figure: Figure) -> bytes:
-    """No picture, which takes longer than all else and which test_style.py makes; but every word is
-    at its place, as in one."""
-    figure.draw_without_rendering()
-    return b""
-
-
 class Shown:
     """Takes the figures of helpers.draw and what it prints."""
 
@@ -35,7 +28,8 @@ class Shown:
         self._capsys = capsys
         self._really_close = plt.close
         monkeypatch.setattr(plt, "close", self._close)
-        monkeypatch.setattr(style, "_png", _laid_out)
+        # What takes longer than all else, and test_style.py makes.
+        monkeypatch.setenv(style.PICTURES, "0")
         monkeypatch.setattr("IPython.display.display", self._display)
 
     def _close(self, figure: Figure) -> None:

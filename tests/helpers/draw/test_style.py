@@ -200,6 +200,23 @@ def test_figure_is_a_png_with_a_plain_form_and_a_sentence(monkeypatch, capsys) -
         style.finish(figure, "Half as fast", " ")
 
 
+def test_without_pictures_words_are_where_they_would_be(monkeypatch, capsys) -> None:
+    shown = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **about: shown.append(data))
+    places = []
+    for pictures in ("0", "1"):
+        monkeypatch.setenv(style.PICTURES, pictures)
+        figure, axes = style.chart("Half as fast")
+        axes.set_ylabel("GB/s")
+        unknown = axes.get_position().get_points()
+        style.finish(figure, "Half as fast", "It is.")
+        places.append(axes.get_position().get_points())
+    (words, picture), (one, other) = shown, places
+    assert words == {**picture, "image/png": b""} and len(picture["image/png"]) > 1000
+    assert capsys.readouterr().out == "It is.\n" * 2
+    assert abs(one - other).max() < 0.01 < abs(one - unknown).max()
+
+
 def test_picture_of_few_bytes_looks_as_the_full_one(monkeypatch) -> None:
     figure, axes = style.chart("Half as fast")
     for number, color in enumerate(style.COLORS):
