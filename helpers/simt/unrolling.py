@@ -36,6 +36,7 @@ MORE = 3  # rounds: fours, a two and a one, of which the longest lane needs the 
 MEMORY = ("ld", "st")
 # What ptxas leaves alone in a loop, or makes branches of.
 KEPT = frozenset("atom red shfl vote match redux bar barrier call membar fence cp div rem".split())
+JUMPS = ("bra", "brx", "ret", "exit", "trap")
 BRANCHING = frozenset(("sqrt", "rcp"))  # with "rn": a slow path for subnormals
 
 
@@ -80,7 +81,7 @@ def unrolled_loops(kernel: PtxKernel) -> dict[int, Loop]:
 
 def uncertain_loops(kernel: PtxKernel) -> dict[int, range]:
     """Of the loops that may be unrolled in a way that is not known here: by the number of the
-    branch that closes them, the numbers of their instructions."""
+    branch that ends them, the numbers of their instructions."""
     return {number: loop for number, loop in _loops(kernel).items() if isinstance(loop, range)}
 
 
@@ -115,9 +116,14 @@ def _loops(kernel: PtxKernel) -> dict[int, Loop | range]:
         if start > branch.number or start in kernel.as_written:
             continue
         body = kernel.instructions[start : branch.number]
-        loop = _unrolled(kernel, start, body, branch)
+        decides = branch
+        if not branch.guard and body and body[-1].opcode == "bra":
+            decides = body.pop()  # a jump out of the loop stands before the jump back
+        loop = _unrolled(kernel, start, body, decides)
+        if decides is not branch and isinstance(loop, Loop):
+            loop = range(start, decides.number)
         if loop is not None:
-            found[branch.number] = loop
+            found[decides.number] = loop
     return found
 
 
@@ -131,12 +137,12 @@ def _unrolled(
         return None
     if not any(one.opcode in MEMORY for one in body):
         return None  # nothing that is counted
-    inner = [one for one in body if one.opcode in ("bra", "brx")]
-    if any(_goes_back(kernel, one) for one in inner):
-        return None  # of loops in one another the inner ones are unrolled
+    inner = [one for one in body if one.opcode in JUMPS]
+    if not all(start < _target(kernel, one) <= branch.number for one in inner):
+        return None  # a loop around another, or one with a second way out
     if inner or any(start < place <= branch.number for place in kernel.labels.values()):
         return unknown if _steps(body) else None
-    loop = _counted(body, branch)
+    loop = _counted(kernel, body, branch)
     if loop is None:
         return None
     if not _tells_places_apart(body, loop):
@@ -146,9 +152,16 @@ def _unrolled(
     return loop
 
 
-def _goes_back(kernel: PtxKernel, one: Instruction) -> bool:
-    label = one.operands[-1]
-    return isinstance(label, Label) and kernel.labels.get(label.name, one.number + 1) <= one.number
+def _jumps_back(kernel: PtxKernel, branch: Instruction) -> bool:
+    return kernel.labels.get(branch.operands[-1].name, branch.number + 1) <= branch.number
+
+
+def _target(kernel: PtxKernel, jump: Instruction) -> int:
+    """The instruction that a jump inside a loop goes on to; -1 for one that is left by it, or that
+    goes back."""
+    label = jump.operands[-1] if jump.operands else None
+    place = kernel.labels.get(label.name, -1) if isinstance(label, Label) else -1
+    return place if jump.opcode == "bra" and place > jump.number else -1
 
 
 def _is_kept(one: Instruction) -> bool:
@@ -166,7 +179,7 @@ def _steps(body: list[Instruction]) -> bool:
     )
 
 
-def _counted(body: list[Instruction], branch: Instruction) -> Loop | None:
+def _counted(kernel: PtxKernel, body: list[Instruction], branch: Instruction) -> Loop | None:
     """What is counted, if the branch depends on that alone."""
     if not branch.guard:
         return None
@@ -177,7 +190,7 @@ def _counted(body: list[Instruction], branch: Instruction) -> Loop | None:
     compare, kind = compared[0].modifiers
     kind = kind.replace("b", "s")
     opposite = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
-    if negated:
+    if negated is _jumps_back(kernel, branch):
         compare = opposite.get(compare, "")
     _, counter, bound = compared[0].operands
     steps = [one for one in body if counter in _written(one)]

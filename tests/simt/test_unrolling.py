@@ -42,6 +42,12 @@ CASES = {
     "an atomic": (f"{LOOP} atomicAdd(y + i, x[i]);", (0, 0)),
     "a division": (f"{LOOP} sum += 1.0f / x[i];", (0, 0)),
     "a branch": (f"{LOOP} if (x[i] > 50.0f) sum += x[i + n];", (0, 1)),
+    "a second way out": (f"{LOOP} {{ if (x[i] > 50.0f) break; sum += x[i + n]; }}", (0, 0)),
+    "a loop around another": (
+        f"{LOOP}\n#pragma unroll 1\nfor (int j = 0; j < n; j += 3) sum += x[i + j];",
+        (0, 0),
+    ),
+    "up to and with the end": ("for (int i = t; i <= n; i += 32) sum += x[i];", (0, 1)),
     "unsigned": ("for (unsigned i = t; i < n; i += 32) sum += x[i];", (1, 0)),
     "unsigned, of 64 bits": ("for (unsigned long long i = t; i < n; i += 32) sum += x[i];", (0, 1)),
 }
