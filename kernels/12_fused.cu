@@ -7,24 +7,23 @@
 //           BIAS         = 0
 //           LOG          = 0
 //           WIDE         = 0
-//           packs        = row * (1 + WIDE) / 16
-//           CLUSTER      = 1 when cols < 4096 || size == 2 && cols <= 8192
-//                        | 2 when cols <= 8192
-//                        | 4 when cols <= 16384
-//                        | 8 when cols <= 32768
+//           y_size       = size * (1 + WIDE)
+//           packs        = cols * y_size / 16
+//           CLUSTER      = 1 when packs < 1024 || packs * size <= 2048
+//                        | 2 when packs * size <= 8192
+//                        | 4 when packs * size <= 16384
+//                        | 8 when packs * size <= 32768
 //                        | 16
 //           share        = ceil_div(packs, CLUSTER)
-//           THREADS      = 32 when size == 2 && cols <= 512
-//                        | 64 when share <= 128 || size == 2 && cols <= 1024
-//                        | 128 when share <= 256 * (1 + WIDE) || size == 4 && share <= 512
-//                        | 256 when share <= 512 * (1 + WIDE)
-//                        | 256 when share <= 512 * size * (1 + WIDE) && CLUSTER > 1
+//           THREADS      = 32 when share <= 64
+//                        | 64 when share <= 128 || y_size == 2 && share <= 256
+//                        | 128 when share <= 512
+//                        | 256 when share <= 1024 || y_size == 4 && share <= 2048
 //                        | 512
 //           PACKS        = ceil_div(share, THREADS)
 //           ROWS         = 2 when THREADS == 32
 //                        | 1
-//           sm_threads   = 1536 when size == 2 && PACKS <= 2 && BIAS == 0 && LOG == 0
-//                        | 768 when BIAS == 1 && PACKS > 4
+//           sm_threads   = 768 when BIAS == 1 && PACKS > 4
 //                        | 1024
 //           RESIDENT     = max(1, sm_threads / (ROWS * THREADS))
 //           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2

@@ -5,17 +5,16 @@
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    MASK         = 0
 //           packs        = row / 16
-//           CLUSTER      = 1 when cols < 4096 || size == 2 && cols <= 8192
-//                        | 2 when cols <= 8192
-//                        | 4 when cols <= 16384
-//                        | 8 when cols <= 32768
+//           CLUSTER      = 1 when packs <= 2048
+//                        | 2 when packs <= 4096
+//                        | 4 when packs <= 8192
+//                        | 8 when packs <= 16384
 //                        | 16
 //           share        = ceil_div(packs, CLUSTER)
-//           THREADS      = 32 when size == 2 && cols <= 512
-//                        | 64 when share <= 128 || size == 2 && cols <= 1024
-//                        | 128 when share <= 256 || size == 4 && share <= 512
-//                        | 256 when share <= 512
-//                        | 256 when share <= 512 * size && CLUSTER > 1
+//           THREADS      = 32 when share <= 128
+//                        | 64 when share <= 256
+//                        | 128 when share <= 512
+//                        | 256 when share <= 1024
 //                        | 512
 //           PACKS        = ceil_div(share, THREADS)
 //           ROWS         = 2 when THREADS == 32
