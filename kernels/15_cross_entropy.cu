@@ -9,10 +9,12 @@
 //                      | 1 when rows > 2 * sms && packs < 7000
 //                      | 4
 //           THREADS    = 128 when packs <= 512
-//                      | 256 when packs < 2048 || CLUSTER > 1
+//                      | 256 when packs < 2048 || CLUSTER > 1 || size == 2
 //                      | 512
-//           UNROLL     = 4
+//           UNROLL     = 2 when CLUSTER == 1 && size == 2
+//                      | 4
 //           sm_threads = 1024 when capability < 80
+//                      | 2048 when UNROLL == 2 && (capability == 80 || capability == 90)
 //                      | 1536
 //           RESIDENT   = sm_threads / THREADS
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER

@@ -9,7 +9,7 @@
 //           THREADS    = 64 when share <= 256
 //                      | 256
 //           PACKS      = max(1, ceil_div(share, THREADS))
-//           EVICT_LAST = 1 when size == 4 && 4 * rows * row > 5 * l2 && capability >= 80
+//           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80
 //                      | 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * BLOCKS
 // Shared:   0
