@@ -38,8 +38,18 @@ HALF_THERE = (
     "x of 64 MB: just written, half of it is still in the L2, and streaming past that half is the "
     "faster; evicted, the hint is. The table cannot know which, and goes with what was just written"
 )
+IN_TURN = (
+    "the two differ by a tenth of a microsecond or less, and where calls follow each other "
+    "streaming was the faster; of 08 that is known from before its loads stayed where they stand"
+)
+EITHER = "just written, streaming gains less than it would cost with x evicted"
 EXCEPTIONS: dict[tuple[int, int, str, str], str] = {
+    (1, 32000, "float32", "fresh"): IN_TURN,
     (4096, 4096, "float32", "evicted"): HALF_THERE,
+    (512, 32768, "float32", "evicted"): HALF_THERE,
+    (1, 1048576, "bfloat16", "evicted"): IN_TURN,
+    (16, 131072, "bfloat16", "evicted"): IN_TURN,
+    (4096, 4096, "bfloat16", "fresh"): EITHER,
     (8192, 4096, "bfloat16", "evicted"): HALF_THERE,
 }
 LARGE, FEW = (65536, 4096), (1, 32000)  # streams, with a hint; streams
