@@ -36,7 +36,7 @@ from .problems import (
     rounded,
 )
 from .records import Case
-from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_COLUMNS, Shape
+from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_AXES, LIVE_COLUMNS, SQUARE_SHAPE, Shape
 from .workers import Failure, one_line
 
 PROTOCOL = {
@@ -469,18 +469,24 @@ def fresh_pool():
 # ---- shapes that a GPU has room for -------------------------------------------------------------
 
 
-LIVE_FAMILIES = (*LIVE_COLUMNS, "few")
+LIVE_FAMILIES = (*LIVE_COLUMNS, "few", "square", "axes")
+LIVE_BYTES = 64  # of an element: two sets of three arrays and of the yardstick's, and scratch
 
 
-def live_shapes(shapes: str = "grid") -> list[Shape]:
+def live_shapes(shapes: str = "grid") -> list[tuple[int, ...]]:
     """Five or six shapes of a family: "few" as they are recorded, the others with as many rows
-    as fit a quarter of the GPU's free memory; an even number, which the copy needs in 16 bits."""
+    as fit a quarter of the GPU's free memory; an even number, which the copy needs in 16 bits; of
+    "axes" with their inner."""
     import cupy
 
     if shapes == "few":
         return [*FEW_SHAPES]
     free, _ = cupy.cuda.runtime.memGetInfo()
-    elements = min(2**28, 2 ** int(math.log2(free / 4 / 16)))
+    elements = min(2**28, 2 ** int(math.log2(free / LIVE_BYTES)))
+    if shapes == "square":
+        return shapes_that_fit([SQUARE_SHAPE])
+    if shapes == "axes":
+        return [(elements // (dim * inner) * inner, dim, inner) for dim, inner in LIVE_AXES]
     return [(elements // cols // 2 * 2, cols) for cols in LIVE_COLUMNS[shapes]]
 
 

@@ -133,7 +133,10 @@ class Problem:
 
 
 def numbers_of(bound: BoundKernel) -> dict[str, object]:
-    """The numbers that a kernel is timed with, of those that it takes."""
+    """The numbers that a kernel is timed with, of those that it takes; of softmax alone, which
+    others are beside, none but neutral ones."""
+    if Problem.of(bound).plain:
+        return {}
     asked = {a.name for a in bound.operation.asked(bound.features) if not a.shape}
     declared = {parameter.name for parameter in bound.kernel.parameters}
     return {name: value for name, value in NUMBERS.items() if name in asked & declared}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from . import bench
-from .bound import bind, kernel_of
-from .catalogue import UNFUSED
+from .bound import BoundKernel, Kernel, kernel_of
+from .catalogue import UNFUSED, changes_of, split_trial
 from .gpu import describe_device, describe_versions
 from .mode import replaying
+from .operations import Sizes
+from .problems import Problem
 from .records import (
     REFERENCE_GPU,
     Record,
@@ -41,10 +44,11 @@ def timings(
     """Timings of several steps beside a same-size copy kernel, in the order given.
 
     `kernels` maps the name of a step to its `cupy.RawKernel`, to the text of its file if it is
-    compiled for each shape, or to None for the array version "00_unfused". In replay mode the
-    records of the reference GPU are returned. Live, the kernels given are timed in turn at five or
-    six shapes in `dtype`, which takes some seconds: of "grid", "long" or "few" (see
-    `bench.live_shapes`). A kernel that does not take a shape is left out there.
+    compiled for each shape, or to None for the array version "00_unfused"; the name of a trial has
+    the features of its record, "12_fused-MASK2". In replay mode the records of the reference GPU
+    are returned. Live, the kernels given are timed in turn at five or six shapes in `dtype`, which
+    takes some seconds: of a family of `bench.LIVE_FAMILIES`. Each is timed beside what moves as
+    many bytes as it must. A kernel that does not take a shape is left out there.
 
     Raises `FileNotFoundError` if a step has no record, `Failure` that names a kernel which is wrong
     or cannot be launched, `TypeError` or `ValueError` for other arguments.
@@ -71,11 +75,17 @@ def text_of(kernel) -> str:
     return kernel if isinstance(kernel, str) else kernel.code
 
 
+def as_named(name: str, kernel) -> Kernel:
+    """A kernel as the name of a trial asks for it: "12_fused-MASK2" of the text of 12_fused."""
+    unbound = kernel_of(kernel)
+    if unbound.raw is not None:
+        return unbound
+    trial = split_trial(name)
+    return kernel_of(unbound, trial.block, dict(changes_of(trial, unbound.header)))
+
+
 def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list[Record]:
-    def maker(name: str) -> bench.Maker:
-        if name == UNFUSED:
-            return bench.unfused_candidate
-        return lambda *shape: bench.kernel_candidate(bind(kernels[name], *shape))
+    named = {name: as_named(name, kernel) for name, kernel in kernels.items() if kernel is not None}
 
     now, device, versions = utc_now(), describe_device(), describe_versions()
     records = {
@@ -89,18 +99,29 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
         )
         for name, kernel in kernels.items()
     }
-    for rows, cols in bench.live_shapes(shapes):
-        taking = [
-            name
-            for name, kernel in kernels.items()
-            if kernel is None or kernel_of(kernel).accepts(rows, cols, dtype)
-        ]
-        if not taking:
-            continue
-        measured = bench.measure({name: maker(name) for name in taking}, rows, cols, dtype)
-        for name in taking:
-            records[name].add(measured[name])
+    for sizes in (Sizes(*shape) for shape in bench.live_shapes(shapes)):
+        bound = {
+            name: kernel.bind(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+            for name, kernel in named.items()
+            if kernel.accepts(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+        }
+        makers = {name: partial(_candidate, one) for name, one in bound.items()}
+        if UNFUSED in kernels and sizes.inner == 1:
+            makers[UNFUSED] = bench.unfused_candidate
+        together: dict[Problem, dict[str, bench.Maker]] = {}  # what computes the same
+        for name in filter(makers.__contains__, kernels):
+            problem = Problem.of(bound[name]) if name in bound else Problem(sizes, dtype)
+            problem = Problem(sizes, dtype) if problem.plain else problem  # a copy, say
+            together.setdefault(problem, {})[name] = makers[name]
+        for problem, some in together.items():
+            measured = bench.measure(some, sizes.rows, sizes.cols, dtype, problem=problem)
+            for name in some:
+                records[name].add(measured[name])
     return list(records.values())
+
+
+def _candidate(bound: BoundKernel, *_) -> bench.Candidate:
+    return bench.kernel_candidate(bound)
 
 
 def recorded_beside(record: Record) -> list[Record]:

@@ -5,8 +5,9 @@ import pytest
 
 from helpers import bench, replay
 from helpers.catalogue import source
-from helpers.records import launch_of, load_record
-from helpers.shapes import FEW_SHAPES
+from helpers.problems import Problem
+from helpers.records import Case, launch_of, load_record
+from helpers.shapes import FEW_SHAPES, LIVE_AXES
 from tests import made_up
 
 
@@ -18,10 +19,19 @@ def test_a_live_measurement_does_not_claim_to_be_recorded() -> None:
     assert recorded.origin().startswith("recorded on")
 
 
-@pytest.mark.parametrize("shapes", ["grid", "long", "few"])
-def test_live_timings_leave_a_kernel_out_where_it_refuses(monkeypatch, shapes) -> None:
-    def measure(makers: dict, rows: int, cols: int, dtype: str) -> dict:
-        return {name: made_up.record(name, [(rows, cols)], dtype).cases[0] for name in makers}
+def live(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], Problem]]:
+    """A GPU that measures nothing; lists what was timed together, and what that computes."""
+    problems = []
+
+    def measure(makers: dict, rows: int, cols: int, dtype: str, problem: Problem) -> dict:
+        problems.append((tuple(makers), problem))
+        plain = {name: name.partition("-")[0] for name in makers}
+        return {
+            name: Case(dtype, rows, cols, {}, [1.0], [1.0], 50, "", inner=problem.sizes.inner)
+            if problem.sizes.inner > 1
+            else made_up.record(step, [(rows, cols)], dtype).cases[0]
+            for name, step in plain.items()
+        }
 
     for module, name, replacement in (
         (replay, "replaying", lambda: False),
@@ -31,6 +41,12 @@ def test_live_timings_leave_a_kernel_out_where_it_refuses(monkeypatch, shapes) -
     ):
         monkeypatch.setattr(module, name, replacement)
     monkeypatch.setattr(cupy.cuda.runtime, "memGetInfo", lambda: (2**36, 2**37))
+    return problems
+
+
+@pytest.mark.parametrize("shapes", ["grid", "long", "few"])
+def test_live_timings_leave_a_kernel_out_where_it_refuses(monkeypatch, shapes) -> None:
+    problems = live(monkeypatch)
     texts = {name: source(f"{name}.cu") for name in ("06_registers", "08_cluster")}
     timed = replay.timings(texts, shapes=shapes)
     wanted = {
@@ -42,7 +58,28 @@ def test_live_timings_leave_a_kernel_out_where_it_refuses(monkeypatch, shapes) -
         found = [case.shape for case in record.cases]
         assert found == [shape for shape in wanted if launch_of(record.step, *shape)] != []
         assert record.label.endswith(", now")
-    assert len(timed[0].cases) != len(timed[1].cases)
+    assert len(timed[0].cases) != len(timed[1].cases) and all(one.plain for _, one in problems)
+
+
+def test_live_timings_know_the_features_of_a_trial(monkeypatch) -> None:
+    problems = live(monkeypatch)
+    texts = {name: source("12_fused.cu") for name in ("12_fused", "12_fused-MASK2")}
+    beside = {"14_backward": source("14_backward.cu"), "11_any_row": source("11_any_row.cu")}
+    replay.timings({**texts, **beside}, shapes="square")
+    found = {(names, *one.features, one.operation.name) for names, one in problems}
+    assert found == {
+        (("12_fused", "11_any_row"), "softmax"),
+        (("12_fused-MASK2",), ("MASK", 2), "softmax"),
+        (("14_backward",), "softmax_backward"),
+    }
+
+
+def test_live_timings_of_another_axis_have_its_inner(monkeypatch) -> None:
+    problems = live(monkeypatch)
+    replay.timings({"13_any_axis": source("13_any_axis.cu")}, shapes="axes")
+    sizes = [one.sizes for _, one in problems]
+    assert [(dim, inner) for _, dim, inner in sizes] == [*LIVE_AXES]
+    assert all(rows % inner == 0 and rows * dim <= 2**28 for rows, dim, inner in sizes)
 
 
 def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None:
@@ -57,5 +94,8 @@ def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None
 def test_what_is_no_dict_or_no_family_is_refused_in_replay_too() -> None:
     with pytest.raises(TypeError, match="takes a dict of name -> kernel, .* not a list"):
         replay.timings(["01_naive"])
-    with pytest.raises(ValueError, match="shapes are one of grid, long, unaligned, few, not 'zz'"):
+    with pytest.raises(
+        ValueError,
+        match="shapes are one of grid, long, unaligned, vocabularies, few, square, axes, not 'zz'",
+    ):
         replay.timings({"01_naive": None}, shapes="zz")
