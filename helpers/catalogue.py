@@ -98,6 +98,9 @@ TRIALS = (
     "11_any_row-LATE1",
     "13_any_axis-TILE16",
     "13_any_axis-TILE8",
+    "14_backward-LOG1",
+    "14_backward-FROM_X1",
+    "14_backward-DROPOUT1",
 )
 
 
