@@ -130,7 +130,8 @@ _SUM = "As a sum, written out later:"
 
 
 def _where(step: str) -> str:
-    return f"of a copy's speed at {place(*predicted_at(step))}"
+    inner = predictions()[step].get("inner", 1)
+    return f"of a copy's speed at {place(*predicted_at(step), inner=inner)}"
 
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:

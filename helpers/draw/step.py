@@ -51,8 +51,9 @@ def step(
 
     `after` and `before` come from `timings`; `mine` is your prediction, a share of a copy's speed.
     None stands for the one that `predict` keeps; what is no such share is not drawn.
-    `family` is "grid", "long" (with rows past 32768), "unaligned" (rows that start anywhere) or
-    "few" (few rows, as bars of microseconds).
+    `family` is "grid", "long" (with rows past 32768), "unaligned" (rows that start anywhere),
+    "few" (few rows, as bars of microseconds) or "axes" (another axis, over its length, where its
+    columns are as far apart as where the step was predicted).
     A live measurement has its GPU's or the reference GPU's record beside it, dotted.
 
     Raises `ValueError` for another family.
@@ -141,6 +142,9 @@ class Pair:
         """A record's cases by what tells them apart: long rows are fewer on a smaller GPU, so their
         columns; of few rows the shape."""
         found = record.of_family(self.family, self.dtype) if record else []
+        if self.family == "axes":
+            inner = records.predictions().get(self.after.step, {}).get("inner", 1)
+            found = [case for case in found if case.inner == inner]
         return {case.shape if self.family == "few" else case.cols: case for case in found}
 
     @cached_property
@@ -350,7 +354,10 @@ def _scale(axes: Axes, cases: Sequence[Case], logy: bool, at: int) -> None:
     axes.set_xticks(columns if len(columns) < 8 else _ticks(columns, at))
     elements = {case.rows * case.cols for case in cases}
     always = _elements(min(elements), max(elements))
-    axes.set_xlabel(f"columns of a row (the matrix {always} elements: longer rows, fewer of them)")
+    what = f"columns of a row (the matrix {always} elements: longer rows, fewer of them)"
+    if cases[0].inner > 1:
+        what = f"elements of a column, {cases[0].inner} apart ({always} elements in all)"
+    axes.set_xlabel(what)
     axes.set_ylabel("GB/s, each step of the scale doubles" if logy else "GB/s")
 
 

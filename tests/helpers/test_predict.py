@@ -43,7 +43,7 @@ def shown(monkeypatch):
 def complaints(step: str, entry: dict) -> list[str]:
     """Everything that is wrong with the question of a step, its choices and its sum."""
     found = []
-    where = place(*predicted_at(step))
+    where = place(*predicted_at(step), inner=entry.get("inner", 1))
     if not entry["question"].endswith(f"at {where}?"):
         found.append(f"the question does not end at {where}")
     shares = sorted(share for share, _ in entry["choices"])

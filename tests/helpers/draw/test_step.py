@@ -12,7 +12,7 @@ from helpers.catalogue import TORCH, UNFUSED
 from helpers.draw import style
 from helpers.races import Race, save_race
 from helpers.records import Record, save_record
-from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
+from helpers.shapes import AXES, FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
 from tests import made_up
 from tests.helpers.draw.looks import complaints
 from tests.made_up import steady
@@ -351,3 +351,20 @@ def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> N
     assert (point.get_color(), point.get_marker()) == style.look("02_x")
     said = [any("measured here" in text.get_text() for text in f.axes[0].texts) for f in saved]
     assert (said, plain) == ([True, False], [])
+
+
+def test_another_axis_is_drawn_where_its_columns_are_as_far_apart_as_predicted(
+    predicted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicted("01_naive", rows=2**19, cols=512, inner=1024, share=0.9)
+    shapes = [(rows, dim) for rows, dim, inner in AXES if inner == 1024]
+    record = made_up.record(shapes=[*shapes, (2**18, 1024)])
+    inner = [1024] * len(shapes) + [256]
+    cases = [
+        dataclasses.replace(case, inner=one) for case, one in zip(record.cases, inner, strict=True)
+    ]
+    pair = step.Pair(dataclasses.replace(record, cases=cases), None, "float32", "axes")
+    monkeypatch.setattr(Record, "of_family", lambda record, *_: record.cases)
+    assert sorted(pair.own) == [16, 64, 512, 2048, 8192]
+    figure = step._lines(pair, None, True)
+    assert figure.axes[0].get_xlabel().startswith("elements of a column, 1024 apart")
