@@ -30,7 +30,7 @@
 //                        | 0
 // Launch:   block = ROWS * THREADS, block == ROWS * THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
-// Columns:  row * (1 + WIDE) % 16 == 0 && row >= 1024 && PACKS <= 8 && (CLUSTER == 1 || ROWS == 1)
+// Columns:  row * (1 + WIDE) % 16 == 0 && row >= 1024 && PACKS <= 8
 //           && row * (1 + WIDE) <= 16 * CLUSTER * THREADS * PACKS
 // Features: WIDE == 0 || size == 2
 // Align:    16

@@ -24,7 +24,7 @@
 //                        | 0
 // Launch:   block = ROWS * THREADS, block == ROWS * THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
-// Columns:  row % 16 == 0 && row >= 1024 && PACKS <= 8 && (CLUSTER == 1 || ROWS == 1)
+// Columns:  row % 16 == 0 && row >= 1024 && PACKS <= 8
 //           && row <= 16 * CLUSTER * THREADS * PACKS
 // Align:    16
 // Dtype:    float32, float16, bfloat16
