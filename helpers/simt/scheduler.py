@@ -10,6 +10,7 @@ another thread has stored something there, let all others go first: blocks and w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,17 +55,18 @@ class Unrolled:
     counter: Reader
     bound: Reader
 
-    def rounds(self, lanes: Lanes, most: int) -> np.ndarray | None:
-        """How many each thread makes, if that differs within a warp and is no more than `most`."""
-        start, bound = self.counter(), self.bound()
-        if len(start) == len(bound) == 1:
+    def masks(self, lanes: Lanes, most: int) -> Iterator[np.ndarray] | None:
+        """Which of the lanes run, round by round, if lanes of a warp make different numbers of
+        rounds and none more than `most`."""
+        values = self.counter(), self.bound()
+        if len(values[0]) == len(values[1]) == 1:
             return None
-        signed = [np.broadcast_to(one, lanes.mask.shape).astype(np.int64) for one in (start, bound)]
-        signed = [np.where(lanes.mask, one, one[lanes.mask.argmax()]) for one in signed]
-        rounds = self.loop.rounds(*signed)
+        wide = [np.broadcast_to(one, lanes.mask.shape).astype(np.int64) for one in values]
+        start, bound = (np.where(lanes.mask, one, one[lanes.mask.argmax()]) for one in wide)
+        rounds = self.loop.rounds(start, bound)
         if rounds is None or not ragged(lanes.mask, rounds) or rounds.max() > most:
             return None
-        return rounds
+        return order(lanes.mask, rounds, self.loop.past(start, bound))
 
 
 class Hang(Exception):
@@ -184,11 +186,11 @@ def run_batch(
         # Straight on, as long as no other group waits at or before the next basic block.
         while True:
             block = code_blocks[current]
-            rounds = None
+            masks = None
             if block.unrolled and before != current:
-                rounds = block.unrolled.rounds(lanes, budget // block.size)
-            if rounds is not None:
-                size = _run_rounds(context, block, lanes, rounds, executed, current)
+                masks = block.unrolled.masks(lanes, budget // block.size)
+            if masks is not None:
+                size = _run_rounds(context, block, masks, executed, current)
             else:
                 size = _run_steps(context, block, lanes, executed, current)
             budget -= size
@@ -203,9 +205,7 @@ def run_batch(
             if block.table:
                 _switch(context, block, lanes, waiting)
                 break
-            taken, staying = (
-                _branch(context, block, lanes) if rounds is None else (None, lanes.mask)
-            )
+            taken, staying = _branch(context, block, lanes) if masks is None else (None, lanes.mask)
             if context.watch.follow and taken is not None and block.target is None:
                 context.watch.event("end", block.branch, taken)
             if taken is not None and block.target in range(current + 1):
@@ -260,14 +260,13 @@ def _run_steps(
 def _run_rounds(
     context: Context,
     block: BasicBlock,
-    lanes: Lanes,
-    rounds: np.ndarray,
+    masks: Iterator[np.ndarray],
     executed: list[int],
     number: int,
 ) -> int:
     """Run a loop of one basic block to its end, as the assembler has unrolled it."""
     size, together = 0, None
-    for mask in order(block.unrolled.loop, lanes.mask, rounds):
+    for mask in masks:
         if together is None or together.mask is not mask:
             together = Lanes(mask)
         size += _run_steps(context, block, together, executed, number)

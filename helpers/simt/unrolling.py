@@ -5,9 +5,10 @@ them at once; lanes with three or fewer wait, and run two and one of their own. 
 lanes have three and four rounds left makes seven rounds of requests, not four.
 
 What ptxas unrolls is written nowhere. The rules here are what disassembled code showed (CUDA 13,
-sm_90) of loops of one basic block that step by a constant. Of the loops that may be unrolled in
-another way it is said how many requests more there may be: of a warp that leaves a loop in parts,
-each load or store of it at most `MORE`.
+sm_90) of loops of one basic block that step by a constant; an H200 counts the same of the loops in
+tests/hardware/ragged_loops.cu. Of the loops that may be unrolled in another way it is said how many
+requests more there may be: of a warp that leaves a loop in parts, each load or store of it at most
+`MORE`.
 """
 
 from __future__ import annotations
@@ -50,11 +51,6 @@ class Loop:
     compare: str  # "lt", "gt", "le", "ge" or "ne"
     bound: Operand
 
-    @property
-    def first_alone(self) -> bool:
-        """Whether one round comes before the others: with an unsigned counter."""
-        return self.kind == "u32"
-
     def rounds(self, start: np.ndarray, bound: np.ndarray) -> np.ndarray | None:
         """How many rounds lanes make from a counter's value on, at least one; None if the counter
         runs over on the way."""
@@ -72,6 +68,13 @@ class Loop:
         if (end < lowest).any() or (end >= lowest + 2**bits).any():
             return None
         return count
+
+    def past(self, start: np.ndarray, bound: np.ndarray) -> np.ndarray:
+        """Which lanes run one round before the others: with an unsigned counter those for which it
+        is at or past its bound as they come."""
+        if self.kind != "u32":
+            return np.zeros(start.shape, bool)
+        return start >= bound if self.step > 0 else start <= bound
 
 
 def unrolled_loops(kernel: PtxKernel) -> dict[int, Loop]:
@@ -92,11 +95,13 @@ def ragged(mask: np.ndarray, rounds: np.ndarray) -> bool:
     return bool((least < most).any())
 
 
-def order(loop: Loop, mask: np.ndarray, rounds: np.ndarray) -> Iterator[np.ndarray]:
-    """Which lanes run, round by round."""
-    if loop.first_alone:
-        yield mask
-        rounds = rounds - 1
+def order(mask: np.ndarray, rounds: np.ndarray, past: np.ndarray) -> Iterator[np.ndarray]:
+    """Which lanes of a mask run, round by round, if those `past` the bound come first."""
+    if (first := mask & past).any():
+        yield first
+        mask = mask & ~past
+        if not mask.any():
+            return
     fours, left = rounds // 4, rounds % 4
     for number in range(int(fours[mask].max())):
         yield from [mask & (fours > number)] * 4
@@ -147,7 +152,7 @@ def _unrolled(
         return None
     if not _tells_places_apart(body, loop):
         return None
-    if loop.kind == "u64" or loop.first_alone and loop.compare == "ne" or len(body) > AT_MOST:
+    if loop.kind == "u64" or len(body) > AT_MOST:
         return unknown
     return loop
 
@@ -216,7 +221,7 @@ def _tells_places_apart(body: list[Instruction], loop: Loop) -> bool:
     accesses = [one for one in body if one.opcode in MEMORY and "global" in one.modifiers]
     if len({one.opcode for one in accesses}) < 2:
         return True
-    if loop.first_alone:
+    if loop.kind == "u32":
         return False
     stepped = [
         one.operands[0]

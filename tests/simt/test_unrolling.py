@@ -60,28 +60,32 @@ def test_which_loops_are_unrolled(name: str) -> None:
     assert found(kernel(row + body)) == expected
 
 
-def rounds_of(loop: Loop, rounds: list[int]) -> list[list[int]]:
+def rounds_of(rounds: list[int], past: tuple[int, ...] = ()) -> list[list[int]]:
     """The lanes that run, round by round."""
     counts = np.array(rounds + [0] * (32 - len(rounds)))
-    mask = np.arange(32) < len(rounds)
-    return [np.flatnonzero(one).tolist() for one in order(loop, mask, counts)]
-
-
-SIGNED = Loop("%r1", "s32", 32, "lt", Immediate(0))
-UNSIGNED = Loop("%r1", "u32", 32, "lt", Immediate(0))
+    lanes = np.arange(32)
+    masks = order(lanes < len(rounds), counts, np.isin(lanes, past))
+    return [np.flatnonzero(one).tolist() for one in masks]
 
 
 def test_a_lane_with_fewer_rounds_than_four_runs_them_apart() -> None:
-    assert rounds_of(SIGNED, [4, 3]) == [[0]] * 4 + [[1]] * 2 + [[1]]
-    assert rounds_of(SIGNED, [7, 8]) == [[0, 1]] * 4 + [[1]] * 4 + [[0]] * 2 + [[0]]
-    assert rounds_of(SIGNED, [2, 3]) == [[0, 1]] * 2 + [[1]]
-    assert rounds_of(UNSIGNED, [4, 5]) == [[0, 1]] + [[1]] * 4 + [[0]] * 2 + [[0]]
+    assert rounds_of([4, 3]) == [[0]] * 4 + [[1]] * 2 + [[1]]
+    assert rounds_of([7, 8]) == [[0, 1]] * 4 + [[1]] * 4 + [[0]] * 2 + [[0]]
+    assert rounds_of([2, 3]) == [[0, 1]] * 2 + [[1]]
 
 
-@pytest.mark.parametrize("loop", [SIGNED, UNSIGNED])
-def test_each_lane_makes_its_rounds(loop: Loop) -> None:
+def test_a_lane_that_is_past_its_bound_comes_first() -> None:
+    assert rounds_of([1, 5], past=(0,)) == [[0]] + [[1]] * 5
+    assert rounds_of([1, 1], past=(0, 1)) == [[0, 1]]
+    past = Loop("%r1", "u32", 1, "le", Immediate(0)).past(np.array([3, 4, 5]), np.array([4, 4, 4]))
+    assert past.tolist() == [False, True, True]
+    signed = Loop("%r1", "s32", 1, "le", Immediate(0))
+    assert not signed.past(np.array([9]), np.array([4])).any()
+
+
+def test_each_lane_makes_its_rounds() -> None:
     wanted = [1 + 7 * k % 19 for k in range(32)]
-    ran = rounds_of(loop, wanted)
+    ran = rounds_of(wanted, past=tuple(k for k in range(32) if wanted[k] == 1))
     assert [sum(lane in lanes for lanes in ran) for lane in range(32)] == wanted
 
 
