@@ -93,20 +93,8 @@ class Kernel:
     def choosing(self, features: Mapping[str, int | str]) -> Kernel:
         """The kernel with these features, by number or by word. Raises `ValueError` naming one that
         its operation has not or that the file does not build."""
-        contract, changes = self.header, dict(self.changes)
-        for name, wanted in features.items():
-            value = contract.operation.value(name, wanted)
-            if value == contract.features.get(name, 0):
-                continue
-            if name not in contract.features or name in contract.made_for:
-                built = ", ".join(
-                    name for name in contract.features if name not in contract.made_for
-                )
-                raise ValueError(
-                    f"{contract.file} does not build {name} = {value}; it builds {built or 'none'}"
-                )
-            changes[name] = value
-        return self if changes == dict(self.changes) else kernel_of(self, changes=changes)
+        changes = self.header.changes_for(features)
+        return kernel_of(self, changes=changes) if changes else self
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,15 @@ from .expressions import Expression
 from .gpu import Gpu
 from .header import header
 from .mode import gpu_for_plans
+from .operations import (
+    ANY_AXIS,
+    BACKWARD,
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
+    OPERATIONS,
+    SOFTMAX,
+    Operation,
+)
 from .paths import KERNELS
 from .plan import DTYPES, MAX_INT, Header, Plan, inputs, integer, row_strides
 from .simt.cuda_text import code_hash
@@ -167,6 +177,9 @@ def choose(
     y_stride: int | None = None,
     aligned: bool = True,
     alike: bool = True,
+    operation: str = "softmax",
+    features: Mapping[str, int | str] = MappingProxyType({}),
+    inner: int = 1,
 ) -> str:
     """The kernel file, or trial of one, that ought to be fastest for a matrix of rows x cols, as
     measured on an H200: from 07 on, or 06 on a GPU without clusters.
@@ -177,14 +190,66 @@ def choose(
     on the GPU in use goes first, of a matrix whose rows follow each other and start at such
     multiples; for a GPU that is given, as by a record, only what is shipped counts.
 
+    `operation` is one of `helpers.operations`, `features` what it computes beside it, which the
+    trial spells out: "12_fused-MASK2". Of another axis than the last `inner` is how many elements
+    its columns are apart, and rows is outer * inner.
+
     Raises `TypeError` for what is no integer, `ValueError` naming what no kernel takes: an empty
-    matrix, 2^31 rows or columns, another dtype, strides below cols, a GPU older than 7.5.
+    matrix, 2^31 rows or columns, another dtype, strides below cols, a GPU older than 7.5, features
+    that no file builds.
     """
+    if inner != 1 and operation == SOFTMAX.name:
+        operation = ANY_AXIS.name
+    if inner == 1 and operation == ANY_AXIS.name and not any(features.values()):
+        operation = SOFTMAX.name
+    wanted = _operation(operation)
+    asked = {name: wanted.value(name, value) for name, value in features.items()}
+    if wanted is not SOFTMAX or any(asked.values()):
+        shape = rows, cols, dtype, gpu or gpu_for_plans(), x_stride, y_stride, inner
+        return _around(wanted, asked, shape)
     matrix = _matrix(rows, cols, dtype, gpu, x_stride, y_stride, aligned, alike)
     tuned = _tuned(matrix)
     if tuned and not out_of_date(tuned, matrix.gpu):
         return tuned.trial
     return next(_taking(matrix))
+
+
+# The kernel files of what is around softmax, best first.
+AROUND = {
+    SOFTMAX.name: ("12_fused", "variants/12_dropout"),
+    ANY_AXIS.name: ("13_any_axis",),
+    BACKWARD.name: ("14_backward",),
+    CROSS_ENTROPY.name: ("15_cross_entropy",),
+    CROSS_ENTROPY_BACKWARD.name: ("variants/15_gradient",),
+}
+
+
+def _operation(name: str) -> Operation:
+    if name not in AROUND:
+        raise ValueError(f"operations are {', '.join(AROUND)}, not {name!r}")
+    return OPERATIONS[name]
+
+
+def _around(operation: Operation, features: Mapping[str, int], shape: tuple) -> str:
+    """The first of its files that builds the features and takes what `Header.why_not` is given."""
+    refused = []
+    for file in AROUND[operation.name]:
+        try:
+            trial = with_features(file, features)
+            reason = _contract(trial).why_not(*shape)
+        except ValueError as error:
+            reason = str(error)
+        if not reason:
+            return trial
+        refused.append(reason)
+    raise ValueError("; ".join(refused))
+
+
+def with_features(step: str, features: Mapping[str, int | str]) -> str:
+    """The trial of a file that spells out features: "12_fused-MASK2-LOG1". Raises `ValueError` for
+    one that its operation has not or that the file does not build."""
+    changes = _contract(step).changes_for(features)
+    return "".join([step, *(f"-{name}{value}" for name, value in changes.items())])
 
 
 def why(*given, **options) -> str:

@@ -154,6 +154,22 @@ class Header:
         """The features of the Build table, each of which is a plain number."""
         return tuple(entry for entry in self.build if entry.name in self.operation.features)
 
+    def changes_for(self, features: Mapping[str, int | str]) -> dict[str, int]:
+        """What the file is to be changed by for features, given by number or by word. Raises
+        `ValueError` naming one that its operation has not or that the file does not build."""
+        changes = {}
+        for name, wanted in features.items():
+            value = self.operation.value(name, wanted)
+            if value == self.features.get(name, 0):
+                continue
+            if name not in self.features or name in self.made_for:
+                built = ", ".join(name for name in self.features if name not in self.made_for)
+                raise ValueError(
+                    f"{self.file} does not build {name} = {value}; it builds {built or 'none'}"
+                )
+            changes[name] = value
+        return changes
+
     @property
     def strided(self) -> bool:
         """Whether rows may be further apart than cols; then the kernel takes both strides."""

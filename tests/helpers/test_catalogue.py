@@ -243,3 +243,52 @@ def test_strides_and_where_a_matrix_starts_count(given: dict, file: str) -> None
 )
 def test_each_family_has_its_kernel(rows: int, cols: int, dtype: str, file: str) -> None:
     assert choose(rows, cols, dtype, H200) == file
+
+
+# ---- what is around softmax -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "step"),
+    [
+        ({"features": {"MASK": "causal"}}, "12_fused-MASK2"),
+        ({"features": {"MASK": 1, "LOG": 1}}, "12_fused-MASK1-LOG1"),
+        ({"features": {"DROPOUT": 1, "MASK": "bytes"}}, "variants/12_dropout-MASK1"),
+        ({"inner": 64}, "13_any_axis"),
+        ({"inner": 64, "operation": "softmax_any_axis"}, "13_any_axis"),
+        ({"operation": "softmax_backward"}, "14_backward"),
+        ({"operation": "softmax_backward", "features": {"LOG": 1}}, "14_backward-LOG1"),
+        ({"operation": "cross_entropy"}, "15_cross_entropy"),
+        ({"operation": "cross_entropy_backward"}, "variants/15_gradient"),
+    ],
+    ids=str,
+)
+def test_an_operation_has_its_kernel(asked: dict, step: str) -> None:
+    assert choose(8192, 4096, gpu=H200, **asked) == step
+    rows, inner = (8192, asked.get("inner", 1))
+    assert load(step).accepts(rows, 4096, inner=inner)
+
+
+def test_an_axis_that_is_the_last_and_features_that_are_none_are_softmax() -> None:
+    plain = choose(8192, 4096, gpu=H200)
+    assert choose(8192, 4096, gpu=H200, operation="softmax_any_axis") == plain
+    assert choose(8192, 4096, gpu=H200, features={"MASK": "none"}) == plain
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"operation": "softmin"}, "operations are softmax, softmax_any_axis, .*, not 'softmin'"),
+        ({"features": {"MASK": "upper"}}, "softmax has no MASK = upper; its features: MASK = none"),
+        (
+            {"features": {"DROPOUT": 1, "LOG": 1}},
+            "12_fused.cu does not build DROPOUT = 1.*; .*12_dropout.cu does not build LOG = 1",
+        ),
+        ({"inner": 3}, "rows = 8192 is not outer . inner, with inner = 3"),
+        ({"features": {"WIDE": 1}}, "does not build .*WIDE = 1.*; its header says"),
+    ],
+    ids=str,
+)
+def test_what_no_file_of_an_operation_takes_is_named(asked: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose(8192, 4096, gpu=H200, **asked)
