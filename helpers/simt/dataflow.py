@@ -60,10 +60,16 @@ WRITES_NOTHING = frozenset("st red bra brx ret exit trap nanosleep".split())
 
 def registers_of(operands: tuple[Operand, ...]) -> list[str]:
     """The names of the registers in some operands."""
-    parts = [part for operand in operands for part in elements(operand)]
-    parts = [part.base if isinstance(part, Address) else part for part in parts]
-    parts = [part.register if isinstance(part, Negated) else part for part in parts]
-    return [part.name for part in parts if isinstance(part, Register)]
+    names = []
+    for operand in operands:
+        for part in operand.elements if isinstance(operand, Vector) else (operand,):
+            if isinstance(part, Address):
+                part = part.base
+            elif isinstance(part, Negated):
+                part = part.register
+            if isinstance(part, Register):
+                names.append(part.name)
+    return names
 
 
 def target_count(instruction: Instruction) -> int:

@@ -11,6 +11,7 @@ bit-precision, USENIX 2005.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -55,17 +56,19 @@ def follow_if_needed(context: Context, instruction: Instruction, step: Step) -> 
 def follow(context: Context, instruction: Instruction, step: Step, guarded: bool = True) -> Step:
     """`step`, and what it does to undefined bits; `guarded` if the step minds the guard itself."""
     suspicion = context.suspicion
-    rule, targets, pure = _rule(context, instruction)
     guard = instruction.guard if guarded else None
     condition = predicate_reader(context, instruction) if guard else None
     gate = context.index[guard[0].name] if guard else -1
-    involved = {gate, *targets, *_numbers(context, instruction.operands)}
+    carry = context.index.get("%carry", gate)
+    involved = {gate, carry, *_numbers(context, instruction.operands)}
+    rule_of = functools.cache(lambda: _rule(context, instruction))  # few are ever needed
 
     def followed(lanes: Lanes) -> None:
         shadows = suspicion.shadows
         if not shadows or involved.isdisjoint(shadows):
             step(lanes)
             return
+        rule, targets, pure = rule_of()
         chosen, doubtful = lanes, shadows.get(gate)
         if condition is not None:
             mask = lanes.mask & condition()
