@@ -16,6 +16,7 @@ import numpy as np
 from .bound import BoundKernel, load
 from .check import WrongResult, check_outputs
 from .operations import COPY, MATRIX, ROWS, SOFTMAX, Operation, Sizes, array_shape
+from .references import make_inputs, outputs
 
 # Numbers that an operation is timed with: none neutral, so that nothing can be left out.
 NUMBERS: Mapping[str, float] = MappingProxyType(
@@ -104,6 +105,15 @@ class Problem:
                 value = value.reshape(self.sizes.outer, cols, inner)
             found[name] = rounded(value, kind)
         return tuple(found.values())
+
+    def host_arrays(self) -> dict[str, np.ndarray]:
+        """The same in NumPy's, of `references.make_inputs`, for a small shape: a test gives them to
+        the SIMT machine."""
+        features = dict(self.features)
+        values = make_inputs(self.operation, self.sizes, self.dtype, features)
+        written = outputs(self.operation, values, self.sizes, self.dtype, features)
+        every = {**values, **written}
+        return {array.name: every[array.name] for array in self.operation.arrays(features)}
 
     def verify(self, bound: BoundKernel, given: Sequence) -> None:
         """Check what a kernel wrote: every element for NaN, sampled rows against fp64."""

@@ -17,7 +17,7 @@ from dataclasses import replace
 from ..bound import bind, kernel_of
 from ..launch import simulate
 from ..plan import DTYPES
-from ..references import make_input, poisoned
+from ..references import make_inputs, outputs
 from ..simt import KernelText, Trace, command
 from ..simt.command import Launch, Launches
 
@@ -31,7 +31,9 @@ class Shapes(Launches):
     description = __doc__ + command.__doc__
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--shape", help="ROWSxCOLS, for a kernel file with a header")
+        parser.add_argument(
+            "--shape", help="ROWSxCOLS or OUTERxDIMxINNER, for a kernel file with a header"
+        )
         parser.add_argument(
             "--dtype",
             choices=DTYPES,
@@ -51,16 +53,23 @@ class Shapes(Launches):
     def launch(self, options: argparse.Namespace, kernel: KernelText) -> Launch:
         if options.shape is None:
             return super().launch(options, kernel)
-        match = re.fullmatch(r"(\d+)x(\d+)", options.shape)
-        if not match:
+        if not re.fullmatch(r"\d+(x\d+){1,2}", options.shape):
             raise ValueError(f"--shape is ROWSxCOLS, not {options.shape!r}")
-        rows, cols = map(int, match.groups())
-        dtype = options.dtype or kernel_of(kernel).header.dtype.name
-        bound = bind(kernel, rows, cols, dtype)
+        unbound = kernel_of(kernel)
+        axes = "inner" in unbound.operation.sizes
+        form = "OUTERxDIMxINNER" if axes else "ROWSxCOLS"
+        if options.shape.count("x") != 1 + axes:
+            raise ValueError(f"--shape is {form}, not {options.shape!r}")
+        outer, cols, inner = (*map(int, options.shape.split("x")), 1)[:3]
+        dtype = options.dtype or unbound.header.dtype.name
+        bound = bind(kernel, outer * inner, cols, dtype, inner=inner)
         plan = bound.plan
         kernel = replace(kernel, options=plan.options, enable_cooperative_groups=plan.cooperative)
-        x = make_input(rows, cols, dtype=dtype)
-        values = bound.arguments(x, poisoned(x))
+        declared = {parameter.name for parameter in bound.kernel.parameters}
+        given = make_inputs(bound.operation, bound.sizes, dtype, bound.features)
+        given = {name: value for name, value in given.items() if name in declared}
+        written = outputs(bound.operation, given, bound.sizes, dtype, bound.features)
+        values = bound.arguments(**given, **written)
         return Launch(kernel, plan.grid, plan.block, plan.shared_mem, values)
 
     def run(self, launch: Launch, **options) -> Trace:

@@ -14,6 +14,7 @@ from ..catalogue import UNFUSED, known_steps, step_number
 from ..execute import to_gpu
 from ..gpu import Gpu
 from ..mode import SWITCH
+from ..operations import Sizes
 from ..paths import ROOT
 from ..plan import DTYPE_OPTIONS
 from ..records import launch_of
@@ -103,11 +104,18 @@ def run_kernels(chosen: Sequence[EvidenceCase]) -> None:
     cupy.cuda.set_allocator(None)
     for case in chosen:
         candidate = bench.maker(case.step)(case.rows, case.cols, case.dtype)
-        x = input_on_gpu(case.rows, case.cols, case.dtype)
-        y = bench.later(bench.with_room(x)) if candidate.late else cupy.empty_like(x)
+        problem = bench.problem_of(case.step, Sizes(case.rows, case.cols), case.dtype)
+        if problem.plain:
+            x = input_on_gpu(case.rows, case.cols, case.dtype)
+            y = bench.later(bench.with_room(x)) if candidate.late else cupy.empty_like(x)
+            arrays = x, y
+        elif case.rows * case.cols < 2**20:
+            arrays = tuple(map(to_gpu, problem.host_arrays().values()))
+        else:
+            arrays = problem.buffers(cupy.random.default_rng(0))
         cupy.cuda.Device().synchronize()
         with profile():
-            candidate.run(x, y)
+            candidate.run(*arrays)
             cupy.cuda.Device().synchronize()
 
 

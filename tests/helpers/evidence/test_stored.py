@@ -19,6 +19,7 @@ from helpers.evidence.counters import case_of
 from helpers.evidence.part import read_part
 from helpers.evidence.sanitizer import TOOLS
 from helpers.evidence.sass import compilations
+from helpers.problems import Problem, numbers_of
 from helpers.records import launch_of, plan_of
 from helpers.references import make_input, poisoned
 from helpers.shapes import (
@@ -42,8 +43,12 @@ def bound(case: EvidenceCase) -> BoundKernel:
 
 
 def simulated(case: EvidenceCase) -> Trace:
+    one = bound(case)
+    problem = Problem.of(one)
+    if not problem.plain:
+        return one.simulate(*problem.host_arrays().values(), **numbers_of(one))
     x = make_input(case.rows, case.cols).astype(case.dtype, copy=False)
-    return bound(case).simulate(x, poisoned(x))
+    return one.simulate(x, poisoned(x))
 
 
 def identity(case: dict) -> str:
