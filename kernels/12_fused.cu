@@ -10,9 +10,9 @@
 //           y_size       = size * (1 + WIDE)
 //           packs        = cols * y_size / 16
 //           CLUSTER      = 1 when packs < 1024 || packs * size <= 2048
-//                        | 2 when packs * size <= 8192
-//                        | 4 when packs * size <= 16384
-//                        | 8 when packs * size <= 32768
+//                        | 2 when row <= 32768
+//                        | 4 when row <= 65536
+//                        | 8 when row <= 131072
 //                        | 16
 //           share        = ceil_div(packs, CLUSTER)
 //           THREADS      = 32 when share <= 64
@@ -24,6 +24,7 @@
 //           ROWS         = 2 when THREADS == 32
 //                        | 1
 //           sm_threads   = 768 when BIAS == 1 && PACKS > 4
+//                        | 1280 when BIAS == 0 && y_size == 2 && PACKS > 2
 //                        | 1024
 //           RESIDENT     = max(1, sm_threads / (ROWS * THREADS))
 //           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
