@@ -9,6 +9,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     shapes        families of matrix shapes
     json_files    files that name themselves when they are damaged
     typed_json    JSON held against types
+    arguments     arguments held against annotations
     rich          rich output with a plain form; code in colour
     gpu           the GPU at hand, or an H200
     mode          live or replay

@@ -24,6 +24,7 @@ from types import MappingProxyType
 import numpy as np
 
 from . import simt
+from .arguments import checked
 from .catalogue import changes_of, source, split_trial
 from .execute import (
     KernelBug,
@@ -127,11 +128,12 @@ class Kernel:
                 "with the options of bind(code, rows, cols, dtype)"
             )
 
+    @checked
     def accepts(
         self,
         rows: int,
         cols: int,
-        dtype: str | np.dtype = "float32",
+        dtype: str | np.dtype | type = "float32",
         gpu: Gpu | None = None,
         x_stride: int | None = None,
         y_stride: int | None = None,
@@ -143,11 +145,12 @@ class Kernel:
         contract, gpu = self.choosing(features).header, gpu or gpu_for_plans()
         return contract.accepts(rows, cols, dtype, gpu, x_stride, y_stride, inner)
 
+    @checked
     def bind(
         self,
         rows: int,
         cols: int,
-        dtype: str | np.dtype = "float32",
+        dtype: str | np.dtype | type = "float32",
         gpu: Gpu | None = None,
         x_stride: int | None = None,
         y_stride: int | None = None,
@@ -168,6 +171,7 @@ class Kernel:
         return BoundKernel(kernel, rows, cols, np.dtype(dtype), gpu, plan, strides, inner)
 
 
+@checked
 def load(step: str) -> Kernel:
     """The kernel of a step, a variant or a trial: "08_cluster", "01_naive-b32".
 
@@ -214,11 +218,12 @@ def kernel_of(
     return Kernel(kernel.code, block, raw=kernel)
 
 
+@checked
 def bind(
     kernel,
     rows: int,
     cols: int,
-    dtype: str | np.dtype = "float32",
+    dtype: str | np.dtype | type = "float32",
     block: int | None = None,
     changes: Mapping[str, int] = MappingProxyType({}),
     gpu: Gpu | None = None,

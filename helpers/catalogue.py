@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .arguments import checked
 from .expressions import Expression
 from .gpu import Gpu
 from .header import header
@@ -29,7 +30,7 @@ from .operations import (
     Operation,
 )
 from .paths import KERNELS
-from .plan import DTYPES, MAX_INT, Header, Plan, inputs, integer, row_strides
+from .plan import DTYPES, MAX_INT, Header, Plan, inputs, integer, known_dtype, row_strides
 from .simt.cuda_text import code_hash
 from .tuned import Tuned, tuned_here
 
@@ -38,6 +39,7 @@ UNFUSED, TORCH = "00_unfused", "00_torch"
 WITHOUT_FILE = (UNFUSED, TORCH)
 
 
+@checked
 def source(name: str) -> str:
     """Return the text of a kernel file for `cupy.RawKernel`.
 
@@ -337,7 +339,7 @@ def _matrix(
     """Raises what `choose` raises."""
     rows, cols = integer("rows", rows), integer("cols", cols)
     strides = row_strides(cols, x_stride, y_stride)
-    dtype, in_use, gpu = np.dtype(dtype), gpu is None, gpu or gpu_for_plans()
+    dtype, in_use, gpu = known_dtype(dtype), gpu is None, gpu or gpu_for_plans()
     if dtype.name not in DTYPES:
         raise ValueError(f"the kernels take {', '.join(DTYPES)}, not {dtype}")
     for name, number in (("rows", rows), ("cols", cols)):

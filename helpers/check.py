@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from .arguments import checked, short
 from .bound import NO_FEATURES, Kernel, kernel_of
 from .operations import COPY, MATRIX, SOFTMAX, Operation, Sizes
 from .references import (
@@ -96,16 +97,20 @@ def _place(place: tuple[int, ...]) -> str:
     )
 
 
+@checked
 def check_softmax(x: np.ndarray, y: np.ndarray) -> None:
     """Raise `WrongResult` unless y is softmax of x over the last axis.
 
     Both have the same shape and dtype. NaN is accepted exactly where the reference has it.
     """
     _check_form(x, y)
+    if x.dtype.kind not in "fV" or not x.ndim:  # V: bfloat16
+        raise TypeError(f"x must be a matrix of floats, not {short(x)}")
     x, y = (array.reshape(-1, array.shape[-1]) for array in (x, y))
     check_outputs(SOFTMAX, {"x": x, "scale": 1.0}, {"y": y})
 
 
+@checked
 def check_copy(x: np.ndarray, y: np.ndarray) -> None:
     """Raise `WrongResult` unless y equals x bit for bit."""
     _check_form(x, y)
@@ -117,6 +122,9 @@ def check_copy(x: np.ndarray, y: np.ndarray) -> None:
 
 
 def _check_form(x: np.ndarray, y: np.ndarray) -> None:
+    for name, array in (("x", x), ("y", y)):
+        if np.ma.isMaskedArray(array):
+            raise TypeError(f"{name} is a masked array: fill it, as {name}.filled(0.0) does")
     if x.shape != y.shape or x.dtype != y.dtype:
         raise WrongResult(f"y is {y.dtype}{y.shape}, x is {x.dtype}{x.shape}")
 
@@ -151,6 +159,7 @@ def _missing(expected: np.ndarray, y: np.ndarray) -> str:
     return " (some elements are NaN)" if np.isnan(y[finite]).any() else ""
 
 
+@checked
 def check_kernel(
     kernel,
     shapes: Iterable[Sequence[int]] | None = None,

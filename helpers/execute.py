@@ -17,6 +17,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from . import simt
+from .arguments import short
 from .mode import replaying
 from .plan import Plan
 from .simt import byte_offset, rows_apart, span
@@ -93,7 +94,10 @@ def device_dtype(dtype: np.dtype) -> np.dtype:
 def as_declared(parameter: Parameter, value):
     """A number in the size that the kernel reads; CuPy would pass a numpy.int32 as 4 bytes to a
     long long."""
-    return value if parameter.dtype is None else parameter.dtype.type(value)
+    try:
+        return value if parameter.dtype is None else parameter.dtype.type(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"{parameter.name} is {parameter.dtype}, not {short(value)}") from None
 
 
 def to_gpu(array: np.ndarray, guard: int = 0):
@@ -225,6 +229,8 @@ def check_arguments(kernel, args: Sequence) -> None:
     """Raise `TypeError` or `ValueError` naming the first argument that does not fit the kernel's
     signature. The rows of a matrix x may be apart where the kernel takes an x_stride."""
     parameters = signature(kernel.code, kernel.name)
+    if not isinstance(args, (list, tuple)):
+        raise TypeError(f"args must be a tuple of all that the kernel takes, not {short(args)}")
     if len(args) != len(parameters):
         wanted = ", ".join(parameter.name for parameter in parameters)
         raise TypeError(

@@ -37,6 +37,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .arguments import checked
 from .expressions import Expression, ExpressionError
 from .operations import Operation, computed
 from .plan import (
@@ -80,6 +81,7 @@ class _Field:
     lines: tuple[tuple[int, str], ...]  # (number, text) of each line, the key blanked out
 
 
+@checked
 @functools.lru_cache(maxsize=1024)
 def header(
     code: str, options: tuple[str, ...] = (), changes: tuple[tuple[str, int], ...] = ()

@@ -15,7 +15,7 @@ from . import simt
 from .bound import kernel_of
 from .execute import check_arguments, execute, execute_simulated
 from .header import header
-from .plan import Header, Plan
+from .plan import Header, Plan, integer
 
 
 def launch(
@@ -59,6 +59,8 @@ def simulate(
     `instruction_limit`, past which a batch of blocks counts as hanging, and `watch=(30,)`, `follow`
     and `only_blocks` to keep less.
     """
+    if "instruction_limit" in options:
+        options["instruction_limit"] = integer("instruction_limit", options["instruction_limit"])
     plan = _checked(kernel, grid, block, args, shared_mem)
     return execute_simulated(kernel, plan, grid, block, args, **options)
 
@@ -71,6 +73,7 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
             f"not {type(kernel).__name__}"
         )
     check_arguments(kernel, args)
+    shared_mem = integer("shared_mem", shared_mem)
     _check_sizes("grid", grid)
     _check_sizes("block", block)
     contract = header(kernel.code, tuple(kernel.options))

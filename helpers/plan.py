@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
 import numpy as np
 
+from .arguments import short
 from .expressions import DivisionByZero, Expression, ExpressionError
 from .gpu import H200, Gpu
 from .operations import SOFTMAX, Operation, Sizes
@@ -43,7 +44,15 @@ def integer(name: str, value) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an integer, not {value!r}") from None
+        raise TypeError(f"{name} must be an integer, not {short(value)}") from None
+
+
+def known_dtype(dtype: str | np.dtype | type) -> np.dtype:
+    """NumPy's dtype; `ValueError` for what NumPy knows as none."""
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {short(dtype)}") from None
 
 
 def row_strides(cols: int, x_stride, y_stride) -> tuple[int, int]:
@@ -238,7 +247,7 @@ class Header:
         Raises what `why_not` raises."""
         rows, cols, inner = integer("rows", rows), integer("cols", cols), integer("inner", inner)
         strides = row_strides(cols, x_stride, y_stride)
-        if np.dtype(dtype) not in self.dtypes:
+        if known_dtype(dtype) not in self.dtypes:
             return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
         if gpu.capability < self.arch:
             return f"{self.file} needs {self.fields['Arch']}, the GPU is sm_{gpu.capability}"

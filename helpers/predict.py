@@ -11,6 +11,7 @@ from __future__ import annotations
 import textwrap
 from numbers import Real
 
+from .arguments import checked
 from .json_files import named, read_json, write_json
 from .mode import replay_is_forced
 from .paths import MINE
@@ -23,7 +24,8 @@ ASK = "Write yours, my_prediction = 0.3 say, and run the cell again."
 REFUSE = "my_prediction is a share of a copy's speed, such as 0.3."
 
 
-def predict(step: str, my_prediction: float | None = None) -> None:
+@checked
+def predict(step: str, my_prediction: object = None) -> None:
     """Show the question of a step, three choices, the reader's answer, and ours with its sum.
 
     `my_prediction` is a share of a copy's speed, above 0 and at most 1.5, and is kept for the
@@ -41,7 +43,7 @@ def asked() -> list[str]:
     return sorted(step for step, entry in predictions().items() if "question" in entry)
 
 
-def mine_of(step: str, my_prediction: float | None = None) -> float | None:
+def mine_of(step: str, my_prediction: object = None) -> float | None:
     """The reader's share of a copy's speed to draw beside a step: `my_prediction`, or if that is
     None the kept one; None where there is neither, or where it is no such share."""
     if my_prediction is None:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import bench, catalogue, peers, samples
+from .arguments import checked
 from .bound import load
 from .gpu import H200, Device, Gpu, gpu_in_use, of_record
 from .json_files import named, write_json
@@ -281,6 +282,7 @@ def race_path(gpu: str) -> Path:
     return folder_of(gpu) / "race.json"
 
 
+@checked
 def load_race(gpu: str = REFERENCE_GPU) -> Race:
     """Read a race. Raises `FileNotFoundError` that says how it is made, `ValueError` that names the
     file for one that is damaged or of another version of this program."""
@@ -319,12 +321,14 @@ def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Ra
 # ---- what is said of it -------------------------------------------------------------------------
 
 
+@checked
 def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
     """The recorded cases of a dtype in the order of `RACE_SHAPES`; raises as `load_race`."""
     known = {case.shape: case for case in load_race(gpu).cases if case.dtype == dtype}
     return [known[shape] for shape in RACE_SHAPES if shape in known]
 
 
+@checked
 def race_origin(gpu: str = REFERENCE_GPU) -> str:
     """One sentence on where the figures come from, with the peers' versions; in lines that fit a
     notebook."""

@@ -23,6 +23,7 @@ from typing import Annotated, TypedDict
 import numpy as np
 
 from . import catalogue
+from .arguments import checked
 from .bound import load
 from .catalogue import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
 from .gpu import Device, Gpu, of_record
@@ -180,6 +181,7 @@ class Record:
     # What proved, each time the text changed, that the machine code did not (`helpers.stamps`).
     stamped: list[dict] = field(default_factory=list)
 
+    @checked
     def case(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> Case:
         """The case of a shape. Raises `KeyError` that names step and shape if it is missing."""
         for case in self.cases:
@@ -192,6 +194,7 @@ class Record:
         known = {case.shape: case for case in self.cases if case.dtype == dtype}
         return [known[shape] for shape in shapes if shape in known]
 
+    @checked
     def of_family(self, shapes: str = "grid", dtype: str = "float32") -> list[Case]:
         """The recorded cases of a dtype at the shapes of one of `FAMILIES`: by columns, few rows in
         the order of `FEW_SHAPES`. Raises `ValueError` that lists the names for another."""
@@ -371,6 +374,7 @@ def record_path(step: str, gpu: str = REFERENCE_GPU) -> Path:
     return folder_of(gpu) / f"{step}.json"
 
 
+@checked
 def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
     """Read a record. Raises `FileNotFoundError` that says how records are made, `ValueError` that
     names the file for one that is damaged or of another version of this program."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from . import bench
+from .arguments import short
 from .bound import BoundKernel, Kernel, kernel_of
 from .catalogue import UNFUSED, changes_of, split_trial
 from .gpu import describe_device, describe_versions
@@ -58,8 +59,8 @@ def timings(
         raise TypeError(
             f"timings takes a dict of name -> kernel, as {{'01_naive': kernel}}; not a {kind}"
         )
-    if shapes not in bench.LIVE_FAMILIES:
-        raise ValueError(f"shapes are one of {', '.join(bench.LIVE_FAMILIES)}, not {shapes!r}")
+    if not isinstance(shapes, str) or shapes not in bench.LIVE_FAMILIES:
+        raise ValueError(f"shapes are one of {', '.join(bench.LIVE_FAMILIES)}, not {short(shapes)}")
     if replaying():
         records = []
         for name, kernel in kernels.items():

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .arguments import checked
 from .catalogue import source
 from .rich import (
     COLUMNS,
@@ -32,6 +33,7 @@ MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
 FOLDED_UNDER = "folded under it:"
 
 
+@checked
 def kernel(
     name_or_code: str,
     since: str | Sequence[str] | None = None,

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..arguments import checked
 from . import labels, style
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ QUIET = "#8396A6"
 DASHED = {"color": style.BLACK, "linestyle": "--", "linewidth": 1.3, "zorder": 4}  # a limit
 
 
+@checked
 def bars(
     values: Mapping[str, float] | Mapping[str, Mapping[str, float]],
     title: str,
@@ -126,6 +128,7 @@ def bar_chart(
     return Bars(figure, axes, places)
 
 
+@checked
 def curves(
     lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
     title: str,
@@ -172,6 +175,7 @@ def curves(
     style.finish(figure, title, says)
 
 
+@checked
 def heat(
     rows: Sequence[object],
     cols: Sequence[object],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..arguments import checked
 from ..simt import Trace, WatchedAccess
 from ..simt.geometry import Place
 from .canvas import NAME, Box, canvas, rounded, words
@@ -43,6 +44,7 @@ class Mail:
         return sorted(map(list, {tuple(sorted(one)) for one in group.values()}))
 
 
+@checked
 def letters(trace: Trace) -> None:
     """Show which block sends how many values to which other one: straight into its shared memory in
     a cluster, or through an array of global memory that one writes and the other reads. Of several

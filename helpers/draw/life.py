@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from ..arguments import checked
 from ..simt import Event, Trace, WatchedAccess
 from ..simt.geometry import Place
 from .canvas import NAME, Box, canvas, end_of, words
@@ -42,6 +43,7 @@ class Life:
     barriers: list[int]  # when they opened
 
 
+@checked
 def life(trace: Trace, block: int | Place = 0) -> None:
     """Show a block's life: a band for each warp, in steps, with marks where it loads, stores and
     shuffles; it is hatched where the warp waits at a barrier, which goes across as a line.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..arguments import checked
 from ..gpu import H200
 from ..simt.hardware import MAX_CLUSTER, MAX_THREADS, SM_SHARED_BYTES, WARP
 from .canvas import NAME, Box, canvas, flow, rounded, words
@@ -75,6 +76,7 @@ USERS = {
 HEIGHT = 372
 
 
+@checked
 def machine(*lit: str) -> None:
     """Show what is launched and where it lives, with these parts lit; arrows lead from the lit
     levels to the lit memories that they use.

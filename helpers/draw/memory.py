@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..arguments import checked
 from ..simt import Counters, Trace, WatchedAccess
 from ..simt.hardware import BANKS, SECTOR, WARP, WORD
 from .accesses import Line, Shown, Traces, Turn, chosen, labelled
@@ -50,6 +51,7 @@ CODE = {**NOTE, "family": "monospace"}
 # ---- lanes on sectors ---------------------------------------------------------------------------
 
 
+@checked
 def sectors(
     trace: Traces,
     line: Line,
@@ -203,6 +205,7 @@ def _say_sectors(shown: Sequence[Shown]) -> str:
 # ---- lanes on banks -----------------------------------------------------------------------------
 
 
+@checked
 def banks(
     trace: Traces,
     line: Line,
@@ -320,6 +323,7 @@ def _say_banks(shown: Sequence[Shown]) -> str:
 # ---- traffic beside the source ------------------------------------------------------------------
 
 
+@checked
 def moves(trace: Traces) -> None:
     """Draw requests, sectors of global memory and wavefronts of shared memory as bars beside the
     source lines that ask for them; pale is what is more than the bytes need.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arguments import checked
 from ..simt import Trace
 from ..simt.hardware import WARP
 from .canvas import NAME, Box, canvas, words
@@ -77,6 +78,7 @@ class Cell:
     several: bool
 
 
+@checked
 def owners(
     trace: Trace,
     by: str = "lane",

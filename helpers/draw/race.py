@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .. import peers
+from ..arguments import checked
 from ..races import RaceCase
 from ..shapes import FEW_SHAPES, place
 from . import charts, labels, style
@@ -15,6 +16,7 @@ from . import charts, labels, style
 OURS = "ours"
 
 
+@checked
 def race(cases: Sequence[RaceCase]) -> None:
     """Draw the share of a same-size copy over the length of a row: ours bold, each peer in its
     colour; few rows as bars.
@@ -51,6 +53,7 @@ LEVEL, LOST, NONE = "#E4E4E4", "#F0A860", "#222222"  # fills; what is ahead is b
 FAR = 2.0  # a lead from which on the blue is the same
 
 
+@checked
 def lead(cases: Sequence[RaceCase]) -> None:
     """Draw how many times as fast as the best peer we are, over rows and columns: blue where we are
     ahead, grey where level, orange where lost, black where no kernel of ours takes the shape.
@@ -111,6 +114,7 @@ def _blue(lead: float) -> tuple[float, ...]:
 # ---- where we are not ahead --------------------------------------------------------------------
 
 
+@checked
 def not_ahead(cases: Sequence[RaceCase]) -> None:
     """Draw, as bars, the shapes at which we are level with the best peer (grey) or lose to it
     (orange): how many percent faster we are, the least first; the peer is named.

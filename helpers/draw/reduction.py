@@ -13,6 +13,7 @@ from itertools import groupby
 
 import numpy as np
 
+from ..arguments import checked
 from ..simt import Event, Trace, WatchedAccess
 from ..simt.geometry import Place
 from ..simt.hardware import WARP, WORD
@@ -79,6 +80,7 @@ class Reduction:
         return [part for part in self.parts if isinstance(part, Level)]
 
 
+@checked
 def reduction(trace: Trace, block: int | Place = 0) -> None:
     """Show how the threads of a block merge their values: a column is a thread, a line leads from
     whoever had a value to whoever took it, through shared memory or by a shuffle, and barriers go

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import records
+from ..arguments import checked
 from ..catalogue import TORCH, UNFUSED, step_number
 from ..predict import mine_of
 from ..races import race_cases
@@ -38,10 +39,11 @@ ARROW_FROM = 1.35  # times as fast: below, there is no room for an arrow
 MARKS = "predictions"  # the room of their hollow marks between bars
 
 
+@checked
 def step(
     after: Record,
     before: Record | None = None,
-    mine: float | None = None,
+    mine: object = None,
     dtype: str = "float32",
     family: str = "grid",
     logy: bool = True,

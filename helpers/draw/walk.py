@@ -57,7 +57,7 @@ def find_block(trace: Trace, block: int | Place) -> Place:
     check_followed(trace)
     place = unravel(block, trace.shape.grid) if isinstance(block, int) else tuple(block)
     if all(event.block != place for event in trace.events):
-        raise ValueError(f"the trace does not follow a block {block}")
+        raise ValueError(f"the trace does not follow a block {block!r}")
     return place
 
 

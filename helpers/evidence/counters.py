@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Sequence
 
+from ..arguments import checked
 from ..bound import load
 from ..catalogue import UNFUSED
 from ..gpu import Gpu
@@ -52,6 +53,7 @@ NCU += ["--print-units", "base", "--metrics", ",".join(METRICS)]
 # ---- reading ------------------------------------------------------------------------------------
 
 
+@checked
 def nsight(
     step: str, rows: int, cols: int, dtype: str = "float32", gpu: str = REFERENCE_GPU
 ) -> dict[str, float]:

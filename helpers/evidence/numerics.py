@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..arguments import checked
 from ..launch import launch
 from ..records import REFERENCE_GPU
 from .cases import Batch
@@ -21,6 +22,7 @@ NUMERICS = {
 }
 
 
+@checked
 def numerics(gpu: str = REFERENCE_GPU) -> dict[str, dict[str, dict[str, float]]]:
     """Formula -> range of x -> its largest and mean error against fp64, in ulp of fp32."""
     return read_part("numerics", gpu)["errors"]

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from .. import catalogue
+from ..arguments import checked
 from ..bound import load
 from ..gpu import Gpu
 from ..records import REFERENCE_GPU
@@ -28,6 +29,7 @@ KEPT = frozenset(
 # ---- reading ------------------------------------------------------------------------------------
 
 
+@checked
 def sass(
     step: str, shape: Shape | None = None, dtype: str = "float32", gpu: str = REFERENCE_GPU
 ) -> list[str]:
@@ -39,6 +41,7 @@ def sass(
     return _disassembly(step, shape, dtype, gpu)["in_order"]
 
 
+@checked
 def loads_in_a_row(step: str) -> list[int]:
     """How many loads from global memory the compiler put one after the other, in the order of the
     program: [4, 1] is four, another instruction of `sass`, and one. Arithmetic may stand between.
@@ -49,6 +52,7 @@ def loads_in_a_row(step: str) -> list[int]:
     return [len([*loads]) for name, loads in groupby(names) if name == "LDG"]
 
 
+@checked
 def opcodes(
     step: str, shape: Shape | None = None, dtype: str = "float32", gpu: str = REFERENCE_GPU
 ) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from ..arguments import checked
 from ..simt import CompileError, UnsupportedPTX
 from .answers import answer, shown_name
 from .attempt import Attempt
@@ -15,6 +16,7 @@ from .words import of_compiler
 REFUSED = (CompileError, UnsupportedPTX, ValueError, TypeError, KeyError)
 
 
+@checked
 def grade(name: str) -> Verdict:
     """Grade the learner's answer to an exercise, mine/answers/<name>.cu, which is made from the
     stub if it is not there yet.

@@ -162,7 +162,7 @@ def test_integers_of_numpy_do_not_overflow(kind: type) -> None:
         ({"rows": 4.5}, "rows must be an integer, not 4.5"),
         ({"cols": "32"}, "cols must be an integer, not '32'"),
         ({"rows": None}, "rows must be an integer, not None"),
-        ({"block": 33.5}, "block must be an integer, not 33.5"),
+        ({"block": 33.5}, "block must be an integer or None, not 33.5"),
         ({"changes": {"LANES": 8.0}}, "LANES must be an integer, not 8.0"),
         ({"changes": {"LANES": "8"}}, "LANES must be an integer, not '8'"),
     ],
@@ -171,7 +171,7 @@ def test_integers_of_numpy_do_not_overflow(kind: type) -> None:
 def test_what_is_no_integer_is_named(given: dict, message: str) -> None:
     with pytest.raises(TypeError) as caught:
         bind(LANES, **{"rows": 4, "cols": 32, **given})
-    assert str(caught.value) == message
+    assert message in str(caught.value)
     shape = {"rows": 4, "cols": 32, **given}
     if not {"block", "changes"} & set(given):
         with pytest.raises(TypeError, match=message):

@@ -233,7 +233,7 @@ def test_what_is_no_kernel_says_what_to_pass() -> None:
         ((4, 8), "shapes are pairs [(rows, cols), ...], not 4"),
         ([(4, 8, 2)], "shapes are pairs [(rows, cols), ...], not (4, 8, 2)"),
         ([(4, 8), 3], "shapes are pairs [(rows, cols), ...], not 3"),
-        ([(4.5, 8)], "rows must be an integer, not 4.5"),
+        ([(4.5, 8)], "accepts: rows must be an integer, not 4.5 (float)"),
     ],
     ids=str,
 )
