@@ -89,6 +89,10 @@ def said(wanted: Any) -> str:
 
 def short(value: object) -> str:
     """A value in one line, with its type."""
+    return f"{shown(value)} ({type(value).__name__})"
+
+
+def shown(value: object) -> str:
+    """A value in one line."""
     text = " ".join(repr(value).split())
-    text = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
-    return f"{text} ({type(value).__name__})"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
 import numpy as np
 
-from .arguments import short
+from .arguments import short, shown
 from .expressions import DivisionByZero, Expression, ExpressionError
 from .gpu import H200, Gpu
 from .operations import SOFTMAX, Operation, Sizes
@@ -44,7 +44,7 @@ def integer(name: str, value) -> int:
     try:
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an integer, not {short(value)}") from None
+        raise TypeError(f"{name} must be an integer, not {shown(value)}") from None
 
 
 def known_dtype(dtype: str | np.dtype | type) -> np.dtype:

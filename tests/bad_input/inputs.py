@@ -1,0 +1,372 @@
+"""Bad input, seeded: number n of a family is the same everywhere. Each is a call that may take what
+it is given or tell what is wrong with it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import helpers
+from helpers import catalogue, profile
+from helpers.bound import bind, load
+from helpers.chains import load_chains
+from helpers.commands import export, plan, reading, simulate, tune
+from helpers.evidence.part import read_part
+from helpers.header import header
+from helpers.launch import launch
+from helpers.paths import KERNELS
+from helpers.races import load_race
+from helpers.records import load_record, predictions
+from helpers.shapes import REFERENCE_SHAPE
+from helpers.simt import KernelText, command
+
+
+class Input(NamedTuple):
+    """What is tried, in words, and the call that tries it."""
+
+    what: str
+    call: Callable[[], object]
+
+
+# ---- headers ------------------------------------------------------------------------------------
+
+FILES = sorted(path.name for path in KERNELS.glob("*.cu"))
+WORDS = (
+    "rows cols size row sms l2 capability block LANES 0 -1 1 3 7 1e3 0x10 99999999999999999999 + - "
+    "* / % < <= == != && || ! ? : ( ) , = when | min max ceil_div power_of_two key=3 true float32 "
+    "int8 cooperative size sm_90 sm_9 none , ; \" ' \\ # @ é block = grid ="
+).split(" ")
+
+
+def a_header(number: int) -> Input:
+    """A kernel file whose header is changed in one to three places."""
+    r = random.Random(f"header {number}")
+    file = r.choice(FILES)
+    lines = catalogue.source(file).splitlines()
+    places = [
+        place for place, line in enumerate(lines) if re.match(r"// ?[A-Z][a-z]+: |//    ", line)
+    ]
+    said = []
+    for _ in range(r.randint(1, 3)):
+        place = r.choice(places)
+        line = lines[place]
+        key, rest = line[:14], line[14:]
+        words = re.findall(r"\w+|\S", rest) or ["x"]
+        at = r.randrange(len(words))
+        how = r.choice(("word", "word", "more", "less", "gone", "twice", "key", "noise", "swap"))
+        if how in ("word", "more"):
+            words[at : at + (how == "word")] = [r.choice(WORDS)]
+        elif how == "less":
+            del words[at]
+        elif how == "swap":
+            other = r.randrange(len(words))
+            words[at], words[other] = words[other], words[at]
+        new = key + " ".join(words)
+        if how == "gone":
+            new = ""
+        elif how == "twice":
+            new = f"{line}\n{line}"
+        elif how == "key":
+            new = line.replace(":", r.choice((" ", "::", ";", "s:")), 1)
+        elif how == "noise":
+            new = key + "".join(chr(r.choice((*range(32, 127), 0x3B1, 0x1F600))) for _ in range(20))
+        lines[place] = new
+        said.append(f"{how} in {line!r}: {new!r}")
+    code = "\n".join(lines)
+    shape = r.choice(((64, 1024), (1, 1), (3, 50257), (2**31, 2**31), (0, 5), (5, -1), (1.5, 2)))
+    dtype = r.choice(("float32", "bfloat16", "int8", "nothing", None, 3))
+
+    def call() -> object:
+        return bind(code, *shape, dtype) if header(code) else None
+
+    return Input(f"{file} at {shape} {dtype}: {'; '.join(said)}", call)
+
+
+# ---- arguments ----------------------------------------------------------------------------------
+
+X = np.ones((4, 64), np.float32)
+
+
+def odd(r: random.Random) -> object:
+    """Something that a person may pass by mistake."""
+    return r.choice(
+        (
+            *(None, True, 0, -1, 1.5, 2**31, 2**63, 10**30, float("nan"), float("inf"), 1j),
+            *("", "64", "nope", "01_naive", "01_naive.cu", "../etc", "float32", "é", "a b", "\0"),
+            *(b"x", (), [], {}, (1, 2), [64, 1024], [1, 2, 3, 4], ("a", "b"), {"a": 1}, {1}),
+            *(np.float32(3), np.int64(4), X, X[0], X[:, ::2], X.T, np.zeros(0, np.float32)),
+            *(np.array(3), np.ma.masked_array(X, X > 0), np.array(["a"]), np.array([None])),
+            *(
+                object(),
+                len,
+                int,
+                Exception("x"),
+                range(3),
+                np.dtype("f4"),
+                Path("a"),
+            ),
+        )
+    )
+
+
+def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
+    """A function of the notebooks' own with arguments that are right."""
+    naive, warp, fused = load("01_naive"), load("07_warp").code, load("12_fused")
+    kernel = KernelText(naive.code, naive.name)
+    y = np.empty_like(X)
+    names = [name for name in dir(profile) if getattr(profile, name).__class__ is type(calls)]
+    of_a_step = [
+        *("share", "loads", "dram_passes", "dram_bytes", "l2_sectors", "l1_hits", "time_us"),
+        *("active_warps", "waiting_warps", "issuing", "latency_ns", "read_rate", "stalled"),
+    ]
+    name = r.choice([name for name in of_a_step if name in names])
+    prof = getattr(profile, name)
+    busy = ["dram", "01_naive", *REFERENCE_SHAPE]
+    args = [X, y, 4, 64]
+    trace = _trace()
+    record = helpers.load_record("01_naive")
+    draw = helpers.draw
+    return r.choice(
+        (
+            ("load", helpers.load, ["01_naive"], {}),
+            ("source", helpers.source, ["01_naive.cu"], {}),
+            ("bind", helpers.bind, [naive.code, 4, 64], {"dtype": "float32", "block": 32}),
+            (
+                "bind changes",
+                helpers.bind,
+                [warp, 4, 64],
+                {"changes": {"LANES": 8}},
+            ),
+            (
+                "bind features",
+                helpers.bind,
+                [fused.code, 4, 512],
+                {"features": {"LOG": 1}},
+            ),
+            ("bind inner", helpers.bind, [load("13_any_axis").code, 4, 64], {"inner": 2}),
+            ("accepts", naive.accepts, [4, 64, "float32"], {}),
+            ("arguments", fused.bind(4, 512).arguments, [X, y], {"scale": 1.0}),
+            ("run", naive.bind(4, 64).run, [X, y], {}),
+            ("launch", launch, [kernel, 1, 256, args], {"shared_mem": 0}),
+            ("launch args", lambda *some: launch(kernel, 1, 256, some), list(args), {}),
+            ("simulate", helpers.simulate, [kernel, 1, 256, args], {"instruction_limit": 10**6}),
+            ("check_kernel", helpers.check_kernel, [naive.code, [(4, 64)]], {"block": 32}),
+            ("check_kernel dtype", helpers.check_kernel, [naive.code], {"dtype": "float32"}),
+            ("check_softmax", helpers.check_softmax, [X, X / 64], {}),
+            ("header", helpers.header, [naive.code], {}),
+            ("choose", helpers.choose, [64, 1024, "float32"], {}),
+            ("grade", helpers.grade, ["nope"], {}),
+            ("load_record", load_record, ["01_naive", "nvidia-h200"], {}),
+            ("record.case", record.case, [*REFERENCE_SHAPE, "float32"], {}),
+            ("record.of_family", record.of_family, ["grid", "float32"], {}),
+            ("race_cases", helpers.race_cases, ["float32", "nvidia-h200"], {}),
+            ("timings", helpers.timings, [{"01_naive": naive.code}, "float32", "grid"], {}),
+            ("predict", _quiet(helpers.predict), ["01_naive", 0.3], {}),
+            ("sass", helpers.sass, ["01_naive"], {}),
+            ("opcodes", helpers.opcodes, ["07_warp", REFERENCE_SHAPE, "float32"], {}),
+            ("loads_in_a_row", helpers.loads_in_a_row, ["01_naive"], {}),
+            ("numerics", helpers.numerics, ["nvidia-h200"], {}),
+            (f"profile.{name}", prof, ["01_naive", *REFERENCE_SHAPE, "float32"], {}),
+            ("profile.busy", profile.busy, busy, {}),
+            ("show.kernel", _quiet(helpers.show.kernel), ["01_naive.cu"], {}),
+            ("draw.step", _quiet(draw.step), [record, record], {"mine": 0.3}),
+            ("draw.sectors", _quiet(draw.sectors), [trace], {}),
+            ("draw.banks", _quiet(draw.banks), [trace], {}),
+            ("draw.moves", _quiet(draw.moves), [trace], {}),
+            ("draw.owners", _quiet(draw.owners), [trace], {}),
+            ("draw.life", _quiet(draw.life), [trace, 0], {}),
+            ("draw.reduction", _quiet(draw.reduction), [trace, 0], {}),
+            ("draw.letters", _quiet(draw.letters), [trace], {}),
+            ("draw.race", _quiet(draw.race), [helpers.race_cases("float32")], {}),
+            ("draw.machine", _quiet(draw.machine), ["warp"], {}),
+        )
+    )
+
+
+_TRACES: list = []
+
+
+def _trace():
+    if not _TRACES:
+        y = np.empty_like(X)
+        kernel = load("03_shared").bind(4, 64)
+        _TRACES.append(kernel.simulate(X, y, watch=True))
+    return _TRACES[0]
+
+
+def _quiet(function: Callable) -> Callable:
+    def quiet(*args, **named):
+        import matplotlib.pyplot as plt
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            try:
+                return function(*args, **named)
+            finally:
+                plt.close("all")
+
+    return quiet
+
+
+def an_argument(number: int) -> Input:
+    """A call with one argument that is odd, one too few or one too many."""
+    r = random.Random(f"argument {number}")
+    name, function, args, named = calls(r)
+    args, named = [*args], {**named}
+    place = r.randrange(len(args) + len(named))
+    value = odd(r)
+    if place < len(args):
+        args[place] = value
+    else:
+        named[[*named][place - len(args)]] = value
+    shown = f"{name}, argument {place}: {type(value).__name__} {str(value)[:50]!r}"
+    return Input(shown, lambda: function(*args, **named))
+
+
+# ---- records ------------------------------------------------------------------------------------
+
+READERS: dict[str, Callable[[], object]] = {
+    "nvidia-h200/01_naive.json": lambda: load_record("01_naive").origin(),
+    "nvidia-h200/race.json": lambda: [case.verdict for case in load_race().cases[:3]],
+    "nvidia-h200/chain.json": lambda: [case.verdict for case in load_chains().cases[:3]],
+    "nvidia-h200/counters.json": lambda: read_part("counters"),
+    "nvidia-h200/sanitizer.json": lambda: read_part("sanitizer"),
+    "nvidia-h200/sass.json": lambda: read_part("sass"),
+    "nvidia-h200/numerics.json": lambda: read_part("numerics"),
+    "predictions.json": lambda: predictions(),
+}
+ODD_JSON = (
+    *(None, True, 0, -1, 1.5, 10**30, "", "nope", [], {}, [1], {"a": 1}, [None], "2030", [[]]),
+    *(float("nan"), float("inf"), 1e308),
+)
+
+
+def a_record(number: int, records: Path, whole: Callable[[str], dict]) -> Input:
+    """A file of `records` that is damaged: a value is another, a key gone, new or another, or the
+    text itself cut or spoilt. `whole` gives what is in a good one."""
+    r = random.Random(f"record {number}")
+    file = r.choice([*READERS])
+    data = whole(file)
+    what = r.choice(("value", "value", "value", "gone", "renamed", "new", "text"))
+    if what == "text":
+        text = json.dumps(data, indent=1)
+        at = r.randrange(len(text))
+        spoilt = r.choice(("", "<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "é"))
+        text = text[:at] + (spoilt + text[at:] if spoilt else "")
+        what = f"{spoilt[:9]!r} at {at}"
+    else:
+        owner, key = _somewhere(data, r)
+        if what == "value":
+            owner[key] = r.choice(ODD_JSON)
+            what = f"{key} = {owner[key]!r}"
+        elif what == "gone":
+            del owner[key]
+            what = f"{key} is gone"
+        elif isinstance(owner, dict):
+            value = owner[key] if what == "new" else owner.pop(key)
+            owner["another"] = value
+            what = f"{key} {what}"
+        text = json.dumps(data)
+
+    def call() -> object:
+        (records / file).write_text(text, encoding="utf-8")
+        return READERS[file]()
+
+    return Input(f"{file}: {what}", call)
+
+
+def _somewhere(data: dict, r: random.Random) -> tuple[dict | list, str | int]:
+    """A place in a tree: the object or list, and the key in it."""
+    owner: dict | list = data
+    while True:
+        key = r.choice([*owner]) if isinstance(owner, dict) else r.randrange(len(owner))
+        inner = owner[key]
+        if not isinstance(inner, (dict, list)) or not inner or r.random() < 0.15:
+            return owner, key
+        owner = inner
+
+
+# ---- command lines ------------------------------------------------------------------------------
+
+SCALE = """extern "C" __global__ void scale(const float* x, float* y, int n, float a) {
+    int i = threadIdx.x;
+    if (i < n) y[i] = a * x[i];
+}
+"""
+TEXTS = (
+    *("", " ", "0", "-1", "1", "3.5", "1e400", "nan", "99999999999", "9" * 5000, "0x10", "64x1024"),
+    *(
+        "64x",
+        "x64",
+        "64x1024x2",
+        "float32",
+        "float32[10]",
+        "float32[-1]",
+        "float32[1e3]",
+        "int7[3]",
+    ),
+    *(
+        "float32[100000000000000]",
+        "float32[4,4",
+        "nothing.npy",
+        "scale.cu",
+        "null",
+        "true",
+        "é",
+        "\0",
+    ),
+    *("true", "é", "\0", "--nope", "-", "--", ";", "float32[4];", "text.cu", "folder", "empty.cu"),
+    *(
+        "01_naive",
+        "08_cluster",
+        "choose",
+        "best",
+        "01_naive-b0",
+        "07_warp-NOPE3",
+        "..",
+        "/dev/null",
+    ),
+)
+LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
+    "simt": (
+        command.main,
+        "scale.cu --grid 1 --block 32 --args float32[10] float32[10] 10 0.5".split(),
+    ),
+    "simt ": (command.main, ["scale.cu", "--kernel", "scale", "--format", "json"]),
+    "simulate": (simulate.main, ["naive.cu", "--shape", "4x64", "--dtype", "float32"]),
+    "plan": (plan.main, "01_naive 64 1024 --dtype float32 --sms 132 --capability 90".split()),
+    "plan ": (plan.main, "choose 64 1024 --x-stride 1024".split()),
+    "export": (export.main, "08_cluster 64x1024 --name fast --gpu 132,50000000,90".split()),
+    "export ": (export.main, "best --as torch --name fast".split()),
+    "reading": (reading.main, ["99"]),
+    "tune": (tune.main, "64x1024 --minutes 1".split()),
+}
+
+
+def files_of_lines(folder: Path) -> None:
+    """What the command lines name."""
+    (folder / "scale.cu").write_text(SCALE)
+    (folder / "naive.cu").write_text((KERNELS / "01_naive.cu").read_text(encoding="utf-8"))
+    (folder / "text.cu").write_text("this is no program")
+    (folder / "empty.cu").write_text("")
+    (folder / "bad.npy").write_bytes(b"\x93NUMPY garbage")
+    (folder / "folder").mkdir()
+
+
+def a_line(number: int) -> Input:
+    """A command line of which one to two words are others, gone, or there twice."""
+    r = random.Random(f"line {number}")
+    name = r.choice([*LINES])
+    main, words = LINES[name][0], [*LINES[name][1]]
+    for _ in range(r.randint(1, 2)):
+        at = r.randrange(len(words)) if words else 0
+        how = r.choice(("other", "other", "other", "gone", "new"))
+        words[at : at + (how != "new")] = [] if how == "gone" else [r.choice(TEXTS)]
+    return Input(f"{name.strip()} {words!r:.200}", lambda: main(words))

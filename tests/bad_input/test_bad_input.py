@@ -1,0 +1,130 @@
+"""Bad input of every kind gets one sentence and the right exit status, and writes nothing.
+
+BAD_INPUTS=2000 tries as many as that instead of the few that CI has time for.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import mode, paths, records
+from helpers.evidence import part
+from helpers.paths import RECORDS
+from helpers.records import predictions
+from tests.bad_input.inputs import (
+    READERS,
+    Input,
+    a_header,
+    a_line,
+    a_record,
+    an_argument,
+    files_of_lines,
+)
+from tests.bad_input.told import complaint
+
+COUNT = int(os.environ.get("BAD_INPUTS", "160")) // 4
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to be in, replay, and nothing of a reader's."""
+    monkeypatch.setenv(mode.SWITCH, "1")
+    monkeypatch.chdir(tmp_path)
+    warnings.simplefilter("ignore")
+    return tmp_path
+
+
+def untold(made: Callable[[int], Input]) -> list[str]:
+    """What is wrong with the answers to the inputs of a family."""
+    found = []
+    for number in range(COUNT):
+        what, call = made(number)
+        try:
+            call()
+        except Exception as error:
+            if wrong := complaint(error):
+                found.append(f"{number}: {what}\n    {wrong}")
+    return found
+
+
+def test_headers() -> None:
+    assert not (found := untold(a_header)), f"{len(found)}\n" + "\n".join(found)
+
+
+def test_arguments(elsewhere: Path) -> None:
+    assert not (found := untold(an_argument)), f"{len(found)}\n" + "\n".join(found)
+    assert not [*elsewhere.iterdir()]
+
+
+def test_records(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = {file: json.loads((RECORDS / file).read_text(encoding="utf-8")) for file in READERS}
+    (elsewhere / "nvidia-h200").mkdir()
+    for module in (records, paths):
+        monkeypatch.setattr(module, "RECORDS", elsewhere)
+
+    def made(number: int) -> Input:
+        what, call = a_record(number, elsewhere, lambda file: copy.deepcopy(whole[file]))
+
+        def read() -> object:
+            part.read_part.cache_clear()
+            predictions.cache_clear()
+            return call()
+
+        return Input(what, read)
+
+    try:
+        found = untold(made)
+    finally:
+        part.read_part.cache_clear()
+        predictions.cache_clear()
+    assert not found, f"{len(found)}\n" + "\n".join(found)
+
+
+def test_command_lines(elsewhere: Path, capsys: pytest.CaptureFixture) -> None:
+    found = []
+    for number in range(COUNT):
+        files_of_lines(elsewhere)
+        before = listing(elsewhere)
+        what, call = a_line(number)
+        try:
+            status = call()
+        except SystemExit as ended:
+            status = ended.code
+        except BaseException as error:
+            found.append(f"{number}: {what}\n    {type(error).__name__}: {error}")
+            status = None
+        out, told = capsys.readouterr()
+        if status is not None:
+            wrong = badly_answered(status, out, told, listing(elsewhere) != before)
+            found += [f"{number}: {what}\n    {wrong}"] if wrong else []
+        shutil.rmtree(elsewhere)
+        elsewhere.mkdir()
+    assert not found, f"{len(found)}\n" + "\n".join(found)
+
+
+def badly_answered(status: int, out: str, told: str, written: bool) -> str:
+    """What is wrong with how a command line ended."""
+    if status not in (0, 1, 2):
+        return f"status {status}"
+    if "Traceback" in told or "Error:" in told.replace("error:", ""):
+        return f"status {status}: {told[-300:]}"
+    if status and written:
+        return f"status {status}, and something is written"
+    said = [line for line in told.splitlines() if line]
+    if status and not (said or out):
+        return f"status {status} without a word"
+    if status == 2 and len(said) > 1 and not said[0].startswith("usage: "):
+        return f"{len(said)} lines: {told[:300]}"
+    return ""
+
+
+def listing(folder: Path) -> dict[str, int]:
+    return {path.as_posix(): path.stat().st_size for path in folder.rglob("*")}
