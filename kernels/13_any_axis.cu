@@ -7,13 +7,16 @@
 //           whole      = line % 32 > 0 && inner <= 128 && dim * line <= 1048576
 //           aligned    = dim * line when whole == 1
 //                      | line
-//           WIDTH      = 4 when whole == 1 && dim < 32 && aligned % 8 == 0 && size == 2
+//           WIDTH      = 4 when whole == 1 && dim < 32 && dim * line > 64 && aligned % 8 == 0
+//                               && size == 2
 //                      | 16 / size when aligned % 16 == 0
 //                      | 8 / size when aligned % 8 == 0
 //                      | 2 when aligned % (2 * size) == 0
 //                      | 1
 //           wanted     = 512 when dim <= 128
+//                      | 256 when dim <= 512 && line % 32 > 0 && WIDTH * size == 16
 //                      | 16 when dim > 8192 && WIDTH * size == 2
+//                      | 128 when dim <= 8192 && size == 4 && capability >= 90
 //                      | 128 when dim <= 2048 && capability >= 90 || dim <= 512
 //                      | 64 when dim <= 16384 && capability >= 90 || dim <= 1024
 //                      | 32 when dim <= 32768 && capability >= 90 || dim <= 2048
@@ -28,19 +31,25 @@
 //           most       = 2 when whole == 1 && dim * line <= 512 * size && size == 4
 //                      | 2 when dim * line <= 64
 //                      | 4 when whole == 1 && dim * line <= 8192 && size == 4
+//                      | 4 when whole == 1 && dim * line <= 512
+//                      | 16 when size == 2 && dim > 512 && dim * line > 65536
 //                      | 8 when WIDTH * size == 16
 //                      | 16
-//           CLUSTER    = 1 when packs <= 512 * most || capability < 90
-//                      | 2 when packs <= 1024 * most
-//                      | 4 when packs <= 2048 * most
-//                      | 8 when packs <= 4096 * most
+//           room       = 256 * most when most == 16 && WIDTH * size == 16
+//                      | 512 * most
+//           CLUSTER    = 1 when packs <= room || capability < 90
+//                      | 2 when packs <= 2 * room
+//                      | 4 when packs <= 4 * room
+//                      | 8 when packs <= 8 * room
 //                      | 16
 //           share      = ceil_div(packs, CLUSTER)
 //           MEMBERS    = period * ceil_div(share, period * most)
 //           PACKS      = ceil_div(share, MEMBERS)
 //           THREADS    = 128 when MEMBERS <= 128 && CLUSTER == 1
 //                      | 32 * ceil_div(MEMBERS, 32)
-//           RESIDENT   = max(1, 1024 / THREADS)
+//           sm_threads = 512 when PACKS * WIDTH * size > 128
+//                      | 1024
+//           RESIDENT   = max(1, sm_threads / THREADS)
 //           EVICT_LAST = 1 when 4 * outer * dim * line > 5 * l2 && WIDTH * size == 16
 //                               && capability >= 80
 //                      | 0
