@@ -314,7 +314,7 @@ def _rules(
     first, *others = found["Dtype"].text.split(", ")
     try:
         np.dtype(first)
-    except TypeError:
+    except (TypeError, ValueError):
         raise HeaderError(f"{where('Dtype')}: numpy knows no {first}") from None
     if set(others) - set(DTYPE_OPTIONS):
         raise HeaderError(

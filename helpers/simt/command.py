@@ -194,6 +194,8 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
     # A word with a space is no option to argparse, as a negative number is none.
     given = [f" {word}" if word in ("-inf", "-nan") else word for word in given]
     options = parser.parse_args(given)
+    if options.output is not None and options.output.resolve() == options.file.resolve():
+        parser.error(f"-o {options.output} is the file to be checked: name another for the report")
     launches.check(parser, options)
     return options
 

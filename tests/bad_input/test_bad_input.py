@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from helpers import mode, paths, records
+from helpers.bound import load
 from helpers.evidence import part
 from helpers.paths import RECORDS
 from helpers.records import predictions
@@ -128,3 +129,32 @@ def badly_answered(status: int, out: str, told: str, written: bool) -> str:
 
 def listing(folder: Path) -> dict[str, int]:
     return {path.as_posix(): path.stat().st_size for path in folder.rglob("*")}
+
+
+def test_the_judges_see_what_is_wrong() -> None:
+    def wrong(call: Callable[[], object]) -> str:
+        try:
+            call()
+        except Exception as error:
+            return complaint(error)
+        return "nothing was raised"
+
+    def unhelpful() -> None:
+        raise ValueError("a sentence, but none of this project")
+
+    assert wrong(lambda: 1 // 0).startswith("an accident: ZeroDivisionError")
+    assert wrong(lambda: {}["key"]).startswith("nobody's sentence: KeyError")
+    assert wrong(unhelpful).startswith("nobody's sentence: ValueError")
+    assert wrong(lambda: load("a\nb")).startswith("no sentence: FileNotFoundError")
+    assert not wrong(lambda: load("nope")) and not wrong(lambda: load(7))
+    assert not badly_answered(0, "fine", "", written=True)
+    assert not badly_answered(2, "", "usage: x\nx: error: one word", written=False)
+    for status, told, written in (
+        (3, "a sentence", False),
+        (1, "Traceback (most recent call last):", False),
+        (2, "ValueError: a sentence", False),
+        (2, "", False),
+        (2, "a sentence", True),
+        (2, "a\nb", False),
+    ):
+        assert badly_answered(status, "", told, written), (status, told, written)

@@ -363,3 +363,13 @@ def test_whatever_is_typed_for_an_argument_ends_in_a_status_and_a_sentence(capsy
             assert (status, error.count("\n")) in ((0, 0), (2, 1)), (place, odd[:40], error[:200])
             refused += status == 2
     assert refused > 150 and sorted(Path().iterdir()) == before
+
+
+def test_report_does_not_replace_the_file_that_is_checked(capsys):
+    path = Path("kernel.cu")
+    path.write_text("__global__ void f() {}")
+    for name in ("kernel.cu", "./kernel.cu", str(path.resolve())):
+        with pytest.raises(SystemExit) as ended:
+            main(["kernel.cu", "--grid", "1", "--block", "32", "-o", name])
+        assert ended.value.code == 2 and "name another" in capsys.readouterr().err
+    assert path.read_text() == "__global__ void f() {}"
