@@ -67,6 +67,16 @@ def test_a_mistake_of_dropout_is_found(old: str, new: str) -> None:
         check_kernel(DROPOUT.replace(old, new), SHAPES)
 
 
+def test_what_is_masked_or_behind_the_row_is_not_looked_at() -> None:
+    """A bias that is no number included; rows of 1032 columns leave threads without any."""
+    x = np.zeros((2, 1032), np.float32)
+    bias, mask = np.zeros((1, 1032), np.float32), np.zeros((1, 1032), np.uint8)
+    x[:, 0], bias[0, 0], mask[0, 0] = np.nan, np.nan, 1
+    y = np.full_like(x, np.nan)
+    bind(FUSED, *x.shape, features={"MASK": 1, "BIAS": 1}).run(x=x, y=y, bias=bias, mask=mask)
+    assert (y[:, 0] == 0).all() and np.allclose(y[:, 1:], 1 / 1031, rtol=1e-5)
+
+
 # ---- what is loaded, and how ------------------------------------------------------------------
 
 
