@@ -131,8 +131,10 @@ class Trial(NamedTuple):
 def split_trial(step: str) -> Trial:
     """The file, block size and changed values of a step, a variant or a trial.
 
-    Raises `ValueError` for a value that is given twice.
+    Raises `ValueError` for a value that is given twice, or what no line can hold.
     """
+    if not step.isprintable():
+        raise ValueError(f"{step!r} is no name of a step")
     file, changes = re.fullmatch(r"(.*?)((?:-b\d+|-[A-Z_]+\d+)*)", step).groups()
     values = [(name, int(value)) for name, value in re.findall(r"-(b|[A-Z_]+)(\d+)", changes)]
     if len(values) > len(dict(values)):

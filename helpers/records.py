@@ -378,6 +378,7 @@ def record_path(step: str, gpu: str = REFERENCE_GPU) -> Path:
 def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
     """Read a record. Raises `FileNotFoundError` that says how records are made, `ValueError` that
     names the file for one that is damaged or of another version of this program."""
+    split_trial(step)  # raises for what is no name
     path = record_path(step, gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no record of {step} on {gpu}: `make record` on that GPU makes it")

@@ -19,7 +19,8 @@ from helpers import mode, paths, records
 from helpers.bound import load
 from helpers.evidence import part
 from helpers.paths import RECORDS
-from helpers.records import predictions
+from helpers.records import load_record, predictions
+from tests.bad_input import told
 from tests.bad_input.inputs import (
     READERS,
     Input,
@@ -102,28 +103,28 @@ def test_command_lines(elsewhere: Path, capsys: pytest.CaptureFixture) -> None:
         except BaseException as error:
             found.append(f"{number}: {what}\n    {type(error).__name__}: {error}")
             status = None
-        out, told = capsys.readouterr()
+        out, err = capsys.readouterr()
         if status is not None:
-            wrong = badly_answered(status, out, told, listing(elsewhere) != before)
+            wrong = badly_answered(status, out, err, listing(elsewhere) != before)
             found += [f"{number}: {what}\n    {wrong}"] if wrong else []
         shutil.rmtree(elsewhere)
         elsewhere.mkdir()
     assert not found, f"{len(found)}\n" + "\n".join(found)
 
 
-def badly_answered(status: int, out: str, told: str, written: bool) -> str:
+def badly_answered(status: int, out: str, err: str, written: bool) -> str:
     """What is wrong with how a command line ended."""
     if status not in (0, 1, 2):
         return f"status {status}"
-    if "Traceback" in told or "Error:" in told.replace("error:", ""):
-        return f"status {status}: {told[-300:]}"
+    if "Traceback" in err or "Error:" in err.replace("error:", ""):
+        return f"status {status}: {err[-300:]}"
     if status and written:
         return f"status {status}, and something is written"
-    said = [line for line in told.splitlines() if line]
+    said = [line for line in err.splitlines() if line]
     if status and not (said or out):
         return f"status {status} without a word"
     if status == 2 and len(said) > 1 and not said[0].startswith("usage: "):
-        return f"{len(said)} lines: {told[:300]}"
+        return f"{len(said)} lines: {err[:300]}"
     return ""
 
 
@@ -131,7 +132,7 @@ def listing(folder: Path) -> dict[str, int]:
     return {path.as_posix(): path.stat().st_size for path in folder.rglob("*")}
 
 
-def test_the_judges_see_what_is_wrong() -> None:
+def test_the_judges_see_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(call: Callable[[], object]) -> str:
         try:
             call()
@@ -139,17 +140,25 @@ def test_the_judges_see_what_is_wrong() -> None:
             return complaint(error)
         return "nothing was raised"
 
+    def in_two_lines() -> None:
+        raise ValueError("one line\nand another")
+
     def unhelpful() -> None:
         raise ValueError("a sentence, but none of this project")
 
     assert wrong(lambda: 1 // 0).startswith("an accident: ZeroDivisionError")
     assert wrong(lambda: {}["key"]).startswith("nobody's sentence: KeyError")
     assert wrong(unhelpful).startswith("nobody's sentence: ValueError")
-    assert wrong(lambda: load("a\nb")).startswith("no sentence: FileNotFoundError")
+    for name in ("a\nb", "\0"):
+        assert not wrong(lambda name=name: load(name))
+        assert not wrong(lambda name=name: load_record(name))
     assert not wrong(lambda: load("nope")) and not wrong(lambda: load(7))
+    with monkeypatch.context() as patch:
+        patch.setattr(told, "raised_on_purpose", lambda *_: True)
+        assert not wrong(unhelpful) and wrong(in_two_lines).startswith("no sentence: ValueError")
     assert not badly_answered(0, "fine", "", written=True)
     assert not badly_answered(2, "", "usage: x\nx: error: one word", written=False)
-    for status, told, written in (
+    for status, err, written in (
         (3, "a sentence", False),
         (1, "Traceback (most recent call last):", False),
         (2, "ValueError: a sentence", False),
@@ -157,4 +166,4 @@ def test_the_judges_see_what_is_wrong() -> None:
         (2, "a sentence", True),
         (2, "a\nb", False),
     ):
-        assert badly_answered(status, "", told, written), (status, told, written)
+        assert badly_answered(status, "", err, written), (status, err, written)
