@@ -41,7 +41,7 @@ from .records import (
     utc_now,
 )
 from .shapes import RACE_SHAPES, REFERENCE_SHAPE, Shape
-from .typed_json import Count, Date, Dtype, Samples, Time
+from .typed_json import Count, Date, Dtype, Natural, Samples, Time
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
@@ -81,7 +81,7 @@ class RaceCase:
     cols: Count
     step: str  # our kernel; "" if none takes the shape
     kernel_hash: str
-    launch: dict[str, int]  # of our kernel
+    launch: dict[str, Natural]  # of our kernel
     samples_us: dict[str, Samples]  # step or peer -> microseconds a call, one a replay
     copy_samples_us: Samples
     calls: dict[str, Count]  # calls per replay

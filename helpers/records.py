@@ -44,7 +44,7 @@ from .shapes import (
     family_of,
 )
 from .simt.cuda_text import code_hash
-from .typed_json import Count, Date, Dtype, Must, Samples, Share, Time, typed
+from .typed_json import Count, Date, Dtype, Must, Natural, Samples, Share, Time, typed
 
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
@@ -87,6 +87,17 @@ class Prediction(_AskedFor):
     because: str
 
 
+_ASKING = {"question", "choices", "sum"}
+_KNOWN = Must(
+    f"one with no other keys than {', '.join(Prediction.__annotations__)}",
+    lambda entry: entry.keys() <= Prediction.__annotations__.keys(),
+)
+_WHOLE = Must(
+    "one with all or none of question, choices and sum",
+    lambda entry: len(_ASKING & entry.keys()) in (0, len(_ASKING)),
+)
+
+
 class _Before(TypedDict):
     """What is asked of a file of schema 1 before it is made one of schema 2."""
 
@@ -101,7 +112,7 @@ class Case:
     dtype: Dtype
     rows: Count
     cols: Count
-    launch: dict[str, int]  # grid, block, shared_mem, and the macros of a Build table
+    launch: dict[str, Natural]  # grid, block, shared_mem, and the macros of a Build table
     samples_us: Samples  # time per call of each replay, microseconds
     copy_samples_us: Samples
     calls: Count  # calls per replay
@@ -496,7 +507,8 @@ def recorded_gpus() -> list[str]:
 def predictions() -> dict[str, Prediction]:
     """The prediction ledger: step -> {"share": of a copy at `REFERENCE_SHAPE`, "because": ...}."""
     path = RECORDS / "predictions.json"
-    return typed(path, read_json(path), dict[str, Prediction])
+    entry = Annotated[Prediction, _KNOWN, _WHOLE]
+    return typed(path, read_json(path), dict[str, entry])
 
 
 def predicted_at(step: str) -> tuple[int, int, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 from ..catalogue import UNFUSED
 from ..gpu import Device
 from ..records import Versions
-from ..typed_json import Count, Dtype, Must, Natural
+from ..typed_json import Count, Date, Dtype, Must, Natural
 
 _Metric = Annotated[float, Must("0 or more", lambda number: number >= 0)]
 _Names = Annotated[dict[str, str], Must("hashes by kernel file", bool)]
@@ -16,6 +16,7 @@ _Names = Annotated[dict[str, str], Must("hashes by kernel file", bool)]
 class _Head(TypedDict):
     device: Device
     versions: Versions
+    utc: Date
 
 
 class _Stamp(TypedDict):
@@ -26,20 +27,23 @@ class _Stamped(TypedDict, total=False):
     stamped: list[_Stamp]
 
 
-class _Launch(TypedDict):
-    kernel: str
+class _Counted(TypedDict):
     metrics: dict[str, _Metric]
+
+
+class _Launch(_Counted):
+    kernel: str
 
 
 class _OfDtype(TypedDict, total=False):
     dtype: Dtype  # float32 where there is none
 
 
-class _CountedLaunch(_Launch, _OfDtype):
+class _CountedLaunch(_Counted, _OfDtype):
     step: str
     rows: Count
     cols: Count
-    launch: dict[str, int]
+    launch: dict[str, Natural]
 
 
 _Unfused = TypedDict("_Unfused", {UNFUSED: list[_Launch]}, total=False)
@@ -51,15 +55,13 @@ class Counters(_Head, _Stamped, _Unfused):
 
 
 class _Verdict(TypedDict):
-    command: str
-    errors: Natural
     steps: dict[str, Natural]
 
 
 class Sanitizer(_Head, _Stamped):
     hashes: _Names
     cases: list[tuple[str, Count, Count, Dtype]]
-    launches: list[dict[str, int]]
+    launches: list[dict[str, Natural]]
     tools: dict[str, _Verdict]
 
 
@@ -71,7 +73,6 @@ class _Disassembly(TypedDict):
 
 class Sass(_Head, _Stamped):
     hashes: _Names
-    kept: list[str]
     kernels: dict[str, _Disassembly]
 
 
@@ -81,8 +82,15 @@ class _Error(TypedDict):
 
 
 class Numerics(_Head):
-    inputs: str
     errors: dict[str, dict[str, _Error]]
 
 
-FORMS = {"counters": Counters, "sanitizer": Sanitizer, "sass": Sass, "numerics": Numerics}
+_PAIRED = Must(
+    "one with a launch for each case", lambda file: len(file["cases"]) == len(file["launches"])
+)
+FORMS = {
+    "counters": Counters,
+    "sanitizer": Annotated[Sanitizer, _PAIRED],
+    "sass": Sass,
+    "numerics": Numerics,
+}
