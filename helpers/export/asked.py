@@ -12,6 +12,7 @@ from ..bound import load
 from ..catalogue import RANKING, split_trial
 from ..gpu import Gpu
 from ..mode import gpu_for_plans
+from ..operations import COPY, SOFTMAX
 from ..paths import REPO_URL
 from ..plan import DTYPES, MAX_INT
 from ..simt.cuda_text import code_hash
@@ -39,7 +40,9 @@ PASSED = {"x", "y", "rows", "cols", "x_stride", "y_stride", "workspace"}
 
 def exports(step: str) -> bool:
     """Whether a kernel can be exported: it takes a matrix and gives one, and nothing beside."""
-    return {parameter.name for parameter in load(step).parameters} <= PASSED
+    kernel = load(step)
+    taken = {parameter.name for parameter in kernel.parameters}
+    return kernel.operation in (SOFTMAX, COPY) and taken <= PASSED
 
 
 class Refused(ValueError):
@@ -118,7 +121,7 @@ def request(
     except (FileNotFoundError, ValueError) as error:
         raise Refused(str(error)) from None
     if more := [step for step in kernels if not exports(step)]:
-        raise Refused(f"{more[0]} takes more than a matrix: it is not exported")
+        raise Refused(f"{more[0]} does more than softmax of a matrix: it is not exported")
     known = [np.dtype(n) for n in DTYPES if any(np.dtype(n) in dtypes for dtypes in taken)]
     wanted = [np.dtype(n) for n in dtypes] or (known[:1] if kernel == BEST else [taken[0][0]])
     if other := [dtype.name for dtype in wanted if dtype not in known]:

@@ -20,8 +20,11 @@ from helpers.bound import load
 from helpers.evidence import part
 from helpers.paths import RECORDS
 from helpers.records import load_record, predictions
-from tests.bad_input import told
-from tests.bad_input.inputs import (
+
+pytest.importorskip("nbformat")  # which some commands want; not where kernels are only recorded
+
+from tests.bad_input import told  # noqa: E402
+from tests.bad_input.inputs import (  # noqa: E402
     READERS,
     Input,
     a_header,
@@ -30,7 +33,7 @@ from tests.bad_input.inputs import (
     an_argument,
     files_of_lines,
 )
-from tests.bad_input.told import complaint
+from tests.bad_input.told import complaint  # noqa: E402
 
 COUNT = int(os.environ.get("BAD_INPUTS", "160")) // 4
 

@@ -127,7 +127,8 @@ def run_on_gpu(matrix: Matrix) -> str:
     before = views[1].base.copy()
     on_gpu = [cupy.asarray(view.base.view(device_dtype(view.dtype))) for view in views]
     phases = (matrix.x_phase, matrix.y_phase)
-    bound.enqueue(*(base[at:] for base, at in zip(on_gpu, phases, strict=True)), bound.workspace())
+    arrays = [base[at:] for base, at in zip(on_gpu, phases, strict=True)]
+    bound.enqueue(*arrays, workspace=bound.workspace())
     y = views[1]
     y.base[:] = cupy.asnumpy(on_gpu[1]).view(y.dtype)
     check_guarded(x, y, before, f"{bound.name}, {matrix}")

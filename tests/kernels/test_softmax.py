@@ -577,7 +577,7 @@ def run_huge(code: str, x, y) -> None:
     bound = bind(code, *x.shape)
     bound.prepare()
     y.fill(cupy.nan)
-    bound.enqueue(x, y, bound.workspace())
+    bound.enqueue(x, y, workspace=bound.workspace())
 
 
 def unwritten_rows(y) -> list[int]:
