@@ -119,7 +119,8 @@ def test_sweep_is_complete(step: str) -> None:
 @each_record
 def test_every_case_was_checked_and_timed_often_enough(step: str) -> None:
     cases = load_record(step).cases
-    assert len({(case.shape, case.dtype) for case in cases}) == len(cases), "a shape twice"
+    places = {(case.shape, case.inner, case.dtype) for case in cases}
+    assert len(places) == len(cases), "a shape twice"
     for case in cases:
         assert case.check == "right before and after timing"
         assert len(case.samples_us) >= 7 and len(case.copy_samples_us) >= 7
@@ -146,7 +147,7 @@ def test_launch_is_what_the_header_says(step: str) -> None:
         if step == UNFUSED:
             assert case.launch == {"grid": 0, "block": 0, "shared_mem": 0}
         else:
-            assert case.launch == launch_of(step, *case.shape, case.dtype, record.gpu)
+            assert case.launch == launch_of(step, *case.shape, case.dtype, record.gpu, case.inner)
             assert list(case.launch)[:3] == ["grid", "block", "shared_mem"]
 
 
