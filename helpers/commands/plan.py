@@ -26,8 +26,9 @@ from ..simt import CUPY_OPTIONS
 from ..simt.hardware import STATIC_SHARED_BYTES
 from ..simt.options import at_least
 
-# Shared memory that a kernel file declares itself, at most: it counts too, but only a compiler
-# knows how much it is. Asking CUDA for room that is there without it does no harm.
+# Shared memory that a kernel file declares itself beside what its launch asks for, at most: it
+# counts too, but only a compiler knows how much it is. Asking CUDA for room that is there without
+# it does no harm.
 MOST_STATIC_BYTES = 4096
 
 
