@@ -60,7 +60,8 @@ def kernel(
         raise ValueError(f"{text.file} has no function {', '.join(sorted(unknown))}, but {known}")
     start = 0 if header else _after_header(text)
     left_out = [part for part in parts if part.functions and {*part.functions} <= {*without}]
-    gone = {at for part in left_out for at in part.places} | {*range(start)}
+    headings = [part for part in parts if part.heading and _all_of_section(part, parts, left_out)]
+    gone = {at for part in [*left_out, *headings] for at in part.places} | {*range(start)}
     first = [at for part in parts if part.kernel for at in part.places] if body else []
     if not first:
         first = [at for at in range(len(text.lines)) if at not in gone]
@@ -256,8 +257,18 @@ def _after_header(text: _Text) -> int:
 
 
 def _without_blank_ends(text: _Text, places: Sequence[int]) -> list[int]:
-    filled = [at for at in places if text.lines[at].strip()]
-    return [at for at in places if filled[0] <= at <= filled[-1]] if filled else []
+    """Without blank lines at the ends; of several behind each other the first."""
+    kept: list[int] = []
+    for at in places:
+        if text.lines[at].strip() or (kept and text.lines[kept[-1]].strip()):
+            kept.append(at)
+    return kept[:-1] if kept and not text.lines[kept[-1]].strip() else kept
+
+
+def _all_of_section(heading: _Part, parts: Sequence[_Part], left_out: Sequence[_Part]) -> bool:
+    """Whether nothing of the section under a heading is shown."""
+    inside = [part for part in parts if part.section == heading.section and not part.heading]
+    return bool(inside) and all(part in left_out for part in inside)
 
 
 def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:

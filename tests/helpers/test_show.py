@@ -86,6 +86,18 @@ def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
     assert all(cited[number].startswith(line[:70]) for number, _, line in rows)
 
 
+def test_a_section_of_which_nothing_is_shown_leaves_no_gap(shown) -> None:
+    without = ["warp_max", "warp_sum", "fast_exp", "fast_exp2"]
+    show.kernel("12_fused.cu", without=without)
+    show.kernel("12_fused.cu", without=without[:3])
+    one, other = ([line for _, _, line in of_html(made["text/html"])] for made in shown)
+    for lines, gone in (one, True), (other, False):
+        assert any("---- the kernel ----" in line for line in lines)
+        assert any("exponentials and warps" in line for line in lines) != gone
+    for page in (made["text/html"] for made in shown):
+        assert not re.search(r"\n *\d+ *\n *\d+ *\n", Text(page).text), "blank lines in a row"
+
+
 def test_a_bare_text_is_numbered_from_its_first_line(shown) -> None:
     code = '\nextern "C" __global__ void f(int* y)\n{\n    y[0] = 1;\n}\n'
     show.kernel(code)
