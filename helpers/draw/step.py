@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COPY = "00_copy"
+COPY, A_COPY = "00_copy", "a copy"
 CONTEXT, FAINT = "#B4B4B4", "#707070"  # lines of earlier steps, and their names
 ARROW_FROM = 1.35  # times as fast: below, there is no room for an arrow
 MARKS = "predictions"  # the room of their hollow marks between bars
@@ -49,7 +49,8 @@ def step(
     logy: bool = True,
 ) -> None:
     """Draw how fast a step is over the length of its rows: beside the step before it, earlier ones
-    in pale, a copy, PyTorch, and what was predicted as hollow marks.
+    in pale, a copy, PyTorch, and what was predicted as hollow marks. What must move other bytes
+    than a copy stands beside its yardstick alone.
 
     `after` and `before` come from `timings`; `mine` is your prediction, a share of a copy's speed.
     None stands for the one that `predict` keeps; what is no such share is not drawn.
@@ -73,7 +74,8 @@ def step(
 def series(
     shown: Sequence[Record] | None = None, dtype: str = "float32", family: str = "long"
 ) -> None:
-    """Draw all records that have such cases, each in its step's colour, with a copy and PyTorch.
+    """Draw all records that have such cases, each in its step's colour, with a copy and PyTorch;
+    what must move other bytes than a copy is left out.
 
     None stands for the records of the whole series. Raises `ValueError` if none has such cases.
     """
@@ -159,9 +161,17 @@ class Pair:
 
     @cached_property
     def torch(self) -> dict[Key, Case]:
-        """PyTorch on the same GPU."""
+        """PyTorch's softmax on the same GPU; none beside another operation."""
+        if self.ceiling != A_COPY:
+            return {}
         found = eager(self.dtype, self.family, gpu_folder(self.after.device["name"]))
         return {case.shape if self.family == "few" else case.cols: case for case in found}
+
+    @property
+    def ceiling(self) -> str:
+        """What moves as many bytes as the step must: a copy, or another kernel."""
+        asked = {case.yardstick or COPY for case in self.own.values()}
+        return A_COPY if asked == {COPY} else "its yardstick"
 
     @property
     def predicted_at(self) -> Key | None:
@@ -215,7 +225,7 @@ class Pair:
         if self.ratio is None and self.after.step == COPY:
             return f"{name}: {self.case.gbps:.0f} GB/s {where}"
         if self.ratio is None:
-            return f"{name}: {self.case.share:.2f} of a copy's speed {where}"
+            return f"{name}: {self.case.share:.2f} of {self.ceiling}'s speed {where}"
         if abs(self.ratio - 1) < 0.01:
             return f"{name}: as fast as {_name(self.before)} {where}"
         return f"{name}: {times(self.ratio)} times as fast as {_name(self.before)} {where}"
@@ -229,7 +239,7 @@ class Pair:
         shares += [f"PyTorch {self.torch[self.at].share:.2f}"] if self.at in self.torch else []
         parts = [f"{_name(self.after)} at {self.where}: {rate}"]
         if self.after.step != COPY:
-            parts.append(f"{case.share:.2f} of a copy")
+            parts.append(f"{case.share:.2f} of {self.ceiling}")
         if shares:
             parts[-1] += f" ({', '.join(shares)})"
         if self.ratio is not None:
@@ -278,7 +288,7 @@ def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
     if after.step == COPY:
         color = style.BLUE
     else:
-        ends.append(_copy(axes, copies))
+        ends.append(_copy(axes, copies, pair.ceiling))
     for beside in recorded_beside(after):
         if cases := [*pair.cases(beside).values()]:
             look = {"color": color, "marker": marker, "linestyle": ":", "linewidth": 1.2}
@@ -297,7 +307,7 @@ def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
 
 def _context(pair: Pair) -> list[Record]:
     """Earlier steps that were recorded on the same GPU, if that is the reference GPU."""
-    if gpu_folder(pair.after.device["name"]) != records.REFERENCE_GPU:
+    if pair.ceiling != A_COPY or gpu_folder(pair.after.device["name"]) != records.REFERENCE_GPU:
         return []
     number, drawn = step_number(pair.after.step), [pair.before.step] if pair.before else []
     return [
@@ -334,12 +344,12 @@ def _torch(axes: Axes, pair: Pair) -> list[labels.End]:
     return [_line(axes, cases, "PyTorch", **look)] if cases else []
 
 
-def _copy(axes: Axes, cases: Sequence[Case]) -> labels.End:
+def _copy(axes: Axes, cases: Sequence[Case], name: str = A_COPY) -> labels.End:
     """The same-size copy; of two at a length the last."""
     rates = {case.cols: case.copy_gbps for case in cases}
     cols = sorted(rates)
     axes.plot(cols, [rates[col] for col in cols], color=style.BLACK, linestyle="--", linewidth=1.5)
-    return labels.End(cols[-1], rates[cols[-1]], "a copy", style.BLACK, bold=True)
+    return labels.End(cols[-1], rates[cols[-1]], name, style.BLACK, bold=True)
 
 
 def _spread(axes: Axes, cases: Sequence[Case], color: str) -> None:
@@ -353,10 +363,13 @@ def _spread(axes: Axes, cases: Sequence[Case], color: str) -> None:
 def _scale(axes: Axes, cases: Sequence[Case], logy: bool, at: int) -> None:
     columns = sorted({case.cols for case in cases})
     charts.scales(axes, columns, True, logy)
-    axes.set_xticks(columns if len(columns) < 8 else _ticks(columns, at))
+    apart = all(longer > 1.25 * shorter for shorter, longer in itertools.pairwise(columns))
+    axes.set_xticks(columns if len(columns) < 8 and apart else _ticks(columns, at))
     elements = {case.rows * case.cols for case in cases}
     always = _elements(min(elements), max(elements))
     what = f"columns of a row (the matrix {always} elements: longer rows, fewer of them)"
+    if len(columns) > 1 and len(rows := {case.rows for case in cases}) == 1:
+        what = f"columns of a row ({rows.pop()} rows)"
     if cases[0].inner > 1:
         what = f"elements of a column, {cases[0].inner} apart ({always} elements in all)"
     axes.set_xlabel(what)
@@ -467,6 +480,7 @@ def _bars(pair: Pair, mine: float | None) -> Figure:
 def _series(shown: Sequence[Record], dtype: str, family: str) -> tuple[Figure, Pair]:
     """The figure, and its last step beside its first that is a kernel."""
     shown = [record for record in shown if record.of_family(family, dtype)]
+    shown = [one for one in shown if Pair(one, None, dtype, family).ceiling == A_COPY]
     if not shown:
         raise ValueError(f"no record holds {family} cases in {dtype}")
     first = next((record for record in shown if record.step != UNFUSED), shown[0])

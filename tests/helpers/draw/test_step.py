@@ -21,6 +21,7 @@ pytest.importorskip("matplotlib")
 
 # Functions of the packages have these names.
 step, predict = map(importlib.import_module, ("helpers.draw.step", "helpers.predict"))
+VOCABULARIES = [(4096, cols) for cols in (32000, 50257, 128256, 151936, 262144)]
 GBPS = 2 * 4 * 2**28 / 1e3  # of one microsecond over the grid
 
 
@@ -304,6 +305,43 @@ def test_pytorch_is_drawn_from_the_race_until_it_is_recorded(monkeypatch, tmp_pa
     assert [case.median_us for case in eager("long")] == [50.0] * 11 + [12.5]
     draw.step(after)
     assert "(PyTorch 0.20)" in shown.take()[2]
+
+
+def moves_more(record: Record) -> Record:
+    """The record as one of an operation that moves what two reads and one write do."""
+    cases = [
+        dataclasses.replace(case, moved=3 * case.bytes // 2, yardstick="variants/00_two_reads")
+        for case in record.cases
+    ]
+    return dataclasses.replace(record, cases=cases)
+
+
+def test_other_operation_stands_beside_its_yardstick_alone(monkeypatch, shown) -> None:
+    save_record(steady(TORCH, GRID_SHAPES, us=50.0), made_up.FOLDER)
+    monkeypatch.setattr(records, "REFERENCE_GPU", made_up.FOLDER)
+    monkeypatch.setattr(step, "recorded_steps", lambda: [steady("01_x", us=40.0)])
+    draw.step(moves_more(steady("14_x", GRID_SHAPES)))
+    figure, plain, sentence = shown.take()
+    assert plain == "<figure: 14_x: 0.50 of its yardstick's speed at 4096 columns>"
+    assert words(figure) == ["its yardstick", "14_x"] and "0.50 of its yardstick." in sentence
+    draw.step(steady("14_x", GRID_SHAPES))
+    figure, _, sentence = shown.take()
+    assert {"PyTorch", "01_x", "a copy"} < {*words(figure)} and "PyTorch" in sentence
+
+
+def test_series_leaves_out_other_operations(shown) -> None:
+    draw.series([steady("02_x"), steady("03_x", us=10.0), moves_more(steady("14_x"))])
+    figure, plain, _ = shown.take()
+    assert "14_x" not in words(figure) and "03_x" in plain
+    with pytest.raises(ValueError, match="no record holds"):
+        draw.series([moves_more(steady("14_x"))])
+
+
+def test_lengths_that_lie_close_get_one_label_and_equal_rows_are_named(shown) -> None:
+    draw.step(steady("15_x", VOCABULARIES), family="vocabularies")
+    axes = shown.take()[0].axes[0]
+    assert axes.get_xlabel() == "columns of a row (4096 rows)"
+    assert {128256, 151936} - {*axes.get_xticks()}
 
 
 # ---- the series ---------------------------------------------------------------------------------
