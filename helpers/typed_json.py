@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -132,18 +133,23 @@ def _optional(read: Reader) -> Reader:
     return lambda value: None if value is None else read(value)
 
 
+def _each(reads: Iterable[Reader], items: list) -> list:
+    """What each reader makes of its item; the place of one that does not fit is said."""
+    found = []
+    try:
+        for read, item in zip(reads, items, strict=False):
+            found.append(read(item))
+    except Unfit as error:
+        error.path.append(f"[{len(found)}]")
+        raise
+    return found
+
+
 def _list_of(read: Reader) -> Reader:
     def items(value: Any) -> list:
         if type(value) is not list:
             raise _not(value, "a list")
-        found = []
-        try:
-            for item in value:
-                found.append(read(item))
-        except Unfit as error:
-            error.path.append(f"[{len(found)}]")
-            raise
-        return found
+        return _each(itertools.repeat(read), value)
 
     return items
 
@@ -152,14 +158,7 @@ def _row_of(reads: tuple[Reader, ...]) -> Reader:
     def row(value: Any) -> list:
         if type(value) is not list or len(value) != len(reads):
             raise _not(value, f"a list of {len(reads)}")
-        found = []
-        try:
-            for read, item in zip(reads, value, strict=True):
-                found.append(read(item))
-        except Unfit as error:
-            error.path.append(f"[{len(found)}]")
-            raise
-        return found
+        return _each(reads, value)
 
     return row
 
