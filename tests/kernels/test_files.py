@@ -1,6 +1,8 @@
 """Every kernel file: its header, its signature, and that it compiles alone wherever it says so."""
 
 import ast
+import hashlib
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +18,7 @@ from helpers.operations import COPY, SOFTMAX, Sizes
 from helpers.paths import KERNELS
 from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
 from helpers.references import make_inputs, outputs
+from helpers.simt import cache, dependencies
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 from helpers.simt.cuda_text import code_hash, kernel_names, signature, strip_comments
 from tests.helpers.sources import APART
@@ -94,8 +97,14 @@ def architectures(kernel: str) -> list[int]:
 
 def compile_plain(code: str, target: str, options: Sequence[str] = ()) -> str:
     """What NVRTC has to say about the source as plain C++17, without CuPy's options; for a target
-    "sm_90" also the assembler, which alone reads what stands in `asm`."""
+    "sm_90" also the assembler, which alone reads what stands in `asm`. What it says of a text that
+    it takes is kept beside the compiled kernels, as long as no header changes."""
     flags = [f"--gpu-architecture={target}", "--std=c++17", *options]
+    state = dependencies.state(code, (), (os.getcwd(),), include_folders())
+    what = repr(("said", nvrtc.nvrtcVersion()[1:], flags, code, state))
+    entry = f"{hashlib.sha256(what.encode()).hexdigest()}.ptx"
+    if state and (said := cache.read(entry)) is not None:
+        return said.decode()
     flags += [f"-I{folder}" for folder in include_folders()]
     _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
     try:
@@ -108,6 +117,8 @@ def compile_plain(code: str, target: str, options: Sequence[str] = ()) -> str:
     text = log.decode(errors="replace").strip("\0\n ")
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise CompileError(f"{status.name}\n{text}")
+    if state:
+        cache.write(entry, text.encode())
     return text
 
 
