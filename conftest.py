@@ -21,54 +21,25 @@ NEED_JUPYTER = [
 ]
 # What a GPU has still to measure again, and since when: tests of it fail, and say so here. As soon
 # as it is measured they pass, which fails, so that no name stays here for nothing.
-RECORDS, STORED = "tests/helpers/test_records.py", "tests/helpers/evidence/test_stored.py"
-STEP_13 = ("13_any_axis", "13_any_axis-TILE16", "13_any_axis-TILE8")
-FEATURES = tuple(f"12_fused-{name}1" for name in ("MASK", "LOG", "WIDE")) + ("12_fused-MASK2",)
-FEATURES += tuple(f"14_backward-{name}1" for name in ("LOG", "FROM_X", "DROPOUT"))
-FAMILY = ("12_fused", "13_any_axis", "14_backward", "15_cross_entropy")
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+RECORDS = "tests/helpers/test_records.py"
 # reason -> {test: its parameters}
 TO_MEASURE: dict[str, dict[str, tuple[str, ...]]] = {
-    "13 is not recorded, and its notebook waits for that": {
-        f"{RECORDS}::test_attributes_of_the_kernel_are_recorded": STEP_13,
-        f"{RECORDS}::test_every_case_was_checked_and_timed_often_enough": STEP_13,
-        f"{RECORDS}::test_grid_is_complete": STEP_13,
-        f"{RECORDS}::test_launch_is_what_the_header_says": STEP_13,
-        f"{RECORDS}::test_long_and_few_rows_are_complete": STEP_13,
-        f"{RECORDS}::test_record_is_of_the_kernel_as_it_is_now": STEP_13,
-        f"{RECORDS}::test_record_says_where_it_comes_from": STEP_13,
-        f"{RECORDS}::test_sweep_is_complete": STEP_13[:1],
-        f"{RECORDS}::test_timings_are_plausible": STEP_13,
-        f"{RECORDS}::test_every_record_belongs_to_a_kernel": (),
-        f"{RECORDS}::test_every_prediction_has_a_record_to_hold_it_against": (),
+    "the notebook of 13 is being written": {
         "tests/test_notebooks.py::test_every_step_has_its_notebook": (),
     },
-    "features and yardsticks are recorded at few lengths": {
-        f"{RECORDS}::test_grid_is_complete": (
-            *FEATURES,
-            "variants/00_read",
-            "variants/00_two_reads",
-        ),
-        f"{RECORDS}::test_long_and_few_rows_are_complete": FEATURES,
-    },
-    "12 to 15 have not been profiled": {
-        f"{STORED}::test_every_step_is_compared_at_two_shapes_or_more": FAMILY,
-        f"{STORED}::test_every_step_is_compared_in_each_dtype": FAMILY,
-        f"{STORED}::test_counters_are_of_the_cases_that_the_evidence_asks_for": (),
-        f"{STORED}::test_sanitizer_found_no_error": TOOLS,
-        f"{STORED}::test_sanitizer_saw_every_step": (),
-        f"{STORED}::test_evidence_is_of_the_kernels_as_they_are": ("counters", "sanitizer", "sass"),
-        f"{STORED}::test_evidence_is_of_the_launches_as_they_are": (),
+    "a read alone is not recorded at short rows": {
+        f"{RECORDS}::test_grid_is_complete": ("variants/00_read",),
     },
 }
 os.environ.setdefault("SOFTMAX_PLANS", "0")  # what somebody tuned here is no part of a test
-collect_ignore = [] if importlib.util.find_spec("nbformat") else NEED_JUPYTER
+HAS_JUPYTER = all(map(importlib.util.find_spec, ("nbformat", "nbconvert", "jupyter_server")))
+collect_ignore = [] if HAS_JUPYTER else NEED_JUPYTER
 
 
 def pytest_report_header() -> list[str]:
     """Say what is left out."""
     left_out = ", ".join(collect_ignore)
-    return [f"no nbformat here, so these are left out: {left_out}"] if left_out else []
+    return [f"no Jupyter here, so these are left out: {left_out}"] if left_out else []
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from .bound import BoundKernel, load
 from .check import WrongResult, check_outputs
-from .operations import COPY, MATRIX, ROWS, SOFTMAX, Operation, Sizes, array_shape
+from .operations import COPY, MATRIX, ROWS, SOFTMAX, SUMMED, Operation, Sizes, array_shape
 from .references import make_inputs, outputs
 
 # Numbers that an operation is timed with: none neutral, so that nothing can be left out.
@@ -163,7 +163,10 @@ class _Sample:
             self.inner = _spread(inner, count)
             self.rows = None
         else:
-            self.rows = _spread(rows, count)
+            summed = any(one.shape == ("sums",) for one in problem.operation.arguments)
+            self.together = _rows_of_sums(rows, cols) if summed else 1
+            first = _spread(rows // self.together, count) * self.together
+            self.rows = (first[:, None] + np.arange(self.together)).reshape(-1)
 
     def __call__(self, shape: Sequence[str], array):
         rows, cols, inner = self.sizes
@@ -172,8 +175,17 @@ class _Sample:
         if shape in (MATRIX, ROWS):
             return array[self.rows]
         if shape == ("sums",):
-            return array.reshape(rows, -1)[self.rows].reshape(-1)
+            groups = self.rows[:: self.together] // self.together
+            return array.reshape(rows // self.together, -1)[groups].reshape(-1)
         return array
+
+
+def _rows_of_sums(rows: int, cols: int) -> int:
+    """How many rows whole sums are of: one if it has whole sums itself, all if no number fits."""
+    for together in (1, SUMMED // cols):
+        if together and together * cols % SUMMED == 0 and rows % together == 0:
+            return together
+    return rows
 
 
 def _spread(count: int, most: int) -> np.ndarray:

@@ -201,8 +201,8 @@ class Record:
         raise KeyError(f"no record of {self.step} at {rows} x {cols} {dtype}")
 
     def select(self, shapes: Iterable[Shape], dtype: str = "float32") -> list[Case]:
-        """The recorded cases among `shapes`, in that order; others are left out."""
-        known = {case.shape: case for case in self.cases if case.dtype == dtype}
+        """The recorded cases of matrices among `shapes`, in that order; others are left out."""
+        known = {case.shape: case for case in self.cases if (case.dtype, case.inner) == (dtype, 1)}
         return [known[shape] for shape in shapes if shape in known]
 
     @checked

@@ -11,8 +11,8 @@ import pytest
 from helpers import bench
 from helpers.bound import BoundKernel, bind, load
 from helpers.gpu import H200
-from helpers.operations import OPERATIONS, Sizes
-from helpers.problems import Problem
+from helpers.operations import OPERATIONS, SUMMED, Sizes
+from helpers.problems import Problem, _Sample
 from helpers.workers import Failure
 from tests.helpers.fake_cupy import fake_cupy
 from tests.helpers.family import ANY_AXIS, BACKWARD, CROSS_ENTROPY, EACH, FUSED, GRADIENT
@@ -163,3 +163,17 @@ def test_gpu_times_each_operation(name: str, chosen: dict) -> None:
     problem = Problem.of(bind(EACH[name], 1024, 512, inner=inner, features=chosen))
     case = bench.measure({"it": make}, 1024, 512, few=3, problem=problem)["it"]
     assert 0 < case.share < 1.1 and np.isfinite(case.gbps)
+
+
+@pytest.mark.parametrize(
+    "rows, cols", ((4096, 32), (2048, 64), (256, 512), (32, 4096), (30, 64), (7, 96))
+)
+def test_sums_are_those_of_the_rows_that_are_looked_at(rows: int, cols: int) -> None:
+    x = np.arange(rows * cols, dtype=np.float64).reshape(rows, cols)
+    every = np.arange(0, x.size, SUMMED)
+    take = _Sample(Problem(Sizes(rows, cols), operation=OPERATIONS["read"]))
+    sums = take(("sums",), np.add.reduceat(x.reshape(-1), every))
+    looked_at = take(("rows", "cols"), x).reshape(-1)
+    of_those = np.add.reduceat(looked_at, np.arange(0, looked_at.size, SUMMED))
+    np.testing.assert_array_equal(sums, of_those)
+    assert {0, rows - 1} <= set(take.rows.tolist())

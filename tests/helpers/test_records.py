@@ -239,9 +239,10 @@ def test_every_step_was_predicted_with_a_reason(step: str) -> None:
 def test_every_prediction_has_a_record_to_hold_it_against() -> None:
     for step, prediction in predictions().items():
         asked = {"question", "choices", "sum"}  # of the steps that `helpers.predict` asks about
-        assert set(prediction) - {"rows", "cols", "dtype"} - asked == {"share", "because"}
+        assert set(prediction) - {"rows", "cols", "inner", "dtype"} - asked == {"share", "because"}
         shape = prediction.get("rows", REFERENCE_SHAPE[0]), prediction.get("cols", 4096)
-        assert load_record(step).case(*shape, prediction.get("dtype", "float32")).share > 0
+        dtype, inner = prediction.get("dtype", "float32"), prediction.get("inner", 1)
+        assert load_record(step).case(*shape, dtype, inner).share > 0
 
 
 # ---- a record on its own ----------------------------------------------------------------------
