@@ -89,8 +89,8 @@ def blaming(name: str):
 Maker = Callable[[int, int, str], Candidate]  # for rows, cols and dtype
 
 
-def kernel_candidate(bound: BoundKernel) -> Candidate:
-    """A kernel of the series, bound to a shape and a dtype."""
+def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = None) -> Candidate:
+    """A kernel of the series, bound to a shape and a dtype, with `numbers_of` if none are given."""
     bound.prepare()
     workspace, kernel = bound.workspace(), bound.compiled
     attributes = {
@@ -100,7 +100,8 @@ def kernel_candidate(bound: BoundKernel) -> Candidate:
     }
     clusters = active_clusters(kernel, bound.plan)
 
-    problem, numbers = Problem.of(bound), numbers_of(bound)
+    problem = Problem.of(bound)
+    numbers = numbers_of(bound) if numbers is None else numbers
 
     def enqueues(bound: BoundKernel) -> Callable:
         return lambda *arrays: bound.enqueue(*arrays, workspace=workspace, **numbers)
@@ -112,7 +113,7 @@ def kernel_candidate(bound: BoundKernel) -> Candidate:
         attributes if clusters is None else {**attributes, "active_clusters": clusters},
         check_copy if bound.operation is COPIES else check_softmax,
         late=bound.plan.macros.get("LATE") == 1,
-        judge=None if problem.plain else partial(problem.verify, bound),
+        judge=None if problem.plain else partial(problem.verify, numbers),
     )
     if not bound.plan.programmatic:
         return candidate
@@ -174,13 +175,15 @@ def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate
     return Candidate(run, {"grid": 0, "block": 0, "shared_mem": 0}, {}, check_softmax)
 
 
-def maker(step: str, inner: int = 1) -> Maker:
-    """What makes the candidate of a step, a variant or a trial for a shape and dtype."""
+def maker(step: str, inner: int = 1, numbers: Mapping[str, float] | None = None) -> Maker:
+    """What makes the candidate of a step, a variant or a trial for a shape and dtype; `numbers` are
+    those of `kernel_candidate`."""
     if step == UNFUSED:
         return unfused_candidate
 
     def make(rows: int, cols: int, dtype: str) -> Candidate:
-        return kernel_candidate(load(step).bind(rows, cols, dtype, gpu_in_use(), inner=inner))
+        bound = load(step).bind(rows, cols, dtype, gpu_in_use(), inner=inner)
+        return kernel_candidate(bound, numbers)
 
     return make
 

@@ -1,4 +1,4 @@
-"""Softmax as other people wrote it, as candidates for `bench.measure`.
+"""Softmax, and what is around it, as other people wrote it, as candidates for `bench.measure`.
 
     torch       eager PyTorch, with the output given
     compile     torch.compile for one shape, autotuned: best of several processes
@@ -9,7 +9,8 @@
     flashinfer  FlashInfer's OnlineSoftmax, built from its headers
     cudnn       cudnnSoftmaxForward
 
-None of them is needed for anything else here; `requirements/peers.txt` lists what they come from.
+What they offer beside softmax says `helpers.peers_around`. None of them is needed for anything else
+here; `requirements/peers.txt` lists what they come from.
 All get CuPy's memory without a copy, write to an output that is given, and run on CuPy's current
 stream, so that they can be captured into the same kind of CUDA graph as our kernels.
 """
@@ -35,18 +36,28 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from . import bench
+from . import bench, peers_around
 from .bench import Candidate, fresh_pool
 from .catalogue import TORCH
 from .check import WrongResult
+from .contests import ALONE, Entry, Kind
+from .foreign import (
+    ACCURATE,
+    INSTANCE,
+    Call,
+    compiled,
+    cudnn,
+    cudnn_call,
+    folders,
+    with_tensors,
+)
 from .references import reference, tolerance, ulp
-from .shapes import place
 
-Call = Callable[[object, object], None]  # call(x, y) enqueues softmax of x into y
 PACKAGES = (
     *("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
     *("flashinfer-python", "cudnn"),
@@ -68,7 +79,7 @@ class Peer:
     draws: bool = False  # whether it tunes anew in each process, with another result
 
 
-def why_not(name: str, rows: int, cols: int, dtype: str) -> str:
+def why_not(name: str, rows: int, cols: int, dtype: str, kind: Kind = ALONE) -> str:
     """Why a peer cannot run a shape here, in a few words; "" if it should."""
     peer = PEERS[name]
     for package in peer.packages:
@@ -76,6 +87,8 @@ def why_not(name: str, rows: int, cols: int, dtype: str) -> str:
             return f"{package} {ABSENT}"
     if missing := peer.absent():
         return f"{missing} {ABSENT}"
+    if kind != ALONE:
+        return peers_around.why_not(name, peer.title, Entry(rows, cols, dtype, kind))
     return peer.refuses(cols, np.dtype(dtype).itemsize)
 
 
@@ -84,13 +97,28 @@ def title(name: str) -> str:
     return PEERS[name].title if name in PEERS else name
 
 
-def candidate(name: str, rows: int, cols: int, dtype: str) -> Candidate:
+def note(name: str, kind: Kind = ALONE) -> str:
+    """What is to be known of how a peer is called; "" if nothing."""
+    return PEERS[name].note if kind == ALONE else peers_around.OFFERS[kind.operation][name].note
+
+
+def candidate(name: str, rows: int, cols: int, dtype: str, kind: Kind = ALONE) -> Candidate:
     """A peer for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols), 16-bit
-    ones of any 2-byte type, and enqueues one call on CuPy's current stream.
+    ones of any 2-byte type, and enqueues one call on CuPy's current stream; around softmax those
+    of the operation.
 
     Ask `why_not` first. What a peer compiles it compiles here or in its first call.
     """
     peer = PEERS[name]
+    if kind != ALONE:
+        entry, offer = Entry(rows, cols, dtype, kind), peers_around.OFFERS[kind.operation][name]
+        judge = partial(
+            entry.problem.verify,
+            kind.numbers,
+            check=peers_around.check_result,
+            unwritten=offer.unwritten,
+        )
+        return Candidate(offer.make(entry), {}, {}, None, judge=judge)
     return Candidate(peer.make(rows, cols, dtype), {}, {}, check_result)
 
 
@@ -129,7 +157,7 @@ def versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    if library := _cudnn():
+    if library := cudnn():
         library.cudnnGetVersion.restype = ctypes.c_size_t
         found["cudnn"] = str(library.cudnnGetVersion())
     return found
@@ -145,54 +173,14 @@ def free_memory() -> None:
 # ---- PyTorch and what takes its tensors ---------------------------------------------------------
 
 
-class _Memory:
-    """CuPy's memory as `torch.as_tensor` reads it; 16-bit elements go as integers, since the
-    interface has no bfloat16."""
-
-    def __init__(self, array, itemsize: int):
-        self.array = array  # kept alive
-        self.__cuda_array_interface__ = {
-            "version": 2,
-            "shape": array.shape,
-            "typestr": {4: "<f4", 2: "<i2"}[itemsize],
-            "data": (array.data.ptr, False),
-        }
-
-
-def _with_tensors(call: Call, dtype: str) -> Call:
-    """`call` on PyTorch's tensors as a call on CuPy arrays and on CuPy's current stream.
-
-    A tensor is made once for each array and kept, so that capturing a graph allocates nothing.
-    """
-    import cupy
-    import torch
-
-    tensors: dict[int, torch.Tensor] = {}
-
-    def tensor(array) -> torch.Tensor:
-        address = array.data.ptr
-        if address not in tensors:
-            stored = torch.as_tensor(_Memory(array, np.dtype(dtype).itemsize), device="cuda")
-            # detach: else it is a view of integers, which torch.compile would trace to its base.
-            tensors[address] = stored.view(getattr(torch, dtype)).detach()
-        return tensors[address]
-
-    def run(x, y) -> None:
-        stream = torch.cuda.ExternalStream(cupy.cuda.get_current_stream().ptr)
-        with torch.cuda.stream(stream):
-            call(tensor(x), tensor(y))
-
-    return run
-
-
 def _torch(rows: int, cols: int, dtype: str) -> Call:
     import torch
 
-    return _with_tensors(lambda x, y: torch.softmax(x, -1, out=y), dtype)
+    return with_tensors(lambda x, y: torch.softmax(x, -1, out=y), dtype, dtype)
 
 
 def _compile(rows: int, cols: int, dtype: str) -> Call:
-    return _with_tensors(_compiled_softmax(), dtype)
+    return with_tensors(_compiled_softmax(), dtype, dtype)
 
 
 @functools.cache
@@ -200,23 +188,16 @@ def _compiled_softmax() -> Call:
     """Compiled anew for every shape. The copy into y ends as the store of the last kernel; a
     result that is returned would be allocated by each call."""
     import torch
-    import torch._dynamo
-
-    torch._dynamo.config.recompile_limit = 1000
-    torch._dynamo.config.accumulated_recompile_limit = 1000
 
     def softmax_into(x, y) -> None:
         y.copy_(torch.softmax(x, -1))
 
-    # fullgraph: an error instead of a silent fallback to eager PyTorch.
-    return torch.compile(
-        softmax_into, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs"
-    )
+    return compiled(softmax_into)
 
 
 def _quack(rows: int, cols: int, dtype: str) -> Call:
     # The package has a function of the same name, which hides the module.
-    return _with_tensors(importlib.import_module("quack.softmax")._softmax_fwd, dtype)
+    return with_tensors(importlib.import_module("quack.softmax")._softmax_fwd, dtype, dtype)
 
 
 def _quack_refuses(cols: int, itemsize: int) -> str:
@@ -238,7 +219,7 @@ def _liger(rows: int, cols: int, dtype: str) -> Call:
     def call(x, y) -> None:
         kernel(y, cols, x, cols, cols, BLOCK_SIZE=width, num_warps=warps)
 
-    return _with_tensors(call, dtype)
+    return with_tensors(call, dtype, dtype)
 
 
 def _liger_refuses(cols: int, itemsize: int) -> str:
@@ -262,7 +243,11 @@ def _triton(rows: int, cols: int, dtype: str) -> Call:
     by_registers = gpu["max_num_regs"] // (built.n_regs * gpu["warpSize"] * warps)
     by_shared = gpu["max_shared_mem"] // max(1, built.metadata.shared)
     programs = min(rows, gpu["multiprocessor_count"] * max(1, min(by_registers, by_shared)))
-    return _with_tensors(lambda x, y: kernel[(programs,)](y, x, rows, cols, **constants), dtype)
+
+    def call(x, y) -> None:
+        kernel[(programs,)](y, x, rows, cols, **constants)
+
+    return with_tensors(call, dtype, dtype)
 
 
 def _triton_refuses(cols: int, itemsize: int) -> str:
@@ -291,52 +276,10 @@ def _padded_rows_kernel():
 # ---- cuDNN --------------------------------------------------------------------------------------
 
 
-@functools.cache
-def _cudnn() -> ctypes.CDLL | None:
-    """The library that comes with PyTorch or as nvidia-cudnn, else the system's; None without."""
-    packaged = [str(folder / "libcudnn.so.9") for folder in _folders("nvidia", "cudnn", "lib")]
-    for name in (*packaged, "libcudnn.so.9"):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
-
-
-@functools.cache
-def _cudnn_handle() -> ctypes.c_void_p:
-    handle = ctypes.c_void_p()
-    _call_cudnn("cudnnCreate", ctypes.byref(handle))
-    return handle
-
-
-def _call_cudnn(function: str, *arguments) -> None:
-    status = getattr(_cudnn(), function)(*arguments)
-    if status:
-        raise RuntimeError(f"{function} returned status {status}")
-
-
 def _cudnn_softmax(rows: int, cols: int, dtype: str) -> Call:
     """A row is one image of `cols` channels and one pixel."""
-    import cupy
-
-    nchw, accurate, instance = 0, 1, 0  # cuDNN's numbers; "accurate" subtracts the maximum
-    element = {"float32": 0, "float16": 2, "bfloat16": 9}[dtype]
-    one, zero = ctypes.byref(ctypes.c_float(1)), ctypes.byref(ctypes.c_float(0))
-    matrix = ctypes.c_void_p()  # a few bytes a shape that are not given back
-    _call_cudnn("cudnnCreateTensorDescriptor", ctypes.byref(matrix))
-    _call_cudnn("cudnnSetTensor4dDescriptor", matrix, nchw, element, rows, cols, 1, 1)
-
-    def call(x, y) -> None:
-        handle, stream = _cudnn_handle(), cupy.cuda.get_current_stream().ptr
-        source, result = ctypes.c_void_p(x.data.ptr), ctypes.c_void_p(y.data.ptr)
-        _call_cudnn("cudnnSetStream", handle, ctypes.c_void_p(stream))
-        _call_cudnn(
-            *("cudnnSoftmaxForward", handle, accurate, instance),
-            *(one, matrix, source, zero, matrix, result),
-        )
-
-    return call
+    sizes = (rows, cols, 1, 1)
+    return cudnn_call("cudnnSoftmaxForward", ACCURATE, INSTANCE, sizes, dtype, dtype)
 
 
 # ---- FlashInfer ---------------------------------------------------------------------------------
@@ -354,13 +297,6 @@ extern "C" int softmax(float* x, float* y, unsigned rows, unsigned cols, void* w
 FLASHINFER_WORKSPACE = 2**20
 
 
-def _folders(package: str, *below: str) -> list[Path]:
-    """Folders of an installed package that are there; it is not imported."""
-    spec = importlib.util.find_spec(package)
-    found = [Path(place, *below) for place in (spec and spec.submodule_search_locations) or ()]
-    return [folder for folder in found if folder.is_dir()]
-
-
 def _nvcc() -> str | None:
     homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
     places = [Path(home, "bin") for home in homes if home]
@@ -368,7 +304,7 @@ def _nvcc() -> str | None:
 
 
 def _flashinfer_absent() -> str:
-    if not _folders("flashinfer", "data", "include", "flashinfer"):
+    if not folders("flashinfer", "data", "include", "flashinfer"):
         return "flashinfer"
     return "" if _nvcc() else "nvcc, with which flashinfer is built,"
 
@@ -376,7 +312,7 @@ def _flashinfer_absent() -> str:
 @functools.cache
 def _flashinfer_library() -> ctypes.CDLL:
     """Built once a version. Raises `RuntimeError` with the first error of nvcc."""
-    (include, *_) = _folders("flashinfer", "data", "include")
+    (include, *_) = folders("flashinfer", "data", "include")
     header = (include / "flashinfer" / "sampling.cuh").read_bytes()
     name = hashlib.sha256(header + FLASHINFER.encode()).hexdigest()[:16]
     library = CACHE / "flashinfer" / f"{name}.so"
@@ -386,14 +322,14 @@ def _flashinfer_library() -> ctypes.CDLL:
         source.write_text(FLASHINFER)
         # CuRAND's headers, which it includes, may come with PyTorch instead of with nvcc.
         for package in ("curand", "cu13"):
-            for folder in _folders("nvidia", package, "include"):
+            for folder in folders("nvidia", package, "include"):
                 for file in folder.glob("curand*.h"):
                     shutil.copy(file, library.parent)
         scratch = library.with_suffix(f".{os.getpid()}.tmp")
         options = ["-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17", "-arch=native"]
-        folders = [f"-I{include}", f"-I{library.parent}"]
+        includes = [f"-I{include}", f"-I{library.parent}"]
         done = subprocess.run(
-            [_nvcc(), *options, *folders, "-o", str(scratch), str(source)],
+            [_nvcc(), *options, *includes, "-o", str(scratch), str(source)],
             capture_output=True,
             text=True,
         )
@@ -458,7 +394,7 @@ PEERS = {
         _flashinfer_absent,
         note="by an ordinary launch",
     ),
-    "cudnn": Peer("cuDNN", (), _cudnn_softmax, absent=lambda: "" if _cudnn() else "cuDNN"),
+    "cudnn": Peer("cuDNN", (), _cudnn_softmax, absent=lambda: "" if cudnn() else "cuDNN"),
 }
 
 
@@ -490,7 +426,7 @@ def tuned_anew(number: int) -> Iterator[None]:
 
 
 def warm_up(
-    cases: Sequence[tuple[int, int, str]],
+    cases: Sequence[Entry],
     names: Sequence[str],
     workers: int,
     seconds: float = math.inf,
@@ -528,17 +464,18 @@ def _compile_in_one_thread() -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
-def compile_ahead(name: str, rows: int, cols: int, dtype: str) -> str:
-    """Run a peer once at a shape in this process; returns what went wrong, or ""."""
+def compile_ahead(name: str, *case) -> str:
+    """Run a peer once in a contest in this process, which the case is an `Entry` of; returns what
+    went wrong, or ""."""
     import cupy
 
+    entry = Entry(*case)
     try:
-        storage = {4: cupy.float32, 2: cupy.uint16}[np.dtype(dtype).itemsize]
         with fresh_pool():
-            x, y = cupy.zeros((rows, cols), storage), cupy.empty((rows, cols), storage)
+            arrays = peers_around.empty_arrays(entry.problem)
             with cupy.cuda.Stream(non_blocking=True) as stream:
-                candidate(name, rows, cols, dtype).run(x, y)
+                candidate(name, *entry).run(*arrays)
                 stream.synchronize()
         return ""
     except Exception as error:  # the race meets it again and records it
-        return f"{name} at {place(rows, cols, dtype, always=True)}: {type(error).__name__}"
+        return f"{name} at {entry.name}: {type(error).__name__}"

@@ -1,9 +1,10 @@
 """Races: our kernels against the peers, and what is said of the result.
 
 At each shape one `bench.measure` call times our kernel, every peer that can run the shape, and
-copies, replayed in turn in one process: only such figures are compared with each other. A peer that
-tunes anew in each process is timed in more of them, beside ours, and its best counts. The result is
-`notebooks/records/<gpu>/race.json`.
+copies, replayed in turn in one process: only such figures are compared with each other. What is
+around softmax is raced at the shapes of `helpers.contests`, beside the yardstick of the operation
+in the copy's place. A peer that tunes anew in each process is timed in more of them, beside ours,
+and its best counts. The result is `notebooks/records/<gpu>/race.json`.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ import statistics
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from . import bench, catalogue, peers, samples
 from .arguments import checked
 from .bound import load
+from .catalogue import AROUND
+from .contests import ALONE, Entry, Kind, entries
 from .gpu import H200, Device, Gpu, gpu_in_use, of_record
 from .json_files import named, write_json
+from .operations import OPERATIONS
+from .peers_around import NOT_OFFERED
 from .records import (
     MUST_NOT_CHANGE,
     REFERENCE_GPU,
@@ -41,7 +45,7 @@ from .records import (
     utc_now,
 )
 from .shapes import RACE_SHAPES, REFERENCE_SHAPE, Shape
-from .typed_json import Count, Date, Dtype, Natural, Samples, Time
+from .typed_json import Count, Date, Dtype, Must, Natural, Samples, Time
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
@@ -52,6 +56,7 @@ HOPE = 0.5  # after the first
 MATTERS = 2**30  # bytes read and written, from which on the recorded copies are what they are here
 VERDICTS = ("ahead", "level", "LOSS", "forfeit")
 COPIES = "variants/00_copy"  # how the names of the other copies begin
+Computed = Annotated[str, Must(f"one of {', '.join(AROUND)}", AROUND.__contains__)]
 REASONS = ("new", "ours", "peers")  # why a shape is raced, what gains most first
 MARKS = {
     "+": "ours starts before the call ahead of it has ended, which no other does; its ordinary "
@@ -95,6 +100,20 @@ class RaceCase:
     # Of the other processes in which what a peer tunes anew in each was timed: who -> samples.
     draws: list[dict[str, Samples]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
+    # Of what is around softmax (`contests.Kind`); the copies are then its yardstick's.
+    operation: Computed = ALONE.operation
+    features: dict[str, Count] = field(default_factory=dict)
+    inner: Count = 1
+    moved: Natural = 0  # bytes that it must read and write, where that is not each element once
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(self.operation, tuple(self.features.items()), self.inner)
+
+    @property
+    def entry(self) -> Entry:
+        """What tells it from the other cases of a race."""
+        return Entry(*self.shape, self.dtype, self.kind)
 
     @property
     def shape(self) -> Shape:
@@ -106,7 +125,8 @@ class RaceCase:
 
     @property
     def copy_gbps(self) -> float:
-        return 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize / self.copy_us / 1e3
+        size = self.moved or 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize
+        return size / self.copy_us / 1e3
 
     def beside(self, name: str) -> Beside:
         """The samples of a competitor and of those beside it, of the process in which it was
@@ -179,12 +199,12 @@ class RaceCase:
 
     @property
     def forfeits(self) -> dict[str, str]:
-        """Peer -> why it cannot run the shape or is wrong there; one that is not installed is not
-        in the race."""
+        """Peer -> why it cannot run the shape or is wrong there; one that is not installed, or
+        computes no such thing, is not in the race."""
         return {
             name: reason
             for name, reason in self.skipped.items()
-            if not reason.endswith(peers.ABSENT)
+            if not reason.endswith((peers.ABSENT, NOT_OFFERED))
         }
 
     def to_draw(self) -> tuple[str, ...]:
@@ -207,9 +227,9 @@ class RaceCase:
 
     def is_current(self) -> bool:
         """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
-        step = catalogue.choose(*self.shape, self.dtype, self.gpu) or ""
+        step = self.kind.choose(*self.shape, self.dtype, self.gpu)
         return self.step == step and (self.kernel_hash, self.launch) == (
-            (step_hash(step), launch_of(step, *self.shape, self.dtype, self.gpu))
+            (step_hash(step), launch_of(step, *self.shape, self.dtype, self.gpu, self.inner))
             if step
             else ("", {})
         )
@@ -238,11 +258,13 @@ class Race:
         names = (*MUST_NOT_CHANGE, *peers.PACKAGES)
         return {name: self.versions[name] for name in names if name in self.versions}
 
-    def why_again(self, rows: int, cols: int, dtype: str, names: Sequence[str]) -> str:
+    def why_again(
+        self, rows: int, cols: int, dtype: str, names: Sequence[str], kind: Kind = ALONE
+    ) -> str:
         """Why a shape is to be raced (again), one of `REASONS`; "" if it holds it with our kernel
         as it is now and with each of the peers in the version of now, timed or left out. A peer
         that is not installed now stays as it was."""
-        known = [case for case in self.cases if (case.dtype, case.shape) == (dtype, (rows, cols))]
+        known = [case for case in self.cases if case.entry == (rows, cols, dtype, kind)]
         if not known:
             return "new"
         case = known[0]
@@ -254,22 +276,16 @@ class Race:
 
     def add(self, case: RaceCase) -> None:
         """Put a case in the place of the one that it had of that shape; cases are in the order of
-        the dtypes and shapes, whichever came first."""
+        the dtypes and shapes, then of the contests, whichever came first."""
         case = replace(case, versions=case.versions or self.compared_versions())
-        key = (case.dtype, case.shape)
-        others = [other for other in self.cases if (other.dtype, other.shape) != key]
-        order = {key: place for place, key in enumerate(itertools.product(DTYPES, RACE_SHAPES))}
-        self.cases = sorted(
-            [*others, case], key=lambda case: order.get((case.dtype, case.shape), len(order))
-        )
+        others = [other for other in self.cases if other.entry != case.entry]
+        alone = [Entry(*shape, dtype) for dtype, shape in itertools.product(DTYPES, RACE_SHAPES)]
+        order = {entry: place for place, entry in enumerate([*alone, *entries()])}
+        self.cases = sorted([*others, case], key=lambda case: order.get(case.entry, len(order)))
 
-    def add_draw(self, rows: int, cols: int, dtype: str, named: dict[str, list[float]]) -> RaceCase:
-        """Put what another process measured into the case of a shape; returns the case."""
-        (place,) = (
-            place
-            for place, case in enumerate(self.cases)
-            if (case.dtype, case.shape) == (dtype, (rows, cols))
-        )
+    def add_draw(self, entry: Entry, named: dict[str, list[float]]) -> RaceCase:
+        """Put what another process measured into the case of a contest; returns the case."""
+        (place,) = (place for place, case in enumerate(self.cases) if case.entry == entry)
         case = self.cases[place]
         self.cases[place] = replace(case, draws=[*case.draws, named])
         return self.cases[place]
@@ -293,6 +309,11 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
     for number, case in enumerate(race.cases):
         if any(bench.COPY not in draw for draw in case.draws):
             raise ValueError(f"{named(path)}: cases[{number}].draws has one without {bench.COPY}")
+        for name, value in case.features.items():
+            try:
+                OPERATIONS[case.operation].value(name, value)
+            except ValueError as error:
+                raise ValueError(f"{named(path)}: cases[{number}].features: {error}") from None
     gpu_then, versions = of_record(race.device), race.compared_versions()
     race.cases = [
         replace(case, gpu=gpu_then, versions=case.versions or versions) for case in race.cases
@@ -304,6 +325,8 @@ def save_race(race: Race, gpu: str) -> None:
     fields = fields_of(race)
     for case in fields["cases"]:
         del case["gpu"]
+        if case["operation"] == ALONE.operation and not case["features"]:
+            del case["operation"], case["features"]
     write_json(race_path(gpu), fields)
 
 
@@ -324,8 +347,15 @@ def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Ra
 @checked
 def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
     """The recorded cases of a dtype in the order of `RACE_SHAPES`; raises as `load_race`."""
-    known = {case.shape: case for case in load_race(gpu).cases if case.dtype == dtype}
-    return [known[shape] for shape in RACE_SHAPES if shape in known]
+    known = {case.entry: case for case in load_race(gpu).cases}
+    wanted = [Entry(*shape, dtype) for shape in RACE_SHAPES]
+    return [known[entry] for entry in wanted if entry in known]
+
+
+def around_cases(recorded: Race) -> list[RaceCase]:
+    """Its cases around softmax at the shapes of `contests.GROUPS`, in that order."""
+    known = {case.entry: case for case in recorded.cases}
+    return [known[entry] for entry in entries() if entry in known]
 
 
 @checked
@@ -361,21 +391,28 @@ class Task(NamedTuple):
     dtype: str
     peers: tuple[str, ...]
     failed: tuple[tuple[str, str], ...] = ()  # (peer, why): it was tried and is left out
+    kind: Kind = ALONE
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(*self[:3], self.kind)
 
 
 def run_task(task: Task) -> RaceCase:
     """Time our kernel, the peers that can run the shape, and copies. Raises `Failure`, which names
     our kernel, the peer or the copy that is wrong or fails."""
-    rows, cols, dtype = task[:3]
-    step = catalogue.choose(rows, cols, dtype, gpu_in_use()) or ""
+    rows, cols, dtype, kind = entry = task.entry
+    step = kind.choose(rows, cols, dtype, gpu_in_use())
     failed = dict(task.failed)
-    reasons = {name: failed.get(name) or peers.why_not(name, *task[:3]) for name in task.peers}
+    reasons = {name: failed.get(name) or peers.why_not(name, *entry) for name in task.peers}
     skipped = {name: reason for name, reason in reasons.items() if reason}
     racing = [name for name in task.peers if name not in skipped]
-    copies = [name for name in rival_copies(*task[:3]) if name not in failed]
-    cases = measure_beside(step, racing, copies, *task[:3])
+    copies = [] if kind != ALONE else rival_copies(rows, cols, dtype)
+    copies = [name for name in copies if name not in failed]
+    cases = measure_beside(step, racing, copies, entry)
     timed = {name: cases[name] for name in filter(None, (step, *racing))}
-    of_ours = cases.get(step) or cases[bench.COPY]
+    of_ours = cases.get(step) or cases[kind.yardstick]
+    notes = {name: peers.note(name, kind) for name in racing}
     return RaceCase(
         dtype,
         rows,
@@ -387,24 +424,37 @@ def run_task(task: Task) -> RaceCase:
         of_ours.copy_samples_us,
         {name: case.calls for name, case in timed.items()},
         skipped,
-        {name: peers.PEERS[name].note for name in racing if peers.PEERS[name].note},
+        {name: note for name, note in notes.items() if note},
         gpu_in_use(),
         of_ours.protocol,
         of_ours.programmatic_us,
         of_ours.programmatic_copy_us,
         {name: cases[name].samples_us for name in copies},
+        operation=kind.operation,
+        features=dict(kind.features),
+        inner=kind.inner,
+        moved=of_ours.moved,
     )
 
 
 def measure_beside(
-    step: str, names: Sequence[str], copies: Sequence[str], rows: int, cols: int, dtype: str
+    step: str, names: Sequence[str], copies: Sequence[str], entry: Entry
 ) -> dict[str, Case]:
     """The cases of our kernel, unless it is "", of peers and of copies, timed in turn."""
     peers.free_memory()
-    makers = {step: bench.maker(step)} if step else {}
-    makers |= {name: partial(peers.candidate, name) for name in names}
+    rows, cols, dtype, kind = entry
+    alone = kind == ALONE
+    of_ours = () if alone else (kind.inner, kind.numbers)
+    makers = {step: bench.maker(step, *of_ours)} if step else {}
+    makers |= {name: maker_of(name, kind) for name in names}
     makers |= {name: bench.copy_maker(name) for name in copies}
-    return bench.measure(makers, rows, cols, dtype)
+    problem = {} if alone else {"problem": entry.problem}
+    return bench.measure(makers, rows, cols, dtype, **problem)
+
+
+def maker_of(name: str, kind: Kind) -> bench.Maker:
+    """What makes the candidate of a peer."""
+    return lambda rows, cols, dtype: peers.candidate(name, rows, cols, dtype, kind)
 
 
 def rival_copies(rows: int, cols: int, dtype: str) -> list[str]:
@@ -429,10 +479,15 @@ class Draw(NamedTuple):
     dtype: str
     step: str
     peers: tuple[str, ...]
+    kind: Kind = ALONE
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(*self[:3], self.kind)
 
 
 def run_draw(draw: Draw) -> dict[str, list[float]]:
     """Who -> samples in this process, of the copy too. Raises as `run_task`."""
-    cases = measure_beside(draw.step, draw.peers, (), *draw[:3])
+    cases = measure_beside(draw.step, draw.peers, (), draw.entry)
     named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.peers))}
     return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}

@@ -1,11 +1,12 @@
 """Our kernels against the peers: `make race` on a GPU, tables and plots anywhere.
 
-At each shape our kernel, every peer that can run the shape and copies are timed in turn. Shapes are
-raced whose kernel, peer or versions are not those of the record, what gains most first; the race is
-written after each, so that one that was interrupted, or that `--minutes` ended, goes on where it
-stopped. Last come more processes for what tunes anew in each. A peer that cannot run a shape, fails
-or computes something else is left out there, with the reason; a shape at which our own kernel is
-wrong or fails is not recorded, named at the end, and makes the exit status 1.
+At each shape our kernel, every peer that can run the shape and copies are timed in turn: softmax,
+then what is around it. Shapes are raced whose kernel, peer or versions are not those of the record,
+what gains most first; the race is written after each, so that one that was interrupted, or that
+`--minutes` ended, goes on where it stopped. Last come more processes for what tunes anew in each. A
+peer that cannot run a shape, fails or computes something else is left out there, with the reason; a
+shape at which our own kernel is wrong or fails is not recorded, named at the end, and makes the
+exit status 1.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from .. import bench, gpu, peers, workers
+from ..contests import ALONE, GROUPS, Entry, entries
+from ..peers_around import NOT_OFFERED
 from ..races import (
     COPIES,
     DRAWS,
@@ -33,10 +36,10 @@ from ..races import (
     save_race,
 )
 from ..records import gpu_folder
-from ..shapes import RACE_FAMILIES, RACE_SHAPES, Shape, place, race_family, raced
+from ..shapes import RACE_FAMILIES, RACE_SHAPES, Shape, race_family, raced
 from ..simt.options import at_least
 
-Run = tuple[int, int, str]  # rows, cols, dtype
+ALL, NONE = "all", "none"  # of the groups
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,7 +55,7 @@ def main(arguments: list[str] | None = None) -> int:
     versions = {**gpu.describe_versions(), **peers.versions()}
     race = open_race(folder, device, versions, options.fresh)
     runs = runs_asked_for(options)
-    why = {run: race.why_again(*run, options.peers) for run in runs}
+    why = {run: race.why_again(*run[:3], options.peers, run.kind) for run in runs}
     missing = sorted((run for run in runs if why[run]), key=lambda run: worth(run, why[run]))
     reasons = ", ".join(f"{[*why.values()].count(reason)} {reason}" for reason in REASONS)
     print(f"{len(missing)} of {len(runs)} cases to race on {device['name']}: {reasons}")
@@ -62,8 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
     for number in range(2, DRAWS + 1):
         failed += draw_all(race, runs, number, options.jobs, folder, clock)
     print(f"the race is in {race_path(folder)}")
-    left = sum(bool(race.why_again(*run, options.peers)) for run in runs)
-    drawn = sum(bool(case.to_draw()) for case in race.cases if (*case.shape, case.dtype) in runs)
+    left = sum(bool(race.why_again(*run[:3], options.peers, run.kind)) for run in runs)
+    drawn = sum(bool(case.to_draw()) for case in race.cases if case.entry in runs)
     if left or drawn:
         print(f"left are {left} cases, and {drawn} to draw again: run it again to go on")
     for line in failed:
@@ -80,6 +83,14 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument("--shapes", nargs="+", type=shape, metavar="ROWSxCOLS", default=())
     parser.add_argument("--families", nargs="+", choices=RACE_FAMILIES, default=())
+    parser.add_argument(
+        "--groups",
+        nargs="+",
+        choices=[*GROUPS, ALL, NONE],
+        metavar="GROUP",
+        help=f"of what is around softmax these alone, and no softmax: {'; '.join(GROUPS)}; "
+        f"{ALL} of it; {NONE} of it, but softmax",
+    )
     parser.add_argument("--peers", nargs="+", default=[*peers.PEERS], choices=[*peers.PEERS])
     parser.add_argument("--fresh", action="store_true", help="forget what is recorded")
     parser.add_argument(
@@ -96,22 +107,29 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def runs_asked_for(options: argparse.Namespace) -> list[Run]:
-    """The shapes and dtypes that the options name, as far as they fit this GPU's memory."""
+def runs_asked_for(options: argparse.Namespace) -> list[Entry]:
+    """What the options name, as far as it fits this GPU's memory: softmax unless groups are named,
+    what is around it unless shapes or families of softmax are."""
     runs, families = [], options.families or RACE_FAMILIES
+    groups = options.groups or ([NONE] if options.shapes or options.families else [ALL])
     wanted = {shape for family in families for shape in RACE_FAMILIES[family]}
-    for dtype in options.dtypes:
+    for dtype in options.dtypes if not options.groups or NONE in groups else ():
         shapes = options.shapes or [shape for shape in raced(dtype) if shape in wanted]
-        fitting = bench.shapes_that_fit(shapes)
-        runs += [(*shape, dtype) for shape in shapes if shape in fitting]
-        for shape in [shape for shape in shapes if shape not in fitting]:
-            print(f"{place(*shape, dtype, always=True)} does not fit this GPU's memory")
-    return runs
+        runs += [Entry(*shape, dtype) for shape in shapes]
+    if NONE not in groups:
+        around = entries([*GROUPS] if ALL in groups else groups)
+        runs += [entry for entry in around if entry.dtype in options.dtypes]
+    fitting = {*bench.shapes_that_fit([run[:2] for run in runs])}
+    for run in [run for run in runs if run[:2] not in fitting]:
+        print(f"{run.name} does not fit this GPU's memory")
+    return [run for run in runs if run[:2] in fitting]
 
 
-def worth(run: Run, why: str) -> tuple:
+def worth(run: Entry, why: str) -> tuple:
     """What is raced first: what is not known at all, then our kernels that changed, then peers; of
-    each the families in their order."""
+    each the families in their order, and then what is around softmax in its own."""
+    if run.kind != ALONE:
+        return REASONS.index(why), len(RACE_FAMILIES) + 1, 0
     family = race_family(*run[:2])
     order = [*RACE_FAMILIES, ""].index(family)
     shape = RACE_SHAPES.index(run[:2]) if run[:2] in RACE_SHAPES else 0
@@ -140,10 +158,10 @@ class Clock:
 
 
 def race_all(
-    race: Race, missing: Iterable[Run], options: argparse.Namespace, folder: str, clock: Clock
+    race: Race, missing: Iterable[Entry], options: argparse.Namespace, folder: str, clock: Clock
 ) -> list[str]:
     """Race the shapes and write each; returns what failed of ours."""
-    tasks = deque(Task(*run, tuple(options.peers)) for run in missing)
+    tasks = deque(Task(*run[:3], tuple(options.peers), kind=run.kind) for run in missing)
     done, total, failed, since = 0, len(tasks), [], clock.seconds
     if clock.left_s < 0:
         tasks.clear()
@@ -152,7 +170,7 @@ def race_all(
             if case.culprit in task.peers or case.culprit.startswith(COPIES):  # again without it
                 tasks.appendleft(task._replace(failed=(*task.failed, (case.culprit, case.reason))))
                 continue
-            where = f"at {place(*task[:3], always=True)}:"
+            where = f"at {task.entry.name}:"
             failed.append(" ".join(filter(None, (case.culprit, where, case.reason))))
             print(failed[-1], file=sys.stderr, flush=True)
         done += 1
@@ -166,26 +184,26 @@ def race_all(
 
 
 def draw_all(
-    race: Race, runs: Iterable[Run], number: int, jobs: int, folder: str, clock: Clock
+    race: Race, runs: Iterable[Entry], number: int, jobs: int, folder: str, clock: Clock
 ) -> list[str]:
     """Time what is to be drawn once more, in new processes; returns what failed of ours."""
     tasks = deque()
     for case in race.cases:
-        if (*case.shape, case.dtype) in runs and len(case.draws) == number - 2:
+        if case.entry in runs and len(case.draws) == number - 2:
             if names := case.to_draw():
-                tasks.append(Draw(*case.shape, case.dtype, case.step, names))
+                tasks.append(Draw(*case.entry[:3], case.step, names, case.kind))
     done, total, failed, since = 0, len(tasks), [], clock.seconds
     if clock.left_s < 0 or not tasks:
         return []
     with peers.tuned_anew(number):
         for draw, named in workers.deal(run_draw, tasks, jobs, apart=True):
-            where = place(*draw[:3], always=True)
+            where = draw.entry.name
             done += 1
             if isinstance(named, workers.Failure):
                 print(f"drawing {', '.join(draw.peers)} at {where}: {named}", file=sys.stderr)
                 failed += [f"{named} at {where}"] if named.culprit == draw.step else []
             else:
-                case = race.add_draw(*draw[:3], named)
+                case = race.add_draw(draw.entry, named)
                 save_race(race, folder)
                 shares = ", ".join(f"{name} {case.share(name):.3f}" for name in draw.peers)
                 head = f"[process {number}: {clock.progress(done, total, since)}]"
@@ -206,9 +224,9 @@ def summary(case: RaceCase) -> str:
     if case.programmatic_share:
         verdict += f"; programmatic {case.programmatic_share:.3f} of a copy launched so"
     flag = " above the copy: look!" if case.step and case.share(case.step) > 1.05 else ""
-    reasons = "".join(f"\n    {name}: {reason}" for name, reason in case.skipped.items())
-    where = place(*case.shape, case.dtype, always=True)
-    return f"{where}: {shares}; {verdict}{flag}{reasons}"
+    told = {name: why for name, why in case.skipped.items() if not why.endswith(NOT_OFFERED)}
+    reasons = "".join(f"\n    {name}: {reason}" for name, reason in told.items())
+    return f"{case.entry.name}: {shares}; {verdict}{flag}{reasons}"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The race's bookkeeping with candidates and times made up: no GPU, no peer."""
 
+import json
 import pickle
 import re
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, catalogue, gpu, peers, races, records, workers
+from helpers import bench, catalogue, gpu, peers, peers_around, races, records, workers
 from helpers.commands import race
+from helpers.contests import ALONE, Entry, Kind, entries
 from helpers.paths import ROOT
 from helpers.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
 from helpers.records import Case, step_hash
@@ -31,7 +33,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     (dtype, rows, cols, names)."""
     measured = []
 
-    def measure(makers, rows, cols, dtype):
+    def measure(makers, rows, cols, dtype, problem=None):
         for name, make in makers.items():
             with bench.blaming(name):
                 make(rows, cols, dtype).run(None, None)
@@ -64,7 +66,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     def nothing(*_) -> bench.Candidate:
         return bench.Candidate(lambda x, y: None, {}, {}, None)
 
-    def why_not(name: str, rows: int, cols: int, dtype: str) -> str:
+    def why_not(name: str, rows: int, cols: int, dtype: str, kind: Kind) -> str:
         assert rows and cols and dtype in DTYPES
         return "not here" if name == "quack" else ""
 
@@ -73,14 +75,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (gpu, "has_gpu", lambda: True),
         (gpu, "describe_device", lambda: made_up.DEVICE),
         (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
-        (catalogue, "choose", lambda rows, cols, *_: OURS),
+        (catalogue, "choose", lambda rows, cols, *_, **__: OURS),
         (races, "launch_of", lambda step, rows, cols, *_: records.launch_of(step, rows, cols)),
         (races, "gpu_in_use", lambda: gpu.H200),
         (races, "rival_copies", lambda *_: [COPIED]),
         (bench, "copy_maker", lambda name: nothing),
         (workers, "deal", deal),
         (bench, "shapes_that_fit", list),
-        (bench, "maker", lambda step: nothing),
+        (bench, "maker", lambda *_: nothing),
         (bench, "measure", measure),
         (workers, "gpu_is_usable", lambda: True),
         (peers, "CACHE", tmp_path / "cache"),
@@ -272,7 +274,7 @@ def test_warm_up_compiles_what_is_missing_and_forgets_what_was_tuned(machine, mo
     monkeypatch.setattr(peers, "ProcessPoolExecutor", Pool)
     run("--warm", "3")
     assert {job[0] for job in Pool.jobs} == {"compile", "triton", "liger"}
-    assert {job[1:] for job in Pool.jobs} == {(1024, 4096, "bfloat16"), (64, 2048, "bfloat16")}
+    assert {job[1:4] for job in Pool.jobs} == {(1024, 4096, "bfloat16"), (64, 2048, "bfloat16")}
     assert [file.name for file in peers.CACHE.rglob("*.*")] == ["x.py"]
 
 
@@ -285,7 +287,7 @@ def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
 
     monkeypatch.setattr(peers, "ProcessPoolExecutor", Pool)
     monkeypatch.setattr(Pool, "submit", submit)
-    peers.warm_up([(64, 2048, "float32")], ["compile", "triton"], 3, 0.01)
+    peers.warm_up([Entry(64, 2048, "float32")], ["compile", "triton"], 3, 0.01)
     assert "warm-up: out of time" in capsys.readouterr().out
     assert len(waiting) == 2 and all(task.cancelled() for task in waiting)
 
@@ -409,11 +411,11 @@ def test_race_over_every_shape_with_our_own_choice(machine, monkeypatch) -> None
     monkeypatch.setattr(peers, "why_not", lambda *_: "not here")
     warmed = []
     monkeypatch.setattr(peers, "warm_up", lambda cases, *_: warmed.extend(cases))
-    assert race.main(["--warm", "2"]) == 0
-    raced_now = [(rows, cols, dtype) for dtype, rows, cols, _ in machine]
+    assert race.main(["--warm", "2", "--groups", "none"]) == 0
+    raced_now = [Entry(rows, cols, dtype) for dtype, rows, cols, _ in machine]
     assert raced_now == warmed and len(set(warmed)) == len(warmed)
-    assert set(warmed) == {(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
-    first = [race_family(rows, cols) for rows, cols, _ in warmed]
+    assert set(warmed) == {Entry(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
+    first = [race_family(rows, cols) for rows, cols, *_ in warmed]
     assert [*dict.fromkeys(first)] == [*RACE_FAMILIES], "family after family"
     for case in recorded().values():
         step = CHOOSE(*case.shape, case.dtype) or ""
@@ -426,6 +428,73 @@ def test_families_choose_shapes(machine) -> None:
     assert {one[:3] for one in machine} == {
         ("bfloat16", 131072, cols) for cols in (128, 512, 2048, 8192)
     } | {("float32", 131072, 2048)}
+
+
+GRADIENT, AXIS = "gradient of softmax", "any axis"
+
+
+def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> None:
+    """At the shapes of their contests, in their order, beside their own yardstick; kept, and not
+    timed again, and softmax's cases stay."""
+    run("--dtypes", "float32")
+    measured, asked = bench.measure, []
+
+    def measure(makers, *shape, problem=None):
+        asked.append(problem)
+        cases = measured(makers, *shape)
+        return {**cases, problem.operation.yardstick: cases[bench.COPY]}
+
+    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(
+        peers, "why_not", lambda name, *entry: peers_around.why_not(name, name, Entry(*entry))
+    )
+    assert race.main(["--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
+    wanted = [entry for entry in entries([GRADIENT, AXIS]) if entry.dtype == "bfloat16"]
+    assert [Entry(*one[1:3], one[0]) for one in machine[2:]] == [
+        entry._replace(kind=ALONE) for entry in wanted
+    ]
+    assert [problem.sizes.inner for problem in asked] == [entry.kind.inner for entry in wanted]
+    loaded = load_race("nvidia-test")
+    around = [case.entry for case in loaded.cases if case.kind != ALONE]
+    assert around == wanted == [case.entry for case in races.around_cases(loaded)]
+    assert sum(case.kind == ALONE for case in loaded.cases) == 2
+    assert "gradient of softmax, 32768 x 4096 bfloat16: 06_registers" in capsys.readouterr().out
+    count = len(machine)
+    assert race.main(["--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
+    assert len(machine) == count
+    (case,) = (case for case in loaded.cases if case.kind.inner == 7)
+    assert case.inner == 7 and case.rows % 7 == 0 and case.step == OURS
+
+
+def test_without_options_everything_is_asked_for() -> None:
+    def asked(*options: str) -> list[Entry]:
+        return race.runs_asked_for(race.parse_arguments([*options]))
+
+    alone = {Entry(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "shapes_that_fit", list)
+        assert {*asked()} == alone | {*entries()}
+        assert {*asked("--groups", "none")} == alone
+        assert asked("--groups", "all") == entries()
+        assert asked("--shapes", "8x64") == [Entry(8, 64, dtype) for dtype in DTYPES]
+
+
+def test_features_that_there_are_not_are_refused(machine) -> None:
+    run("--dtypes", "float32")
+    path = race_path("nvidia-test")
+    fields = json.loads(path.read_text())
+    fields["cases"][1] |= {"operation": "softmax_backward", "features": {"MASK": 1}}
+    path.write_text(json.dumps(fields))
+    with pytest.raises(
+        ValueError, match=r"race\.json: cases\[1\]\.features: softmax_backward has no"
+    ):
+        load_race("nvidia-test")
+    fields["cases"][1] |= {"operation": "sofmax"}
+    path.write_text(json.dumps(fields))
+    with pytest.raises(
+        ValueError, match=r"cases\[1\]\.operation is 'sofmax'|cases\[1\]\.operation"
+    ):
+        load_race("nvidia-test")
 
 
 def test_without_a_gpu_the_race_says_so(monkeypatch, capsys) -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers import peers
+from helpers import foreign, peers
 from helpers.check import WrongResult
 from helpers.paths import ROOT
 from helpers.references import make_input, reference
@@ -26,8 +26,8 @@ def installed(name: str) -> bool:
 @pytest.fixture
 def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setattr(peers, "_cudnn", lambda: ctypes.CDLL(None))
-    monkeypatch.setattr(peers, "_folders", lambda *_: [ROOT])
+    monkeypatch.setattr(peers, "cudnn", lambda: ctypes.CDLL(None))
+    monkeypatch.setattr(peers, "folders", lambda *_: [ROOT])
     monkeypatch.setattr(peers, "_nvcc", lambda: "nvcc")
 
 
@@ -55,7 +55,7 @@ def test_first_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_cudnn", lambda: None)
+    monkeypatch.setattr(peers, "cudnn", lambda: None)
     assert peers.why_not("cudnn", 8, 8, "float32") == "cuDNN is not installed"
     assert "cudnn" not in peers.versions()
 
@@ -72,7 +72,7 @@ def test_cudnn_is_looked_for_beside_the_packages_first(monkeypatch, tmp_path: Pa
     place = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: place)
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    assert peers._cudnn.__wrapped__() is None
+    assert foreign.cudnn.__wrapped__() is None
     assert tried == [str(beside / "libcudnn.so.9"), "libcudnn.so.9"]
 
 
@@ -111,7 +111,7 @@ def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeyp
     monkeypatch.setattr(peers, "_nvcc", lambda: None)
     reason = peers.why_not("flashinfer", 8, 1000, "float32")
     assert reason == "nvcc, with which flashinfer is built, is not installed"
-    monkeypatch.setattr(peers, "_folders", lambda *_: [])
+    monkeypatch.setattr(peers, "folders", lambda *_: [])
     reason = peers.why_not("flashinfer", 8, 1000, "float32")
     assert reason == "flashinfer is not installed" and reason.endswith(peers.ABSENT)
 
@@ -216,8 +216,8 @@ def test_cudnn_is_told_shape_stream_and_addresses(monkeypatch: pytest.MonkeyPatc
             return record(name)
 
     stream = SimpleNamespace(ptr=77)
-    monkeypatch.setattr(peers, "_cudnn", lambda: Library())
-    monkeypatch.setattr(peers, "_cudnn_handle", lambda: ctypes.c_void_p(5))
+    monkeypatch.setattr(foreign, "cudnn", lambda: Library())
+    monkeypatch.setattr(foreign, "cudnn_handle", lambda: ctypes.c_void_p(5))
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
     x, y = (SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (1024, 2048))
     peers.candidate("cudnn", 3, 500, "bfloat16").run(x, y)
@@ -229,9 +229,9 @@ def test_cudnn_is_told_shape_stream_and_addresses(monkeypatch: pytest.MonkeyPatc
 
 
 def test_status_of_cudnn_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "_cudnn", lambda: SimpleNamespace(cudnnCreate=lambda *a: 3))
+    monkeypatch.setattr(foreign, "cudnn", lambda: SimpleNamespace(cudnnCreate=lambda *a: 3))
     with pytest.raises(RuntimeError, match="cudnnCreate returned status 3"):
-        peers._cudnn_handle.__wrapped__()
+        foreign.cudnn_handle.__wrapped__()
 
 
 def test_tensors_are_views_made_once_on_the_current_stream(monkeypatch) -> None:
@@ -259,7 +259,7 @@ def test_tensors_are_views_made_once_on_the_current_stream(monkeypatch) -> None:
     torch = SimpleNamespace(as_tensor=as_tensor, cuda=cuda, bfloat16="bf16", Tensor=object)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: SimpleNamespace(ptr=9))
-    run = peers._with_tensors(lambda x, y: seen.append((x, y)), "bfloat16")
+    run = foreign.with_tensors(lambda x, y: seen.append((x, y)), *["bfloat16"] * 2)
     x, y = (SimpleNamespace(shape=(2, 8), data=SimpleNamespace(ptr=ptr)) for ptr in (512, 1024))
     run(x, y)
     run(x, y)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from helpers import bench, catalogue, peers, races, records
+from helpers.contests import Entry
 from helpers.gpu import H200
 from helpers.races import (
     DTYPES,
@@ -239,7 +240,7 @@ def test_draw_is_put_into_its_case() -> None:
     race.add(race_case())
     race.add(race_case(64, 2048))
     named = {OURS: [1.0], bench.COPY: [1.0]}
-    assert race.add_draw(64, 2048, "float32", named).draws == [named]
+    assert race.add_draw(Entry(64, 2048, "float32"), named).draws == [named]
     assert [case.draws for case in race.cases if case.rows == 1024] == [[]]
 
 

@@ -1,0 +1,276 @@
+"""What peers offer around softmax: formulas that are right, mistakes that are found, what they are
+told. Formulas are tried where PyTorch is installed, on any machine."""
+
+import ctypes
+import importlib.util
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from helpers import foreign, peers, peers_around
+from helpers.bench import poison_outputs
+from helpers.check import WrongResult
+from helpers.contests import GROUPS, Entry, Kind, entries
+from helpers.operations import Sizes
+from helpers.peers_around import NOT_OFFERED, OFFERS, check_result, torch_dtypes
+from helpers.problems import Problem
+from helpers.references import expected
+from tests.helpers.fake_cupy import fake_cupy
+
+ROWS, COLS, INNER = 40, 20, 5
+SMALL = {  # rows are whole squares of columns, and whole lots of the elements between columns
+    f"{name}, {dtype}": Entry(
+        ROWS,
+        COLS,
+        dtype,
+        group.kind._replace(inner=INNER if group.kind.operation == "softmax_any_axis" else 1),
+    )
+    for name, group in GROUPS.items()
+    for dtype in group.dtypes
+}
+
+
+@pytest.fixture
+def numpy_for_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy([]))
+
+
+def arrays_of(problem: Problem) -> tuple:
+    arrays = problem.buffers(np.random.default_rng(0))
+    poison_outputs(problem, arrays)
+    return arrays
+
+
+# ---- formulas -----------------------------------------------------------------------------------
+
+
+def run_on_tensors(function, entry: Entry, arrays) -> None:
+    """Give NumPy's memory to a function of PyTorch's tensors."""
+    import torch
+
+    def tensor(array: np.ndarray, dtype: str):
+        whole = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
+        return whole.view(getattr(torch, dtype))
+
+    function(*map(tensor, arrays, torch_dtypes(entry.problem)))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")
+@pytest.mark.parametrize("case", SMALL)
+@pytest.mark.parametrize("way", ["torch", "compile"])
+def test_formulas_of_pytorch_are_right(case: str, way: str, numpy_for_cupy) -> None:
+    entry = SMALL[case]
+    arrays = arrays_of(entry.problem)
+    function = {"torch": peers_around.eager, "compile": peers_around.formula}[way](entry)
+    run_on_tensors(function, entry, arrays)
+    unwritten = OFFERS[entry.kind.operation][way].unwritten
+    entry.problem.verify(entry.kind.numbers, arrays, check_result, unwritten)
+    if unwritten:
+        with pytest.raises(WrongResult, match="left NaN in lse"):
+            entry.problem.verify(entry.kind.numbers, arrays, check_result)
+
+
+def test_each_way_says_how_it_computes_each_group() -> None:
+    for entry in SMALL.values():
+        offers = OFFERS[entry.kind.operation]
+        assert {"torch", "compile"} <= {*offers} <= {*peers.PEERS}
+        assert not offers["compile"].refuses(entry) and not offers["torch"].refuses(entry)
+        arrays = entry.problem.operation.arrays(dict(entry.kind.features))
+        outputs = {argument.name for argument in arrays if argument.output}
+        assert all({*offer.unwritten} < outputs | {""} for offer in offers.values())
+
+
+# ---- right enough -------------------------------------------------------------------------------
+
+
+def results(case: str, numpy_for_cupy) -> tuple[Problem, dict, dict]:
+    """What goes into a contest, and what comes out of it, rounded once."""
+    entry = SMALL[case]
+    problem, features = entry.problem, dict(entry.kind.features)
+    asked = problem.operation.arrays(features)
+    given = dict(zip([one.name for one in asked], arrays_of(problem), strict=True))
+    inputs = {
+        one.name: given[one.name].view(one.numpy_dtype(problem.dtype))
+        for one in asked
+        if not one.output
+    }
+    values = problem.operation.complete({**inputs, **entry.kind.numbers}, features, problem.sizes)
+    exact = expected(problem.operation, values, features)
+    written = {
+        one.name: exact[one.name].value.astype(one.numpy_dtype(problem.dtype))
+        for one in asked
+        if one.output
+    }
+    return problem, values, written
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_what_is_rounded_once_is_right_and_another_row_is_not(case: str, numpy_for_cupy) -> None:
+    problem, values, written = results(case, numpy_for_cupy)
+    features = dict(problem.features)
+    check_result(problem.operation, values, written, features)
+    for name, array in written.items():
+        with pytest.raises(WrongResult, match=rf"elements of {name} are wrong, by up to \d"):
+            check_result(problem.operation, values, {name: array[::-1]}, features)
+        with pytest.raises(WrongResult):
+            check_result(problem.operation, values, {name: np.full_like(array, np.nan)}, features)
+
+
+MISTAKES = {  # what a peer may leave out, as what it then gives for the values
+    "gradient of softmax": lambda v: v["y"] * v["dy"],
+    "gradient of log-softmax": lambda v: v["dy"],
+    "gradient of cross-entropy": lambda v: np.exp(v["x"] - v["lse"][:, None]),
+    "cross-entropy": lambda v: v["x"][np.arange(ROWS), v["target"]],
+    "scale and mask": lambda v: softmax(v["x"] * v["scale"]),
+    "scale and causal mask": lambda v: softmax(v["x"] * v["scale"]),
+    "scale and bias": lambda v: softmax(v["x"] * v["scale"]),
+    "log-softmax": lambda v: np.log(softmax(v["x"]) + 1e-2),
+    "16 bits in, float32 out": lambda v: softmax(v["x"] * 0.9),
+    "any axis": lambda v: softmax(v["x"]),
+}
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_a_mistake_is_found(case: str, numpy_for_cupy) -> None:
+    problem, values, written = results(case, numpy_for_cupy)
+    doubles = {k: v.astype(np.float64) if np.ndim(v) > 1 else v for k, v in values.items()}
+    doubles["scale"] = float(doubles.get("scale", 1))
+    name = next(iter(written))
+    wrong = MISTAKES[case.rpartition(", ")[0]](doubles).astype(written[name].dtype)
+    with pytest.raises(WrongResult):
+        check_result(problem.operation, values, {name: wrong}, dict(problem.features))
+
+
+# ---- who takes what -----------------------------------------------------------------------------
+
+
+def reason(peer: str, group: str, cols: int = 4096, dtype: str = "float32") -> str:
+    title = peers.PEERS[peer].title
+    return peers_around.why_not(peer, title, Entry(8, cols, dtype, GROUPS[group].kind))
+
+
+@pytest.mark.parametrize(
+    ("peer", "group", "cols", "dtype", "why"),
+    [
+        ("liger", "gradient of softmax", 65536, "float32", ""),
+        ("liger", "gradient of softmax", 65537, "float32", "Liger refuses more than 65536 columns"),
+        ("liger", "gradient of log-softmax", 8, "float32", f"Liger {NOT_OFFERED}"),
+        ("liger", "gradient of cross-entropy", 8, "float32", f"Liger {NOT_OFFERED}"),
+        ("liger", "cross-entropy", 262144, "bfloat16", ""),
+        ("quack", "16 bits in, float32 out", 4096, "bfloat16", ""),
+        ("quack", "16 bits in, float32 out", 4100, "bfloat16", "QuACK needs cols % 8 == 0"),
+        ("quack", "scale and mask", 4096, "float32", f"QuACK {NOT_OFFERED}"),
+        ("quack", "gradient of softmax", 131072, "float32", ""),
+        ("quack", "gradient of softmax", 524288, "float32", "QuACK holds a row in the shared"),
+        ("quack", "cross-entropy", 50257, "float32", ""),
+        ("cudnn", "log-softmax", 50257, "float32", ""),
+        ("cudnn", "scale and bias", 8, "float32", f"cuDNN {NOT_OFFERED}"),
+        ("triton", "log-softmax", 8, "float32", f"Triton tutorial {NOT_OFFERED}"),
+    ],
+)
+def test_what_a_peer_refuses(peer: str, group: str, cols: int, dtype: str, why: str) -> None:
+    answer = reason(peer, group, cols, dtype)
+    assert answer.startswith(why) and bool(answer) == bool(why)
+
+
+def test_cudnn_is_told_algorithm_mode_and_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: dict[str, tuple] = {}
+
+    class Library:
+        def __getattr__(self, name: str):
+            def function(*arguments) -> int:
+                calls[name] = tuple(getattr(one, "value", one) for one in arguments)
+                return 0
+
+            return function
+
+    fake = fake_cupy([])
+    fake.cuda.get_current_stream = lambda: SimpleNamespace(ptr=77)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    monkeypatch.setattr(foreign, "cudnn", lambda: Library())
+    monkeypatch.setattr(foreign, "cudnn_handle", lambda: ctypes.c_void_p(5))
+    array = [SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (512, 1024, 2048)]
+    kind = GROUPS["any axis"].kind._replace(inner=5)
+    peers.candidate("cudnn", 10, 7, "bfloat16", kind).run(*array[:2])
+    assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 9, 2, 7, 5, 1), "2 images of 7 channels"
+    forward = calls["cudnnSoftmaxForward"]
+    assert forward[1:3] == (1, 1) and (forward[5], forward[8]) == (512, 1024)
+    kind = GROUPS["gradient of log-softmax"].kind
+    peers.candidate("cudnn", 10, 7, "float32", kind).run(*array)
+    assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 0, 10, 7, 1, 1)
+    backward = calls["cudnnSoftmaxBackward"]
+    assert backward[1:3] == (2, 0) and [backward[place] for place in (5, 7, 10)] == [
+        512,
+        1024,
+        2048,
+    ]
+
+
+def test_quack_and_liger_get_arrays_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the signatures of QuACK 0.6.5 and Liger 0.8.5."""
+    seen = {}
+
+    def module(name: str) -> SimpleNamespace:
+        def backward(dy, y, dx): ...
+        def fwd(x, target, target_logit, loss, lse, dx, weight, ignore_index=-100): ...
+        def bwd(x, target, dloss, lse, dx, weight=None, ignore_index=-100): ...
+
+        names = {"_softmax_backward": backward, "cross_entropy_fwd_out": fwd}
+        names["cross_entropy_bwd_out"] = bwd
+
+        def noting(key, function):
+            def call(*arguments):
+                names = function.__code__.co_varnames
+                seen[key] = dict(zip(names, arguments, strict=False))
+
+            return call
+
+        return SimpleNamespace(**{key: noting(key, one) for key, one in names.items()})
+
+    monkeypatch.setattr(peers_around.importlib, "import_module", module)
+    monkeypatch.setattr(peers_around, "with_tensors", lambda call, *dtypes: call)
+    for group, words in (
+        ("gradient of softmax", "y dy dx"),
+        ("cross-entropy", "x target loss lse"),
+        ("gradient of cross-entropy", "x target lse dloss dx"),
+    ):
+        kind = GROUPS[group].kind
+        asked = Entry(8, 64, "float32", kind).problem.operation.arrays({})
+        assert [one.name for one in asked] == words.split()
+        OFFERS[kind.operation]["quack"].make(Entry(8, 64, "float32", kind))(*words.split())
+    for given in seen.values():
+        assert all(value in (name, None) for name, value in given.items())
+    assert seen["cross_entropy_fwd_out"]["dx"] is None and len(seen) == 3
+
+
+# ---- the contests -------------------------------------------------------------------------------
+
+
+def test_contests_are_each_once_and_ours_takes_them_all() -> None:
+    raced = entries()
+    assert len({*raced}) == len(raced) > 60
+    for entry in raced:
+        rows, cols, _, kind = entry
+        assert kind.choose(*entry[:3]), entry.name
+        assert rows % kind.inner == 0 and abs(rows * cols / 2**27 - 1) < 0.02 or cols == 8192
+        assert kind.features != (("MASK", 2),) or rows % cols == 0, "eager masks whole squares"
+    assert {entry.kind._replace(inner=1) for entry in raced[:20]} == {
+        group.kind for group in GROUPS.values()
+    }, "something of each first"
+
+
+def test_a_kind_says_what_is_computed() -> None:
+    kind = Kind("softmax_any_axis", (), 7)
+    problem = kind.problem(14, 100, "bfloat16")
+    assert problem.sizes == Sizes(14, 100, 7) and problem.operation.name == kind.operation
+    assert kind.choose(14, 100, "bfloat16") == "13_any_axis"
+    assert Kind("softmax_backward", (("MASK", 1),)).choose(8, 64, "float32") == "", "none has it"
+    assert Entry(14, 100, "bfloat16", kind).name == "any axis, 2 x 100 x 7 bfloat16"
+    assert Entry(14, 100, "bfloat16").name == "14 x 100 bfloat16"
