@@ -204,7 +204,9 @@ def _line_number(trace: Trace, line: int | str, there: Sequence[int], memory: st
             f"line {line} of {trace.file} does not reach {memory} memory; these do:{listed}"
         )
     piece = "".join(line.split())
-    found = [number for number in there if piece and piece in "".join(text[number].split())]
+    holds = {number for number in text if piece and piece in "".join(text[number].split())}
+    found = [number for number in there if number in holds]
+    found = found or [number for number in there if trace.callers(number) & holds]
     if len(found) == 1:
         return found[0]
     if found:

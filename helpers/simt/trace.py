@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
@@ -13,6 +14,10 @@ from .findings import Findings
 from .geometry import Shape
 from .places import own_file
 from .watch import Event, WatchedAccess
+
+# Of an instruction and of the call that it was inlined at: number of the file, line.
+INLINED = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s[^\n]*inlined_at\s+(\d+)\s+(\d+)")
+FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 
 
 class Array(NamedTuple):
@@ -60,6 +65,20 @@ class Trace:
     def own_lines(self) -> dict[int, str]:
         """The lines of the kernel's own text by number, as findings cite them."""
         return dict(enumerate(self.code.splitlines(), own_file(self.code)[1]))
+
+    def callers(self, number: int) -> set[int]:
+        """The lines of the kernel's own text that a line of an inlined function was called from.
+
+        Which of the two an instruction counts for is up to the compiler: NVRTC 13.5 gives a load
+        that returns a struct to the line of the call, 13.0 to the line of the load.
+        """
+        found, wanted = set(), {str(number)}
+        own = {one for one, name in FILE.findall(self.ptx) if name.endswith(self.file)}
+        places = set(INLINED.findall(self.ptx))
+        inlined = {(line, at) for one, line, there, at in places if {one, there} <= own}
+        while wanted := {at for line, at in inlined if line in wanted} - found:
+            found |= wanted
+        return {int(at) for at in found}
 
     def own_counters(self) -> dict[int, Counters]:
         """Counters of the lines of the kernel's own text, in order."""

@@ -61,6 +61,29 @@ def test_text_counts_only_in_lines_that_reach_the_memory(interleaved: Trace) -> 
     assert the(interleaved, "x[col], 1.0f").memory == "global"
 
 
+INLINED = """#line 1 "inlined.cu"
+__device__ __forceinline__ float load(const float* from) { return *from; }
+__device__ __forceinline__ float near(const float* from)
+{
+    return load(from + 1);
+}
+extern "C" __global__ void inlined(const float* x, float* y)
+{
+    const float mine = near(x + threadIdx.x);
+    y[threadIdx.x] = mine;
+}
+"""
+
+
+def test_what_an_inlined_function_loads_is_found_by_the_line_that_calls_it() -> None:
+    x, y = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    trace = simulate(KernelText(INLINED, "inlined"), 1, 32, (x, y), watch=True)
+    loaded = the(trace, "return *from")
+    assert loaded.line == 1 and trace.callers(1) == {4, 8} and trace.callers(9) == set()
+    assert the(trace, "load(from + 1)") is the(trace, "mine = near") is loaded
+    assert "stands in no line" in refusal(trace, "extern")
+
+
 def test_kind_chooses_where_a_line_loads_and_stores(naive: Trace) -> None:
     assert the(naive, "y[col]").kind == "load" and the(naive, "y[col]").array == "x"
     assert the(naive, "y[col]", kind="store").array == "y"
