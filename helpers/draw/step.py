@@ -216,6 +216,8 @@ class Pair:
     @property
     def where(self) -> str:
         at = place(*self.at) if self.family == "few" else f"{self.at} columns"
+        if self.family == "axes":
+            at = f"columns of {self.at}"
         return f"{at}{in_dtype(self.dtype)}"
 
     @property
@@ -371,7 +373,7 @@ def _scale(axes: Axes, cases: Sequence[Case], logy: bool, at: int) -> None:
     if len(columns) > 1 and len(rows := {case.rows for case in cases}) == 1:
         what = f"columns of a row ({rows.pop()} rows)"
     if cases[0].inner > 1:
-        what = f"elements of a column, {cases[0].inner} apart ({always} elements in all)"
+        what = f"elements of a column, {cases[0].inner} apart (the array {always} elements)"
     axes.set_xlabel(what)
     axes.set_ylabel("GB/s, each step of the scale doubles" if logy else "GB/s")
 

@@ -405,4 +405,6 @@ def test_another_axis_is_drawn_where_its_columns_are_as_far_apart_as_predicted(
     monkeypatch.setattr(Record, "of_family", lambda record, *_: record.cases)
     assert sorted(pair.own) == [16, 64, 512, 2048, 8192]
     figure = step._lines(pair, None, True)
-    assert figure.axes[0].get_xlabel().startswith("elements of a column, 1024 apart")
+    label = "elements of a column, 1024 apart (the array always has $2^{28}$ elements)"
+    assert figure.axes[0].get_xlabel() == label
+    assert pair.finding.endswith(" of a copy's speed at columns of 512")
