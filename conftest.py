@@ -24,9 +24,6 @@ NEED_JUPYTER = [
 RECORDS = "tests/helpers/test_records.py"
 # reason -> {test: its parameters}
 TO_MEASURE: dict[str, dict[str, tuple[str, ...]]] = {
-    "the notebook of 13 is being written": {
-        "tests/test_notebooks.py::test_every_step_has_its_notebook": (),
-    },
     "a read alone is not recorded at short rows": {
         f"{RECORDS}::test_grid_is_complete": ("variants/00_read",),
     },
