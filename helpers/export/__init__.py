@@ -13,6 +13,7 @@ The modules, lowest first; each imports from those above it alone:
     intervals  expressions of a header over boxes of shapes
     builds     which builds the shapes that are asked for need
     cpp_plan   what headers say, as functions of C++
+    cpp_call   what functions of C++ are called with
     cpp_text   what is the same in every C++ file
     cpp        one C++ file, which nvcc compiles
     python     one Python file, for PyTorch, CuPy or JAX

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..bound import load
-from ..catalogue import RANKING, split_trial
+from ..catalogue import AROUND, RANKING, split_trial
 from ..gpu import Gpu
 from ..mode import gpu_for_plans
-from ..operations import COPY, SOFTMAX
+from ..operations import COPY, SOFTMAX, Operation
 from ..paths import REPO_URL
 from ..plan import DTYPES, MAX_INT
 from ..simt.cuda_text import code_hash
@@ -34,15 +34,20 @@ KEYWORDS = frozenset(
 )
 
 
-# What exported functions pass on.
+# What functions of a matrix pass on.
 PASSED = {"x", "y", "rows", "cols", "x_stride", "y_stride", "workspace"}
 
 
-def exports(step: str) -> bool:
-    """Whether a kernel can be exported: it takes a matrix and gives one, and nothing beside."""
+def of_a_matrix(step: str) -> bool:
+    """Whether a kernel takes a matrix and gives one, and nothing beside."""
     kernel = load(step)
     taken = {parameter.name for parameter in kernel.parameters}
     return kernel.operation in (SOFTMAX, COPY) and taken <= PASSED
+
+
+def exports(step: str) -> bool:
+    """Whether a kernel can be exported: it computes softmax, something around it, or a copy."""
+    return load(step).operation.name in (*AROUND, COPY.name)
 
 
 class Refused(ValueError):
@@ -62,13 +67,16 @@ class Range:
 
 @dataclass(frozen=True)
 class Shapes:
-    """Matrices of so many rows and columns."""
+    """Matrices of so many rows and columns; of another axis outer x dim x inner, whose rows here
+    are those of `outer`."""
 
     rows: Range
     cols: Range
+    inner: Range | None = None
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.cols}"
+        sizes = (self.rows, self.cols, self.inner)
+        return "x".join(str(size) for size in sizes if size)
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,11 @@ class Asked:
     strides: bool = False  # whether rows may be further apart than cols
     anywhere: bool = False  # whether x and y may start at any element, each at its own
 
+    @property
+    def operation(self) -> Operation:
+        """What all of the kernels compute."""
+        return load(self.kernels[0]).operation
+
     def origin(self, step: str) -> list[str]:
         """Lines for the head of a file, or of a part of it: licence, file, text, plan."""
         file = split_trial(step).file
@@ -97,6 +110,12 @@ class Asked:
         ]
 
 
+def named(name: str) -> bool:
+    """Whether a function may have this name in C++ and in Python."""
+    plain = re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) and "__" not in name
+    return bool(plain) and name not in KEYWORDS
+
+
 def request(
     kernel: str,
     shapes: Sequence[str],
@@ -108,20 +127,20 @@ def request(
 ) -> Asked:
     """What is asked for, checked as far as that goes without a language.
 
-    `kernel` is a step, a variant, a trial or `best`; a shape "8192x50257" or "1..4096x32000"; the
-    name is by default softmax, the dtypes the kernel's first, the GPU the one in use or an H200.
-    Raises `Refused` with a sentence.
+    `kernel` is a step, a variant, a trial or `best`; a shape "8192x50257" or "1..4096x32000", of
+    another axis "64x1024x3136"; the name is by default that of the operation, the dtypes the
+    kernel's first, the GPU the one in use or an H200. Raises `Refused` with a sentence.
     """
-    name = "softmax" if name is None else name
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or "__" in name or name in KEYWORDS:
+    if name is not None and not named(name):
         raise Refused(f"{name!r} is no name of a function in C: letters, digits, single _")
     kernels = tuple(dict.fromkeys(rank.file for rank in RANKING)) if kernel == BEST else (kernel,)
     try:
         taken = [load(step).header.dtypes for step in kernels]
+        operation = load(kernels[0]).operation
     except (FileNotFoundError, ValueError) as error:
         raise Refused(str(error)) from None
     if more := [step for step in kernels if not exports(step)]:
-        raise Refused(f"{more[0]} does more than softmax of a matrix: it is not exported")
+        raise Refused(f"{more[0]} computes {operation.name}: it is not exported")
     known = [np.dtype(n) for n in DTYPES if any(np.dtype(n) in dtypes for dtypes in taken)]
     wanted = [np.dtype(n) for n in dtypes] or (known[:1] if kernel == BEST else [taken[0][0]])
     if other := [dtype.name for dtype in wanted if dtype not in known]:
@@ -130,8 +149,8 @@ def request(
     return Asked(
         kernels,
         kernel == BEST,
-        tuple(map(shape, shapes)),
-        name,
+        tuple(shape(text, operation) for text in shapes),
+        operation.name if name is None else name,
         tuple(dict.fromkeys(wanted)),
         tuple(gpus) or (gpu_for_plans(),),
         strides,
@@ -139,16 +158,19 @@ def request(
     )
 
 
-def shape(text: str) -> Shapes:
-    """The shapes that a text names: `ROWSxCOLS`, each a number or LOW..HIGH. Raises `Refused`."""
-    number = r"(\d+)(?:\.\.(\d+))?"
-    found = re.fullmatch(f"{number}x{number}", text)
+def shape(text: str, operation: Operation = SOFTMAX) -> Shapes:
+    """The shapes that a text names: `ROWSxCOLS`, each a number or LOW..HIGH, or the sizes that an
+    operation has. Raises `Refused`."""
+    sizes = operation.sizes
+    found = re.fullmatch("x".join([r"(\d+)(?:\.\.(\d+))?"] * len(sizes)), text)
     if not found:
-        raise Refused(f"{text!r} is not ROWSxCOLS, each a number or LOW..HIGH: 1..4096x32000, say")
-    low_rows, high_rows, low_cols, high_cols = found.groups()
+        example = "1..64x1024x3136" if len(sizes) == 3 else "1..4096x32000"
+        wanted = "x".join(size.upper() for size in sizes)
+        raise Refused(f"{text!r} is not {wanted}, each a number or LOW..HIGH: {example}, say")
+    numbers = found.groups()
     ranges = [
         Range(int(low), int(high or low))
-        for low, high in ((low_rows, high_rows), (low_cols, high_cols))
+        for low, high in zip(numbers[::2], numbers[1::2], strict=True)
     ]
     for part in ranges:
         if not 1 <= part.low <= part.high <= MAX_INT:

@@ -25,6 +25,7 @@ from .intervals import SATURATED, Boxes, Interval, product
 
 MOST_BUILDS = 64  # of a file: each is compiled, a second or more
 MOST_BOXES = 2**20  # of a range, before it is given up
+MOST_AXES = 2**14  # pairs of dim and inner, each of which is a box
 
 Macros = tuple[tuple[str, int], ...]
 
@@ -73,8 +74,9 @@ def builds(asked: Asked) -> list[Build]:
 
 def _why_none(asked: Asked, shapes: Shapes, dtype: np.dtype) -> str:
     """Why there is no build at all."""
-    kernel = asked.kernels[0]
-    reason = load(kernel).header.why_not(shapes.rows.high, shapes.cols.high, dtype, asked.gpus[0])
+    kernel, inner = asked.kernels[0], shapes.inner.high if shapes.inner else 1
+    rows, cols = shapes.rows.high * inner, shapes.cols.high
+    reason = load(kernel).header.why_not(rows, cols, dtype, asked.gpus[0], inner=inner)
     return f"{kernel} takes no {dtype} matrix of {shapes}: {reason}"
 
 
@@ -115,6 +117,7 @@ def _plan(
     if not _possible(contract, dtype, gpu, start):
         return Planned(nothing, ~nothing, {})
     boxes = Boxes({**names}, nothing.copy(), nothing.copy())
+    boxes.within(names["rows"], 1, MAX_INT)
     for stride in ("x_stride", "y_stride"):
         elements = product(names["rows"], names[stride])
         boxes.within(elements, 0, MAX_BYTES // dtype.itemsize)
@@ -130,7 +133,9 @@ def _plan(
         boxes.names[entry.name] = value
         if entry.is_macro:
             boxes.within(value, 0, MAX_INT)
-    boxes.rule(rules["Columns"])
+    for rule in ("Features", "Columns"):
+        if rule in rules:
+            boxes.rule(rules[rule])
     if gpu.capability < CLUSTERS_SINCE:
         for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
             if name in contract.macros:
@@ -168,7 +173,7 @@ def _needed(
 
     def open_boxes(boxes: np.ndarray) -> np.ndarray:
         """Which boxes have to be halved; the builds of the others are found."""
-        names = _names(boxes, dtype, gpu, start, pack)
+        names = _names(boxes, dtype, gpu, start)
         left, again = np.ones(len(boxes), bool), np.zeros(len(boxes), bool)
         for step, when in _order(asked):
             some = np.flatnonzero(left & ~again)
@@ -251,13 +256,22 @@ def _add_builds(
 
 def _first_boxes(shapes: Shapes, pack: int) -> np.ndarray:
     """A box for each remainder that columns leave: rows from, to, sixteens of columns from, to,
-    remainder."""
-    boxes = []
+    remainder, inner. Of another axis one for each length and inner: hardly two of them have one
+    build. Raises `Refused` for too many of those."""
+    rows, cols, boxes = shapes.rows, shapes.cols, []
+    if shapes.inner:
+        inner = shapes.inner
+        count = (cols.high - cols.low + 1) * (inner.high - inner.low + 1)
+        if count > MOST_AXES:
+            raise Refused(f"{shapes} are too many lengths of an axis to find all their builds")
+        grid = np.mgrid[cols.low : cols.high + 1, inner.low : inner.high + 1].reshape(2, -1)
+        boxes = [[rows.low, rows.high, c // pack, c // pack, c % pack, i] for c, i in grid.T]
+        return np.array(boxes, np.int64)
     for remainder in range(pack):
-        first = -(-(shapes.cols.low - remainder) // pack)
-        last = (shapes.cols.high - remainder) // pack
+        first = -(-(cols.low - remainder) // pack)
+        last = (cols.high - remainder) // pack
         if first <= last:
-            boxes.append([shapes.rows.low, shapes.rows.high, first, last, remainder])
+            boxes.append([rows.low, rows.high, first, last, remainder, 1])
     return np.array(boxes, np.int64)
 
 
@@ -268,17 +282,21 @@ def _at(value: Interval, some: np.ndarray) -> Interval:
     return Interval(value.low[some], value.high[some], remainder, value.modulus)
 
 
-def _names(
-    todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start, pack: int
-) -> dict[str, Interval]:
+def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[str, Interval]:
     """What a header may read, of boxes."""
-    low, high, first, last, remainder = todo.T
+    low, high, first, last, remainder, inner = todo.T
+    pack = 16 // dtype.itemsize
+    outer, inner = Interval(low, high), Interval(inner, inner)
+    low, high = product(outer, inner).low, product(outer, inner).high
 
     size = Interval.of(dtype.itemsize, len(low))
     cols = Interval(first * pack + remainder, last * pack + remainder, remainder, pack)
     names = {
         "rows": Interval(low, high),
         "cols": cols,
+        "outer": outer,
+        "dim": cols,
+        "inner": inner,
         "size": size,
         "row": product(cols, size),
         "sms": Interval.of(gpu.sms, len(low)),
@@ -299,7 +317,7 @@ def _names(
 
 def _halved(boxes: np.ndarray, by_columns: np.ndarray) -> np.ndarray:
     """Each box as two: halved by its columns where even its first row is open, else by its rows."""
-    low, high, first, last, _ = boxes.T
+    low, high, first, last, _, _ = boxes.T
     rows = (high > low) & (~by_columns | (last == first))
     lower, upper = boxes.copy(), boxes.copy()
     middle = np.where(rows, (low + high) // 2, (first + last) // 2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
+from collections.abc import Iterable
 from functools import cached_property
 
 from ..bound import load
@@ -17,14 +18,19 @@ from ..plan import DTYPE_OPTIONS, MAX_BYTES, MAX_INT, option_name
 from ..simt.cuda_text import strip_comments
 from .asked import LICENCE, Asked, Refused
 from .builds import Build, builds
+from .cpp_call import Call
 from .cpp_plan import KernelPlan, identifier, planned, table_names
 from .cpp_text import (
+    AXIS,
     BOXES,
     BUILDS,
     CALL,
+    ERRORS,
     HEAD,
+    INPLACE,
     LAUNCH,
     LENDER,
+    LENT,
     LOOK,
     PLAN,
     TAKE,
@@ -32,7 +38,6 @@ from .cpp_text import (
     ZEROS,
 )
 
-TYPES = {"float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16"}
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
 COMPILE = "nvcc -std=c++17 -O3 -ftz=true -arch=sm_{arch} -c {file}"
 WIDTH = 95  # of lines of the head, without comment marks; of declarations, which are indented,
@@ -65,7 +70,7 @@ class _File:
         self.headers = {step: kernel.header for step, kernel in self.kernels.items()}
         if asked.strides and not any(header.strided for header in self.headers.values()):
             raise Refused(f"{self.steps[0]} takes rows that follow each other; leave out --strides")
-        self.workspace = any("Workspace" in header.fields for header in self.headers.values())
+        self.call = Call(self.kernels, asked.dtypes, asked.strides)
 
     def text(self) -> str:
         parts = [
@@ -76,7 +81,7 @@ class _File:
             "namespace NAME_parts {\n",
             self._plans(),
             "}  // namespace NAME_parts\n",
-            (ZEROS if self.workspace else "") + "\n".join(self.declared) + "\n",
+            (ZEROS if self.call.workspace else "") + "\n".join(self.declared) + "\n",
             "#if defined(__CUDACC__) && !defined(UPPER_DECLARATIONS)\n",
             BUILDS.replace("FILENAME", self.name),
             *(self._build(number, build) for number, build in enumerate(self.builds, 1)),
@@ -96,16 +101,13 @@ class _File:
     @cached_property
     def declared(self) -> list[str]:
         """The functions' declarations, of which that of `NAME_workspace` is the last."""
-        strides = ["long long x_stride", "long long y_stride"] if self.asked.strides else []
-        zeros = ["NAME_zeros& zeros"] if self.workspace else []
-        sizes = ["long long rows", "long long cols", *strides]
+        zeros = ["NAME_zeros& zeros"] if self.call.workspace else []
         found = []
         for dtype in self.asked.dtypes:
-            kind = TYPES[dtype.name]
-            matrices = [f"const {kind}* x", f"{kind}* y"]
-            rest = [*sizes, *zeros, "cudaStream_t stream"]
-            found.append(self._declaration("cudaError_t NAME(", [*matrices, *rest]))
-        if self.workspace:
+            parameters = [*self.call.parameters(dtype), *zeros, "cudaStream_t stream"]
+            found.append(self._declaration("cudaError_t NAME(", parameters))
+        if self.call.workspace:
+            sizes = [f"long long {name}" for name in self.call.sizes]
             found.append(self._declaration("size_t NAME_workspace(", sizes))
         return found
 
@@ -124,29 +126,37 @@ class _File:
         licence, copyright, *_ = self.asked.origin(self.steps[0])
         origins = dict.fromkeys(o for step in self.steps for o in self.asked.origin(step)[2:])
         names = " and ".join(dtype.name for dtype in self.asked.dtypes)
-        copies = all(step.rpartition("/")[2].startswith("00_copy") for step in self.steps)
-        declared = ["class NAME_zeros;  // as below"] * self.workspace + self.declared
-        aligns = {self.headers[build.file].align(build.dtype) for build in self.builds}
+        call = self.call
+        declared = ["class NAME_zeros;  // as below"] * call.workspace + self.declared
+        errors = ERRORS | (LENT if call.workspace else {})
+        of_errors = {
+            "overlap": call.overlap(),
+            "numbers": "sizes or numbers" if call.checks() else "sizes",
+            "misaligned": call.misaligned(),
+        }
         words = {
             "LICENCE": licence,
             "COPYRIGHT": copyright,
             "ORIGIN": "\n".join(origins),
-            "RESULT": "y = x" if copies else "y[row] = softmax(x[row])",
+            "PARAMETERS": ", ".join(call.names),
+            "RESULT": call.result(),
             "SHAPES": ", ".join([names, *map(str, self.asked.shapes)]),
             "BUILDS": f"{len(self.builds)} build{'s' * (len(self.builds) > 1)}",
             "COMPILE": compile_line(self.asked, self.name),
             "^DECLARATIONS$": textwrap.indent("\n".join(declared), "    "),
-            "WHERE": "where the kernel wants it"
-            if len(aligns) > 1
-            else f"at a multiple of {min(aligns)} bytes",
+            "^ABOUT\n\n": _listed(call.about()),
+            "NAMES": ", ".join(call.names),
+            "GIVEN": ", ".join(call.sizes),
         }
-        text = HEAD + (BOXES if self.workspace else "")
+        listed = _listed((name, text.format(**of_errors)) for name, text in errors.items())
+        text = HEAD + listed
+        text += BOXES if call.workspace else ""
         for word, instead in words.items():
             text = re.sub(word if "^" in word else rf"\b{word}\b", instead, text, flags=re.M)
-        text = text.replace("GIVEN", ", x_stride, y_stride" if self.asked.strides else "")
         lines = []
         for line in self._named(text).strip().splitlines():
-            lines += [line] if line.startswith("    ") else textwrap.wrap(line, WIDTH) or [""]
+            listed = line.startswith("    ")
+            lines += [line] if listed else textwrap.wrap(line, WIDTH) or [""]
         return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
     def _includes(self) -> str:
@@ -172,6 +182,8 @@ class _File:
             " *VALUES\n": "".join(f"    long long {name} = 0;\n" for name in values),
         }
         text = PLAN
+        for place, part in AXIS.items():
+            text = text.replace(place, part * self.call.axis)
         for word, instead in words.items():
             text = re.sub(word if "\n" in word else rf"\b{word}\b", instead, text)
         plans = [KernelPlan(step, self.kernels[step], dtypes).text(values) for step in self.steps]
@@ -245,27 +257,67 @@ class _File:
 
     def _launch(self) -> str:
         """The launch, and the functions that are declared."""
-        strides = "x_stride, y_stride" if self.asked.strides else "cols, cols"
+        call = self.call
         functions = [
             f"    reinterpret_cast<const void*>(&build_{number}::{kernel.name}),"
             for number, kernel in enumerate((self.kernels[b.file] for b in self.builds), 1)
         ]
-        text = LAUNCH.replace("FUNCTIONS", "\n".join(functions))
-        zeros = (LENDER, "NAME_zeros& zeros, ", TAKE) if self.workspace else ("", "", "")
-        for place, part in zip(("LENDER", "ZEROS", "TAKE"), zeros, strict=True):
-            text = text.replace(place, part)
+        taken, own = call.taken()
+        refused = (f"    if ({check}) return cudaErrorInvalidValue;\n" for check in call.checks())
+        words = {
+            "FUNCTIONS": "\n".join(functions),
+            "MEMBERS": textwrap.indent("\n".join(call.members()), "    "),
+            "TOGETHER": "\n    bool together;  // one of two that may be the same"
+            * bool(call.inplace),
+            "ALLOWED": INPLACE * bool(call.inplace),
+            "EMPTY": call.empty,
+            "NULLS": " || ".join(f"!given.{array.name}" for array in call.arrays),
+            "CHECKS": "".join(refused),
+            "FIRST": call.first,
+            "LAST": call.last,
+            "NONE": "    void* workspace = nullptr;\n" * call.workspace,
+            "ARRAYS": "\n".join(_wrapped(line, 12) for line in call.array_lines()),
+            "TAKEN": "\n".join(_wrapped(line, 4) for line in taken),
+            "LIST": own,
+            "MAX_BYTES": str(MAX_BYTES),
+            "LENDER": LENDER * call.workspace,
+            "ZEROS": "NAME_zeros& zeros, " * call.workspace,
+            "TAKE": TAKE * call.workspace,
+        }
+        text = re.sub("|".join(sorted(words, key=len, reverse=True)), lambda m: words[m[0]], LAUNCH)
+        axis = ", inner" * call.axis
         calls = [
             CALL.replace("OPENING", declared.removesuffix(";"))
             .replace("DTYPE", dtype.name)
-            .replace("STRIDES", strides)
-            .replace("REST", "zeros, stream" if self.workspace else "stream")
+            .replace("MATRIX", call.matrix)
+            .replace("AXIS", axis)
+            .replace("VALUES", ", ".join(argument.name for argument in call.arguments))
+            .replace("REST", "zeros, stream" if call.workspace else "stream")
             for dtype, declared in zip(self.asked.dtypes, self.declared, strict=False)
         ]
-        if self.workspace:
+        if call.workspace:
             listed = ", ".join(f"Dtype::{dtype.name}" for dtype in self.asked.dtypes)
             text_of_it = WORKSPACE.replace("OPENING", self.declared[-1].removesuffix(";"))
-            calls.append(text_of_it.replace("STRIDES", strides).replace("LISTED", listed))
+            text_of_it = text_of_it.replace("MATRIX", call.matrix).replace("AXIS", axis)
+            calls.append(text_of_it.replace("LISTED", listed))
         return "\n".join([text, *calls])
+
+
+def _wrapped(line: str, indent: int) -> str:
+    """A statement in lines that are not too long, where a bracket was opened."""
+    hanging = " " * (indent + line.find("{") + 1)
+    return textwrap.fill(line, 100, initial_indent=" " * indent, subsequent_indent=hanging)
+
+
+def _listed(entries: Iterable[tuple[str, str]]) -> str:
+    """Names and what is said of them, in two columns and lines that are not too long."""
+    entries = list(entries)
+    indent = 6 + max((len(name) for name, _ in entries), default=0)
+    lines = []
+    for name, text in entries:
+        first = f"    {name}".ljust(indent)
+        lines += textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * indent)
+    return "\n".join([*lines, "", ""]) if lines else ""
 
 
 def _split(code: str) -> tuple[str, str]:

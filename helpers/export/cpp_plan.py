@@ -15,7 +15,7 @@ import numpy as np
 from ..bound import Kernel
 from ..catalogue import RANKING, Rank, split_trial
 from ..expressions import Expression
-from ..plan import CLUSTERS_SINCE, INPUTS, MAX_BLOCK, MAX_GRID, BuildValue
+from ..plan import CLUSTERS_SINCE, INPUTS, MAX_BLOCK, MAX_GRID, OF_AN_AXIS, BuildValue
 from .asked import Refused
 from .builds import file_of
 from .terms import as_cpp, least_value
@@ -54,7 +54,7 @@ class KernelPlan:
         """`dtypes` are those of the file, of which the kernel may take some."""
         self.step, self.kernel, self.contract = step, kernel, kernel.header
         self.dtypes = dtypes
-        self.least = dict.fromkeys(INPUTS, 1) | self.contract.numbers
+        self.least = dict.fromkeys((*INPUTS, *OF_AN_AXIS), 1) | self.contract.numbers
 
     def text(self, values: Sequence[str]) -> str:
         """`values` are names of tables that the plan hands on. Raises `Refused`."""
@@ -216,11 +216,19 @@ def _inputs(lines: Sequence[str]) -> Iterator[str]:
     words = _words(line for line in lines if not line.startswith("//"))
     if "row" in words:
         words |= {"cols", "size"}
+    if "outer" in words:
+        words |= {"rows", "inner"}
     for name in OF_MATRIX:
         if name in words:
             yield f"const long long {name} = matrix.{name};"
     if "row" in words:
         yield "const long long row = cols * size;  // bytes"
+    if "inner" in words:
+        yield "const long long inner = matrix.inner;"
+    if "outer" in words:
+        yield "const long long outer = rows / inner;"
+    if "dim" in words:
+        yield "const long long dim = matrix.cols;"
     for name in OF_GPU:
         if name in words:
             yield f"const long long {name} = gpu.{name};"

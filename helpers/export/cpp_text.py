@@ -4,7 +4,7 @@ HEAD = """\
 LICENCE
 COPYRIGHT
 
-NAME(x, y, rows, cols, ...): RESULT, in memory of the GPU. For SHAPES: BUILDS.
+NAME(PARAMETERS, ...): RESULT, in memory of the GPU. For SHAPES: BUILDS.
 
 ORIGIN
 
@@ -17,28 +17,31 @@ Wants CUDA 12.0 or newer. Other files define UPPER_DECLARATIONS and include this
 
 DECLARATIONS
 
+ABOUT
+
 Sizes count elements. A call enqueues one launch on the stream and allocates nothing; it may be \
 captured in a graph. An empty matrix is right, and nothing is launched for it. Else a call that \
 launches nothing returns
 
-    cudaErrorInvalidValue               a pointer is null, x and y overlap, or the kernel takes
-                                        no such sizes
-    cudaErrorMisalignedAddress          x or y does not start WHERE
-    cudaErrorNotSupported               this file has no build for these sizes on this GPU
-    cudaErrorNoKernelImageForDevice     the GPU is too old
-    cudaErrorCooperativeLaunchTooLarge  blocks that must run at once do not fit the GPU
 """
 
-BOXES = """\
-    cudaErrorInvalidResourceHandle      the workspace is lent to another stream
+ERRORS = {
+    "cudaErrorInvalidValue": "a pointer is null, {overlap}, or the kernel takes no such {numbers}",
+    "cudaErrorMisalignedAddress": "{misaligned}",
+    "cudaErrorNotSupported": "this file has no build for these sizes on this GPU",
+    "cudaErrorNoKernelImageForDevice": "the GPU is too old",
+    "cudaErrorCooperativeLaunchTooLarge": "blocks that must run at once do not fit the GPU",
+}
+LENT = {"cudaErrorInvalidResourceHandle": "the workspace is lent to another stream"}
 
+BOXES = """\
 Some launches want a workspace, memory of the GPU that an object fills with zeros once and lends \
 to one stream:
 
-    const size_t bytes = NAME_workspace(rows, colsGIVEN);  // 0 where none is wanted
+    const size_t bytes = NAME_workspace(GIVEN);  // 0 where none is wanted
     NAME_zeros zeros;
     if (bytes) cudaMalloc(&memory, bytes), zeros.prepare(memory, bytes, stream);
-    NAME(x, y, rows, colsGIVEN, zeros, stream);
+    NAME(NAMES, zeros, stream);
 
 Another stream needs memory and an object of its own, and is refused with this one; so is a call \
 whose object was not prepared. A graph that holds such a call must not run beside anything else \
@@ -61,7 +64,7 @@ struct Matrix {
     long long size;                // bytes of an element
     long long rows, cols;
     long long x_stride, y_stride;  // elements from one row to the next
-    long long x_start, y_start;    // addresses modulo 16
+    long long x_start, y_start;    // addresses modulo 16INNER
 };
 
 struct Gpu {
@@ -134,6 +137,7 @@ constexpr bool whole_packs(const Matrix& matrix)
         && matrix.cols * matrix.size % 16 == 0;
 }
 
+PRODUCT
 // What holds for every kernel: sizes fit an int, rows do not overlap, and no matrix is larger than
 // what addresses reach, so that the products of the plans fit 64 bits.
 constexpr bool checked(const Matrix& matrix)
@@ -141,10 +145,28 @@ constexpr bool checked(const Matrix& matrix)
     if (matrix.rows < 1 || matrix.rows > MAX_INT) return false;
     if (matrix.cols < 1 || matrix.cols > MAX_INT) return false;
     const long long most = MAX_BYTES / matrix.size / matrix.rows;
-    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
+DIVIDED    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
         && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
 }
 """
+
+AXIS = {  # of another axis than the last
+    "INNER": "\n    long long inner = 1;           // elements from one column to the next",
+    "PRODUCT\n": """\
+// outer * inner, if both are what a matrix may have, else -1.
+constexpr long long product(long long outer, long long inner)
+{
+    const bool fit = outer >= 0 && outer <= MAX_INT && inner >= 0 && inner <= MAX_INT;
+    return fit ? outer * inner : -1;
+}
+
+""",
+    "DIVIDED": "    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false;\n",
+}
+
+# One array that may be read and written.
+INPLACE = """
+                && !(array.together && other.together && array.address == other.address)"""
 
 LOOK = """\
 // The place of a plan's build in that table; -1 if this file has none.
@@ -331,29 +353,56 @@ static long long start(const void* address)
     return static_cast<long long>(reinterpret_cast<std::uintptr_t>(address) % 16);
 }
 
-// Whether two matrices have a byte in common, or one lies between the rows of the other.
-static bool overlap(const void* x, const void* y, const Matrix& matrix)
+// What a call was given beside the sizes of its matrix.
+struct Given {
+MEMBERS
+};
+
+// Rows of an array that was given.
+struct Array {
+    const void* address;
+    long long rows, cols, stride, size;  // size: bytes of an element
+    long long align;                     // what the address is a multiple of
+    bool output;TOGETHER
+
+    std::uintptr_t first() const { return reinterpret_cast<std::uintptr_t>(address); }
+    std::uintptr_t end() const
+    {
+        return first() + static_cast<std::uintptr_t>(((rows - 1) * stride + cols) * size);
+    }
+};
+
+// Whether two have a byte in common, or one lies between the rows of the other.
+static bool overlap(const Array& one, const Array& other)
 {
-    const auto first = reinterpret_cast<std::uintptr_t>(x);
-    const auto other = reinterpret_cast<std::uintptr_t>(y);
-    const auto bytes = [&matrix](long long stride) {
-        const long long elements = (matrix.rows - 1) * stride + matrix.cols;
-        return static_cast<std::uintptr_t>(elements * matrix.size);
-    };
-    return first < other + bytes(matrix.y_stride) && other < first + bytes(matrix.x_stride);
+    return one.first() < other.end() && other.first() < one.end();
 }
 
-LENDERstatic cudaError_t launch(const void* x, void* y, Matrix matrix,
-                          ZEROScudaStream_t stream)
+// What holds for the arrays of a call, whatever its kernel: they are within what addresses reach,
+// start where they must, and none that is written overlaps another.
+template <int count>
+static cudaError_t fit(const Array (&arrays)[count])
 {
-    const bool empty = matrix.rows == 0 || matrix.cols == 0;
+    for (const Array& array : arrays) {
+        if (array.rows > MAX_BYTES / array.size / array.stride) return cudaErrorInvalidValue;
+        if (start(array.address) % array.align != 0) return cudaErrorMisalignedAddress;
+    }
+    for (const Array& array : arrays)
+        for (const Array& other : arrays)
+            if (array.output && &array != &other && overlap(array, other)ALLOWED)
+                return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+LENDERstatic cudaError_t launch(Matrix matrix, Given given, ZEROScudaStream_t stream)
+{
+    const bool empty = EMPTY;
     if (empty && matrix.rows >= 0 && matrix.cols >= 0) return cudaSuccess;
-    if (!x || !y) return cudaErrorInvalidValue;
-    matrix.x_start = start(x);
-    matrix.y_start = start(y);
+    if (NULLS) return cudaErrorInvalidValue;
+CHECKS    matrix.x_start = start(given.FIRST);
+    matrix.y_start = start(given.LAST);
     int build = -1;
-    void* workspace = nullptr;
-    Plan plan;
+NONE    Plan plan;
     {
         CurrentDevice current;
         if (current.error) return current.error;
@@ -362,7 +411,10 @@ LENDERstatic cudaError_t launch(const void* x, void* y, Matrix matrix,
         if (plan.error) return plan.error;
         build = build_of(plan, matrix.dtype);
         if (build < 0) return cudaErrorNotSupported;
-        if (overlap(x, y, matrix)) return cudaErrorInvalidValue;
+        const Array arrays[] = {
+ARRAYS
+        };
+        if (const cudaError_t error = fit(arrays)) return error;
         if (!device.ready[build])
             if (const cudaError_t error = set_attributes(device, build, plan)) return error;
         if (plan.cooperative)
@@ -386,10 +438,8 @@ TAKE    }
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = count;
-    int rows = static_cast<int>(matrix.rows), cols = static_cast<int>(matrix.cols);
-    void* plain[] = {&x, &y, &rows, &cols, &workspace};
-    void* strided[] = {&x, &y, &rows, &cols, &matrix.x_stride, &matrix.y_stride, &workspace};
-    return cudaLaunchKernelExC(&config, functions[build], plan.strided ? strided : plain);
+TAKEN
+    return cudaLaunchKernelExC(&config, functions[build], LIST);
 }
 
 }  // namespace NAME_parts
@@ -400,8 +450,8 @@ OPENING
 {
     using namespace NAME_parts;
     constexpr Dtype dtype = Dtype::DTYPE;
-    const Matrix matrix = {dtype, bytes_of(dtype), rows, cols, STRIDES, 0, 0};
-    return launch(x, y, matrix, REST);
+    const Matrix matrix = {dtype, bytes_of(dtype), MATRIX, 0, 0AXIS};
+    return launch(matrix, {VALUES}, REST);
 }
 """
 
@@ -418,7 +468,7 @@ OPENING
         for (const long long x_start : {0LL, size})
             for (const long long y_start : {0LL, size}) {
                 const Plan plan =
-                    planned({dtype, size, rows, cols, STRIDES, x_start, y_start},
+                    planned({dtype, size, MATRIX, x_start, y_startAXIS},
                             current.device->gpu);
                 if (plan.error == cudaSuccess) bytes = greater(bytes, plan.workspace);
             }

@@ -19,7 +19,7 @@ from ..catalogue import RANKING, Rank, split_trial
 from ..expressions import Expression
 from ..gpu import H200, SHARED_KB
 from ..plan import INPUTS, Header
-from .asked import PROJECT, TUNED_ON, Asked, Refused
+from .asked import PROJECT, TUNED_ON, Asked, Refused, of_a_matrix
 from .terms import PYTHON_FUNCTIONS, as_python
 
 PARTS = Path(__file__).parent / "parts"
@@ -37,6 +37,8 @@ def write(asked: Asked, framework: str) -> str:
     """The file for a framework: "torch", "cupy" or "jax". It takes every dtype and shape that its
     kernels take, whatever was asked for. Raises `Refused` with a sentence."""
     for step in asked.kernels:
+        if not of_a_matrix(step):
+            raise Refused(f"{step} does more than softmax of a matrix, all that Python takes yet")
         if load(step).name.startswith("copy"):
             raise Refused(f"{step} computes no softmax, which is what a Python file is for")
     part, what, needs = FRAMEWORKS[framework]

@@ -12,14 +12,14 @@ import pytest
 
 from helpers.bound import load
 from helpers.catalogue import steps, variants
-from helpers.export import cpp
-from helpers.export.asked import exports, request
+from helpers.export import cpp, cpp_call
+from helpers.export.asked import of_a_matrix, request
 from helpers.gpu import H200, Gpu, has_gpu
 from helpers.mode import gpu_for_plans
 from tests.copied.compilers import compiled, host_compiled, needs_headers, needs_nvcc
 
 FOLDER = Path(__file__).parent
-KERNELS = [*filter(exports, (*steps(), *variants()))]
+KERNELS = [*filter(of_a_matrix, (*steps(), *variants()))]
 # Each kernel at the first that it takes; one that is built for a shape also at LONG, where it may
 # want clusters of 16, much shared memory or all blocks at once.
 SHAPES = ((37, 1003), (37, 8200), (37, 200), (5, 32768))
@@ -84,7 +84,7 @@ def header(case: Case, text: str) -> str:
     lines = [
         "#pragma once",
         f'#include "{case.name}.cu"',
-        f"using T = {cpp.TYPES[case.dtype]};",
+        f"using T = {cpp_call.TYPES[case.dtype]};",
         *(f"[[maybe_unused]] constexpr auto {key} = {x};" for key, x in constants.items()),
         f"using Zeros = {case.name}_zeros;" if zeros else none,
         "inline size_t workspace(long long rows, long long cols, long long x_stride,",

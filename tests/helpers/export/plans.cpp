@@ -13,10 +13,23 @@ static void print(const Plan& plan)
     std::printf("\n");
 }
 
+// Of another axis than the last.
+template <class Matrix>
+static auto place(Matrix& matrix, long long inner, int) -> decltype(matrix.inner, void())
+{
+    matrix.inner = inner;
+}
+
+template <class Matrix>
+static void place(Matrix&, long long, long)
+{
+}
+
 #define EXPORT(name)                                                                             \
     if (file == #name) {                                                                         \
-        const name##_parts::Matrix matrix = {name##_parts::Dtype(dtype), size, rows, cols,       \
-                                             x_stride, y_stride, x_start, y_start};              \
+        name##_parts::Matrix matrix = {name##_parts::Dtype(dtype), size, rows, cols, x_stride,   \
+                                       y_stride, x_start, y_start};                              \
+        place(matrix, inner, 0);                                                                 \
         print(name##_parts::planned(matrix, {sms, l2, capability, max_shared}));                 \
     }
 
@@ -25,9 +38,9 @@ int main()
     std::string file;
     int dtype;
     long long size, rows, cols, x_stride, y_stride, x_start, y_start;
-    long long sms, l2, capability, max_shared;
+    long long sms, l2, capability, max_shared, inner;
     while (std::cin >> file >> dtype >> size >> rows >> cols >> x_stride >> y_stride >> x_start
-           >> y_start >> sms >> l2 >> capability >> max_shared) {
+           >> y_start >> sms >> l2 >> capability >> max_shared >> inner) {
         EXPORTS
     }
 }

@@ -1,6 +1,7 @@
 """Random matrices on six GPUs, and what the headers plan for them."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -9,7 +10,7 @@ import numpy as np
 
 from helpers import bound
 from helpers.bound import Kernel
-from helpers.catalogue import choose, split_trial
+from helpers.catalogue import AROUND, choose, split_trial, with_features
 from helpers.gpu import Gpu
 
 load = cache(bound.load)
@@ -59,6 +60,38 @@ def matrices(count: int, dtypes: tuple[np.dtype, ...], gpus=GPUS, seed: int = 0)
     return found
 
 
+def family() -> Iterator[str]:
+    """The kernels around softmax: each file as it is, and with each of its features."""
+    for file in dict.fromkeys(file for files in AROUND.values() for file in files):
+        yield file
+        contract = load(file).header
+        for feature in contract.features.keys() - contract.made_for.keys():
+            yield with_features(file, {feature: 1})
+
+
+class OnAxis(NamedTuple):
+    """A matrix whose columns are `inner` elements apart."""
+
+    matrix: Matrix
+    inner: int
+
+
+def on_axes(count: int, dtypes: tuple[np.dtype, ...], seed: int = 0) -> list[OnAxis]:
+    """outer x dim x inner: short axes and long, lines that are packs, sectors, neither; some that
+    no kernel takes."""
+    chance = random.Random(seed)
+    found = []
+    for number in range(count):
+        inner = chance.choice([1, 2, 3, 8, 32, 64, 100, 3136, int(2 ** chance.uniform(0, 13))])
+        dim = max(1, chance.choice([2 ** chance.randint(0, 16), int(2 ** chance.uniform(0, 16.5))]))
+        outer = chance.choice([1, chance.randint(1, 40), int(2 ** chance.uniform(0, 16))])
+        rows = outer * inner + chance.choice([0] * 49 + [1])
+        dtype, start = dtypes[number % len(dtypes)], chance.choice([(0, 0)] * 9 + [(8, 8)])
+        gpu = GPUS[number // len(dtypes) % len(GPUS)]
+        found.append(OnAxis(Matrix(rows, dim, dtype, dim, dim, *start, gpu), inner))
+    return found
+
+
 class Launch(NamedTuple):
     grid: int
     block: int
@@ -71,7 +104,7 @@ class Launch(NamedTuple):
 
 
 @cache
-def planned(step: str, matrix: Matrix) -> Launch | None:
+def planned(step: str, matrix: Matrix, inner: int = 1) -> Launch | None:
     """What the header of a kernel plans; None if it does not take the matrix."""
     rows, cols, dtype, x_stride, y_stride, *starts, gpu = matrix
     kernel = load(step)
@@ -81,7 +114,7 @@ def planned(step: str, matrix: Matrix) -> Launch | None:
         return None
     if starts[0] != starts[1] and "LATE" in kernel.header.macros:
         kernel = replace(kernel, changes=(("LATE", 1),))
-    return launch_of(kernel, rows, cols, dtype, gpu, x_stride, y_stride)
+    return launch_of(kernel, rows, cols, dtype, gpu, x_stride, y_stride, inner)
 
 
 def launch_of(kernel: Kernel, *matrix) -> Launch | None:

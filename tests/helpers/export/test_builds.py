@@ -15,7 +15,7 @@ from helpers.gpu import H200, Gpu
 A100 = Gpu(80, 108, 40 * 2**20)
 
 
-def build_at(asked: Asked, rows: int, cols: int, gap=(0, 0), aligned=True, alike=True):
+def build_at(asked: Asked, rows: int, cols: int, gap=(0, 0), aligned=True, alike=True, inner=1):
     """The build that a shape needs, as kernels are planned one by one; None if none takes it."""
     (dtype,), (gpu,) = asked.dtypes, asked.gpus
     strides = [cols + extra for extra in gap]
@@ -28,10 +28,14 @@ def build_at(asked: Asked, rows: int, cols: int, gap=(0, 0), aligned=True, alike
         kernel = load(step)
         if not aligned and kernel.header.align(dtype) > dtype.itemsize:
             return None
-        plan = kernel.bind(rows, cols, dtype, gpu, *strides).plan
+        plan = kernel.bind(rows, cols, dtype, gpu, *strides, inner).plan
     except ValueError:
         return None
     return Build(file_of(step), dtype, tuple(plan.macros.items()))
+
+
+def numbers(part: Range | None) -> range:
+    return range(part.low, part.high + 1) if part else range(1, 2)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,14 @@ def build_at(asked: Asked, rows: int, cols: int, gap=(0, 0), aligned=True, alike
         ("11_any_row", "10..20x12280..12300", "float32", H200),
         ("variants/11_short_rows", "3..5x1..300", "float16", H200),
         ("06_registers", "1..9x1..9", "float32", H200),
+        ("12_fused-MASK2", "60..70x1000..1100", "bfloat16", H200),
+        ("12_fused-WIDE1", "1..9x4090..4110", "float16", H200),
+        ("13_any_axis", "1..30x60..70x1..40", "bfloat16", A100),
+        ("13_any_axis", "1..30x500..520x3136", "float32", H200),
+        ("13_any_axis", "200..300x2048x512", "float32", H200),
+        ("14_backward-FROM_X1", "1..9x1..2100", "bfloat16", H200),
+        ("15_cross_entropy", "20..40x30000..30010", "float32", H200),
+        ("variants/15_gradient", "1..3x30000..34000", "bfloat16", A100),
     ],
 )
 def test_a_small_range_has_the_builds_of_its_shapes(kernel, shape, dtype, gpu, monkeypatch) -> None:
@@ -54,9 +66,10 @@ def test_a_small_range_has_the_builds_of_its_shapes(kernel, shape, dtype, gpu, m
     asked = request(kernel, [shape], "f", [dtype], [gpu])
     (shapes,) = asked.shapes
     needed = {
-        build_at(asked, rows, cols)
+        build_at(asked, rows * inner, cols, inner=inner)
         for rows in range(shapes.rows.low, shapes.rows.high + 1)
         for cols in range(shapes.cols.low, shapes.cols.high + 1)
+        for inner in numbers(shapes.inner)
     }
     assert {*builds(asked)} == needed - {None}
 
@@ -131,7 +144,36 @@ def test_a_shape_is_a_range() -> None:
     assert asked.dtypes == (np.dtype("float32"),)
 
 
-def test_a_kernel_that_takes_more_than_a_matrix_is_not_exported() -> None:
-    said = "13_any_axis does more than softmax of a matrix: it is not exported"
-    with pytest.raises(Refused, match=said):
+def test_another_axis_has_three_sizes() -> None:
+    asked = request("13_any_axis", ["1..64x1024x3136"])
+    assert asked.shapes == (Shapes(Range(1, 64), Range(1024, 1024), Range(3136, 3136)),)
+    assert [str(shapes) for shapes in asked.shapes] == ["1..64x1024x3136"]
+    with pytest.raises(Refused, match="'64x64' is not OUTERxDIMxINNER, each a number or"):
         request("13_any_axis", ["64x64"])
+    with pytest.raises(Refused, match="'3x64x64' is not ROWSxCOLS, each a number or"):
+        request("12_fused", ["3x64x64"])
+
+
+def test_too_many_axes_are_refused() -> None:
+    asked = request("13_any_axis", ["1x1..2147483647x1..2147483647"])
+    with pytest.raises(Refused, match="are too many lengths of an axis to find all their builds"):
+        builds(asked)
+
+
+def test_a_feature_that_is_not_built_is_told() -> None:
+    said = "takes no float32 matrix of 64x4096: kernels/12_fused.cu does not build .*WIDE = 1"
+    with pytest.raises(Refused, match=said):
+        builds(request("12_fused-WIDE1", ["64x4096"]))
+    with pytest.raises(Refused, match="14_backward.cu has no MASK"):
+        request("14_backward-MASK1", ["64x4096"])
+
+
+def test_what_is_no_softmax_and_nothing_around_it_is_not_exported() -> None:
+    with pytest.raises(Refused, match="variants/00_read computes read: it is not exported"):
+        request("variants/00_read", ["64x64"])
+
+
+def test_a_function_is_named_as_its_operation() -> None:
+    names = ("08_cluster", "12_fused", "14_backward-LOG1", "15_cross_entropy")
+    found = [request(step, ["64x4096"]).name for step in names]
+    assert found == ["softmax", "softmax", "softmax_backward", "cross_entropy"]

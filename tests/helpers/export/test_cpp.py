@@ -10,18 +10,30 @@ import pytest
 
 from helpers.catalogue import RANKING, split_trial, steps, variants
 from helpers.export import cpp
-from helpers.export.asked import Asked, exports, request
+from helpers.export.asked import Asked, of_a_matrix, request
 from helpers.export.cpp_plan import identifier
 from helpers.gpu import H200, Gpu
 from tests.copied.compilers import host_compiled, needs_headers
-from tests.helpers.export.plans import GPUS, Launch, Matrix, chosen, load, matrices, planned
+from tests.helpers.export.plans import (
+    GPUS,
+    Launch,
+    Matrix,
+    OnAxis,
+    chosen,
+    family,
+    load,
+    matrices,
+    on_axes,
+    planned,
+)
 
 FOLDER = Path(__file__).parent
 TRIALS = ["03_shared-b64", "06_registers-PACKS4", "07_warp-WIDTH1-ROWS2"]
 TRIALS += ["08_cluster-PROGRAMMATIC1", "11_any_row-LATE1"]
-KERNELS = [*filter(exports, (*steps(), *variants(), *TRIALS))]
+KERNELS = [*filter(of_a_matrix, (*steps(), *variants(), *TRIALS)), *family()]
 DTYPES = tuple(np.dtype(name) for name in ("float32", "float16", "bfloat16"))
 SHAPES = ("37x1024", "64x8192", "64x524288", "1x262144", "37x200")  # each kernel takes one
+AXIS = "3x64x7"  # of another axis
 # Of each kernel that is chosen, a shape for which it is.
 CHOSEN_SHAPES = ("8x100", "8x512", "64x2048", "64x32000", "32x524288", "2x1048576", "64x77")
 CHOSEN_SHAPES += ("64x4099", "4x3000001", "4x2000")
@@ -35,6 +47,10 @@ def exported(step: str, dtypes: Sequence[str] = (), gpu: Gpu = H200) -> Asked:
     """A request for the first shape that a kernel takes."""
     kernel = load(step)
     dtypes = dtypes or [dtype.name for dtype in kernel.header.dtypes]
+    if kernel.features.get("WIDE"):
+        dtypes = [name for name in dtypes if name != "float32"]
+    if "inner" in kernel.operation.sizes:
+        return request(step, [AXIS], name_of(step), dtypes, [gpu])
     for shape in SHAPES:
         rows, cols = map(int, shape.split("x"))
         if all(kernel.accepts(rows, cols, dtype, gpu) for dtype in dtypes):
@@ -61,14 +77,17 @@ class Program:
         """The names of a file's kernels, as it numbers them."""
         return re.search(r"enum class Kernel \{ (.*) \};", self.files[name])[1].split(", ")
 
-    def answers(self, asked: Sequence[tuple[str, Matrix]]) -> list[tuple[str, Launch] | None]:
+    def answers(
+        self, asked: Sequence[tuple[str, Matrix | OnAxis]]
+    ) -> list[tuple[str, Launch] | None]:
         """(kernel, launch) of (name, matrix), None if it is refused."""
         lines = []
         for name, matrix in asked:
+            matrix, inner = matrix if isinstance(matrix, OnAxis) else (matrix, 1)
             rows, cols, dtype, *places, gpu = matrix
             dtypes = re.search(r"enum class Dtype \{ (.*) \};", self.files[name])[1].split(", ")
             numbers = [dtypes.index(dtype.name), dtype.itemsize, rows, cols, *places]
-            numbers += [gpu.sms, gpu.l2, gpu.capability, gpu.max_shared]
+            numbers += [gpu.sms, gpu.l2, gpu.capability, gpu.max_shared, inner]
             lines.append(" ".join(map(str, [name, *numbers])))
         done = subprocess.run(
             [self.path], input="\n".join(lines), capture_output=True, text=True, check=True
@@ -82,13 +101,17 @@ class Program:
         return found
 
 
-def differences(program: Program, asked: Sequence[tuple[str, str, Matrix]]) -> list[str]:
+def header_plan(step: str, matrix: Matrix | OnAxis) -> Launch | None:
+    return planned(step, *matrix) if isinstance(matrix, OnAxis) else planned(step, matrix)
+
+
+def differences(program: Program, asked: Sequence[tuple[str, str, Matrix | OnAxis]]) -> list[str]:
     """What a program answers otherwise than the headers, of (name, step, matrix)."""
     answers = program.answers([(name, matrix) for name, _, matrix in asked])
     return [
         f"{name} at {matrix}: {found} instead of {wanted}"
         for (name, step, matrix), answer in zip(asked, answers, strict=True)
-        if (wanted := planned(step, matrix)) != (found := shortened(answer, step))
+        if (wanted := header_plan(step, matrix)) != (found := shortened(answer, step))
     ]
 
 
@@ -101,13 +124,19 @@ def shortened(answer: tuple[str, Launch] | None, step: str) -> Launch | None:
     return answer[1]._replace(macros=answer[1].macros[:count])
 
 
+def drawn(step: str, count: int, seed: int = 0) -> list[Matrix] | list[OnAxis]:
+    """Matrices of the dtypes that a kernel's file is exported for."""
+    axis = "inner" in load(step).operation.sizes
+    return (on_axes if axis else matrices)(count, exported(step).dtypes, seed=seed)
+
+
 @needs_headers
 def test_the_plan_of_every_kernel_is_that_of_its_header(tmp_path: Path) -> None:
     program = Program(tmp_path, {name_of(k): cpp.write(exported(k)) for k in KERNELS})
     asked = [
         (name_of(step), step, matrix)
         for seed, step in enumerate(KERNELS)
-        for matrix in matrices(300, load(step).header.dtypes, seed=seed)
+        for matrix in drawn(step, 240, seed)
     ]
     assert differences(program, asked) == []
     answers = program.answers([(name, matrix) for name, _, matrix in asked])
@@ -167,3 +196,23 @@ def test_a_changed_plan_is_noticed(right: str, wrong: str, tmp_path: Path) -> No
     program = Program(tmp_path, {"of_08_cluster": text.replace(right, wrong)})
     many = matrices(3000, (np.dtype("float32"),))
     assert differences(program, [("of_08_cluster", "08_cluster", matrix) for matrix in many])
+
+
+@needs_headers
+@pytest.mark.parametrize(
+    ("step", "right", "wrong"),
+    [
+        ("13_any_axis", "const long long outer = rows / inner;", "const long long outer = rows;"),
+        ("13_any_axis", "matrix.rows % matrix.inner != 0", "false"),
+        ("13_any_axis", "const long long line = inner * size;", "const long long line = size;"),
+        ("12_fused-WIDE1", "const long long WIDE = 1;", "const long long WIDE = 0;"),
+        ("14_backward-LOG1", "const long long LOG = 1;", "const long long LOG = 0;"),
+    ],
+)
+def test_a_changed_plan_around_softmax_is_noticed(
+    step: str, right: str, wrong: str, tmp_path: Path
+) -> None:
+    text = cpp.write(exported(step))
+    assert right in text
+    program = Program(tmp_path, {name_of(step): text.replace(right, wrong)})
+    assert differences(program, [(name_of(step), step, matrix) for matrix in drawn(step, 1500)])
