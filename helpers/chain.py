@@ -5,7 +5,8 @@ Here a CUDA graph holds, over rotating buffers, a kernel that writes x, softmax,
 reads y; another graph holds the first and the last alone. They are replayed in turn, and what
 softmax takes is the difference of a pair. So it pays for what it leaves the reader to fetch, and is
 paid for what it leaves in the L2: the difference may be less than its own bytes take, even
-negative.
+negative. What is around softmax is timed in its place: the writer writes the gradient that comes
+in, or x, the reader reads what comes out first.
 
     fresh      x has just been written: the L2 holds as much of it as it can
     evicted    between writer and softmax twice the L2 is read, in both graphs
@@ -23,7 +24,9 @@ import numpy as np
 from . import bench, samples
 from .bench import COPY, Candidate, Maker, blaming, fresh_pool
 from .bound import load
+from .contests import ALONE, Entry, Kind
 from .gpu import gpu_in_use
+from .problems import Problem
 
 READER = "timing/sums"
 ORDINARY = ", ordinary launch"  # of a kernel that is made for programmatic ones
@@ -59,6 +62,20 @@ class Ends(NamedTuple):
     read: Callable  # (y)
 
 
+class Buffers(NamedTuple):
+    """A set of arrays on the GPU."""
+
+    source: object  # what the writer reads
+    arrays: tuple  # of softmax, or of what stands in its place
+    fed: int  # which of them the writer writes
+    outputs: tuple[int, ...]  # and which are written by what is timed; the first is read
+
+    @property
+    def checked(self) -> tuple:
+        """With the source in the place of what the writer writes of it."""
+        return (*self.arrays[: self.fed], self.source, *self.arrays[self.fed + 1 :])
+
+
 class Series(NamedTuple):
     """The samples of one state, microseconds a call; those of one place in both lists of a name
     were taken one right after the other."""
@@ -74,7 +91,9 @@ def states_of(rows: int, cols: int, dtype: str, l2: int) -> tuple[str, ...]:
     return STATES if size <= MOST_EVICTED * l2 else STATES[:1]
 
 
-def measure(makers: Mapping[str, Maker], rows: int, cols: int, dtype: str) -> dict[str, Series]:
+def measure(
+    makers: Mapping[str, Maker], rows: int, cols: int, dtype: str, kind: Kind = ALONE
+) -> dict[str, Series]:
     """Time candidates and a copy, each as the link of a chain, in each state of a shape.
 
     A candidate that may be launched programmatically is timed so under its name, and by an ordinary
@@ -82,29 +101,65 @@ def measure(makers: Mapping[str, Maker], rows: int, cols: int, dtype: str) -> di
     made or run, or whose output is wrong before or after timing.
     """
     with blaming(""), fresh_pool():
-        return _measure(makers, rows, cols, dtype)
+        return _measure(makers, Entry(rows, cols, dtype, kind))
 
 
-def _measure(makers: Mapping[str, Maker], rows: int, cols: int, dtype: str) -> dict[str, Series]:
+def _measure(makers: Mapping[str, Maker], entry: Entry) -> dict[str, Series]:
     import cupy
 
+    rows, cols, dtype, kind = entry
     links: dict[str, Candidate] = {}
-    for name, make in {COPY: bench.copy_maker(COPY), **makers}.items():
+    around = ends(rows, cols, dtype)
+    problem, copy = entry.problem, bench.copy_maker(COPY)
+    if kind != ALONE:
+        around = around._replace(read=reader_of_all())
+
+        def copy(*_) -> Candidate:
+            return stand_in(problem, around)
+
+    for name, make in {COPY: copy, **makers}.items():
         with blaming(name):
             links.update(launches(name, make(rows, cols, dtype)))
-    around = ends(rows, cols, dtype)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
     with stream:
-        buffers = [
-            (source, cupy.empty_like(source), y)
-            for source, y in bench.rotating_buffers(rows, cols, dtype)
-        ]
+        buffers = [with_source(problem, arrays) for arrays in bench.buffers_for(problem)]
         l2 = cupy.cuda.Device().attributes["L2CacheSize"]
         found = {}
         for state in states_of(rows, cols, dtype, l2):
             found[state] = _State(around, state == "evicted", buffers, stream).time(links, dtype)
     return found
+
+
+def places(problem: Problem) -> tuple[int, tuple[int, ...]]:
+    """Which of its arrays the writer writes, and which come out."""
+    names = [argument.name for argument in problem.operation.arrays(dict(problem.features))]
+    outputs = tuple(number for number, written in enumerate(problem.written) if written)
+    return names.index("dy" if "dy" in names else "x"), outputs
+
+
+def with_source(problem: Problem, arrays: Sequence) -> Buffers:
+    """The arrays of a problem in a pipeline."""
+    import cupy
+
+    fed, outputs = places(problem)
+    into = list(arrays)
+    into[fed] = cupy.empty_like(arrays[fed])
+    return Buffers(arrays[fed], tuple(into), fed, outputs)
+
+
+def stand_in(problem: Problem, around: Ends) -> Candidate:
+    """What stands around softmax where a copy does else: a copy of what the writer wrote, or where
+    nothing as large comes out, a kernel that only reads it."""
+    fed, (first, *_) = places(problem)
+
+    def run(*arrays) -> None:
+        if arrays[first].nbytes == arrays[fed].nbytes:
+            around.write(arrays[fed], arrays[first])
+        else:
+            around.read(arrays[fed])
+
+    return Candidate(run, {}, {}, None, judge=lambda arrays: None)
 
 
 def launches(name: str, candidate: Candidate) -> dict[str, Candidate]:
@@ -117,15 +172,32 @@ def launches(name: str, candidate: Candidate) -> dict[str, Candidate]:
     return {name: planned, name + ORDINARY: candidate}
 
 
+def reader(rows: int, cols: int) -> Callable:
+    """`READER` of a matrix of floats."""
+    import cupy
+
+    bound = load(READER).bind(rows, cols, gpu=gpu_in_use())
+    result = cupy.empty(bound.plan.grid * bound.plan.block // 32, cupy.float32)
+    run = bench.kernel_candidate(bound).run
+    return lambda x: run(x, result)
+
+
+def reader_of_all() -> Callable:
+    """`READER` of arrays of any size, each size bound once, before a graph is captured."""
+    bound: dict[int, Callable] = {}
+
+    def read(array) -> None:
+        words = array.nbytes // 4
+        if words not in bound:
+            bound[words] = reader(1, words)
+        bound[words](array)
+
+    return read
+
+
 def ends(rows: int, cols: int, dtype: str) -> Ends:
     """Writer, sweep and reader: the copy, which keeps the values, and `READER` twice."""
     import cupy
-
-    def reader(rows: int, cols: int) -> Callable:
-        bound = load(READER).bind(rows, cols, gpu=gpu_in_use())
-        result = cupy.empty(bound.plan.grid * bound.plan.block // 32, cupy.float32)
-        run = bench.kernel_candidate(bound).run
-        return lambda x: run(x, result)
 
     swept = cupy.zeros(SWEPT * gpu_in_use().l2 // 4, cupy.float32)
     sweep = reader(1, swept.size)
@@ -174,21 +246,21 @@ class _State:
 
     def _call(self, link: Candidate | None, number: int) -> None:
         """One call of the chain, over one of the buffers; without a link, that of both ends."""
-        source, x, y = self.buffers[number % len(self.buffers)]
-        self.around.write(source, x)
+        one = self.buffers[number % len(self.buffers)]
+        self.around.write(one.source, one.arrays[one.fed])
         if self.swept:
             self.around.sweep()
         if link is not None:
-            link.run(x, y)
-        self.around.read(y)
+            link.run(*one.arrays)
+        self.around.read(one.arrays[one.outputs[0]])
 
     def _check(self, link: Candidate, dtype: str, place: int, run: Callable) -> None:
-        """Hold what a run leaves in a buffer's y against its source: x was poisoned too."""
-        source, x, y = self.buffers[place]
-        bench.poison(x)
-        bench.poison(y)
+        """Hold what a run leaves in a buffer's outputs against its source: x was poisoned too."""
+        one = self.buffers[place]
+        for number in (one.fed, *one.outputs):
+            bench.poison(one.arrays[number])
         run()
-        bench.verify(link, (source, y), dtype)
+        bench.verify(link, one.checked, dtype)
 
     def _calls(self, copy: Candidate) -> int:
         """How many calls a replay has; the copy's chain is replayed until the GPU is warm."""

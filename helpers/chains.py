@@ -3,7 +3,8 @@
 `helpers.chain` times them. A variant asks caches and launch for something else than the kernel's
 Build table does (`catalogue.ASKED_FOR`) and is named by what it asks for, all of it spelled out. So
 a case stays good where the rules of a table change: what is chosen then goes by another name of
-those that were timed. The result is `notebooks/records/<gpu>/chain.json`.
+those that were timed. What is around softmax is timed too (`contests.linked`), beside the two peers
+that are best in the race. The result is `notebooks/records/<gpu>/chain.json`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import itertools
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -22,10 +22,11 @@ from . import bench, catalogue, chain, peers, samples
 from .bound import load
 from .catalogue import ASKED_FOR, asking, split_trial
 from .chain import ORDINARY, STATES
+from .contests import ALONE, Entry, Kind, group_of, linked
 from .gpu import H200, Device, Gpu, gpu_in_use, of_record
 from .json_files import named, write_json
 from .mode import gpu_for_plans
-from .races import DTYPES, TOLERANCE
+from .races import DTYPES, TOLERANCE, Computed, Race, leave_out_alone, maker_of, refuse_features
 from .records import (
     MUST_NOT_CHANGE,
     REFERENCE_GPU,
@@ -73,6 +74,18 @@ class ChainCase:
     protocol: int = chain.PROTOCOL["version"]
     versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
     gpu: Gpu = H200  # the file's, which names it once
+    # Of what is around softmax, as a `RaceCase` has them.
+    operation: Computed = ALONE.operation
+    features: dict[str, Count] = field(default_factory=dict)
+    inner: Count = 1
+
+    @property
+    def kind(self) -> Kind:
+        return Kind(self.operation, tuple(self.features.items()), self.inner)
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(*self.shape, self.dtype, self.kind)
 
     @property
     def shape(self) -> Shape:
@@ -86,7 +99,7 @@ class ChainCase:
     def is_current(self) -> bool:
         """Whether all of ours were timed as they are now, code and launch."""
         return all(step_hash(file) == known for file, known in self.hashes.items()) and all(
-            launch_of(trial_of(name), *self.shape, self.dtype, self.gpu) == launch
+            launch_of(trial_of(name), *self.shape, self.dtype, self.gpu, self.inner) == launch
             for name, launch in self.launches.items()
         )
 
@@ -104,12 +117,13 @@ class ChainCase:
     @property
     def chosen(self) -> str | None:
         """By which name it has what `choose` picks now; None if that was not timed as it is."""
-        step = catalogue.choose(*self.shape, self.dtype, self.gpu)
-        if step is None:
+        step = self.kind.choose(*self.shape, self.dtype, self.gpu)
+        if not step:
             return None
-        launch = launch_of(step, *self.shape, self.dtype, self.gpu)
+        launch = launch_of(step, *self.shape, self.dtype, self.gpu, self.inner)
         name = asking(step, launch)
-        same = self.launches.get(name) == launch and self.hashes.get(step) == step_hash(step)
+        file = file_of(step)
+        same = self.launches.get(name) == launch and self.hashes.get(file) == step_hash(file)
         return name if same else None
 
     @property
@@ -172,13 +186,13 @@ class Chains:
         """Whether it holds all that a task times, as it is now; a peer timed or left out."""
         gpu = of_record(self.device)
         names = task.ours(gpu)
-        launches = {name: launch_of(name, *task[:3], gpu) for name in names}
+        launches = {name: launch_of(name, *task[:3], gpu, task.kind.inner) for name in names}
         hashes = {file: step_hash(file) for file in map(file_of, names)}
         now = self.compared_versions()
         known = {
             case.state
             for case in self.cases
-            if (*case.shape, case.dtype) == task[:3]
+            if case.entry == task.entry
             and all(case.launches.get(name) == launch for name, launch in launches.items())
             and hashes.items() <= case.hashes.items()
             and set(task.peers) <= {*case.chain_us, *case.skipped}
@@ -188,16 +202,17 @@ class Chains:
 
     def add(self, case: ChainCase) -> None:
         """Put a case in the place of the one that it had of that shape and state; cases are in the
-        order of dtypes, shapes and states, whichever came first."""
+        order of dtypes, shapes and states, then of `contests.linked`, whichever came first."""
         case = replace(case, versions=self.compared_versions())
         others = [other for other in self.cases if _key(other) != _key(case)]
-        places = itertools.product(DTYPES, CHAIN_SHAPES, STATES)
-        order = {key: number for number, key in enumerate(places)}
+        alone = itertools.product(DTYPES, CHAIN_SHAPES)
+        runs = [*(Entry(*shape, dtype) for dtype, shape in alone), *linked()]
+        order = {key: number for number, key in enumerate(itertools.product(runs, STATES))}
         self.cases = sorted([*others, case], key=lambda case: order.get(_key(case), len(order)))
 
 
-def _key(case: ChainCase) -> tuple[str, Shape, str]:
-    return case.dtype, case.shape, case.state
+def _key(case: ChainCase) -> tuple[Entry, str]:
+    return case.entry, case.state
 
 
 # ---- the file -----------------------------------------------------------------------------------
@@ -226,6 +241,7 @@ def load_chains(gpu: str = REFERENCE_GPU) -> Chains:
                 "those without"
             )
     gpu_then = of_record(chains.device)
+    refuse_features(path, chains.cases)
     chains.cases = [replace(case, gpu=gpu_then) for case in chains.cases]
     return chains
 
@@ -234,6 +250,7 @@ def save_chains(chains: Chains, gpu: str) -> None:
     fields = fields_of(chains)
     for case in fields["cases"]:
         del case["gpu"]
+        leave_out_alone(case)
     write_json(chains_path(gpu), fields)
 
 
@@ -251,13 +268,18 @@ def open_chains(gpu: str, device: dict, versions: dict, fresh: bool = False) -> 
 
 
 def variants(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None
+    step: str,
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    gpu: Gpu | None = None,
+    inner: int = 1,
 ) -> list[str]:
     """A step as its table has it for a shape, and with all else that a table may ask for: trials
     that spell it out, the step's own first. The hint is asked for where x and y together do not fit
     the L2, the programmatic launch where rows are few."""
     gpu = gpu or gpu_for_plans()
-    own = launch_of(step, rows, cols, dtype, gpu)
+    own = launch_of(step, rows, cols, dtype, gpu, inner)
     size = 2 * rows * cols * np.dtype(dtype).itemsize
     sensible = {
         "STREAMING": (1, 0),
@@ -289,33 +311,40 @@ class Task(NamedTuple):
     peers: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()  # beside what `choose` picks
     failed: tuple[tuple[str, str], ...] = ()  # (peer, why): it was tried and is left out
+    kind: Kind = ALONE
+
+    @property
+    def entry(self) -> Entry:
+        return Entry(*self[:3], self.kind)
 
     def ours(self, gpu: Gpu) -> list[str]:
         """The trials of ours to be timed: what `choose` picks and the other steps that take the
         shape, with their variants."""
-        steps = [catalogue.choose(*self[:3], gpu), *self.steps]
-        taking = [step for step in steps if step and load(step).accepts(*self[:3], gpu)]
+        where = {"gpu": gpu, "inner": self.kind.inner}
+        steps = [self.kind.choose(*self[:3], gpu), *self.steps]
+        taking = [step for step in steps if step and load(step).accepts(*self[:3], **where)]
         return list(
-            dict.fromkeys(name for step in taking for name in variants(step, *self[:3], gpu))
+            dict.fromkeys(name for step in taking for name in variants(step, *self[:3], **where))
         )
 
 
 def run_task(task: Task) -> list[ChainCase]:
     """Time ours, the peers that can run the shape, and the copy, in each state. Raises `Failure`,
     which names our kernel or the peer that is wrong or fails."""
-    gpu, run = gpu_in_use(), task[:3]
+    gpu, kind, run = gpu_in_use(), task.kind, task[:3]
     failed = dict(task.failed)
-    reasons = {name: failed.get(name) or peers.why_not(name, *run) for name in task.peers}
+    reasons = {name: failed.get(name) or peers.why_not(name, *task.entry) for name in task.peers}
     skipped = {name: reason for name, reason in reasons.items() if reason}
     peers.free_memory()
     ours = task.ours(gpu)
-    makers = {name: bench.maker(name) for name in ours}
-    makers |= {name: partial(peers.candidate, name) for name in task.peers if name not in skipped}
+    more = () if kind == ALONE else (kind.inner, kind.numbers)
+    makers = {name: bench.maker(name, *more) for name in ours}
+    makers |= {name: maker_of(name, kind) for name in task.peers if name not in skipped}
     rows, cols, dtype = run
     cases = []
-    for state, series in chain.measure(makers, *run).items():
+    for state, series in chain.measure(makers, *task.entry).items():
         timed = [name for name in series.chain_us if trial_of(name) in ours]
-        launches = {name: launch_of(trial_of(name), *run, gpu) for name in timed}
+        launches = {name: launch_of(trial_of(name), *run, gpu, kind.inner) for name in timed}
         cases.append(
             ChainCase(
                 dtype,
@@ -329,18 +358,37 @@ def run_task(task: Task) -> list[ChainCase]:
                 series.base_us,
                 skipped,
                 gpu=gpu,
+                operation=kind.operation,
+                features=dict(kind.features),
+                inner=kind.inner,
             )
         )
     return cases
 
 
+def best_peers(race: Race, kind: Kind, dtype: str, count: int = 2) -> list[str]:
+    """The peers that are best in the race at an operation and dtype, by the median of their shares
+    of what moves as many bytes; none where it was not raced."""
+    shares: dict[str, list[float]] = {}
+    for case in race.cases:
+        if case.dtype == dtype and group_of(case.kind) == group_of(kind):
+            for name in case.samples_us.keys() - {case.step}:
+                shares.setdefault(name, []).append(case.share(name))
+    return sorted(shares, key=lambda name: -statistics.median(shares[name]))[:count]
+
+
 # ---- what is said of it -------------------------------------------------------------------------
+
+
+def around_cases(recorded: Chains) -> list[ChainCase]:
+    """Its cases around softmax."""
+    return [case for case in recorded.cases if case.kind != ALONE]
 
 
 def chain_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[ChainCase]:
     """The recorded cases of a dtype in the order of `CHAIN_SHAPES` and `STATES`; raises as
     `load_chains`."""
-    return [case for case in load_chains(gpu).cases if case.dtype == dtype]
+    return [case for case in load_chains(gpu).cases if (case.dtype, case.kind) == (dtype, ALONE)]
 
 
 def behind(cases: Sequence[ChainCase]) -> list[str]:
@@ -350,7 +398,7 @@ def behind(cases: Sequence[ChainCase]) -> list[str]:
     for case in cases:
         if case.verdict == "BEHIND":
             (other, lead), *_ = case.faster(case.chosen).items()
-            where = place(*case.shape, case.dtype, always=True)
+            where = case.entry.name
             lines.append(f"{where}, {case.state}: {other} is faster by {lead.value:.1%}")
     return lines
 
@@ -363,7 +411,12 @@ def table(cases: Sequence[ChainCase]) -> Iterator[list[str]]:
     first, then its plain variant and the best of ours by name."""
     for case in cases:
         best, peer = case.best, case.best_peer
-        cells = [place(*case.shape, case.dtype), f"{case.megabytes:.4g}", case.state]
+        where = place(*case.shape, case.dtype)
+        cells = [
+            where if case.kind == ALONE else case.entry.name,
+            f"{case.megabytes:.4g}",
+            case.state,
+        ]
         for name in (chain.COPY, case.chosen, case.plain):
             cells.append(f"{case.us(name).value:.2f}" if name else "-")
         cells.append(f"{case.us(best).value:.2f} {shown(best)}")

@@ -309,11 +309,7 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
     for number, case in enumerate(race.cases):
         if any(bench.COPY not in draw for draw in case.draws):
             raise ValueError(f"{named(path)}: cases[{number}].draws has one without {bench.COPY}")
-        for name, value in case.features.items():
-            try:
-                OPERATIONS[case.operation].value(name, value)
-            except ValueError as error:
-                raise ValueError(f"{named(path)}: cases[{number}].features: {error}") from None
+    refuse_features(path, race.cases)
     gpu_then, versions = of_record(race.device), race.compared_versions()
     race.cases = [
         replace(case, gpu=gpu_then, versions=case.versions or versions) for case in race.cases
@@ -321,12 +317,27 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
     return race
 
 
+def refuse_features(path: Path, cases: Sequence) -> None:
+    """Raise `ValueError` that names a case of a file whose operation has not its features."""
+    for number, case in enumerate(cases):
+        for name, value in case.features.items():
+            try:
+                OPERATIONS[case.operation].value(name, value)
+            except ValueError as error:
+                raise ValueError(f"{named(path)}: cases[{number}].features: {error}") from None
+
+
+def leave_out_alone(case: dict) -> None:
+    """Take out of a case's fields what softmax alone has by default, as files of before."""
+    if case["operation"] == ALONE.operation and not case["features"]:
+        del case["operation"], case["features"]
+
+
 def save_race(race: Race, gpu: str) -> None:
     fields = fields_of(race)
     for case in fields["cases"]:
         del case["gpu"]
-        if case["operation"] == ALONE.operation and not case["features"]:
-            del case["operation"], case["features"]
+        leave_out_alone(case)
     write_json(race_path(gpu), fields)
 
 

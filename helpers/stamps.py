@@ -107,14 +107,18 @@ class Prover:
                 "what another compiler makes of both texts proves nothing"
             )
 
-    def launch(self, case: EvidenceCase, old_hash: str, launch: Mapping[str, int]) -> dict:
+    def launch(
+        self, case: EvidenceCase, old_hash: str, launch: Mapping[str, int], inner: int = 1
+    ) -> dict:
         """The launch that takes the place of a recorded one. Raises `Refused` if the machine code,
         or the launch in what CUDA sees of it, is another."""
         step, rows, cols, dtype = case
         kernel = self._now(step)
-        if not kernel.accepts(rows, cols, dtype, self.gpu):
-            raise Refused(f"the kernel does not take {place(rows, cols, dtype)} any more")
-        bound = kernel.bind(rows, cols, dtype, self.gpu)
+        where = {"gpu": self.gpu, "inner": inner}
+        if not kernel.accepts(rows, cols, dtype, **where):
+            gone = place(rows, cols, dtype, inner=inner)
+            raise Refused(f"the kernel does not take {gone} any more")
+        bound = kernel.bind(rows, cols, dtype, **where)
         old = self._text(step, old_hash)
         sizes = {name: launch[name] for name in SIZES}
         if sizes != {name: bound.launch[name] for name in SIZES}:
@@ -238,14 +242,14 @@ def stamp_race(gpu: str, old_texts: OldTexts) -> Outcome:
     prover = Prover(race.device, race.versions, old_texts)
     cases, proven = [], {}
     for case in race.cases:
-        name = f"{case.step} at {place(*case.shape, case.dtype, always=True)}"
-        chosen = catalogue.choose(*case.shape, case.dtype, case.gpu) or ""
+        name = f"{case.step} at {case.entry.name}"
+        chosen = case.kind.choose(*case.shape, case.dtype, case.gpu)
         if case.step != chosen:
             outcome.refused[name] = f"{chosen} would be chosen now"
         elif not case.is_current():
             wanted = EvidenceCase(case.step, *case.shape, case.dtype)
             with outcome.of(name):
-                launch = prover.launch(wanted, case.kernel_hash, case.launch)
+                launch = prover.launch(wanted, case.kernel_hash, case.launch, case.inner)
                 proven[case.step, case.kernel_hash] = True
                 outcome.stamped[case.step] = outcome.stamped.get(case.step, 0) + 1
                 case = replace(case, kernel_hash=step_hash(case.step), launch=launch)
@@ -266,14 +270,15 @@ def stamp_chains(gpu: str, old_texts: OldTexts) -> Outcome:
     prover = Prover(chains.device, chains.versions, old_texts)
     proven = {}
     for number, case in enumerate(chains.cases):
-        where = place(*case.shape, case.dtype, always=True)
+        where = case.entry.name
         with outcome.of(f"{where}, {case.state}"):
             if case.is_current():
                 continue
             launches = {}
             for name, launch in case.launches.items():
                 wanted = EvidenceCase(trial_of(name), *case.shape, case.dtype)
-                launches[name] = prover.launch(wanted, case.hashes[file_of(name)], launch)
+                old_hash = case.hashes[file_of(name)]
+                launches[name] = prover.launch(wanted, old_hash, launch, case.inner)
             proven |= dict.fromkeys(case.hashes.items())
             hashes = {file: step_hash(file) for file in case.hashes}
             chains.cases[number] = replace(case, launches=launches, hashes=hashes)

@@ -3,8 +3,9 @@ GPU; --show prints what is recorded, anywhere.
 
 At each shape what `choose` picks, its variants (usual accesses for streaming ones, no hint for the
 L2, an ordinary launch), every peer that can run the shape and a copy are timed in turn, with x in
-the L2 and evicted from it. The file is written after each shape; a run that was interrupted goes on
-where it stopped. A peer that cannot run a shape, fails or computes something else is left out
+the L2 and evicted from it. What is around softmax is timed beside the two peers that are best in
+the race. The file is written after each shape; a run that was interrupted goes on where it stopped.
+A peer that cannot run a shape, fails or computes something else is left out
 there, with the reason; a shape at which a kernel of ours is wrong or fails is not recorded, named
 at the end, and makes the exit status 1. Needs CuPy, numpy and ml_dtypes only, but for the peers.
 """
@@ -25,6 +26,7 @@ from ..chains import (
     ChainCase,
     Task,
     behind,
+    best_peers,
     chains_path,
     load_chains,
     open_chains,
@@ -33,7 +35,9 @@ from ..chains import (
     shown,
     table,
 )
-from ..races import DTYPES
+from ..contests import GROUPS, linked
+from ..peers_around import NOT_OFFERED
+from ..races import DTYPES, load_race
 from ..records import REFERENCE_GPU, gpu_folder, recorded_gpus
 from ..shapes import CHAIN_SHAPES, Shape, place
 from ..simt.options import at_least
@@ -49,30 +53,22 @@ def main(arguments: list[str] | None = None) -> int:
         print("pipelines are timed on a GPU, and CuPy finds none here", file=sys.stderr)
         return 1
     peers.use_cache()
-    fitting = bench.shapes_that_fit(options.shapes)
-    shapes = [shape for shape in options.shapes if shape in fitting]
-    for shape in [shape for shape in options.shapes if shape not in fitting]:
-        print(f"{place(*shape)} does not fit this GPU's memory")
     device = gpu.describe_device()
     folder = gpu_folder(device["name"])
-    wanted = [
-        Task(*shape, dtype, tuple(options.peers), tuple(options.steps))
-        for dtype in options.dtypes
-        for shape in shapes
-    ]
+    wanted = [*tasks_alone(options), *tasks_around(options, folder)]
     versions = {**gpu.describe_versions(), **peers.versions()}
     chains = open_chains(folder, device, versions, options.fresh)
     missing = [task for task in wanted if not chains.has(task)]
     print(f"{len(missing)} of {len(wanted)} shapes to time on {device['name']}")
     if options.warm:
-        peers.warm_up([task[:3] for task in missing], options.peers, options.warm)
+        peers.warm_up([task.entry for task in missing], options.peers, options.warm)
     tasks, done, failed, began = deque(missing), 0, [], time.perf_counter()
     for task, cases in workers.deal(run_task, tasks, options.jobs):
         if isinstance(cases, workers.Failure):
             if cases.culprit in task.peers:  # once more without it
                 tasks.append(task._replace(failed=(*task.failed, (cases.culprit, cases.reason))))
                 continue
-            where = f"at {place(*task[:3], always=True)}:"
+            where = f"at {task.entry.name}:"
             failed.append(" ".join(filter(None, (cases.culprit, where, cases.reason))))
             print(failed[-1], file=sys.stderr, flush=True)
             cases = []
@@ -92,6 +88,39 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
+def tasks_alone(options: argparse.Namespace) -> list[Task]:
+    """Softmax at the shapes that fit this GPU's memory, unless groups are named."""
+    if options.groups:
+        return []
+    fitting = bench.shapes_that_fit(options.shapes)
+    for shape in [shape for shape in options.shapes if shape not in fitting]:
+        print(f"{place(*shape)} does not fit this GPU's memory")
+    return [
+        Task(*shape, dtype, tuple(options.peers), tuple(options.steps))
+        for dtype in options.dtypes
+        for shape in options.shapes
+        if shape in fitting
+    ]
+
+
+def tasks_around(options: argparse.Namespace, folder: str) -> list[Task]:
+    """What is around softmax, unless shapes of softmax are named: the groups, each with the peers
+    that are best in the race; where there is none, with all that are asked for."""
+    if tuple(options.shapes) != CHAIN_SHAPES and not options.groups:
+        return []
+    try:
+        race = load_race(folder)
+    except (FileNotFoundError, ValueError):
+        race = None
+    tasks = []
+    for entry in linked(*([options.groups] if options.groups else [])):
+        best = best_peers(race, entry.kind, entry.dtype) if race else ()
+        names = [name for name in options.peers if name in best or not best]
+        if entry.dtype in options.dtypes:
+            tasks.append(Task(*entry[:3], tuple(names), kind=entry.kind))
+    return tasks
+
+
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     def shape(text: str) -> Shape:
         rows, cols = map(at_least(1), text.split("x"))
@@ -108,6 +137,13 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument(
         "--shapes", nargs="+", type=shape, default=CHAIN_SHAPES, metavar="ROWSxCOLS"
+    )
+    parser.add_argument(
+        "--groups",
+        nargs="+",
+        choices=[*GROUPS],
+        metavar="GROUP",
+        help=f"of what is around softmax these alone, and no softmax: {'; '.join(GROUPS)}",
     )
     parser.add_argument(
         "--steps",
@@ -170,9 +206,9 @@ def summary(case: ChainCase) -> str:
         label = shown(name) if name in case.launches else name
         times.append(f"{label} {us.value:.2f} ({us.low:.2f} to {us.high:.2f})")
     odd = " below a copy: look!" if case.us(case.best).value < 0.95 * case.us(COPY).value else ""
-    reasons = "".join(f"\n    {name}: {reason}" for name, reason in case.skipped.items())
-    where = place(*case.shape, case.dtype, always=True)
-    return f"{where}, {case.state}: us {', '.join(times)}; {case.verdict}{odd}{reasons}"
+    told = {name: why for name, why in case.skipped.items() if not why.endswith(NOT_OFFERED)}
+    reasons = "".join(f"\n    {name}: {reason}" for name, reason in told.items())
+    return f"{case.entry.name}, {case.state}: us {', '.join(times)}; {case.verdict}{odd}{reasons}"
 
 
 if __name__ == "__main__":

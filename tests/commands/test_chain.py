@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from helpers.catalogue import plain
 from helpers.chain import COPY, ORDINARY, Series
 from helpers.chains import ChainCase, load_chains, variants
 from helpers.commands import chain as command
+from helpers.contests import Entry, Kind, linked
 from helpers.paths import ROOT
+from helpers.races import Race
 from helpers.shapes import CHAIN_SHAPES
 from helpers.workers import Failure
 from tests import made_up
@@ -25,7 +28,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     (rows, cols, dtype, names)."""
     timed = []
 
-    def measure(makers, rows, cols, dtype):
+    def measure(makers, rows, cols, dtype, kind):
         names = [COPY, *makers]
         for name, make in makers.items():
             with bench.blaming(name):
@@ -52,7 +55,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
         (chains, "gpu_in_use", lambda: gpu.H200),
         (bench, "shapes_that_fit", list),
-        (bench, "maker", lambda step: nothing),
+        (bench, "maker", lambda *_: nothing),
         (chain, "measure", measure),
         (workers, "gpu_is_usable", lambda: True),
         (peers, "use_cache", lambda: None),
@@ -96,10 +99,10 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsy
 def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> None:
     measure = chain.measure
 
-    def interrupted(makers, rows, cols, dtype):
+    def interrupted(makers, rows, cols, dtype, kind):
         if dtype == "bfloat16":
             raise KeyboardInterrupt
-        return measure(makers, rows, cols, dtype)
+        return measure(makers, rows, cols, dtype, kind)
 
     with monkeypatch.context() as patch:
         patch.setattr(chain, "measure", interrupted)
@@ -152,8 +155,34 @@ def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None
 
 def test_every_shape_in_both_dtypes_is_timed_with_its_own_choice(machine) -> None:
     assert command.main(["--peers"]) == 0
-    assert len(machine) == 2 * len(CHAIN_SHAPES)
+    assert len(machine) == 2 * len(CHAIN_SHAPES) + len(linked())
     assert all(case.chosen and case.verdict == "best" for case in recorded())
+
+
+def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine, monkeypatch) -> None:
+    """Of the race, at the same operation and dtype."""
+    race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [bench.PROTOCOL])
+    kind = Kind("softmax_backward")
+    times = {"torch": 30.0, "compile": 12.0, "liger": 11.0, "quack": 14.0}
+    case = replace(made_up.race_case(**times), operation=kind.operation)
+    race.add(case)
+    race.add(replace(made_up.race_case(64, 2048, quack=1.0), operation=kind.operation, inner=1))
+    assert chains.best_peers(race, kind, "float32") == ["quack", "liger"], "by the median"
+    assert chains.best_peers(race, kind, "bfloat16") == []
+    race.cases.pop()
+    monkeypatch.setattr(command, "load_race", lambda folder: race)
+    assert command.main(["--groups", "gradient of softmax"]) == 0
+    wanted = linked(["gradient of softmax"])
+    assert [Entry(*one[:3], kind) for one in machine] == wanted
+    timed = {entry.dtype: {*one[3]} for entry, one in zip(wanted, machine, strict=True)}
+    assert timed["float32"] >= {"compile", "liger"} and "torch" not in timed["float32"]
+    assert timed["bfloat16"] >= {"torch", "compile", "liger", "cudnn"}, "not raced: all of them"
+    found = chains.around_cases(load_chains("nvidia-test"))
+    assert found == recorded() and {case.entry for case in found} == {*wanted}
+    assert all(case.chosen.startswith("14_backward") and case.plain for case in found)
+    count = len(machine)
+    assert command.main(["--groups", "gradient of softmax"]) == 0
+    assert len(machine) == count, "nothing was left to time"
 
 
 def test_what_is_recorded_is_shown_without_a_gpu(machine, monkeypatch, capsys) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from helpers.bench import Candidate
 from helpers.bound import load
 from helpers.chain import COPY, ORDINARY
 from helpers.check import check_copy, check_softmax
+from helpers.contests import Kind
 from helpers.gpu import H200
 from helpers.references import reference
 from helpers.workers import Failure
@@ -96,7 +98,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         get_elapsed_time=lambda start, stop: (stop.us - start.us) / 1e3,
         get_current_stream=lambda: made,
     )
-    names = ("isnan", "where", "empty", "empty_like", "float32", "uint32", "uint16")
+    names = ("isnan", "where", "empty", "empty_like", "float32", "uint32", "uint16", "exp", "log")
     numpy_names = {name: getattr(np, name) for name in names}
     fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **numpy_names)
     fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
@@ -130,6 +132,50 @@ def test_softmax_takes_what_it_adds_to_the_chain_in_both_states(dtype: str, mach
             assert series.base_us[name] == pytest.approx([without] * 21, abs=1e-3)
             assert len(series.chain_us[name]) == 21
     assert found["evicted"].calls == 50
+
+
+def backward(machine, us: float, wrong: float = 1.0):
+    """Softmax's gradient, whose y, dy and dx are a pipeline's."""
+
+    def make(rows: int, cols: int, dtype: str) -> Candidate:
+        def run(y, dy, dx) -> None:
+            def work() -> None:
+                dx[...] = y * (dy - (y * dy).sum(axis=1, keepdims=True)) * wrong
+
+            machine.enqueue("ours", us, work)
+
+        judge = partial(Kind("softmax_backward").problem(rows, cols, dtype).verify, {})
+        return Candidate(run, {}, {}, None, judge=judge)
+
+    return make
+
+
+def test_what_is_around_softmax_gets_what_the_writer_wrote(machine, monkeypatch) -> None:
+    """Its gradient is written anew; y, which it keeps, is not; what it gives is read."""
+    read = []
+    monkeypatch.setattr(chain, "reader_of_all", lambda: lambda array: read.append(array.shape))
+    kind = Kind("softmax_backward")
+    found = chain.measure({"ours": backward(machine, 5.0)}, 3, 40, "float32", kind)
+    assert list(found) == ["fresh", "evicted"] and {*read} == {(3, 40)}
+    assert added(found["fresh"], "ours").value == pytest.approx(5.0, abs=1e-3)
+    assert added(found["fresh"], COPY).value == pytest.approx(WRITE, abs=1e-3), "a copy of dy"
+    with pytest.raises(Failure, match="^ours: wrong result: "):
+        chain.measure({"ours": backward(machine, 5.0, wrong=1.01)}, 3, 40, "float32", kind)
+    ends = chain.ends(3, 40, "float32")._replace(write=lambda source, x: None)
+    monkeypatch.setattr(chain, "ends", lambda *shape: ends)
+    with pytest.raises(Failure, match="^ours: wrong result: "):  # dy was poisoned
+        chain.measure({"ours": backward(machine, 5.0)}, 3, 40, "float32", kind)
+
+
+@pytest.mark.parametrize(
+    ("operation", "into"), [("cross_entropy", "x"), ("cross_entropy_backward", "dx")]
+)
+def test_where_no_matrix_comes_out_the_logits_are_read_instead_of_copied(operation, into) -> None:
+    problem = Kind(operation).problem(3, 40, "float32")
+    arrays, did = problem.host_arrays(), []
+    around = chain.Ends(lambda source, x: did.append(x), lambda: None, did.append)
+    chain.stand_in(problem, around).run(*arrays.values())
+    assert len(did) == 1 and did[0] is arrays[into]
 
 
 def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) -> None:
