@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ..catalogue import UNFUSED, split_trial, steps, variants
 from ..draw.race import save_lead
-from ..draw.step import eager, save_series
+from ..draw.step import A_COPY, COPY, eager, save_series
 from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
 from ..race_text import race_block
 from ..races import DTYPES, race_cases
@@ -106,9 +106,11 @@ def measured_line(step: str) -> str:
         return "not yet"
     case = record.headline
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
-    where = place(case.rows, case.cols, case.dtype)
+    where = place(case.rows, case.cols, case.dtype, inner=case.inner)
     before = "" if record.is_current() else "before an edit, "
-    return f"{before}{rate}, {case.share:.2f} of a copy, at {where} ({record.label})"
+    beside = A_COPY if case.yardstick in ("", COPY) else case.yardstick
+    share = "" if beside == step else f", {case.share:.2f} of {beside}"
+    return f"{before}{rate}{share}, at {where} ({record.label})"
 
 
 def run_block() -> str:
@@ -148,7 +150,7 @@ def result_block() -> str:
         mark = "" if record.is_current() else "*"
         lines.append(
             f"| {step_link(record.step)} | {notebook_link(record.step)} "
-            f"| {place(case.rows, case.cols, case.dtype)} | {case.gbps:.0f} "
+            f"| {place(case.rows, case.cols, case.dtype, inner=case.inner)} | {case.gbps:.0f} "
             f"| {case.share:.2f}{mark} | {predictions()[record.step]['share']:.2f} |"
         )
     stale = "" if all(record.is_current() for record in shown) else f" *: {EDITED}."

@@ -105,6 +105,22 @@ def test_each_step_is_shown_where_it_was_predicted(steps_elsewhere) -> None:
     )
 
 
+def test_header_names_the_yardstick_and_the_whole_array(monkeypatch) -> None:
+    plain = Case("float32", 2**19, 512, {}, [12.5] * 7, [10.0] * 7, 50, "right")
+    monkeypatch.setattr(Record, "is_current", lambda record: True)
+
+    def line(step: str, **fields) -> str:
+        cases = [dataclasses.replace(plain, **fields)]
+        one = Record(step, "x", DEVICE, VERSIONS, "2030-01-02", [bench.PROTOCOL], {}, cases)
+        monkeypatch.setattr(figures, "load_record", lambda _: one)
+        return figures.measured_line(step).split(" GB/s")[1].split(" (")[0]
+
+    assert line("14_x", inner=64) == ", 0.80 of a copy, at 8192 x 512 x 64"
+    read = "variants/00_read"
+    assert line("14_x", yardstick=read) == f", 0.80 of {read}, at 524288 x 512"
+    assert line(read, yardstick=read) == ", at 524288 x 512"
+
+
 def test_kernel_measured_before_its_notebook_is_written_has_no_link(tmp_path, monkeypatch) -> None:
     assert figures.notebook_link("06_registers-PACKS2") == (
         "[06 The row stays in registers](notebooks/06_registers.ipynb)"
