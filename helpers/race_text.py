@@ -22,6 +22,7 @@ from .races import (
     load_race,
     race_cases,
     race_origin,
+    versions_of,
 )
 from .records import REFERENCE_GPU
 from .shapes import RACE_TABLE, Shape, place, race_family, raced
@@ -49,7 +50,7 @@ def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
     lines += ["", score(shown), "", *family_table(recorded), ""]
     lines += [*peers_table(recorded, shown), ""]
     explained = "".join(f" {line}." for line in explained_marks(shown))
-    older = sum(case.versions != recorded.compared_versions() for case in shown)
+    older = sum(case.versions != versions_of(recorded) for case in shown)
     others = f"; {older} of {len(shown)} cases with other versions" if older else ""
     lines += [
         f"The race was {race_origin(gpu)}{others}. Ours and the peers are launched ordinarily. "

@@ -363,6 +363,13 @@ def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
     return [known[entry] for entry in wanted if entry in known]
 
 
+def versions_of(race: Race) -> dict[str, str]:
+    """Those of its versions that cases are of; of what was not installed when it was gone on with,
+    as most of its cases of softmax have them."""
+    found = [case.versions for case in race.cases if case.kind == ALONE]
+    return {**max(found, key=found.count, default={}), **race.compared_versions()}
+
+
 def around_cases(recorded: Race) -> list[RaceCase]:
     """Its cases around softmax at the shapes of `contests.GROUPS`, in that order."""
     known = {case.entry: case for case in recorded.cases}
@@ -371,15 +378,14 @@ def around_cases(recorded: Race) -> list[RaceCase]:
 
 @checked
 def race_origin(gpu: str = REFERENCE_GPU) -> str:
-    """One sentence on where the figures come from, with the peers' versions; in lines that fit a
-    notebook."""
+    """One sentence on where the figures of softmax come from, with the peers' versions; in lines
+    that fit a notebook."""
     race = load_race(gpu)
-    versions = ", ".join(
-        f"{name} {race.versions[name]}" for name in peers.PACKAGES if name in race.versions
-    )
+    known = versions_of(race)
+    versions = ", ".join(f"{name} {known[name]}" for name in peers.PACKAGES if name in known)
     return textwrap.fill(
         f"recorded on {race.device['name']} on {race.utc[:10]} "
-        f"(driver {race.versions['driver']}, {versions})",
+        f"(driver {known['driver']}, {versions})",
         100,
         break_on_hyphens=False,
     )

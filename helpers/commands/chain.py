@@ -13,6 +13,7 @@ at the end, and makes the exit status 1. Needs CuPy, numpy and ml_dtypes only, b
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections import Counter, deque
@@ -61,7 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
     missing = [task for task in wanted if not chains.has(task)]
     print(f"{len(missing)} of {len(wanted)} shapes to time on {device['name']}")
     if options.warm:
-        peers.warm_up([task.entry for task in missing], options.peers, options.warm)
+        names = [name for name in options.peers if any(name in task.peers for task in missing)]
+        seconds = 20.0 * options.minutes if options.minutes else math.inf
+        peers.warm_up([task.entry for task in missing], names, options.warm, seconds)
     tasks, done, failed, began = deque(missing), 0, [], time.perf_counter()
     for task, cases in workers.deal(run_task, tasks, options.jobs):
         if isinstance(cases, workers.Failure):
