@@ -11,22 +11,26 @@ import ast
 import json
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..bound import load
-from ..catalogue import RANKING, Rank, split_trial
+from ..catalogue import AROUND, RANKING, Rank, split_trial
 from ..expressions import Expression
 from ..gpu import H200, SHARED_KB
-from ..plan import INPUTS, Header
+from ..plan import INPUTS, OF_AN_AXIS, Header
 from .asked import PROJECT, TUNED_ON, Asked, Refused, of_a_matrix
 from .terms import PYTHON_FUNCTIONS, as_python
 
 PARTS = Path(__file__).parent / "parts"
 FRAMEWORKS = {
-    "torch": ("pytorch", "PyTorch's tensors", "PyTorch 2.4 or newer for CUDA 12 or 13"),
-    "cupy": ("cupy_arrays", "CuPy's arrays", "CuPy 13 or newer for CUDA 12 or 13, NVRTC"),
-    "jax": ("jax_arrays", "JAX's arrays", "JAX 0.5 or newer for CUDA 12 or 13"),
+    "torch": (
+        ("pytorch", "pytorch_operators"),
+        "PyTorch's tensors",
+        "PyTorch 2.4 or newer for CUDA 12 or 13",
+    ),
+    "cupy": (("cupy_arrays",), "CuPy's arrays", "CuPy 13 or newer for CUDA 12 or 13, NVRTC"),
+    "jax": (("jax_arrays",), "JAX's arrays", "JAX 0.5 or newer for CUDA 12 or 13"),
 }
 WRITTEN = "# ---- written by the export"  # in parts/planning.py, above what is replaced
 OPERATOR = '"softmax_worklog"'  # in parts/pytorch.py: the name in torch.ops
@@ -38,29 +42,31 @@ def write(asked: Asked, framework: str) -> str:
     kernels take, whatever was asked for. Raises `Refused` with a sentence."""
     for step in asked.kernels:
         if not of_a_matrix(step):
-            raise Refused(f"{step} does more than softmax of a matrix, all that Python takes yet")
+            raise Refused(f"{step} does more than softmax of a matrix, all that a Python file takes; best has it for PyTorch")
         if load(step).name.startswith("copy"):
             raise Refused(f"{step} computes no softmax, which is what a Python file is for")
-    part, what, needs = FRAMEWORKS[framework]
+    parts, what, needs = FRAMEWORKS[framework]
     ranks = RANKING if asked.best else _alone(asked.kernels[0])
+    around = AROUND if asked.best and framework == "torch" else {}
+    tables = [*_tables(ranks), *_tables_around(around)]
     name = "softmax_worklog" if asked.name == "softmax" else asked.name
-    texts = [_Part(name) for name in ("planning", "launching", part)]
+    texts = [_Part(name) for name in ("planning", "launching", *parts)]
     planning = texts[0].body.partition(WRITTEN)[0]
     sections = [
-        _head(asked, what, needs),
+        _head(asked, [file for file, _, _ in tables], what, needs),
         _imports([line for text in texts for line in text.imports]),
         planning.strip() + "\n",
         _rule("the headers of the kernels"),
         PYTHON_FUNCTIONS,
-        *(_table(*entry) for entry in _tables(ranks)),
-        _ranking(ranks),
+        *(_table(*entry) for entry in tables),
+        _ranking(ranks, around),
         _rule("compiling and launching"),
         texts[1].body.strip() + "\n",
         _rule(f"softmax of {what}"),
-        texts[2].body.replace(OPERATOR, f'"{name}"').strip() + "\n",
+        *(text.body.replace(OPERATOR, f'"{name}"').strip() + "\n" for text in texts[2:]),
         _rule("the kernels"),
-        *_texts(ranks),
-        _kernels(ranks),
+        *_texts(tables),
+        _kernels(tables),
     ]
     return re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)).rstrip() + "\n"
 
@@ -114,9 +120,9 @@ def _rule(title: str) -> str:
     return f"# ---- {title} ".ljust(WIDTH, "-") + "\n"
 
 
-def _head(asked: Asked, what: str, needs: str) -> str:
+def _head(asked: Asked, files: list[str], what: str, needs: str) -> str:
     licence, copyright_line = asked.origin(asked.kernels[0])[:2]
-    files = [f"    {asked.origin(file)[2]}" for file in _files(asked.kernels)]
+    files = [f"    {asked.origin(file)[2]}" for file in files]
     told = (
         f"Needs {needs}, and a GPU of compute capability 7.5 or newer. `plan` tells which kernel "
         f"takes a matrix. The plans were tuned on an {TUNED_ON}; on another GPU they are right, "
@@ -166,6 +172,13 @@ def _tables(ranks: tuple[Rank, ...]) -> Iterator[tuple[str, Header, set[str]]]:
         )
 
 
+def _tables_around(around: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Header, set]]:
+    """The same of kernels that are given the features that they build."""
+    for file in (file for files in around.values() for file in files):
+        header = load(file).header
+        yield file, header, {entry.name for entry in header.built_features}
+
+
 def _given(rank: Rank) -> dict[str, int]:
     """The values of a Build table that a trial replaces. Raises `Refused` for other trials."""
     trial, kernel = split_trial(rank.file), load(rank.file)
@@ -177,7 +190,8 @@ def _given(rank: Rank) -> dict[str, int]:
 
 def _table(file: str, header: Header, given: set[str]) -> str:
     """A function of the header's expressions, a line for each case of its table."""
-    parameters = [*INPUTS, *(f"{name}=None" for name in sorted(given))]
+    axis = OF_AN_AXIS if "inner" in header.operation.sizes else ()
+    parameters = [*INPUTS, *axis, *(f"{name}=None" for name in sorted(given))]
     lines = [f"# {line}" for line in textwrap.wrap(f"{file}.cu: {header.fields['Idea']}", 96)]
     lines += _wrapped(f"def {_named('table_', file)}(", ", ".join(parameters), "):", "")
     used = {name for rule in header.rules.values() for name in rule.names}
@@ -208,7 +222,10 @@ def _table(file: str, header: Header, given: set[str]) -> str:
     ):
         value = _number(header.rules[rule]) if rule in header.rules else "0"
         lines += _wrapped(f"    {name} = ", value, "", "    ")
-    lines += _wrapped("    columns = ", as_python(header.rules["Columns"]), "", "    ")
+    columns = as_python(header.rules["Columns"])
+    if "Features" in header.rules:
+        columns = f"({columns}) and ({as_python(header.rules['Features'])})"
+    lines += _wrapped("    columns = ", columns, "", "    ")
     return "\n".join([*lines, "    return locals()", ""])
 
 
@@ -240,7 +257,7 @@ def _lines(text: str, indent: str, hanging: str = "") -> list[str]:
     return lines
 
 
-def _ranking(ranks: tuple[Rank, ...]) -> str:
+def _ranking(ranks: tuple[Rank, ...], around: Mapping[str, tuple[str, ...]]) -> str:
     """The order of `choose` as a table, and the GPU of the plans."""
     lines = [
         f"TUNED_ON = Gpu(capability={H200.capability}, sms={H200.sms}, l2={H200.l2})  # {TUNED_ON}",
@@ -260,7 +277,11 @@ def _ranking(ranks: tuple[Rank, ...]) -> str:
             f"        {_text(rank.reason)},",
             "    ),",
         ]
-    return "\n".join([*lines, ")", ""])
+    lines += [")", "# Of other operations, and of softmax with features: kernels, best first."]
+    if not around:
+        return "\n".join([*lines, "AROUND: dict[str, tuple[str, ...]] = {}", ""])
+    entries = (f"    {_text(operation)}: {_text(files)}," for operation, files in around.items())
+    return "\n".join([*lines, "AROUND = {", *entries, "}", ""])
 
 
 def _text(value: str | tuple[str, ...]) -> str:
@@ -272,15 +293,15 @@ def _text(value: str | tuple[str, ...]) -> str:
 # ---- the kernels ---------------------------------------------------------------------------------
 
 
-def _texts(ranks: tuple[Rank, ...]) -> Iterator[str]:
-    for file, _, _ in _tables(ranks):
+def _texts(tables: list[tuple[str, Header, set[str]]]) -> Iterator[str]:
+    for file, _, _ in tables:
         code = load(file).code
         yield f"{_named('TEXT_', file).upper()} = r'''{code}'''"
 
 
-def _kernels(ranks: tuple[Rank, ...]) -> str:
+def _kernels(tables: list[tuple[str, Header, set[str]]]) -> str:
     lines = ["KERNELS = {"]
-    for file, header, _ in _tables(ranks):
+    for file, header, _ in tables:
         align = 0 if header.fields["Align"] == "size" else int(header.fields["Align"])
         lines += [
             f"    {_text(file)}: Kernel(",
@@ -288,7 +309,9 @@ def _kernels(ranks: tuple[Rank, ...]) -> str:
             *_lines(f"macros={_text(header.macros)},", " " * 8, "    "),
             f"        dtypes={_text(tuple(dtype.name for dtype in header.dtypes))},",
             f"        align={align},",
-            f"        strided={header.strided},",
+            *_lines(f"parameters={_text(_parameters(file))},", " " * 8, "    "),
+            f"        features={json.dumps(header.features)},",
+            f"        builds={_text(tuple(entry.name for entry in header.built_features))},",
             f"        cooperative={header.cooperative},",
             f"        arch={header.arch},",
             f"        function={_text(load(file).name)},",
@@ -296,3 +319,7 @@ def _kernels(ranks: tuple[Rank, ...]) -> str:
             "    ),",
         ]
     return "\n".join([*lines, "}"])
+
+
+def _parameters(file: str) -> tuple[str, ...]:
+    return tuple(parameter.name for parameter in load(file).parameters)

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import struct
 import sys
 import tempfile
 import threading
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from .planning import KERNELS, Gpu, Plan, plan
+from .planning import KERNELS, Gpu, Plan, Refused, plan
 
 # As the kernels were measured.
 COMPILER_OPTIONS = ("-ftz=true", "--device-as-default-execution-space", "--std=c++17")
@@ -26,7 +27,8 @@ NO_HEADERS = (
 )
 PER_THREAD_STREAM = 2  # CU_STREAM_PER_THREAD: one handle, a stream for each thread
 
-Launch = Callable[[int, int, int], None]  # of the addresses of x and y, and of a stream
+# Of the addresses of a kernel's first two arrays, of a stream, and of what else a call gives.
+Launch = Callable[..., None]
 
 
 class CudaError(RuntimeError):
@@ -104,7 +106,7 @@ class Device:
         # _L2_CACHE_SIZE
         major, minor, sms, l2 = (_attribute(device, number) for number in (75, 76, 16, 38))
         self.gpu = Gpu(10 * major + minor, sms, l2)
-        self._launches: dict[tuple, Launch] = {}
+        self._launches: dict[tuple, Launch | Refused] = {}
         self._functions: dict[tuple, ctypes.c_void_p] = {}
         self._shared: dict[tuple, int] = {}  # bytes of dynamic shared memory that are allowed
         self._workspaces: dict[object, _Workspaces] = {}  # by the stream's handle
@@ -133,18 +135,62 @@ class Device:
         key = rows, cols, dtype, strides, x & 15, y & 15
         if launch := self._launches.get(key):
             return launch
+        launch = self._new_launch(*key, workspace_of_graph)
+        self._keep(key, launch)
+        return launch
+
+    def launch_around(
+        self,
+        operation: str,
+        rows: int,
+        cols: int,
+        dtype: str,
+        inner: int = 1,
+        features: tuple[tuple[str, int], ...] = (),
+        given: tuple[str, ...] = (),
+    ) -> Launch:
+        """What launches another operation, of arrays that follow each other and start at multiples
+        of 16 bytes (of an element, where the kernel's header says so). It is kept.
+
+        Beside the first two arrays and the stream a call gives the parameters that `given` names,
+        a fraction as `float`. What nobody gives is 0, a null pointer. Raises what `launch` raises.
+        """
+        key = operation, rows, cols, dtype, inner, features, given
+        launch = self._launches.get(key)
+        if launch is None:
+            sizes = {"rows": rows, "cols": cols, "outer": rows // inner, "dim": cols}
+            sizes["inner"] = inner
+            asked = {"operation": operation, "features": dict(features), "inner": inner}
+            try:
+                found = plan(rows, cols, dtype, gpu=self.gpu, **asked)
+                launch = self._launcher(found, sizes, given)
+            except Refused as error:
+                launch = error
+            self._keep(key, launch)
+        if isinstance(launch, Refused):
+            raise Refused(str(launch))
+        return launch
+
+    def _keep(self, key: tuple, launch: Launch | Refused) -> None:
         if len(self._launches) >= MOST_LAUNCHES:  # shapes that keep changing
             self._launches.clear()
-        launch = self._launches[key] = self._new_launch(*key, workspace_of_graph)
-        return launch
+        self._launches[key] = launch
+
+    def _launcher(self, found: Plan, known: dict[str, int], given: tuple[str, ...] = ()) -> Launch:
+        """The launch of a plan, whose first two parameters are arrays."""
+        others = KERNELS[found.kernel].parameters[2:]
+        numbers = [known.get(name, 0) for name in others]
+        places = [2 + others.index(name) for name in given if name in others]
+        if len(places) < len(given):
+            raise Refused(f"{found.kernel} takes {', '.join(others)}, not all of {given}")
+        return _launcher(self._function(found), found, numbers, places, self.context)
 
     def _new_launch(self, rows, cols, dtype, strides, x, y, workspace_of_graph) -> Launch:
         found = plan(rows, cols, dtype, *strides, x == y == 0, x == y, self.gpu)
-        function = self._function(found)
-        arguments = [rows, cols, *(strides if KERNELS[found.kernel].strided else ())]
+        known = {"rows": rows, "cols": cols, "x_stride": strides[0], "y_stride": strides[1]}
         if not found.workspace:
-            return _launcher(function, found, arguments, self.context)
-        launch = _launcher(function, found, [*arguments, 0], self.context)
+            return self._launcher(found, known)
+        launch = self._launcher(found, known, ("workspace",))
 
         def with_workspace(x: int, y: int, stream: int) -> None:
             owner, number = None, self._number(stream)
@@ -284,10 +330,12 @@ def _attribute(device: ctypes.c_int, number: int) -> int:
     return value.value
 
 
-def _launcher(function: ctypes.c_void_p, found: Plan, numbers: list[int], context) -> Callable:
-    """A function of x, y, the stream and, where the plan has one, the workspace. All else of the
+def _launcher(
+    function: ctypes.c_void_p, found: Plan, numbers: list[int], places: list[int], context
+) -> Launch:
+    """A function of the first two arguments, the stream, and those of these places. All else of the
     launch is laid out here, once for each thread that is in it at the same time."""
-    enqueue, last, unused = _driver().cuLaunchKernelEx, 1 + len(numbers), []
+    enqueue, unused = _driver().cuLaunchKernelEx, []
 
     def laid_out() -> tuple:
         values = (ctypes.c_uint64 * (2 + len(numbers)))(0, 0, *numbers)  # an int reads the low half
@@ -299,7 +347,7 @@ def _launcher(function: ctypes.c_void_p, found: Plan, numbers: list[int], contex
         config.attributes, config.attribute_count = attributes, int(found.cooperative)
         return values, config, ctypes.byref(config), pointers
 
-    def launch(x: int, y: int, stream: int, workspace: int | None = None) -> None:
+    def launch(x: int, y: int, stream: int, *others: int | float) -> None:
         try:
             layout = unused.pop()
         except IndexError:
@@ -307,8 +355,8 @@ def _launcher(function: ctypes.c_void_p, found: Plan, numbers: list[int], contex
         values, config, where, pointers = layout
         values[0] = x
         values[1] = y
-        if workspace is not None:
-            values[last] = workspace
+        for place, value in zip(places, others, strict=True):
+            values[place] = _bits(value) if isinstance(value, float) else value
         config.stream = stream
         status = enqueue(where, function, pointers, None)
         if status == INVALID_CONTEXT:
@@ -319,6 +367,11 @@ def _launcher(function: ctypes.c_void_p, found: Plan, numbers: list[int], contex
             _refuse("cuLaunchKernelEx", status)
 
     return launch
+
+
+def _bits(value: float) -> int:
+    """A number as a parameter that is a C float holds it."""
+    return int.from_bytes(struct.pack("<f", value), "little")
 
 
 # ---- compiling ----------------------------------------------------------------------------------

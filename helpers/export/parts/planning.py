@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import NamedTuple
 
 SIZES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -26,8 +26,10 @@ class Kernel(NamedTuple):
     table: Callable[..., dict]  # the header's expressions; it returns the value of each name
     macros: tuple[str, ...]  # names of the table that the code is compiled with
     dtypes: tuple[str, ...]  # the first needs no option
-    align: int  # bytes that x and y must start at a multiple of; 0: those of an element
-    strided: bool  # whether rows may be further apart than cols
+    align: int  # bytes that arrays must start at a multiple of; 0: those of an element
+    parameters: tuple[str, ...]  # what the function takes, in this order
+    features: dict[str, int]  # what it computes beside its operation; 0: it does not
+    builds: tuple[str, ...]  # those of them that its table takes
     cooperative: bool  # whether all blocks must run at once
     arch: int  # the lowest compute capability, 75 for 7.5
     function: str
@@ -61,13 +63,19 @@ def plan(
     aligned: bool = True,
     alike: bool = True,
     gpu: Gpu | None = None,
+    operation: str = "softmax",
+    features: Mapping[str, int] = MappingProxyType({}),
+    inner: int = 1,
 ) -> Plan:
     """The first of `RANKING` that takes a matrix of rows x cols, and its launch.
 
     The strides count elements from one row to the next, cols if not given; `aligned` says that x
     and y start at multiples of 16 bytes, `alike` that they start equally far from such multiples.
-    `gpu` is `TUNED_ON` if it is not given. Raises `Refused`, a `ValueError`, for what no kernel
-    takes, `TypeError` for what is no integer.
+    `gpu` is `TUNED_ON` if it is not given. Of another `operation`, or softmax with `features`, it
+    is the first of `AROUND`: {"MASK": 2, "LOG": 1}, say, of a causal log-softmax. "scaled_softmax"
+    is softmax by a kernel that takes a scale. Along another axis than the last, `inner` is how many
+    elements its columns are apart, and rows counts all of them. Raises `Refused`, a `ValueError`,
+    for what no kernel takes, `TypeError` for what is no integer.
     """
     gpu = TUNED_ON if gpu is None else gpu
     if dtype not in SIZES:
@@ -82,6 +90,14 @@ def plan(
     m |= {"x_stride": strides[0], "y_stride": strides[1]}
     apart = rows > 1 and strides != [cols, cols]
     place = {"aligned": aligned and alike, "alike": alike, "apart": apart}
+    if operation == "softmax" and inner != 1:
+        operation = "softmax_any_axis"
+    if operation == "softmax_any_axis" and inner == 1 and not any(features.values()):
+        operation = "softmax"
+    if operation != "softmax" or any(features.values()):
+        if inner < 1 or rows % inner:
+            raise Refused(f"rows = {rows} is not outer * inner, with inner = {inner}")
+        return _around(operation, features, m, inner, dtype, place)
     packs = aligned and alike and not apart and m["row"] % 16 == 0
     reasons = []
     for name, given, condition, reason in RANKING:
@@ -93,6 +109,36 @@ def plan(
         if condition(SimpleNamespace(**{**table, "packs": packs, "alike": alike})):
             return _plan(name, table, dtype, reason)
     raise Refused("; ".join(dict.fromkeys(reasons)) or "no kernel is for this matrix")
+
+
+def _around(
+    operation: str, features: Mapping[str, int], m: dict, inner: int, dtype: str, place: dict
+) -> Plan:
+    """The first file of an operation that builds the features and takes the matrix."""
+    reasons = []
+    for name in AROUND.get(operation.removeprefix("scaled_"), ()):
+        try:
+            kernel = KERNELS[name]
+            given = _built(kernel, features)
+            if "inner" in kernel.parameters:
+                given |= {"outer": m["rows"] // inner, "dim": m["cols"], "inner": inner}
+            elif inner != 1:
+                raise Refused("it takes rows whose columns follow each other")
+            table = _table(kernel, m | given, dtype, **place)
+        except Refused as error:
+            reasons.append(f"{name}: {error}")
+        else:
+            return _plan(name, table, dtype, operation)
+    known = ", ".join(AROUND) or "softmax alone"
+    raise Refused("; ".join(reasons) or f"there are kernels of {known}, none of {operation}")
+
+
+def _built(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:
+    """What a kernel's table is given for features. Raises `Refused` for what it does not build."""
+    given = {name: n for name, n in features.items() if n != kernel.features.get(name, 0)}
+    if other := [name for name in given if name not in kernel.builds]:
+        raise Refused(f"it does not build {other[0]} = {given[other[0]]}")
+    return given
 
 
 def row_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
@@ -121,7 +167,7 @@ def _table(kernel: Kernel, m: dict, dtype: str, aligned: bool, alike: bool, apar
         raise Refused(f"it needs sm_{kernel.arch}, the GPU is sm_{m['capability']}")
     if not aligned and kernel.align > m["size"]:
         raise Refused(f"x and y must start at multiples of {kernel.align} bytes")
-    if apart and not kernel.strided:
+    if apart and "x_stride" not in kernel.parameters:
         raise Refused("it takes rows that follow each other")
     try:
         table = kernel.table(**m)
@@ -165,4 +211,5 @@ TUNED_ON = Gpu(0, 0, 0)
 SHARED_KB: dict[int, int] = {}
 # kernel, values that it is given, for which matrices, why
 RANKING: tuple[tuple[str, dict, Callable[[SimpleNamespace], bool], str], ...] = ()
+AROUND: dict[str, tuple[str, ...]] = {}  # operation -> kernels, best first
 KERNELS: dict[str, Kernel] = {}

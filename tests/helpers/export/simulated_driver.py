@@ -16,7 +16,8 @@ from helpers import simt
 from helpers.gpu import H200, Gpu
 from helpers.simt.cuda_text import signature
 
-PARAMETERS = {"int": ctypes.c_int, "long long": ctypes.c_longlong}
+PARAMETERS = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float}
+ELEMENTS = {"float": np.float32, "long long": np.int64, "unsigned char": np.uint8}
 DTYPES = {"-DFLOAT16": np.dtype(np.float16), "-DBFLOAT16": np.dtype(ml_dtypes.bfloat16)}
 INVALID_VALUE, INVALID_CONTEXT, TOO_LARGE = 1, 201, 720
 GUARD = 0xA5  # what fresh memory holds
@@ -51,6 +52,14 @@ class Driver:
         strides = stride * dtype.itemsize, dtype.itemsize
         # Of `memory` itself, so that the SIMT machine sees where in it the matrix starts.
         return np.ndarray((rows, cols), dtype, memory, address - memory.ctypes.data, strides)
+
+    def elements(self, address: int, dtype) -> np.ndarray | None:
+        """All from an address to the end of what was allocated there; None of a null pointer."""
+        if not address:
+            return None
+        (memory,) = (m for start, m in self.memory.items() if start <= address < start + m.size)
+        first = address - memory.ctypes.data
+        return np.ndarray((memory.size - first) // dtype.itemsize, dtype, memory, first)
 
     # ---- what the driver is asked ---------------------------------------------------------------
 
@@ -159,6 +168,7 @@ class Driver:
         read = [ctypes.c_uint64 if p.pointer else t for p, t in zip(parameters, read, strict=True)]
         values = [t.from_address(p).value for t, p in zip(read, pointers, strict=True)]
         named = dict(zip((p.name for p in parameters), values, strict=True))
+        arrays = {p.name: p.type for p in parameters if p.pointer}
         attributes = {
             config.attributes[i].id: config.attributes[i].value[0]
             for i in range(config.attribute_count)
@@ -173,20 +183,24 @@ class Driver:
         if cooperative and config.grid[0] > self.gpu.sms:
             return TOO_LARGE
         launch = SimpleNamespace(stream=config.stream or 0, cooperative=cooperative, **named)
+        launch.function = function.name
         self.launches.append(launch)
-        self._run(function, config, named, cooperative)
+        self._run(function, config, named, arrays, cooperative)
         return 0
 
-    def _run(self, function, config, named: dict, cooperative: bool) -> None:
+    def _run(self, function, config, named: dict, arrays: dict, cooperative: bool) -> None:
         dtype = next((DTYPES[o] for o in function.options if o in DTYPES), np.dtype(np.float32))
         if "sixteen_bit" in function.name and "-DBFLOAT16" not in function.options:
             dtype = np.dtype(np.float16)
-        rows, cols = named["rows"], named["cols"]
-        for name in "xy":
-            stride = named.get(f"{name}_stride", cols)
-            named[name] = self.matrix(named[name], rows, cols, stride, dtype)
+        kinds = {**ELEMENTS, "Y": np.float32 if "-DWIDE=1" in function.options else dtype}
+        for name, kind in arrays.items():
+            if f"{name}_stride" in named:
+                sizes = (named[n] for n in ("rows", "cols", f"{name}_stride"))
+                named[name] = self.matrix(named[name], *sizes, dtype)
+            else:
+                own = np.uint8 if name == "workspace" else kinds.get(kind, dtype)
+                named[name] = self.elements(named[name], np.dtype(own))
         if "workspace" in named:
-            named["workspace"] = self.memory[named["workspace"]]
             assert not named["workspace"].any(), "a dirty workspace"
         text = simt.KernelText(function.text, function.name, function.options, cooperative)
         sizes = config.grid[0], config.block[0], tuple(named.values()), config.shared_mem

@@ -263,7 +263,7 @@ cold = partial(test_a_thread_that_never_used_the_gpu_may_call, (1, 40001), OLD)
         ("return apart if apart >= cols else None", "return apart", copied),
         ("if cols > 1 and strides[-1] != 1:", "if False:", copied),
         ("first[0] < second[1] and second[0] < first[1]", "False", test_wrong_use_is_refused),
-        ("self._launches[key] = self", "self", once),
+        ("self._launches[key] = launch", "pass", once),
         ("self._functions[key] = function", "pass", once),
         (
             "if len(self._launches) >= MOST_LAUNCHES:",

@@ -171,7 +171,7 @@ def test_the_derivative_is_that_of_softmax(here: Here) -> None:
             "if True:",
             test_copies_live_beside_each_other_and_are_loaded_anew,
         ),
-        ("self._launches[key] = self", "self", test_a_launch_is_made_once),
+        ("self._launches[key] = launch", "pass", test_a_launch_is_made_once),
         (
             "weighted - y * weighted.sum",
             "weighted * weighted.sum",

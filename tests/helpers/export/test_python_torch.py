@@ -10,27 +10,15 @@ import pytest
 from helpers.check import check_softmax
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.gpu import H200, Gpu
+from helpers.gpu import Gpu
 from tests.helpers.export import simulated_driver, stand_in_torch
 from tests.helpers.export.exported_file import DTYPES, OLD, check_noticed, values
+from tests.helpers.export.stand_in_torch import Here
 
 
 @pytest.fixture(scope="module")
 def text() -> str:
     return write(request("best", [], "fast_softmax"), "torch")
-
-
-class Here:
-    """A fresh import of the file, with the PyTorch and the driver that it uses."""
-
-    def __init__(self, text: str, gpu: Gpu = H200, without: str = ""):
-        self.driver = simulated_driver.Driver(gpu)
-        packages = stand_in_torch.stand_in(self.driver)
-        self.torch = packages["torch"]
-        if without:
-            delattr(self.torch._C, without)
-        self.module = simulated_driver.loaded(text, packages, self.driver)
-        self.softmax, self.put = self.module.softmax, self.torch.put
 
 
 @pytest.mark.parametrize(
@@ -111,19 +99,57 @@ def test_shapes_that_keep_changing_fill_no_memory(here: Here) -> None:
 def test_everything_else_gets_the_answer_of_pytorch(here: Here) -> None:
     x, put, own = values(6, 8), here.put, here.torch.own
     for tensor, dim in (
-        (put(x), 0),
-        (put(x), -2),
         (put(x.astype(np.float64)), -1),
+        (put(x.astype(np.float64)), 0),
         (put(x, device="cpu"), -1),
-        (put(x, requires_grad=True), -1),
         (put(np.float32(3).reshape(())), -1),
     ):
         here.softmax(tensor, dim)
         assert own.pop() == dim and not own
+    for dim in (2, -3):
+        with pytest.raises(IndexError):
+            here.softmax(put(x), dim)
     assert not here.driver.launches
+
+
+def test_what_needs_a_gradient_is_the_operator(here: Here) -> None:
+    x = here.put(values(6, 8), requires_grad=True)
+    check_softmax(x.host, here.softmax(x).host)
+    assert here.torch.dispatched == ["softmax"]
     here.torch.state.grad = False
-    check_softmax(x, here.softmax(put(x, requires_grad=True)).host)
-    assert not own
+    check_softmax(x.host, here.softmax(x).host)
+    assert here.torch.dispatched == ["softmax"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_dimension_has_a_kernel(dtype, here: Here) -> None:
+    for shape, dim in (((3, 40, 8), 1), ((40, 24), 0), ((3, 40, 8), -3), ((2, 16, 1, 3), 1)):
+        x = values(*shape, dtype=dtype)
+        y = here.softmax(here.put(x), dim).host
+        check_softmax(np.moveaxis(x, dim, -1), np.moveaxis(y, dim, -1))
+        assert here.driver.launches[-1].function == "softmax_any_axis"
+        assert here.driver.launches[-1].dim == shape[dim]
+    assert not here.torch.own
+
+
+def test_dimensions_of_one_behind_it_make_rows(here: Here) -> None:
+    x = values(5, 96, 1, 1)
+    y = here.softmax(here.put(x), 1).host
+    check_softmax(x[..., 0, 0], y[..., 0, 0])
+    assert here.driver.launches[-1].function == "softmax_warp"
+    x = here.put(values(5, 192, 1, 1))[:, ::2]  # elements apart, as rows of one would be
+    check_softmax(x.host[..., 0, 0], here.softmax(x, 1).host[..., 0, 0])
+    assert not here.torch.own
+
+
+def test_another_dimension_of_other_strides_is_copied_first(here: Here) -> None:
+    x = here.put(values(40, 3, 8)).transpose(1, 0, 2)
+    y = here.softmax(x, 1).host
+    check_softmax(np.moveaxis(x.host, 1, -1), np.moveaxis(y, 1, -1))
+    x = here.torch.Tensor(here.put(values(4 * 40 * 8 + 1)).host[1:].reshape(4, 40, 8))
+    y = here.softmax(x, 1).host  # starts between two packs
+    check_softmax(np.moveaxis(x.host, 1, -1), np.moveaxis(y, 1, -1))
+    assert not here.torch.own
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2, 0, 3)])
@@ -148,10 +174,12 @@ def test_a_compiler_and_modes_see_the_operator(switch: dict, here: Here) -> None
     vars(here.torch.state).update(switch)
     x = values(4, 64)
     check_softmax(x, here.softmax(here.put(x)).host)
-    assert here.torch.dispatched == ["fast_softmax"] and not here.torch.own
+    assert here.torch.dispatched == ["softmax"] and not here.torch.own
     here.softmax(here.put(x), 0)
-    here.softmax(here.put(x, requires_grad=True))
-    assert here.torch.dispatched == ["fast_softmax"] and here.torch.own == [0, -1]
+    assert here.torch.dispatched == ["softmax"] * 2
+    with pytest.raises(IndexError):
+        here.softmax(here.put(x), 2)
+    assert here.torch.dispatched == ["softmax"] * 2 and here.torch.own == [2]
 
 
 @pytest.mark.parametrize("name", ["_len_torch_dispatch_stack", "_is_tracing"])
@@ -160,7 +188,7 @@ def test_another_pytorch_has_the_operator_alone(name: str, text: str) -> None:
     here = Here(text, without=name)
     x = values(4, 64)
     check_softmax(x, here.softmax(here.put(x)).host)
-    assert here.torch.dispatched == ["fast_softmax"]
+    assert here.torch.dispatched == ["softmax"]
 
 
 def test_what_is_no_tensor_gets_the_error_of_pytorch(here: Here) -> None:
@@ -173,7 +201,7 @@ def test_a_parameter_and_a_fake_tensor_are_the_operator(here: Here) -> None:
     here.torch.state.grad = False
     check_softmax(x, here.softmax(here.put(x, here.torch.nn.Parameter)).host)
     fake = here.softmax(here.put(x, here.torch.FakeTensor))
-    assert here.torch.dispatched == ["fast_softmax"] * 2
+    assert here.torch.dispatched == ["softmax"] * 2
     assert fake.shape == (4, 64) and len(here.driver.launches) == 1
 
 
@@ -197,7 +225,7 @@ def test_a_negated_view_is_not_read_as_it_lies(here: Here) -> None:
     x = here.put(values(4, 64))
     x.negative = True
     here.softmax(x)
-    assert here.torch.dispatched == ["fast_softmax"], "PyTorch resolves it on the way"
+    assert here.torch.dispatched == ["softmax"], "PyTorch resolves it on the way"
 
 
 @pytest.mark.parametrize("dynamo", [False, True])
@@ -283,6 +311,11 @@ views = test_the_strides_of_a_tensor_are_part_of_what_is_kept
 apart = test_rows_may_be_apart_and_start_anywhere
 start = test_where_a_tensor_starts_is_part_of_what_is_kept
 copied = test_other_strides_are_copied_first
+needs = test_what_needs_a_gradient_is_the_operator
+last = partial(test_it_computes_softmax, (3, 5001), np.float32)
+axes = partial(test_any_dimension_has_a_kernel, np.float32)
+ones = test_dimensions_of_one_behind_it_make_rows
+across = test_another_dimension_of_other_strides_is_copied_first
 other = test_everything_else_gets_the_answer_of_pytorch
 classes = test_transforms_derivatives_and_other_classes_are_pytorchs
 nested = test_a_nested_tensor_gets_the_answer_of_pytorch
@@ -292,7 +325,7 @@ seen = test_a_compiler_and_modes_see_the_operator
 @pytest.mark.parametrize(
     ("line", "changed", "noticed"),
     [
-        (" & 15, dim\n", " & 3, dim\n", start),
+        (" & 15, dim, log\n", " & 3, dim, log\n", start),
         ("x.is_contiguous() or x.stride(), x.dtype", "x.dtype", views),
         ("_compiling()\n        or", "", partial(seen, {"dynamo": True})),
         ("or type(x) is not Tensor\n", "\n", test_a_parameter_and_a_fake_tensor_are_the_operator),
@@ -306,7 +339,20 @@ seen = test_a_compiler_and_modes_see_the_operator
         ("or _autocast()", "", test_autocast_computes_in_float32),
         ("memory_format=torch.contiguous_format", "memory_format=None", apart),
         ("x = x.float()", "pass", test_autocast_computes_in_float32),
-        ("or (x.requires_grad and torch.is_grad_enabled())", "", other),
+        ("or (x.requires_grad and torch.is_grad_enabled())", "", needs),
+        (
+            "and -x.dim() <= dim < x.dim()):\n        return lambda",
+            "):\n        return lambda",
+            other,
+        ),
+        ("(x) and -x.dim() <= dim < x.dim()", "(x)", partial(seen, {"dynamo": True})),
+        ("address & 15, dim, log\n", "address & 15, log\n", axes),
+        ("elif inner > 1:", "elif False:", axes),
+        ("prod(x.shape[dim:][1:])", "prod(x.shape[dim + 1 :])", last),
+        ("if x.shape[-1] == cols else None", "", ones),
+        ("stride = cols if x.is_contiguous() else stride", "", ones),
+        ("if not _is_whole(x) if log or inner > 1 else stride is None", "if False", across),
+        ("x.is_contiguous() and x.data_ptr() % 16 == 0", "x.is_contiguous()", across),
         ("or x.is_neg()", "", test_a_negated_view_is_not_read_as_it_lies),
         ("except RuntimeError:  # nested", "except KeyError:  #", partial(nested, False)),
         ("and not x.is_nested", "", partial(nested, True)),
@@ -317,7 +363,7 @@ seen = test_a_compiler_and_modes_see_the_operator
             "if False:",
             partial(test_an_empty_tensor_gives_an_empty_one, (5, 0)),
         ),
-        ("softmax(x.contiguous())", "softmax(x)", copied),
+        ("_called(_whole(x), dim, log)", "_called(x, dim, log)", copied),
         ("stride = row_stride(x.shape, x.stride())", "stride = x.shape[-1]", apart),
         ("elif stride != end:", "elif False:", copied),
         ("if cols > 1 and strides[-1] != 1:", "if False:", copied),

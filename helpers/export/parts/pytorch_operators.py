@@ -1,0 +1,302 @@
+"""The operators that PyTorch is told of: on CUDA, without memory, and their gradients."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor
+
+from .launching import Launch, device
+from .planning import Refused
+from .pytorch import DTYPES, NAME, _called, _composed, _later, _like, _operator, _whole
+
+
+def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:
+    """What launches an operation of rows like those of x. Raises `Refused`."""
+    cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
+    matrix = x.numel() // cols, cols, DTYPES[x.dtype], inner
+    names = tuple(given.split())
+    return device(x.device.index).launch_around(operation, *matrix, tuple(features.items()), names)
+
+
+def _stream(x: Tensor) -> int:
+    return torch._C._cuda_getCurrentRawStream(x.device.index)
+
+
+# ---- softmax -------------------------------------------------------------------------------------
+
+
+def _run_softmax(x: Tensor, dim: int) -> Tensor:
+    return _called(x, dim, False)
+
+
+def _run_log_softmax(x: Tensor, dim: int) -> Tensor:
+    return _called(x, dim, True)
+
+
+def _fake_softmax(x: Tensor, dim: int) -> Tensor:
+    if x.dtype not in DTYPES or x.dim() == 0:
+        raise TypeError(f"{NAME} takes rows of {', '.join(DTYPES.values())}, not {x.dtype}")
+    return _like(x)
+
+
+def _keep_softmax(ctx, inputs: tuple, output: Tensor) -> None:
+    ctx.save_for_backward(output)
+    ctx.dim = inputs[1]
+
+
+def _softmax_gradient(ctx, dy: Tensor) -> tuple:
+    (y,) = ctx.saved_tensors
+    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, False, False, 0.0, None), None
+
+
+def _log_softmax_gradient(ctx, dy: Tensor) -> tuple:
+    (y,) = ctx.saved_tensors
+    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, True, False, 0.0, None), None
+
+
+# ---- its gradient --------------------------------------------------------------------------------
+
+
+def _run_backward(
+    y: Tensor, dy: Tensor, dim: int, scale: float, log: bool, from_x: bool, p: float, seed
+) -> Tensor:
+    """The gradient by x where y = softmax(scale * x), or its logarithm, and dy is that by y; where
+    y is what softmax was of, if `from_x`, and where dropout then dropped a share of p."""
+    y, dy = _whole(y), _whole(dy)
+    if y.numel() == 0:
+        return _like(y)
+    drops = p > 0 and _drops(y)
+    features = {"LOG": int(log), "FROM_X": int(from_x), "DROPOUT": int(drops)}
+    if p and not drops:
+        dy = _dropped(dy, p, seed)
+    given = "dx scale p seed" if drops else "dx scale"
+    try:
+        launch = _launch(y, "softmax_backward", dim, features, given)
+    except Refused:  # another dimension, rows that are no whole packs or are too long
+        y = torch.softmax(y, dim) if from_x else y
+        own = torch._log_softmax_backward_data if log else torch._softmax_backward_data
+        dx = own(dy, y, dim, y.dtype)
+        return dx if scale == 1 else dx * scale
+    with torch.cuda.device(y.device):
+        dx = _like(y)
+        addresses = y.data_ptr(), dy.data_ptr(), _stream(y), dx.data_ptr()
+        launch(*addresses, scale, *((p, int(seed)) if drops else ()))
+    return dx
+
+
+def _fake_backward(y: Tensor, dy: Tensor, *_) -> Tensor:
+    return _like(y)
+
+
+# ---- what comes before softmax and behind it -----------------------------------------------------
+
+
+def _run_fused(
+    x: Tensor, mask, bias, scale: float, causal: bool, log: bool, wide: bool, p: float, seed
+) -> Tensor:
+    if p and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(f"{NAME}: dropout in a CUDA graph would drop the same at every replay")
+    y = torch.empty(x.shape, dtype=torch.float32 if wide else x.dtype, device=x.device)
+    if x.numel() == 0:
+        return y
+    if causal and mask is not None:
+        mask, causal = mask | _later(x), False
+    drops = p > 0 and _drops(x)
+    features = {"MASK": 1 if mask is not None else 2 * causal, "BIAS": int(bias is not None)}
+    features |= {"LOG": int(log), "WIDE": int(wide), "DROPOUT": int(drops)}
+    numbers, arrays = {"scale": scale}, []
+    if mask is not None:
+        hidden, numbers["mask_rows"], numbers["mask_repeat"] = _rows_of(mask, x.shape, True)
+        numbers["mask"] = hidden.data_ptr()
+        arrays.append(hidden)  # it must live until the launch
+    if causal:
+        numbers |= {"mask_rows": x.shape[-2] if x.dim() > 1 else 1, "mask_repeat": 1}
+    if bias is not None:
+        added, numbers["bias_rows"], _ = _rows_of(bias, x.shape, False)
+        numbers["bias"] = added.data_ptr()
+        arrays.append(added)
+    if drops:
+        numbers |= {"p": p, "seed": int(seed)}
+    try:
+        launch = _launch(x, "scaled_softmax", -1, features, " ".join(numbers))
+    except Refused:  # short rows, rows that are no whole packs or are too long, an older GPU
+        y = _composed(x, mask, bias, scale, causal, log, y.dtype).contiguous()
+    else:
+        x = _whole(x)
+        with torch.cuda.device(x.device):
+            launch(x.data_ptr(), y.data_ptr(), _stream(x), *numbers.values())
+    return _dropped(y, p, seed) if p and not drops else y
+
+
+def _rows_of(given: Tensor, shape: tuple[int, ...], repeats: bool) -> tuple[Tensor, int, int]:
+    """The rows of a mask or a bias that is broadcast to a shape, as kernels take them: row r of x
+    goes with row r // repeat % rows of it, and repeat is 1 unless it `repeats`.
+
+    Dimensions of 1 in front are what % does, those behind what // does; others are written out.
+    """
+    *rows, cols = shape
+    given = given.reshape([1] * (len(shape) - given.dim()) + list(given.shape))
+    own = [n for n, size in enumerate(given.shape[:-1]) if size != 1]
+    first = own[0] if own else len(rows)
+    last = own[-1] + 1 if own and repeats else len(rows)
+    kept = [size if first <= n < last else 1 for n, size in enumerate(rows)]
+    return _whole(given.expand(*kept, cols)), prod(kept), prod(rows[last:])
+
+
+def _drops(x: Tensor) -> bool:
+    """Whether kernels drop columns of x: that of the way there and that of the way back."""
+    try:
+        _launch(x, "softmax", -1, {"DROPOUT": 1}, "scale p seed")
+        _launch(x, "softmax_backward", -1, {"DROPOUT": 1}, "dx scale p seed")
+    except Refused:
+        return False
+    return True
+
+
+def _dropped(y: Tensor, p: float, seed: Tensor) -> Tensor:
+    """What dropout leaves of y where no kernel drops: the same for the same seed and shape."""
+    generator = torch.Generator(y.device).manual_seed(int(seed))
+    kept = torch.rand(y.shape, generator=generator, device=y.device) >= p
+    return y * kept / (1 - p)
+
+
+def _fake_fused(x, mask, bias, scale, causal, log, wide, p, seed) -> Tensor:
+    _fake_softmax(x, -1)
+    return x.new_empty(x.shape, dtype=torch.float32 if wide else x.dtype)
+
+
+def _keep_fused(ctx, inputs: tuple, output: Tensor) -> None:
+    x, mask, bias, ctx.scale, ctx.causal, ctx.log, ctx.wide, ctx.p, seed = inputs
+    ctx.dtype, ctx.bias_shape = x.dtype, None if bias is None else bias.shape
+    ctx.save_for_backward(x if ctx.p else output, mask, seed)
+
+
+def _fused_gradient(ctx, dy: Tensor) -> tuple:
+    y, mask, seed = ctx.saved_tensors
+    by_bias, scale, from_x = ctx.needs_input_grad[2], ctx.scale, False
+    if ctx.p:  # y is x: what dropout left was not kept, and does not tell what softmax was
+        from_x = mask is None and not ctx.causal and scale == 1
+        if not from_x:
+            options = scale, ctx.causal, False, False, 0.0, None
+            y = _operator("scaled_masked_softmax")(y, mask, None, *options)
+    back = _operator("softmax_backward")
+    dx = back(y, dy, -1, 1.0 if by_bias else scale, ctx.log, from_x, ctx.p, seed).to(ctx.dtype)
+    if ctx.log and mask is not None:
+        dx = dx.masked_fill(mask, 0)
+    if ctx.log and ctx.causal:
+        dx = dx.masked_fill(_later(dx), 0)
+    dbias = dx.sum_to_size(ctx.bias_shape) if by_bias else None
+    if by_bias and scale != 1:
+        dx = dx * scale
+    return dx, None, dbias, *[None] * 6
+
+
+# ---- cross-entropy -------------------------------------------------------------------------------
+
+
+def _run_loss(
+    x: Tensor, target: Tensor, ignore_index: int, smoothing: float, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """The loss of each row, and its log(sum(exp(x)))."""
+    loss, lse = _fake_loss(x, target)
+    if x.numel():
+        given = "loss lse ignore_index smoothing z_loss"
+        launch = _launch(x, "cross_entropy", -1, {}, given)
+        x, target = x.contiguous(), _whole(target)
+        with torch.cuda.device(x.device):
+            arrays = x.data_ptr(), target.data_ptr(), _stream(x), loss.data_ptr(), lse.data_ptr()
+            launch(*arrays, ignore_index, smoothing, z_loss)
+    return loss, lse
+
+
+def _fake_loss(x: Tensor, target: Tensor, *_) -> tuple[Tensor, Tensor]:
+    rows = x.shape[:-1]
+    return x.new_empty(rows, dtype=torch.float32), x.new_empty(rows, dtype=torch.float32)
+
+
+def _run_loss_backward(
+    x: Tensor, target: Tensor, lse: Tensor, dloss: Tensor, ignore_index, smoothing, z_loss
+) -> Tensor:
+    dx = _like(x)
+    if x.numel():
+        given = "lse dloss dx ignore_index smoothing z_loss"
+        launch = _launch(x, "cross_entropy_backward", -1, {}, given)
+        x, target, lse, dloss = x.contiguous(), _whole(target), _whole(lse), _whole(dloss)
+        with torch.cuda.device(x.device):
+            arrays = x.data_ptr(), target.data_ptr(), _stream(x), lse.data_ptr(), dloss.data_ptr()
+            launch(*arrays, dx.data_ptr(), ignore_index, smoothing, z_loss)
+    return dx
+
+
+def _fake_loss_backward(x: Tensor, *_) -> Tensor:
+    return _like(x)
+
+
+def _keep_loss(ctx, inputs: tuple, output: tuple) -> None:
+    x, target, *ctx.options = inputs
+    ctx.save_for_backward(x, target, output[1])
+    ctx.mark_non_differentiable(output[1])
+
+
+def _loss_gradient(ctx, dloss: Tensor, _) -> tuple:
+    x, target, lse = ctx.saved_tensors
+    dx = _operator("cross_entropy_backward")(x, target, lse, dloss, *ctx.options)
+    return dx, None, None, None, None
+
+
+# ---- what PyTorch is told ------------------------------------------------------------------------
+
+
+def _keep_nothing(ctx, inputs: tuple, output: Tensor) -> None:
+    pass
+
+
+def _no_second_derivative(ctx, *_) -> None:
+    raise NotImplementedError(
+        f"{NAME} has no second derivative: its gradients are kernels. torch.softmax, or "
+        "torch.nn.functional.cross_entropy, has one"
+    )
+
+
+LOSS = "int ignore_index, float smoothing, float z_loss"
+# schema, on CUDA, without memory, what is kept for the gradient, the gradient
+_OPERATORS = (
+    (
+        "softmax(Tensor x, int dim) -> Tensor",
+        *(_run_softmax, _fake_softmax, _keep_softmax, _softmax_gradient),
+    ),
+    (
+        "log_softmax(Tensor x, int dim) -> Tensor",
+        *(_run_log_softmax, _fake_softmax, _keep_softmax, _log_softmax_gradient),
+    ),
+    (
+        "softmax_backward(Tensor y, Tensor dy, int dim, float scale, bool log, bool from_x, "
+        "float p, Tensor? seed) -> Tensor",
+        *(_run_backward, _fake_backward, _keep_nothing, _no_second_derivative),
+    ),
+    (
+        "scaled_masked_softmax(Tensor x, Tensor? mask, Tensor? bias, float scale, bool causal, "
+        "bool log, bool wide, float p, Tensor? seed) -> Tensor",
+        *(_run_fused, _fake_fused, _keep_fused, _fused_gradient),
+    ),
+    (
+        f"cross_entropy(Tensor x, Tensor target, {LOSS}) -> (Tensor loss, Tensor lse)",
+        *(_run_loss, _fake_loss, _keep_loss, _loss_gradient),
+    ),
+    (
+        f"cross_entropy_backward(Tensor x, Tensor target, Tensor lse, Tensor dloss, {LOSS}) "
+        "-> Tensor",
+        *(_run_loss_backward, _fake_loss_backward, _keep_nothing, _no_second_derivative),
+    ),
+)
+
+if not hasattr(getattr(torch.ops, NAME), "softmax"):  # else another copy of this file has them
+    _library = torch.library.Library(NAME, "FRAGMENT")
+    for _schema, _run, _fake, _keep, _gradient in _OPERATORS:
+        _name = f"{NAME}::{_schema.partition('(')[0]}"
+        _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+        _library.impl(_name, _run, "CUDA")
+        torch.library.register_fake(_name, _fake, lib=_library)
+        torch.library.register_autograd(_name, _gradient, setup_context=_keep, lib=_library)
