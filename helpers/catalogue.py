@@ -210,7 +210,7 @@ def choose(
     asked = {name: wanted.value(name, value) for name, value in features.items()}
     if wanted is not SOFTMAX or any(asked.values()):
         shape = rows, cols, dtype, gpu or gpu_for_plans(), x_stride, y_stride, inner
-        return _around(wanted, asked, shape)
+        return _around(wanted, asked, shape, aligned and alike)
     matrix = _matrix(rows, cols, dtype, gpu, x_stride, y_stride, aligned, alike)
     tuned = _tuned(matrix)
     if tuned and not out_of_date(tuned, matrix.gpu):
@@ -234,13 +234,17 @@ def _operation(name: str) -> Operation:
     return OPERATIONS[name]
 
 
-def _around(operation: Operation, features: Mapping[str, int], shape: tuple) -> str:
+def _around(operation: Operation, features: Mapping[str, int], shape: tuple, aligned: bool) -> str:
     """The first of its files that builds the features and takes what `Header.why_not` is given."""
     refused = []
     for file in AROUND[operation.name]:
         try:
             trial = with_features(file, features)
-            reason = _contract(trial).why_not(*shape)
+            contract = _contract(trial)
+            reason = contract.why_not(*shape)
+            dtype = known_dtype(shape[2])
+            if not (reason or aligned) and contract.align(dtype) > dtype.itemsize:
+                reason = f"arrays must start at multiples of {contract.align(dtype)} bytes"
         except ValueError as error:
             reason = str(error)
         if not reason:

@@ -42,7 +42,10 @@ def write(asked: Asked, framework: str) -> str:
     kernels take, whatever was asked for. Raises `Refused` with a sentence."""
     for step in asked.kernels:
         if not of_a_matrix(step):
-            raise Refused(f"{step} does more than softmax of a matrix, all that a Python file takes; best has it for PyTorch")
+            raise Refused(
+                f"{step} does more than softmax of a matrix, all that Python takes of one kernel; "
+                "best --as torch brings it"
+            )
         if load(step).name.startswith("copy"):
             raise Refused(f"{step} computes no softmax, which is what a Python file is for")
     parts, what, needs = FRAMEWORKS[framework]

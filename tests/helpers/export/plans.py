@@ -10,8 +10,9 @@ import numpy as np
 
 from helpers import bound
 from helpers.bound import Kernel
-from helpers.catalogue import AROUND, choose, split_trial, with_features
+from helpers.catalogue import AROUND, RANKING, choose, split_trial, with_features
 from helpers.gpu import Gpu
+from helpers.operations import OPERATIONS
 
 load = cache(bound.load)
 MB = 2**20
@@ -132,6 +133,44 @@ def launch_of(kernel: Kernel, *matrix) -> Launch | None:
         plan.cooperative,
         tuple(plan.macros.values()),
     )
+
+
+class Around(NamedTuple):
+    """What is asked of a matrix beside plain softmax."""
+
+    operation: str
+    features: tuple[tuple[str, int], ...]
+
+
+def arounds() -> list[Around]:
+    """Every operation with each of its features, with two, and with none."""
+    found = []
+    for name in AROUND:
+        words = OPERATIONS[name].features
+        one = [(((n, value),)) for n in words for value in range(1, len(words[n]))]
+        two = [(*a, *b) for a in one for b in one if a[0][0] < b[0][0]]
+        found += [Around(name, features) for features in ((), *one, *two)]
+    return found
+
+
+@cache
+def chosen_around(asked: Around, matrix: Matrix, inner: int = 1) -> tuple[str, Launch] | None:
+    """The same of another operation, or of softmax with features."""
+    rows, cols, dtype, x_stride, y_stride, *starts, gpu = matrix
+    if any(start % dtype.itemsize for start in starts):
+        return None
+    place, kind = (
+        (starts == [0, 0], starts[0] == starts[1]),
+        (asked.operation, dict(asked.features)),
+    )
+    try:
+        step = choose(rows, cols, dtype, gpu, x_stride, y_stride, *place, *kind, inner)
+    except ValueError:
+        return None
+    file = split_trial(step).file
+    if inner == 1 and file in {split_trial(rank.file).file for rank in RANKING}:
+        return file, planned(file, matrix)
+    return file, launch_of(load(step), rows, cols, dtype, gpu, x_stride, y_stride, inner)
 
 
 @cache

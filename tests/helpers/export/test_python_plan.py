@@ -2,6 +2,7 @@
 matrices and on six GPUs."""
 
 import ast
+import random
 import re
 import subprocess
 import sys
@@ -12,13 +13,23 @@ import numpy as np
 import pytest
 
 from helpers.bound import load
-from helpers.catalogue import steps, variants
+from helpers.catalogue import AROUND, steps, variants
 from helpers.export.asked import Refused, of_a_matrix, request
 from helpers.export.python import write
 from helpers.paths import ROOT
 from helpers.plan import DTYPES
 from helpers.simt.cuda_text import code_hash
-from tests.helpers.export.plans import MB, Launch, Matrix, chosen, matrices
+from tests.helpers.export.plans import (
+    MB,
+    Around,
+    Launch,
+    Matrix,
+    arounds,
+    chosen,
+    chosen_around,
+    matrices,
+    on_axes,
+)
 from tests.helpers.export.plans import planned as header_plan
 
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
@@ -28,22 +39,20 @@ def planned(text: str) -> ModuleType:
     """An exported file's plan, which needs none of the framework's packages."""
     module = ModuleType("exported")
     sys.modules["exported"] = module  # where typing.NamedTuple looks for what a file defines
-    lines = [
-        line for line in text.splitlines() if not line.startswith(("import cupy", "import to"))
-    ]
-    before, launching, rest = "\n".join(lines).partition("# ---- compiling and launching")
+    text = re.sub(r"^(import|from) (cupy|torch).*\n", "", text, flags=re.MULTILINE)
+    before, launching, rest = text.partition("# ---- compiling and launching")
     kernels = rest[rest.index("# ---- the kernels") :]
     exec(compile(before + kernels, "exported.py", "exec"), vars(module))
     return module
 
 
-def plan_of_export(module: ModuleType, matrix: Matrix) -> tuple[str, Launch] | None:
+def plan_of_export(module: ModuleType, matrix: Matrix, **around) -> tuple[str, Launch] | None:
     """The file and the launch, as `chosen` has them; None if it refuses."""
     *shape, dtype, x_stride, y_stride, x, y, gpu = matrix
     strides, places = (x_stride, y_stride), (x == y == 0, x == y)
     gpu = module.Gpu(gpu.capability, gpu.sms, gpu.l2)
     try:
-        found = module.plan(*shape, dtype.name, *strides, *places, gpu)
+        found = module.plan(*shape, dtype.name, *strides, *places, gpu, **around)
     except module.Refused:
         return None
     macros = {name: int(value) for name, value in (o.split("=") for o in found.options if "=" in o)}
@@ -119,6 +128,82 @@ def test_a_changed_line_is_noticed(line: str, changed: str, text: str, wanted: d
 def test_what_no_kernel_takes_is_refused(matrix: tuple, error: type, text: str) -> None:
     with pytest.raises(error):
         planned(text).plan(*matrix)
+
+
+# ---- what is around softmax --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def of_torch() -> str:
+    return write(request("best", []), "torch")
+
+
+@pytest.fixture(scope="module")
+def wanted_around() -> dict[tuple[Around, Matrix, int], tuple[str, Launch] | None]:
+    """The project's plans of all that is computed beside softmax; None where it refuses."""
+    chance, dtypes = random.Random(0), tuple(np.dtype(name) for name in DTYPES)
+    drawn = [(matrix, 1) for matrix in matrices(3000, dtypes)]
+    drawn = [(m, inner) for m, inner in drawn if not (m.x_start or m.y_start) % m.dtype.itemsize]
+    asked = [(chance.choice(arounds()), *matrix) for matrix in drawn]
+    axes = (Around("softmax_any_axis", ()), Around("softmax_any_axis", (("LOG", 1),)))
+    axes += (Around("softmax", ()), Around("softmax_backward", ()))
+    asked += [(chance.choice(axes), *matrix) for matrix in on_axes(2000, dtypes)]
+    return {each: chosen_around(*each) for each in asked}
+
+
+def other_plans(module: ModuleType, wanted: dict) -> Iterator[tuple]:
+    for (asked, matrix, inner), plan in wanted.items():
+        around = {"operation": asked.operation, "features": dict(asked.features), "inner": inner}
+        if plan_of_export(module, matrix, **around) != plan:
+            yield asked, matrix, inner
+
+
+def test_exported_plans_around_softmax_are_those_of_choose(of_torch, wanted_around) -> None:
+    assert list(other_plans(planned(of_torch), wanted_around)) == []
+    met = {plan[0] for plan in wanted_around.values() if plan}
+    assert {file for files in AROUND.values() for file in files} <= met
+    assert sum(plan is None for plan in wanted_around.values()) > 500
+
+
+@pytest.mark.parametrize(
+    ("line", "changed"),
+    [
+        ("packs = cols * y_size // 16", "packs = cols * size // 16"),
+        ("and (WIDE == 0 or size == 2)", ""),
+        ("and (DROPOUT == 0 or LOG == 0)", ""),
+        ('"14_backward": Kernel(', '"14": Kernel('),
+        ("m | given, dtype", "m, dtype"),
+        ('builds=("MASK",)', 'builds=("MASK", "LOG")'),
+        ('builds=("MASK", "BIAS", "LOG", "WIDE")', 'builds=("MASK", "BIAS", "WIDE")'),
+        ('given |= {"outer": m["rows"] // inner', 'given |= {"outer": m["rows"]'),
+        ('operation = "softmax_any_axis"', 'operation = "softmax"'),
+        ("if inner < 1 or rows % inner:", "if False:"),
+        ("    elif inner != 1:", "    elif False:"),
+    ],
+)
+def test_a_changed_line_around_is_noticed(line, changed, of_torch, wanted_around) -> None:
+    assert line in of_torch
+    module = planned(of_torch.replace(line, changed))
+    try:
+        assert next(other_plans(module, wanted_around), None)
+    except (KeyError, TypeError):
+        pass
+
+
+def test_a_softmax_that_is_only_scaled_has_the_plan_of_the_fused(of_torch: str) -> None:
+    module = planned(of_torch)
+    assert module.plan(64, 4096, operation="scaled_softmax").kernel == "12_fused"
+    with pytest.raises(module.Refused, match="12_fused: it does not take rows = 64, cols = 64"):
+        module.plan(64, 64, operation="scaled_softmax")
+
+
+def test_what_is_no_operation_is_refused_by_name(of_torch: str, text: str) -> None:
+    with pytest.raises(ValueError, match="there are kernels of softmax, .* none of attention"):
+        planned(of_torch).plan(64, 4096, operation="attention")
+    with pytest.raises(ValueError, match="kernels of softmax alone, none of cross_entropy"):
+        planned(text).plan(64, 4096, operation="cross_entropy")
+    with pytest.raises(ValueError, match="12_fused: it does not build DROPOUT = 1"):
+        planned(of_torch).plan(64, 4096, features={"DROPOUT": 1, "LOG": 1})
 
 
 def test_an_old_gpu_is_refused_by_every_kernel(text: str) -> None:
