@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from helpers import lean  # noqa: F401
 from helpers.home import stand_in_for_home
 from tests import warm_kernels
 
@@ -73,9 +74,10 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where they cannot run, expect those to fail that hold what is to
-    be measured again, and say why."""
+@pytest.hookimpl(trylast=True)  # behind -m and -k
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests marked `gpu` where they cannot run, or skip them if nothing else is
+    asked for; expect those to fail that hold what is to be measured again."""
     reasons = {
         f"{test}[{parameter}]" if parameter else test: reason
         for reason, tests in TO_MEASURE.items()
@@ -85,8 +87,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if reason := reasons.get(item.nodeid):
             item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
-        if item.get_closest_marker("gpu") and (reason := why_not_live()):
-            item.add_marker(pytest.mark.skip(reason=reason))
+    live = [item for item in items if item.get_closest_marker("gpu")]
+    if live and (reason := why_not_live()):
+        if len(live) == len(items):
+            for item in live:
+                item.add_marker(pytest.mark.skip(reason=reason))
+            return
+        # A third of all: to skip each one, and say so, takes its time.
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+        config.stash[LEFT_OUT] = f"{len(live)} tests that need a GPU were left out: {reason}"
+
+
+LEFT_OUT = pytest.StashKey[str]()  # what the summary says of tests that are not run
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist tells what it has left out. What is in memory now is gone with the
+    process: nobody need search it for cycles."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left out"] = session.config.stash.get(LEFT_OUT, "")
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object) -> None:
+    """Each worker leaves out the same."""
+    if said := getattr(node, "workeroutput", {}).get("left out"):
+        node.config.stash[LEFT_OUT] = said
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say which tests were left out, and why."""
+    if said := config.stash.get(LEFT_OUT, ""):
+        terminalreporter.write_line(said)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
 
     simt          the SIMT machine: runs a kernel on numpy arrays, counts, finds bugs
     paths         the folders of the repository
+    lean          imports that nothing here needs, left out
     home          a home folder that can be written
     shapes        families of matrix shapes
     json_files    files that name themselves when they are damaged

@@ -197,7 +197,7 @@ def test_make_test_runs_everything() -> None:
     assert commands == [
         "python -m ruff check .",
         "python -m pytest -n 2 --dist worksteal -q -p no:nbval tests -x",
-        "python -m pytest -n 2 --dist loadfile -q --nbval notebooks",
+        "python -m pytest -n 2 --dist loadfile -q -p helpers.lean --nbval notebooks",
     ]
 
 
@@ -273,6 +273,39 @@ def test_gpu_tests_say_why_they_are_skipped(
     monkeypatch.setitem(sys.modules, "cupy", fake)
     seen = configured(monkeypatch, replay)
     assert seen.module.why_not_live() == reason
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_gpu_tests_are_left_out_by_number_or_skipped_alone(
+    monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
+    module = configured(monkeypatch, "0" if live else "1").module
+    fake = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+
+    def collected(*marks: str) -> tuple[list[str], list[str], list]:
+        """(marks of what is left, what the summary says, markers that were added)."""
+        config, added = SimpleNamespace(stash={}), []
+        items = [
+            SimpleNamespace(
+                nodeid=f"{number}",
+                mark=mark,
+                get_closest_marker=lambda name, mark=mark: name == mark or None,
+                add_marker=added.append,
+            )
+            for number, mark in enumerate(marks)
+        ]
+        module.pytest_collection_modifyitems(config, items)
+        return [item.mark for item in items], [*config.stash.values()], added
+
+    if live:
+        assert collected("gpu", "", "gpu") == (["gpu", "", "gpu"], [], [])
+        return
+    left, said, added = collected("gpu", "", "gpu")
+    assert (left, added) == ([""], [])
+    assert said == ["2 tests that need a GPU were left out: SOFTMAX_REPLAY=1"]
+    left, said, added = collected("gpu", "gpu")
+    assert (left, said, len(added)) == (["gpu", "gpu"], [], 2)
 
 
 JUPYTER_BRINGS = r"^(import|from) (nbformat|jsonschema)\b"

@@ -2,6 +2,7 @@
 
 import sys
 
+from .. import lean  # noqa: F401
 from ..home import stand_in_for_home
 
 if sentence := stand_in_for_home():  # before a command imports CuPy, which fails without a home
