@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -51,7 +51,7 @@ BURST, ROUNDS = 50, 22
 MOST_BYTES = 8 << 30  # of the results of a graph
 # Of an operator that only allocates: what any custom operator costs.
 NOTHING = "nothing"
-OURS, TORCH = "ours", "torch"
+OURS, TORCH, QUACK = "ours", "torch", "quack"
 
 
 @dataclass(frozen=True)
@@ -78,6 +78,10 @@ class TimesCase:
         """Whether it is of the kernel that would be chosen now, as its text is."""
         step = choose(self.rows, self.cols, self.dtype, gpu)
         return (step, step_hash(step)) == (self.step, self.hash)
+
+    def holds(self, names: Iterable[str]) -> bool:
+        """Whether all of these were timed, or left out for a reason."""
+        return set(names) <= {*self.host_us, *self.skipped}
 
 
 @dataclass
@@ -121,16 +125,18 @@ def save_times(times: Times, gpu: str) -> None:
     write_json(times_path(gpu), fields_of(times))
 
 
+SHOWN = (OURS, TORCH, QUACK)
 TITLES = ("rows x columns", "kernel", *(f"{what} {name}" for what in ("host", "eager", "graph")
-          for name in (OURS, TORCH)))  # fmt: skip
+          for name in SHOWN))  # fmt: skip
 
 
 def table(cases: Sequence[TimesCase]) -> Iterator[list[str]]:
-    """Cells under `TITLES`: medians in microseconds."""
+    """Cells under `TITLES`: medians in microseconds, a dash for what was not timed."""
     for case in cases:
         cells = [place(case.rows, case.cols, case.dtype), case.step]
         for part in (case.host_us, case.eager_us, case.graph_us):
-            cells += [f"{statistics.median(part[name]):.2f}" for name in (OURS, TORCH)]
+            medians = {name: f"{statistics.median(us):.2f}" for name, us in part.items()}
+            cells += [medians.get(name, "-") for name in SHOWN]
         yield cells
 
 
@@ -161,9 +167,9 @@ def implementations(ours: ModuleType) -> dict[str, Callable]:
         TORCH: lambda x: torch.softmax(x, -1),
         NOTHING: lambda x: torch.ops.softmax_worklog_nothing.nothing(x),
     }
-    if not peers.why_not("quack", 8, 1024, "float32"):
+    if not peers.why_not(QUACK, 8, 1024, "float32"):
         quack = importlib.import_module("quack.softmax")
-        found["quack"] = lambda x: quack.softmax(x)
+        found[QUACK] = lambda x: quack.softmax(x)
     return found
 
 
@@ -175,7 +181,7 @@ def measure(calls: dict[str, Callable], rows: int, cols: int, dtype: str) -> Tim
     import torch
 
     peers.free_memory()
-    reasons = {name: peers.why_not(name, rows, cols, dtype) for name in calls if name == "quack"}
+    reasons = {name: peers.why_not(name, rows, cols, dtype) for name in calls if name == QUACK}
     skipped = {name: reason for name, reason in reasons.items() if reason}
     calls = {name: call for name, call in calls.items() if name not in skipped}
     size = rows * cols * getattr(torch, dtype).itemsize

@@ -54,6 +54,12 @@ def test_a_case_of_another_kernel_or_text_is_not_current(record: Times) -> None:
         assert not record.is_current()
 
 
+def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
+    left_out = replace(case(), skipped={"quack": "refuses so many columns"})
+    assert case().holds([OURS, TORCH]) and left_out.holds([OURS, TORCH, "quack"])
+    assert not case().holds([OURS, TORCH, "quack"])
+
+
 def test_a_missing_and_a_damaged_record_are_named(record: Times, tmp_path) -> None:
     with pytest.raises(FileNotFoundError, match="no times of nvidia-other"):
         load_times("nvidia-other")
@@ -66,7 +72,7 @@ def test_a_missing_and_a_damaged_record_are_named(record: Times, tmp_path) -> No
 
 def test_a_line_has_the_medians(record: Times) -> None:
     (cells,) = table(record.cases)
-    assert cells == ["64 x 4096", "08_cluster", *["2.00", "4.50"] * 3]
+    assert cells == ["64 x 4096", "08_cluster", *["2.00", "4.50", "-"] * 3]
     assert statistics.median(record.cases[0].host_us[OURS]) == 2
 
 
