@@ -53,6 +53,9 @@ VERDICTS = {
 }
 
 
+TIES = ("ahead", "level", "LOSS")  # of what is chosen beside the best peer
+
+
 @dataclass(frozen=True)
 class ChainCase:
     """One shape in one state: ours by the names of `variants`, peers and the copy, timed in turn.
@@ -142,6 +145,16 @@ class ChainCase:
         """The peer that adds least; None if none was timed."""
         others = self.chain_us.keys() - self.launches.keys() - {chain.COPY}
         return min(others, key=lambda name: self.us(name).value, default=None)
+
+    @property
+    def against_best_peer(self) -> str:
+        """One of `TIES`, beyond the spread; "" where either was not timed."""
+        if not self.chosen or not self.best_peer:
+            return ""
+        lead = self.lead(self.chosen, self.best_peer)
+        if lead.above(TOLERANCE):
+            return "ahead"
+        return "LOSS" if lead.below(-TOLERANCE) else "level"
 
     def faster(self, name: str) -> dict[str, samples.Estimate]:
         """Those of ours that lead `name` by more than the tolerance, beyond the spread; the best

@@ -1,13 +1,17 @@
-"""What the README says of the race, in Markdown."""
+"""What the README says of the race, of softmax and of what is around it, in Markdown."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from .catalogue import choose
+from .chains import TIES, ChainCase, load_chains
+from .chains import around_cases as around_chains
+from .contests import ALONE, GROUPS, group_of
 from .gpu import of_record
 from .paths import ROOT
 from .peers import PEERS, title
@@ -18,6 +22,7 @@ from .races import (
     VERDICTS,
     Race,
     RaceCase,
+    around_cases,
     explained_marks,
     load_race,
     race_cases,
@@ -37,6 +42,7 @@ def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
         recorded = load_race(gpu)
     except FileNotFoundError:
         return "No race against them is recorded yet."
+    recorded = replace(recorded, cases=[case for case in recorded.cases if case.kind == ALONE])
     known = {(case.shape, case.dtype): case for case in recorded.cases}
     shown = [
         known[shape, dtype] for dtype in DTYPES for shape in raced(dtype) if (shape, dtype) in known
@@ -72,12 +78,18 @@ def score(shown: Sequence[RaceCase]) -> str:
     counts = Counter(case.verdict for case in shown)
     words = [f"{counts[name]} {WORDS.get(name, name)}" for name in VERDICTS if counts[name]]
     lost = [
-        f"{place(*case.shape)} {case.dtype} to {title(case.best_peer)} by {1 - case.lead:.1%}"
+        f"{where(case)} {case.dtype} to {title(case.best_peer)} by {1 - case.lead:.1%}"
         for case in shown
         if case.verdict == "LOSS"
     ]
     named = f" ({'; '.join(lost)})" if lost else ""
     return f"Of {len(shown)} cases: {', '.join(words)}{named}."
+
+
+def where(case: RaceCase | ChainCase) -> str:
+    """The shape; of what is around softmax its group too."""
+    sizes = place(*case.shape, inner=case.inner)
+    return sizes if case.kind == ALONE else f"{group_of(case.kind)} at {sizes}"
 
 
 def family_table(recorded: Race) -> list[str]:
@@ -110,7 +122,8 @@ def unraced_forfeits(recorded: Race, shapes: Sequence[Shape], dtype: str) -> lis
 
 
 def lead_cell(case: RaceCase) -> str:
-    return f"{case.lead:.2f}, {title(case.best_peer)} at {place(*case.shape)}"
+    sizes = place(*case.shape, inner=case.inner)
+    return f"{case.lead:.2f}, {title(case.best_peer)} at {sizes}"
 
 
 def peers_table(recorded: Race, shown: Sequence[RaceCase]) -> list[str]:
@@ -165,7 +178,8 @@ def case_table(cases: Sequence[RaceCase]) -> list[str]:
         if early:
             share = case.programmatic_share
             cells.append(f"{share:.2f} of a copy launched so" if share else "-")
-        lines.append(f"| {place(*case.shape)} | {' | '.join(cells)} |")
+        sizes = place(*case.shape, inner=case.inner)
+        lines.append(f"| {sizes} | {' | '.join(cells)} |")
     return lines
 
 
@@ -173,3 +187,98 @@ def share_cell(case: RaceCase, name: str) -> str:
     """The share of a copy; of few rows also microseconds."""
     time = f" ({case.median_us(name):.2f} us)" if case.rows * case.cols < 2**24 else ""
     return f"{case.share(name):.2f}{time}"
+
+
+# ---- around softmax -----------------------------------------------------------------------------
+
+
+def around_block(gpu: str = REFERENCE_GPU) -> str:
+    """The same of what is around softmax: by operation, alone and in pipelines; a line for each
+    case."""
+    try:
+        recorded = load_race(gpu)
+    except FileNotFoundError:
+        recorded = None
+    shown = around_cases(recorded) if recorded else []
+    if not shown:
+        return "No race of what is around softmax is recorded yet."
+    lines = [score(shown), "", *group_table(shown), ""]
+    lines += [
+        "Each is held against a kernel that does nothing but move as many bytes; *ahead*, *level* "
+        "and *lost* are as above. Where PyTorch has no function, it runs a chain of those it has.",
+        "",
+        *pipelines(gpu),
+    ]
+    for dtype in DTYPES:
+        lines += [f"<details><summary>Every case around softmax in {dtype}</summary>"]
+        for name in GROUPS:
+            cases = [case for case in shown if group_of(case.kind) == name and case.dtype == dtype]
+            if cases:
+                lines += ["", f"**{name}**", "", *case_table(cases)]
+        lines += ["", "</details>", ""]
+    return "\n".join(lines[:-1])
+
+
+def group_table(shown: Sequence[RaceCase]) -> list[str]:
+    """How many cases of each operation are ahead, level, lost and forfeits of ours, and who of the
+    peers that have it cannot take a shape or is wrong there."""
+    titles = " | ".join(f"{dtype} | least lead" for dtype in DTYPES)
+    lines = [f"| | {titles} | forfeits of peers |", "|---" * (2 + 2 * len(DTYPES)) + "|"]
+    for name in GROUPS:
+        cells = []
+        group = [case for case in shown if group_of(case.kind) == name]
+        for dtype in DTYPES:
+            cases = [case for case in group if case.dtype == dtype]
+            counts = Counter(case.verdict for case in cases)
+            words = [f"{counts[one]} {WORDS.get(one, one)}" for one in VERDICTS if counts[one]]
+            led = [case for case in cases if case.best_peer and case.lead]
+            least = min(led, key=lambda case: case.lead, default=None)
+            cells += [", ".join(words) or "-", lead_cell(least) if least else "-"]
+        reasons = Counter(
+            said if said.startswith(title(peer)) else f"{title(peer)}: {said}"
+            for case in group
+            for peer, reason in case.forfeits.items()
+            for said in [re.sub(":? at .*", "", reason)]
+        )
+        cells.append("; ".join(f"{count}x {reason}" for reason, count in reasons.items()) or "-")
+        if group:
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def pipelines(gpu: str) -> list[str]:
+    """How ours stands beside the best peers in a pipeline, by operation; each loss by name."""
+    try:
+        cases = [case for case in around_chains(load_chains(gpu)) if case.against_best_peer]
+    except FileNotFoundError:
+        cases = []
+    if not cases:
+        return []
+    lines = [
+        "Between a kernel that writes what goes in and one that reads what comes out, with what "
+        "goes in *fresh* in the L2 or *evicted* from it, beside the two best of these peers:",
+        "",
+        "| | fresh | least lead | evicted | least lead |",
+        "|---|---|---|---|---|",
+    ]
+    for name in GROUPS:
+        cells = []
+        group = [case for case in cases if group_of(case.kind) == name]
+        for state in ("fresh", "evicted"):
+            here = [case for case in group if case.state == state]
+            counts = Counter(case.against_best_peer for case in here)
+            words = [f"{counts[one]} {WORDS.get(one, one)}" for one in TIES if counts[one]]
+            least = min(here, key=lead_in_chain, default=None)
+            cells += [", ".join(words) or "-", chained_cell(least) if least else "-"]
+        if group:
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def lead_in_chain(case: ChainCase) -> float:
+    return case.lead(case.chosen, case.best_peer).value
+
+
+def chained_cell(case: ChainCase) -> str:
+    sizes = place(*case.shape, case.dtype, inner=case.inner)
+    return f"{lead_in_chain(case):+.0%}, {title(case.best_peer)} at {sizes}"

@@ -20,7 +20,7 @@ from ..catalogue import UNFUSED, split_trial, steps, variants
 from ..draw.race import save_lead
 from ..draw.step import A_COPY, COPY, eager, save_series
 from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
-from ..race_text import race_block
+from ..race_text import around_block, race_block
 from ..races import DTYPES, race_cases
 from ..records import (
     REFERENCE_GPU,
@@ -76,6 +76,7 @@ def wanted_texts() -> dict[str, str]:
     blocks = {
         "result": result_block(),
         "race": race_block(LEADS),
+        "around": around_block(),
         "run": run_block(),
         "questions": questions_block(),
     }

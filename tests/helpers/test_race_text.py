@@ -4,12 +4,14 @@ import dataclasses
 
 import pytest
 
-from helpers import bench, catalogue, race_text, races, records
+from helpers import bench, catalogue, chain, chains, race_text, races, records
+from helpers.chains import ChainCase
+from helpers.contests import GROUPS
 from helpers.paths import ROOT
 from helpers.races import DTYPES, Race, RaceCase, save_race
 from helpers.records import REFERENCE_GPU
 from helpers.shapes import RACE_TABLE, raced
-from tests.made_up import DEVICE, OURS, race_case
+from tests.made_up import DEVICE, OURS, chain_case, race_case
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
 PICTURES = {dtype: ROOT / f"{dtype}.png" for dtype in DTYPES}
@@ -153,3 +155,79 @@ def test_what_is_chosen_is_asked_of_the_gpu_of_the_race(record_race, monkeypatch
     record_race(race_case(65536, 4096))
     assert {gpu for *_, gpu in asked} == {races.of_record(DEVICE)}
     assert catalogue.choose(65536, 4096) is not None
+
+
+# ---- around softmax -----------------------------------------------------------------------------
+
+
+def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: float) -> RaceCase:
+    kind = GROUPS[group].kind
+    inner = 32 if group == "any axis" else 1
+    case = race_case(rows, cols, dtype, **times)
+    features = dict(kind.features)
+    return dataclasses.replace(case, operation=kind.operation, features=features, inner=inner)
+
+
+@pytest.fixture
+def told(record_race, tmp_path, monkeypatch):
+    """What the README says of cases around softmax, and of pipelines that are saved for it."""
+    monkeypatch.setattr(chains, "folder_of", lambda gpu: tmp_path / gpu)
+
+    def write(*cases: RaceCase, linked=()) -> str:
+        record_race(race_case(65536, 4096, quack=9.5), *cases)
+        if linked:
+            found = chains.Chains(DEVICE, VERSIONS, "2030-01-02", [chain.PROTOCOL])
+            for one in linked:
+                found.add(one)
+            chains.save_chains(found, REFERENCE_GPU)
+        return race_text.around_block()
+
+    return write
+
+
+def test_without_a_race_around_softmax_the_block_says_so(told) -> None:
+    assert told() == "No race of what is around softmax is recorded yet."
+
+
+def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
+    lost = around("gradient of softmax", 32768, 4096, "bfloat16", quack=9.5)
+    wrong = {"quack": "QuACK needs cols % 4 == 0", "liger": "Liger computes no such thing"}
+    axis = dataclasses.replace(around("any axis", 2**18, 512, cudnn=12.5), skipped=wrong)
+    block = told(lost, around("gradient of softmax", 32768, 4096), axis)
+    lost = "gradient of softmax at 32768 x 4096 bfloat16 to QuACK by 5.0%"
+    assert block.startswith(f"Of 3 cases: 2 ahead, 1 lost ({lost}).")
+    table = block[: block.index("<details>")]
+    rows = rows_of(table)
+    assert rows["gradient of softmax"] == [
+        *("1 ahead", "2.00, PyTorch at 32768 x 4096", "1 lost", "0.95, QuACK at 32768 x 4096", "-")
+    ]
+    assert rows["any axis"] == [
+        *("1 ahead", "1.25, cuDNN at 8192 x 512 x 32", "-", "-"),
+        "1x QuACK needs cols % 4 == 0",
+    ]
+    assert "cross-entropy" not in rows and "pipeline" not in block
+    bfloat = block[block.index("in bfloat16</summary>") :]
+    assert rows_of(bfloat)["32768 x 4096"][-1] == "**lost**" and "**any axis**" not in bfloat
+
+
+def test_softmax_alone_is_told_apart(record_race) -> None:
+    """Planted: a case around it at one of its shapes stands for it."""
+    case = race_case(65536, 4096, quack=9.5)
+    block = record_race(case, around("gradient of softmax", 65536, 4096, torch=1.0))
+    assert block == record_race(case)
+    assert "Of 1 cases: 1 lost (65536 x 4096 float32 to QuACK by 5.0%)." in block
+
+
+def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:
+    kind = GROUPS["gradient of softmax"].kind
+    case = dataclasses.replace(chain_case([10.0], 4096, 4096, liger=11.0), operation=kind.operation)
+    monkeypatch.setattr(ChainCase, "chosen", property(lambda case: [*case.launches][0]))
+    lost = dataclasses.replace(
+        chain_case([10.0], 8192, 8192, liger=9.0), operation=kind.operation, state="evicted"
+    )
+    block = told(around("gradient of softmax", 32768, 4096), linked=[case, lost])
+    (line,) = (line for line in block.splitlines() if "Liger" in line)
+    assert line == (
+        "| gradient of softmax | 1 ahead | +9%, Liger at 4096 x 4096 "
+        "| 1 lost | -11%, Liger at 8192 x 8192 |"
+    )
