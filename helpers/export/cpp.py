@@ -279,7 +279,6 @@ class _File:
             "ARRAYS": "\n".join(_wrapped(line, 12) for line in call.array_lines()),
             "TAKEN": "\n".join(_wrapped(line, 4) for line in taken),
             "LIST": own,
-            "MAX_BYTES": str(MAX_BYTES),
             "LENDER": LENDER * call.workspace,
             "ZEROS": "NAME_zeros& zeros, " * call.workspace,
             "TAKE": TAKE * call.workspace,

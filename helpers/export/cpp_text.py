@@ -378,15 +378,13 @@ static bool overlap(const Array& one, const Array& other)
     return one.first() < other.end() && other.first() < one.end();
 }
 
-// What holds for the arrays of a call, whatever its kernel: they are within what addresses reach,
-// start where they must, and none that is written overlaps another.
+// What holds for the arrays of a call, whatever its kernel: they start where they must, and none that
+// is written overlaps another.
 template <int count>
 static cudaError_t fit(const Array (&arrays)[count])
 {
-    for (const Array& array : arrays) {
-        if (array.rows > MAX_BYTES / array.size / array.stride) return cudaErrorInvalidValue;
+    for (const Array& array : arrays)
         if (start(array.address) % array.align != 0) return cudaErrorMisalignedAddress;
-    }
     for (const Array& array : arrays)
         for (const Array& other : arrays)
             if (array.output && &array != &other && overlap(array, other)ALLOWED)

@@ -103,7 +103,8 @@ def linked(folder: Path, case: Case, text: str, exported: Path, gpu: bool) -> Pa
     memory."""
     (folder / f"{case.name}.cu").write_text(text)
     (folder / "exported.h").write_text(header(case, text))
-    sources = ["softmax.cpp"] if gpu else ["softmax.cpp", "without_gpu.cpp"]
+    without = ["launch_softmax.cpp", "without_gpu.cpp"]
+    sources = ["softmax.cpp", *([] if gpu else without)]
     includes = [f'#include "{FOLDER / source}"\n' for source in sources]
     (folder / "program.cpp").write_text("".join(includes))
     done = host_compiled(folder, "-I.", "-c", "program.cpp")

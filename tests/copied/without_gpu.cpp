@@ -1,9 +1,8 @@
 // As much of the CUDA runtime as an exported file and the program use, in main memory, so that what
-// they ask for, say and return can be tested without a GPU. Of a kernel's launch it computes the
-// softmax. Prints each call and its number to stderr. FAIL=n lets call n fail; WRONG=n makes
-// element n of the results wrong; COOPERATES=0 is a GPU without cooperative launches, BLOCKS=n says
-// that n blocks fit a multiprocessor.
-#include <cmath>
+// they ask for, say and return can be tested without a GPU. A kernel's launch is a `Launch`, which
+// stands before this file: it is made of what was launched, and run then or by a graph. Prints each
+// call and its number to stderr. FAIL=n lets call n fail; COOPERATES=0 is a GPU without cooperative
+// launches, BLOCKS=n says that n blocks fit a multiprocessor.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -11,15 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "exported.h"
-
 struct CUstream_st {
     unsigned long long id;
     bool captured;
 };
 
 struct CUgraph_st {
-    std::vector<std::vector<char>> arguments;
+    std::vector<Launch> launches;
 };
 
 static CUgraph_st recorded;
@@ -42,30 +39,6 @@ static cudaError_t called(const char* name, long long detail = 0, long long more
     std::fprintf(stderr, "call %ld %s %lld %lld\n", ++count, name, detail, more);
     return number("FAIL", 0) == count ? cudaErrorUnknown : cudaSuccess;
 }
-
-static void softmax(const T* x, T* y, int rows, int cols, long long x_stride, long long y_stride)
-{
-    T* first = y;
-    for (int row = 0; row < rows; ++row, x += x_stride, y += y_stride) {
-        double top = -INFINITY, sum = 0;
-        for (int col = 0; col < cols; ++col) top = std::fmax(top, float(x[col]));
-        for (int col = 0; col < cols; ++col) sum += std::exp(float(x[col]) - top);
-        for (int col = 0; col < cols; ++col)
-            y[col] = copies ? x[col] : T(float(std::exp(float(x[col]) - top) / sum));
-    }
-    if (const long wrong = number("WRONG", 0)) {
-        T& element = first[wrong];
-        element = std::isnan(float(element)) ? T(0.0f) : T(NAN);
-    }
-}
-
-// x, y, rows, cols, strides and workspace, one behind the other.
-struct Arguments {
-    const T* x;
-    T* y;
-    int rows, cols;
-    long long x_stride, y_stride;
-};
 
 extern "C" {
 void** __cudaRegisterFatBinary(void*) { return nullptr; }
@@ -159,11 +132,7 @@ cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t*, cudaGraph_t, unsigne
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t)
 {
-    for (const auto& bytes : recorded.arguments) {
-        Arguments a;
-        std::memcpy(&a, bytes.data(), sizeof a);
-        softmax(a.x, a.y, a.rows, a.cols, a.x_stride, a.y_stride);
-    }
+    for (Launch& launch : recorded.launches) launch.run();
     return cudaSuccess;
 }
 
@@ -202,10 +171,6 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* kernel, void** given)
 {
-    Arguments a = {*static_cast<const T**>(given[0]), *static_cast<T**>(given[1]),
-                   *static_cast<int*>(given[2]),      *static_cast<int*>(given[3]), 0, 0};
-    a.x_stride = kernel_strided ? *static_cast<long long*>(given[4]) : a.cols;
-    a.y_stride = kernel_strided ? *static_cast<long long*>(given[5]) : a.cols;
     std::string name = "launch";
     for (unsigned i = 0; i < config->numAttrs; ++i)
         name += config->attrs[i].id == cudaLaunchAttributeCooperative ? "-cooperative"
@@ -214,13 +179,9 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* ke
     if (const cudaError_t error = called(name.c_str(), config->gridDim.x,
                                          static_cast<long long>(config->dynamicSmemBytes)))
         return error;
-    if (config->stream->captured) {
-        std::vector<char> bytes(sizeof a);
-        std::memcpy(bytes.data(), &a, sizeof a);
-        recorded.arguments.push_back(bytes);
-    } else {
-        softmax(a.x, a.y, a.rows, a.cols, a.x_stride, a.y_stride);
-    }
+    Launch launch(names().at(kernel), *config, given);
+    if (config->stream && config->stream->captured) recorded.launches.push_back(launch);
+    else launch.run();
     return cudaSuccess;
 }
 }

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from cuda.bindings import nvrtc
 
-from helpers.bound import bind
-from helpers.catalogue import source
+from helpers.bound import load
 from helpers.export import cpp
 from helpers.export.asked import request
 from helpers.gpu import H200
@@ -30,6 +29,11 @@ CASES = [
     ("11_any_row", 8192, 50257, "float32"),
     ("variants/11_short_rows", 65536, 77, "bfloat16"),
     ("variants/11_any_length", 4, 3000001, "float32"),
+    ("12_fused", 64, 4096, "float32"),
+    ("12_fused-MASK2-WIDE1", 64, 8192, "bfloat16"),
+    ("14_backward-LOG1", 64, 4096, "float32"),
+    ("15_cross_entropy", 4096, 128256, "bfloat16"),
+    ("variants/15_gradient", 64, 50257, "float32"),
 ]
 each_case = pytest.mark.parametrize("step, rows, cols, dtype", CASES)
 
@@ -54,8 +58,8 @@ def kernels_of(text: str) -> str:
 
 def own(step: str, rows: int, cols: int, dtype: str) -> Build:
     """The kernel as it is measured."""
-    code = source(f"{step}.cu")
-    return Build(code, bind(code, rows, cols, dtype, gpu=H200).options)
+    bound = load(step).bind(rows, cols, dtype, gpu=H200)
+    return Build(bound.kernel.code, bound.options)
 
 
 @each_case
