@@ -378,8 +378,8 @@ static bool overlap(const Array& one, const Array& other)
     return one.first() < other.end() && other.first() < one.end();
 }
 
-// What holds for the arrays of a call, whatever its kernel: they start where they must, and none that
-// is written overlaps another.
+// What holds for the arrays of a call, whatever its kernel: they start where they must, and none
+// that is written overlaps another.
 template <int count>
 static cudaError_t fit(const Array (&arrays)[count])
 {
