@@ -8,11 +8,13 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers import bench
+from helpers import bench, peers, peers_around, races
 from helpers.bound import BoundKernel, bind, load
+from helpers.contests import Entry, Kind
 from helpers.gpu import H200
 from helpers.operations import OPERATIONS, SUMMED, Sizes
 from helpers.problems import Problem, _Sample
+from helpers.references import expected
 from helpers.workers import Failure
 from tests.helpers.fake_cupy import fake_cupy
 from tests.helpers.family import ANY_AXIS, BACKWARD, CROSS_ENTROPY, EACH, FUSED, GRADIENT
@@ -150,6 +152,57 @@ def test_bytes_are_those_of_the_formula() -> None:
     assert moved("softmax_backward") == 12
     assert moved("cross_entropy") == pytest.approx(4, abs=0.05)
     assert moved("cross_entropy_backward") == pytest.approx(8, abs=0.05)
+
+
+CONTESTS = {
+    "mask": Entry(3, 512, "bfloat16", Kind(features=(("MASK", 1),))),
+    "axis": Entry(12, 64, "float32", Kind("softmax_any_axis", (), 4)),
+    "loss": Entry(6, 64, "float32", Kind("cross_entropy")),
+}
+
+
+@pytest.mark.parametrize("name", CONTESTS)
+def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypatch) -> None:
+    """Our kernel as it is chosen, and one of another library that gives no lse and rounds once;
+    with the numbers of the contest. A peer that is wrong is named."""
+    entry, right = CONTESTS[name], 1.0
+
+    def make(entry: Entry):
+        problem = entry.problem
+        asked = problem.operation.arrays(dict(problem.features))
+
+        def call(*arrays) -> None:
+            def run() -> None:
+                given = {}
+                for argument, array in zip(asked, arrays, strict=True):
+                    given[argument.name] = array.view(argument.numpy_dtype(entry.dtype))
+                inputs = {one.name: given[one.name] for one in asked if not one.output}
+                numbers = {**inputs, **entry.kind.numbers}
+                features = dict(problem.features)
+                values = problem.operation.complete(numbers, features, problem.sizes)
+                exact = expected(problem.operation, values, features)
+                for one in (one for one in asked if one.output and one.name != "lse"):
+                    given[one.name][...] = exact[one.name].value * right
+
+            simulated.append(run)
+            run()
+
+        return call
+
+    unwritten = ("lse",) if name == "loss" else ()
+    offer = peers_around.Offer(make, unwritten=unwritten, note="said")
+    monkeypatch.setitem(peers_around.OFFERS, entry.kind.operation, {"torch": offer})
+    monkeypatch.setattr(peers, "why_not", lambda name, *entry: "")
+    monkeypatch.setattr(peers, "free_memory", lambda: None)
+    monkeypatch.setattr(races, "gpu_in_use", lambda: H200)
+    task = races.Task(*entry[:3], ("torch",), kind=entry.kind)
+    case = races.run_task(task)
+    assert case.entry == entry and case.is_current() and case.moved == entry.problem.moved
+    assert {*case.samples_us} == {case.step, "torch"} and case.notes == {"torch": "said"}
+    assert case.copies_us == {} and case.copy_samples_us and case.verdict in races.VERDICTS
+    right = 1.5
+    with pytest.raises(Failure, match=r"^torch: wrong result: .* are wrong, by up to"):
+        races.run_task(task)
 
 
 @pytest.mark.gpu
