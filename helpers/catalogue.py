@@ -7,6 +7,7 @@ Build table ("07_warp-ROWS2", "01_naive-b32").
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -202,15 +203,9 @@ def choose(
     matrix, 2^31 rows or columns, another dtype, strides below cols, a GPU older than 7.5, features
     that no file builds.
     """
-    if inner != 1 and operation == SOFTMAX.name:
-        operation = ANY_AXIS.name
-    if inner == 1 and operation == ANY_AXIS.name and not any(features.values()):
-        operation = SOFTMAX.name
-    wanted = _operation(operation)
-    asked = {name: wanted.value(name, value) for name, value in features.items()}
-    if wanted is not SOFTMAX or any(asked.values()):
+    if wanted := _wanted(operation, features, inner):
         shape = rows, cols, dtype, gpu or gpu_for_plans(), x_stride, y_stride, inner
-        return _around(wanted, asked, shape, aligned and alike)
+        return _around(*wanted, shape, aligned and alike)
     matrix = _matrix(rows, cols, dtype, gpu, x_stride, y_stride, aligned, alike)
     tuned = _tuned(matrix)
     if tuned and not out_of_date(tuned, matrix.gpu):
@@ -226,31 +221,55 @@ AROUND = {
     CROSS_ENTROPY.name: ("15_cross_entropy",),
     CROSS_ENTROPY_BACKWARD.name: ("variants/15_gradient",),
 }
+REASONS = {
+    "12_fused": "a row that the registers of a cluster can hold, fused at both ends",
+    "variants/12_dropout": "the same with dropout behind it",
+    "13_any_axis": "columns that are apart, which neighbouring threads take",
+    "14_backward": "both rows of a gradient, which the registers of a cluster can hold",
+    "15_cross_entropy": "a loss, in one read of rows that need not be held",
+    "variants/15_gradient": "a gradient in which no column waits for another",
+}
 
 
-def _operation(name: str) -> Operation:
-    if name not in AROUND:
-        raise ValueError(f"operations are {', '.join(AROUND)}, not {name!r}")
-    return OPERATIONS[name]
+def _wanted(
+    operation: str, features: Mapping[str, int | str], inner: int
+) -> tuple[Operation, dict[str, int]] | None:
+    """The operation and its features, if that is not softmax alone. Raises `ValueError`."""
+    if inner != 1 and operation == SOFTMAX.name:
+        operation = ANY_AXIS.name
+    if inner == 1 and operation == ANY_AXIS.name and not any(features.values()):
+        operation = SOFTMAX.name
+    if operation not in AROUND:
+        raise ValueError(f"operations are {', '.join(AROUND)}, not {operation!r}")
+    wanted = OPERATIONS[operation]
+    asked = {name: wanted.value(name, value) for name, value in features.items()}
+    return (wanted, asked) if wanted is not SOFTMAX or any(asked.values()) else None
 
 
 def _around(operation: Operation, features: Mapping[str, int], shape: tuple, aligned: bool) -> str:
     """The first of its files that builds the features and takes what `Header.why_not` is given."""
     refused = []
     for file in AROUND[operation.name]:
-        try:
-            trial = with_features(file, features)
-            contract = _contract(trial)
-            reason = contract.why_not(*shape)
-            dtype = known_dtype(shape[2])
-            if not (reason or aligned) and contract.align(dtype) > dtype.itemsize:
-                reason = f"arrays must start at multiples of {contract.align(dtype)} bytes"
-        except ValueError as error:
-            reason = str(error)
+        trial, reason = _refused(file, features, shape, aligned)
         if not reason:
             return trial
         refused.append(reason)
     raise ValueError("; ".join(refused))
+
+
+def _refused(
+    file: str, features: Mapping[str, int], shape: tuple, aligned: bool
+) -> tuple[str, str]:
+    """A file's trial with features, and why it does not take them or the shape, "" if it does."""
+    try:
+        trial = with_features(file, features)
+        contract, dtype = _contract(trial), known_dtype(shape[2])
+        reason = contract.why_not(*shape)
+    except ValueError as error:
+        return file, str(error)
+    if not (reason or aligned) and contract.align(dtype) > dtype.itemsize:
+        reason = f"arrays must start at multiples of {contract.align(dtype)} bytes"
+    return trial, reason
 
 
 def with_features(step: str, features: Mapping[str, int | str]) -> str:
@@ -263,7 +282,13 @@ def with_features(step: str, features: Mapping[str, int | str]) -> str:
 def why(*given, **options) -> str:
     """What `choose` takes and why, then what ranks before it and why that is not taken: a line
     each. Takes and raises what `choose` does."""
-    matrix = _matrix(*given, **options)
+    bound = inspect.signature(choose).bind(*given, **options)
+    bound.apply_defaults()
+    named = dict(bound.arguments)
+    kind = named.pop("operation"), named.pop("features"), named.pop("inner")
+    if wanted := _wanted(*kind):
+        return _why_around(*wanted, kind[2], choose(*given, **options), **named)
+    matrix = _matrix(**named)
     taken, passed, tuned = [], [], _tuned(matrix)
     if tuned and (old := out_of_date(tuned, matrix.gpu)):
         passed = [f"not {tuned.trial} ({tuned.reason}): {old}"]
@@ -276,6 +301,21 @@ def why(*given, **options) -> str:
             break
     shipped = f"not {file} ({reason}): it is the shipped plan" if taken else f"{file}: {reason}"
     return "\n".join([*taken, shipped, *passed])
+
+
+def _why_around(
+    operation: Operation, features: Mapping[str, int], inner: int, taken: str, **shape
+) -> str:
+    """The same of what is around softmax."""
+    aligned = all((shape.pop("aligned"), shape.pop("alike")))
+    where = *({**shape, "gpu": shape["gpu"] or gpu_for_plans()}).values(), inner
+    file, passed = split_trial(taken).file, []
+    for other in AROUND[operation.name]:
+        if other == file:
+            break
+        _, refused = _refused(other, features, where, aligned)
+        passed.append(f"not {other} ({REASONS[other]}): {refused}")
+    return "\n".join([f"{taken}: {REASONS[file]}", *passed])
 
 
 def candidates(rows: int, cols: int, dtype: str, gpu: Gpu, most: int) -> list[str]:

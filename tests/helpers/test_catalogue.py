@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers import shapes
+from helpers import catalogue, shapes
 from helpers.bound import load
 from helpers.catalogue import (
     ASKED_FOR,
@@ -184,6 +184,33 @@ def test_what_no_kernel_takes_is_named(given: dict, reason: str) -> None:
         with pytest.raises(ValueError) as caught:
             answer(**{"rows": 4, "cols": 8, **given})
         assert str(caught.value).startswith(reason) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({"features": {"MASK": "causal"}}, "12_fused-MASK2: a row that the registers"),
+        ({"inner": 64}, "13_any_axis: columns that are apart"),
+        ({"operation": "softmax_backward"}, "14_backward: both rows of a gradient"),
+        ({"operation": "cross_entropy"}, "15_cross_entropy: a loss, in one read"),
+        ({"operation": "cross_entropy_backward"}, "variants/15_gradient: a gradient in which"),
+    ],
+    ids=str,
+)
+def test_why_says_so_of_what_is_around_softmax(given: dict, taken: str) -> None:
+    first, *others = why(8192, 4096, gpu=H200, **given).splitlines()
+    assert first.startswith(taken) and not others
+    assert first.partition(":")[0] == choose(8192, 4096, gpu=H200, **given)
+
+
+def test_why_says_what_was_passed_over_around_softmax(monkeypatch) -> None:
+    assert {*catalogue.REASONS} >= {file for files in catalogue.AROUND.values() for file in files}
+    files = {**catalogue.AROUND, "softmax_backward": ("15_cross_entropy", "14_backward")}
+    monkeypatch.setattr(catalogue, "AROUND", files)
+    gradient = {"operation": "softmax_backward", "features": {"LOG": 1}, "gpu": H200}
+    taken, passed = why(8, 4096, **gradient).splitlines()
+    assert taken.startswith("14_backward-LOG1: ")
+    assert passed.startswith("not 15_cross_entropy (a loss, in one read") and "LOG = 1" in passed
 
 
 def test_why_says_what_was_taken_and_what_was_passed_over() -> None:
