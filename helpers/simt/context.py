@@ -16,7 +16,7 @@ import numpy as np
 from .counters import Counters
 from .dataflow import never_subnormal, shared_variables, steering, unset
 from .findings import Findings, Reporter
-from .geometry import Batch, Shape, special_registers
+from .geometry import Batch, Shape, SpecialRegisters
 from .instructions import Instruction, PtxKernel
 from .memory.causality import Causality
 from .memory.copies import Copies
@@ -27,7 +27,7 @@ from .memory.local import LocalMemory
 from .memory.mbarriers import MBarriers
 from .memory.shared import SharedMemory
 from .polling import hands_over, polling_loops
-from .ptx_types import type_size
+from .ptx_types import cleared
 from .suspicion import Suspicion
 from .unrolling import uncertain_loops
 from .watch import Watch
@@ -63,16 +63,20 @@ class Context:
         self.parted = dict.fromkeys(uncertain_loops(kernel), 0)
         self.more: Counter[tuple[str, int]] = Counter()
         self.uncounted = Counters()  # of accesses that the hardware serves in other ways
-        self.registers = [np.zeros(0)] * len(kernel.registers)
+        # Arithmetic knows nothing of a launch but its registers: a later one goes on with both.
+        try:
+            self.registers, self.arithmetic = kernel.spare.pop()
+        except IndexError:
+            self.registers, self.arithmetic = [], {}
         self.index = {name: number for number, name in enumerate(kernel.registers)}
         self.normal = never_subnormal(kernel)
         self.steering = steering(kernel)
         self.unset = unset(kernel)
         self.shared_variables = shared_variables(kernel)
         self.clock = 0  # instructions that a batch has executed
-        self.specials = special_registers(Batch(shape, 0, 1))
-        self.specials["%dynamic_smem_size"] = np.array([dynamic_shared], np.uint32)
-        self.specials["%total_smem_size"] = np.array([self.shared.bytes], np.uint32)
+        self.specials = SpecialRegisters(Batch(shape, 0, 1))
+        self.specials.same["%dynamic_smem_size"] = dynamic_shared
+        self.specials.same["%total_smem_size"] = self.shared.bytes
 
     def place_variables(self) -> None:
         """Note where each variable is, in its own address space; call it when all are mapped."""
@@ -87,11 +91,8 @@ class Context:
     def start_batch(self, batch: Batch) -> None:
         """Fresh registers, shared and local memory."""
         self.slots = batch.slots
-        self.specials.update(special_registers(batch))
-        self.registers[:] = [
-            np.zeros(1, bool if kind == "pred" else f"uint{8 * type_size(kind)}")
-            for kind in self.kernel.registers.values()
-        ]
+        self.specials.start_batch(batch)
+        self.registers[:] = map(cleared, self.kernel.registers.values())
         self.reporter.start_batch(batch)
         self.suspicion.start_batch(batch.slots)
         for memory in (self.shared, self.local, self.arguments, self.global_memory):
@@ -107,6 +108,11 @@ class Context:
                 self.index[name],
                 np.flatnonzero(batch.alive),
             )
+
+    def end_launch(self) -> None:
+        """Leave the registers to a later launch of the same kernel."""
+        self.registers.clear()
+        self.kernel.spare.append((self.registers, self.arithmetic))
 
     def end_batch(self) -> None:
         """Report what the end of the batch shows."""

@@ -116,43 +116,71 @@ def unravel(number, sizes: Place) -> tuple:
     return number % sizes[0], number // sizes[0] % sizes[1], number // (sizes[0] * sizes[1])
 
 
-def special_registers(batch: Batch) -> dict[str, np.ndarray]:
-    """The registers that differ from thread to thread or tell of the launch, all as uint32."""
-    shape, padded = batch.shape, batch.padded
-    slots = np.arange(batch.slots, dtype=np.int64)
-    thread, block_number = slots % padded, batch.first + slots // padded
-    lane = thread % WARP
-    values = {"%laneid": lane, "%warpid": thread // WARP}
-    bits = np.int64(1) << lane
-    values["%lanemask_eq"], values["%lanemask_lt"] = bits, bits - 1
-    values["%lanemask_le"] = 2 * bits - 1
-    values["%lanemask_gt"] = 0xFFFFFFFF - values["%lanemask_le"]
-    values["%lanemask_ge"] = 0xFFFFFFFF - values["%lanemask_lt"]
-    rank = slots // padded % shape.cluster_blocks
-    triples = {
-        "tid": unravel(thread, shape.block),
-        "ctaid": shape.block_place(block_number),
-        "ntid": shape.block,
-        "nctaid": shape.grid,
-        "clusterid": unravel(block_number // shape.cluster_blocks, shape.clusters),
-        "nclusterid": shape.clusters,
-        "cluster_ctaid": unravel(rank, shape.cluster),
-        "cluster_nctaid": shape.cluster,
-    }
-    for prefix, triple in triples.items():
-        for axis, value in zip("xyz", triple, strict=True):
-            values[f"%{prefix}.{axis}"] = np.atleast_1d(value)
-    values["%cluster_ctarank"] = rank
-    values["%cluster_nctarank"] = np.array([shape.cluster_blocks])
-    values["%is_explicit_cluster"] = np.array([shape.cluster_blocks > 1])
-    values["%nwarpid"] = np.array([padded // WARP])
-    values["%gridid"] = values["%smid"] = np.array([0])
-    values["%nsmid"] = np.array([SMS])
-    for name in list(values):
-        if not values[name].any():
-            values[name] = np.array([0])  # the same in every thread: one value serves all
-    if batch.count == 1:
-        for name in list(values):
-            if "cta" in name or "cluster" in name:
-                values[name] = values[name][:1]
-    return {name: value.astype(np.uint32) for name, value in values.items()}
+SPECIALS = {f"%lanemask_{which}" for which in ("eq", "lt", "le", "gt", "ge")}
+SPECIALS |= {*"%laneid %warpid %nwarpid %gridid %smid %nsmid".split()}
+SPECIALS |= {*"%cluster_ctarank %cluster_nctarank %is_explicit_cluster".split()}
+for _name in "tid ctaid ntid nctaid clusterid nclusterid cluster_ctaid cluster_nctaid".split():
+    SPECIALS |= {f"%{_name}.{axis}" for axis in "xyz"}
+
+
+class SpecialRegisters:
+    """The registers that differ from thread to thread or tell of the launch, all as uint32: made
+    for a batch when they are read."""
+
+    def __init__(self, batch: Batch):
+        self.same: dict[str, int] = {}  # of the launch, by name
+        self.start_batch(batch)
+
+    def start_batch(self, batch: Batch) -> None:
+        self.batch = batch
+        self.values: dict[str, np.ndarray] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in SPECIALS or name in self.same
+
+    def read(self, name: str) -> np.ndarray:
+        """An element for each slot, or one where the value is the same in all."""
+        if name not in self.values:
+            value = np.atleast_1d(self.same[name] if name in self.same else self._of(name))
+            of_blocks = "cta" in name or "cluster" in name
+            if not value.any() or (of_blocks and self.batch.count == 1):
+                value = value[:1]  # one value serves all
+            self.values[name] = value.astype(np.uint32)
+        return self.values[name]
+
+    def _of(self, name: str):
+        """A number, or an array of one for each slot."""
+        shape, padded = self.batch.shape, self.batch.padded
+        slots = np.arange(self.batch.slots, dtype=np.int64)
+        thread, block_number = slots % padded, self.batch.first + slots // padded
+        lane, rank = thread % WARP, slots // padded % shape.cluster_blocks
+        name, _, axis = name[1:].partition(".")
+        if axis:
+            triple = {
+                "tid": lambda: unravel(thread, shape.block),
+                "ctaid": lambda: shape.block_place(block_number),
+                "ntid": lambda: shape.block,
+                "nctaid": lambda: shape.grid,
+                "clusterid": lambda: unravel(block_number // shape.cluster_blocks, shape.clusters),
+                "nclusterid": lambda: shape.clusters,
+                "cluster_ctaid": lambda: unravel(rank, shape.cluster),
+                "cluster_nctaid": lambda: shape.cluster,
+            }[name]()
+            return triple["xyz".index(axis)]
+        bit = np.int64(1) << lane
+        return {
+            "laneid": lambda: lane,
+            "warpid": lambda: thread // WARP,
+            "lanemask_eq": lambda: bit,
+            "lanemask_lt": lambda: bit - 1,
+            "lanemask_le": lambda: 2 * bit - 1,
+            "lanemask_gt": lambda: 0xFFFFFFFF - (2 * bit - 1),
+            "lanemask_ge": lambda: 0xFFFFFFFF - (bit - 1),
+            "cluster_ctarank": lambda: rank,
+            "cluster_nctarank": lambda: shape.cluster_blocks,
+            "is_explicit_cluster": lambda: shape.cluster_blocks > 1,
+            "nwarpid": lambda: padded // WARP,
+            "gridid": lambda: 0,
+            "smid": lambda: 0,
+            "nsmid": lambda: SMS,
+        }[name]()

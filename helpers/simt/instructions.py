@@ -109,6 +109,8 @@ class PtxKernel:
     local: list[Variable] = field(default_factory=list)  # arrays of each thread
     arguments: list[Variable] = field(default_factory=list)  # of function calls, and results
     cluster: tuple[int, int, int] = (1, 1, 1)
+    # Of launches that are over: lists of registers, each with the steps that read and write them.
+    spare: list[tuple[list, dict]] = field(default_factory=list)
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:

@@ -125,6 +125,7 @@ def simulate(
         context.suspicion.watched = loads
         with citing(kernel.code), np.errstate(all="ignore"):
             _run(context, instruction_limit, cooperative, progress)
+        context.end_launch()
         if loads or not context.suspicion.asked:
             break
         # Threads store what others may only have loaded to throw away: once more, to see.
@@ -166,7 +167,7 @@ def _prepare(
     # Where the cooperative groups look for the barrier of a grid that was launched as one.
     halves = (grid_barrier >> 32, grid_barrier & 0xFFFFFFFF) if cooperative else (0, 0)
     for name, half in zip(("%envreg1", "%envreg2"), halves, strict=True):
-        context.specials[name] = np.array([half], np.uint32)
+        context.specials.same[name] = half
     if watched.lines and (missing := watched.lines - watchable_lines(context)):
         raise ValueError(
             f"no load or store in line {min(missing)} of {kernel.name}; "

@@ -53,7 +53,7 @@ def reader(context: Context, operand: Operand, kind: str) -> Reader:
         if operand.name not in context.specials:
             raise UnsupportedPTX(f"the SIMT machine does not have the register {operand.name!r}")
         specials, name, bits = context.specials, operand.name, UNSIGNED[wanted.itemsize]
-        return lambda: specials[name].astype(bits, copy=False).view(wanted)
+        return lambda: specials.read(name).astype(bits, copy=False).view(wanted)
     if isinstance(operand, Label) and operand.name in context.addresses:
         place = np.array([context.addresses[operand.name]], UNSIGNED[wanted.itemsize])
         return lambda: place.view(wanted)

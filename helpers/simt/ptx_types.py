@@ -29,6 +29,15 @@ def type_size(name: str) -> int:
     return 1 if name == "pred" else SIZES[name.lstrip("busf")]
 
 
+@functools.cache
+def cleared(kind: str) -> np.ndarray:
+    """What a register of this type holds before anything is written to it, in every thread. Who
+    writes to a register puts another array in its place, so that one serves all."""
+    value = np.zeros(1, bool if kind == "pred" else UNSIGNED[type_size(kind)])
+    value.flags.writeable = False
+    return value
+
+
 def is_float(kind: str) -> bool:
     """Whether it is f32 or f64; the 16-bit floats are a room of their own."""
     return kind in ("f32", "f64")

@@ -76,6 +76,16 @@ def _guarded(context: Context, instruction: Instruction, step: Step) -> Step:
 
 
 def _arithmetic(context: Context, instruction: Instruction) -> Step:
+    """One that was made for an earlier launch if it only knows registers and numbers."""
+    known = context.arithmetic.get(instruction.number)
+    if known is None:
+        known = _calculate(context, instruction)
+        if all(isinstance(one, (Register, Immediate)) for one in instruction.operands):
+            context.arithmetic[instruction.number] = known
+    return known
+
+
+def _calculate(context: Context, instruction: Instruction) -> Step:
     operation = find_operation(instruction.opcode, instruction.modifiers)
     operands = instruction.operands
     if operation.writes_carry or operation.reads_carry:

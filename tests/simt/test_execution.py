@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import cupy
 import numpy as np
@@ -304,3 +305,28 @@ def test_cycles_are_looked_for_again_after_a_launch() -> None:
     with pytest.raises(CompileError):
         simulate(KernelText(kernel("nonsense"), "k"), 1, 32, (np.zeros(1, np.int32), 3))
     assert gc.isenabled()
+
+
+def test_launches_of_a_kernel_in_several_threads_have_registers_of_their_own() -> None:
+    """A launch goes on with the registers of one that is over, not of one that runs."""
+    code = """
+    extern "C" __global__ void k(const int* x, int* y)
+    {
+        int value = x[threadIdx.x];
+        for (int round = 0; round < x[32]; ++round) value = value * 3 + round;
+        y[threadIdx.x] = value;
+    }
+    """
+    arrays = [np.full(33, 2000, np.int32) for _ in range(4)]
+    for number, x in enumerate(arrays):
+        x[:32] = number
+
+    def launched(x: np.ndarray) -> list[int]:
+        y = np.zeros(32, np.int32)
+        simulate(KernelText(code, "k"), 1, 32, (x, y))
+        return y.tolist()
+
+    alone = [launched(x) for x in arrays]
+    assert len({*map(tuple, alone)}) == 4
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(launched, arrays)) == alone

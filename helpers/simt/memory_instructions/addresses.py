@@ -86,7 +86,7 @@ def rank_of(context: Context, instruction: Instruction) -> Step:
 
     def find_rank(lanes: Lanes) -> None:
         rank = (read() - start) // SHARED_STEP - 1
-        own = context.specials["%cluster_ctarank"].astype(np.int64)
+        own = context.specials.read("%cluster_ctarank").astype(np.int64)
         write(np.where(rank < 0, own, rank).astype(np.uint32), lanes)
 
     return find_rank
