@@ -12,6 +12,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     ptx_types            types of PTX in numpy
     instructions         what a kernel in PTX is made of
     lanes                the threads that execute an instruction together
+    groups               threads that may run, by where they stand
     geometry             which threads run together, and where each stands
     counters             what is counted
     findings             bugs that a run showed
@@ -39,6 +40,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     spreading            how undefined bits pass through an instruction
     translate            each instruction to its function
     barriers             where threads wait for one another
+    calls                functions that call themselves, or are called through their address
     scheduler            which threads run next
     arguments            what a launch is given, checked and laid out
     machine              one launch from its source to its trace

@@ -21,6 +21,7 @@ from .collectives import (
 )
 from .context import Context
 from .geometry import Batch
+from .groups import Groups
 from .hardware import WARP
 from .instructions import Instruction, Operand, Register, unknown
 from .lanes import Lanes, Step
@@ -200,7 +201,7 @@ class Barriers:
 
     # ---- opening ----
 
-    def open(self, waiting: dict[int, np.ndarray], alive: np.ndarray) -> bool:
+    def open(self, waiting: Groups, alive: np.ndarray) -> bool:
         """Let go whom nothing holds any more; `alive` are all threads that have not returned.
         Call it when no thread can run. Returns whether somebody can now."""
         opened = np.zeros_like(alive)
@@ -305,7 +306,7 @@ class Barriers:
         self.released &= ~passing
         return passing
 
-    def _let_go(self, free: np.ndarray, waiting: dict[int, np.ndarray]) -> None:
+    def _let_go(self, free: np.ndarray, waiting: Groups) -> None:
         """Move threads from where they are parked to the basic blocks behind."""
         for number in list(self.parked):
             going, staying = self.parked[number] & free, self.parked[number] & ~free
@@ -318,11 +319,11 @@ class Barriers:
                 if sync.kind != "warp":
                     name = "cluster" if sync.kind == "cluster" else "barrier"
                     self.watch.event(f"{name} leave", sync.instruction, going)
-                join(waiting, number + 1, going)
+                waiting.add(number + 1, going)
 
     # ---- giving up ----
 
-    def give_up(self, waiting: dict[int, np.ndarray]) -> None:
+    def give_up(self, waiting: Groups) -> None:
         """Nobody will come any more: report what is missing. Lanes that wait in a collective go
         on, so that one run shows every bug; threads at barriers end."""
         collectives = self._parked_at("warp")
@@ -350,13 +351,6 @@ class Barriers:
                 mask,
             )
         self.parked.clear()
-
-
-def join(waiting: dict[int, np.ndarray], number: int | None, mask: np.ndarray) -> None:
-    """Let a group wait at a basic block, together with those that wait there already; None: the
-    threads return."""
-    if number is not None:
-        waiting[number] = waiting[number] | mask if number in waiting else mask
 
 
 def _by_members(mask: np.ndarray, required: np.ndarray) -> Iterator[np.ndarray]:

@@ -32,6 +32,10 @@ from .suspicion import Suspicion
 from .unrolling import uncertain_loops
 from .watch import Watch
 
+# Where functions are, by their number: no array is there.
+FUNCTIONS, FUNCTION_STEP = 1 << 16, 256
+STACK = 1 << 15  # bytes of a thread, for the local variables of calls
+
 
 class Context:
     """A kernel with its memories and registers; the registers change from batch to batch."""
@@ -49,7 +53,8 @@ class Context:
         self.causality = Causality(self.shared.order)
         shadow = GlobalShadow(kernel, self.suspicion, self.causality)
         self.global_memory = GlobalMemory(self.reporter, shadow)
-        self.local = LocalMemory(kernel.local, self.suspicion)
+        frames = [one.frame_bytes for one in kernel.functions]
+        self.local = LocalMemory(kernel.local, self.suspicion, STACK if any(frames) else 0)
         self.arguments = LocalMemory(kernel.arguments, self.suspicion)  # of function calls
         self.generic = GenericMemory(self.global_memory, self.shared, self.local)
         self.copies = Copies(self.shared, shadow)
@@ -86,7 +91,13 @@ class Context:
             **self.local.offsets,
             **self.arguments.offsets,
             **self.shared.offsets,
+            **self.functions(),
         }
+
+    def functions(self) -> dict[str, int]:
+        """The addresses of functions by their names."""
+        names = enumerate(self.kernel.functions)
+        return {one.name: FUNCTIONS + number * FUNCTION_STEP for number, one in names}
 
     def start_batch(self, batch: Batch) -> None:
         """Fresh registers, shared and local memory."""

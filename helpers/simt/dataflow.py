@@ -55,7 +55,7 @@ def never_subnormal(kernel: PtxKernel) -> set[str]:
         normal = kept
 
 
-WRITES_NOTHING = frozenset("st red bra brx ret exit trap nanosleep".split())
+WRITES_NOTHING = frozenset("st red bra brx ret exit trap nanosleep call return".split())
 
 
 def registers_of(operands: tuple[Operand, ...]) -> list[str]:
@@ -109,7 +109,7 @@ def unset(kernel: PtxKernel) -> dict[str, Instruction]:
         for number in range(len(instructions) - 1, -1, -1):
             one = instructions[number]
             behind = 0
-            if one.guard or one.opcode not in ("bra", "brx", "ret", "exit", "trap"):
+            if one.guard or one.opcode not in ("bra", "brx", "ret", "exit", "trap", "return"):
                 behind = needed[number + 1]
             if one.opcode in ("bra", "brx"):
                 label = one.operands[-1]

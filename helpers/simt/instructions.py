@@ -95,6 +95,30 @@ class Variable:
     initial: tuple[tuple[int, bytes | str], ...] = ()
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call that is not inlined: of a function, or of what a register holds the address of."""
+
+    target: str | Register
+    results: tuple[str, ...]  # variables of `PtxKernel.arguments`
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function that stays one: recursive, or called through its address."""
+
+    name: str
+    start: int  # number of its first instruction
+    stop: int  # number past its last, which goes back to the caller
+    results: tuple[str, ...]  # variables of `PtxKernel.arguments`
+    parameters: tuple[str, ...]
+    registers: tuple[str, ...]  # all that it declares; each call has its own
+    frame: str  # the register that holds where the call's local variables begin
+    back: str  # the register that holds where the call goes back to
+    frame_bytes: int
+
+
 @dataclass(eq=False)  # itself alone, so that what is found out about it can be kept
 class PtxKernel:
     name: str
@@ -108,6 +132,9 @@ class PtxKernel:
     module: list[Variable] = field(default_factory=list)  # likewise: __device__, __constant__
     local: list[Variable] = field(default_factory=list)  # arrays of each thread
     arguments: list[Variable] = field(default_factory=list)  # of function calls, and results
+    functions: list[Function] = field(default_factory=list)
+    calls: dict[int, Call] = field(default_factory=dict)  # by the number of the instruction
+    framed: dict[str, tuple[str, int]] = field(default_factory=dict)  # (frame, offset) of locals
     cluster: tuple[int, int, int] = (1, 1, 1)
     # Of launches that are over: lists of registers, each with the steps that read and write them.
     spare: list[tuple[list, dict]] = field(default_factory=list)

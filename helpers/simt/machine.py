@@ -20,6 +20,7 @@ from .arguments import (
     pointers,
 )
 from .barriers import Barriers
+from .calls import Calls
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
 from .counters import Counters
@@ -157,7 +158,7 @@ def _prepare(
     for variable in context.kernel.module:
         memory.allocate_variable(variable)
     grid_barrier = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
-    memory.initialise_variables()
+    memory.initialise_variables(context.functions())
     targets = written(context.kernel)
     held = pointers(context.kernel, context.parameters, targets)
     memory.watch_writes(targets, [*held, grid_barrier])
@@ -200,16 +201,17 @@ def _run(
 ) -> None:
     """Run all batches."""
     barriers = Barriers(context)
-    code_blocks = basic_blocks(context, barriers)
+    calls = Calls(context) if context.kernel.functions else None
+    code_blocks = basic_blocks(context, barriers, calls)
     context.suspicion.begin = lambda: follow_values(context, code_blocks)
     executed = [0] * len(code_blocks)  # warps that entered each
     shape, shared_bytes = context.shape, context.shared.bytes
     waits = cooperative or any(one.poll for one in code_blocks)
     resident = shape.resident(shared_bytes) if waits else 0
-    per_thread = context.local.bytes + context.arguments.bytes
+    per_thread = context.local.bytes + context.arguments.bytes + (calls.bytes if calls else 0)
     for batch in shape.batches(shared_bytes + shape.threads * per_thread, resident):
         try:
-            run_batch(context, batch, code_blocks, barriers, executed, instruction_limit)
+            run_batch(context, batch, code_blocks, barriers, calls, executed, instruction_limit)
         except Hang as hang:
             context.report("hang", hang.instruction, hang.reason, hang.slots)
             break

@@ -54,6 +54,10 @@ def reader(context: Context, operand: Operand, kind: str) -> Reader:
             raise UnsupportedPTX(f"the SIMT machine does not have the register {operand.name!r}")
         specials, name, bits = context.specials, operand.name, UNSIGNED[wanted.itemsize]
         return lambda: specials.read(name).astype(bits, copy=False).view(wanted)
+    if isinstance(operand, Label) and operand.name in context.kernel.framed:
+        frame, offset = context.kernel.framed[operand.name]
+        registers, number, shift = context.registers, context.index[frame], np.uint64(offset)
+        return lambda: (registers[number] + shift).astype(UNSIGNED[wanted.itemsize]).view(wanted)
     if isinstance(operand, Label) and operand.name in context.addresses:
         place = np.array([context.addresses[operand.name]], UNSIGNED[wanted.itemsize])
         return lambda: place.view(wanted)
@@ -122,6 +126,9 @@ def address_reader(context: Context, address: Operand) -> AddressReader:
     if not isinstance(address, Address):
         raise UnsupportedPTX(f"the SIMT machine does not know the address {address}")
     offset = np.int64(address.offset)
+    if isinstance(address.base, str) and address.base in context.kernel.framed:
+        frame, within = context.kernel.framed[address.base]
+        return address_reader(context, Address(Register(frame), within + address.offset))
     if isinstance(address.base, str):
         if address.base not in context.addresses:
             raise UnsupportedPTX(f"the SIMT machine does not hold {address.base!r}")

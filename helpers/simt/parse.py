@@ -10,10 +10,13 @@ from __future__ import annotations
 import functools
 import re
 import struct
+from dataclasses import replace
 from typing import NamedTuple
 
 from .instructions import (
     Address,
+    Call,
+    Function,
     Immediate,
     Instruction,
     Label,
@@ -26,6 +29,7 @@ from .instructions import (
     UnsupportedPTX,
     Variable,
     Vector,
+    elements,
 )
 from .places import short_name
 from .ptx_types import SIZES, type_size
@@ -38,6 +42,10 @@ FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"')
 LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)")
 BRACE_OR_LABEL = re.compile(r"[{}]|[\w$%.]+:(?!:)")
 CALL = re.compile(r"(@!?[\w$%]+\s+)?call\b")
+CALL_STATEMENT = re.compile(
+    r"(?P<guard>@!?[\w$%]+\s+)?call(?:\.uni)?\s*(?:\((?P<results>[^)]*)\)\s*,)?"
+    r"\s*(?P<name>[\w$%]+)\s*(?:,\s*\((?P<arguments>[^)]*)\))?\s*(?:,\s*[\w$%]+\s*)?$"
+)
 RETURN = re.compile(r"(@!?[\w$%]+\s+)?ret\b")
 GUARD = re.compile(r"@(!?)([\w$%]+)\s+")
 # What is refused, in CUDA's words: opcodes, and parts of names of functions.
@@ -92,8 +100,9 @@ def parse(ptx: str, kernel_name: str) -> PtxKernel:
         raise KeyError(
             f"no kernel named {kernel_name!r} in this source; kernels there: {known}{hint}"
         )
-    kernel = _BodyParser(module).parse_entry(kernel_name, module.entries[kernel_name])
-    named = {part for one in kernel.instructions for part in re.findall(r"[\w$]+", one.text)}
+    parser = _BodyParser(module)
+    kernel = parser.parse_entry(kernel_name, module.entries[kernel_name])
+    named = parser.add_functions(module.variables)
     own = {variable.name for variable in kernel.shared}  # declared in the kernel's own body
     kernel.shared += [
         _parse_variable(line)
@@ -159,7 +168,7 @@ def _reachable_variables(lines: dict[str, str], named: set[str]) -> list[Variabl
     wanted = [name for name in lines if name in named]
     while wanted:
         name = wanted.pop()
-        if name not in found:
+        if name in lines and name not in found:
             found[name] = _parse_variable(lines[name])
             addresses = [value for _, value in found[name].initial if isinstance(value, str)]
             wanted += [address.partition("+")[0] for address in addresses]
@@ -219,13 +228,16 @@ def _source_files(lines: list[str]) -> dict[int, str]:
 
 class _BodyParser:
     """Reads the body of an entry. A call is replaced by the function's body, its registers and
-    labels renamed: without recursion, that is what a call does."""
+    labels renamed: that is what a call does. Functions that call themselves, and those whose
+    address somebody takes, stand behind the entry instead."""
 
     def __init__(self, module: Module):
         self.lines, self.functions, self.files = module.lines, module.functions, module.files
         self.sites: dict[tuple[str, ...], tuple[str, int]] = {}
-        self.calls: list[str] = []  # functions that are being inlined now
         self.scopes = 0  # opened so far; makes names unique
+        self.called: dict[str, None] = {}  # functions that stay functions
+        self.lenient = False  # what is read may never run
+        self.callees: dict[str, set[str]] = {}  # by function, those that it calls by name
 
     def parse_entry(self, name: str, start: int) -> PtxKernel:
         header, statements = self._statements(start)
@@ -304,8 +316,10 @@ class _BodyParser:
                 )
             elif text.endswith(":") and " " not in text:
                 kernel.labels[names.get(text[:-1], text[:-1])] = len(kernel.instructions)
+            elif ".callprototype" in text or ".calltargets" in text:
+                continue
             elif CALL.match(text):
-                self._inline(_rename(text, names), file, line)
+                self._call(_rename(text, names), file, line)
             elif end_label and RETURN.match(text):
                 jump = re.sub(r"ret(\.uni)?$", f"bra {end_label}", text)
                 _parse_statement(_rename(jump, names), kernel, file, line)
@@ -328,54 +342,135 @@ class _BodyParser:
                 names += _register_names(text)
         return {name: f"%scope{self.scopes}${name}" for name in names}
 
-    def _inline(self, text: str, file: str, line: int) -> None:
-        match = re.match(
-            r"(?P<guard>@!?[\w$%]+\s+)?call(?:\.uni)?\s*(?:\((?P<results>[^)]*)\)\s*,)?"
-            r"\s*(?P<name>[\w$%]+)\s*(?:,\s*\((?P<arguments>[^)]*)\))?\s*$",
-            text,
-        )
-        name = match["name"] if match else text
+    def _call(self, text: str, file: str, line: int) -> None:
+        match = CALL_STATEMENT.match(text)
+        if match is None or match["guard"]:
+            raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
+        name, kernel = match["name"], self.kernel
         if name in ("vprintf", "__assertfail"):
             given = ", ".join([*_items(match["results"]), *_items(match["arguments"])])
-            _parse_statement(f"{name.lstrip('_')} {given}", self.kernel, file, line)
+            _parse_statement(f"{name.lstrip('_')} {given}", kernel, file, line)
             if name == "__assertfail":
-                _parse_statement("exit", self.kernel, file, line)
+                _parse_statement("exit", kernel, file, line)
+            return
+        if name in kernel.registers or self._recursive(name):
+            target: str | Register = Register(name)
+            if name not in kernel.registers:
+                self.called[name] = None
+                target = name
+            given = tuple(_items(match["results"])), tuple(_items(match["arguments"]))
+            kernel.calls[len(kernel.instructions)] = Call(target, *given)
+            _parse_statement(f"call {name}", kernel, file, line)
             return
         refused = [what for part, what in REFUSED_CALLS.items() if part in name.lstrip("_")]
-        if refused and name not in self.functions:
-            raise UnsupportedPTX(f"the SIMT machine does not run {refused[0]}, at {file}:{line}")
-        if name in self.calls:
-            raise UnsupportedPTX(
-                f"the SIMT machine does not run recursion: {plain_name(name)} calls itself, "
-                f"at {file}:{line}; write it as a loop, or as a template over its depth"
-            )
-        if match is None or name.startswith("%"):
-            raise UnsupportedPTX(
-                "the SIMT machine does not call through a function pointer or a virtual function, "
-                f"at {file}:{line}; a template parameter or a switch can stand for it"
-            )
         if name not in self.functions:
-            raise UnsupportedPTX(
-                f"the SIMT machine cannot call {plain_name(name)}, which this source does not "
+            message = (
+                f"the SIMT machine does not run {refused[0]}, at {file}:{line}"
+                if refused
+                else f"the SIMT machine cannot call {plain_name(name)}, which this source does not "
                 f"define, at {file}:{line}"
             )
-        if match["guard"]:
-            raise UnsupportedPTX(f"the SIMT machine does not know {text!r}, at {file}:{line}")
+            if not self.lenient:
+                raise UnsupportedPTX(message)
+            _parse_statement("refused", kernel, file, line)
+            kernel.instructions[-1] = replace(kernel.instructions[-1], text=message)
+            return
+        self._inline(name, _items(match["results"]), _items(match["arguments"]))
+
+    def _inline(self, name: str, results: list[str], arguments: list[str]) -> None:
         header, statements = self._statements(self.functions[name])
         names = self._declared(statements)
-        formal = re.match(
-            rf".*?\.func\s*(?:\(([^)]*)\))?\s*{re.escape(name)}\s*\(([^)]*)\)", header
-        )
-        for declared, given in zip(
-            formal.groups(), (match["results"], match["arguments"]), strict=True
-        ):
-            inner = [re.findall(r"[\w$]+", one.split("[")[0])[-1] for one in _items(declared)]
-            names |= dict(zip(inner, _items(given), strict=True))
         end = f"%scope{self.scopes}$return"
-        self.calls.append(name)
+        for declared, given in zip(_formal(name, header), (results, arguments), strict=True):
+            names |= dict(zip([one.name for one in declared], given, strict=True))
         self._scope(statements, names, end)
-        self.calls.pop()
         self.kernel.labels[end] = len(self.kernel.instructions)
+
+    # ---- functions that stay functions ----
+
+    def _recursive(self, name: str) -> bool:
+        """Whether a function may come to call itself by name."""
+        met: set[str] = set()
+        waiting = [*self._callees(name)]
+        while waiting:
+            one = waiting.pop()
+            if one not in met:
+                met.add(one)
+                waiting += self._callees(one)
+        return name in met
+
+    def _callees(self, name: str) -> set[str]:
+        if name not in self.functions:
+            return set()
+        if name not in self.callees:
+            _, statements = self._statements(self.functions[name])
+            matches = [CALL_STATEMENT.match(text) for text, _, _ in statements]
+            self.callees[name] = {match["name"] for match in matches if match}
+        return self.callees[name]
+
+    def add_functions(self, variables: dict[str, str]) -> set[str]:
+        """Read the functions that stay functions, those too whose address an instruction or one of
+        the module's variables holds. Returns all names in the kernel's instructions."""
+        kernel, done, looked = self.kernel, set(), 0
+        named: set[str] = set()
+        while True:
+            for one in kernel.instructions[looked:]:
+                named.update(re.findall(r"[\w$]+", one.text))
+            for one in kernel.instructions[looked:] if self.functions else ():
+                parts = [part for operand in one.operands for part in elements(operand)]
+                names = [part.name for part in parts if isinstance(part, Label)]
+                self.called |= dict.fromkeys(name for name in names if name in self.functions)
+            looked = len(kernel.instructions)
+            held = _reachable_variables(variables, named) if self.functions else ()
+            values = [value for variable in held for _, value in variable.initial]
+            self.called |= dict.fromkeys(value for value in values if value in self.functions)
+            left = [name for name in self.called if name not in done]
+            if not left:
+                return named
+            if not done:  # who runs on past the entry's end has ended
+                _parse_statement("exit", kernel, *kernel_end(kernel))
+            for name in left:
+                done.add(name)
+                kernel.functions.append(self._function(name))
+
+    def _function(self, name: str) -> Function:
+        kernel, self.lenient = self.kernel, True
+        header, statements = self._statements(self.functions[name])
+        names = self._declared(statements)
+        scope = f"%scope{self.scopes}$"
+        known, local, start = set(kernel.registers), len(kernel.local), len(kernel.instructions)
+        formal: list[tuple[str, ...]] = []
+        for declared in _formal(name, header):
+            names |= {one.name: scope + one.name for one in declared}
+            formal.append(tuple(scope + one.name for one in declared))
+            kernel.arguments += [Variable(scope + one.name, 16, one.size) for one in declared]
+        frame, back = f"{scope}frame", f"{scope}back"
+        kernel.registers |= {frame: "b64", back: "b32"}
+        self._scope(statements, names, f"{scope}return")
+        kernel.labels[f"{scope}return"] = len(kernel.instructions)
+        _parse_statement("return", kernel, *kernel_end(kernel))
+        size = 0
+        for one in kernel.local[local:]:
+            size = -(-size // one.align) * one.align
+            kernel.framed[one.name] = frame, size
+            size += one.size
+        del kernel.local[local:]
+        own = tuple(one for one in kernel.registers if one not in known)
+        size = -(-size // 16) * 16
+        return Function(name, start, len(kernel.instructions), *formal, own, frame, back, size)
+
+
+def kernel_end(kernel: PtxKernel) -> tuple[str, int]:
+    """File and line of the last instruction."""
+    last = kernel.instructions[-1] if kernel.instructions else None
+    return (last.file, last.line) if last else ("kernel.cu", 0)
+
+
+def _formal(name: str, header: str) -> tuple[list[PtxParameter], list[PtxParameter]]:
+    """(results, parameters) that a function declares."""
+    match = re.match(rf".*?\.func\s*(?:\(([^)]*)\))?\s*{re.escape(name)}\s*\(([^)]*)\)", header)
+    results, parameters = match.groups()
+    return _parse_parameters(results or ""), _parse_parameters(parameters)
 
 
 def _register_names(text: str) -> list[str]:

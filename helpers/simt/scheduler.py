@@ -15,11 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .barriers import OPCODES, Barriers, join
+from .barriers import OPCODES, Barriers
+from .calls import Calls, Site
 from .context import Context
 from .geometry import Batch
+from .groups import Groups
 from .hardware import WARP
-from .instructions import Instruction, Label, PtxKernel, Register, UnsupportedPTX
+from .instructions import Function, Instruction, Label, PtxKernel, Register, UnsupportedPTX
 from .lanes import Lanes, Step
 from .operands import Reader, predicate_reader, reader
 from .polling import Poll
@@ -44,6 +46,8 @@ class BasicBlock:
     waits: bool = False  # behind the steps, threads wait for one another
     poll: Poll | None = None  # the branch closes a loop that ends once this reads otherwise
     table: tuple[Reader, list[int]] | None = None  # of a switch: the case, basic block of each
+    call: Site | None = None  # it ends in a call of a function that stays one
+    leaves: Function | None = None  # it ends in the return of such a function
     unrolled: Unrolled | None = None  # the block is a loop of itself that the assembler unrolls
 
 
@@ -76,7 +80,7 @@ class Hang(Exception):
         self.instruction, self.slots, self.reason = instruction, slots, reason
 
 
-def basic_blocks(context: Context, barriers: Barriers) -> list[BasicBlock]:
+def basic_blocks(context: Context, barriers: Barriers, calls: Calls | None) -> list[BasicBlock]:
     """Translate the kernel and cut it at branches and labels that branches name."""
     kernel = context.kernel
     steps = translate(context, dict.fromkeys(OPCODES, barriers.translate))
@@ -86,6 +90,9 @@ def basic_blocks(context: Context, barriers: Barriers) -> list[BasicBlock]:
             leaders |= {instruction.number + 1, *_targets(kernel, instruction)}
     starts = sorted(leader for leader in leaders if leader < len(steps))
     number_of = {start: number for number, start in enumerate(starts)}
+    functions = {one.stop - 1: one for one in kernel.functions}
+    if calls:
+        calls.starts = {one.name: number_of[one.start] for one in kernel.functions}
     blocks = []
     for start, stop in zip(starts, [*starts[1:], len(steps)], strict=True):
         last = kernel.instructions[stop - 1]
@@ -96,6 +103,12 @@ def basic_blocks(context: Context, barriers: Barriers) -> list[BasicBlock]:
         if last.number in barriers.syncs:
             barriers.places[len(blocks)] = barriers.syncs[last.number]
             block.waits = True
+        elif last.opcode == "call":
+            block.branch = last
+            block.call = Site(kernel.calls[last.number], last, number_of[stop])
+            calls.sites[number_of[stop]] = block.call
+        elif last.opcode == "return":
+            block.leaves = functions[last.number]
         else:
             targets = [number_of.get(to) for to in _targets(kernel, last)]
             block.branch = last
@@ -142,6 +155,7 @@ def run_batch(
     batch: Batch,
     code_blocks: list[BasicBlock],
     barriers: Barriers,
+    calls: Calls | None,
     executed: list[int],
     instruction_limit: int,
 ) -> None:
@@ -152,8 +166,10 @@ def run_batch(
     """
     context.start_batch(batch)
     barriers.start_batch(batch)
-    waiting: dict[int, np.ndarray] = {0: batch.alive}
-    polling: dict[int, np.ndarray] = {}
+    if calls:
+        calls.start_batch(batch)
+    waiting, polling = (Groups(len(code_blocks), calls and calls.depth) for _ in range(2))
+    waiting.add(0, batch.alive)
     spins = [0] * len(code_blocks)
     polls: dict[int, Poll] = {}  # by the basic block that a polling loop begins with
     stale, changes = 0, -1
@@ -170,13 +186,16 @@ def run_batch(
                 continue
             stale = stale + 1 if context.changes() == changes else 0
             changes = context.changes()
-            if stale > STALE_ROUNDS and all(polls[number].alone for number in polling):
-                number = min(polling)
-                poll = polls[number].instruction
-                raise Hang(poll, polling[number], _explain_wait(context))
-            waiting, polling = polling, {}
-        number = min(waiting)
-        mask = waiting.pop(number)
+            places = {key: key % polling.step for key in polling}
+            if stale > STALE_ROUNDS and all(polls[place].alone for place in places.values()):
+                key = min(polling)
+                poll = polls[places[key]].instruction
+                raise Hang(poll, polling[key], _explain_wait(context))
+            waiting, polling = polling, waiting
+        key = min(waiting)
+        mask = waiting.pop(key)
+        number = key % waiting.step
+        above = key - number  # what makes a key of a basic block, for these threads
         if number == len(code_blocks):
             continue  # these threads are done
         whole = not waiting and not parked and not polling
@@ -200,8 +219,16 @@ def run_batch(
                 if passing is None:
                     break
                 if passing is not lanes.mask:
-                    join(waiting, current + 1, passing)
+                    waiting.add(current + 1, passing)
                     break
+            if block.call:
+                if budget < 0:
+                    raise Hang(block.branch, lanes.mask, _explain_limit(instruction_limit))
+                calls.enter(block.call, lanes, waiting)
+                break
+            if block.leaves:
+                calls.leave(block.leaves, lanes, waiting)
+                break
             if block.table:
                 _switch(context, block, lanes, waiting)
                 break
@@ -210,11 +237,7 @@ def run_batch(
                 context.watch.event("end", block.branch, taken)
             if taken is not None and block.target in range(current + 1):
                 if budget < 0:
-                    reason = (
-                        f"stopped after {instruction_limit} instructions of its batch of blocks: "
-                        "an endless loop, or work that needs a larger instruction_limit"
-                    )
-                    raise Hang(block.branch, taken, reason)
+                    raise Hang(block.branch, taken, _explain_limit(instruction_limit))
                 if block.target == current and not block.steps:
                     reason = (
                         "an endless loop with nothing in it: has the compiler moved a load out of "
@@ -225,22 +248,22 @@ def run_batch(
                     spins[current] += 1
                     if spins[current] > SPINS:
                         polls[block.target] = block.poll
-                        join(polling, block.target, taken)
+                        polling.add(block.target, taken)
                         if staying is not None:
-                            join(waiting, current + 1, staying)
+                            waiting.add(current + 1, staying)
                         break
             if taken is not None and staying is None:
                 following, mask = block.target, taken
             elif taken is None:
                 following, mask = current + 1, staying
             else:
-                join(waiting, block.target, taken)
-                join(waiting, current + 1, staying)
+                waiting.add(block.target, taken)
+                waiting.add(current + 1, staying)
                 break
             if mask is None or following is None or following == len(code_blocks):
                 break  # these threads are done
-            if waiting and min(waiting) <= following:
-                join(waiting, following, mask)
+            if waiting and min(waiting) <= following + above:
+                waiting.add(following, mask)
                 break
             current = following
     context.end_batch()
@@ -274,13 +297,20 @@ def _run_rounds(
     return size
 
 
+def _explain_limit(limit: int) -> str:
+    return (
+        f"stopped after {limit} instructions of its batch of blocks: an endless loop, or work that "
+        "needs a larger instruction_limit"
+    )
+
+
 def _explain_wait(context: Context) -> str:
     if context.mbarriers.failed:
         return f"this wait never ends: {context.mbarriers.failed}"
     return "it waits for a store that no thread of the blocks that run at once will make"
 
 
-def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: dict) -> None:
+def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: Groups) -> None:
     """A jump through a table; more than one group of a warp's lanes makes it divergent."""
     read, targets = block.table
     case = np.broadcast_to(read(), context.slots)
@@ -294,7 +324,7 @@ def _switch(context: Context, block: BasicBlock, lanes: Lanes, waiting: dict) ->
     tally.branches += lanes.warps
     tally.divergent_branches += int(np.count_nonzero(parts > 1))
     for target, group in groups:
-        join(waiting, target, group)
+        waiting.add(target, group)
 
 
 def _branch(

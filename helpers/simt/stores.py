@@ -27,7 +27,7 @@ def _writers(kernel: PtxKernel) -> dict[str, list[Instruction]]:
     """The instructions that may write a register."""
     found: dict[str, list[Instruction]] = {}
     for one in kernel.instructions:
-        if one.opcode in ("st", "bra", "red"):
+        if one.opcode in ("st", "bra", "red", "call"):
             continue
         targets = elements(one.operands[0]) if one.operands else ()
         if one.opcode in ("setp", "shfl"):
@@ -42,7 +42,7 @@ def _writers(kernel: PtxKernel) -> dict[str, list[Instruction]]:
 def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
     """The stores whose value is made of literals and the launch's arguments alone, so that it is
     the same in every thread: by the number of the instruction what it stores."""
-    writers = _writers(kernel)
+    writers, given = _writers(kernel), {parameter.name for parameter in kernel.parameters}
 
     def fixed(operand: Operand, depth: int = DEPTH) -> object:
         """The same for operands of equal value; None if it may differ."""
@@ -56,7 +56,7 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
         if one.guard or (one.opcode in OF_A_THREAD and "param" not in one.modifiers):
             return None
         if one.opcode == "ld":
-            return one.text if isinstance(one.operands[1].base, str) else None
+            return one.text if one.operands[1].base in given else None
         parts = [fixed(source, depth - 1) for source in one.operands[1:]]
         if None in parts:
             return None
@@ -99,14 +99,17 @@ def written(kernel: PtxKernel) -> frozenset[str]:
     while changed:
         changed = False
         for one in kernel.instructions:
-            if one.opcode in ("st", "red", "bra") or not one.operands:
+            passes = one.opcode == "st" and "param" in one.modifiers  # to a function
+            if one.opcode in ("st", "red", "bra", "call") and not passes or not one.operands:
                 continue
             sources = _points_to(one, points)
-            for target in elements(one.operands[0]):
-                if isinstance(target, Register) and not sources <= points.get(target.name, set()):
-                    points.setdefault(target.name, set()).update(sources)
+            targets = [one.operands[0].base] if passes else elements(one.operands[0])
+            for target in targets:
+                name = target.name if isinstance(target, Register) else target
+                if isinstance(name, str) and not sources <= points.get(name, set()):
+                    points.setdefault(name, set()).update(sources)
                     changed = True
-    found: set[str] = set()
+    found: set[str] = {ANYTHING} if kernel.functions else set()
     for one in kernel.instructions:
         bulk = one.opcode == "cp" and one.modifiers[:3] == ("async", "bulk", "global")
         if one.opcode in ("st", "atom", "red") and not {*NOWHERE} & {*one.modifiers} or bulk:
@@ -120,7 +123,8 @@ def _points_to(one: Instruction, points: dict[str, set[str]]) -> set[str]:
     wide as a pointer."""
     if one.opcode in ("ld", "ldu", "atom"):
         if "param" in one.modifiers:
-            return _names(one.operands[1], points)
+            base = one.operands[1].base
+            return _names(one.operands[1], points) | points.get(base, set())
         return {ANYTHING} if one.modifiers[-1] in ("b64", "u64", "s64") else set()
     return set().union(
         *(_names(part, points) for source in one.operands[1:] for part in elements(source))

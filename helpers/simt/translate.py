@@ -26,7 +26,7 @@ from .recording import around
 
 Translator = Callable[[Context, Instruction], "Step | None"]
 
-JUMPS = ("bra", "brx", "ret", "exit", "trap")  # the scheduler runs them
+JUMPS = ("bra", "brx", "ret", "exit", "trap", "call", "return")  # the scheduler runs them
 # Prefetches only warm caches, and there are none.
 # setmaxnreg and griddepcontrol are about registers and about when a launch starts.
 NOTHING = frozenset(
@@ -38,6 +38,15 @@ UNCHANGED_BITS = ("max", "min", "neg", "abs")  # cannot make a subnormal out of 
 
 def _nothing(context: Context, instruction: Instruction) -> Step:
     return lambda lanes: None
+
+
+def _refused(context: Context, instruction: Instruction) -> Step:
+    """A call that cannot be run, in a function that may never be called."""
+
+    def refuse(lanes: Lanes) -> None:
+        raise UnsupportedPTX(instruction.text)
+
+    return refuse
 
 
 def _policy(context: Context, instruction: Instruction) -> Step:
@@ -191,6 +200,7 @@ TRANSLATORS: dict[str, Translator] = {
     "mapa": addresses.map_to_block,
     "getctarank": addresses.rank_of,
     "activemask": active_mask,
+    "refused": _refused,
     "createpolicy": _policy,
     "vprintf": printf,
     "assertfail": failed_assertion,

@@ -37,7 +37,7 @@ MORE = 3  # rounds: fours, a two and a one, of which the longest lane needs the 
 MEMORY = ("ld", "st")
 # What ptxas leaves alone in a loop, or makes branches of.
 KEPT = frozenset("atom red shfl vote match redux bar barrier call membar fence cp div rem".split())
-JUMPS = ("bra", "brx", "ret", "exit", "trap")
+JUMPS = ("bra", "brx", "ret", "exit", "trap", "call", "return")
 BRANCHING = frozenset(("sqrt", "rcp"))  # with "rn": a slow path for subnormals
 
 

@@ -67,8 +67,6 @@ REFUSED = {
     "surf2Dwrite": ("surf2Dwrite(1.0f, (cudaSurfaceObject_t)y, 0, 0);", "surfaces (surf2Dread"),
     "malloc": ("((int**)y)[0] = (int*)malloc(4);", "malloc and new in a kernel"),
     "new": ("((int**)y)[0] = new int[y[1]];", "malloc and new in a kernel"),
-    "pointer": ("int (*f)(int) = y[0] ? one : two; y[0] = f(1);", "through a function pointer"),
-    "recursion": ("y[0] = down(y[0]);", "does not run recursion: down calls itself"),
     "tiles": (
         "namespace cg = cooperative_groups; __shared__ cg::block_tile_memory<256> memory;\n"
         "cg::tiled_partition<64>(cg::this_thread_block(memory)).sync();",
@@ -83,11 +81,6 @@ REFUSED = {
 BEFORE = {
     "tiles": "#include <cooperative_groups.h>",
     "wmma": "#include <mma.h>",
-    "pointer": (
-        "__device__ __noinline__ int one(int v) { return v + 1; }\n"
-        "__device__ __noinline__ int two(int v) { return v * 2; }"
-    ),
-    "recursion": "__device__ int down(int n) { return n < 2 ? n : down(n - 1) + down(n - 2); }",
 }
 
 

@@ -104,14 +104,15 @@ class GlobalMemory:
             if ANYTHING in names or named or any(one.start <= a <= one.stop for a in addresses):
                 one.epochs = Epochs(one.name, len(one.data))
 
-    def initialise_variables(self) -> None:
-        """Fill in initial values; addresses of other variables are known by now."""
+    def initialise_variables(self, functions: dict[str, int]) -> None:
+        """Fill in initial values; addresses of other variables are known by now, and those of
+        `functions`."""
         for allocation in self.allocations:
             for offset, value in allocation.variable.initial if allocation.variable else ():
                 if isinstance(value, str):
                     name, _, further = value.partition("+")
-                    (start,) = (a.start for a in self.allocations if a.name == name)
-                    value = (start + int(further or 0)).to_bytes(8, "little")
+                    starts = functions | {a.name: a.start for a in self.allocations}
+                    value = (starts[name] + int(further or 0)).to_bytes(8, "little")
                 allocation.data[offset : offset + len(value)] = np.frombuffer(value, np.uint8)
 
     def write_back(self) -> None:

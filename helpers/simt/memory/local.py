@@ -20,9 +20,10 @@ from .carried import Carried
 
 
 class LocalMemory:
-    """The local memory of all threads of a batch; addresses start at 0 in every thread."""
+    """The local memory of all threads of a batch; addresses start at 0 in every thread.
+    Behind the variables is a stack of so many bytes for those of calls."""
 
-    def __init__(self, variables: list[Variable], suspicion: Suspicion):
+    def __init__(self, variables: list[Variable], suspicion: Suspicion, stack: int = 0):
         self.suspicion, self.reporter = suspicion, suspicion.reporter
         self.carried = Carried(suspicion)
         self.offsets: dict[str, int] = {}
@@ -30,8 +31,9 @@ class LocalMemory:
         for variable in variables:
             self.offsets[variable.name] = end = -(-end // variable.align) * variable.align
             end += variable.size
-        self.bytes = end
-        self.stride = max(8, -(-end // 8) * 8)  # bytes from thread to thread
+        self.stack_start = -(-end // 16) * 16 if stack else end
+        self.bytes = self.stack_start + stack
+        self.stride = max(8, -(-self.bytes // 8) * 8)  # bytes from thread to thread
 
     def start_batch(self, batch: Batch) -> None:
         data = np.zeros(batch.slots * self.stride if self.bytes else 0, np.uint8)
@@ -71,6 +73,20 @@ class LocalMemory:
             self.views[access.size][index + element] = kept
             self.unwritten[access.size][index + element] = 0
         self.carried.store(slots, index * access.size, access.width)
+
+    def begin_frame(self, slots: np.ndarray, starts: np.ndarray, size: int) -> None:
+        """A call of these threads begins: its variables, from these bytes on, are unwritten."""
+        if size:
+            places = slots * self.stride + starts
+            self.unwritten[1][places[:, None] + np.arange(size)] = 1
+            self.carried.overwrite(places, size)
+
+    def copy(self, slots: np.ndarray, source: int, target: int, size: int) -> None:
+        """These threads pass `size` bytes on, and what is known of them."""
+        rows = (slots * self.stride)[:, None] + np.arange(size)
+        for bytes_ in (self.views[1], self.unwritten[1], self.carried.bits, self.carried.origins):
+            if bytes_ is not None and len(bytes_):
+                bytes_[rows + target] = bytes_[rows + source]
 
     def _valid(
         self, addresses, access: Access, lanes: Lanes, verb: str

@@ -9,9 +9,8 @@ import re
 import numpy as np
 import pytest
 
-from helpers.simt import KernelText, UnsupportedPTX, simulate
 from tests.simt.features.support import normal, text, whole, wrapped
-from tests.simt.launching import Run, on_gpu
+from tests.simt.launching import Run
 
 # ---- local memory and calls -------------------------------------------------------------------
 
@@ -121,17 +120,9 @@ def test_a_called_function_shuffles(launch: Run) -> None:
     assert (y == x.cumsum(axis=2)).all()
 
 
-def test_recursion_is_refused_by_name() -> None:
+def test_a_function_calls_itself(launch: Run) -> None:
     y = np.zeros(40, np.int32)
-    with pytest.raises(UnsupportedPTX, match="recursion"):
-        simulate(KernelText(text("local"), "recursion"), 1, 40, (y, 40))
-    assert not y.any()
-
-
-@pytest.mark.gpu
-def test_recursion_works_on_a_gpu() -> None:
-    y = np.zeros(40, np.int32)
-    on_gpu(text("local"), 2, 20, y, 40, name="recursion")
+    launch("local", "recursion", 2, 20, y, 40, ptx=["call"])
     assert y.tolist() == [[0, 1, 1, 2, 3, 5, 8, 13, 21, 34, 55][i % 11] for i in range(40)]
 
 
