@@ -34,8 +34,8 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     records       what was timed: reader and writer
     problems      what is timed: arrays on the GPU, and whether what came out is right
     bench         how a kernel is timed
-    tuning        a kernel's plan, searched on the GPU at hand
     contests      what is raced around softmax: operations, their shapes and numbers
+    tuning        a kernel's plan, searched on the GPU at hand
     foreign       CuPy's arrays as other libraries take them
     peers_around  what other libraries offer around softmax
     peers         softmax of other libraries

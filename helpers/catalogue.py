@@ -8,6 +8,7 @@ Build table ("07_warp-ROWS2", "01_naive-b32").
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -204,8 +205,11 @@ def choose(
     that no file builds.
     """
     if wanted := _wanted(operation, features, inner):
-        shape = rows, cols, dtype, gpu or gpu_for_plans(), x_stride, y_stride, inner
-        return _around(*wanted, shape, aligned and alike)
+        shape = rows, cols, dtype, gpu, x_stride, y_stride, inner
+        tuned = _tuned_around(*wanted, shape, aligned and alike)
+        if tuned and not out_of_date(tuned, gpu_for_plans()):
+            return tuned.trial
+        return _around(*wanted, shape, aligned and alike)[0]
     matrix = _matrix(rows, cols, dtype, gpu, x_stride, y_stride, aligned, alike)
     tuned = _tuned(matrix)
     if tuned and not out_of_date(tuned, matrix.gpu):
@@ -246,24 +250,37 @@ def _wanted(
     return (wanted, asked) if wanted is not SOFTMAX or any(asked.values()) else None
 
 
-def _around(operation: Operation, features: Mapping[str, int], shape: tuple, aligned: bool) -> str:
-    """The first of its files that builds the features and takes what `Header.why_not` is given."""
-    refused = []
-    for file in AROUND[operation.name]:
-        trial, reason = _refused(file, features, shape, aligned)
-        if not reason:
-            return trial
-        refused.append(reason)
-    raise ValueError("; ".join(refused))
+def _around(
+    operation: Operation, features: Mapping[str, int], shape: tuple, aligned: bool
+) -> list[str]:
+    """Trials of its files that build the features and take what `Header.why_not` is given, best
+    first. Raises `ValueError` if there is none."""
+    found = [_refused(file, features, shape, aligned) for file in AROUND[operation.name]]
+    taking = [trial for trial, reason in found if not reason]
+    if not taking:
+        raise ValueError("; ".join(reason for _, reason in found))
+    return taking
+
+
+def _tuned_around(
+    operation: Operation, features: Mapping[str, int], shape: tuple, aligned: bool
+) -> Tuned | None:
+    """What was tuned for it on the GPU in use, out of date or not."""
+    rows, cols, dtype, gpu, *strides, inner = shape
+    usual = aligned and gpu is None and all(stride in (None, cols) for stride in strides)
+    name = known_dtype(dtype).name
+    return tuned_here(rows, cols, name, operation.name, features, inner) if usual else None
 
 
 def _refused(
     file: str, features: Mapping[str, int], shape: tuple, aligned: bool
 ) -> tuple[str, str]:
     """A file's trial with features, and why it does not take them or the shape, "" if it does."""
+    rows, cols, dtype, gpu, *rest = shape
+    shape = rows, cols, dtype, gpu or gpu_for_plans(), *rest
     try:
         trial = with_features(file, features)
-        contract, dtype = _contract(trial), known_dtype(shape[2])
+        contract, dtype = _contract(trial), known_dtype(dtype)
         reason = contract.why_not(*shape)
     except ValueError as error:
         return file, str(error)
@@ -287,7 +304,7 @@ def why(*given, **options) -> str:
     named = dict(bound.arguments)
     kind = named.pop("operation"), named.pop("features"), named.pop("inner")
     if wanted := _wanted(*kind):
-        return _why_around(*wanted, kind[2], choose(*given, **options), **named)
+        return _why_around(*wanted, kind[2], **named)
     matrix = _matrix(**named)
     taken, passed, tuned = [], [], _tuned(matrix)
     if tuned and (old := out_of_date(tuned, matrix.gpu)):
@@ -303,42 +320,62 @@ def why(*given, **options) -> str:
     return "\n".join([*taken, shipped, *passed])
 
 
-def _why_around(
-    operation: Operation, features: Mapping[str, int], inner: int, taken: str, **shape
-) -> str:
+def _why_around(operation: Operation, features: Mapping[str, int], inner: int, **named) -> str:
     """The same of what is around softmax."""
-    aligned = all((shape.pop("aligned"), shape.pop("alike")))
-    where = *({**shape, "gpu": shape["gpu"] or gpu_for_plans()}).values(), inner
-    file, passed = split_trial(taken).file, []
-    for other in AROUND[operation.name]:
-        if other == file:
-            break
-        _, refused = _refused(other, features, where, aligned)
+    aligned = all((named.pop("aligned"), named.pop("alike")))
+    shape = *named.values(), inner
+    shipped = _around(operation, features, shape, aligned)[0]
+    file, taken, passed = split_trial(shipped).file, [], []
+    tuned = _tuned_around(operation, features, shape, aligned)
+    if tuned and (old := out_of_date(tuned, gpu_for_plans())):
+        passed = [f"not {tuned.trial} ({tuned.reason}): {old}"]
+    elif tuned:
+        taken = [f"{tuned.trial}: {tuned.reason}"]
+    for other in itertools.takewhile(lambda other: other != file, AROUND[operation.name]):
+        _, refused = _refused(other, features, shape, aligned)
         passed.append(f"not {other} ({REASONS[other]}): {refused}")
-    return "\n".join([f"{taken}: {REASONS[file]}", *passed])
+    why_shipped = f"{shipped}: {REASONS[file]}"
+    if taken:
+        why_shipped = f"not {shipped} ({REASONS[file]}): it is the shipped plan"
+    return "\n".join([*taken, why_shipped, *passed])
 
 
-def candidates(rows: int, cols: int, dtype: str, gpu: Gpu, most: int) -> list[str]:
+def candidates(
+    rows: int,
+    cols: int,
+    dtype: str,
+    gpu: Gpu,
+    most: int,
+    operation: str = SOFTMAX.name,
+    features: Mapping[str, int] = MappingProxyType({}),
+    inner: int = 1,
+) -> list[str]:
     """The first files or trials in the order of `choose` that take a matrix, what it picks of those
     shipped first, at most so many. Raises what `choose` raises."""
+    if wanted := _wanted(operation, features, inner):
+        return _around(*wanted, (rows, cols, dtype, gpu, None, None, inner), True)[:most]
     return [*dict.fromkeys(_taking(_matrix(rows, cols, dtype, gpu)))][:most]
 
 
-def as_it_is(step: str, rows: int, cols: int, dtype: str, gpu: Gpu) -> dict:
+def as_it_is(step: str, rows: int, cols: int, dtype: str, gpu: Gpu, inner: int = 1) -> dict:
     """What a step, a variant or a trial is now, for a matrix: the hash of its code and its launch.
     Raises `ValueError` if its header does not take the matrix, `FileNotFoundError`."""
-    plan = _plan(step, _matrix(rows, cols, dtype, gpu))
-    return {"hash": code_hash(source(f"{split_trial(step).file}.cu")), "launch": plan.launch}
+    trial = split_trial(step)
+    kind = known_dtype(dtype)
+    plan = _contract(step).plan(rows, cols, kind, trial.block, gpu, inner=inner)
+    return {"hash": code_hash(source(f"{trial.file}.cu")), "launch": plan.launch}
 
 
 def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
     """Why a tuned plan is no longer used on its GPU; "" if it is."""
     matrix = tuned.rows, tuned.cols, tuned.dtype, gpu
+    operation, features, inner = tuned.kind
     try:
-        if (shipped := candidates(*matrix, 1)[0]) != tuned.shipped:
+        shipped = candidates(*matrix, 1, operation, dict(features), inner)[0]
+        if shipped != tuned.shipped:
             return f"{shipped} is the shipped plan now, not {tuned.shipped}"
         for step in (tuned.trial, tuned.shipped):
-            if as_it_is(step, *matrix) != tuned.kernels[step]:
+            if as_it_is(step, *matrix, inner) != tuned.kernels[step]:
                 return f"{step} is another text or another launch now"
     except (OSError, TypeError, ValueError, KeyError) as error:
         return f"it is no plan here any more: {error}"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypedDict
 
 from .gpu import gpu_folder, gpu_name
@@ -44,6 +45,14 @@ class Tuned:
     device: dict
     versions: dict[str, str]
     utc: Date
+    operation: str = "softmax"
+    features: dict[str, int] = field(default_factory=dict)  # those that are not 0
+    inner: Count = 1  # elements from one column to the next
+
+    @property
+    def kind(self) -> tuple[str, tuple[tuple[str, int], ...], int]:
+        """What it computes: operation, features by name, inner."""
+        return self.operation, tuple(sorted(self.features.items())), self.inner
 
     @property
     def shape(self) -> Shape:
@@ -96,18 +105,32 @@ def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
 
 
 def keep(folder: str, plan: Tuned) -> None:
-    """Put a plan in the place of another one for its shape and dtype."""
-    key = (*plan.shape, plan.dtype)
-    write_plans(folder, [p for p in read_plans(folder) if (*p.shape, p.dtype) != key] + [plan])
+    """Put a plan in the place of another one for its shape, dtype and operation."""
+    others = [other for other in read_plans(folder) if _key(other) != _key(plan)]
+    write_plans(folder, [*others, plan])
 
 
-def tuned_here(rows: int, cols: int, dtype: str) -> Tuned | None:
-    """The plan of the GPU in use for a shape and dtype. None without one, in replay, with
-    SOFTMAX_PLANS=0, and where the file is damaged, of which `make tune ARGS=--show` says so."""
+def _key(plan: Tuned) -> tuple:
+    return *plan.shape, plan.dtype, *plan.kind
+
+
+def tuned_here(
+    rows: int,
+    cols: int,
+    dtype: str,
+    operation: str = "softmax",
+    features: Mapping[str, int] = MappingProxyType({}),
+    inner: int = 1,
+) -> Tuned | None:
+    """The plan of the GPU in use for a shape, dtype and operation. None without one, in replay,
+    with SOFTMAX_PLANS=0, and where the file is damaged, of which `make tune ARGS=--show` says
+    so."""
     if replaying() or os.environ.get(SWITCH) == "0":
         return None
     try:
         plans = read_plans(gpu_folder(gpu_name()))
     except (OSError, ValueError):
         return None
-    return next((p for p in plans if (*p.shape, p.dtype) == (rows, cols, dtype)), None)
+    asked = tuple(sorted((name, value) for name, value in features.items() if value))
+    wanted = rows, cols, dtype, operation, asked, inner
+    return next((plan for plan in plans if _key(plan) == wanted), None)

@@ -22,8 +22,9 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 
 from . import bench, samples, workers
-from .bound import load
+from .bound import BoundKernel, load
 from .catalogue import split_trial
+from .contests import ALONE, Entry
 from .gpu import Gpu, gpu_in_use
 from .plan import Header
 from .records import Case
@@ -47,7 +48,13 @@ CONFIRMED = 2
 SPILLED = 128  # bytes of local memory a thread, past which a trial is not timed
 PROCESSES = min(8, os.cpu_count() or 1)  # that compile
 
-Where = tuple[int, int, str]  # rows, cols, dtype
+Where = tuple[int, int, str] | Entry  # rows, cols, dtype; of what is around softmax its kind too
+
+
+def bound_at(trial: str, where: Where, gpu: Gpu) -> BoundKernel:
+    """A trial as it is for a shape. Raises what `Kernel.bind` raises."""
+    rows, cols, dtype, kind = Entry(*where)
+    return load(trial).bind(rows, cols, dtype, gpu, inner=kind.inner)
 
 
 # ---- what can be tried ------------------------------------------------------------------------
@@ -56,15 +63,18 @@ Where = tuple[int, int, str]  # rows, cols, dtype
 def knobs(header: Header) -> dict[str, list[str]]:
     """The names that may be given another value, in capitals, each with its cases in the table.
 
-    Any macro, but one that is rounded up to what a thread must hold (PACKS) follows from others. A
-    name in lower case only if some case is a plain number, which somebody has chosen: the others
-    are facts of the matrix, which Columns relies on."""
-    found = {name: [] for name in header.numbers}
+    Any macro, but one that says what is computed, and one that is rounded up to what a thread must
+    hold (PACKS), which follows from others. A name in lower case only if some case is a plain
+    number, which somebody has chosen: the others are facts of the matrix, which Columns relies on.
+    """
+    found = {name: [] for name in header.numbers if name not in header.operation.features}
     condition = header.rules.get("block condition")
     if condition and not condition.text.startswith("block =="):
         found["b"] = []
     for entry in header.build:
         cases = [value.text for value, _ in entry.cases]
+        if entry.name in header.operation.features:
+            continue
         chosen = entry.is_macro or any(map(str.isdigit, cases))
         if chosen and not all(re.match(r"(max\(1, )?ceil_div\(", text) for text in cases):
             found[entry.name.upper()] = cases
@@ -173,7 +183,7 @@ class Search:
     def _around(self, trial: str, name: str) -> list[str]:
         """The trials that give one name another value, those that the header takes."""
         try:
-            plan = load(trial).bind(*self.where, self.gpu).plan
+            plan = bound_at(trial, self.where, self.gpu).plan
         except ValueError:
             return []
         contract = load(trial).header
@@ -188,7 +198,7 @@ class Search:
             return False
         self._seen.add(trial)
         try:
-            plan = load(trial).bind(*self.where, self.gpu).plan
+            plan = bound_at(trial, self.where, self.gpu).plan
         except (OSError, ValueError):
             self.passed["header"] += 1
             return False
@@ -241,7 +251,12 @@ def timed(job: tuple[Where, Sequence[str], int]) -> dict[str, Case]:
     """Time a batch, in a process of its own; Ctrl-C is for the one that searches."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     where, names, few = job
-    return bench.measure({name: bench.maker(name) for name in names}, *where, few)
+    entry = Entry(*where)
+    if entry.kind == ALONE:
+        return bench.measure({name: bench.maker(name) for name in names}, *where[:3], few)
+    given = entry.kind.inner, entry.kind.numbers
+    makers = {name: bench.maker(name, *given) for name in names}
+    return bench.measure(makers, *where[:3], few, entry.problem)
 
 
 class Timer:
@@ -273,7 +288,7 @@ class Timer:
 def look(trial: str, where: Where) -> str:
     """Compile a trial into CuPy's cache. Returns why it is not worth timing, or ""."""
     try:
-        bound = load(trial).bind(*where, gpu_in_use())
+        bound = bound_at(trial, where, gpu_in_use())
         attributes = bench.kernel_candidate(bound).attributes
     except CompileError:
         return "compiler"

@@ -1,12 +1,15 @@
 """Search a faster plan for a shape on this machine's GPU: `make tune ARGS="8192x50257"`.
 
     python -m helpers.commands.tune 65536x4096 1x1048576 --dtypes float32 bfloat16 --minutes 10
+    python -m helpers.commands.tune 4096x8192 --operation softmax_backward --features LOG=1
+    python -m helpers.commands.tune 64x512x1024
     python -m helpers.commands.tune --show
 
 For each shape and dtype it tries what the headers leave open of the kernels that suit it best, and
 keeps what is right and faster than the shipped plan beyond the spread in mine/plans, where `choose`
-finds it. A shape is kept as soon as it is done. At Ctrl-C the best so far is still checked and
-kept, at a second one it is not. SOFTMAX_PLANS=0 has `choose` use no such plan.
+finds it. Three sizes are outer x dim x inner: softmax along the middle. A shape is kept as soon as
+it is done. At Ctrl-C the best so far is still checked and kept, at a second one it is not.
+SOFTMAX_PLANS=0 has `choose` use no such plan.
 """
 
 from __future__ import annotations
@@ -18,14 +21,15 @@ from collections.abc import Callable
 
 from .. import bench, gpu, workers
 from ..bound import load
-from ..catalogue import as_it_is, candidates, out_of_date
+from ..catalogue import AROUND, as_it_is, candidates, out_of_date, with_features
+from ..contests import Entry, Kind
+from ..operations import ANY_AXIS, OPERATIONS, SOFTMAX
 from ..plan import DTYPES
 from ..records import utc_now
 from ..samples import ratio
-from ..shapes import Shape, place
 from ..simt.options import at_least
 from ..tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
-from ..tuning import Compilers, Search, Timer, Where
+from ..tuning import Compilers, Search, Timer
 
 FILES = 3  # kernels that a shape is tried with
 SEARCHED = 0.65  # of a shape's time; the rest is for holding the best against the shipped plan
@@ -36,8 +40,9 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.perf_counter()
     options = parse_arguments(arguments)
     try:
+        todo = entries(options)
         for name in options.kernels:
-            load(name)  # raises for what is not there
+            refuse_other(name, todo)
         if options.show:
             return show()
         if options.forget:
@@ -48,10 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    fitting = bench.shapes_that_fit(options.shapes)
-    for shape in [shape for shape in options.shapes if shape not in fitting]:
-        print(f"{place(*shape)} does not fit this GPU's memory")
-    todo = [(*s, dtype) for s in options.shapes if s in fitting for dtype in options.dtypes]
+    fitting = bench.shapes_that_fit([where[:2] for where in todo])
+    for where in [where for where in todo if where[:2] not in fitting]:
+        print(f"{where.name} does not fit this GPU's memory")
+    todo = [where for where in todo if where[:2] in fitting]
     device, versions, failed = gpu.describe_device(), gpu.describe_versions(), 0
     timer, compilers = Timer(), Compilers()
     try:
@@ -63,15 +68,42 @@ def main(arguments: list[str] | None = None) -> int:
                 tune(where, options.kernels, timer, compilers, until, device, versions)
             except workers.Failure as failure:
                 failed += 1
-                print(f"{place(*where, always=True)}: {failure}", file=sys.stderr, flush=True)
+                print(f"{where.name}: {failure}", file=sys.stderr, flush=True)
     finally:
         compilers.close()
         timer.close()
     return 1 if failed else 0
 
 
+def entries(options: argparse.Namespace) -> list[Entry]:
+    """What is to be tuned. Raises `ValueError` naming an operation that has not three sizes, or a
+    feature that it has not."""
+    found = []
+    for rows, cols, inner in options.shapes:
+        operation = options.operation
+        if inner > 1 and operation == SOFTMAX.name:
+            operation = ANY_AXIS.name
+        if (inner > 1) != (operation == ANY_AXIS.name):
+            takes = "outer x dim x inner" if inner == 1 else "rows x columns"
+            raise ValueError(f"{operation} takes {takes}")
+        known = OPERATIONS[operation]
+        asked = {name: known.value(name, value) for name, value in options.features}
+        features = tuple(sorted((name, value) for name, value in asked.items() if value))
+        kind = Kind(operation, features, inner)
+        found += [Entry(rows, cols, dtype, kind) for dtype in options.dtypes]
+    return found
+
+
+def refuse_other(name: str, todo: list[Entry]) -> None:
+    """Raise `ValueError` for a kernel that computes something else, `FileNotFoundError`."""
+    computed = load(name).operation
+    for where in todo:
+        if computed.name != where.kind.operation:
+            raise ValueError(f"{name} computes {computed.name}, not {where.kind.operation}")
+
+
 def tune(
-    where: Where,
+    where: Entry,
     kernels: list[str],
     timer: Callable,
     reasons: Callable,
@@ -82,9 +114,12 @@ def tune(
     """Search at one shape until that time, and keep what is faster. Raises `Failure` if the shipped
     plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
     machine, began = gpu.of_record(device), time.perf_counter()
-    first = candidates(*where, machine, FILES)
+    operation, features, inner = where.kind
+    first = candidates(*where[:3], machine, FILES, operation, dict(features), inner)
+    named = [with_features(kernel, dict(features)) for kernel in kernels]
+    taking = [kernel for kernel in named if load(kernel).accepts(*where[:3], machine, inner=inner)]
     folder = gpu.gpu_folder(device["name"])
-    before = [p.trial for p in read_plans(folder) if (*p.shape, p.dtype) == where and not kernels]
+    before = [plan.trial for plan in read_plans(folder) if entry_of(plan) == where]
 
     def say() -> None:
         seconds = time.perf_counter() - began
@@ -100,13 +135,13 @@ def tune(
         where,
         machine,
         first[0],
-        [k for k in kernels if load(k).accepts(*where, machine)] if kernels else [*first, *before],
+        taking if kernels else [*first, *before],
         lambda names, few: timer(where, names, few),
         lambda trials: reasons(where, trials),
         lambda: until - time.perf_counter(),
         say,
     )
-    print(f"{place(*where, always=True)}: the shipped plan is {search.shipped}", flush=True)
+    print(f"{where.name}: the shipped plan is {search.shipped}", flush=True)
     stopped = None
     try:
         search.run()
@@ -121,10 +156,13 @@ def tune(
         ours, shipped = cases[trial], cases[search.shipped]
         names = dict.fromkeys((trial, search.shipped))
         plan = Tuned(
-            **dict(zip(("rows", "cols", "dtype"), where, strict=True)),
+            **dict(zip(("rows", "cols", "dtype"), where[:3], strict=True)),
+            operation=operation,
+            features=dict(features),
+            inner=inner,
             trial=trial,
             shipped=search.shipped,
-            kernels={name: as_it_is(name, *where, machine) for name in names},
+            kernels={name: as_it_is(name, *where[:3], machine, inner) for name in names},
             samples_us=ours.samples_us,
             shipped_us=shipped.samples_us,
             copy_us=ours.copy_samples_us,
@@ -143,6 +181,11 @@ def tune(
         raise stopped
 
 
+def entry_of(plan: Tuned) -> Entry:
+    """What a plan is for."""
+    return Entry(*plan.shape, plan.dtype, Kind(*plan.kind))
+
+
 def described(plan: Tuned) -> str:
     """A plan in one line."""
     times = ratio(plan.shipped_us, plan.samples_us)
@@ -158,8 +201,7 @@ def show() -> int:
         plans = read_plans(folder)
         print(f"{folder}: {len(plans)} plans")
         for plan in plans:
-            where = place(*plan.shape, plan.dtype, always=True)
-            print(f"  {where}, {plan.utc[:10]}: {described(plan)}")
+            print(f"  {entry_of(plan).name}, {plan.utc[:10]}: {described(plan)}")
             if reason := out_of_date(plan, gpu.of_record(plan.device)):
                 print(f"    not used: {reason}")
     if not tuned_gpus():
@@ -167,7 +209,7 @@ def show() -> int:
     return 0
 
 
-def forget(shapes: list[Shape], dtypes: list[str]) -> int:
+def forget(shapes: list[tuple[int, int, int]], dtypes: list[str]) -> int:
     """Take the plans of these shapes and dtypes away, all of them if no shape is given."""
     for folder in tuned_gpus():
         path = plans_path(folder)
@@ -176,16 +218,22 @@ def forget(shapes: list[Shape], dtypes: list[str]) -> int:
             print(f"{path} is gone")
             continue
         plans = read_plans(folder)
-        kept = [p for p in plans if p.shape not in shapes or p.dtype not in dtypes]
+        kept = [p for p in plans if (*p.shape, p.inner) not in shapes or p.dtype not in dtypes]
         write_plans(folder, kept)
         print(f"{folder}: {len(plans) - len(kept)} of {len(plans)} plans are forgotten")
     return 0
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    def shape(text: str) -> Shape:
-        rows, cols = map(at_least(1), text.split("x"))
-        return rows, cols
+    def shape(text: str) -> tuple[int, int, int]:
+        """Rows, columns and the elements between these."""
+        rows, cols, *inner = map(at_least(1), text.split("x"))
+        (inner,) = inner or [1]
+        return rows * inner, cols, inner
+
+    def feature(text: str) -> tuple[str, int | str]:
+        name, value = text.split("=")
+        return name, int(value) if value.isdecimal() else value
 
     def minutes(text: str) -> float:
         if not 0 < float(text) < 10**6:
@@ -198,6 +246,11 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shapes", nargs="*", type=shape, metavar="ROWSxCOLS")
+    parser.add_argument("--operation", choices=[*AROUND], default=SOFTMAX.name)
+    help = "what is computed beside it: MASK=causal, LOG=1"
+    parser.add_argument(
+        "--features", nargs="+", type=feature, default=[], metavar="NAME=VALUE", help=help
+    )
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=[DTYPES[0]])
     help = f"only these files or trials, not the {FILES} that suit a shape best"
     parser.add_argument("--kernels", nargs="+", default=[], metavar="STEP", help=help)

@@ -248,3 +248,83 @@ def test_without_a_gpu_one_sentence(monkeypatch, capsys) -> None:
     monkeypatch.setattr(gpu, "has_gpu", lambda: False)
     assert command.main([SHAPE]) == 1
     assert capsys.readouterr().err == "plans are tuned on a GPU, and CuPy finds none here\n"
+
+
+# ---- around softmax -----------------------------------------------------------------------------
+
+BACKWARD = ["4096x8192", "--operation", "softmax_backward", "--features", "LOG=1"]
+
+
+def test_a_gradient_is_tuned_and_chosen_for_that_operation_alone(machine, capsys) -> None:
+    machine.time.us = lambda plan: 20.0 - (plan.block == 128) - 5 * plan.macros["LOG"]
+    machine.time.where = (4096, 8192, "float32")
+    asked = {"operation": "softmax_backward", "features": {"LOG": 1}}
+    assert choose(4096, 8192, **asked) == "14_backward-LOG1"
+    assert command.main(BACKWARD) == 0
+    (plan,) = tuned.read_plans(FOLDER)
+    assert plan.shipped == "14_backward-LOG1" and plan.kind == (
+        "softmax_backward",
+        (("LOG", 1),),
+        1,
+    )
+    assert choose(4096, 8192, **asked) == plan.trial
+    assert "LOG1" in plan.trial and plan.kernels[plan.trial]["launch"]["block"] == 128
+    assert not any("LOG0" in name or "FROM_X" in name for name in machine.time.trials)
+    taken, shipped = why(4096, 8192, **asked).splitlines()
+    assert taken.startswith(f"{plan.trial}: tuned here on 20")
+    assert shipped.startswith("not 14_backward-LOG1 (both rows") and shipped.endswith(
+        "shipped plan"
+    )
+    for other in ({"gpu": H200}, {"features": {}}, {"aligned": False}, {"rows": 8}):
+        given = {"rows": 4096, "cols": 8192, **asked, **other}
+        try:
+            assert choose(**given) != plan.trial, other
+        except ValueError:
+            assert other == {"aligned": False}
+    assert choose(4096, 8192) == "08_cluster", "softmax has no such plan"
+    command.main(["--show"])
+    assert "gradient of log-softmax, 4096 x 8192 float32, 20" in capsys.readouterr().out
+
+
+def test_another_axis_is_three_sizes(machine) -> None:
+    machine.time.us = lambda plan: 20.0 - (plan.macros["TILE"] == 16)
+    assert choose(64 * 128, 512, inner=128) == "13_any_axis"
+    assert command.main(["64x512x128"]) == 0
+    (plan,) = tuned.read_plans(FOLDER)
+    assert (plan.rows, plan.cols, plan.inner, plan.operation) == (
+        *(8192, 512, 128),
+        "softmax_any_axis",
+    )
+    assert choose(8192, 512, inner=128) == plan.trial
+    assert plan.kernels[plan.trial]["launch"]["TILE"] == 16, "by another value that it follows from"
+    assert choose(8192, 512, inner=64) == "13_any_axis"
+    assert command.main(["--forget", "64x512x128"]) == 0 and tuned.read_plans(FOLDER) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([SHAPE, "--kernels", "14_backward"], "14_backward computes softmax_backward, not softmax"),
+        (["8x64x2", "--operation", "cross_entropy"], "cross_entropy takes rows x columns"),
+        (["8x64", "--operation", "softmax_any_axis"], "softmax_any_axis takes outer x dim x inner"),
+        (["8x64", "--features", "FOO=1"], "softmax has no FOO = 1; its features: MASK"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_by_name(machine, arguments, said, capsys) -> None:
+    assert command.main(arguments) == 1
+    assert capsys.readouterr().err.startswith(said) and not machine.time.asked
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["4096x8192", "--features", "MASK=causal"],
+        ["4096x8192", "--operation", "softmax_backward"],
+        ["512x32000", "--operation", "cross_entropy"],
+        ["512x32000", "--operation", "cross_entropy_backward"],
+    ],
+)
+def test_each_operation_is_searched(machine, arguments) -> None:
+    machine.time.us = lambda plan: 20.0
+    assert command.main(arguments) == 0
+    assert len(machine.time.trials) >= 4

@@ -13,7 +13,7 @@ from helpers.bound import load
 from helpers.gpu import H200
 from helpers.plan import Plan
 from helpers.records import Case
-from helpers.tuning import Search, Timer, knobs, look, values
+from helpers.tuning import Search, Timer, bound_at, knobs, look, values
 from helpers.workers import Failure
 
 WHERE = (65536, 4096, "float32")
@@ -40,13 +40,13 @@ class MadeUp:
             if name in self.wrong:
                 raise Failure("wrong result: at (65536, 4096)", name)
         took = {COPY: 90.0}
-        took |= {name: self.us(load(name).bind(*self.where, H200).plan) for name in names}
+        took |= {name: self.us(bound_at(name, self.where, H200).plan) for name in names}
 
         def series(us: float) -> list[float]:
             return [*(us * (1 + self.noise * self.random.normal(size=few or 21)))]
 
         copy = series(took[COPY])
-        rows, cols, dtype = self.where
+        rows, cols, dtype, *_ = self.where
         return {
             name: Case(dtype, rows, cols, {}, series(us), copy, 50, "right")
             for name, us in took.items()
