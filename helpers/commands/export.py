@@ -5,15 +5,16 @@
     python -m helpers.commands.export best --as torch -o softmax.py
 
 KERNEL is a step, a variant or a trial, or "best" for those that ought to be fastest. SHAPES are
-rows x columns, each a number or LOW..HIGH; C++ is compiled for those, Python for what it meets: so
-SHAPES, --dtype, --gpu, --strides and --anywhere are for C++ alone. The plan is that of the header,
-for the GPU at hand or an H200; --gpu names others, as many as wanted.
+rows x columns, of 13 outer x dim x inner, each a number or LOW..HIGH; C++ is compiled for those,
+Python for what it meets: so SHAPES, --dtype, --gpu, --strides and --anywhere are for C++ alone. The
+plan is that of the header, for the GPU at hand or an H200; --gpu names others, as many as wanted.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -56,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     print(f"{file}: {text.count(chr(10))} lines")
     if options.language == "cpp":
-        print(cpp.compile_line(asked, file.name))
+        print(cpp.compile_line(asked, shlex.quote(str(file))))
     return 0
 
 
@@ -117,7 +118,8 @@ def gpu(text: str) -> Gpu:
     try:
         sms, l2, capability = map(int, text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not SMS,L2,CAPABILITY") from None
+        said = f"{text!r} is not SMS,L2,CAPABILITY, as 132,62914560,90 is"
+        raise argparse.ArgumentTypeError(said) from None
     if min(sms, l2, capability) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} has a number below 1")
     return Gpu(capability, sms, l2)

@@ -132,7 +132,9 @@ def request(
     kernel's first, the GPU the one in use or an H200. Raises `Refused` with a sentence.
     """
     if name is not None and not named(name):
-        raise Refused(f"{name!r} is no name of a function in C: letters, digits, single _")
+        raise Refused(
+            f"{name!r} is no name of a function in C: letters, digits, single _, no word of C's"
+        )
     kernels = tuple(dict.fromkeys(rank.file for rank in RANKING)) if kernel == BEST else (kernel,)
     try:
         taken = [load(step).header.dtypes for step in kernels]

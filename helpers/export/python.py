@@ -43,8 +43,8 @@ def write(asked: Asked, framework: str) -> str:
     for step in asked.kernels:
         if not of_a_matrix(step):
             raise Refused(
-                f"{step} does more than softmax of a matrix, all that Python takes of one kernel; "
-                "best --as torch brings it"
+                f"a Python file of one kernel is softmax of a matrix, which {step} is not; "
+                "best --as torch holds it"
             )
         if load(step).name.startswith("copy"):
             raise Refused(f"{step} computes no softmax, which is what a Python file is for")

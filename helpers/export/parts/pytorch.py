@@ -28,9 +28,9 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     nested tensors, and tensors of classes derived from torch.Tensor.
 
     Runs on the current stream, in CUDA graphs, and under torch.compile(fullgraph=True), where it is
-    the operator torch.ops.NAME.softmax. It has a gradient, by a kernel where rows are whole packs
-    of 16 bytes along the last dimension and by PyTorch's own elsewhere; a second derivative is
-    refused. A kernel is compiled when it is first needed and kept on disk. Raises what
+    an operator of torch.ops, under `NAME`. It has a gradient, by a kernel where rows are whole
+    packs of 16 bytes along the last dimension and by PyTorch's own elsewhere; a second derivative
+    is refused. A kernel is compiled when it is first needed and kept on disk. Raises what
     torch.softmax raises, and `CudaError` if CUDA or NVRTC refuses.
     """
     return _softmax(x, dim, False)
