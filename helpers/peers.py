@@ -56,6 +56,7 @@ from .foreign import (
     folders,
     with_tensors,
 )
+from .gpu import gpu_in_use
 from .references import reference, tolerance, ulp
 
 PACKAGES = (
@@ -431,15 +432,16 @@ def warm_up(
     workers: int,
     seconds: float = math.inf,
 ) -> None:
-    """Fill the peers' caches on disk from several processes, since compiling takes most of a race,
-    in the order of the cases and for so many seconds at most.
+    """Fill the peers' caches on disk, and CuPy's with our kernels, from several processes, since
+    compiling takes most of a race, in the order of the cases and for so many seconds at most.
 
     torch.compile also tunes as it compiles. What it found while the processes shared the GPU is
     deleted: the race tunes again, with what is compiled.
     """
     began = time.perf_counter()
     cached = [name for name in names if PEERS[name].disk_cache]
-    jobs = [(name, *case) for case in cases for name in cached if not why_not(name, *case)]
+    able = {case: [name for name in cached if not why_not(name, *case)] for case in cases}
+    jobs = [(name, *case) for case in cases for name in (*able[case], OURS)]
     context = multiprocessing.get_context("spawn")
     done = 0
     with ProcessPoolExecutor(workers, context, _compile_in_one_thread) as pool:
@@ -464,14 +466,22 @@ def _compile_in_one_thread() -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
+OURS = "ours"  # the name of what is chosen, among those of peers
+
+
 def compile_ahead(name: str, *case) -> str:
-    """Run a peer once in a contest in this process, which the case is an `Entry` of; returns what
-    went wrong, or ""."""
+    """Run a peer once in a contest in this process, which the case is an `Entry` of, or compile
+    our own kernel; returns what went wrong, or ""."""
     import cupy
 
     entry = Entry(*case)
+    rows, cols, dtype, kind = entry
     try:
         with fresh_pool():
+            if name == OURS:
+                if step := kind.choose(rows, cols, dtype, gpu_in_use()):
+                    bench.maker(step, kind.inner)(rows, cols, dtype)
+                return ""
             arrays = peers_around.empty_arrays(entry.problem)
             with cupy.cuda.Stream(non_blocking=True) as stream:
                 candidate(name, *entry).run(*arrays)

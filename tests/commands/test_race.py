@@ -1,5 +1,6 @@
 """The race's bookkeeping with candidates and times made up: no GPU, no peer."""
 
+import contextlib
 import json
 import pickle
 import re
@@ -273,9 +274,25 @@ def test_warm_up_compiles_what_is_missing_and_forgets_what_was_tuned(machine, mo
     monkeypatch.setattr(Pool, "jobs", [])
     monkeypatch.setattr(peers, "ProcessPoolExecutor", Pool)
     run("--warm", "3")
-    assert {job[0] for job in Pool.jobs} == {"compile", "triton", "liger"}
+    assert {job[0] for job in Pool.jobs} == {"compile", "triton", "liger", peers.OURS}
     assert {job[1:4] for job in Pool.jobs} == {(1024, 4096, "bfloat16"), (64, 2048, "bfloat16")}
     assert [file.name for file in peers.CACHE.rglob("*.*")] == ["x.py"]
+
+
+def test_ours_is_compiled_ahead_as_it_is_chosen(machine, monkeypatch) -> None:
+    made = []
+    monkeypatch.setattr(peers, "gpu_in_use", lambda: gpu.H200)
+    monkeypatch.setattr(peers, "fresh_pool", contextlib.nullcontext)
+    monkeypatch.setattr(catalogue, "choose", CHOOSE)
+    monkeypatch.setattr(
+        bench, "maker", lambda step, inner: lambda *shape: made.append((step, inner, *shape))
+    )
+    kind = Kind("softmax_any_axis", (), 7)
+    assert peers.compile_ahead(peers.OURS, 14, 64, "bfloat16", kind) == ""
+    assert peers.compile_ahead(peers.OURS, 64, 2048, "float32", ALONE) == ""
+    assert made == [("13_any_axis", 7, 14, 64, "bfloat16"), ("08_cluster", 1, 64, 2048, "float32")]
+    none = Kind("softmax_backward", (("MASK", 1),))
+    assert peers.compile_ahead(peers.OURS, 64, 2048, "float32", none) == "" and len(made) == 2
 
 
 def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
@@ -289,7 +306,7 @@ def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
     monkeypatch.setattr(Pool, "submit", submit)
     peers.warm_up([Entry(64, 2048, "float32")], ["compile", "triton"], 3, 0.01)
     assert "warm-up: out of time" in capsys.readouterr().out
-    assert len(waiting) == 2 and all(task.cancelled() for task in waiting)
+    assert len(waiting) == 3 and all(task.cancelled() for task in waiting)
 
 
 def test_shape_that_none_of_our_kernels_takes_is_a_forfeit(machine, monkeypatch, capsys) -> None:
