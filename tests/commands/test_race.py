@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -527,5 +528,8 @@ def test_race_as_a_command_warns_of_nothing() -> None:
 
 
 def test_tasks_can_be_handed_to_another_process() -> None:
-    task = races.Task(64, 128, "float32", ("torch",), (("liger", "why"),))
+    kind = Kind("softmax_backward", (("LOG", 1),))
+    task = races.Task(64, 128, "float32", ("torch",), (("liger", "why"),), kind)
     assert pickle.loads(pickle.dumps((races.run_task, task))) == (races.run_task, task)
+    case = replace(made_up.race_case(), operation=kind.operation, features={"LOG": 1})
+    assert pickle.loads(pickle.dumps(case)).kind == kind

@@ -288,3 +288,20 @@ def test_recorded_choice_is_within_a_percent_of_its_best_variant(dtype: str) -> 
     assert not behind(held)
     needless = [case for case in cases if case not in held and case.verdict != "BEHIND"]
     assert not needless, "an exception that is none"
+
+
+def test_recorded_pipelines_around_softmax_are_of_the_kernels_as_they_are_now() -> None:
+    if not chains_path(REFERENCE_GPU).is_file():
+        pytest.skip("no pipelines are recorded yet")
+    for case in chains.around_cases(load_chains()):
+        assert case.chosen, f"{case.entry.name} {case.state}: its kernel was edited: `make chain`"
+        assert {*case.skipped} <= {*peers.PEERS} and case.is_current()
+
+
+@pytest.mark.parametrize(
+    ("peer_us", "word"), [(11.0, "ahead"), (10.05, "level"), (9.5, "LOSS"), (None, "")]
+)
+def test_what_is_chosen_stands_beside_the_best_peer(peer_us: float | None, word: str) -> None:
+    case = chain_case([10.0], **({"liger": peer_us, "torch": 20.0} if peer_us else {}))
+    assert case.against_best_peer == word
+    assert dataclasses.replace(case, hashes={}).against_best_peer == ""

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from helpers import bench, catalogue, peers, races, records
-from helpers.contests import Entry
+from helpers.contests import Entry, entries
 from helpers.gpu import H200
 from helpers.races import (
     DTYPES,
     Race,
     RaceCase,
+    around_cases,
     explained_marks,
     load_race,
     race_cases,
+    race_origin,
     race_path,
     save_race,
 )
@@ -310,6 +312,44 @@ def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
         )
         if case.protocol == bench.PROTOCOL["version"]:
             assert recorded.why_again(*case.shape, dtype, [*peers.PEERS]) == ""
+
+
+def test_recorded_race_around_softmax_is_of_the_kernels_as_they_are_now() -> None:
+    for case in around_cases(load_race()):
+        names = {*case.samples_us, *case.skipped} - {case.step}
+        assert names <= {*peers.PEERS}, case.entry.name
+        assert case.is_current(), (
+            f"{case.step} at {case.entry.name} was edited or is not chosen any more: run the race"
+        )
+
+
+def test_case_around_softmax_is_current_by_its_own_choice_and_launch() -> None:
+    """Of its operation, features and inner; planted: those of softmax."""
+    for entry in entries():
+        step = entry.kind.choose(*entry[:3], H200)
+        launch = records.launch_of(step, *entry[:3], H200, entry.kind.inner)
+        case = dataclasses.replace(
+            race_case(*entry[:3]),
+            step=step,
+            kernel_hash=records.step_hash(step),
+            launch=launch,
+            operation=entry.kind.operation,
+            features=dict(entry.kind.features),
+            inner=entry.kind.inner,
+        )
+        assert case.entry == entry and case.is_current() and not case.marks
+        assert not dataclasses.replace(case, launch={**launch, "grid": 1}).is_current()
+        assert not dataclasses.replace(case, operation="softmax", features={}, inner=1).is_current()
+
+
+def test_versions_that_are_said_are_softmaxs_where_a_peer_was_away(folder: Path) -> None:
+    """Planted: what is raced later without a peer takes it out of the sentence."""
+    with_peer = {**made_up.VERSIONS, "torch": "2", "flashinfer-python": "3"}
+    race = saved(dataclasses.replace(race_case(), versions=with_peer))
+    race.versions = {**made_up.VERSIONS, "torch": "2"}
+    race.add(dataclasses.replace(race_case(), operation="softmax_backward"))
+    save_race(race, made_up.FOLDER)
+    assert "torch 2, flashinfer-python 3)" in race_origin(made_up.FOLDER)
 
 
 def test_described_protocols_are_those_of_the_cases_and_mean_the_same_as_now() -> None:
