@@ -2,7 +2,8 @@
 
 A record holds for a kernel's text. Where the text changed and the instructions did not, the record
 still holds: `differences` compiles both texts and compares what the hardware would execute and
-what a launch depends on, but no names and no line numbers.
+what a launch depends on, but no names and no line numbers. Parameters that are added behind the
+others change nothing where the instructions are the same: none reads them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from .simt import compile_cubin, compile_ptx
 OBJECT, FUNCTION = 1, 2  # types of an ELF symbol
 # Attributes in .nv.info and .nv.info.KERNEL, as cuobjdump names them.
 PARAM_CBANK, FRAME_SIZE, MIN_STACK_SIZE, REGCOUNT = 0x0A, 0x11, 0x12, 0x2F
+KPARAM_INFO, CBANK_PARAM_SIZE = 0x17, 0x19
+OF_PARAMETERS = (PARAM_CBANK, CBANK_PARAM_SIZE, KPARAM_INFO)
 
 
 class Build(NamedTuple):
@@ -34,9 +37,9 @@ class MachineCode(NamedTuple):
     frame_bytes: int
     stack_bytes: int
     static_shared_bytes: int  # with the KB that the system takes of a block that has any
-    parameters: bytes  # constant bank 0, where the arguments will stand
+    parameters: bytes  # for each, first to last: its place among the arguments, its size
     constants: bytes  # other banks, and what those variables hold that the kernels read
-    attributes: bytes  # sizes of cluster and block, parameters, places of exits and barriers
+    attributes: bytes  # sizes of cluster and block, places of exits and barriers
 
 
 def differences(before: Build, after: Build, arch: str = "sm_90") -> list[str]:
@@ -64,6 +67,8 @@ def _compared(was: MachineCode, now: MachineCode) -> list[str]:
     lines = []
     for field, old, new in zip(MachineCode._fields, was, now, strict=True):
         what = field.replace("_", " ")
+        if field == "parameters" and new.startswith(old):
+            continue
         if isinstance(old, int) and old != new:
             lines.append(f"{old} and {new} {what}")
         elif old != new:
@@ -76,6 +81,7 @@ def _compared(was: MachineCode, now: MachineCode) -> list[str]:
 def _machine_code(elf: Elf, name: str, variables: list[str]) -> MachineCode:
     numbers = elf.numbers(elf.functions[name])
     shared = elf.sections.get(f".nv.shared.{name}")
+    attributes = elf.attributes(f".nv.info.{name}")
     banks = [s for s in elf.sections if re.fullmatch(rf"\.nv\.constant[1-9]\d*\.{name}", s)]
     return MachineCode(
         elf.content(f".text.{name}"),
@@ -84,9 +90,9 @@ def _machine_code(elf: Elf, name: str, variables: list[str]) -> MachineCode:
         numbers.get(FRAME_SIZE, 0),
         numbers.get(MIN_STACK_SIZE, 0),
         shared.size if shared else 0,
-        elf.content(f".nv.constant0.{name}"),
+        b"".join(sorted(value for kind, value in attributes if kind == KPARAM_INFO)),
         b"".join([*map(elf.content, banks), *map(elf.variable, variables)]),
-        b"".join(elf.attributes(name)),
+        b"".join(bytes([kind]) + value for kind, value in attributes if kind not in OF_PARAMETERS),
     )
 
 
@@ -157,19 +163,15 @@ class Elf:
     def numbers(self, function: int) -> dict[int, int]:
         """Attribute -> number of the function with this place in the table of symbols."""
         found = {}
-        for attribute, value in self._attributes(".nv.info"):
+        for attribute, value in self.attributes(".nv.info"):
             if len(value) == 8:
                 owner, number = struct.unpack("<II", value)
                 if owner == function:
                     found[attribute] = number
         return found
 
-    def attributes(self, function: str) -> list[bytes]:
-        """The attributes of a function, without what the place of a symbol is in its table."""
-        listed = self._attributes(f".nv.info.{function}")
-        return [bytes([a]) + (v[4:] if a == PARAM_CBANK else v) for a, v in listed]
-
-    def _attributes(self, section: str) -> list[tuple[int, bytes]]:
+    def attributes(self, section: str) -> list[tuple[int, bytes]]:
+        """(kind, value) of what a section of attributes says, in its order."""
         content, place, found = self.content(section), 0, []
         while place < len(content):
             form, attribute, size = struct.unpack_from("<BBH", content, place)

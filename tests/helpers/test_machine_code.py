@@ -28,6 +28,7 @@ scale(const float* x, float* y, int n)
         ("    __syncthreads();", "\n    // All have written.\n    __syncthreads();"),
         ("blockIdx.x * 256", "blockIdx.x * width"),
         ("const int i =", "const int i = 0 +"),
+        ("float* y, int n)", "float* y, int n, int unused, long long another)"),
     ],
 )
 def test_what_the_hardware_does_not_see_does_not_count(old: str, new: str) -> None:
@@ -44,7 +45,8 @@ def test_what_the_hardware_does_not_see_does_not_count(old: str, new: str) -> No
         ("float tile[256]", "float tile[512]", "2048 and 3072 static shared bytes"),
         ("__cluster_dims__(2)", "__cluster_dims__(4)", "bytes of attributes"),
         ("__launch_bounds__(256)", "__launch_bounds__(512)", "bytes of attributes"),
-        ("float* y, int n)", "float* y, int n, int unused)", "bytes of parameters"),
+        ("float* y, int n)", "float* y, int unused, int n)", "bytes of instructions"),
+        ("float* y, int n)", "float* y, long long n)", "bytes of parameters"),
     ],
 )
 def test_a_difference_is_named(old: str, new: str, what: str) -> None:
@@ -52,6 +54,12 @@ def test_a_difference_is_named(old: str, new: str, what: str) -> None:
     found = differences(Build(KERNEL), Build(KERNEL.replace(old, new)))
     assert found and any(what in line for line in found), found
     assert all(line.startswith("scale: ") for line in found)
+
+
+def test_a_parameter_that_is_taken_away_counts() -> None:
+    more = KERNEL.replace("int n)", "int n, int unused)")
+    (line,) = differences(Build(more), Build(KERNEL))
+    assert "bytes of parameters" in line
 
 
 def test_options_are_part_of_a_build() -> None:
