@@ -46,8 +46,8 @@ def kernel(
     `name_or_code` is a file below kernels/ ("03_shared.cu") or the text of a source. Lines of code
     that stand in none of the files (or texts) `since` are marked; white space and comments do not
     count. The comment that is the file's contract is left out unless `header`. With `body`, the
-    `__global__` function comes first and the rest is folded under it. Functions named in `without`
-    are left out, and named with their line.
+    `__global__` function comes first and the rest is folded under it. Functions and structs that
+    `without` names are left out, and named with their line.
 
     Raises `FileNotFoundError` for an unknown file and `ValueError` for an unknown function.
     """
@@ -55,11 +55,11 @@ def kernel(
     earlier = [since] if isinstance(since, str) else list(since or ())
     new = _new_lines(text, [_read(one) for one in earlier]) if earlier else set()
     parts = _parts(text)
-    if unknown := set(without) - {name for part in parts for name in part.functions}:
-        known = ", ".join(dict.fromkeys(name for part in parts for name in part.functions))
+    if unknown := set(without) - {name for part in parts for name in part.names}:
+        known = ", ".join(dict.fromkeys(name for part in parts for name in part.names))
         raise ValueError(f"{text.file} has no function {', '.join(sorted(unknown))}, but {known}")
     start = 0 if header else _after_header(text)
-    left_out = [part for part in parts if part.functions and {*part.functions} <= {*without}]
+    left_out = [part for part in parts if part.names and {*part.names} <= {*without}]
     headings = [part for part in parts if part.heading and _all_of_section(part, parts, left_out)]
     gone = {at for part in [*left_out, *headings] for at in part.places} | {*range(start)}
     first = [at for part in parts if part.kernel for at in part.places] if body else []
@@ -87,9 +87,7 @@ def kernel(
         plain += code_plain(lines_of_fold)
     if left_out:
         named = [
-            f"{name} (line {text.first + part.begins})"
-            for part in left_out
-            for name in dict.fromkeys(part.functions)
+            f"{name} (line {text.first + part.begins})" for part in left_out for name in part.names
         ]
         sentence = f"not shown: {', '.join(named)}"
         pages.append(caption(escape(sentence)))
@@ -297,14 +295,21 @@ class _Part:
     places: list[int]
     begins: int  # where its code does
     functions: list[str]  # defined there
+    structs: list[str]  # likewise
     kernel: bool  # whether one of them is __global__
     section: str  # the comment `// ---- section ----` above it
     heading: bool = False  # whether it is that comment
+
+    @property
+    def names(self) -> list[str]:
+        """What `without` may name."""
+        return [*dict.fromkeys((*self.functions, *self.structs))]
 
 
 HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
 # A name, its parameters in parentheses, and then the function's brace.
 FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
+STRUCT = re.compile(r"^struct (\w+) \{", re.MULTILINE)
 
 
 def _parts(text: _Text) -> list[_Part]:
@@ -319,6 +324,7 @@ def _parts(text: _Text) -> list[_Part]:
             places,
             next((at for at in places if text.code[at].strip()), places[0]),
             list(_functions("\n".join(code))),
+            STRUCT.findall("\n".join(code)),
             bool(re.search(r"\b__global__\b", "\n".join(code))),
             section,
             only_comment and bool(heading),

@@ -206,6 +206,13 @@ def test_functions_left_out_are_named_with_their_line(shown) -> None:
         show.kernel("03_shared.cu", without=("merg",))
 
 
+def test_a_struct_is_left_out_by_its_name(shown) -> None:
+    show.kernel("12_fused.cu", without=["Store"])
+    plain = shown[0]["text/plain"]
+    assert "not shown: Store (line " in plain
+    assert "struct Store {" not in plain and "struct Load {" in plain
+
+
 def test_braces_in_texts_and_comments_end_nothing(shown) -> None:
     show.kernel(
         '__device__ int one() { asm("}"); /* } */ return 1; }  // }\n\n'
