@@ -114,6 +114,7 @@ TRIALS = (
     "12_fused-MASK2",
     "12_fused-LOG1",
     "12_fused-WIDE1",
+    "12_fused-DROPOUT1",
     "13_any_axis-TILE16",
     "13_any_axis-TILE8",
     "14_backward-LOG1",
@@ -219,7 +220,7 @@ def choose(
 
 # The kernel files of what is around softmax, best first.
 AROUND = {
-    SOFTMAX.name: ("12_fused", "variants/12_dropout"),
+    SOFTMAX.name: ("12_fused",),
     ANY_AXIS.name: ("13_any_axis",),
     BACKWARD.name: ("14_backward",),
     CROSS_ENTROPY.name: ("15_cross_entropy",),
@@ -227,7 +228,6 @@ AROUND = {
 }
 REASONS = {
     "12_fused": "a row that the registers of a cluster can hold, fused at both ends",
-    "variants/12_dropout": "the same with dropout behind it",
     "13_any_axis": "columns that are apart, which neighbouring threads take",
     "14_backward": "both rows of a gradient, which the registers of a cluster can hold",
     "15_cross_entropy": "a loss, in one read of rows that need not be held",

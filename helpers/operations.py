@@ -22,6 +22,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,7 @@ class Argument:
     # Of a number that is not given: itself, or the first of these that there is: the rows of an
     # array, a size.
     neutral: float | tuple[str, ...] | None = None
+    between: tuple[float, float] | None = None  # what a number may be, both ends too
 
     def asked(self, features: Mapping[str, int]) -> bool:
         return all(features.get(name, 0) == value for name, value in self.when.items())
@@ -108,7 +110,8 @@ class Operation:
     ) -> dict[str, object]:
         """The arguments that features ask for, numbers that were not given neutral.
 
-        Raises `TypeError` naming an input that is missing and what is given but not asked for.
+        Raises `TypeError` naming an input that is missing and what is given but not asked for,
+        `ValueError` naming a number that may not be so.
         """
         values, asked = {}, self.asked(features)
         if unknown := [name for name in given if name not in {a.name for a in asked}]:
@@ -116,7 +119,11 @@ class Operation:
             raise TypeError(f"{self.name} {_said(features)}takes {takes}, not {unknown[0]}")
         for argument in asked:
             if argument.name in given:
-                values[argument.name] = given[argument.name]
+                values[argument.name] = value = given[argument.name]
+                if argument.between and isinstance(value, Real):
+                    low, high = argument.between
+                    if not low <= value <= high:
+                        raise ValueError(f"{argument.name} = {value} is not {low} to {high}")
             elif argument.shape:
                 if not argument.output:
                     raise TypeError(f"{self.name} {_said(features)}needs {argument.name}")
@@ -187,7 +194,7 @@ def array_shape(argument: Argument, values: Mapping, sizes: Sizes) -> tuple[int,
 NO_MASK, BYTES, CAUSAL = range(3)  # values of MASK
 YES_OR_NO = ("no", "yes")
 SEEDS = (  # of dropout: the probability to drop, the generator's key and counter
-    Argument("p", NUMBER, "float32", when={"DROPOUT": 1}, neutral=0.0),
+    Argument("p", NUMBER, "float32", when={"DROPOUT": 1}, neutral=0.0, between=(0, 1)),
     Argument("seed", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
     Argument("offset", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
 )

@@ -341,26 +341,29 @@ def _logits(x: np.ndarray, values, features, at: np.ndarray):
 
 
 def dropout(values: Mapping, at: np.ndarray, cols: int) -> np.ndarray:
-    """By what each element of some rows is multiplied: 0, or 1 / (1 - p). Philox 4x32-10 (Salmon
-    and others, Parallel random numbers: as easy as 1, 2, 3, 2011): the key is the seed, the counter
-    (column / 4, row, offset), and column c is dropped where word c % 4 is below p 2^32."""
-    p, seed, offset = np.float32(values["p"]), int(values["seed"]), int(values["offset"])
-    packs = np.arange(-(-cols // 4), dtype=np.uint64)
+    """By what each element of some rows is multiplied: 0, or 1 / (1 - p), where p is rounded down
+    to a multiple of 1/65536; all 0 if that is 1. Philox 4x32 of seven rounds (Salmon and others,
+    Parallel random numbers: as easy as 1, 2, 3, 2011): the key is the seed, the counter
+    (column / 8, row, offset); column c is dropped where number c % 8, of 16 bits each, is below
+    p 65536."""
+    seed, offset = int(values["seed"]), int(values["offset"])
+    below = int(float(np.float32(values["p"])) * 65536)
     counter = np.broadcast_arrays(
-        packs,
+        np.arange(-(-cols // 8), dtype=np.uint64),
         np.asarray(at).astype(np.uint64)[:, None],
         np.uint64(offset % 2**32),
         np.uint64(offset >> 32),
     )
     key = [seed % 2**32, seed >> 32]
     low = np.uint64(2**32 - 1)
-    for _ in range(10):
+    for _ in range(7):
         a, b = np.uint64(0xD2511F53) * counter[0], np.uint64(0xCD9E8D57) * counter[2]
         high = (b >> np.uint64(32)) ^ counter[1], (a >> np.uint64(32)) ^ counter[3]
         counter = high[0] ^ np.uint64(key[0]), b & low, high[1] ^ np.uint64(key[1]), a & low
         key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
-    words = np.stack(counter, axis=-1).reshape(len(at), -1)[:, :cols]
-    return np.where(words < int(float(p) * 2**32), 0.0, 1 / (1 - float(p)))
+    halves = [half for word in counter for half in (word % 2**16, word >> np.uint64(16))]
+    numbers = np.stack(halves, axis=-1).reshape(len(at), -1)[:, :cols]
+    return np.where(numbers < below, 0.0, 65536 / (65536 - below) if below < 65536 else 0.0)
 
 
 def _any_axis(values, features, at) -> dict[str, Exact]:

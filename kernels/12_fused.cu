@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 // Idea:     what comes before softmax and behind it costs no pass of its own: a row is loaded by a
 //           `Load`, which scales, adds a bias and masks, and written by a `Store`; packs that a
-//           causal mask hides are never loaded.
+//           causal mask hides are never loaded, and what dropout drops is drawn, not stored.
 // Row:      CLUSTER blocks, 1 to 16
 // Build:    MASK         = 0
 //           BIAS         = 0
 //           LOG          = 0
 //           WIDE         = 0
+//           DROPOUT      = 0
 //           y_size       = size * (1 + WIDE)
 //           packs        = cols * y_size / 16
 //           CLUSTER      = 1 when packs < 1024 || packs * size <= 2048
@@ -24,7 +25,7 @@
 //           ROWS         = 2 when THREADS == 32
 //                        | 1
 //           sm_threads   = 768 when BIAS == 1 && PACKS > 4
-//                        | 1280 when BIAS == 0 && y_size == 2 && PACKS > 2
+//                        | 1280 when BIAS == 0 && DROPOUT == 0 && y_size == 2 && PACKS > 2
 //                        | 1024
 //           RESIDENT     = max(1, sm_threads / (ROWS * THREADS))
 //           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
@@ -33,7 +34,7 @@
 // Shared:   0
 // Columns:  row * (1 + WIDE) % 16 == 0 && row >= 1024 && PACKS <= 8
 //           && row * (1 + WIDE) <= 16 * CLUSTER * THREADS * PACKS
-// Features: WIDE == 0 || size == 2
+// Features: (WIDE == 0 || size == 2) && (DROPOUT == 0 || LOG == 0)
 // Align:    16
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_90
@@ -42,28 +43,39 @@
 //           bias that is as large as x is read beside it.
 // Measured: 4342 GB/s, 1.01 of a copy, at 65536 x 4096 (NVIDIA H200, 2026-11-22)
 //
-// y[row] = softmax(x[row] * scale + bias), or its logarithm with LOG=1, for row-major x and y of
-// shape (rows, cols); -inf takes the place of what is masked, whatever x is there. Bias and mask
-// have fewer rows if they are alike for several of x: row r of x goes with bias[r % bias_rows] and
-// mask[r / mask_repeat % mask_rows]. A mask by column has one row; one for a batch of sequences has
-// a row for each, which mask_repeat rows of x use; one of queries x keys has a row for each query.
+// y[row] = softmax(x[row] * scale + bias), its logarithm or what dropout leaves of it, for x and y
+// of shape (rows, cols), row-major; -inf takes the place of what is masked, whatever x is there.
+// Bias and mask have fewer rows if they are alike for several of x: row r of x goes with
+// bias[r % bias_rows] and mask[r / mask_repeat % mask_rows]. A mask by column has one row; one for
+// a batch of sequences has a row for each, which mask_repeat rows of x use; one of queries x keys
+// has a row for each query.
 //
 //     MASK=0  no mask                BIAS=0  no bias               LOG=0  softmax
 //     MASK=1  mask, not 0 = masked   BIAS=1  bias, of x's dtype    LOG=1  log-softmax
 //     MASK=2  causal: columns past r / mask_repeat % mask_rows are masked
 //     WIDE=0  y is of x's dtype      WIDE=1  y is float32, x of 16 bits
+//     DROPOUT=0  nothing is dropped  DROPOUT=1  each column with probability p
 //
-// These are built in every combination. What a build does not read may be a null pointer, and y
-// must not overlap the others. Causal is as of a square: query i sees keys 0 to i. A row that is
-// wholly masked, or of whose logits all are -inf or one is NaN or +inf, gives NaN, as in
-// torch.softmax. A cluster of 16 must be allowed once: see cudaFuncSetAttribute and
-// cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with -ftz=true, as CuPy compiles.
+// These are built in every combination but LOG with DROPOUT. What a build does not read may be a
+// null pointer, and y must not overlap the others. A row must be whole packs of 16 bytes of y, and
+// of 1024 bytes or more: 11_any_row.cu takes others. A mask is as in masked_fill; the boolean one
+// of scaled_dot_product_attention says the opposite: what takes part. Causal is as of a square:
+// query i sees keys 0 to i. A row that is wholly masked, or of whose logits all are -inf or one is
+// NaN or +inf, gives NaN, as in torch.softmax. A cluster of 16 must be allowed once: see
+// cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with
+// -ftz=true, as CuPy compiles.
+//
+// In dropout p is 0 to 1, rounded down to a multiple of 1/65536; what stays is divided by 1 minus
+// that, so that the mean stays. With p = 1 all is 0. NaN is NaN where it is dropped too. Seed,
+// offset, row and column alone say what is dropped, not dtype nor launch: 14_backward.cu draws it
+// again. Calls with one seed take an offset each. A CUDA graph holds seed and offset as they were
+// captured: it drops the same columns each time it is launched.
 
 #if !defined(MASK) || !defined(BIAS) || !defined(LOG) || !defined(WIDE) || !defined(CLUSTER) \
-    || !defined(THREADS) || !defined(PACKS) || !defined(ROWS) || !defined(RESIDENT) \
-    || !defined(EVICT_LAST)
+    || !defined(DROPOUT) || !defined(THREADS) || !defined(PACKS) || !defined(ROWS) \
+    || !defined(RESIDENT) || !defined(EVICT_LAST)
 #error "compile with all macros of the Build table: -DMASK=2 -DBIAS=0 -DLOG=0 -DWIDE=0 \
--DCLUSTER=1 -DTHREADS=256 -DPACKS=4 -DROWS=1 -DRESIDENT=4 -DEVICT_LAST=1"
+-DDROPOUT=0 -DCLUSTER=1 -DTHREADS=256 -DPACKS=4 -DROWS=1 -DRESIDENT=4 -DEVICT_LAST=1"
 #endif
 
 // T2: two neighbouring columns, how they become floats and back.
@@ -100,6 +112,7 @@ static_assert(MASK >= 0 && MASK <= 2, "MASK is none, 0, an array, 1, or causal, 
 static_assert(BIAS == 0 || BIAS == 1, "BIAS is yes, 1, or no, 0");
 static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
 static_assert(WIDE == 0 || WIDE == 1, "WIDE is yes, 1, or no, 0");
+static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
 static_assert(WIDE == 0 || sizeof(T) == 2, "WIDE widens 16 bits: y of a float32 x is wide already");
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && ROWS * THREADS <= 1024 && THREADS % 32 == 0, "rows of whole warps");
@@ -203,6 +216,67 @@ struct Load {
 #pragma unroll
         for (int c = 0; c < columns; ++c)
             if ((MASK == 2 && c >= here) || (MASK == 1 && masked[c])) v[c] = minus_inf;
+    }
+};
+
+// ---- dropout ------------------------------------------------------------------------------------
+
+// 128 random bits from each of `count` counters and one key: Philox 4x32 (Salmon and others,
+// Parallel random numbers: as easy as 1, 2, 3, SC 2011), of seven rounds, the fewest that pass
+// BigCrush there. Round by round, so that each key is made once.
+template <int count>
+__device__ __forceinline__ void philox(uint4* counters, uint2 key)
+{
+#pragma unroll
+    for (int round = 0; round < 7; ++round) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            const uint4 from = counters[i];
+            const unsigned long long a = 0xD2511F53ull * from.x, b = 0xCD9E8D57ull * from.z;
+            counters[i] = make_uint4((unsigned)(b >> 32) ^ from.y ^ key.x, (unsigned)b,
+                                     (unsigned)(a >> 32) ^ from.w ^ key.y, (unsigned)a);
+        }
+        key.x += 0x9E3779B9u;
+        key.y += 0xBB67AE85u;
+    }
+}
+
+// Which columns of a row stay. The key is the seed, the counter {column / 8, row, offset}; what
+// they give is eight numbers of 16 bits. Column c takes number c % 8, and is dropped if that is
+// below p * 65536, rounded down.
+struct Dropout {
+    float p;
+    unsigned row;
+    unsigned long long seed, offset;
+
+    // The numbers of the packs first, first + step, ...: two in a word, the lower half first.
+    template <int width, int packs>
+    __device__ __forceinline__ void draw(int first, int step, uint4 (&drawn)[packs]) const
+    {
+#pragma unroll
+        for (int k = 0; k < packs; ++k)
+            drawn[k] = make_uint4((unsigned)(first + k * step) * width / 8, row, (unsigned)offset,
+                                  offset >> 32);
+        philox<packs>(drawn, make_uint2((unsigned)seed, seed >> 32));
+#pragma unroll
+        for (int k = 0; k < packs; ++k)  // two packs of four columns have a counter
+            if (width == 4 && (first + k * step) % 2)
+                drawn[k].x = drawn[k].z, drawn[k].y = drawn[k].w;
+    }
+
+    // Whether column c of a pack stays. What a word has below a number decides nothing.
+    __device__ __forceinline__ bool stays(const uint4& drawn, int c) const
+    {
+        const unsigned word = reinterpret_cast<const unsigned*>(&drawn)[c / 2];
+        return (c % 2 ? word : word << 16) >= (unsigned)(p * 65536.0f) << 16;
+    }
+
+    // By what a column that stays is multiplied: 1 / (1 - p) for p as it was rounded, so that the
+    // mean is what it was; 0 for p = 1, a bound that no number of 16 bits is below.
+    __device__ __forceinline__ float factor() const
+    {
+        const float left = 1.0f - floorf(p * 65536.0f) / 65536.0f;
+        return left > 0.0f ? 1.0f / left : 0.0f;
     }
 };
 
@@ -339,7 +413,8 @@ __device__ __forceinline__ void send(float2 letter, const float2* own, unsigned 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(ROWS * THREADS, RESIDENT)
 softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, float scale,
               const T* __restrict__ bias, int bias_rows,
-              const unsigned char* __restrict__ mask, int mask_rows, int mask_repeat)
+              const unsigned char* __restrict__ mask, int mask_rows, int mask_repeat, float p,
+              unsigned long long seed, unsigned long long offset)
 {
     __shared__ alignas(8) float2 letters[ROWS][senders];   // a pair of every warp of a row
     __shared__ alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
@@ -386,6 +461,9 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
         for (int c = 0; c < columns; ++c) thread_max = fmaxf(thread_max, v[k][c]);
+    const Dropout dropout = {p, (unsigned)row, seed, offset};
+    uint4 drawn[PACKS];
+    if (DROPOUT) dropout.draw<columns>(first, step, drawn);
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
@@ -393,7 +471,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
         for (int c = 0; c < columns; ++c) {
             const float e = fast_exp(v[k][c] - thread_max);
             sum += e;
-            if (!LOG) v[k][c] = e;
+            if (!LOG) v[k][c] = !DROPOUT || dropout.stays(drawn[k], c) ? e : 0.0f;
         }
     const float warps_max = warp_max(thread_max);
     sum = warp_sum(sum * fast_exp(thread_max - warps_max));
@@ -422,7 +500,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     // ---- write ----------------------------------------------------------------------------------
     const Store store = {
         reinterpret_cast<Output*>(y + (long long)row * cols),
-        fast_exp(thread_max - row_max) / row_sum,
+        fast_exp(thread_max - row_max) / row_sum * (DROPOUT ? dropout.factor() : 1.0f),
         row_max,
         LOG ? logf(row_sum) : 0.0f,
     };

@@ -47,11 +47,13 @@
 //     dx = scale * (dy - exp(y) * sum(dy))   LOG=1: y = log(softmax(scale * x))
 //
 // FROM_X=1: y was not kept. In its place stands what softmax was of, scale * x with -inf where it
-// was masked, and softmax is computed again. DROPOUT=1: dy is that by what dropout left of y; which
-// columns it dropped, a share of p, is drawn again from seed and offset (`Dropout`). Where a column
-// was masked y is 0, and so is dx. scale is 1 where x was not scaled. dx must overlap neither y nor
-// dy. A row whose softmax is NaN has NaN, as in PyTorch. Clusters need sm_90; one of 16 must be
-// allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed.
+// was masked, and softmax is computed again. DROPOUT=1: dy is that by what dropout left of y, in
+// 12_fused.cu; what it dropped is drawn again from p, seed and offset (`Dropout`), which a CUDA
+// graph holds as they were captured. With p = 1 dx is 0. Where a column was masked y is 0, and so
+// is dx. scale is 1 where x was not scaled. A row must be whole packs of 16 bytes; dx must overlap
+// neither y nor dy. A row whose softmax is NaN has NaN, as in PyTorch. Clusters need sm_90; one of
+// 16 must be allowed once: see cudaFuncSetAttribute and
+// cudaFuncAttributeNonPortableClusterSizeAllowed.
 
 #if !defined(LOG) || !defined(FROM_X) || !defined(DROPOUT) || !defined(CLUSTER) \
     || !defined(ROWS) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
@@ -248,43 +250,62 @@ __device__ __forceinline__ void send_four(float4 letter, const float4* own,
 
 // ---- dropout ------------------------------------------------------------------------------------
 
-// Four random numbers from a counter and a key: ten rounds of Philox 4x32 (Salmon and others,
-// Parallel random numbers: as easy as 1, 2, 3, SC 2011).
-__device__ __forceinline__ uint4 philox(uint4 counter, uint2 key)
+// 128 random bits from each of `count` counters and one key: Philox 4x32 (Salmon and others,
+// Parallel random numbers: as easy as 1, 2, 3, SC 2011), of seven rounds, the fewest that pass
+// BigCrush there. Round by round, so that each key is made once.
+template <int count>
+__device__ __forceinline__ void philox(uint4* counters, uint2 key)
 {
 #pragma unroll
-    for (int round = 0; round < 10; ++round) {
-        const unsigned long long a = 0xD2511F53ull * counter.x, b = 0xCD9E8D57ull * counter.z;
-        counter = make_uint4((unsigned)(b >> 32) ^ counter.y ^ key.x, (unsigned)b,
-                             (unsigned)(a >> 32) ^ counter.w ^ key.y, (unsigned)a);
+    for (int round = 0; round < 7; ++round) {
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            const uint4 from = counters[i];
+            const unsigned long long a = 0xD2511F53ull * from.x, b = 0xCD9E8D57ull * from.z;
+            counters[i] = make_uint4((unsigned)(b >> 32) ^ from.y ^ key.x, (unsigned)b,
+                                     (unsigned)(a >> 32) ^ from.w ^ key.y, (unsigned)a);
+        }
         key.x += 0x9E3779B9u;
         key.y += 0xBB67AE85u;
     }
-    return counter;
 }
 
-// Which columns of a row stay. The key is the seed, the counter {column / 4, row, offset}: of the
-// four numbers that they give, column c takes number c % 4, and is dropped if that is below
-// p * 2^32.
+// Which columns of a row stay. The key is the seed, the counter {column / 8, row, offset}; what
+// they give is eight numbers of 16 bits. Column c takes number c % 8, and is dropped if that is
+// below p * 65536, rounded down.
 struct Dropout {
     float p;
     unsigned row;
     unsigned long long seed, offset;
 
-    // A bit for each column of a pack, 1 where it stays.
-    __device__ __forceinline__ unsigned kept(int pack) const
+    // The numbers of the packs first, first + step, ...: two in a word, the lower half first.
+    template <int width, int packs>
+    __device__ __forceinline__ void draw(int first, int step, uint4 (&drawn)[packs]) const
     {
-        const unsigned below = p * 4294967296.0f;
-        unsigned bits = 0;
 #pragma unroll
-        for (int c = 0; c < width; c += 4) {
-            const uint4 drawn = philox(
-                make_uint4((pack * width + c) / 4, row, (unsigned)offset, offset >> 32),
-                make_uint2((unsigned)seed, seed >> 32));
-            bits |= ((drawn.x >= below) | (drawn.y >= below) << 1 | (drawn.z >= below) << 2
-                     | (drawn.w >= below) << 3) << c;
-        }
-        return bits;
+        for (int k = 0; k < packs; ++k)
+            drawn[k] = make_uint4((unsigned)(first + k * step) * width / 8, row, (unsigned)offset,
+                                  offset >> 32);
+        philox<packs>(drawn, make_uint2((unsigned)seed, seed >> 32));
+#pragma unroll
+        for (int k = 0; k < packs; ++k)  // two packs of four columns have a counter
+            if (width == 4 && (first + k * step) % 2)
+                drawn[k].x = drawn[k].z, drawn[k].y = drawn[k].w;
+    }
+
+    // Whether column c of a pack stays. What a word has below a number decides nothing.
+    __device__ __forceinline__ bool stays(const uint4& drawn, int c) const
+    {
+        const unsigned word = reinterpret_cast<const unsigned*>(&drawn)[c / 2];
+        return (c % 2 ? word : word << 16) >= (unsigned)(p * 65536.0f) << 16;
+    }
+
+    // By what a column that stays is multiplied: 1 / (1 - p) for p as it was rounded, so that the
+    // mean is what it was; 0 for p = 1, a bound that no number of 16 bits is below.
+    __device__ __forceinline__ float factor() const
+    {
+        const float left = 1.0f - floorf(p * 65536.0f) / 65536.0f;
+        return left > 0.0f ? 1.0f / left : 0.0f;
     }
 };
 
@@ -338,11 +359,8 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     }
 
     const Dropout dropout = {p, (unsigned)row, seed, offset};
-    unsigned kept = 0;  // a bit for each column, drawn while the loads are on their way
-    if (DROPOUT)
-#pragma unroll
-        for (int k = 0; k < PACKS; ++k)
-            kept |= dropout.kept((k * CLUSTER + rank) * THREADS + thread) << k * width;
+    uint4 drawn[PACKS];
+    if (DROPOUT) dropout.draw<width>(rank * THREADS + thread, CLUSTER * THREADS, drawn);
 
     // ---- reduce ---------------------------------------------------------------------------------
     // From x, the shift of 08_cluster.cu, with which v becomes exponentials; from y, v as it is.
@@ -368,12 +386,9 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
         for (int c = 0; c < twos; ++c) {
-            float2 g = to_float2(d[k].columns[c]);
-            if (DROPOUT) {
-                const unsigned two = kept >> (k * width + 2 * c);
-                g = make_float2(two & 1 ? g.x : 0.0f, two & 2 ? g.y : 0.0f);
-                d[k].columns[c] = to_T2(g);
-            }
+            if (DROPOUT && !dropout.stays(drawn[k], 2 * c)) d[k].columns[c].x = T(0.0f);
+            if (DROPOUT && !dropout.stays(drawn[k], 2 * c + 1)) d[k].columns[c].y = T(0.0f);
+            const float2 g = to_float2(d[k].columns[c]);
             const float2 e = FROM_X ? exponentials(v[k].columns[c], slope, origin)
                                     : to_float2(v[k].columns[c]);
             sum += e.x + e.y;
@@ -418,7 +433,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     }
     const float part = FROM_X ? fast_exp2(shift - row_shift) / sum : 1.0f;  // v * part is softmax
     if (FROM_X && !LOG) dot /= sum;
-    const float factor = DROPOUT ? scale / (1.0f - p) : scale;
+    const float factor = DROPOUT ? scale * dropout.factor() : scale;
 
     // ---- write ----------------------------------------------------------------------------------
     const unsigned zero = rows < 0;

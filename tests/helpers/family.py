@@ -52,19 +52,19 @@ typedef float Y;
 typedef T Y;
 #endif
 
-__device__ unsigned word(unsigned col, unsigned row, unsigned long long seed,
-                         unsigned long long offset)
+__device__ unsigned number(unsigned col, unsigned row, unsigned long long seed,
+                           unsigned long long offset)
 {
-    uint4 c = make_uint4(col / 4, row, (unsigned)offset, (unsigned)(offset >> 32));
+    uint4 c = make_uint4(col / 8, row, (unsigned)offset, (unsigned)(offset >> 32));
     uint2 key = make_uint2((unsigned)seed, (unsigned)(seed >> 32));
-    for (int round = 0; round < 10; ++round) {
+    for (int round = 0; round < 7; ++round) {
         const unsigned long long a = 0xD2511F53ull * c.x, b = 0xCD9E8D57ull * c.z;
         c = make_uint4((unsigned)(b >> 32) ^ c.y ^ key.x, (unsigned)b,
                        (unsigned)(a >> 32) ^ c.w ^ key.y, (unsigned)a);
         key = make_uint2(key.x + 0x9E3779B9u, key.y + 0xBB67AE85u);
     }
     const unsigned words[4] = {c.x, c.y, c.z, c.w};
-    return words[col % 4];
+    return words[col % 8 / 2] >> col % 2 * 16 & 0xffff;
 }
 
 extern "C" __global__ void fused(const T* x, Y* y, int rows, int cols, float scale, const T* bias,
@@ -91,8 +91,9 @@ extern "C" __global__ void fused(const T* x, Y* y, int rows, int cols, float sca
     for (int col = 0; col < cols; ++col) {
         float value = LOG ? logit(col) - largest - all : expf(logit(col) - largest) / sum;
         if (DROPOUT) {
-            const bool kept = word(col, row, seed, offset) >= (unsigned)(p * 4294967296.0f);
-            value *= kept ? 1.0f / (1.0f - p) : 0.0f;
+            const unsigned below = p * 65536.0f;
+            const float left = 1.0f - below / 65536.0f;
+            value *= number(col, row, seed, offset) >= below ? 1.0f / left : 0.0f;
         }
         y[start + col] = Y(value);
     }

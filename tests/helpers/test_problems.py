@@ -111,7 +111,7 @@ def test_softmax_alone_is_timed_beside_a_copy_with_neutral_numbers(simulated) ->
 WRONG = {
     "mask": (FUSED, {"MASK": 1}, "MASK == 1 && mask", "MASK == 9 && mask"),
     "scale": (FUSED, {"LOG": 1}, "scale * float", "float"),
-    "dropout": (FUSED, {"DROPOUT": 1}, "round < 10", "round < 9"),
+    "dropout": (FUSED, {"DROPOUT": 1}, "round < 7", "round < 6"),
     "axis": (ANY_AXIS, {}, "+ column % inner", "+ column / outer"),
     "backward": (BACKWARD, {}, "kept * (g - sum)", "kept * g"),
     "loss": (CROSS_ENTROPY, {}, "float(x[t]) :", "float(x[t > 0 ? t - 1 : t]) :"),

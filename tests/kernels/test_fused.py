@@ -12,17 +12,17 @@ from helpers.catalogue import source
 from helpers.check import WrongResult, check_kernel
 from helpers.simt import compile_ptx
 
-FUSED, DROPOUT = source("12_fused.cu"), source("variants/12_dropout.cu")
+FUSED, BACK = source("12_fused.cu"), source("14_backward.cu")
 SHAPES = [(3, 512), (7, 1032)]
 
 
 def test_what_is_not_built_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"does not build .*WIDE = 1; its header says WIDE == 0"):
+    with pytest.raises(
+        ValueError, match=r"does not build .*WIDE = 1.*; its header says .WIDE == 0"
+    ):
         load("12_fused").bind(4, 512, "float32", features={"WIDE": 1})
-    with pytest.raises(ValueError, match="does not build LOG = 1; it builds MASK"):
-        load("variants/12_dropout").bind(4, 512, features={"LOG": 1})
-    with pytest.raises(ValueError, match="does not build DROPOUT = 1"):
-        load("12_fused").bind(4, 512, features={"DROPOUT": 1})
+    with pytest.raises(ValueError, match="LOG = 1, .*DROPOUT = 1; its header says .*LOG == 0"):
+        load("12_fused").bind(4, 512, features={"LOG": 1, "DROPOUT": 1})
 
 
 # ---- mistakes that a check finds --------------------------------------------------------------
@@ -39,6 +39,14 @@ MISTAKES = [
     ("the logarithm of softmax", {"LOG": 1}, "(v - row_max) - log_sum", "logf(expf(v - row_max))"),
     ("a maximum that eats the sum", {"LOG": 1}, "(v - row_max) - log_sum", "v - (row_max + 0.0f)"),
     ("a logarithm of base 2", {"LOG": 1}, "logf(row_sum)", "log2f(row_sum)"),
+    ("six rounds", {"DROPOUT": 1}, "round < 7", "round < 6"),
+    ("neighbours alike", {"DROPOUT": 1}, "c % 2 ? word : word << 16", "word"),
+    ("packs alike", {"DROPOUT": 1}, "if (width == 4 && ", "if (width == 2 && "),
+    ("rows alike", {"DROPOUT": 1}, "width / 8, row,", "width / 8, 0,"),
+    ("half an offset", {"DROPOUT": 1}, "offset >> 32)", "0)"),
+    ("half a seed", {"DROPOUT": 1}, "seed >> 32)", "0)"),
+    ("what stays as it was", {"DROPOUT": 1}, "DROPOUT ? dropout.factor() : 1.0f", "1.0f"),
+    ("a sum of what stays", {"DROPOUT": 1}, "sum += e;", "sum += dropout.stays(drawn[k], c) * e;"),
 ]
 
 
@@ -49,22 +57,6 @@ def test_a_mistake_is_found(features: dict, old: str, new: str) -> None:
     assert old in FUSED
     with pytest.raises(WrongResult):
         check_kernel(FUSED.replace(old, new), SHAPES, features=features)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("drawn.y >= below", "drawn.x >= below"),
-        ("round < 10", "round < 9"),
-        ("(pack * width + c) / 4, row,", "(pack * width + c) / 4, 0,"),
-        ("factor / (1.0f - p)", "factor"),
-        ("(unsigned)offset, offset >> 32", "(unsigned)offset, 0"),
-    ],
-)
-def test_a_mistake_of_dropout_is_found(old: str, new: str) -> None:
-    assert old in DROPOUT
-    with pytest.raises(WrongResult):
-        check_kernel(DROPOUT.replace(old, new), SHAPES)
 
 
 def test_what_is_masked_or_behind_the_row_is_not_looked_at() -> None:
@@ -113,19 +105,76 @@ def test_loads_in_branches_are_found() -> None:
     assert not straight(FUSED.replace(old, new), "bfloat16", {})
 
 
-def test_dropout_is_the_same_in_every_launch_and_dtype() -> None:
-    """And its mean is what p says."""
-    dropped = []
-    for dtype, changes in (
-        ("float32", {}),
-        ("float16", {}),
-        ("float32", {"CLUSTER": 2, "ROWS": 1}),
-    ):
-        x = np.zeros((4, 1024), dtype)
-        y = np.full_like(x, np.nan)
-        bind(DROPOUT, *x.shape, dtype, changes=changes).run(
-            x=x, y=y, p=0.25, seed=2**40 + 5, offset=3
-        )
-        dropped.append(y == 0)
-    assert (dropped[0] == dropped[1]).all() and (dropped[0] == dropped[2]).all()
-    assert 0.2 < dropped[0].mean() < 0.3
+# ---- dropout ----------------------------------------------------------------------------------
+
+GIVEN = {"seed": 2**40 + 5, "offset": 3}
+
+
+def left(rows: int, cols: int, p: float, dtype: str = "float32", **changes: int) -> np.ndarray:
+    """What dropout leaves of softmax of zeros, in units of that: 0 where a column is dropped."""
+    x = np.zeros((rows, cols), dtype)
+    y = np.full_like(x, np.nan)
+    bound = bind(FUSED, rows, cols, dtype, changes=changes, features={"DROPOUT": 1})
+    bound.run(x=x, y=y, p=p, **GIVEN)
+    return y.astype(np.float64) * cols
+
+
+def test_dropout_is_the_same_in_every_launch_and_dtype_and_on_the_way_back() -> None:
+    dropped = left(4, 1024, 0.25) == 0
+    assert ((left(4, 1024, 0.25, "float16") == 0) == dropped).all()
+    assert ((left(4, 1024, 0.25, CLUSTER=2, ROWS=1, THREADS=64) == 0) == dropped).all()
+    for dtype in ("float32", "bfloat16"):  # dx = y (dy - sum): of dy alike, below 0 where it is 0
+        y = np.full((4, 1024), 1 / 1024, dtype)
+        dx = np.zeros_like(y)
+        back = bind(BACK, *y.shape, dtype, features={"DROPOUT": 1})
+        back.run(y=y, dy=np.ones_like(y), dx=dx, p=0.25, **GIVEN)
+        assert ((dx < 0) == dropped).all()
+
+
+def test_what_dropout_drops_is_random() -> None:
+    """Its share, of each of the eight numbers of a counter, neighbours and rows; by how many
+    standard deviations they differ from what chance makes of them. The seed is fixed."""
+    p = 0.25
+    dropped = left(32, 4096, p) == 0
+
+    def deviations(share: np.ndarray, expected: float, count: int) -> float:
+        return np.abs(share - expected).max() / np.sqrt(expected * (1 - expected) / count)
+
+    assert deviations(dropped.mean(), p, dropped.size) < 4
+    for lanes in (2, 4, 8, 32):  # the columns of a word, of a pack, of a counter
+        share = dropped.reshape(-1, lanes).mean(axis=0)
+        assert deviations(share, p, dropped.size // lanes) < 4
+    for apart in (1, 2, 3, 4, 8, 16, 1024):
+        both = dropped[:, apart:] & dropped[:, :-apart]
+        assert deviations(both.mean(), p * p, both.size) < 4
+    both = dropped[1:] & dropped[:-1]
+    assert deviations(both.mean(), p * p, both.size) < 4
+    patterns = np.bincount(np.packbits(dropped, axis=1).ravel(), minlength=256)
+    ones = np.array([bin(byte).count("1") for byte in range(256)])
+    expected = p**ones * (1 - p) ** (8 - ones) * patterns.sum()
+    chi_square = ((patterns - expected) ** 2 / expected).sum()
+    assert abs(chi_square - 255) < 4 * np.sqrt(2 * 255)
+
+
+def test_the_mean_stays_for_p_as_it_was_rounded() -> None:
+    """0.1 is 6553 of 65536; and the least p that drops anything drops with that chance."""
+    kept = left(2, 1024, 0.1).max()
+    assert kept == pytest.approx(65536 / (65536 - 6553), rel=1e-6)
+    assert (left(2, 1024, 0.99 / 65536) == 1).all(), "rounded down to 0"
+
+
+def test_all_is_dropped_or_nothing() -> None:
+    """At the ends of what p may be; NaN stays, and what lies outside is refused by name."""
+    assert (left(2, 1024, 1.0) == 0).all() and (left(2, 1024, 0.0) == 1).all()
+    x = np.zeros((2, 512), np.float32)
+    x[1, 3] = np.nan
+    y, dx = np.ones_like(x), np.ones_like(x)
+    bound = bind(FUSED, *x.shape, features={"DROPOUT": 1})
+    bound.run(x=x, y=y, p=1.0)
+    assert (y[0] == 0).all() and np.isnan(y[1]).all()
+    back = bind(BACK, *x.shape, features={"DROPOUT": 1})
+    back.run(y=np.full_like(x, 1 / 512), dy=np.ones_like(x), dx=dx, p=1.0)
+    assert (dx == 0).all()
+    for p in (-0.1, 1.5, np.nan, np.float32(2)):
+        with pytest.raises(ValueError, match=f"p = {p} is not 0 to 1"):
+            bound.run(x=x, y=y, p=p)
