@@ -32,13 +32,30 @@ def checked(function: Function) -> Function:
     many, or not of the class that its annotation names."""
     signature = inspect.signature(function)
     name = function.__name__
+    parameters = signature.parameters.values()
+    names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    needed = {one.name for one in parameters if one.default is one.empty}
+    known: set[tuple] = set()  # parameters, each with a class whose objects fit
 
     @functools.cache
     def hints() -> dict[str, Any]:  # not at once: an annotation may name what follows
         return typing.get_type_hints(function)
 
+    def seen(args: tuple, named: dict[str, Any]) -> bool:
+        """Whether every argument was given once, by objects of a class that is known to fit."""
+        if len(args) > len(names):
+            return False
+        given = dict(zip(names, args, strict=False)) | named
+        return (
+            len(given) == len(args) + len(named)
+            and needed <= given.keys()
+            and all((key, *_classes(value)) in known for key, value in given.items())
+        )
+
     @functools.wraps(function)
     def call(*args, **named):
+        if seen(args, named):
+            return function(*args, **named)
         try:
             given = signature.bind(*args, **named).arguments
         except TypeError as error:
@@ -52,9 +69,17 @@ def checked(function: Function) -> Function:
             for one in value if several else (value,):
                 if not fits(one, wanted):
                     raise TypeError(f"{name}: {parameter} must be {said(wanted)}, not {short(one)}")
+            if not several:
+                known.add((parameter, *_classes(value)))
         return function(*args, **named)
 
     return call
+
+
+def _classes(value: object) -> tuple[type, ...]:
+    """All that `fits` asks of a value: its class, and those of its items."""
+    items = value if isinstance(value, (list, tuple)) else ()
+    return (type(value), *map(type, items))
 
 
 def fits(value: object, wanted: Any) -> bool:

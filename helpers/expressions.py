@@ -13,18 +13,19 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
+# node -> (sign, function)
 OPERATORS = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.GtE: operator.ge,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.Lt: operator.lt,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
+    ast.Add: ("+", operator.add),
+    ast.Sub: ("-", operator.sub),
+    ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.floordiv),
+    ast.Mod: ("%", operator.mod),
+    ast.GtE: (">=", operator.ge),
+    ast.LtE: ("<=", operator.le),
+    ast.Gt: (">", operator.gt),
+    ast.Lt: ("<", operator.lt),
+    ast.Eq: ("==", operator.eq),
+    ast.NotEq: ("!=", operator.ne),
 }
 # name -> (how many arguments, function)
 FUNCTIONS = {
@@ -86,7 +87,7 @@ def _syntax_tree(text: str) -> ast.AST:
 
 
 def _check(node: ast.AST, text: str) -> None:
-    """Refuse everything but what `_evaluator` knows."""
+    """Refuse everything but what `_python` knows."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         if node.value >= LIMIT:
             raise ExpressionError(f"`{text}` does not fit 64 bits")
@@ -130,50 +131,55 @@ def _names(tree: ast.AST) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _function(text: str) -> Evaluate:
-    """What computes the value of an expression: headers are evaluated many thousand times."""
-    return _evaluator(_syntax_tree(text), text)
+    """What computes the value of an expression: headers are evaluated many thousand times, so it is
+    compiled, as Python."""
 
-
-def _evaluator(node: ast.AST, text: str) -> Evaluate:
-    if isinstance(node, ast.Constant):
-        return lambda names: node.value
-    if isinstance(node, ast.Name):
-        return _read(node.id, text)
-    if isinstance(node, ast.BoolOp):
-        every_or_any = all if isinstance(node.op, ast.And) else any
-        parts = [_evaluator(part, text) for part in node.values]
-        return lambda names: int(every_or_any(part(names) for part in parts))
-    if isinstance(node, ast.Compare):
-        left, right = (_evaluator(part, text) for part in (node.left, node.comparators[0]))
-        compare = OPERATORS[type(node.ops[0])]
-        return lambda names: int(compare(left(names), right(names)))
-    if isinstance(node, ast.Call):
-        arguments, name = node.args, node.func.id
-        apply, divides = FUNCTIONS[name][1], name == "ceil_div"
-    else:
-        arguments, apply = (node.left, node.right), OPERATORS[type(node.op)]
-        divides = isinstance(node.op, ast.Div | ast.Mod)
-    sources = [_evaluator(argument, text) for argument in arguments]
-
-    def number(names: Mapping[str, int]) -> int:
-        values = [source(names) for source in sources]
-        if divides:
-            _check_division(*values, text)
-        value = apply(*values)
+    def fit(value: int) -> int:
         if not -LIMIT <= value < LIMIT:
             raise ExpressionError(f"`{text}` does not fit 64 bits")
         return value
 
-    return number
+    def checked(left: int, right: int) -> tuple[int, int]:
+        _check_division(left, right, text)
+        return left, right
+
+    functions = {name: function for name, (_, function) in FUNCTIONS.items()}
+    functions |= {"fit": fit, "checked": checked}
+    functions |= {function.__name__: function for _, function in OPERATORS.values()}
+    evaluate = eval(f"lambda names: {_python(_syntax_tree(text))}", functions)
+
+    def value(names: Mapping[str, int]) -> int:
+        try:
+            return evaluate(names)
+        except KeyError as error:
+            (name,) = error.args
+            known = ", ".join(names)
+            raise ExpressionError(f"`{text}` reads {name}; there are {known}") from None
+
+    return value
 
 
-def _read(name: str, text: str) -> Evaluate:
-    def read(names: Mapping[str, int]) -> int:
-        if name not in names:
-            raise ExpressionError(f"`{text}` reads {name}; there are {', '.join(names)}")
-        return names[name]
-
-    return read
+def _python(node: ast.AST) -> str:
+    """An expression as Python, each step held against C. `names` is a mapping there."""
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    if isinstance(node, ast.Name):
+        return f"names[{node.id!r}]"
+    if isinstance(node, ast.BoolOp):
+        word = " and " if isinstance(node.op, ast.And) else " or "
+        return f"int(bool({word.join(map(_python, node.values))}))"
+    if isinstance(node, ast.Compare):
+        sign, _ = OPERATORS[type(node.ops[0])]
+        return f"int({_python(node.left)} {sign} {_python(node.comparators[0])})"
+    if isinstance(node, ast.Call):
+        sources = ", ".join(map(_python, node.args))
+        divides = node.func.id == "ceil_div"
+        return f"fit({node.func.id}({f'*checked({sources})' if divides else sources}))"
+    sign, function = OPERATORS[type(node.op)]
+    left, right = _python(node.left), _python(node.right)
+    if isinstance(node.op, ast.Div | ast.Mod):
+        return f"fit({function.__name__}(*checked({left}, {right})))"
+    return f"fit({left} {sign} {right})"
 
 
 def _check_division(left: int, right: int, text: str) -> None:

@@ -9,6 +9,7 @@ import operator
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
 import numpy as np
@@ -158,7 +159,7 @@ class Header:
         known = {**self.numbers, **table, **self.fixed, **self.made_for}
         return {name: known[name] for name in self.operation.features if name in known}
 
-    @property
+    @cached_property
     def built_features(self) -> tuple[BuildValue, ...]:
         """The features of the Build table, each of which is a plain number."""
         return tuple(entry for entry in self.build if entry.name in self.operation.features)
@@ -179,12 +180,12 @@ class Header:
             changes[name] = value
         return changes
 
-    @property
+    @cached_property
     def strided(self) -> bool:
         """Whether rows may be further apart than cols; then the kernel takes both strides."""
         return "Strides" in self.fields
 
-    @property
+    @cached_property
     def dtypes(self) -> tuple[np.dtype, ...]:
         """What the file can be compiled for; the first needs no option."""
         return tuple(np.dtype(name) for name in self.fields["Dtype"].split(", "))
@@ -205,7 +206,7 @@ class Header:
         """Whether all blocks must run at once."""
         return self.fields["Launch"].endswith(", cooperative")
 
-    @property
+    @cached_property
     def macros(self) -> tuple[str, ...]:
         """The macros that the code must be compiled with."""
         return tuple(value.name for value in self.build if value.is_macro)

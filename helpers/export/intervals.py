@@ -82,7 +82,7 @@ class Boxes:
             return _compared(type(tree.ops[0]), *parts)
         a, b = (self.value(part, sure, maybe) for part in (tree.left, tree.right))
         if isinstance(tree.op, ast.Add | ast.Sub):
-            return _sum(a, b, OPERATORS[type(tree.op)])
+            return _sum(a, b, OPERATORS[type(tree.op)][1])
         if isinstance(tree.op, ast.Mult):
             return product(a, b)
         if isinstance(tree.op, ast.Div):

@@ -60,3 +60,25 @@ def test_what_is_missing_and_what_is_one_of_several() -> None:
         f()
     with pytest.raises(TypeError, match=r"^several: names must be a str, not array\("):
         several("a", np.zeros((99, 99)))
+
+
+def test_what_fitted_once_says_nothing_of_another_class_name_or_number_of_arguments() -> None:
+    """The second call of a kind is looked at less closely."""
+    for _ in range(2):
+        assert f("a", 1, 0.5, ["b"], numbers={}, more=3) == "a"
+    for wrong in (
+        {"rows": True},
+        {"names": ["b", 1]},
+        {"names": [1]},
+        {"numbers": ["b"]},
+        {"nmae": "a"},
+        {"share": "a"},
+    ):
+        with pytest.raises(TypeError, match="^f: "):
+            f("a", **wrong)
+    with pytest.raises(TypeError, match="^f: missing a required argument: 'name'$"):
+        f(rows=1)
+    with pytest.raises(TypeError, match="^f: multiple values for argument 'name'$"):
+        f("a", 1, name="a")
+    with pytest.raises(TypeError, match="^f: too many positional arguments$"):
+        f("a", 1, 0.5, ["b"], {}, None, None, None, None)
