@@ -155,26 +155,28 @@ def peers_table(recorded: Race, shown: Sequence[RaceCase]) -> list[str]:
     return lines
 
 
-def case_table(cases: Sequence[RaceCase]) -> list[str]:
-    """A line for each case: shares of a copy, the lead with its interval, the verdict."""
+def case_table(cases: Sequence[RaceCase], around: bool = False) -> list[str]:
+    """A line for each case: shares of a copy, or of the yardstick of what is `around` softmax, the
+    lead with its interval, the verdict."""
     early = any(case.programmatic_share for case in cases)
-    head = "rows x columns | ours | of a copy | of the best copy | best peer | of a copy | lead"
-    head += " | verdict" + " | programmatic launch" * early
-    lines = [f"| {head} |", "|---" * (8 + early) + "|"]
+    of, best = ("of the yardstick", []) if around else ("of a copy", ["of the best copy"])
+    titles = ["rows x columns", "ours", of, *best, "best peer", of, "lead", "verdict"]
+    titles += ["programmatic launch"] * early
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for case in cases:
-        cells = ["-"] * 3
+        ours, beside = ["-"] * (2 + len(best)), ["-"] * 3
         if case.verdict != "forfeit":
             name = case.step.removeprefix("variants/")
-            cells = [f"`{name}`", share_cell(case, case.step) + case.marks]
-            cells.append(f"{case.share_of_best_copy(case.step):.2f}" if case.copies_us else "-")
-        cells += ["-"] * 3
-        if best := case.best_peer:
-            cells[3:5] = [title(best), share_cell(case, best)]
+            ours[:2] = [f"`{name}`", share_cell(case, case.step) + case.marks]
+            if best and case.copies_us:
+                ours[2] = f"{case.share_of_best_copy(case.step):.2f}"
+        if peer := case.best_peer:
+            beside[:2] = [title(peer), share_cell(case, peer)]
             if case.verdict != "forfeit":
-                lead = case.lead_over(best)
-                cells[5] = f"{lead.value:.3f} ({lead.low:.3f}&nbsp;to&nbsp;{lead.high:.3f})"
+                lead = case.lead_over(peer)
+                beside[2] = f"{lead.value:.3f} ({lead.low:.3f}&nbsp;to&nbsp;{lead.high:.3f})"
         word = WORDS.get(case.verdict, case.verdict)
-        cells.append(f"**{word}**" if case.verdict in ("LOSS", "forfeit") else word)
+        cells = [*ours, *beside, f"**{word}**" if case.verdict in ("LOSS", "forfeit") else word]
         if early:
             share = case.programmatic_share
             cells.append(f"{share:.2f} of a copy launched so" if share else "-")
@@ -204,7 +206,7 @@ def around_block(gpu: str = REFERENCE_GPU) -> str:
         return "No race of what is around softmax is recorded yet."
     lines = [score(shown), "", *group_table(shown), ""]
     lines += [
-        "Each is held against a kernel that does nothing but move as many bytes; *ahead*, *level* "
+        "The *yardstick* is a kernel that does nothing but move as many bytes; *ahead*, *level* "
         "and *lost* are as above. Where PyTorch has no function, it runs a chain of those it has.",
         "",
         *pipelines(gpu),
@@ -214,7 +216,7 @@ def around_block(gpu: str = REFERENCE_GPU) -> str:
         for name in GROUPS:
             cases = [case for case in shown if group_of(case.kind) == name and case.dtype == dtype]
             if cases:
-                lines += ["", f"**{name}**", "", *case_table(cases)]
+                lines += ["", f"**{name}**", "", *case_table(cases, around=True)]
         lines += ["", "</details>", ""]
     return "\n".join(lines[:-1])
 
