@@ -171,14 +171,12 @@ def _operator(name: str) -> Callable:
 def _ours(x: Tensor, *others: Tensor | None) -> bool:
     """Whether x is what the operators know: of a dtype and a class of theirs, on a GPU, as is what
     comes with it."""
+    given = [x, *(other for other in others if other is not None)]
     return (
-        isinstance(x, Tensor)
-        and x.is_cuda
-        and not x.is_nested
+        all(isinstance(t, Tensor) and t.is_cuda and not t.is_nested for t in given)
         and x.dtype in DTYPES
         and x.dim() > 0
-        and (_compiling() or _is_plain(x))
-        and all(other is None or _is_plain(other) and other.is_cuda for other in others)
+        and (_compiling() or all(map(_is_plain, given)))
     )
 
 

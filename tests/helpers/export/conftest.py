@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from functools import cache
+from types import ModuleType
 from unittest import mock
 
 import pytest
 
 from helpers import bound, catalogue
+from tests.helpers.export.exported_file import imported
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,3 +23,17 @@ def kernel_files_are_read_once() -> Iterator[None]:
 def here(text: str, request: pytest.FixtureRequest) -> object:
     """A fresh import of the exported file, with the package and the driver that it uses."""
     return request.module.Here(text)
+
+
+@pytest.fixture(scope="module")
+def torch() -> ModuleType:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch finds no GPU")
+    return torch
+
+
+@pytest.fixture(scope="module")
+def fast(torch: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The exported PyTorch file."""
+    return imported("torch", "fast_softmax", tmp_path_factory.mktemp("torch"))

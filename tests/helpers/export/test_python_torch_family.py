@@ -208,6 +208,18 @@ def test_what_no_kernel_takes_is_composed_of_pytorchs_operations(here: Here) -> 
     assert len(here.torch.dispatched) == 2
 
 
+def test_a_compiler_sees_the_operators(here: Here) -> None:
+    """What tells of transforms is not to be trusted while it traces."""
+    here.torch.state.dynamo, here.torch.state.transforms = True, "traced"
+    given = losses()
+    here.module.scaled_masked_softmax(here.put(values(5, 256)), here.put(hidden(5, 256)))
+    here.module.cross_entropy(here.put(given["x"]), here.put(given["target"]))
+    assert here.torch.dispatched == ["scaled_masked_softmax", "cross_entropy"]
+    here.torch.state.dynamo = False
+    here.module.scaled_masked_softmax(here.put(values(5, 256)), here.put(hidden(5, 256)))
+    assert len(here.torch.dispatched) == 2 and here.torch.own == [-1]
+
+
 def test_what_a_mask_or_a_bias_must_be(here: Here) -> None:
     x, fused = here.put(values(4, 512)), here.module.scaled_masked_softmax
     with pytest.raises(TypeError, match="mask is of bool, True where x is hidden, not float32"):
@@ -410,6 +422,8 @@ odd = partial(test_other_gradients_are_pytorchs, (5, 77), -1)
         ),
         ("(target != ignore_index).sum() if", "7 if", mean),
         ("loss.data_ptr(), lse.data_ptr()", "lse.data_ptr(), loss.data_ptr()", smooth),
+        ("_compiling() or all(map", "all(map", test_a_compiler_sees_the_operators),
+        ("or all(map(_is_plain, given))", "or True", test_a_compiler_sees_the_operators),
         ("and logits.dim() <= 2", "", test_other_losses_are_pytorchs),
         ("and target.dtype == torch.int64", "", test_other_losses_are_pytorchs),
     ],
