@@ -67,10 +67,10 @@ def scaled_masked_softmax(
 
     By a kernel where rows are of 1 KB and more and of whole packs of 16 bytes, on a GPU of compute
     capability 9.0 or newer; else by PyTorch's own operations, one after the other. It has gradients
-    by x and by bias, as `softmax` has. Dropout without bias, log and another dtype is in the kernel
-    too: it keeps no mask, draws the columns again on the way back, and takes its seed from
-    PyTorch's generator of the CPU. In a CUDA graph that dropout is refused: each replay would
-    drop the same columns.
+    by x and by bias, as `softmax` has. Dropout is in the kernel too, of a probability that is
+    rounded down to a multiple of 1/65536: it keeps no mask, draws the columns again on the way
+    back, and takes its seed from PyTorch's generator of the CPU. In a CUDA graph it is refused:
+    each replay would drop the same columns. Dropout of a logarithm is PyTorch's.
 
     Raises `TypeError` for a mask that is not bool, `ValueError` for a mask or a bias that does not
     broadcast to x, `RuntimeError` for dropout in a graph, and what `softmax` raises.
@@ -89,7 +89,7 @@ def scaled_masked_softmax(
         y = _composed(x, mask, bias, scale, is_causal, log, dtype)
         return functional.dropout(y, dropout_p) if dropout_p else y
     wide = x.dtype != torch.float32 and (dtype == torch.float32 or _autocast("cuda"))
-    inside = dropout_p > 0 and bias is None and not log and not wide
+    inside = dropout_p > 0 and not log
     seed = torch.randint(2**62, ()) if inside else None
     options = float(scale), is_causal, log, wide, dropout_p if inside else 0.0
     y = _operator("scaled_masked_softmax")(x, mask, bias, *options, seed)

@@ -48,26 +48,27 @@ def _keep_softmax(ctx, inputs: tuple, output: Tensor) -> None:
 
 def _softmax_gradient(ctx, dy: Tensor) -> tuple:
     (y,) = ctx.saved_tensors
-    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, False, False, 0.0, None), None
+    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, *[False] * 3, 0.0, None), None
 
 
 def _log_softmax_gradient(ctx, dy: Tensor) -> tuple:
     (y,) = ctx.saved_tensors
-    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, True, False, 0.0, None), None
+    return _operator("softmax_backward")(y, dy, ctx.dim, 1.0, True, False, False, 0.0, None), None
 
 
 # ---- its gradient --------------------------------------------------------------------------------
 
 
 def _run_backward(
-    y: Tensor, dy: Tensor, dim: int, scale: float, log: bool, from_x: bool, p: float, seed
+    y: Tensor, dy: Tensor, dim: int, scale: float, log: bool, from_x: bool, wide: bool, p, seed
 ) -> Tensor:
     """The gradient by x where y = softmax(scale * x), or its logarithm, and dy is that by y; where
-    y is what softmax was of, if `from_x`, and where dropout then dropped a share of p."""
+    y is what softmax was of, if `from_x`, x was of 16 bits although y is not, if `wide`, and where
+    dropout then dropped a share of p."""
     y, dy = _whole(y), _whole(dy)
     if y.numel() == 0:
         return _like(y)
-    drops = p > 0 and _drops(y)
+    drops = p > 0 and _drops(y, "float16" if wide else DTYPES[y.dtype], wide)
     features = {"LOG": int(log), "FROM_X": int(from_x), "DROPOUT": int(drops)}
     if p and not drops:
         dy = _dropped(dy, p, seed)
@@ -75,6 +76,8 @@ def _run_backward(
     try:
         launch = _launch(y, "softmax_backward", dim, features, given)
     except Refused:  # another dimension, rows that are no whole packs or are too long
+        if drops:
+            raise
         y = torch.softmax(y, dim) if from_x else y
         own = torch._log_softmax_backward_data if log else torch._softmax_backward_data
         dx = own(dy, y, dim, y.dtype)
@@ -103,7 +106,7 @@ def _run_fused(
         return y
     if causal and mask is not None:
         mask, causal = mask | _later(x), False
-    drops = p > 0 and _drops(x)
+    drops = p > 0 and _drops(x, DTYPES[x.dtype], wide)
     features = {"MASK": 1 if mask is not None else 2 * causal, "BIAS": int(bias is not None)}
     features |= {"LOG": int(log), "WIDE": int(wide), "DROPOUT": int(drops)}
     numbers, arrays = {"scale": scale}, []
@@ -122,6 +125,8 @@ def _run_fused(
     try:
         launch = _launch(x, "scaled_softmax", -1, features, " ".join(numbers))
     except Refused:  # short rows, rows that are no whole packs or are too long, an older GPU
+        if drops:
+            raise
         y = _composed(x, mask, bias, scale, causal, log, y.dtype).contiguous()
     else:
         x = _whole(x)
@@ -145,11 +150,14 @@ def _rows_of(given: Tensor, shape: tuple[int, ...], repeats: bool) -> tuple[Tens
     return _whole(given.expand(*kept, cols)), prod(kept), prod(rows[last:])
 
 
-def _drops(x: Tensor) -> bool:
-    """Whether kernels drop columns of x: that of the way there and that of the way back."""
+def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
+    """Whether kernels drop columns of rows like those of x, of a dtype that is that of softmax's
+    argument: both that of the way there and that of the way back."""
+    cols, on = x.shape[-1], device(x.device.index)
+    matrix, back = (x.numel() // cols, cols), "float32" if wide else dtype
     try:
-        _launch(x, "softmax", -1, {"DROPOUT": 1}, "scale p seed")
-        _launch(x, "softmax_backward", -1, {"DROPOUT": 1}, "dx scale p seed")
+        on.launch_around("softmax", *matrix, dtype, 1, (("DROPOUT", 1), ("WIDE", int(wide))))
+        on.launch_around("softmax_backward", *matrix, back, 1, (("DROPOUT", 1),))
     except Refused:
         return False
     return True
@@ -170,19 +178,20 @@ def _fake_fused(x, mask, bias, scale, causal, log, wide, p, seed) -> Tensor:
 def _keep_fused(ctx, inputs: tuple, output: Tensor) -> None:
     x, mask, bias, ctx.scale, ctx.causal, ctx.log, ctx.wide, ctx.p, seed = inputs
     ctx.dtype, ctx.bias_shape = x.dtype, None if bias is None else bias.shape
-    ctx.save_for_backward(x if ctx.p else output, mask, seed)
+    ctx.save_for_backward(x if ctx.p else output, mask, seed, bias if ctx.p else None)
 
 
 def _fused_gradient(ctx, dy: Tensor) -> tuple:
-    y, mask, seed = ctx.saved_tensors
+    y, mask, seed, bias = ctx.saved_tensors
     by_bias, scale, from_x = ctx.needs_input_grad[2], ctx.scale, False
     if ctx.p:  # y is x: what dropout left was not kept, and does not tell what softmax was
-        from_x = mask is None and not ctx.causal and scale == 1
+        from_x = mask is bias is None and not ctx.causal and not ctx.wide and scale == 1
         if not from_x:
-            options = scale, ctx.causal, False, False, 0.0, None
-            y = _operator("scaled_masked_softmax")(y, mask, None, *options)
+            options = scale, ctx.causal, False, ctx.wide, 0.0, None
+            y = _operator("scaled_masked_softmax")(y, mask, bias, *options)
     back = _operator("softmax_backward")
-    dx = back(y, dy, -1, 1.0 if by_bias else scale, ctx.log, from_x, ctx.p, seed).to(ctx.dtype)
+    options = ctx.log, from_x, ctx.wide, ctx.p, seed
+    dx = back(y, dy, -1, 1.0 if by_bias else scale, *options).to(ctx.dtype)
     if ctx.log and mask is not None:
         dx = dx.masked_fill(mask, 0)
     if ctx.log and ctx.causal:
@@ -273,7 +282,7 @@ _OPERATORS = (
     ),
     (
         "softmax_backward(Tensor y, Tensor dy, int dim, float scale, bool log, bool from_x, "
-        "float p, Tensor? seed) -> Tensor",
+        "bool wide, float p, Tensor? seed) -> Tensor",
         *(_run_backward, _fake_backward, _keep_nothing, _no_second_derivative),
     ),
     (

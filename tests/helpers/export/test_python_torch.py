@@ -355,7 +355,7 @@ seen = test_a_compiler_and_modes_see_the_operator
         ("x.is_contiguous() and x.data_ptr() % 16 == 0", "x.is_contiguous()", across),
         ("or x.is_neg()", "", test_a_negated_view_is_not_read_as_it_lies),
         ("except RuntimeError:  # nested", "except KeyError:  #", partial(nested, False)),
-        ("and not x.is_nested", "", partial(nested, True)),
+        ("and not t.is_nested", "", partial(nested, True)),
         ('"FakeTensor"', '""', test_a_parameter_and_a_fake_tensor_are_the_operator),
         ("current_stream(index)", "0", test_the_current_stream_is_used),
         (

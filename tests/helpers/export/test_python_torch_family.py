@@ -239,27 +239,31 @@ def kept(rows: int, cols: int, seed: int, p: float) -> np.ndarray:
     return dropout(drawn, np.arange(rows), cols)
 
 
-@pytest.mark.parametrize("how", ["plain", "scaled", "causal"])
+@pytest.mark.parametrize("how", ["plain", "scaled", "causal", "biased", "wide"])
 def test_dropout_and_its_gradient_drop_the_same(how: str, here: Here) -> None:
-    x, dy, p, seed = values(6, 256), values(6, 256)[::-1], 0.3, 2**40 + 5
-    scale, causal = 0.5 if how == "scaled" else 1.0, how == "causal"
-    inputs = here.put(x), None, None, scale, causal, False, False, p, here.put(np.int64(seed))
+    x, dy, p, seed = values(6, 512), values(6, 512)[::-1], 0.3, 2**40 + 5
+    scale, causal, wide = 0.5 if how == "scaled" else 1.0, how == "causal", how == "wide"
+    x, bias = x.astype(HALF) if wide else x, values(512)[::-1] * (how == "biased")
+    added = here.put(bias) if how == "biased" else None
+    inputs = here.put(x), None, added, scale, causal, False, wide, p, here.put(np.int64(seed))
     y, dx = gradient(here, "scaled_masked_softmax", inputs, dy)
-    hides = np.triu(np.ones((6, 256), bool), 1) & causal
-    z, factor = np.where(hides, -np.inf, scale * x.astype(np.float64)), kept(6, 256, seed, p)
+    hides = np.triu(np.ones((6, 512), bool), 1) & causal
+    z = np.where(hides, -np.inf, scale * x.astype(np.float64) + bias)
+    factor = kept(6, 512, seed, p)
     close(y.host, exact(z) * factor)
     close(dx.host, scale * exact_gradient(z, dy * factor))
     again = [] if how == "plain" else ["softmax_fused"]  # y is computed anew where x is not enough
     assert functions(here) == ["softmax_fused", *again, "softmax_backward"]
 
 
-@pytest.mark.parametrize("cols", [40, 41])
-def test_dropout_of_short_rows_drops_the_same_on_the_way_back(cols: int, here: Here) -> None:
-    x, dy, p = values(6, cols), values(6, cols)[::-1], 0.25
-    inputs = here.put(x), None, None, 1.0, False, False, False, p, here.put(np.int64(3))
+@pytest.mark.parametrize(("cols", "wide"), [(40, False), (41, False), (256, True)])
+def test_dropout_of_short_rows_drops_the_same_on_the_way_back(cols, wide, here: Here) -> None:
+    """256 columns of 16 bits are short, those of the float32 of their softmax are not."""
+    x, dy, p = values(6, cols, dtype=HALF if wide else np.float32), values(6, cols)[::-1], 0.25
+    inputs = here.put(x), None, None, 1.0, False, False, wide, p, here.put(np.int64(3))
     y, dx = gradient(here, "scaled_masked_softmax", inputs, dy)
     factor = (y.host != 0) / (1 - p)
-    assert 0.1 < (y.host == 0).mean() < 0.4
+    assert 0.1 < (y.host == 0).mean() < 0.4 and "softmax_fused" not in functions(here)
     close(y.host, exact(x) * factor)
     close(dx.host, exact_gradient(x, dy * factor))
 
@@ -275,10 +279,8 @@ def test_a_seed_is_drawn_for_each_call(here: Here) -> None:
 
 def test_dropout_that_no_kernel_builds_is_pytorchs(here: Here) -> None:
     x = here.put(values(6, 512))
-    for given in ({"bias": here.put(values(6, 512))}, {"log": True}):
-        here.module.scaled_masked_softmax(x, dropout_p=0.5, **given)
-        assert here.torch.own.pop() == ("dropout", 0.5)
-    assert functions(here) == ["softmax_fused"] * 2
+    here.module.scaled_masked_softmax(x, dropout_p=0.5, log=True)
+    assert here.torch.own.pop() == ("dropout", 0.5) and functions(here) == ["softmax_fused"]
     here.module.scaled_masked_softmax(x, dropout_p=1.0)
     assert here.torch.own[-1] == ("dropout", 1.0)
 
@@ -363,7 +365,9 @@ causal_logs = partial(test_gradients_of_what_is_masked, "causal", True)
 both = partial(test_gradients_of_what_is_masked, "both", False)
 dropped = partial(test_dropout_and_its_gradient_drop_the_same, "plain")
 dropped_scaled = partial(test_dropout_and_its_gradient_drop_the_same, "scaled")
-short = partial(test_dropout_of_short_rows_drops_the_same_on_the_way_back, 41)
+short = partial(test_dropout_of_short_rows_drops_the_same_on_the_way_back, 41, False)
+dropped_wide = partial(test_dropout_and_its_gradient_drop_the_same, "wide")
+dropped_biased = partial(test_dropout_and_its_gradient_drop_the_same, "biased")
 smooth = partial(test_cross_entropy_and_its_gradient, 0.1, 0.01, np.float32)
 mean = partial(test_a_loss_is_reduced_as_pytorchs, "mean")
 composed = test_what_no_kernel_takes_is_composed_of_pytorchs_operations
@@ -398,12 +402,20 @@ odd = partial(test_other_gradients_are_pytorchs, (5, 77), -1)
         (".to(ctx.dtype)", "", wide),
         ("x.dtype != torch.float32 and (dtype", "(dtype", test_a_scale_alone_is_computed),
         ('or _autocast("cuda"))', ")", wide),
-        ("from_x = mask is None and not ctx.causal and scale == 1", "from_x = False", dropped),
         (
-            "from_x = mask is None and not ctx.causal and scale == 1",
+            "from_x = mask is bias is None and not ctx.causal and not ctx.wide and scale == 1",
+            "from_x = False",
+            dropped,
+        ),
+        (
+            "from_x = mask is bias is None and not ctx.causal and not ctx.wide and scale == 1",
             "from_x = True",
             dropped_scaled,
         ),
+        ("mask is bias is None", "mask is None", dropped_biased),
+        ("not ctx.causal and not ctx.wide", "not ctx.causal", dropped_wide),
+        ("bias if ctx.p else None)", "None)", dropped_biased),
+        ('"float16" if wide else DTYPES[y.dtype]', "DTYPES[y.dtype]", dropped_wide),
         ("        dy = _dropped(dy, p, seed)", "        pass", short),
         ("if p and not drops else y", "if False else y", short),
         ("y = torch.softmax(y, dim) if from_x else y", "y = y", short),

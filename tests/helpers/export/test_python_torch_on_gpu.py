@@ -156,12 +156,12 @@ def test_float32_of_sixteen_bits(dtype: str, torch, fast) -> None:
 @pytest.mark.parametrize("cols", [64, 1001, 1024, 8192, 400000])
 def test_dropout_and_its_gradient(cols: int, dtype: str, torch, fast) -> None:
     """Rows of a kernel that drops, of a composed one, and of 1 MB, which only the way there has."""
-    x, p = values(torch, 24, cols, dtype=dtype), 0.3
+    x, p = values(torch, 24, cols, dtype=dtype), 0.25  # a multiple of 1/65536
     torch.manual_seed(1)
     y = fast.scaled_masked_softmax(x, scale=0.5, dropout_p=p)
     whole = fast.scaled_masked_softmax(x, scale=0.5)
     kept = (y != 0) | (whole == 0)
-    assert abs(kept[whole != 0].float().mean() - 0.7) < 0.05
+    assert abs(kept[whole != 0].float().mean() - 0.75) < 0.05
     torch.manual_seed(1)
     check(
         torch,
@@ -244,7 +244,7 @@ def test_the_operators_are_sound(torch, fast) -> None:
         (plain[0].clone().requires_grad_(), target, -100, 0.1, 0.01),
     )
     y = torch.softmax(plain, -1)
-    check(operators.softmax_backward.default, (y, plain, -1, 0.5, False, False, 0.0, None))
+    check(operators.softmax_backward.default, (y, plain, -1, 0.5, *[False] * 3, 0.0, None))
     rows = values(torch, 5)
     given = plain[0], target, rows, rows, -100, 0.1, 0.01
     check(operators.cross_entropy_backward.default, given)
