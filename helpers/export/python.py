@@ -32,6 +32,15 @@ FRAMEWORKS = {
     "cupy": (("cupy_arrays",), "CuPy's arrays", "CuPy 13 or newer for CUDA 12 or 13, NVRTC"),
     "jax": (("jax_arrays",), "JAX's arrays", "JAX 0.5 or newer for CUDA 12 or 13"),
 }
+FUNCTIONS = {  # for the head: how they are called
+    "torch": """\
+y = softmax(x, dim=-1)
+y = log_softmax(x, dim=-1)
+y = scaled_masked_softmax(x, mask, scale=0.125, bias=bias, is_causal=True, dropout_p=0.1)
+loss = cross_entropy(logits, target, label_smoothing=0.1, z_loss=1e-4)""",
+    "cupy": "y = softmax(x)  # along the last axis",
+    "jax": "y = softmax(x)  # along the last axis",
+}
 WRITTEN = "# ---- written by the export"  # in parts/planning.py, above what is replaced
 OPERATOR = '"softmax_worklog"'  # in parts/pytorch.py: the name in torch.ops
 WIDTH = 100
@@ -56,7 +65,7 @@ def write(asked: Asked, framework: str) -> str:
     texts = [_Part(name) for name in ("planning", "launching", *parts)]
     planning = texts[0].body.partition(WRITTEN)[0]
     sections = [
-        _head(asked, [file for file, _, _ in tables], what, needs),
+        _head(asked, [file for file, _, _ in tables], what, needs, FUNCTIONS[framework]),
         _imports([line for text in texts for line in text.imports]),
         planning.strip() + "\n",
         _rule("the headers of the kernels"),
@@ -123,7 +132,7 @@ def _rule(title: str) -> str:
     return f"# ---- {title} ".ljust(WIDTH, "-") + "\n"
 
 
-def _head(asked: Asked, files: list[str], what: str, needs: str) -> str:
+def _head(asked: Asked, files: list[str], what: str, needs: str, functions: str) -> str:
     licence, copyright_line = asked.origin(asked.kernels[0])[:2]
     files = [f"    {asked.origin(file)[2]}" for file in files]
     told = (
@@ -135,7 +144,7 @@ def _head(asked: Asked, files: list[str], what: str, needs: str) -> str:
     lines = [
         f'"""Softmax of {what}, by CUDA kernels that stand in this file.',
         "",
-        "    y = softmax(x)  # along the last axis",
+        *textwrap.indent(functions, "    ").splitlines(),
         "",
         *textwrap.wrap(told, WIDTH),
         "",

@@ -355,8 +355,9 @@ def _launcher(
         values, config, where, pointers = layout
         values[0] = x
         values[1] = y
-        for place, value in zip(places, others, strict=True):
-            values[place] = _bits(value) if isinstance(value, float) else value
+        if places:
+            for place, value in zip(places, others, strict=True):
+                values[place] = _bits(value) if isinstance(value, float) else value
         config.stream = stream
         status = enqueue(where, function, pointers, None)
         if status == INVALID_CONTEXT:

@@ -114,7 +114,8 @@ def cross_entropy(
 
     A target that is neither a class nor `ignore_index` gives NaN, where PyTorch stops the GPU.
     Other shapes, dtypes and devices, and probabilities as target, get PyTorch's own answer. Raises
-    `ValueError` for another reduction than mean, sum and none, and what PyTorch raises.
+    `ValueError` for another reduction than mean, sum and none, `Refused` for logits that no kernel
+    takes, on a GPU older than 7.5 say, `CudaError`, and what PyTorch raises.
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction is mean, sum or none, not {reduction!r}")

@@ -2,6 +2,8 @@
 its functions give, and its gradients, against fp64. What PyTorch itself makes of it is tested on a
 GPU, in test_python_torch_on_gpu.py."""
 
+import ast
+import re
 from functools import partial
 from types import SimpleNamespace
 
@@ -65,6 +67,18 @@ def functions(here: Here) -> list[str]:
     names = [launch.function for launch in here.driver.launches]
     here.driver.launches.clear()
     return names
+
+
+def test_the_head_says_how_they_are_called(text: str) -> None:
+    """Names and keywords as they are, and nothing public is left out."""
+    tree = ast.parse(text)
+    defined = {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
+    said = re.findall(r"^    (\w+ = \w+\(.*)$", ast.get_docstring(tree), flags=re.MULTILINE)
+    calls = {node.value.func.id: node.value for line in said for node in ast.parse(line).body}
+    assert [*calls] == ["softmax", "log_softmax", "scaled_masked_softmax", "cross_entropy"]
+    for name, call in calls.items():
+        taken = {given.arg for given in (*defined[name].args, *defined[name].kwonlyargs)}
+        assert {keyword.arg for keyword in call.keywords} <= taken
 
 
 # ---- softmax and its logarithm -------------------------------------------------------------------
