@@ -24,7 +24,7 @@ import numpy as np
 
 from . import catalogue
 from .arguments import checked
-from .bound import load
+from .bound import Kernel, load
 from .catalogue import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
 from .gpu import Device, Gpu, of_record
 from .gpu import gpu_folder as gpu_folder  # who records names the folder by it
@@ -260,12 +260,16 @@ class Record:
 
     def is_current(self) -> bool:
         """Whether the kernel's code and its launch rule are still the recorded ones."""
-        return self.kernel_hash == step_hash(self.step) and all(map(self.launched_so, self.cases))
+        if self.kernel_hash != step_hash(self.step):
+            return False
+        kernel = None if self.step in WITHOUT_FILE else load(self.step)  # read once for all cases
+        return all(self.launched_so(case, kernel) for case in self.cases)
 
-    def launched_so(self, case: Case) -> bool:
-        """Whether a case's launch is what the header asks for now."""
+    def launched_so(self, case: Case, kernel: Kernel | None = None) -> bool:
+        """Whether a case's launch is what the header asks for now; `kernel` is the step's, if it is
+        at hand."""
         return self.step in WITHOUT_FILE or case.launch == launch_of(
-            self.step, *case.shape, case.dtype, self.gpu, case.inner
+            kernel or self.step, *case.shape, case.dtype, self.gpu, case.inner
         )
 
     def lacks(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> bool:
@@ -302,7 +306,12 @@ def step_hash(step: str) -> str:
 
 
 def launch_of(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, inner: int = 1
+    step: str | Kernel,
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    gpu: Gpu | None = None,
+    inner: int = 1,
 ) -> dict[str, int]:
     """The launch that a step's header asks for on a GPU (`mode.gpu_for_plans` if none is given):
     grid, block, shared memory and macros; empty if it does not take the shape or the dtype."""
@@ -311,11 +320,16 @@ def launch_of(
 
 
 def plan_of(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, inner: int = 1
+    step: str | Kernel,
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    gpu: Gpu | None = None,
+    inner: int = 1,
 ) -> Plan | None:
     """How a step's header has it compiled and launched; None if it does not take the shape or the
     dtype."""
-    kernel = load(step)
+    kernel = load(step) if isinstance(step, str) else step
     taken = kernel.accepts(rows, cols, dtype, gpu, inner=inner)
     return kernel.bind(rows, cols, dtype, gpu, inner=inner).plan if taken else None
 
