@@ -29,7 +29,11 @@ FRAMEWORKS = {
         "PyTorch's tensors",
         "PyTorch 2.4 or newer for CUDA 12 or 13",
     ),
-    "cupy": (("cupy_arrays",), "CuPy's arrays", "CuPy 13 or newer for CUDA 12 or 13, NVRTC"),
+    "cupy": (
+        ("cupy_arrays", "cupy_around"),
+        "CuPy's arrays",
+        "CuPy 13 or newer for CUDA 12 or 13, NVRTC",
+    ),
     "jax": (("jax_arrays",), "JAX's arrays", "JAX 0.5 or newer for CUDA 12 or 13"),
 }
 FUNCTIONS = {  # for the head: how they are called
@@ -53,13 +57,13 @@ def write(asked: Asked, framework: str) -> str:
         if not of_a_matrix(step):
             raise Refused(
                 f"a Python file of one kernel is softmax of a matrix, which {step} is not; "
-                "best --as torch holds it"
+                "best --as torch or cupy holds it"
             )
         if load(step).name.startswith("copy"):
             raise Refused(f"{step} computes no softmax, which is what a Python file is for")
     parts, what, needs = FRAMEWORKS[framework]
     ranks = RANKING if asked.best else _alone(asked.kernels[0])
-    around = AROUND if asked.best and framework == "torch" else {}
+    around = AROUND if asked.best and framework != "jax" else {}
     tables = [*_tables(ranks), *_tables_around(around)]
     name = "softmax_worklog" if asked.name == "softmax" else asked.name
     texts = [_Part(name) for name in ("planning", "launching", *parts)]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import prod
+
 import cupy
 
 from .launching import device
@@ -9,56 +12,81 @@ from .planning import SIZES, row_stride
 
 
 def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) -> cupy.ndarray:
-    """Softmax of a CuPy array along its last axis, on the current stream.
+    """Softmax of a CuPy array along an axis, on the current stream.
 
-    x is float32, float16 or bfloat16 (the dtype of `ml_dtypes`) of any shape; its rows may be
-    apart, start at any element and have any length. Of other strides a contiguous copy is made
-    first. `out` is a new array, or one of x's shape and dtype whose rows may be apart too; it must
-    not overlap x. A kernel is compiled when it is first needed and kept on disk.
+    x is float32, float16 or bfloat16 (the dtype of `ml_dtypes`) of any shape. Along the last axis
+    its rows may be apart, start at any element and have any length; of other strides, and along
+    another axis of an array that is not contiguous, a contiguous copy is made first. `out` is a new
+    array, or one of x's shape and dtype whose rows may be apart too, but along another axis must
+    follow each other; it must not overlap x. A kernel is compiled when it is first needed and kept
+    on disk.
 
     While a graph is captured `out` must be given, and x is not copied: CuPy would give a new
     array's memory to others, into which the graph then writes. A graph of few long rows keeps a
     workspace for good, 140 KB for one row on an H200.
 
-    Raises `TypeError` for another dtype or no CuPy array, `ValueError` for another axis, an array
-    without axes, an `out` that does not fit, a new array in a graph, and what no kernel takes,
-    `CudaError` if CUDA or NVRTC refuses.
+    Raises `TypeError` for another dtype or no CuPy array, `ValueError` for an axis that there is
+    not, an `out` that does not fit, a new array in a graph, and what no kernel takes, `CudaError`
+    if CUDA or NVRTC refuses.
     """
-    if not isinstance(x, cupy.ndarray):
-        raise TypeError(f"x is no CuPy array but {type(x).__name__}; cupy.asarray(x) makes one")
-    if x.dtype.name not in SIZES:
-        raise TypeError(f"the kernels take {', '.join(SIZES)}, not {x.dtype}")
-    if x.ndim == 0 or axis not in (-1, x.ndim - 1):
-        raise ValueError(f"axis = {axis} of {x.ndim} is not the last; move it: cupy.moveaxis")
+    _check_array("x", x)
+    if not -x.ndim <= axis < x.ndim:
+        raise ValueError(f"axis = {axis} is none of {x.ndim}")
+    last, inner = axis in (-1, x.ndim - 1), prod(x.shape[axis:][1:])
     with x.device:
+        stride = _row_stride if last else _whole_stride
         if out is not None:
-            _check_out(x, out)
-        stream, copied = cupy.cuda.get_current_stream(), _row_stride(x) is None
-        if (out is None or copied) and stream.is_capturing():
-            what = "give out" if out is None else f"x has strides {x.strides}: copy it before"
-            raise ValueError(f"a graph is captured, which keeps no new array alive; {what}")
+            _check_out(x, out, stride)
+        copied = stride(x) is None
+        copy_it = f"x has strides {x.strides}: copy it before" if copied else ""
+        _check_new("give out" if out is None else copy_it)
         y = cupy.empty(x.shape, x.dtype) if out is None else out
         if x.size == 0:
             return y
         if copied:
-            x = cupy.ascontiguousarray(x)
-        cols, addresses = x.shape[-1], (x.data.ptr, y.data.ptr)
-        matrix = x.size // cols, cols, x.dtype.name, (_row_stride(x), _row_stride(y))
-        launch = device(x.device.id).launch(*matrix, addresses, _workspace_of_graph)
-        launch(*addresses, stream.ptr)
+            x = x.copy()
+        cols, addresses = x.shape[axis], (x.data.ptr, y.data.ptr)
+        matrix, here = (x.size // cols, cols, x.dtype.name), device(x.device.id)
+        if inner > 1:
+            launch = here.launch_around("softmax_any_axis", *matrix, inner)
+        else:
+            strides = (_row_stride(x), _row_stride(y)) if last else (cols, cols)
+            launch = here.launch(*matrix, strides, addresses, _workspace_of_graph)
+        launch(*addresses, cupy.cuda.get_current_stream().ptr)
         return y
 
 
-def _check_out(x: cupy.ndarray, out: cupy.ndarray) -> None:
+def _check_array(name: str, x: cupy.ndarray) -> None:
+    if not isinstance(x, cupy.ndarray):
+        raise TypeError(
+            f"{name} is no CuPy array but {type(x).__name__}; cupy.asarray(x) makes one"
+        )
+    if x.dtype.name not in SIZES:
+        raise TypeError(f"the kernels take {', '.join(SIZES)}, not {x.dtype}")
+    if x.ndim == 0:
+        raise ValueError(f"{name} has no axes")
+
+
+def _check_new(what: str) -> None:
+    """Refuse a new array while a graph is captured, and say what to do instead."""
+    if what and cupy.cuda.get_current_stream().is_capturing():
+        raise ValueError(f"a graph is captured, which keeps no new array alive; {what}")
+
+
+def _check_out(x: cupy.ndarray, out: cupy.ndarray, stride: Callable) -> None:
     if not isinstance(out, cupy.ndarray) or (out.shape, out.dtype) != (x.shape, x.dtype):
         raise ValueError(f"out is no CuPy array of shape {x.shape} and {x.dtype}")
     if out.device != x.device:
         raise ValueError(f"x is on {x.device}, out on {out.device}")
-    if _row_stride(out) is None:
+    if stride(out) is None:
         raise ValueError(f"out has strides {out.strides}: its rows must be contiguous")
-    first, second = _extent(x), _extent(out)
-    if first[0] < second[1] and second[0] < first[1]:
+    if _overlap(x, out):
         raise ValueError("out overlaps x; these kernels do not work in place")
+
+
+def _overlap(one: cupy.ndarray, other: cupy.ndarray) -> bool:
+    first, second = _extent(one), _extent(other)
+    return first[0] < second[1] and second[0] < first[1]
 
 
 def _extent(array: cupy.ndarray) -> tuple[int, int]:
@@ -74,6 +102,11 @@ def _row_stride(x: cupy.ndarray) -> int | None:
     if any(stride % x.itemsize for stride in x.strides):
         return None
     return row_stride(x.shape, tuple(stride // x.itemsize for stride in x.strides))
+
+
+def _whole_stride(x: cupy.ndarray) -> int | None:
+    """1 where elements follow each other from a multiple of 16 bytes on."""
+    return 1 if x.flags.c_contiguous and x.data.ptr % 16 == 0 else None
 
 
 def _workspace_of_graph(size: int) -> tuple[int, None]:

@@ -10,23 +10,13 @@ from helpers.check import check_softmax
 from helpers.export.asked import request
 from helpers.export.python import write
 from helpers.gpu import H200, Gpu
-from tests.helpers.export import simulated_driver, stand_in_cupy
 from tests.helpers.export.exported_file import DTYPES, OLD, check_noticed, values
+from tests.helpers.export.stand_in_cupy import Here
 
 
 @pytest.fixture(scope="module")
 def text() -> str:
     return write(request("best", []), "cupy")
-
-
-class Here:
-    """A fresh import of the file, with the CuPy and the driver that it uses."""
-
-    def __init__(self, text: str, gpu: Gpu = H200):
-        self.driver = simulated_driver.Driver(gpu)
-        self.cupy = stand_in_cupy.stand_in(self.driver)
-        self.module = simulated_driver.loaded(text, {"cupy": self.cupy}, self.driver)
-        self.softmax = self.module.softmax
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -62,6 +52,34 @@ def test_other_strides_are_copied_first(here: Here) -> None:
         check_softmax(np.ascontiguousarray(view.host), here.softmax(view).host)
     check_softmax(np.ascontiguousarray(deep.host[:, :1]), here.softmax(deep[:, :1]).host)
     assert here.driver.launches[-1].x_stride == 240, "this has one stride"
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((4, 33, 40), 1), ((4, 33, 40), -3), ((70, 9), 0), ((6, 1), 0), ((5, 1, 3), 1)],
+)
+def test_another_axis_is_taken(shape: tuple, axis: int, here: Here) -> None:
+    x, out = values(*shape), here.cupy.put(values(*shape))
+    assert here.softmax(here.cupy.put(x), axis, out) is out
+    check_softmax(*(np.ascontiguousarray(np.moveaxis(a, axis, -1)) for a in (x, out.host)))
+    inner = int(np.prod(shape[axis:][1:]))
+    assert hasattr(here.driver.launches[-1], "inner") == (inner > 1)
+
+
+def test_of_another_axis_what_does_not_follow_is_copied(here: Here) -> None:
+    whole = here.cupy.put(values(8, 20, 24))
+    for x in (whole[:, :16], whole.transpose(1, 0, 2)[1:], whole[1:, 0, 2:3][:, :, None]):
+        y = here.softmax(x, 1).host
+        check_softmax(*(np.ascontiguousarray(np.moveaxis(a, 1, -1)) for a in (x.host, y)))
+    flat = here.cupy.ndarray(here.cupy.put(values(200)).host[1:181].reshape(5, 12, 3))
+    check_softmax(
+        *(
+            np.ascontiguousarray(np.moveaxis(a, 1, -1))
+            for a in (flat.host, here.softmax(flat, 1).host)
+        )
+    )
+    with pytest.raises(ValueError, match="out has strides"):
+        here.softmax(here.cupy.put(values(5, 12, 3)), 1, flat)
 
 
 def test_the_current_stream_is_used(here: Here) -> None:
@@ -109,8 +127,9 @@ def test_wrong_use_is_refused(here: Here) -> None:
     for arguments, error, words in (
         ((values(4, 64),), TypeError, "no CuPy array but ndarray"),
         ((here.cupy.put(values(4, 4, dtype=np.float64)),), TypeError, "not float64"),
-        ((x, 0), ValueError, "axis = 0 of 2 is not the last"),
-        ((here.cupy.put(np.array(1, np.float32)),), ValueError, "axis = -1 of 0 is not the last"),
+        ((x, 2), ValueError, "axis = 2 is none of 2"),
+        ((x, -3), ValueError, "axis = -3 is none of 2"),
+        ((here.cupy.put(np.array(1, np.float32)),), ValueError, "x has no axes"),
         ((x, -1, x), ValueError, "out overlaps x"),
         ((whole[:4], -1, whole[3:7]), ValueError, "out overlaps x"),
         ((x, -1, whole), ValueError, r"out is no CuPy array of shape \(4, 64\)"),
@@ -222,6 +241,8 @@ def test_a_later_stream_of_the_same_handle_gets_a_workspace_of_its_own(text: str
 cluster = test_a_cluster_of_16_and_much_shared_memory_are_asked_for
 start = test_where_x_and_out_start_is_part_of_what_is_kept
 copied = test_other_strides_are_copied_first
+axis = partial(test_another_axis_is_taken, (6, 1), 0)
+apart = test_of_another_axis_what_does_not_follow_is_copied
 once = test_a_launch_is_made_once
 streams = test_each_stream_has_a_workspace_of_its_own
 grows = test_a_workspace_grows
@@ -257,12 +278,16 @@ cold = partial(test_a_thread_that_never_used_the_gpu_may_call, (1, 40001), OLD)
         ("ctypes.c_ubyte(0), ctypes", "ctypes.c_ubyte(1), ctypes", streams),
         ("if captured.value:", "if False:", captured),
         ('_ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))', "pass", captured),
-        ("(out is None or copied) and", "out is None and", kept),
-        ("(out is None or copied) and", "copied and", kept),
+        ('"give out" if out is None else copy_it', '"give out" if out is None else ""', kept),
+        ('"give out" if out is None else copy_it', "copy_it", kept),
         ("elif stride != end:", "elif False:", copied),
         ("return apart if apart >= cols else None", "return apart", copied),
         ("if cols > 1 and strides[-1] != 1:", "if False:", copied),
         ("first[0] < second[1] and second[0] < first[1]", "False", test_wrong_use_is_refused),
+        ("if not -x.ndim <= axis < x.ndim:", "if False:", test_wrong_use_is_refused),
+        ("if last else (cols, cols)", "", axis),
+        ("stride = _row_stride if last else _whole_stride", "stride = _row_stride", apart),
+        ("and x.data.ptr % 16 == 0 else None", "else None", apart),
         ("self._launches[key] = launch", "pass", once),
         ("self._functions[key] = function", "pass", once),
         (
