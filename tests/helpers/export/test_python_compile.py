@@ -35,6 +35,15 @@ MATRICES = [
     (1, 2**21 + 1, "float32"),
     (64, 4096, "float32", 80),
 ]
+# One for each kernel around softmax.
+AROUND = [
+    ("softmax", {"MASK": 2}),
+    ("softmax", {"DROPOUT": 1}),
+    ("softmax_any_axis", {}),
+    ("softmax_backward", {"FROM_X": 1}),
+    ("cross_entropy", {}),
+    ("cross_entropy_backward", {}),
+]
 
 
 def test_the_machine_code_is_that_of_the_project(module: ModuleType) -> None:
@@ -42,13 +51,21 @@ def test_the_machine_code_is_that_of_the_project(module: ModuleType) -> None:
     met = set()
     for rows, cols, dtype, *old in MATRICES:
         gpu = module.Gpu(80, 108, 40 * 2**20) if old else module.TUNED_ON
-        found = module.plan(rows, cols, dtype, gpu=gpu)
-        kernel = module.KERNELS[found.kernel]
-        made = Elf(module.machine_code(kernel.text, found.options, gpu.capability))
-        ours = machine_code(Build(kernel.text, found.options), f"sm_{gpu.capability}")
-        assert made.content(f".text.{kernel.function}") == ours[kernel.function].instructions
-        met.add(found.kernel)
+        met.add(same_code(module, module.plan(rows, cols, dtype, gpu=gpu), gpu.capability))
+    for operation, features in AROUND:
+        inner = 64 if operation == "softmax_any_axis" else 1
+        asked = {"operation": operation, "features": features, "inner": inner}
+        met.add(same_code(module, module.plan(64 * inner, 4096, "bfloat16", **asked), 90))
     assert met == set(module.KERNELS)
+
+
+def same_code(module: ModuleType, found, capability: int) -> str:
+    """The kernel of a plan, whose machine code is held against the project's."""
+    kernel = module.KERNELS[found.kernel]
+    made = Elf(module.machine_code(kernel.text, found.options, capability))
+    ours = machine_code(Build(kernel.text, found.options), f"sm_{capability}")
+    assert made.content(f".text.{kernel.function}") == ours[kernel.function].instructions
+    return found.kernel
 
 
 def test_another_option_is_other_machine_code(module: ModuleType) -> None:
