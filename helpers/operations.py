@@ -246,7 +246,7 @@ BACKWARD = Operation(
 )
 OF_A_LOSS = (
     Argument("ignore_index", NUMBER, "int64", neutral=-100),
-    Argument("smoothing", NUMBER, "float32", neutral=0.0),
+    Argument("smoothing", NUMBER, "float32", neutral=0.0, between=(0, 1)),
     Argument("z_loss", NUMBER, "float32", neutral=0.0),
 )
 CROSS_ENTROPY = Operation(

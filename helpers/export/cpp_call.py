@@ -33,7 +33,6 @@ SIZES = {  # what a kernel reads of its matrix
     "dim": "matrix.cols",
     "inner": "matrix.inner",
 }
-SHARES = ("p", "smoothing")  # numbers from 0 to 1
 # What a caller must know of an argument.
 ABOUT = {
     "scale": "x is multiplied by it; 1 leaves it as it is",
@@ -145,8 +144,9 @@ class Call:
             name = f"given.{argument.name}"
             if argument.dtype == "int32" and not argument.shape:
                 found.append(f"{name} < 1 || {name} > {MAX_INT}")
-            if argument.name in SHARES:
-                found.append(f"!({name} >= 0 && {name} <= 1)")  # NaN is refused too
+            if argument.between:
+                low, high = argument.between
+                found.append(f"!({name} >= {low} && {name} <= {high})")  # NaN is refused too
         return found
 
     def array_lines(self) -> list[str]:
