@@ -2,6 +2,7 @@
 
     python -m helpers.commands.export 08_cluster 8192x50304 1..4096x32000 --name fast_softmax
     python -m helpers.commands.export best 8192x50257 1..64x32000 --dtype float32,bfloat16
+    python -m helpers.commands.export 12_fused-MASK2-LOG1 8192x8192 --name causal_log_softmax
     python -m helpers.commands.export best --as torch -o softmax.py
 
 KERNEL is a step, a variant or a trial, or "best" for those that ought to be fastest. SHAPES are

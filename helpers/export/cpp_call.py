@@ -41,7 +41,7 @@ ABOUT = {
     "row r / mask_repeat % mask_rows",
     "mask_rows": "element c of row r of x is hidden where c > r / mask_repeat % mask_rows: of a "
     "square mask_rows is its cols and mask_repeat is 1",
-    "p": "the share that is dropped, 0 to 1; seed and offset say what, alike each time",
+    "p": "the share that is dropped, 0 to 1 in steps of 1/65536; seed and offset say what",
     "target": "of each row the column that was right; loss and gradient of any that there is not "
     "are NaN",
     "lse": "of each row the logarithm of the sum of its exponentials: the loss writes it, its "
