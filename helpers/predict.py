@@ -12,6 +12,8 @@ import textwrap
 from numbers import Real
 
 from .arguments import checked
+from .bound import load
+from .catalogue import steps
 from .json_files import named, read_json, write_json
 from .mode import replay_is_forced
 from .paths import MINE
@@ -19,6 +21,7 @@ from .records import predicted_at, predictions, utc_now
 from .rich import COLUMNS, Rich, details, escape
 from .shapes import place
 
+COPY = "00_copy"
 LARGEST = 1.5  # shares of a copy's speed that somebody may expect
 ASK = "Write yours, my_prediction = 0.3 say, and run the cell again."
 REFUSE = "my_prediction is a share of a copy's speed, such as 0.3."
@@ -132,8 +135,11 @@ _SUM = "As a sum, written out later:"
 
 
 def _where(step: str) -> str:
+    """Of whose speed the share is, and where."""
+    copies = step not in steps() or load(step).operation.yardstick == COPY
     inner = predictions()[step].get("inner", 1)
-    return f"of a copy's speed at {place(*predicted_at(step), inner=inner)}"
+    whose = "a copy's" if copies else "the yardstick's"
+    return f"of {whose} speed at {place(*predicted_at(step), inner=inner)}"
 
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:

@@ -384,8 +384,9 @@ def _ticks(columns: Sequence[int], at: int) -> list[int]:
     if all(longer == 2 * shorter for shorter, longer in itertools.pairwise(columns)):
         return [*columns[::2]]
     kept = [at]
+    apart = min(1.9, (max(columns) / min(columns)) ** 0.12)  # a label is 0.1 of the axis wide
     for column in columns:
-        if all(max(column, other) > 1.9 * min(column, other) for other in kept):
+        if all(max(column, other) > apart * min(column, other) for other in kept):
             kept.append(column)
     return sorted(kept)
 

@@ -108,7 +108,8 @@ def first_wrong(y: np.ndarray, expected: Expected) -> str:
     if right.all():
         return ""
     row, col = map(int, np.argwhere(~right)[0])
-    wanted, what = _different(values[row, col], seen[row, col])
+    at_best = float(np.float32(values[row, col]))  # fp64 knows numbers that no output can hold
+    wanted, what = _different(at_best, seen[row, col])
     if missing[row, col]:
         what = "nothing (no thread has written there)"
     wrong = int(np.count_nonzero(~right))
