@@ -265,8 +265,8 @@ __host__ __device__ constexpr int lanes_for(int threads)
 }
 
 // Pairs of neighbouring columns lie side by side, those of one column a pitch apart. A warp reads
-// `lanes` times 32 / lanes neighbours: from as many banks, if the pitch is an odd multiple of that.
-// It stays a multiple of what one access writes.
+// 32 / lanes neighbours in each of `lanes` places: from 32 banks, if the pitch is an odd multiple
+// of 32 / lanes. It stays a multiple of what one access writes.
 constexpr int threads_each = THREADS / (tiles * TILE);
 constexpr int lanes = lanes_for(threads_each < parts ? threads_each : parts);
 constexpr int at_once = own < 4 ? own : 4;
@@ -451,7 +451,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
 #pragma unroll
         for (int c = 0; c < own; ++c) scale[c] = 1.0f / sum[c];
     } else {
-        const int place = threadIdx.x % MEMBERS * own;  // of its first pair, were there no pitch
+        const int place = threadIdx.x % MEMBERS * own;  // of its first pair, were the pitch TILE
         const int to = tile * parts * pitch + place / TILE * pitch + place % TILE;
 #pragma unroll
         for (int c = 0; c < own; c += at_once)
