@@ -13,7 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]  # that of helpers.paths, which no kernel may have imported
 PRELOADED = ["cuda.bindings.nvrtc", "cupy", "ipykernel.kernelapp", "matplotlib.pyplot"]
-PRELOADED += ["ml_dtypes", "PIL.PngImagePlugin", "pygments.formatters", "pygments.lexers"]
+PRELOADED += ["concurrent.futures.process", "ml_dtypes", "numpy.random", "statistics"]
+PRELOADED += ["PIL.PngImagePlugin", "pygments.formatters", "pygments.lexers"]
 
 
 def use() -> None:

@@ -576,8 +576,8 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
 
 def _split_operands(text: str) -> list[str]:
     """Split at commas outside braces and brackets; `p|q` destinations split too."""
-    if not any(bracket in text for bracket in "{["):
-        return [item.strip() for item in re.split("[,|]", text)] if text else []
+    if "{" not in text and "[" not in text:
+        return [item.strip() for item in text.replace("|", ",").split(",")] if text else []
     parts, depth, current = [], 0, ""
     for character in text:
         depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(character, 0)

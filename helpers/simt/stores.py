@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from .instructions import (
     Address,
@@ -23,6 +24,7 @@ NOWHERE = ("shared", "shared_cta", "shared_cluster", "local", "param", "param_fu
 DEPTH = 16  # of an expression that is followed
 
 
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def _writers(kernel: PtxKernel) -> dict[str, list[Instruction]]:
     """The instructions that may write a register."""
     found: dict[str, list[Instruction]] = {}
@@ -48,11 +50,13 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
         """The same for operands of equal value; None if it may differ."""
         if isinstance(operand, Immediate):
             return operand.value
-        if not isinstance(operand, Register) or not depth:
+        return of_register(operand.name, depth) if isinstance(operand, Register) and depth else None
+
+    @functools.cache
+    def of_register(name: str, depth: int) -> object:
+        if len(writers.get(name, ())) != 1:
             return None
-        if len(writers.get(operand.name, ())) != 1:
-            return None
-        (one,) = writers[operand.name]
+        (one,) = writers[name]
         if one.guard or (one.opcode in OF_A_THREAD and "param" not in one.modifiers):
             return None
         if one.opcode == "ld":
@@ -75,9 +79,9 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
 def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
     """The ordinary loads whose value is the first guess of a compare-and-swap: a wrong one costs a
     round and nothing else, so that they count as strong. By the number of the instruction."""
-    writers = _writers(kernel)
-    found, met = set(), set()
     waiting = [one.operands[2] for one in kernel.instructions if "cas" in one.modifiers]
+    writers = _writers(kernel) if waiting else {}
+    found, met = set(), set()
     while waiting:
         operand = waiting.pop()
         if isinstance(operand, Register) and operand.name not in met:
@@ -94,47 +98,54 @@ def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
 def written(kernel: PtxKernel) -> frozenset[str]:
     """The parameters and variables whose arrays the kernel may write to; `ANYTHING` is among them
     if it takes pointers from memory."""
+    moves = []  # (to, what is known to be there, registers and parameters that it comes from)
+    for one in kernel.instructions:
+        passes = one.opcode == "st" and "param" in one.modifiers  # to a function
+        if one.opcode in ("st", "red", "bra", "call") and not passes or not one.operands:
+            continue
+        targets = [one.operands[0].base] if passes else elements(one.operands[0])
+        targets = [part.name if isinstance(part, Register) else part for part in targets]
+        known, sources = _points_to(one)
+        if known or sources:
+            moves.append(([name for name in targets if isinstance(name, str)], known, sources))
     points: dict[str, set[str]] = {}
     changed = True
     while changed:
         changed = False
-        for one in kernel.instructions:
-            passes = one.opcode == "st" and "param" in one.modifiers  # to a function
-            if one.opcode in ("st", "red", "bra", "call") and not passes or not one.operands:
-                continue
-            sources = _points_to(one, points)
-            targets = [one.operands[0].base] if passes else elements(one.operands[0])
+        for targets, known, sources in moves:
+            found = known.union(*(points[name] for name in sources if name in points))
             for target in targets:
-                name = target.name if isinstance(target, Register) else target
-                if isinstance(name, str) and not sources <= points.get(name, set()):
-                    points.setdefault(name, set()).update(sources)
+                if not found <= points.get(target, set()):
+                    points.setdefault(target, set()).update(found)
                     changed = True
     found: set[str] = {ANYTHING} if kernel.functions else set()
     for one in kernel.instructions:
         bulk = one.opcode == "cp" and one.modifiers[:3] == ("async", "bulk", "global")
         if one.opcode in ("st", "atom", "red") and not {*NOWHERE} & {*one.modifiers} or bulk:
             address = next(part for part in one.operands if isinstance(part, Address))
-            found |= _names(address, points)
+            names, registers = _names((address,))
+            found |= names.union(*(points.get(name, set()) for name in registers))
     return frozenset(found)
 
 
-def _points_to(one: Instruction, points: dict[str, set[str]]) -> set[str]:
-    """Where a result may point: as any operand does. What is loaded points anywhere if it is as
-    wide as a pointer."""
+def _points_to(one: Instruction) -> tuple[set[str], set[str]]:
+    """Where a result may point: to these, and as these registers and parameters do. What is loaded
+    points anywhere if it is as wide as a pointer."""
     if one.opcode in ("ld", "ldu", "atom"):
         if "param" in one.modifiers:
-            base = one.operands[1].base
-            return _names(one.operands[1], points) | points.get(base, set())
-        return {ANYTHING} if one.modifiers[-1] in ("b64", "u64", "s64") else set()
-    return set().union(
-        *(_names(part, points) for source in one.operands[1:] for part in elements(source))
-    )
+            names, registers = _names(one.operands[1:2])
+            return names, registers | names
+        return {ANYTHING} if one.modifiers[-1] in ("b64", "u64", "s64") else set(), set()
+    return _names([part for source in one.operands[1:] for part in elements(source)])
 
 
-def _names(operand: Operand, points: dict[str, set[str]]) -> set[str]:
-    base = operand.base if isinstance(operand, Address) else operand
-    if isinstance(base, Register):
-        return points.get(base.name, set())
-    if isinstance(base, (Label, Special)):
-        return {base.name}
-    return {base} if isinstance(base, str) else set()
+def _names(operands: Sequence[Operand]) -> tuple[set[str], set[str]]:
+    """(names, registers) among operands, and those that addresses begin with."""
+    names, registers = set(), set()
+    for operand in operands:
+        base = operand.base if isinstance(operand, Address) else operand
+        if isinstance(base, Register):
+            registers.add(base.name)
+        elif isinstance(base, (Label, Special, str)):
+            names.add(getattr(base, "name", base))
+    return names, registers
