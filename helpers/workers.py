@@ -85,9 +85,9 @@ def attempt(work: Callable[[Any], Any], task: Any) -> tuple[Any | Failure, bool]
 
 
 def one_line(error: Exception) -> str:
-    """An exception's class and the start of its message, fit for a record: a record names no folder
-    of the machine it was made on."""
-    message = str(error).strip().partition("\n")[0][:200]
+    """An exception's class and the start of its message, fit for a record: without the colours of a
+    terminal, and a record names no folder of the machine it was made on."""
+    message = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().partition("\n")[0][:200]
     message = re.sub(r"(?<!\w)~?/+\w[^\s'\",:)]*", lambda path: Path(path[0]).name, message)
     return f"{type(error).__name__}: {message}"
 

@@ -28,7 +28,7 @@
 //                        | 1280 when BIAS == 0 && DROPOUT == 0 && y_size == 2 && PACKS > 2
 //                        | 1024
 //           RESIDENT     = max(1, sm_threads / (ROWS * THREADS))
-//           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2
+//           EVICT_LAST   = 1 when 2 * rows * row > l2
 //                        | 0
 // Launch:   block = ROWS * THREADS, block == ROWS * THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0

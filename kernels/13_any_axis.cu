@@ -50,7 +50,7 @@
 //           sm_threads = 512 when PACKS * WIDTH * size > 128
 //                      | 1024
 //           RESIDENT   = max(1, sm_threads / THREADS)
-//           EVICT_LAST = 1 when 4 * outer * dim * line > 5 * l2 && WIDTH * size == 16
+//           EVICT_LAST = 1 when 2 * outer * dim * line > l2 && WIDTH * size == 16
 //                               && capability >= 80
 //                      | 0
 // Launch:   block = THREADS, block == THREADS,

@@ -26,7 +26,7 @@
 //                        | 768 when THREADS <= 256
 //                        | 512
 //           RESIDENT     = sm_threads / (THREADS * ROWS)
-//           EVICT_LAST   = 1 when 2 * rows * row > l2 && capability >= 80
+//           EVICT_LAST   = 1 when 5 * rows * row > 4 * l2 && capability >= 80
 //                        | 0
 // Launch:   block = THREADS * ROWS, block == THREADS * ROWS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0

@@ -90,8 +90,8 @@ def test_names_of_gpus(monkeypatch) -> None:
     assert workers.gpu_names(2) == ["4", "GPU-ab"]
 
 
-def test_message_names_no_folder() -> None:
-    error = OSError("no '/opt/site/lib.so' (see ~/log): 1/2 of a/b\nmore")
+def test_message_names_no_folder_and_has_no_colours() -> None:
+    error = OSError("no '/opt/site/lib.so' \x1b[91m\x1b[1m(see ~/log):\x1b[0m 1/2 of a/b\nmore")
     assert one_line(error) == "OSError: no 'lib.so' (see log): 1/2 of a/b"
 
 
