@@ -2,11 +2,12 @@
 
     python -m helpers.commands.export 08_cluster 8192x50304 1..4096x32000 --name fast_softmax
     python -m helpers.commands.export best 8192x50257 1..64x32000 --dtype float32,bfloat16
-    python -m helpers.commands.export 12_fused-MASK2-LOG1 8192x8192 --name causal_log_softmax
+    python -m helpers.commands.export softmax-MASK2-LOG1 8192x8192 --name causal_log_softmax
     python -m helpers.commands.export best --as torch -o softmax.py
 
-KERNEL is a step, a variant or a trial, or "best" for those that ought to be fastest. SHAPES are
-rows x columns, of 13 outer x dim x inner, each a number or LOW..HIGH; C++ is compiled for those,
+KERNEL is a step, a variant or a trial, an operation with its features (cross_entropy,
+softmax_backward-LOG1), or "best" for those that ought to be fastest for softmax. SHAPES are rows x
+columns, of 13 outer x dim x inner, each a number or LOW..HIGH; C++ is compiled for those,
 Python for what it meets: so SHAPES, --dtype, --gpu, --strides and --anywhere are for C++ alone. The
 plan is that of the header, for the GPU at hand or an H200; --gpu names others, as many as wanted.
 """

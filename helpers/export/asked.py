@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..bound import load
-from ..catalogue import AROUND, RANKING, split_trial
+from ..catalogue import AROUND, RANKING, split_trial, with_features
 from ..gpu import Gpu
 from ..mode import gpu_for_plans
 from ..operations import COPY, SOFTMAX, Operation
@@ -17,7 +17,7 @@ from ..paths import REPO_URL
 from ..plan import DTYPES, MAX_INT
 from ..simt.cuda_text import code_hash
 
-BEST = "best"  # instead of a kernel: those that `choose` picks
+BEST = "best"  # instead of a kernel: those that `choose` picks of softmax
 PROJECT = "softmax-worklog"
 LICENCE = "SPDX-License-Identifier: MIT"
 # The shipped tables were tuned there; a header that was tuned elsewhere would have to say so.
@@ -116,6 +116,18 @@ def named(name: str) -> bool:
     return bool(plain) and name not in KEYWORDS
 
 
+def steps_of(kernel: str) -> tuple[str, ...]:
+    """The kernels that a name stands for: those that `choose` may pick for `best`, the one that it
+    picks for an operation, with its features as a trial has them: "softmax-MASK2-LOG1". Raises
+    `ValueError` for features that it has not."""
+    if kernel == BEST:
+        return tuple(dict.fromkeys(rank.file for rank in RANKING))
+    trial = split_trial(kernel)
+    if trial.file not in AROUND:
+        return (kernel,)
+    return (with_features(AROUND[trial.file][0], dict(trial.changes)),)
+
+
 def request(
     kernel: str,
     shapes: Sequence[str],
@@ -127,16 +139,17 @@ def request(
 ) -> Asked:
     """What is asked for, checked as far as that goes without a language.
 
-    `kernel` is a step, a variant, a trial or `best`; a shape "8192x50257" or "1..4096x32000", of
-    another axis "64x1024x3136"; the name is by default that of the operation, the dtypes the
-    kernel's first, the GPU the one in use or an H200. Raises `Refused` with a sentence.
+    `kernel` is a step, a variant, a trial, an operation or `best`; a shape "8192x50257" or
+    "1..4096x32000", of another axis "64x1024x3136"; the name is by default that of the operation,
+    the dtypes the kernel's first, the GPU the one in use or an H200. Raises `Refused` with a
+    sentence.
     """
     if name is not None and not named(name):
         raise Refused(
             f"{name!r} is no name of a function in C: letters, digits, single _, no word of C's"
         )
-    kernels = tuple(dict.fromkeys(rank.file for rank in RANKING)) if kernel == BEST else (kernel,)
     try:
+        kernels = steps_of(kernel)
         taken = [load(step).header.dtypes for step in kernels]
         operation = load(kernels[0]).operation
     except (FileNotFoundError, ValueError) as error:

@@ -189,9 +189,9 @@ class Pretended(Library):
         return super().__call__(case, values, stream)
 
 
-def pretended(folder: Path, text: str) -> Pretended:
+def pretended(folder: Path, text: str, *options: str) -> Pretended:
     (folder / "family.cu").write_text(text)
-    done = compiled(folder, "-arch=sm_90", "-Xcompiler=-fPIC", "-c", "family.cu")
+    done = compiled(folder, "-arch=sm_90", "-Xcompiler=-fPIC", *options, "-c", "family.cu")
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
     includes = (f'#include "{FOLDER / name}.cpp"\n' for name in ("launch_told", "without_gpu"))
     (folder / "runtime.cpp").write_text("".join([*includes, calls(CASES)]))
@@ -379,7 +379,7 @@ def test_mistakes_are_noticed(tmp_path: Path) -> None:
         own = case.text(H200)
         assert own.count(right) == 1, case
         text = text.replace(own, own.replace(right, wrong))
-    library = pretended(tmp_path, text)
+    library = pretended(tmp_path, text, "-Xptxas=-O0")  # of kernels that do not run
     for case in CASES:
         with pytest.raises(AssertionError):
             DEFECTS[case.name][2](case, library)

@@ -177,3 +177,23 @@ def test_a_function_is_named_as_its_operation() -> None:
     names = ("08_cluster", "12_fused", "14_backward-LOG1", "15_cross_entropy")
     found = [request(step, ["64x4096"]).name for step in names]
     assert found == ["softmax", "softmax", "softmax_backward", "cross_entropy"]
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "shape"),
+    [
+        ("softmax", "12_fused", "64x4096"),
+        ("softmax-LOG1-MASK2", "12_fused-LOG1-MASK2", "64x4096"),
+        ("softmax_any_axis", "13_any_axis", "4x64x64"),
+        ("softmax_backward-FROM_X1", "14_backward-FROM_X1", "64x4096"),
+        ("cross_entropy", "15_cross_entropy", "64x4096"),
+        ("cross_entropy_backward", "variants/15_gradient", "64x4096"),
+    ],
+)
+def test_an_operation_stands_for_its_kernel(name: str, step: str, shape: str) -> None:
+    assert request(name, [shape]) == request(step, [shape])
+
+
+def test_features_that_an_operation_has_not_are_told() -> None:
+    with pytest.raises(Refused, match="softmax_backward has no MASK = 1; its features: LOG = no"):
+        request("softmax_backward-MASK1", ["64x4096"])
