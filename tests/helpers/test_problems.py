@@ -22,8 +22,11 @@ from tests.helpers.family import ANY_AXIS, BACKWARD, CROSS_ENTROPY, EACH, FUSED,
 
 @pytest.fixture
 def simulated(monkeypatch: pytest.MonkeyPatch) -> list:
-    """The list of calls in the capture that goes on, each of which runs on the SIMT machine."""
+    """The list of calls in the capture that goes on, each of which runs on the SIMT machine. It
+    gives the same each time: a call that finds all arrays as an earlier one did leaves them as that
+    one did, and takes no time."""
     calls: list = []
+    left: dict[tuple, tuple[BoundKernel, list[np.ndarray]]] = {}
 
     def enqueue(bound: BoundKernel, *arrays, workspace=(), **numbers) -> None:
         asked = bound.operation.arrays(bound.features)
@@ -36,7 +39,12 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> list:
         ]
 
         def call() -> None:
-            bound.simulate_arguments(bound.arguments(*views, **numbers))
+            found = id(bound), repr(numbers), *(view.tobytes() for view in views)
+            if found not in left:
+                bound.simulate_arguments(bound.arguments(*views, **numbers))
+                left[found] = bound, [view.copy() for view in views]
+            for view, after in zip(views, left[found][1], strict=True):
+                view[...] = after
 
         calls.append(call)
         call()
