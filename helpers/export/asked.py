@@ -92,11 +92,6 @@ class Asked:
     strides: bool = False  # whether rows may be further apart than cols
     anywhere: bool = False  # whether x and y may start at any element, each at its own
 
-    @property
-    def operation(self) -> Operation:
-        """What all of the kernels compute."""
-        return load(self.kernels[0]).operation
-
     def origin(self, step: str) -> list[str]:
         """Lines for the head of a file, or of a part of it: licence, file, text, plan."""
         file = split_trial(step).file
