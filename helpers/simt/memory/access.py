@@ -37,6 +37,7 @@ class Access:
     scope: int = 0  # of a strong access to global memory, as causality.py numbers them
     acquires: bool = False
     releases: bool = False
+    read_only: bool = False  # by a cache that does not see what the launch stores
     asynchronous: bool = False  # goes on until somebody waits for it
 
     @property

@@ -32,11 +32,13 @@ from .access import Access
 from .causality import BLOCK, CLUSTER, GPU, WEAK, Causality
 
 KIND = "race on global memory"
+STALE = "read-only load of what is written"
 EVENT_BITS = 32  # of a stamp: the number of the event, above the thread
 UNFINISHED = 2**31 - 1  # the time of an asynchronous access that nobody has waited for
 THREAD = (1 << EVENT_BITS) - 1
 # What the shadow of an array remembers. Of reads and strong writes the lowest and highest thread.
 WEAK_WRITE, WEAK_READ, STRONG_WRITE, STRONG_READ = (0,), (1, 2), (3, 4), (5, 6)
+ATOMIC = 7  # the last access, where it is an atomic
 
 
 class Epochs:
@@ -45,7 +47,7 @@ class Epochs:
 
     def __init__(self, name: str, size: int):
         self.name, self.size, self.grain = name, size, 0
-        self.stamps: list[np.ndarray | None] = [None] * 7
+        self.stamps: list[np.ndarray | None] = [None] * 8
 
     def entries(self, offsets: np.ndarray, width: int) -> np.ndarray:
         """The entries of the bytes from each offset on; a row for each offset if there are many."""
@@ -102,6 +104,8 @@ class GlobalShadow:
         epochs = allocation.epochs
         entries = epochs.entries(offsets, access.width)
         self.narrow |= WEAK < access.scope < GPU
+        if access.read_only:
+            self._look_for_writes(epochs, entries, slots, access)
         self._against(epochs, WEAK_WRITE, entries, slots, access)
         if access.scope == WEAK or self.narrow:
             self._against(epochs, STRONG_WRITE, entries, slots, access)
@@ -129,6 +133,10 @@ class GlobalShadow:
             self._note(epochs, STRONG_WRITE, entries, slots, access)
             if self.narrow:
                 self._against(epochs, STRONG_WRITE + STRONG_READ, entries, slots, access)
+            if wrote is not None:
+                epochs.of(ATOMIC)[entries] = self._stamp(entries, slots, access)
+            elif epochs.stamps[ATOMIC] is not None:
+                epochs.stamps[ATOMIC][entries] = 0
             self._tell(slots, offsets + allocation.page, access, wrote)
             return
         self.causality.weak_write(offsets + allocation.page)
@@ -137,7 +145,7 @@ class GlobalShadow:
         stamps[entries] = stamp
         if not access.asynchronous:
             self._against(epochs, WEAK_WRITE, entries, slots, access)  # lanes of this instruction
-        for kind in WEAK_READ + STRONG_WRITE + STRONG_READ:
+        for kind in WEAK_READ + STRONG_WRITE + STRONG_READ + (ATOMIC,):
             # Who comes after this write comes after them too, or races with this write.
             if epochs.stamps[kind] is not None:
                 epochs.stamps[kind][entries] = 0
@@ -242,9 +250,52 @@ class GlobalShadow:
             other &= stamps != 0
             if other.any():
                 where = np.nonzero(other)
-                self._judge(epochs.name, stamps[where], slots[where[0]], access)
+                last = None
+                if kind in STRONG_WRITE and epochs.stamps[ATOMIC] is not None:
+                    last = epochs.stamps[ATOMIC][entries][where]
+                self._judge(epochs.name, stamps[where], slots[where[0]], access, last)
 
-    def _judge(self, name: str, stamps: np.ndarray, slots: np.ndarray, access: Access) -> None:
+    def _taken_turns(self, stamps: np.ndarray, slots: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Whether these are atomics, and the slots come behind the last atomic at the same place,
+        which has read what all before it made: whoever draws the last ticket may reset it."""
+        atomics = [self.instructions[site].opcode in ("atom", "red") for site in self.sites]
+        result = np.array(atomics)[stamps >> EVENT_BITS] & (last != 0)
+        if result.any():
+            last, slots = last[result], slots[result]
+            times = self.times[last >> EVENT_BITS]
+            result[result] = self.causality.ordered(last & THREAD, times, slots)
+        return result
+
+    def _look_for_writes(
+        self, epochs: Epochs, entries: np.ndarray, slots: np.ndarray, access: Access
+    ) -> None:
+        """Bytes that the launch has written must not be read by a cache that does not see that, not
+        even by who wrote them."""
+        for kind in (*WEAK_WRITE, STRONG_WRITE[0]):
+            stamps = epochs.stamps[kind]
+            written = None if stamps is None else stamps[entries] != 0
+            if written is not None and written.any():
+                where = np.nonzero(written)
+                event = int(stamps[entries][where][0] >> EVENT_BITS)
+                other = self.instructions[self.sites[event]]
+                message = (
+                    f"the {verb(other)} in line {other.line} has written these bytes of "
+                    f"{epochs.name} in this launch, and __ldg, or a pointer to const with "
+                    "__restrict__, reads them through a cache that need not see it"
+                )
+                self.suspicion.doubt(
+                    STALE, access.instruction, message, np.unique(slots[where[0]]), other=other
+                )
+                return
+
+    def _judge(
+        self,
+        name: str,
+        stamps: np.ndarray,
+        slots: np.ndarray,
+        access: Access,
+        last: np.ndarray | None,
+    ) -> None:
         threads, events = stamps & THREAD, stamps >> EVENT_BITS
         racing = np.ones(len(stamps), bool)
         scopes = self.scopes[events]
@@ -256,6 +307,8 @@ class GlobalShadow:
         if constant is not None:
             alike = [number for number, one in self.constants.items() if one == constant]
             racing &= ~np.isin(self.sites[events], alike)
+        if last is not None and racing.any():
+            racing &= ~self._taken_turns(stamps, slots, last)
         left = np.flatnonzero(racing)
         if not len(left):
             return

@@ -93,6 +93,7 @@ def _set_order(access: Access) -> None:
     if modifiers & (STRONG_LOADS | {"release"}):
         access.scope = scope_of(access.instruction.modifiers, GPU)
     access.acquires, access.releases = "acquire" in modifiers, "release" in modifiers
+    access.read_only = "nc" in modifiers
 
 
 def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
