@@ -25,6 +25,8 @@ def read_json(path: Path) -> dict:
             raise ValueError(f"{named(path)} holds the key {twice!r} twice in one object")
         return found
 
+    if path.is_dir():
+        raise ValueError(f"{named(path)} is a folder, not a file")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -220,7 +220,9 @@ class Record:
     @property
     def headline(self) -> Case:
         """The case that stands for a step: the one that was predicted, or if there is none, its
-        longest rows in the first dtype of the record."""
+        longest rows in the first dtype of the record. Raises `ValueError` if it holds no case."""
+        if not self.cases:
+            raise ValueError(f"the record of {self.step} holds no case")
         try:
             inner = predictions().get(self.step, {}).get("inner", 1)
             return self.case(*predicted_at(self.step), inner)

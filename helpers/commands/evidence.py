@@ -54,10 +54,13 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
     device = gpu.describe_device()
     head = {"device": device, "versions": gpu.describe_versions(), "utc": utc_now()}
-    failed = sum(
-        update(PARTS[name], head, options.steps, options.fresh, options.jobs)
-        for name in options.only
-    )
+    failed = 0
+    for name in options.only:
+        try:
+            failed += update(PARTS[name], head, options.steps, options.fresh, options.jobs)
+        except ValueError as error:  # a file that is damaged
+            print(error, file=sys.stderr)
+            failed += 1
     print(f"evidence is in {folder_of(gpu_folder(device['name']))}")
     return 1 if failed else 0
 

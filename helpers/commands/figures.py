@@ -42,18 +42,23 @@ BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status: 1 if --check finds something out of date."""
+    """Command line; returns the exit status: 1 if --check finds something out of date, 2 if a
+    record cannot be read, and then nothing is written."""
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.figures", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
     options = parser.parse_args(arguments)
-    stale = out_of_date()
+    try:
+        stale, texts, pictures = out_of_date(), wanted_texts(), plots()
+    except (ValueError, FileNotFoundError) as error:
+        print(error, file=sys.stderr)
+        return 2
     for name in stale:
         print(f"{name} {'is out of date' if options.check else 'rewritten'}")
     if options.check:
         return 1 if stale else 0
-    for name, text in wanted_texts().items():
+    for name, text in texts.items():
         (ROOT / name).write_text(text, encoding="utf-8", newline="\n")
-    for path, (digest, save) in plots().items():
+    for path, (digest, save) in pictures.items():
         if digest != drawn_digest(path):
             save(path, dpi=200, metadata={"Description": digest})
     return 0

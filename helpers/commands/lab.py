@@ -25,6 +25,11 @@ from ..notebooks import text_of
 from ..paths import MINE, NOTEBOOKS, ROOT, core_notebooks, deeper_notebooks
 
 FIRST = "00_the_limit.ipynb"
+# What nbformat raises of what is no notebook.
+NO_NOTEBOOK = (
+    *(nbformat.ValidationError, ValueError, TypeError, LookupError, AttributeError),
+    AssertionError,
+)
 STATE = ".copied.json"  # in mine/: page -> fingerprint of what was copied
 
 
@@ -125,7 +130,7 @@ def fingerprint(path: Path) -> str:
         try:
             notebook = nbformat.reads(content.decode(), as_version=4)
             content = json.dumps(text_of(notebook), sort_keys=True).encode()
-        except (ValueError, AttributeError, KeyError):  # no notebook: its bytes will do
+        except NO_NOTEBOOK:  # its bytes will do
             pass
     return hashlib.sha256(content).hexdigest()
 

@@ -8,6 +8,7 @@ picture is copied. What a page links to is written too, and so on.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import posixpath
 import re
@@ -20,9 +21,15 @@ from pathlib import Path
 import nbformat
 from nbconvert import HTMLExporter
 
+from ..json_files import read_json
 from ..paths import BUILD, ROOT, core_notebooks, deeper_notebooks
 
 PAGES = BUILD / "pages"
+# What nbformat raises of what is no notebook.
+NOT_VALID = (
+    *(nbformat.ValidationError, ValueError, TypeError, LookupError, AttributeError),
+    AssertionError,
+)
 LANGUAGES = {".cu": "cuda", ".py": "python", ".json": "json", ".txt": "text", ".sh": "bash"}
 PICTURES = (".png", ".jpg", ".svg")
 LINK = re.compile(r'(<a [^>]*?href="|<img [^>]*?src=")([^"]*)(")')
@@ -71,10 +78,15 @@ TEMPLATE = """{%- extends "index.html.j2" -%}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status: 1 if a link leads nowhere."""
+    """Command line; returns the exit status: 1 if a link leads nowhere, 2 if a file cannot be read,
+    and then nothing is written."""
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.pages", description=__doc__)
     parser.parse_args(arguments)
-    pages, pictures = convert([ROOT / "README.md", *core_notebooks(), *deeper_notebooks()])
+    try:
+        pages, pictures = convert([ROOT / "README.md", *core_notebooks(), *deeper_notebooks()])
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
     shutil.rmtree(PAGES, ignore_errors=True)
     for path in pictures:
         target = PAGES / path.relative_to(ROOT)
@@ -108,10 +120,26 @@ def convert(first: list[Path]) -> tuple[dict[str, str], list[Path]]:
 
 
 def as_notebook(path: Path) -> nbformat.NotebookNode:
-    """A notebook as it is, a text as a notebook of one cell."""
-    if path.suffix == ".ipynb":
-        return nbformat.read(path, as_version=4)
-    text = path.read_text(encoding="utf-8")
+    """A notebook as it is, a text as a notebook of one cell. Raises `ValueError` that names a file
+    which is neither."""
+    name = path.relative_to(ROOT)
+    try:
+        if path.suffix == ".ipynb":
+            data = read_json(path)
+            if data.get("nbformat") != 4 or not isinstance(data.get("nbformat_minor"), int):
+                raise TypeError("it says of no version that it is of it, or of another than 4")
+            nbformat.validate(data)
+            return nbformat.reads(json.dumps(data), as_version=4)
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{name} is no text") from None
+    except NOT_VALID as error:
+        if isinstance(error, ValueError):  # it says so itself
+            raise
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"{name} is JSON, but no notebook: {why}") from None
     if path.suffix != ".md":
         name = path.relative_to(ROOT).as_posix()
         text = f"`{name}`\n\n``````{LANGUAGES.get(path.suffix, 'text')}\n{text}\n``````"

@@ -1,0 +1,193 @@
+"""Bad input to the commands that read and write the repository itself: chain, evidence, figures,
+restamp, lab, pages. They run in a small copy of it, a folder, where there is no GPU, or one that
+is only said to be there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyterlab.labapp import LabApp
+
+from helpers import gpu, paths, records, workers
+from helpers.commands import chain, evidence, figures, lab, pages, restamp
+from helpers.evidence import part
+from helpers.records import load_record
+from tests.bad_input.inputs import ODD_JSON, TEXTS, Input, _somewhere
+
+STEP = "01_naive"
+GPU = "nvidia-h200"
+FILES = ("race", "chain", "counters", "sass", "sanitizer", "numerics", STEP)
+LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
+    "chain": (chain.main, "--shapes 64x1024 --dtypes float32 --steps 07_warp --minutes 2".split()),
+    "chain ": (chain.main, "--show nvidia-h200 --peers torch --warm 3 --fresh".split()),
+    "evidence": (evidence.main, "--only sass counters --steps 01_naive --jobs 2 --fresh".split()),
+    "figures": (figures.main, ["--check"]),
+    "restamp": (restamp.main, "--only records race --steps 01_naive --revision HEAD".split()),
+    "restamp ": (restamp.main, "--gpu nvidia-h200 --only sass --old folder --drop".split()),
+    "lab": (lab.main, ["--no-browser", "--port", "8888"]),
+    "pages": (pages.main, []),
+}
+OTHERS = ("--show", "--only", "--steps", "--old", "--check", "--drop", "--groups", "--jobs", "race")
+SPOILT = ("", "<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "\udce9")
+
+
+def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Have the commands work in a small repository of one step and two notebooks."""
+    stored, mine, series = folder / "records", folder / "mine", folder / "notebooks"
+    shutil.copytree(paths.RECORDS / GPU, stored / GPU, copy_function=_small_copy)
+    shutil.copyfile(paths.RECORDS / "predictions.json", stored / "predictions.json")
+    series.mkdir()
+    for name in ("00_a.ipynb", "01_b.ipynb"):
+        cells = [nbformat.v4.new_markdown_cell(f"# {name}\n[next](01_b.ipynb)", id="a")]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), series / name)
+    (folder / "README.md").write_text("# Here\n[first](notebooks/00_a.ipynb)\n", encoding="utf-8")
+    (folder / "folder").mkdir()
+    for module in (records, paths):
+        patch.setattr(module, "RECORDS", stored)
+    notebooks = sorted(series.glob("*.ipynb"))
+    for module in (lab, pages):
+        patch.setattr(module, "core_notebooks", lambda: notebooks)
+        patch.setattr(module, "deeper_notebooks", lambda: [])
+    patch.setattr(pages, "ROOT", folder)
+    patch.setattr(pages, "PAGES", folder / "build")
+    patch.setattr(lab, "MINE", mine)
+    patch.setattr(lab, "pages", lambda: {path.name: path for path in notebooks})
+    patch.setenv("JUPYTER_DATA_DIR", str(folder.parent / "jupyter"))
+    patch.setattr(LabApp, "launch_instance", lambda arguments: None)
+    patch.setattr(gpu, "has_gpu", lambda: False)
+    patch.setattr(figures, "wanted_texts", _texts)
+    patch.setattr(figures, "plots", dict)
+    patch.setattr(figures, "ROOT", folder)
+    patch.setattr(workers, "deal", lambda *_: iter(()))  # nothing is measured here
+
+
+def _small_copy(source: str, target: str) -> None:
+    if Path(source).stem in FILES:
+        shutil.copyfile(source, target)
+
+
+def _texts() -> dict[str, str]:
+    """As figures has them, of the one step."""
+    return {"README.md": f"{figures.measured_line(STEP)}\n{len(records.predictions())}\n"}
+
+
+def forget() -> None:
+    """What was read of files that are others now."""
+    part.read_part.cache_clear()
+    records.predictions.cache_clear()
+
+
+def a_line(number: int) -> Input:
+    """A command line of which one to two words are others, gone, or new."""
+    r = random.Random(f"repository {number}")
+    name = r.choice([*LINES])
+    main, words = LINES[name][0], [*LINES[name][1]]
+    for _ in range(r.randint(1, 2)):
+        at = r.randrange(len(words)) if words else 0
+        how = r.choice(("other", "other", "gone", "new"))
+        words[at : at + (how != "new")] = [] if how == "gone" else [r.choice(TEXTS + OTHERS)]
+    return Input(f"{name.strip()} {words!r:.200}", lambda: main(words))
+
+
+def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
+    """A command whose files are damaged."""
+    r = random.Random(f"damaged {number}")
+    name = r.choice(("chain", "evidence", "figures", "restamp", "restamp", "lab", "pages"))
+    stored = folder / "records" / GPU
+    if name == "chain":
+        what = damage(stored / "chain.json", r)
+        return Input(f"chain: {what}", lambda: chain.main(["--show"]))
+    if name == "evidence":
+        only = r.choice(("counters", "sass", "numerics", "sanitizer"))
+        what = damage(stored / f"{only}.json", r)
+        device = load_record(STEP).device
+        patch.setattr(gpu, "has_gpu", lambda: True)
+        patch.setattr(gpu, "describe_device", lambda: device)
+        patch.setattr(gpu, "describe_versions", lambda: load_record(STEP).versions)
+        patch.setattr(evidence.shutil, "which", lambda tool: tool)
+        return Input(f"{only}: {what}", lambda: evidence.main(["--only", only]))
+    if name == "figures":
+        file = r.choice((stored / f"{STEP}.json", folder / "records" / "predictions.json"))
+        what = damage(file, r)
+        return Input(f"figures, {file.name}: {what}", lambda: figures.main(["--check"]))
+    if name == "restamp":
+        only = r.choice(("records", "race", "chain", "counters", "sass", "sanitizer"))
+        file = STEP if only == "records" else only
+        what = damage(stored / f"{file}.json", r)
+        return Input(f"restamp {only}: {what}", lambda: restamp.main(["--only", only]))
+    if name == "lab":
+        lab.refresh()
+        what = spoil_copy(folder / "mine", r)
+        return Input(f"lab: {what}", lambda: lab.main([]))
+    what = damage(r.choice([*(folder / "notebooks").glob("*.ipynb")]), r)
+    return Input(f"pages: {what}", lambda: pages.main([]))
+
+
+def damage(path: Path, r: random.Random) -> str:
+    """Spoil a JSON file: a value is another or gone, the text is cut or has something in it, the
+    file is a folder."""
+    text = path.read_text(encoding="utf-8")
+    how = r.choice(("value", "value", "value", "gone", "text", "folder", "empty"))
+    if how in ("value", "gone"):
+        data = json.loads(text)
+        owner, key = _somewhere(data, r)
+        if how == "gone":
+            del owner[key]
+            what = f"{key} is gone"
+        else:
+            owner[key] = r.choice(ODD_JSON)
+            what = f"{key} = {owner[key]!r}"
+        path.write_text(json.dumps(data), encoding="utf-8")
+        return what
+    if how == "folder":
+        path.unlink()
+        path.mkdir()
+        return "a folder"
+    at = r.randrange(len(text))
+    spoilt = r.choice(SPOILT)
+    text = "" if how == "empty" else text[:at] + (spoilt + text[at:] if spoilt else "")
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return f"{spoilt[:9]!r} at {at}"
+
+
+def spoil_copy(mine: Path, r: random.Random) -> str:
+    """Do to a reader's folder what happens there."""
+    how = r.choice(("state", "state", "page", "no folder", "a folder", "no page", "nowhere"))
+    page = r.choice([*mine.glob("*.ipynb")])
+    if how == "state":
+        odd = (*ODD_JSON, "{", {page.name: 3}, {page.name: None}, {"../x": "y"}, {"a": []})
+        chosen = r.choice(odd)
+        text = chosen if chosen == "{" else json.dumps(chosen)
+        (mine / lab.STATE).write_text(text, encoding="utf-8")
+        return f"state {text[:40]}"
+    if how == "page":
+        return f"{page.name}: {damage(page, r)}"
+    if how == "no page":
+        page.unlink()
+    elif how == "a folder":
+        page.unlink()
+        page.mkdir()
+    else:
+        shutil.rmtree(mine)
+        if how == "no folder":
+            mine.write_text("a file")
+        else:
+            mine.symlink_to(mine.parent / "gone" / "away")
+    return how
+
+
+def status_of(call: Callable[[], object]) -> int:
+    """The exit status of a command line."""
+    try:
+        return call()
+    except SystemExit as ended:
+        return ended.code
+    except argparse.ArgumentError as error:  # argparse tells it, if it may
+        raise AssertionError(str(error)) from None

@@ -1,0 +1,68 @@
+"""Bad input to the commands that read and write the repository itself, as in test_bad_input.py."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from helpers import mode
+
+pytest.importorskip("nbformat")  # not where kernels are only recorded
+
+from tests.bad_input import repository  # noqa: E402
+from tests.bad_input.inputs import Input  # noqa: E402
+from tests.bad_input.test_bad_input import badly_answered  # noqa: E402
+
+COUNT = int(os.environ.get("BAD_INPUTS", "160")) // 4
+
+
+def answers(
+    made: Callable[[int, Path, pytest.MonkeyPatch], Input],
+    folder: Path,
+    capsys: pytest.CaptureFixture,
+) -> str:
+    """What is wrong with how commands end that are given the inputs of a family."""
+    found = []
+    warnings.simplefilter("ignore")
+    for number in range(COUNT):
+        shutil.rmtree(folder, ignore_errors=True)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(mode.SWITCH, "1")
+            repository.small(folder, patch)
+            patch.chdir(folder)
+            what, call = made(number, folder, patch)
+            before, told, status = contents(folder), "", None
+            repository.forget()
+            try:
+                status = repository.status_of(call)
+            except BaseException as error:
+                told = f"{type(error).__name__}: {str(error)[:300]}"
+            finally:
+                repository.forget()
+            out, err = capsys.readouterr()
+            written = contents(folder) != before
+        if status is not None:
+            told = badly_answered(status, out, err, written)
+        found += [f"{number}: {what}\n    {told}"] if told else []
+    return f"{len(found)}\n" + "\n".join(found) if found else ""
+
+
+def contents(folder: Path) -> dict[str, int]:
+    """Sizes by name, but of pages: they are written where a link leads nowhere too."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "build" not in path.parts]
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
+
+
+def test_lines_of_commands_of_the_repository(tmp_path: Path, capsys) -> None:
+    wrong = answers(lambda number, *_: repository.a_line(number), tmp_path / "small", capsys)
+    assert not wrong, wrong
+
+
+def test_damaged_files_of_the_repository(tmp_path: Path, capsys) -> None:
+    wrong = answers(repository.damaged, tmp_path / "small", capsys)
+    assert not wrong, wrong
