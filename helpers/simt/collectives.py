@@ -191,8 +191,10 @@ def _reduce(context: Context, instruction: Instruction) -> Step:
 
 
 def _sync(context: Context, instruction: Instruction) -> Step:
+    named = member_mask(context, instruction)
+
     def sync(lanes: Lanes) -> None:
-        context.shared.order.order_warps(np.flatnonzero(lanes.active_warps))
+        context.shared.order.order_lanes(lanes.mask, named())
 
     return sync
 

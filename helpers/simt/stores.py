@@ -76,6 +76,19 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def used_atomics(kernel: PtxKernel) -> frozenset[int]:
+    """The atomics whose result some instruction reads, by number."""
+    read = {
+        part.base if isinstance(part, Address) else part
+        for one in kernel.instructions
+        for operand in one.operands[0 if one.opcode in ("st", "red", "call") else 1 :]
+        for part in elements(operand)
+    }
+    atomics = [one for one in kernel.instructions if one.opcode == "atom"]
+    return frozenset(one.number for one in atomics if one.operands[0] in read)
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
     """The ordinary loads whose value is the first guess of a compare-and-swap: a wrong one costs a
     round and nothing else, so that they count as strong. By the number of the instruction."""

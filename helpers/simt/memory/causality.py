@@ -222,10 +222,9 @@ class Causality:
         that time; the latest first, which knows most."""
         if not lessons.entries:
             return
-        columns = lessons.slots // WARP % self.order.warps
         for first in range(0, len(slots), AT_ONCE):
             some = slots[first : first + AT_ONCE, None]
-            seen = self.order.seen[some // WARP, columns] > lessons.times
+            seen = self.order.until(some, lessons.slots) > lessons.times
             sees = lessons.any(seen | (some == lessons.slots))
             for number in np.flatnonzero(sees.any(axis=0))[::-1].tolist():
                 yield lessons.entries[number], first + np.flatnonzero(sees[:, number])
@@ -394,7 +393,7 @@ class Causality:
         others = start + np.flatnonzero(self.fenced[level, start : start + self.per_cluster])
         until = self.fenced[level, others]
         columns = others // WARP % order.warps
-        told = (order.seen[slot // WARP][columns] > until) & (row[columns] <= until)
+        told = (order.until(slot, others) > until) & (row[columns] <= until)
         told &= others != slot
         singles = dict(zip((others[told] + self.first).tolist(), until[told].tolist(), strict=True))
         node = None
@@ -410,10 +409,18 @@ class Causality:
         if lessons.entries:
             own = (lessons.slots == slot) & (lessons.times < time)
             told = row[lessons.slots // WARP % self.order.warps] > lessons.times
+            if self.order.lanes is not None:  # lanes of its warp may have told it alone
+                near = lessons.slots // WARP == slot // WARP
+                told |= near & (self.order.until(slot, lessons.slots) > lessons.times)
             for number in np.flatnonzero(lessons.any(own | told)).tolist():
                 parents += lessons.entries[number].nodes
         threads = dict(singles or {})
         if time:
+            if self.order.lanes is not None:
+                known = np.minimum(self.order.lanes[slot // WARP, slot % WARP], time)
+                others = slot // WARP * WARP + self.first
+                for lane in np.flatnonzero(known).tolist():
+                    threads[others + lane] = max(int(known[lane]), threads.get(others + lane, 0))
             threads[slot + self.first] = time
         return Node(tuple(parents), first, row.copy(), threads)
 

@@ -26,7 +26,7 @@ import numpy as np
 from ..geometry import Batch
 from ..hardware import WARP
 from ..instructions import Instruction, PtxKernel
-from ..stores import constant_stores
+from ..stores import constant_stores, used_atomics
 from ..suspicion import Suspicion
 from .access import Access
 from .causality import BLOCK, CLUSTER, GPU, WEAK, Causality
@@ -38,7 +38,7 @@ UNFINISHED = 2**31 - 1  # the time of an asynchronous access that nobody has wai
 THREAD = (1 << EVENT_BITS) - 1
 # What the shadow of an array remembers. Of reads and strong writes the lowest and highest thread.
 WEAK_WRITE, WEAK_READ, STRONG_WRITE, STRONG_READ = (0,), (1, 2), (3, 4), (5, 6)
-ATOMIC = 7  # the last access, where it is an atomic
+ATOMIC = 7  # the last access, where it is an atomic whose result is used
 
 
 class Epochs:
@@ -82,7 +82,8 @@ class GlobalShadow:
         self.instructions, self.causality = kernel.instructions, causality
         self.suspicion, self.reporter = suspicion, suspicion.reporter
         self.order = causality.order
-        self.constants = constant_stores(kernel)
+        self.constants, self.tickets = constant_stores(kernel), used_atomics(kernel)
+        self.atomics = np.array([one.opcode in ("atom", "red") for one in kernel.instructions])
         self.events: dict[tuple[int, int], int] = {}  # by (instruction, time)
         self.last = 0  # event
         self.sites, self.times = np.zeros(64, np.int32), np.zeros(64, np.int32)
@@ -133,7 +134,7 @@ class GlobalShadow:
             self._note(epochs, STRONG_WRITE, entries, slots, access)
             if self.narrow:
                 self._against(epochs, STRONG_WRITE + STRONG_READ, entries, slots, access)
-            if wrote is not None:
+            if access.instruction.number in self.tickets:
                 epochs.of(ATOMIC)[entries] = self._stamp(entries, slots, access)
             elif epochs.stamps[ATOMIC] is not None:
                 epochs.stamps[ATOMIC][entries] = 0
@@ -257,9 +258,9 @@ class GlobalShadow:
 
     def _taken_turns(self, stamps: np.ndarray, slots: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Whether these are atomics, and the slots come behind the last atomic at the same place,
-        which has read what all before it made: whoever draws the last ticket may reset it."""
-        atomics = [self.instructions[site].opcode in ("atom", "red") for site in self.sites]
-        result = np.array(atomics)[stamps >> EVENT_BITS] & (last != 0)
+        whose result is used and says what all before it made: whoever draws the last ticket may
+        reset it."""
+        result = self.atomics[self.sites[stamps >> EVENT_BITS]] & (last != 0)
         if result.any():
             last, slots = last[result], slots[result]
             times = self.times[last >> EVENT_BITS]

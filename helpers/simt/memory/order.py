@@ -1,7 +1,8 @@
 """Which accesses come before which, as barriers and waits order them: what a race is judged by.
 
 A clock counts synchronisations; `seen[w, v]` says up to when the accesses of warp v are ordered
-before those that warp w makes now. A barrier, a `__syncwarp` or a wait moves it on.
+before those that warp w makes now. A barrier, a `__syncwarp` or a wait moves it on. Where lanes of
+a warp meet without the others, `lanes[w, l, m]` says it of lanes l and m of warp w.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Order:
         self.now = 1
         self.warps = self.cluster * self.padded // WARP  # of a cluster
         self.seen = np.zeros((batch.slots // WARP, self.warps), np.int32)
+        self.lanes: np.ndarray | None = None  # made when some lanes meet first
+        self.alive = batch.alive
 
     def order_blocks(
         self, passing: np.ndarray, arrived: dict[int, np.ndarray] | None = None
@@ -52,6 +55,38 @@ class Order:
         self.now += 1
         self.seen[warps, warps % self.warps] = self.now
 
+    def order_lanes(self, mask: np.ndarray, named: np.ndarray) -> None:
+        """These lanes have met those that name the same lanes of their warp: `named`, a mask of 32
+        bits a lane."""
+        whole = (mask == self.alive).reshape(-1, WARP).all(axis=1)
+        named = np.where(mask, named, np.uint32(0)).reshape(-1, WARP)
+        whole &= (named == named.max(axis=1, keepdims=True)).sum(axis=1) == mask.reshape(
+            -1, WARP
+        ).sum(axis=1)
+        present = mask.reshape(-1, WARP).any(axis=1)
+        self.order_warps(np.flatnonzero(present & whole))
+        if (rest := np.flatnonzero(present & ~whole)).size:
+            if self.lanes is None:
+                self.lanes = np.zeros((len(self.seen), WARP, WARP), np.int32)
+            patterns, which = np.unique(named[rest], axis=0, return_inverse=True)
+            for number, pattern in enumerate(patterns):
+                warps = rest[which.reshape(-1) == number]
+                for names in np.unique(pattern[pattern > 0]):
+                    self._meet(warps, np.flatnonzero(pattern == names))
+
+    def _meet(self, warps: np.ndarray, members: np.ndarray) -> None:
+        known = self.lanes[warps[:, None], members].max(axis=1)
+        known[:, members] = self.now
+        self.lanes[warps[:, None], members] = known[:, None]
+
+    def until(self, slots: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Up to when accesses of the threads `others` come before those of `slots` now."""
+        seen = self.seen[slots // WARP, others // WARP % self.warps]
+        if self.lanes is None:
+            return seen
+        lanes = self.lanes[slots // WARP, slots % WARP, others % WARP]
+        return np.where(slots // WARP == others // WARP, np.maximum(seen, lanes), seen)
+
     def learn(self, threads: np.ndarray, known: np.ndarray) -> None:
         """The warps of these threads see what comes before them: `known`, by cluster."""
         warps = np.flatnonzero(threads.reshape(-1, WARP).any(axis=1))
@@ -61,6 +96,8 @@ class Order:
         """Whether an access of the threads `earlier` at that time comes before one of `slots`
         now."""
         seen = self.seen.reshape(-1)[slots // WARP * self.warps + earlier // WARP % self.warps]
+        if self.lanes is not None:
+            seen = self.until(slots, earlier)
         return (times < seen) | (earlier == slots)
 
     def column(self, slot: int) -> int:
