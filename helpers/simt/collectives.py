@@ -194,7 +194,11 @@ def _sync(context: Context, instruction: Instruction) -> Step:
     named = member_mask(context, instruction)
 
     def sync(lanes: Lanes) -> None:
-        context.shared.order.order_lanes(lanes.mask, named())
+        order, names = context.shared.order, named()
+        if len(names) == 1 and names[0] == 0xFFFFFFFF:
+            order.order_warps(np.flatnonzero(lanes.active_warps))
+        else:
+            order.order_lanes(lanes.mask, names)
 
     return sync
 

@@ -31,6 +31,7 @@ from .unrolling import MEMORY, MORE, Loop, order, ragged, uncertain_loops, unrol
 
 SPINS = 32  # rounds of a loop that polls, before it lets others go first
 STALE_ROUNDS = 100  # rounds in which every thread polls and none stores anything
+PATIENCE = 10_000  # the same, where threads also count rounds or look at a clock: they may give up
 
 
 @dataclass
@@ -187,7 +188,8 @@ def run_batch(
             stale = stale + 1 if context.changes() == changes else 0
             changes = context.changes()
             places = {key: key % polling.step for key in polling}
-            if stale > STALE_ROUNDS and all(polls[place].alone for place in places.values()):
+            alone = all(polls[place].alone for place in places.values())
+            if stale > (STALE_ROUNDS if alone else PATIENCE):
                 key = min(polling)
                 poll = polls[places[key]].instruction
                 raise Hang(poll, polling[key], _explain_wait(context))

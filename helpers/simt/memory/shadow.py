@@ -49,6 +49,7 @@ class Shadow:
         self.read_site = np.zeros(entries, np.int32)
         self.owner = np.zeros(entries, np.int8)  # FREE, WRITTEN or READ by an asynchronous copy
         self.watched.start_batch()
+        self.fenced: dict[int, np.ndarray] = {}  # by thread: what came before its last fence
         self.released: dict[int, np.ndarray] = {}  # by entry: what a flag's store ordered
 
     def entries(self, places: np.ndarray, size: int) -> np.ndarray:
@@ -124,7 +125,7 @@ class Shadow:
         self.write_time[entry] = self.order.now
         self.write_site[entry] = instruction.number
         if flag:
-            self._release(slots, entry)
+            self._release(slots, entry, access)
 
     def _race_after_reads(self, racing, slots, entry, instruction: Instruction) -> None:
         """The store races if what was read is used, for which the loads must be watched."""
@@ -148,12 +149,26 @@ class Shadow:
 
         self.watched.overwritten(slots, entry, self.order.holds, report)
 
-    def _release(self, slots: np.ndarray, entry: np.ndarray) -> None:
-        """What these threads did before comes before what reads their store."""
+    def fence(self, mask: np.ndarray) -> None:
+        """What these threads did until now may be told by a volatile store."""
+        if not self.flags:
+            return
         self.order.now += 1
-        for slot, row in zip(slots, entry, strict=True):
+        for slot in np.flatnonzero(mask).tolist():
             clock = self.order.seen[slot // WARP].copy()
             clock[self.order.column(slot)] = self.order.now
+            self.fenced[slot] = clock
+
+    def _release(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
+        """What these threads did before comes before what reads their store; with a volatile one,
+        that does not release, what they did before a fence or before they met others."""
+        self.order.now += 1
+        for slot, row in zip(slots.tolist(), entry, strict=True):
+            clock = self.order.seen[slot // WARP].copy()
+            if access.releases or access.atomic:
+                clock[self.order.column(slot)] = self.order.now
+            elif slot in self.fenced:
+                clock = np.maximum(clock, self.fenced[slot])
             for one in row.tolist():
                 known = self.released.get(one)
                 self.released[one] = clock if known is None else np.maximum(known, clock)

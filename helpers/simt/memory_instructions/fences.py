@@ -23,4 +23,10 @@ def translate_fence(context: Context, instruction: Instruction) -> Step:
         return lambda lanes: None  # of other proxies, or of shared memory alone
     scope, causality = scope_of(kinds, GPU), context.causality
     releases, acquires = "acquire" not in kinds, "release" not in kinds
-    return lambda lanes: causality.fence(lanes.mask, scope, releases, acquires)
+    shadow = context.shared.shadow
+
+    def fence(lanes: Lanes) -> None:
+        causality.fence(lanes.mask, scope, releases, acquires)
+        shadow.fence(lanes.mask)
+
+    return fence
