@@ -1,0 +1,15 @@
+// grid 1, block 64: int32[32]=i int32[32]
+extern "C" __global__ void k(const int* x, int* y) {
+  __shared__ int s[32]; int t = threadIdx.x;
+  if (t < 32) {
+    s[t] = x[t];
+    asm volatile("bar.arrive 1, 64;" ::: "memory");
+  } else {
+#ifndef RACY
+    asm volatile("bar.sync 1, 64;" ::: "memory");
+#else
+    asm volatile("bar.sync 2, 32;" ::: "memory");
+#endif
+    y[t-32] = s[63-t];
+  }
+}
