@@ -4,7 +4,11 @@ extern "C" __global__ void k(const int* x, int* y, int* n) {
   bool keep = x[t] & 1; unsigned m = __ballot_sync(~0u, keep);
   if (lane == 0) offset[w] = __popc(m);
   __syncthreads();
-  if (t == 0) { int s = 0; for (int i = 0; i < 4; i++) { int c = offset[i]; offset[i] = s; s += c; } *n = s; }
+  if (t == 0) {
+    int s = 0;
+    for (int i = 0; i < 4; i++) { int c = offset[i]; offset[i] = s; s += c; }
+    *n = s;
+  }
 #ifndef RACY
   __syncthreads();
 #endif

@@ -1,6 +1,6 @@
 // grid 16, block 32: int32[512]=1 int32[512]
-struct alignas(8) Status { int value; int flag; };
-__device__ unsigned long long packed[16]; __device__ int value[16]; __device__ volatile int flag[16];
+__device__ unsigned long long packed[16];
+__device__ int value[16]; __device__ volatile int flag[16];
 extern "C" __global__ void k(const int* x, int* y) {
   int b = blockIdx.x, t = threadIdx.x; __shared__ int before;
   int v = x[b*32+t];
@@ -12,7 +12,11 @@ extern "C" __global__ void k(const int* x, int* y) {
     if (b) { while (!flag[b-1]); sum = value[b-1]; }
     value[b] = sum + total; flag[b] = 1;
 #else
-    if (b) { unsigned long long p; do p = *(volatile unsigned long long*)&packed[b-1]; while (!(p >> 32)); sum = (int)p; }
+    if (b) {
+      unsigned long long p;
+      do p = *(volatile unsigned long long*)&packed[b-1]; while (!(p >> 32));
+      sum = (int)p;
+    }
     *(volatile unsigned long long*)&packed[b] = 1ull << 32 | (unsigned)(sum + total);
 #endif
     before = sum;

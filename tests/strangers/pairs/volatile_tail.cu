@@ -5,7 +5,8 @@ extern "C" __global__ void k(const float* x, float* y) {
   if (t < 32) {
     volatile float* v = s;
 #ifdef RACY
-    v[t] += v[t+32]; v[t] += v[t+16]; v[t] += v[t+8]; v[t] += v[t+4]; v[t] += v[t+2]; v[t] += v[t+1];
+    v[t] += v[t+32]; v[t] += v[t+16]; v[t] += v[t+8];
+    v[t] += v[t+4]; v[t] += v[t+2]; v[t] += v[t+1];
 #else
     float a = v[t] + v[t+32]; __syncwarp(); v[t] = a; __syncwarp();
     for (int d = 16; d; d >>= 1) { a = v[t] + v[t+d]; __syncwarp(); v[t] = a; __syncwarp(); }
