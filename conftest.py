@@ -27,8 +27,11 @@ STORED = "tests/helpers/evidence/test_stored.py"
 # reason -> {test: its parameters}
 DROPOUT = ("12_fused-DROPOUT1",)
 TO_MEASURE: dict[str, dict[str, tuple[str, ...]]] = {
-    "dropout is drawn otherwise than it was recorded": {
-        f"{RECORDS}::test_grid_is_complete": DROPOUT,
+    "12 and 14 draw otherwise than was recorded, and 12 sends a row of one warp nothing": {
+        f"{RECORDS}::test_grid_is_complete": (
+            *DROPOUT,
+            *("12_fused", "12_fused-MASK1", "12_fused-MASK2", "12_fused-LOG1"),  # rows of a warp
+        ),
         f"{RECORDS}::test_long_and_few_rows_are_complete": DROPOUT,
         f"{RECORDS}::test_every_case_was_checked_and_timed_often_enough": DROPOUT,
         f"{RECORDS}::test_timings_are_plausible": DROPOUT,

@@ -46,7 +46,7 @@ MISTAKES = [
     ("half an offset", {"DROPOUT": 1}, "offset >> 32)", "0)"),
     ("half a seed", {"DROPOUT": 1}, "seed >> 32)", "0)"),
     ("what stays as it was", {"DROPOUT": 1}, "DROPOUT ? dropout.factor() : 1.0f", "1.0f"),
-    ("a sum of what stays", {"DROPOUT": 1}, "sum += e;", "sum += dropout.stays(drawn[k], c) * e;"),
+    ("the first pack again", {"DROPOUT": 1}, "drawn[i / columns]", "drawn[0]"),
 ]
 
 
