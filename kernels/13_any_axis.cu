@@ -71,7 +71,8 @@
 // y[o, :, i] = softmax(x[o, :, i]) for x and y of shape (outer, dim, inner), row-major. y must not
 // overlap x. A line is inner neighbouring elements, a slice dim lines, a column what softmax is
 // taken over: dim elements, a line apart. A column of all -inf, or one with NaN or +inf, gives NaN,
-// as in PyTorch. Measured with -ftz=true, as CuPy compiles.
+// as in PyTorch. Clusters need sm_90; one of 16 must be allowed once: see cudaFuncSetAttribute and
+// cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(WIDTH) || !defined(TILE) || !defined(MEMBERS) || !defined(PACKS) \
     || !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(EVICT_LAST)

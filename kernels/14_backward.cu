@@ -53,7 +53,7 @@
 // is dx. scale is 1 where x was not scaled. A row must be whole packs of 16 bytes; dx must overlap
 // neither y nor dy. A row whose softmax is NaN has NaN, as in PyTorch. Clusters need sm_90; one of
 // 16 must be allowed once: see cudaFuncSetAttribute and
-// cudaFuncAttributeNonPortableClusterSizeAllowed.
+// cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(LOG) || !defined(FROM_X) || !defined(DROPOUT) || !defined(CLUSTER) \
     || !defined(ROWS) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
