@@ -25,7 +25,7 @@ def here(text: str, request: pytest.FixtureRequest) -> object:
     return request.module.Here(text)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def torch() -> ModuleType:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
@@ -33,7 +33,7 @@ def torch() -> ModuleType:
     return torch
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def fast(torch: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The exported PyTorch file."""
+    """The exported PyTorch file: one copy, since operators are those of a process's first copy."""
     return imported("torch", "fast_softmax", tmp_path_factory.mktemp("torch"))

@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -15,13 +14,15 @@ pytestmark = pytest.mark.gpu
 
 DTYPES = ("float32", "float16", "bfloat16")
 ROUNDING = {"float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}
+LEAST = {"float32": 0.0, "float16": 2**-25, "bfloat16": 0.0}  # half of what small numbers are apart
 SHAPES = ((33, 256), (7, 1000), (5, 4096), (64, 50257), (3, 65536), (2, 3, 5, 512))
 AXES = (((5, 64), 0), ((3, 100, 7), 1), ((2, 512, 33), 1), ((4, 5, 6, 50), 2), ((2, 5000, 8), -2))
 
 
-def close(torch, found, wanted, dtype: str, size: float = 1.0, terms=0.0) -> None:
+def close(torch, found, wanted, dtype: str, size: float = 1.0, terms=0.0, small=0.0) -> None:
     """Within a few roundings of an element, of `size` times the largest of its row, and of the
-    `terms` that it is a sum of, which may cancel."""
+    `terms` that it is a sum of, which may cancel; and within `small` roundings of the numbers of
+    float16 below 2^-14, which are as large however small the number is."""
     assert found.shape == wanted.shape
     found, wanted = found.double(), wanted.double()
     assert torch.equal(found.isnan(), wanted.isnan())
@@ -30,7 +31,7 @@ def close(torch, found, wanted, dtype: str, size: float = 1.0, terms=0.0) -> Non
     found, wanted = found.where(finite, 0), wanted.where(finite, 0)
     largest = wanted.abs().amax(-1, keepdim=True) if wanted.dim() else 0
     scale = wanted.abs() + size * largest + terms
-    off = (found - wanted).abs() / (16 * ROUNDING[dtype] * scale + 1e-30)
+    off = (found - wanted).abs() / (16 * ROUNDING[dtype] * scale + LEAST[dtype] * small + 1e-30)
     assert off.max() <= 1, f"{float(off.max()):.3g} times what is allowed"
 
 
@@ -46,20 +47,27 @@ def check(torch, mine: Callable, theirs: Callable, dtype: str, *inputs, size: fl
     wanted = torch.autograd.grad(z, exact, dy.double())
     for by, gradient, right in zip(inputs, found, wanted, strict=True):
         assert gradient.dtype == by.dtype
-        terms = summed(z.detach(), dy.double(), by.shape)
-        close(torch, gradient, right, dtype, size, terms)
+        parts = summed(z.detach(), dy.double(), by.shape)
+        close(torch, gradient, right, dtype, size, *parts)
 
 
-def summed(z, dy, shape: tuple[int, ...]):
+def summed(z, dy, shape: tuple[int, ...]) -> tuple:
     """The terms of a gradient by x, or by what was broadcast to it, each as large as it is: y (dy -
-    sum of y dy), or dy - exp(y) (sum of dy) of a logarithm. 0 for what has another shape."""
+    sum of y dy), or dy - exp(y) (sum of dy) of a logarithm. 0 for what has another shape.
+
+    And how much of a rounding of small numbers, r, a gradient of softmax has. PyTorch rounds y,
+    then y dy, then the gradient, y dy - y (sum of y dy). If y is off by r, y dy is by r (1 + |dy|),
+    and the sum by as much of each column, of which the gradient has y times. With r (sum of y dy),
+    and r for the gradient itself, that is r (2 + |dy| + |sum of y dy| + y sum of (1 + |dy|))."""
     if z.dim() < len(shape) or z.shape[-1] != shape[-1] and shape[-1] != 1:
-        return 0.0
+        return 0.0, 0.0
     z, dy = z.nan_to_num(0.0, 0.0, 0.0), dy.abs()
-    terms = z * (dy + (z * dy).sum(-1, keepdim=True))
     if (z < 0).any():
         terms = dy + z.exp() * (1 + z.abs()) * dy.sum(-1, keepdim=True)
-    return terms.sum_to_size(shape)
+        return terms.sum_to_size(shape), 0.0
+    total = (z * dy).sum(-1, keepdim=True)
+    small = 2 + dy + total + z * (1 + dy).sum(-1, keepdim=True)
+    return (z * (dy + total)).sum_to_size(shape), small.sum_to_size(shape)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -155,18 +163,24 @@ def test_float32_of_sixteen_bits(dtype: str, torch, fast) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("cols", [64, 1001, 1024, 8192, 400000])
 def test_dropout_and_its_gradient(cols: int, dtype: str, torch, fast) -> None:
-    """Rows of a kernel that drops, of a composed one, and of 1 MB, which only the way there has."""
-    x, p = values(torch, 24, cols, dtype=dtype), 0.25  # a multiple of 1/65536
+    """Rows of a kernel that drops, of a composed one, and of 1 MB, which only the way there has.
+
+    The kernels round p down to a multiple of 1/65536, and divide by what that leaves. 0.3 * 65536
+    is 19660.8: divided by 1 - 0.3 it would be more by 0.8 / 65536 / 0.7 = 1.7e-5. Allowed of the
+    largest of a row are 16 roundings of five times itself, 4.8e-6 of float32, so that a test of
+    float32 tells one from the other."""
+    x, p = values(torch, 24, cols, dtype=dtype), 0.3
+    dropped = int(p * 65536) / 65536 if cols in (1024, 8192) else p
     torch.manual_seed(1)
     y = fast.scaled_masked_softmax(x, scale=0.5, dropout_p=p)
     whole = fast.scaled_masked_softmax(x, scale=0.5)
     kept = (y != 0) | (whole == 0)
-    assert abs(kept[whole != 0].float().mean() - 0.75) < 0.05
+    assert abs(kept[whole != 0].float().mean() - 0.7) < 0.05
     torch.manual_seed(1)
     check(
         torch,
         lambda x: fast.scaled_masked_softmax(x, scale=0.5, dropout_p=p),
-        lambda x: torch.softmax(x * 0.5, -1) * kept / (1 - p),
+        lambda x: torch.softmax(x * 0.5, -1) * kept / (1 - dropped),
         *(dtype, x),
         size=4,
     )
@@ -462,11 +476,22 @@ def record(torch, dtype: str, curves: dict[str, list[float]]) -> None:
     file.write_text(json.dumps(known))
 
 
-def test_the_kernels_are_used(torch, fast) -> None:
-    """So that what was tested above is not PyTorch."""
+def test_the_kernels_are_used(torch, fast, monkeypatch) -> None:
+    """So that what was tested above is not PyTorch: each launch is noted."""
+    launched, launcher = set(), fast._launcher
+
+    def noting(function, found, *others) -> Callable:
+        launch = launcher(function, found, *others)
+
+        def noted(*given) -> None:
+            launch(*given)
+            launched.add(found.kernel)
+
+        return noted
+
+    monkeypatch.setattr(fast, "_launcher", noting)
+    monkeypatch.setattr(fast, "_calls", {})  # what was launched before is made anew
+    monkeypatch.setattr(fast.device(torch.cuda.current_device()), "_launches", {})
     x, mask, logits, target = arguments(torch, 40)
     torch.autograd.grad(block(fast)(x, mask, logits, target), (x, logits))
-    fast.softmax(x, 1), fast.scaled_masked_softmax(x, dropout_p=0.5)
-    launched: ModuleType = fast.device(torch.cuda.current_device())
-    met = {kernel for kernel, _ in launched._functions}
-    assert {file for files in fast.AROUND.values() for file in files} <= met
+    assert {file for files in fast.AROUND.values() for file in files} <= launched
