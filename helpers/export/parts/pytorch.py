@@ -63,7 +63,8 @@ def scaled_masked_softmax(
     are as large as x or broadcast to it. Rows that repeat in the middle, such as one mask for all
     heads of a batch, are written out first. `is_causal` hides what is above the diagonal of the
     last two dimensions. `dtype` may be torch.float32, of x of 16 bits, and is so under autocast. A
-    row that is wholly hidden is NaN; so is its gradient, which PyTorch's masked_fill makes 0.
+    row that is wholly hidden is NaN, as PyTorch's. So is its gradient, which PyTorch's masked_fill
+    makes 0, as is that of the logarithm here.
 
     By a kernel where rows are of 1 KB and more and of whole packs of 16 bytes, on a GPU of compute
     capability 9.0 or newer; else by PyTorch's own operations, one after the other. It has gradients

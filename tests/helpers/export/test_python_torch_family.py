@@ -186,6 +186,18 @@ def test_gradients_of_what_is_masked(kind: str, log: bool, here: Here) -> None:
     assert functions(here) == ["softmax_fused", "softmax_backward"] and not here.torch.own
 
 
+def test_a_row_that_is_wholly_hidden_is_nan(here: Here) -> None:
+    """The gradient of its softmax too, but that of its logarithm is 0; other rows do not notice."""
+    x, dy, mask = values(4, 512), values(4, 512)[::-1], np.zeros((4, 512), bool)
+    mask[2] = True
+    for log in (False, True):
+        inputs = here.put(x), here.put(mask), None, 1.0, False, log, False, 0.0, None
+        y, dx = gradient(here, "scaled_masked_softmax", inputs, dy)
+        assert np.isnan(y.host[2]).all() and (log or np.isnan(dx.host[2]).all())
+        assert not log or (dx.host[2] == 0).all()
+        close(dx.host[[0, 1, 3]], exact_gradient(x, dy, log)[[0, 1, 3]])
+
+
 def test_float32_of_sixteen_bits(here: Here) -> None:
     x, dy = values(4, 512, dtype=HALF), values(4, 512)[::-1]
     y = here.module.scaled_masked_softmax(here.put(x), scale=0.5, dtype="float32")
@@ -410,6 +422,11 @@ odd = partial(test_other_gradients_are_pytorchs, (5, 77), -1)
         ("mask, causal = mask | _later(x), False", "causal = False", both),
         (".triu(1)", ".triu(0)", both),
         ("if ctx.log and mask is not None:", "if False:", logs),
+        (
+            "if ctx.log and mask is not None:",
+            "if mask is not None:",
+            test_a_row_that_is_wholly_hidden_is_nan,
+        ),
         ("if ctx.log and ctx.causal:", "if False:", causal_logs),
         ("if by_bias and scale != 1:", "if False:", biased),
         ("1.0 if by_bias else scale", "scale", biased),
