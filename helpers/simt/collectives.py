@@ -6,6 +6,7 @@ and works on arrays of shape (warps, WARP).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -17,6 +18,7 @@ from .lanes import Lanes, Step
 from .operands import reader, writer
 
 WEIGHTS = np.uint32(1) << np.arange(WARP, dtype=np.uint32)
+EVERY_LANE = np.uint32(0xFFFFFFFF)
 
 
 def is_collective(instruction: Instruction) -> bool:
@@ -52,6 +54,13 @@ def active_mask(context: Context, instruction: Instruction) -> Step:
     return lambda lanes: write(np.repeat(bits_of_warps(lanes.mask), WARP), lanes)
 
 
+@functools.lru_cache(maxsize=4)
+def _numbered(slots: int) -> tuple[np.ndarray, np.ndarray]:
+    """(its lane, the first slot of its warp) of each slot."""
+    every = np.arange(slots)
+    return every & (WARP - 1), every & ~(WARP - 1)
+
+
 def _wide(context: Context, values: np.ndarray) -> np.ndarray:
     return np.broadcast_to(values, context.slots) if len(values) == 1 else values
 
@@ -65,7 +74,7 @@ def _source_reader(
     read_amount, read_clamp = reader(context, amount, "u32"), reader(context, clamp, "u32")
 
     def read() -> tuple[np.ndarray, np.ndarray]:
-        lane = np.arange(context.slots) % WARP
+        lane = _numbered(context.slots)[0]
         by, control = read_amount().astype(np.int64), read_clamp().astype(np.int64)
         segment, limit = control >> 8 & 31, control & 31  # PTX ISA, shfl.sync
         last = lane & segment | limit & ~segment
@@ -98,7 +107,7 @@ def _shuffle(context: Context, instruction: Instruction) -> Step:
 
     def shuffle(lanes: Lanes) -> None:
         source, valid = sources()
-        base = np.arange(context.slots) // WARP * WARP
+        base = _numbered(context.slots)[1]
         absent = lanes.mask & ~lanes.mask[base + source]
         write(_wide(context, read())[base + source], lanes)
         if absent.any() and number is not None:
