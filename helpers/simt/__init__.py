@@ -58,8 +58,8 @@ array, and write_back brings back what was stored.
 
 Requests, sectors, wavefronts and bank conflicts of global and shared memory are those of an H200,
 of loops that lanes of a warp leave one after another too, as far as it is known how ptxas unrolls
-them: of the others a report says how many requests more there may be (Trace.more). Results agree to
-a few ulp.
+them: of the others a report says how many requests more there may be (Trace.more), and of each
+counter whether it is exact (Trace.standing). Results agree to a few ulp.
 
 What a load gives that nobody may rely on (unwritten or racing bytes, a shuffle from a lane that is
 not there) is a finding when it is used: stored where others see it, as an address, or to decide a

@@ -33,6 +33,17 @@ SHARED_METRICS = {
     "shared_store_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
 }
 
+OF_PTX = ("warp_instructions", "branches", "divergent_branches")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a count stands to that of the hardware: "exact"; "bounded", with how many `more` there
+    may be there; "at least"; "of PTX", which the hardware does not execute; or "not compared"."""
+
+    word: str
+    more: int = 0
+
 
 @dataclass
 class Counters:

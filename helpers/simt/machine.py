@@ -33,6 +33,7 @@ from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
 from .stores import written
 from .trace import Array, Trace
+from .unrolling import skipped_shared
 from .watch import Watch
 
 STRUCTS = re.compile(r"\b(struct|class|union)\b|^\s*#\s*include\b", re.MULTILINE)
@@ -144,7 +145,9 @@ def simulate(
     about = findings, ptx, kernel.code, shape, arrays
     printed = "".join(text for _, text in sorted(context.printed, key=lambda one: one[0]))
     more = {place: count for place, count in context.more.items() if count}
-    return Trace(total, context.lines, *about, watched.accesses, watched.events, printed, more)
+    watched_ones = watched.accesses, watched.events
+    predicated = skipped_shared(parsed)
+    return Trace(total, context.lines, *about, *watched_ones, printed, more, predicated)
 
 
 def _prepare(

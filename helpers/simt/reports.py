@@ -98,6 +98,10 @@ def as_json(run: Run) -> str:
             for name, array in run.outputs.items()
         },
         "counters": {name: count for name, count in vars(trace.counters).items() if count},
+        "standing": {
+            name: {"is": one.word} | ({"more": one.more} if one.more else {})
+            for name, one in trace.standing().items()
+        },
         "lines": [
             {"file": file, "line": line}
             | {name: count for name, count in vars(one).items() if count}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .counters import Counters
+from .counters import NSIGHT_METRICS, OF_PTX, SHARED_METRICS, Counters, Standing
 from .findings import Findings
 from .geometry import Shape
 from .places import own_file
@@ -56,6 +56,8 @@ class Trace:
     # How many requests more the hardware may make, per (file, source line), of the lines whose
     # loops ptxas may unroll in a way that is not known: see unrolling.py.
     more: dict[tuple[str, int], int] = field(default_factory=dict)
+    # Lines of shared memory that the assembler may predicate: there may be more requests too.
+    predicated: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def file(self) -> str:
@@ -89,6 +91,45 @@ class Trace:
             if name == own and number
         }
 
+    def standing(self) -> dict[str, Standing]:
+        """Of each counter that is not 0, how it stands to the hardware's."""
+        return {
+            name: self._standing(name) for name, count in vars(self.counters).items() if count
+        }
+
+    def _standing(self, name: str) -> Standing:
+        if name in OF_PTX:
+            return Standing("of PTX")
+        if name.endswith("_bytes"):  # what lanes ask for
+            return Standing("exact")
+        if name not in NSIGHT_METRICS and name not in SHARED_METRICS:
+            return Standing("not compared")
+        counted = {place for place, one in self.lines.items() if vars(one)[name]}
+        requests = name.endswith("_requests")
+        if requests and name in SHARED_METRICS and counted & self.predicated:
+            return Standing("at least")
+        if more := sum(self.more.get(place, 0) for place in counted):
+            return Standing("bounded", more) if requests else Standing("at least")
+        return Standing("exact")
+
+    def _stands(self) -> list[str]:
+        """`standing` in sentences, of what the report shows."""
+        standing = {
+            name.replace("_", " "): one
+            for name, one in self.standing().items()
+            if not name.endswith("_bytes")
+        }
+        exact = [name for name, one in standing.items() if one.word == "exact"]
+        bounded = [
+            f"{name} (up to {one.more} more)"
+            for name, one in standing.items()
+            if one.word == "bounded"
+        ]
+        least = [name for name, one in standing.items() if one.word == "at least"]
+        said = (("exact", exact), ("bounded", bounded), ("at least so many", least))
+        parts = "; ".join(f"{word}: {', '.join(names)}" for word, names in said if names)
+        return [f"beside Nsight Compute on an H200, {parts}"] if parts else []
+
     def report(self) -> str:
         """The source lines that access memory with their counters, and a total.
 
@@ -108,6 +149,7 @@ class Trace:
                 "requests more on the hardware, if ptxas unrolls a loop that lanes of a warp leave "
                 f"one after another: {listed}"
             )
+        rows += self._stands()
         return "\n".join(rows)
 
     def _table(self, unit: str, load: str, store: str) -> list[str]:

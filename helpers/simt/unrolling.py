@@ -34,6 +34,7 @@ from .instructions import (
 AT_MOST = 43  # instructions of PTX of a loop that is surely unrolled; some are up to 60
 NEVER = 61  # and of one that surely is not
 MORE = 3  # rounds: fours, a two and a one, of which the longest lane needs the fours alone
+SHORT = 20  # instructions of PTX behind a branch that may be predicated
 MEMORY = ("ld", "st")
 # What ptxas leaves alone in a loop, or makes branches of.
 KEPT = frozenset("atom red shfl vote match redux bar barrier call membar fence cp div rem".split())
@@ -86,6 +87,25 @@ def uncertain_loops(kernel: PtxKernel) -> dict[int, range]:
     """Of the loops that may be unrolled in a way that is not known here: by the number of the
     branch that ends them, the numbers of their instructions."""
     return {number: loop for number, loop in _loops(kernel).items() if isinstance(loop, range)}
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def skipped_shared(kernel: PtxKernel) -> frozenset[tuple[str, int]]:
+    """File and line of accesses to shared memory that a short branch jumps over: the assembler may
+    predicate them, and the hardware then counts requests of warps without an active lane too."""
+    found = set()
+    for branch in kernel.instructions:
+        label = branch.operands[-1] if branch.operands else None
+        if branch.opcode == "bra" and branch.guard and isinstance(label, Label):
+            stop = kernel.labels.get(label.name, 0)
+            inside = kernel.instructions[branch.number + 1 : stop]
+            if len(inside) <= SHORT:
+                found |= {
+                    (one.file, one.line)
+                    for one in inside
+                    if one.opcode in MEMORY and "shared" in one.modifiers
+                }
+    return frozenset(found)
 
 
 def ragged(mask: np.ndarray, rounds: np.ndarray) -> bool:

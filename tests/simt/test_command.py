@@ -191,6 +191,8 @@ def test_json_holds_what_the_text_says(capsys) -> None:
     assert (found["kind"], found["file"], found["line"]) == ("out-of-bounds load", "a file.cu", 7)
     assert found["thread"] == [100, 0, 0] and content["status"] == 1
     assert content["counters"]["load_requests"] == 4
+    assert content["standing"]["load_requests"] == {"is": "exact"}
+    assert content["standing"].keys() == content["counters"].keys()
     assert content["outputs"]["y"]["shape"] == [100] and content["printed"] == "a & b < 100\n"
 
 

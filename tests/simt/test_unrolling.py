@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from helpers.simt import Trace, compile_ptx, simulate
+from helpers.simt.counters import Standing
 from helpers.simt.instructions import Immediate
 from helpers.simt.parse import parse
 from helpers.simt.unrolling import Loop, order, uncertain_loops, unrolled_loops
@@ -138,3 +139,30 @@ def test_the_report_says_which_lines_may_count_more() -> None:
     assert f"line 6 up to {trace.more[place]}" in trace.report()
     even = run(body.replace("x[i];", "x[n + i];"), 512)
     assert not even.more and "more on the hardware" not in even.report()
+
+
+def test_the_report_says_which_counters_are_exact() -> None:
+    plain = run(f"{LOOP} sum += x[i];", 500)
+    standing = plain.standing()
+    assert standing["load_requests"] == standing["load_sectors"] == Standing("exact")
+    assert standing["warp_instructions"] == Standing("of PTX")
+    assert "H200, exact: load requests, load sectors, store requests, store" in plain.report()
+    uncertain = run(f"{LOOP}\n        if (x[i] > 0.5f) sum += x[n + i];", 500)
+    (more,) = uncertain.more.values()
+    assert uncertain.standing()["load_requests"] == Standing("bounded", more)
+    assert uncertain.standing()["load_sectors"] == Standing("at least")
+    assert uncertain.standing()["store_requests"] == Standing("exact")
+    report = uncertain.report()
+    assert f"exact: store requests, store sectors; bounded: load requests (up to {more} " in report
+    assert "at least so many: load sectors" in report
+
+
+def test_a_branch_that_is_predicated_leaves_requests_to_shared_memory_open() -> None:
+    before = "__shared__ float s[64]; if (t < 7 + n % 2) s[t] = x[t]; __syncthreads();\n"
+    trace = run(before + f"{LOOP} sum += 1; if (n < 0) y[t] = s[t];", 32 * 16)
+    assert trace.standing()["shared_store_requests"] == Standing("at least")
+    assert trace.standing()["shared_store_wavefronts"] == Standing("exact")
+    assert "at least so many: shared store requests" in trace.report()
+    always = run("__shared__ float s[64]; s[t] = x[t]; __syncthreads();\n"
+                 f"{LOOP} sum += 1; if (n < 0) y[t] = s[t];", 32 * 16)  # fmt: skip
+    assert always.standing()["shared_store_requests"] == Standing("exact")
