@@ -355,9 +355,8 @@ class Causality:
 
     def weak_write(self, addresses: np.ndarray) -> None:
         """Nothing can be learned from what an ordinary store writes."""
-        if self.flags:
-            for address in np.unique(addresses).tolist():
-                self.flags.pop(address, None)
+        for address in np.unique(addresses).tolist():
+            self.flags.pop(address, None)
 
     def _release(self, slot: int, scope: int, releases: bool) -> dict[tuple[int, int], Node]:
         """What a strong write of this thread passes on: all until now if it releases, else what

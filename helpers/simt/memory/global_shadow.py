@@ -140,12 +140,15 @@ class GlobalShadow:
                 epochs.stamps[ATOMIC][entries] = 0
             self._tell(slots, offsets + allocation.page, access, wrote)
             return
-        self.causality.weak_write(offsets + allocation.page)
+        if self.causality.flags:
+            self.causality.weak_write(offsets + allocation.page)
         self._against(epochs, STRONG_WRITE + STRONG_READ, entries, slots, access)
         stamps, stamp = epochs.of(*WEAK_WRITE), self._stamp(entries, slots, access)
         stamps[entries] = stamp
-        if not access.asynchronous:
-            self._against(epochs, WEAK_WRITE, entries, slots, access)  # lanes of this instruction
+        flat = entries.reshape(-1)
+        apart = bool((flat[1:] > flat[:-1]).all())  # as they mostly are; else lanes may race
+        if not access.asynchronous and not apart:
+            self._against(epochs, WEAK_WRITE, entries, slots, access)
         for kind in WEAK_READ + STRONG_WRITE + STRONG_READ + (ATOMIC,):
             # Who comes after this write comes after them too, or races with this write.
             if epochs.stamps[kind] is not None:
@@ -244,6 +247,8 @@ class GlobalShadow:
             if epochs.stamps[kind] is None:
                 continue
             stamps = epochs.stamps[kind][entries]
+            if not stamps.any():
+                continue
             threads = self.threads[slots]
             other = (stamps & THREAD) != (threads if entries.ndim == 1 else threads[:, None])
             if self.unfinished:  # not even its own thread comes after it
