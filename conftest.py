@@ -76,13 +76,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays to the end, so the garbage collector need not look at it."""
+    """What is collected stays to the end, so the garbage collector need not look at it; and a
+    launch on the SIMT machine makes so many objects that it would look at all others each time."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
         gc.freeze()
+        gc.set_threshold(200_000, 20, 20)
 
 
 @pytest.hookimpl(trylast=True)  # behind -m and -k

@@ -3,6 +3,7 @@ a second less for each. A notebook still has a process of its own, and imports h
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -67,4 +68,6 @@ def _run(arguments: list[str], cwd: str, env: dict[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
     sys.path[:] = [path for path in sys.path if path not in ("", str(ROOT))]  # a notebook adds it
+    gc.freeze()  # what is loaded stays; and a launch on the SIMT machine makes very many objects
+    gc.set_threshold(200_000, 20, 20)
     launch_new_instance(argv=arguments)
