@@ -23,23 +23,8 @@ NEED_JUPYTER = [
 # What a GPU has still to measure again, and since when: tests of it fail, and say so here. As soon
 # as it is measured they pass, which fails, so that no name stays here for nothing.
 RECORDS = "tests/helpers/test_records.py"
-STORED = "tests/helpers/evidence/test_stored.py"
 # reason -> {test: its parameters}
-DROPOUT = ("12_fused-DROPOUT1",)
-TO_MEASURE: dict[str, dict[str, tuple[str, ...]]] = {
-    "dropout of 12 is drawn otherwise than was recorded": {
-        f"{RECORDS}::test_grid_is_complete": DROPOUT,
-        f"{RECORDS}::test_long_and_few_rows_are_complete": DROPOUT,
-        f"{RECORDS}::test_every_case_was_checked_and_timed_often_enough": DROPOUT,
-        f"{RECORDS}::test_timings_are_plausible": DROPOUT,
-        f"{RECORDS}::test_attributes_of_the_kernel_are_recorded": DROPOUT,
-        f"{RECORDS}::test_record_is_of_the_kernel_as_it_is_now": DROPOUT,
-        f"{RECORDS}::test_record_says_where_it_comes_from": DROPOUT,
-        f"{RECORDS}::test_launch_is_what_the_header_says": DROPOUT,
-        f"{RECORDS}::test_every_record_belongs_to_a_kernel": (),
-        f"{STORED}::test_counters_are_of_the_cases_that_the_evidence_asks_for": (),
-    },
-}
+TO_MEASURE: dict[str, dict[str, tuple[str, ...]]] = {}
 os.environ.setdefault("SOFTMAX_PLANS", "0")  # what somebody tuned here is no part of a test
 HAS_JUPYTER = all(map(importlib.util.find_spec, ("nbformat", "nbconvert", "jupyter_server")))
 collect_ignore = [] if HAS_JUPYTER else NEED_JUPYTER

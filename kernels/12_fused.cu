@@ -281,24 +281,6 @@ struct Dropout {
     }
 };
 
-// Zeroes what is dropped of a thread's packs first, first + step, ... Of two packs at once, which
-// hide each other's latency, or of all in a block alone: that compilers move up, behind the loads.
-__device__ __forceinline__ void drop(const Dropout& dropout, int first, int step,
-                                     float (&v)[PACKS][columns])
-{
-    constexpr int at_once = CLUSTER > 1 ? 2 : PACKS;
-#pragma unroll
-    for (int k = 0; k < PACKS; k += at_once) {
-        uint4 drawn[at_once];
-        dropout.draw<columns>(first + k * step, step, drawn);
-#pragma unroll
-        for (int i = 0; i < at_once * columns; ++i) {
-            const int c = i % columns, here = k + i / columns;
-            if (here < PACKS && !dropout.stays(drawn[i / columns], c)) v[here][c] = 0.0f;
-        }
-    }
-}
-
 // ---- what comes behind it -----------------------------------------------------------------------
 
 // How a row is written. A pack holds exponentials, or for the logarithm still what they are of.
@@ -501,8 +483,22 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
         cluster_wait();
         if (lane < CLUSTER) send(letter, &own[rank * warps + warp], &all_arrived, lane);
     }
+
+    // Dropout is drawn while letters are on their way, of two packs at once, which hide each
+    // other's latency. A block alone draws all at once: compilers move that up, behind the loads.
     const Dropout dropout = {p, (unsigned)row, seed, offset};
-    if (DROPOUT) drop(dropout, first, step, v);  // while letters are on their way
+    constexpr int at_once = CLUSTER > 1 ? 2 : PACKS;
+#pragma unroll
+    for (int k = 0; DROPOUT && k < PACKS; k += at_once) {
+        uint4 drawn[at_once];
+        dropout.draw<columns>(first + k * step, step, drawn);
+#pragma unroll
+        for (int i = 0; i < at_once * columns; ++i) {
+            const int c = i % columns, here = k + i / columns;
+            if (here < PACKS && !dropout.stays(drawn[i / columns], c)) v[here][c] = 0.0f;
+        }
+    }
+
     if (CLUSTER > 1) mbarrier_wait(&all_arrived);
     if (CLUSTER == 1 && senders > 1) __syncthreads();
 

@@ -35,8 +35,8 @@
 // as PyTorch's cross_entropy with reduction="none" and label_smoothing=s; z_loss holds lse near 0
 // (Chowdhery et al., PaLM, 2022). x may start at any element. Where t is ignore_index the loss is
 // 0; any other t outside 0 to cols - 1 has a loss of NaN, and so has a row with NaN or +inf, or of
-// all -inf. loss and lse must overlap nothing. Clusters need sm_90. Measured with -ftz=true, as CuPy
-// compiles.
+// all -inf. loss and lse must overlap nothing. Clusters need sm_90. Measured with -ftz=true, as
+// CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
 #error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \

@@ -31,8 +31,8 @@
 //     dx[t]   -= dloss[row] * (1 - s)
 //
 // dx may be x itself; else it must not overlap x. Both may start at any element. Where t is
-// ignore_index dx is 0; any other t outside 0 to cols - 1 gives NaN. Measured with -ftz=true, as CuPy
-// compiles.
+// ignore_index dx is 0; any other t outside 0 to cols - 1 gives NaN. Measured with -ftz=true, as
+// CuPy compiles.
 
 #if !defined(BLOCKS) || !defined(THREADS) || !defined(PACKS) || !defined(EVICT_LAST)
 #error "compile with all macros of the Build table: -DBLOCKS=7 -DTHREADS=256 -DPACKS=4 \
