@@ -22,7 +22,6 @@ NEED_JUPYTER = [
 ]
 # What a GPU has still to measure again, and since when: tests of it fail, and say so here. As soon
 # as it is measured they pass, which fails, so that no name stays here for nothing.
-RECORDS = "tests/helpers/test_records.py"
 # reason -> {test: its parameters}
 TO_MEASURE: dict[str, dict[str, tuple[str, ...]]] = {}
 os.environ.setdefault("SOFTMAX_PLANS", "0")  # what somebody tuned here is no part of a test

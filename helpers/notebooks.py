@@ -18,6 +18,11 @@ import nbformat
 
 from .paths import BUILD, NOTEBOOKS
 
+# What nbformat raises of what is no notebook.
+NO_NOTEBOOK = (
+    *(nbformat.ValidationError, ValueError, TypeError, LookupError, AttributeError),
+    AssertionError,
+)
 
 class Executed(NamedTuple):
     """A notebook that has run to its end, or to the cell that failed."""

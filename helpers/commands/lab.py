@@ -21,15 +21,10 @@ from nbformat.sign import NotebookNotary
 from tornado.web import HTTPError
 
 from ..json_files import read_json, write_json
-from ..notebooks import text_of
+from ..notebooks import NO_NOTEBOOK, text_of
 from ..paths import MINE, NOTEBOOKS, ROOT, core_notebooks, deeper_notebooks
 
 FIRST = "00_the_limit.ipynb"
-# What nbformat raises of what is no notebook.
-NO_NOTEBOOK = (
-    *(nbformat.ValidationError, ValueError, TypeError, LookupError, AttributeError),
-    AssertionError,
-)
 STATE = ".copied.json"  # in mine/: page -> fingerprint of what was copied
 
 

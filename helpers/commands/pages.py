@@ -22,14 +22,10 @@ import nbformat
 from nbconvert import HTMLExporter
 
 from ..json_files import read_json
+from ..notebooks import NO_NOTEBOOK
 from ..paths import BUILD, ROOT, core_notebooks, deeper_notebooks
 
 PAGES = BUILD / "pages"
-# What nbformat raises of what is no notebook.
-NOT_VALID = (
-    *(nbformat.ValidationError, ValueError, TypeError, LookupError, AttributeError),
-    AssertionError,
-)
 LANGUAGES = {".cu": "cuda", ".py": "python", ".json": "json", ".txt": "text", ".sh": "bash"}
 PICTURES = (".png", ".jpg", ".svg")
 LINK = re.compile(r'(<a [^>]*?href="|<img [^>]*?src=")([^"]*)(")')
@@ -135,7 +131,7 @@ def as_notebook(path: Path) -> nbformat.NotebookNode:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{name} is no text") from None
-    except NOT_VALID as error:
+    except NO_NOTEBOOK as error:
         if isinstance(error, ValueError):  # it says so itself
             raise
         why = str(error).partition("\n")[0]

@@ -46,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.show:
             return show()
         if options.forget:
-            return forget(options.shapes, options.dtypes)
+            if not todo and (options.features or options.operation != SOFTMAX.name):
+                raise ValueError("--forget of an operation or of features wants shapes")
+            return forget(todo)
         if not gpu.has_gpu():
             raise ValueError("plans are tuned on a GPU, and CuPy finds none here")
         read_plans(gpu.gpu_folder(gpu.gpu_name()))  # raises before anything is timed
@@ -66,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
             until = now + SEARCHED * share
             try:
                 tune(where, options.kernels, timer, compilers, until, device, versions)
-            except workers.Failure as failure:
+            except (workers.Failure, ValueError) as failure:  # ValueError: no kernel takes it
                 failed += 1
                 print(f"{where.name}: {failure}", file=sys.stderr, flush=True)
     finally:
@@ -84,7 +86,7 @@ def entries(options: argparse.Namespace) -> list[Entry]:
         if inner > 1 and operation == SOFTMAX.name:
             operation = ANY_AXIS.name
         if (inner > 1) != (operation == ANY_AXIS.name):
-            takes = "outer x dim x inner" if inner == 1 else "rows x columns"
+            takes = "outer x dim x inner, above 1" if inner == 1 else "rows x columns"
             raise ValueError(f"{operation} takes {takes}")
         known = OPERATIONS[operation]
         asked = {name: known.value(name, value) for name, value in options.features}
@@ -209,16 +211,16 @@ def show() -> int:
     return 0
 
 
-def forget(shapes: list[tuple[int, int, int]], dtypes: list[str]) -> int:
-    """Take the plans of these shapes and dtypes away, all of them if no shape is given."""
+def forget(entries: list[Entry]) -> int:
+    """Take the plans for these away, all of them if none is given."""
     for folder in tuned_gpus():
         path = plans_path(folder)
-        if not shapes:  # a damaged file too
+        if not entries:  # a damaged file too
             path.unlink()
             print(f"{path} is gone")
             continue
         plans = read_plans(folder)
-        kept = [p for p in plans if (*p.shape, p.inner) not in shapes or p.dtype not in dtypes]
+        kept = [plan for plan in plans if entry_of(plan) not in entries]
         write_plans(folder, kept)
         print(f"{folder}: {len(plans) - len(kept)} of {len(plans)} plans are forgotten")
     return 0

@@ -301,12 +301,27 @@ def test_another_axis_is_three_sizes(machine) -> None:
     assert command.main(["--forget", "64x512x128"]) == 0 and tuned.read_plans(FOLDER) == []
 
 
+def test_what_is_forgotten_is_of_the_operation_that_is_named(machine, capsys) -> None:
+    machine.time.us = lambda plan: 20.0 - (plan.macros["THREADS"] == 512)
+    backward = ["--operation", "softmax_backward"]
+    for operation in ([], backward):
+        assert command.main(["4096x8192", "--dtypes", "float32", *operation]) == 0
+    kept = [plan.operation for plan in tuned.read_plans(FOLDER)]
+    assert "softmax_backward" in kept
+    assert command.main(["--forget", "4096x8192", *backward]) == 0
+    left = [plan.operation for plan in tuned.read_plans(FOLDER)]
+    assert left == [name for name in kept if name != "softmax_backward"]
+    assert f"1 of {len(kept)} plans" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ([SHAPE, "--kernels", "14_backward"], "14_backward computes softmax_backward, not softmax"),
         (["8x64x2", "--operation", "cross_entropy"], "cross_entropy takes rows x columns"),
         (["8x64", "--operation", "softmax_any_axis"], "softmax_any_axis takes outer x dim x inner"),
+        (["--operation", "softmax_backward", "--forget"], "--forget of an operation or of features"),
+        ([SHAPE, "--features", "DROPOUT=1", "LOG=1"], "softmax, 65536 x 512 float32: kernels/12"),
         (["8x64", "--features", "FOO=1"], "softmax has no FOO = 1; its features: MASK"),
     ],
 )
