@@ -320,7 +320,7 @@ def test_what_is_forgotten_is_of_the_operation_that_is_named(machine, capsys) ->
         ([SHAPE, "--kernels", "14_backward"], "14_backward computes softmax_backward, not softmax"),
         (["8x64x2", "--operation", "cross_entropy"], "cross_entropy takes rows x columns"),
         (["8x64", "--operation", "softmax_any_axis"], "softmax_any_axis takes outer x dim x inner"),
-        (["--operation", "softmax_backward", "--forget"], "--forget of an operation or of features"),
+        (["--operation", "softmax_backward", "--forget"], "--forget of an operation or of"),
         ([SHAPE, "--features", "DROPOUT=1", "LOG=1"], "softmax, 65536 x 512 float32: kernels/12"),
         (["8x64", "--features", "FOO=1"], "softmax has no FOO = 1; its features: MASK"),
     ],
