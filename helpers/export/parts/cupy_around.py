@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from math import prod
 
 import cupy
@@ -45,8 +46,9 @@ def scaled_masked_softmax(
     Rows are of 1 KB and more and of whole packs of 16 bytes, the GPU of compute capability 9.0 or
     newer. Copies are made, and arrays in a graph refused, as by `softmax`.
 
-    Raises `TypeError` for another dtype or no CuPy array, `ValueError` for what does not broadcast,
-    an `out` that does not fit, a new array in a graph, and what no kernel takes.
+    Raises `TypeError` for another dtype, no CuPy array or a seed that is no integer, `ValueError`
+    for what does not broadcast, seeds and offsets outside 0 to 2**64 - 1, an `out` that does not
+    fit, a new array in a graph, and what no kernel takes.
     """
     _check_array("x", x)
     wide = dtype is not None and cupy.dtype(dtype) != x.dtype
@@ -54,7 +56,7 @@ def scaled_masked_softmax(
         raise ValueError(f"the result is of {x.dtype} or float32, not {dtype}")
     if is_causal and mask is not None:
         raise ValueError("is_causal takes no mask beside it: one mask has both")
-    _check_share("dropout_p", dropout_p)
+    drawn = _of_dropout(dropout_p, seed, offset)
     with x.device:
         arrays, numbers = [_whole(x)], {"scale": float(scale)}
         if mask is not None:
@@ -69,8 +71,7 @@ def scaled_masked_softmax(
             rows, numbers["bias_rows"], _ = _rows_of(bias, x.shape, False)
             numbers["bias"] = rows.data.ptr
             arrays.append(rows)
-        if dropout_p:
-            numbers |= {"p": float(dropout_p), "seed": seed, "offset": offset}
+        numbers |= drawn
         features = {"MASK": 1 if mask is not None else 2 * is_causal, "BIAS": bias is not None}
         features |= {"LOG": log, "WIDE": wide, "DROPOUT": dropout_p > 0}
         y = _output(out, x.shape, cupy.float32 if wide else x.dtype, arrays, (x, mask, bias))
@@ -100,13 +101,11 @@ def softmax_backward(
     """
     _check_array("y", y)
     _check_like("dy", dy, y.shape, (y.dtype.name,), y)
-    _check_share("dropout_p", dropout_p)
+    drawn = _of_dropout(dropout_p, seed, offset)
     with y.device:
         arrays = [_whole(y), _whole(dy)]
         dx = _output(out, y.shape, y.dtype, arrays, (y, dy))
-        numbers = {"dx": dx.data.ptr, "scale": float(scale)}
-        if dropout_p:
-            numbers |= {"p": float(dropout_p), "seed": seed, "offset": offset}
+        numbers = {"dx": dx.data.ptr, "scale": float(scale)} | drawn
         features = {"LOG": log, "FROM_X": from_x, "DROPOUT": dropout_p > 0}
         if dx.size:
             _run("softmax_backward", *arrays, features, numbers)
@@ -253,6 +252,18 @@ def _of_a_loss(x, target, ignore_index: int, smoothing: float, z_loss: float) ->
         raise ValueError("rows without columns have no loss")
     numbers = {"ignore_index": int(ignore_index), "smoothing": float(smoothing)}
     return numbers | {"z_loss": float(z_loss)}
+
+
+def _of_dropout(p: float, seed: int, offset: int) -> dict:
+    """The numbers of dropout, once they are checked; none where nothing is dropped."""
+    _check_share("dropout_p", p)
+    if not p:
+        return {}
+    numbers = {"seed": operator.index(seed), "offset": operator.index(offset)}
+    for name, value in numbers.items():
+        if not 0 <= value < 2**64:
+            raise ValueError(f"{name} = {value} is not 0 to 2**64 - 1")
+    return {"p": float(p)} | numbers
 
 
 def _check_share(name: str, value: float) -> None:

@@ -91,7 +91,7 @@ def scaled_masked_softmax(
         return functional.dropout(y, dropout_p) if dropout_p else y
     wide = x.dtype != torch.float32 and (dtype == torch.float32 or _autocast("cuda"))
     inside = dropout_p > 0 and not log
-    seed = torch.randint(2**62, ()) if inside else None
+    seed = torch.randint(2**62, (), device="cpu") if inside else None
     options = float(scale), is_causal, log, wide, dropout_p if inside else 0.0
     y = _operator("scaled_masked_softmax")(x, mask, bias, *options, seed)
     return y if inside or not dropout_p else functional.dropout(y, dropout_p)
@@ -125,6 +125,7 @@ def cross_entropy(
         and logits.dim() <= 2
         and target.dtype == torch.int64
         and target.shape == logits.shape[:-1]
+        and 0 <= label_smoothing <= 1
     ):
         return _composed_loss(logits, target, ignore_index, label_smoothing, z_loss, reduction)
     options = ignore_index, float(label_smoothing), float(z_loss)
@@ -171,22 +172,25 @@ def _operator(name: str) -> Callable:
 
 
 def _ours(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether x is what the operators know: of a dtype and a class of theirs, on a GPU, as is what
-    comes with it."""
+    """Whether x is what the operators know: of a dtype and a class of theirs, on a GPU, and what
+    comes with it on the same."""
     given = [x, *(other for other in others if other is not None)]
-    return (
-        all(isinstance(t, Tensor) and t.is_cuda and not t.is_nested for t in given)
-        and x.dtype in DTYPES
-        and x.dim() > 0
-        and (_compiling() or all(map(_is_plain, given)))
-    )
+    if not all(isinstance(t, Tensor) and t.is_cuda and not t.is_nested for t in given):
+        return False
+    for other in given[1:]:
+        if other.device != x.device:
+            return False
+    return x.dtype in DTYPES and x.dim() > 0 and (_compiling() or all(map(_is_plain, given)))
+
+
+def _is_known(x: Tensor) -> bool:
+    """Whether the operators know what to do with a tensor of this class."""
+    return type(x) in (Tensor, torch.nn.Parameter) or type(x).__name__ == "FakeTensor"
 
 
 def _is_plain(x: Tensor) -> bool:
-    """Whether the operator knows what to do with a tensor of this class, and nothing transforms
-    it or carries a derivative along."""
-    known = type(x) in (Tensor, torch.nn.Parameter) or type(x).__name__ == "FakeTensor"
-    return known and _transforms() is None and forward_ad._current_level < 0
+    """Whether they do, and nothing transforms the tensor or carries a derivative along."""
+    return _is_known(x) and _transforms() is None and forward_ad._current_level < 0
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -209,9 +213,11 @@ def _composed(
 
 
 def _later(x: Tensor) -> Tensor:
-    """What a causal mask hides of the last two dimensions: columns past the row's number."""
+    """What a causal mask hides of the last two dimensions: columns past the row's number. x of one
+    dimension is the first row."""
     queries = x.shape[-2] if x.dim() > 1 else 1
-    return torch.ones(queries, x.shape[-1], dtype=torch.bool, device=x.device).triu(1)
+    hidden = torch.ones(queries, x.shape[-1], dtype=torch.bool, device=x.device).triu(1)
+    return hidden if x.dim() > 1 else hidden[0]
 
 
 def _composed_loss(x: Tensor, target: Tensor, ignore, smoothing, z_loss, reduction) -> Tensor:
@@ -222,7 +228,8 @@ def _composed_loss(x: Tensor, target: Tensor, ignore, smoothing, z_loss, reducti
         return loss
     if target.is_floating_point():
         raise ValueError("z_loss is for a target of classes")
-    more = torch.logsumexp(x.float(), 1 if x.dim() > 1 else 0) ** 2 * (target != ignore) * z_loss
+    more = torch.logsumexp(x.float(), 1 if x.dim() > 1 else 0) ** 2 * z_loss
+    more = torch.where(target != ignore, more, 0)  # not a product: what is ignored may be inf
     if reduction == "none":
         return loss + more.to(loss.dtype)
     more = more.sum() / (target != ignore).sum() if reduction == "mean" else more.sum()
@@ -333,8 +340,7 @@ except AttributeError:
     def _dispatch_modes() -> int:
         return 1
 
-    def _is_plain(x: Tensor) -> bool:
-        return type(x) is Tensor
+    _is_plain = _is_known
 
 
 try:  # as what Inductor compiles allocates, past the dispatcher

@@ -166,7 +166,7 @@ def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
 def _dropped(y: Tensor, p: float, seed: Tensor) -> Tensor:
     """What dropout leaves of y where no kernel drops: the same for the same seed and shape."""
     generator = torch.Generator(y.device).manual_seed(int(seed))
-    kept = torch.rand(y.shape, generator=generator, device=y.device) >= p
+    kept = torch.rand(y.shape, generator=generator, device=y.device, dtype=torch.float32) >= p
     return y * kept / (1 - p)
 
 
@@ -210,13 +210,14 @@ def _run_loss(
 ) -> tuple[Tensor, Tensor]:
     """The loss of each row, and its log(sum(exp(x)))."""
     loss, lse = _fake_loss(x, target)
-    if x.numel():
-        given = "loss lse ignore_index smoothing z_loss"
-        launch = _launch(x, "cross_entropy", -1, {}, given)
-        x, target = x.contiguous(), _whole(target)
-        with torch.cuda.device(x.device):
-            arrays = x.data_ptr(), target.data_ptr(), _stream(x), loss.data_ptr(), lse.data_ptr()
-            launch(*arrays, ignore_index, smoothing, z_loss)
+    if x.numel() == 0:  # in rows without columns no target is a class
+        loss = loss.fill_(0).masked_fill(target != ignore_index, torch.nan)
+        return loss, lse.fill_(-torch.inf)
+    launch = _launch(x, "cross_entropy", -1, {}, "loss lse ignore_index smoothing z_loss")
+    x, target = x.contiguous(), _whole(target)
+    with torch.cuda.device(x.device):
+        arrays = x.data_ptr(), target.data_ptr(), _stream(x), loss.data_ptr(), lse.data_ptr()
+        launch(*arrays, ignore_index, smoothing, z_loss)
     return loss, lse
 
 

@@ -29,7 +29,7 @@ def stand_in(driver) -> dict[str, ModuleType]:
     state = SimpleNamespace(
         **{"dynamo": False, "grad": True, "autocast": False, "modes": 0, "function_modes": False},
         **{"transforms": None, "tracing": False, "stream": 0, "device": 0, "devices": 1},
-        **{"capturing": False, "seed": 7},
+        **{"capturing": False, "seed": 7, "dtype": "float32", "made_on": "cpu"},
     )
 
     class Tensor:
@@ -55,6 +55,9 @@ def stand_in(driver) -> dict[str, ModuleType]:
 
         def numel(self) -> int:
             return self.host.size
+
+        def is_floating_point(self) -> bool:
+            return self.host.dtype.kind != "i"
 
         def is_neg(self) -> bool:
             return self.negative
@@ -93,6 +96,10 @@ def stand_in(driver) -> dict[str, ModuleType]:
         def masked_fill(self, mask: "Tensor", value: float) -> "Tensor":
             return put(np.where(mask.host, np.asarray(value, self.host.dtype), self.host))
 
+        def fill_(self, value: float) -> "Tensor":
+            self.host[...] = value
+            return self
+
         def triu(self, diagonal: int) -> "Tensor":
             return put(np.triu(self.host, diagonal))
 
@@ -117,7 +124,11 @@ def stand_in(driver) -> dict[str, ModuleType]:
 
         def __mul__(self, other) -> "Tensor":
             other = getattr(other, "host", other)
-            return put(np.asarray(self.host * other, self.host.dtype))
+            with np.errstate(invalid="ignore"):  # infinity * 0
+                return put(np.asarray(self.host * other, self.host.dtype))
+
+        def __pow__(self, power: int) -> "Tensor":
+            return put(self.host**power)
 
         def __ge__(self, other) -> "Tensor":
             return put(self.host >= other)
@@ -195,9 +206,21 @@ def stand_in(driver) -> dict[str, ModuleType]:
             self.seed = seed
             return self
 
-    def rand(shape, generator: Generator, device) -> Tensor:
+    def rand(shape, generator: Generator, device, dtype: str | None = None) -> Tensor:
+        steps = {"float32": 2**24, "float16": 2**11, "bfloat16": 2**8}[dtype or state.dtype]
         drawn = np.random.default_rng(generator.seed).random(shape)
-        return put(drawn.astype(np.float32))
+        return put((np.floor(drawn * steps) / steps).astype(np.float32))
+
+    def randint(most: int, shape, device: str | None = None) -> Tensor:
+        """The seed, of the CPU's generator."""
+        seed = state.seed if (device or state.made_on) == "cpu" else 0
+        return put(np.int64(seed).reshape(shape))
+
+    def where(of: Tensor, one: Tensor, other: float) -> Tensor:
+        return put(np.where(of.host, one.host, np.asarray(other, one.host.dtype)))
+
+    def logsumexp(x: Tensor, dim: int) -> Tensor:
+        return put(np.logaddexp.reduce(x.host, dim))
 
     @contextmanager
     def device(index):
@@ -253,8 +276,8 @@ def stand_in(driver) -> dict[str, ModuleType]:
     torch.zeros, torch.empty_like, torch.rand, torch.Generator = zeros, empty_like, rand, Generator
     torch.empty = lambda shape, dtype, device: Tensor(empty(shape, DTYPES[dtype]))
     torch.ones = lambda *shape, dtype, device: put(np.ones(shape, DTYPES[dtype]))
-    torch.randint = lambda most, shape: put(np.int64(state.seed).reshape(shape))
-    torch.inf = np.inf
+    torch.randint, torch.where, torch.logsumexp = randint, where, logsumexp
+    torch.inf, torch.nan = np.inf, np.nan
     torch.contiguous_format, torch.FakeTensor = "contiguous", FakeTensor
     for name in DTYPES:
         setattr(torch, name, name)

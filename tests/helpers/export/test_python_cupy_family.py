@@ -183,6 +183,9 @@ def test_wrong_use_is_refused(here: Here) -> None:
         (fused, (x,), {"bias": bias}, TypeError, "bias is no CuPy array of float32 but float16"),
         (fused, (x,), {"dropout_p": -0.1}, ValueError, "dropout_p = -0.1 is not 0 to 1"),
         (fused, (x,), {"dropout_p": float("nan")}, ValueError, "dropout_p = nan is not 0 to 1"),
+        (fused, (x,), {"dropout_p": 0.1, "seed": 1.5}, TypeError, "float"),
+        (fused, (x,), {"dropout_p": 0.1, "seed": 2**64}, ValueError, "seed = 18446744073709551616"),
+        (fused, (x,), {"dropout_p": 0.1, "offset": -1}, ValueError, "offset = -1 is not 0 to 2"),
         (fused, (x,), {"dtype": "float16"}, ValueError, "the result is of float32 or float32"),
         (fused, (x,), {"out": x}, ValueError, "an output overlaps another array"),
         (fused, (x,), {"out": whole}, ValueError, r"out has shape \(9, 512\), not \(4, 512\)"),
@@ -193,6 +196,7 @@ def test_wrong_use_is_refused(here: Here) -> None:
         (back, (x, whole), {}, ValueError, r"dy has shape \(9, 512\), not \(4, 512\)"),
         (back, (x, ints), {}, TypeError, "dy is no CuPy array of float32 but int64"),
         (back, (x, whole[:4]), {"out": whole[3:7]}, ValueError, "an output overlaps another"),
+        (back, (x, whole[:4]), {"dropout_p": 0.1, "seed": 2**70}, ValueError, "seed = 1180591620"),
         (back, (x, whole[:4]), {"dropout_p": 2.0}, ValueError, "dropout_p = 2.0 is not 0 to 1"),
     ):
         with pytest.raises(error, match=words):
@@ -274,16 +278,12 @@ causal = test_causal_hides_what_is_above_the_diagonal
 @pytest.mark.parametrize(
     ("line", "changed", "noticed"),
     [
-        (
-            '"offset": offset}\n        features = {"MASK"',
-            '"offset": 0}\n        features = {"MASK"',
-            dropped,
-        ),
-        (
-            '"offset": offset}\n        features = {"LOG"',
-            '"offset": 0}\n        features = {"LOG"',
-            dropped,
-        ),
+        ("operator.index(offset)}", "0}", dropped),
+        ("operator.index(seed)", "seed", wrong),
+        ("if not 0 <= value < 2**64:", "if value < 0:", wrong),
+        ("if not 0 <= value < 2**64:", "if value >= 2**64:", wrong),
+        ("        numbers |= drawn\n", "", dropped),
+        ('"scale": float(scale)} | drawn', '"scale": float(scale)}', dropped),
         ("prod(rows[last:])", "1", batch),
         ("size if first <= n < last else 1", "1", heads),
         ("_rows_of(bias, x.shape, False)", "_rows_of(bias, x.shape, True)", added),

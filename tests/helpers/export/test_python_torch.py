@@ -187,8 +187,9 @@ def test_another_pytorch_has_the_operator_alone(name: str, text: str) -> None:
     """Without what tells who follows a call, every call goes by the dispatcher."""
     here = Here(text, without=name)
     x = values(4, 64)
-    check_softmax(x, here.softmax(here.put(x)).host)
-    assert here.torch.dispatched == ["softmax"]
+    for kind in (here.torch.Tensor, here.torch.nn.Parameter):
+        check_softmax(x, here.softmax(here.put(x, kind)).host)
+    assert here.torch.dispatched == ["softmax"] * 2 and not here.torch.own
 
 
 def test_what_is_no_tensor_gets_the_error_of_pytorch(here: Here) -> None:
@@ -335,7 +336,12 @@ seen = test_a_compiler_and_modes_see_the_operator
         ("or _transforms() is not None", "", classes),
         ("or forward_ad._current_level >= 0", "", classes),
         ("_transforms() is None and forward_ad._current_level < 0", "True", classes),
-        ("known = type(x) in (Tensor, torch.nn.Parameter)", "known = True", classes),
+        ("return type(x) in (Tensor, torch.nn.Parameter)", "return True", classes),
+        (
+            "_is_plain = _is_known",
+            "_is_plain = lambda x: type(x) is Tensor",
+            partial(test_another_pytorch_has_the_operator_alone, "_is_tracing"),
+        ),
         ("or _autocast()", "", test_autocast_computes_in_float32),
         ("memory_format=torch.contiguous_format", "memory_format=None", apart),
         ("x = x.float()", "pass", test_autocast_computes_in_float32),

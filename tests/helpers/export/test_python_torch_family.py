@@ -186,6 +186,30 @@ def test_gradients_of_what_is_masked(kind: str, log: bool, here: Here) -> None:
     assert functions(here) == ["softmax_fused", "softmax_backward"] and not here.torch.own
 
 
+@pytest.mark.parametrize("cols", [256, 77])  # by a kernel, and by PyTorch's own operations
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_causal_mask_of_one_dimension_keeps_the_first_column(masked, cols, here: Here) -> None:
+    x, mask = here.put(values(cols)), here.put(hidden(cols)) if masked else None
+    y = here.module.scaled_masked_softmax(x, mask, is_causal=True)
+    assert y.host.tolist() == [1, *[0] * (cols - 1)]
+    inputs = x, mask, None, 1.0, True, True, False, 0.0, None
+    _, dx = gradient(here, "scaled_masked_softmax", inputs, values(cols))
+    assert dx.shape == (cols,)
+
+
+def test_what_is_on_another_gpu_is_refused_by_pytorch(here: Here) -> None:
+    """No kernel reads what another GPU's stream may still write."""
+    x, given = here.put(values(4, 256)), losses()
+    for options in ({"mask": here.put(hidden(4, 256))}, {"bias": here.put(values(4, 256))}):
+        for tensor in options.values():
+            tensor.device.index = 1
+        here.module.scaled_masked_softmax(x, **options)
+    target = here.put(given["target"])
+    target.device.index = 1
+    here.module.cross_entropy(here.put(given["x"]), target)
+    assert here.torch.own == [-1, -1, ("cross_entropy", "mean")] and not here.torch.dispatched
+
+
 def test_a_row_that_is_wholly_hidden_is_nan(here: Here) -> None:
     """The gradient of its softmax too, but that of its logarithm is 0; other rows do not notice."""
     x, dy, mask = values(4, 512), values(4, 512)[::-1], np.zeros((4, 512), bool)
@@ -294,8 +318,19 @@ def test_dropout_of_short_rows_drops_the_same_on_the_way_back(cols, wide, here: 
     close(dx.host, exact_gradient(x, dy * factor))
 
 
-def test_a_seed_is_drawn_for_each_call(here: Here) -> None:
+def test_dropout_of_short_rows_is_that_of_float32_whatever_the_default(here: Here) -> None:
+    """Of bfloat16 there are 256 numbers, of which more or less than p are below it."""
+    inputs = here.put(values(64, 41)), None, None, 1.0, False, False, False, 0.01
+    run = here.torch.operators[NAME]["scaled_masked_softmax"].run
+    y = run(*inputs, here.put(np.int64(3))).host
+    here.torch.state.dtype = "bfloat16"
+    assert (run(*inputs, here.put(np.int64(3))).host == y).all() and (y == 0).any()
+
+
+@pytest.mark.parametrize("made_on", ["cpu", "cuda"])  # by default: torch.set_default_device
+def test_a_seed_is_drawn_for_each_call(made_on: str, here: Here) -> None:
     x = here.put(values(6, 256))
+    here.torch.state.made_on = made_on
     for seed in (7, 2**61 + 1):
         here.torch.state.seed = seed
         y = here.module.scaled_masked_softmax(x, dropout_p=0.5)
@@ -367,6 +402,34 @@ def test_one_row_and_none(here: Here) -> None:
     close(loss.host, -exact(x, log=True)[5])
     empty = here.put(values(0, 5)), here.put(np.zeros(0, np.int64))
     assert here.module.cross_entropy(*empty, reduction="none").shape == (0,)
+
+
+def test_rows_without_columns_have_no_loss(here: Here) -> None:
+    """No target is a class, so all are NaN but those that are ignored."""
+    x, target = here.put(values(3, 0)), here.put(np.array([0, -100, 5]))
+    (loss, lse), dx = gradient(here, "cross_entropy", (x, target, -100, 0.0, 0.0), values(3))
+    np.testing.assert_array_equal(loss.host, [np.nan, 0, np.nan])
+    assert (lse.host == -np.inf).all() and dx.shape == (3, 0) and not here.driver.launches
+
+
+def test_smoothing_outside_0_to_1_is_pytorchs_to_refuse(here: Here) -> None:
+    x, target = here.put(values(4, 77)), here.put(np.zeros(4, np.int64))
+    for smoothing in (-0.1, 1.5, float("nan")):
+        here.module.cross_entropy(x, target, label_smoothing=smoothing)
+        assert here.torch.own.pop() == ("cross_entropy", "mean")
+    assert not here.torch.dispatched
+    for smoothing in (0, 1):
+        here.module.cross_entropy(x, target, label_smoothing=smoothing)
+    assert not here.torch.own
+
+
+def test_what_is_ignored_may_be_infinite(here: Here) -> None:
+    """In PyTorch's own operations too, of a dtype that has no kernel."""
+    x, target = np.zeros((3, 5)), np.array([1, -100, 4])
+    x[1, 2] = np.inf
+    loss = here.module.cross_entropy(here.put(x), here.put(target), z_loss=0.5)
+    np.testing.assert_allclose(loss.host[[0, 2]], 0.5 * np.log(5) ** 2, rtol=1e-6)
+    assert here.torch.own == [("cross_entropy", "mean")]
 
 
 def test_other_losses_are_pytorchs(here: Here) -> None:
@@ -467,6 +530,33 @@ odd = partial(test_other_gradients_are_pytorchs, (5, 77), -1)
         ("loss.data_ptr(), lse.data_ptr()", "lse.data_ptr(), loss.data_ptr()", smooth),
         ("_compiling() or all(map", "all(map", test_a_compiler_sees_the_operators),
         ("or all(map(_is_plain, given))", "or True", test_a_compiler_sees_the_operators),
+        ("other.device != x.device", "False", test_what_is_on_another_gpu_is_refused_by_pytorch),
+        (
+            "return hidden if x.dim() > 1 else hidden[0]",
+            "return hidden",
+            partial(test_a_causal_mask_of_one_dimension_keeps_the_first_column, True, 256),
+        ),
+        (
+            ", dtype=torch.float32) >= p",
+            ") >= p",
+            test_dropout_of_short_rows_is_that_of_float32_whatever_the_default,
+        ),
+        (', device="cpu")', ")", partial(test_a_seed_is_drawn_for_each_call, "cuda")),
+        (
+            "loss.fill_(0).masked_fill(target != ignore_index, torch.nan)",
+            "loss.fill_(0)",
+            test_rows_without_columns_have_no_loss,
+        ),
+        (
+            "and 0 <= label_smoothing <= 1",
+            "",
+            test_smoothing_outside_0_to_1_is_pytorchs_to_refuse,
+        ),
+        (
+            "torch.where(target != ignore, more, 0)",
+            "more * (target != ignore)",
+            test_what_is_ignored_may_be_infinite,
+        ),
         ("and logits.dim() <= 2", "", test_other_losses_are_pytorchs),
         ("and target.dtype == torch.int64", "", test_other_losses_are_pytorchs),
     ],
