@@ -36,7 +36,7 @@ FRAMEWORKS = {
     ),
     "jax": (("jax_arrays",), "JAX's arrays", "JAX 0.5 or newer for CUDA 12 or 13"),
 }
-FUNCTIONS = {  # for the head: how they are called
+FUNCTIONS = {  # for the head: how they are called; of one kernel there is the first alone
     "torch": """\
 y = softmax(x, dim=-1)
 y = log_softmax(x, dim=-1)
@@ -73,8 +73,9 @@ def write(asked: Asked, framework: str) -> str:
     name = "softmax_worklog" if asked.name == "softmax" else asked.name
     texts = [_Part(name) for name in ("planning", "launching", *parts)]
     planning = texts[0].body.partition(WRITTEN)[0]
+    functions = FUNCTIONS[framework].splitlines()[: None if around else 1]
     sections = [
-        _head(asked, [file for file, _, _ in tables], what, needs, FUNCTIONS[framework]),
+        _head(asked, [file for file, _, _ in tables], what, needs, functions),
         _imports([line for text in texts for line in text.imports]),
         planning.strip() + "\n",
         _rule("the headers of the kernels"),
@@ -141,7 +142,7 @@ def _rule(title: str) -> str:
     return f"# ---- {title} ".ljust(WIDTH, "-") + "\n"
 
 
-def _head(asked: Asked, files: list[str], what: str, needs: str, functions: str) -> str:
+def _head(asked: Asked, files: list[str], what: str, needs: str, functions: list[str]) -> str:
     licence, copyright_line = asked.origin(asked.kernels[0])[:2]
     files = [f"    {asked.origin(file)[2]}" for file in files]
     told = (
@@ -153,7 +154,7 @@ def _head(asked: Asked, files: list[str], what: str, needs: str, functions: str)
     lines = [
         f'"""Softmax of {what}, by CUDA kernels that stand in this file.',
         "",
-        *textwrap.indent(functions, "    ").splitlines(),
+        *(f"    {line}" for line in functions),
         "",
         *textwrap.wrap(told, WIDTH),
         "",

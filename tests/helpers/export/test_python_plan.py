@@ -220,6 +220,13 @@ def test_one_kernel_takes_what_its_header_takes() -> None:
         module.plan(64, 1025)
 
 
+@pytest.mark.parametrize("framework", ["torch", "cupy", "jax"])
+def test_the_head_of_one_kernel_promises_softmax_alone(framework: str) -> None:
+    head = ast.get_docstring(ast.parse(write(request("07_warp", []), framework)))
+    calls = re.findall(r"^    .* = (\w+)\(", head, flags=re.MULTILINE)
+    assert calls == ["softmax"]
+
+
 def test_a_trial_has_its_values() -> None:
     module = planned(write(request("08_cluster-CLUSTER2", []), "cupy"))
     assert "-DCLUSTER=2" in module.plan(64, 16384).options
