@@ -12,7 +12,7 @@ import pytest
 
 from helpers import mode
 
-pytest.importorskip("nbformat")  # not where kernels are only recorded
+pytest.importorskip("jupyterlab")  # not where kernels are only recorded
 
 from tests.bad_input import repository  # noqa: E402
 from tests.bad_input.inputs import Input  # noqa: E402
