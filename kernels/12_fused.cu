@@ -265,7 +265,7 @@ struct Dropout {
                 drawn[k].x = drawn[k].z, drawn[k].y = drawn[k].w;
     }
 
-    // Whether column c of a pack stays. What a word has below a number decides nothing.
+    // Whether column c of a pack stays. The lower half of an odd column's word decides nothing.
     __device__ __forceinline__ bool stays(const uint4& drawn, int c) const
     {
         const unsigned word = reinterpret_cast<const unsigned*>(&drawn)[c / 2];
@@ -273,7 +273,7 @@ struct Dropout {
     }
 
     // By what a column that stays is multiplied: 1 / (1 - p) for p as it was rounded, so that the
-    // mean is what it was; 0 for p = 1, a bound that no number of 16 bits is below.
+    // mean is what it was; 0 for p = 1, whose bound wraps to 0, so that all would stay.
     __device__ __forceinline__ float factor() const
     {
         const float left = 1.0f - floorf(p * 65536.0f) / 65536.0f;

@@ -132,7 +132,7 @@ constexpr float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
 constexpr bool keep = sizeof(T) == 4;        // the exponentials, in the registers of their elements
 constexpr int tiles = THREADS / MEMBERS;          // of a block
 constexpr int lines = MEMBERS * WIDTH / TILE;     // that the threads of a tile move at once
-constexpr int own = WIDTH % TILE == 0 ? TILE : WIDTH;  // columns of a thread
+constexpr int own = WIDTH % TILE == 0 ? TILE : WIDTH;  // columns of a thread, at most TILE
 constexpr int parts = MEMBERS * own / TILE;       // threads of a block that share a column
 
 // ---- packs --------------------------------------------------------------------------------------
@@ -452,7 +452,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
 #pragma unroll
         for (int c = 0; c < own; ++c) scale[c] = 1.0f / sum[c];
     } else {
-        const int place = threadIdx.x % MEMBERS * own;  // of its first pair, were the pitch TILE
+        const int place = threadIdx.x % MEMBERS * own;  // its first pair, if pitch were TILE
         const int to = tile * parts * pitch + place / TILE * pitch + place % TILE;
 #pragma unroll
         for (int c = 0; c < own; c += at_once)
