@@ -253,6 +253,10 @@ def load_chains(gpu: str = REFERENCE_GPU) -> Chains:
                 f"{named(path)}: cases[{number}] has other samples of chains with softmax than of "
                 "those without"
             )
+        if untimed := case.launches.keys() - case.chain_us.keys():
+            raise ValueError(
+                f"{named(path)}: cases[{number}] has a launch of {min(untimed)[:60]} and no time"
+            )
     gpu_then = of_record(chains.device)
     refuse_features(path, chains.cases)
     chains.cases = [replace(case, gpu=gpu_then) for case in chains.cases]

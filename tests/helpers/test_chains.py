@@ -239,6 +239,17 @@ def test_pipelines_that_are_missing_or_damaged(folder: Path) -> None:
         load_chains(made_up.FOLDER)
 
 
+def test_a_launch_that_was_not_timed_is_named(folder: Path) -> None:
+    saved(chain_case([10.0]))
+    path = chains_path(made_up.FOLDER)
+    whole = json.loads(path.read_text())
+    launches = whole["cases"][0]["launches"]
+    launches["nobody"] = launches[min(launches)]
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=r"cases\[0\] has a launch of nobody and no time"):
+        load_chains(made_up.FOLDER)
+
+
 def test_another_protocol_of_one_number_drops_its_cases(folder: Path, monkeypatch) -> None:
     saved(chain_case([10.0]))
     assert len(open_chains(made_up.FOLDER, made_up.DEVICE, made_up.VERSIONS).cases) == 1
