@@ -120,7 +120,8 @@ def test_case_that_is_not_taken_any_more_is_left_out_if_that_is_asked_for(kernel
 def test_pipelines_are_stamped_where_all_variants_are_alike(kernels, capsys) -> None:
     few = made_up.chain_case([2.0], 1, 32000)
     name = few.chosen
-    few.launches[name + ORDINARY] = few.launches[name]
+    for of_variants in (few.launches, few.chain_us, few.base_us):
+        of_variants[name + ORDINARY] = of_variants[name]
     sixteen = made_up.chain_case([5.0], 65536, 256, "bfloat16")
     chains = Chains(made_up.DEVICE, HERE, made_up.UTC, [chain.PROTOCOL], [few, sixteen])
     save_chains(chains, FOLDER)
