@@ -146,7 +146,12 @@ class Case:
     @property
     def bytes(self) -> int:
         """One read and one write of every element, of another operation what it must move."""
-        return self.moved or 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize
+        return self.moved or 2 * self.matrix_bytes
+
+    @property
+    def matrix_bytes(self) -> int:
+        """What x takes: rows x cols elements."""
+        return self.rows * self.cols * np.dtype(self.dtype).itemsize
 
     @property
     def median_us(self) -> float:

@@ -37,8 +37,9 @@ FOLDED_UNDER = "folded under it:"
 def kernel(
     name_or_code: str,
     since: str | Sequence[str] | None = None,
-    body: bool = False,
+    body: bool | Collection[str] = False,
     without: Collection[str] = (),
+    off: Collection[str] = (),
     header: bool = False,
 ) -> None:
     """Show a kernel, its lines numbered as findings and `Trace.report` cite them.
@@ -46,8 +47,10 @@ def kernel(
     `name_or_code` is a file below kernels/ ("03_shared.cu") or the text of a source. Lines of code
     that stand in none of the files (or texts) `since` are marked; white space and comments do not
     count. The comment that is the file's contract is left out unless `header`. With `body`, the
-    `__global__` function comes first and the rest is folded under it. Functions and structs that
-    `without` names are left out, and named with their line.
+    `__global__` function comes first, behind the functions and structs that `body` names, and the
+    rest is folded under it. What `without` names is left out, and named with its line. Statements
+    that begin with `if` or `for` on one of the macros `off` are folded too: where these are 0 they
+    do nothing.
 
     Raises `FileNotFoundError` for an unknown file and `ValueError` for an unknown function.
     """
@@ -55,14 +58,17 @@ def kernel(
     earlier = [since] if isinstance(since, str) else list(since or ())
     new = _new_lines(text, [_read(one) for one in earlier]) if earlier else set()
     parts = _parts(text)
-    if unknown := set(without) - {name for part in parts for name in part.names}:
+    beside = set() if isinstance(body, bool) else set(body)
+    if unknown := {*without, *beside} - {name for part in parts for name in part.names}:
         known = ", ".join(dict.fromkeys(name for part in parts for name in part.names))
         raise ValueError(f"{text.file} has no function {', '.join(sorted(unknown))}, but {known}")
     start = 0 if header else _after_header(text)
     left_out = [part for part in parts if part.names and {*part.names} <= {*without}]
     headings = [part for part in parts if part.heading and _all_of_section(part, parts, left_out)]
     gone = {at for part in [*left_out, *headings] for at in part.places} | {*range(start)}
-    first = [at for part in parts if part.kernel for at in part.places] if body else []
+    chosen = [part for part in parts if part.kernel or not beside.isdisjoint(part.names)]
+    around = [at for part in chosen for at in (part.places[0] - 1, *part.places)]  # a blank line
+    first = [at for at in around if at >= start] if body else []
     if not first:
         first = [at for at in range(len(text.lines)) if at not in gone]
 
@@ -70,8 +76,10 @@ def kernel(
         places = _without_blank_ends(text, places)
         return [Line(text.first + at, text.lines[at], "+" if at in new else " ") for at in places]
 
-    shown = lines(first)
-    folds = [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
+    idle = [at for at in _statements_on(off, text) if at in first]
+    shown = lines([at for at in first if at not in idle])
+    folds = [(f"where {' or '.join(off)} is not 0", lines(idle))] if idle else []
+    folds += [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
     title = f"{text.title}, {len(shown)} lines"
     legend = f" is new since {' and '.join(map(_name, earlier))}"
     pages = [caption(escape(title) + (f"; {marked('+')}{escape(legend)}" if earlier else ""))]
@@ -362,6 +370,37 @@ def _functions(code: str) -> Iterator[str]:
         elif piece == "}":
             depth -= 1
         before = piece
+
+
+def _statements_on(macros: Collection[str], text: _Text) -> Iterator[int]:
+    """Places of statements that do nothing where M, one of `macros`, is 0, with the comment and the
+    pragma above them: `if (M)`, `if (M && ...)`, `for (...; M && ...; ...)`.
+
+    They begin and end with a line; one that has an `else` does something.
+    """
+    code = "\n".join(text.code)
+    condition = rf"(?:if \(|for \([^;()]*; )(?:{'|'.join(macros) or '(?!)'})(?: &&|\))"
+    for begin in re.finditer(rf"^ *{condition}", code, re.MULTILINE):
+        end = _end_of_statement(code, begin.end())
+        behind = code[end:]
+        if re.match(r"[^\n]*\S", behind) or re.match(r"\s*else\b", behind):
+            continue
+        at = code.count("\n", 0, begin.start())
+        until = code.count("\n", 0, end)
+        while re.match(r"\s*(//|#pragma)", text.lines[at - 1]):
+            at -= 1
+        yield from range(at, until + 1)
+
+
+def _end_of_statement(code: str, at: int) -> int:
+    """Behind the statement whose condition goes on at `at`: its `;`, or the end of its block."""
+    depth = 1  # of parentheses and braces: `at` is inside those of the condition
+    depth -= code[at - 1] == ")"
+    for place in range(at, len(code)):
+        depth += (code[place] in "({") - (code[place] in ")}")
+        if not depth and code[place] in ";}":
+            return place + 1
+    return len(code)
 
 
 def _folds(parts: Sequence[_Part], shown: set[int]) -> Iterator[tuple[str, list[int]]]:

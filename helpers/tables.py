@@ -29,12 +29,12 @@ def summary_table(
     `now` maps steps to what was just timed on this GPU: it stands first, the record beside it.
     """
     timed = now or {}
-    columns = [("step", "<14"), ("rows x columns", "<21")]
+    columns = [("step", f"<{max(14, *map(len, verdicts))}"), ("rows x columns", "<21")]
     columns += [("GB/s here", ">9"), ("of copy", ">8"), ("recorded", ">9")] if timed else []
     columns += [] if timed else [("GB/s", ">5")]
     columns += [("of copy", ">8"), ("predicted", ">10")]
     columns += [(" recorded on" if timed else " measured on", "<27"), (f"kernel {where}", "")]
-    rows, fewer = [], False
+    rows, fewer, others = [], False, []
     for step, verdict in verdicts.items():
         try:
             record = load_record(step)
@@ -42,6 +42,8 @@ def summary_table(
             record = None
         case, mine = record and record.headline, timed.get(step)
         shown = mine or case
+        if shown and (passes := round(shown.bytes / shown.matrix_bytes)) != 2:
+            others.append(f"{step} {passes} x")
         cells = [
             step,
             place(shown.rows, shown.cols, shown.dtype, inner=shown.inner) if shown else "",
@@ -58,5 +60,6 @@ def summary_table(
             fewer |= shown.rows < case.rows
         rows.append([*cells, verdict.splitlines()[0]])
     title = "GB/s = 2 x rows x columns x bytes of an element / time"
+    title += f" ({', '.join(others)})" if others else ""
     notes = ["Where memory is short here, the record is of more rows."] if fewer else []
     return "\n".join(["", title, *lines_of(columns, rows), *notes])

@@ -364,6 +364,15 @@ def of_way_in(page: Page, core: list[Page]) -> Iterator[str]:
         yield "its core notebook does not link to it"
 
 
+def of_table(page: Page, readme: str) -> Iterator[str]:
+    """A core notebook has a row in the README's table: its title, its idea, what one learns."""
+    title = re.search(r"^# (.*)", page.prose[0], re.MULTILINE)[1].strip()
+    link = re.escape(f"(notebooks/{page.name}.ipynb)")
+    rows = re.findall(rf"^\| \[(\d\d [^]]+)\]{link} \|.+\|.+\|$", readme, re.MULTILINE)
+    if len(rows) != 1 or not title.startswith(rows[0]):
+        yield f"the README's table of notebooks has {rows or 'no row'} for {title}"
+
+
 def of_readme(page: Page, readme: str) -> Iterator[str]:
     """The README lists a deeper notebook by its question."""
     question = re.search(r"^# (.*)", page.prose[0], re.MULTILINE)

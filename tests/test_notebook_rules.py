@@ -306,6 +306,15 @@ def test_a_deeper_notebook_is_linked_and_listed():
     assert complaints(page, lambda page: rules.of_readme(page, readme.replace("?", ""))) != []
 
 
+def test_core_notebook_has_a_row_in_the_readme() -> None:
+    page = core()
+    title = page.prose[0].splitlines()[0].removeprefix("# ")
+    row = f"| [{title}](notebooks/{page.name}.ipynb) | an idea | what one learns |"
+    assert complaints(page, lambda page: rules.of_table(page, row)) == []
+    for readme in ("", row.replace("| an", "an"), f"{row}\n{row}", row.replace(title, "99 Other")):
+        assert complaints(page, lambda page, readme=readme: rules.of_table(page, readme)) != []
+
+
 # ---- files ------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,8 @@ def test_core_notebook_keeps_the_rules(path):
     page = page_of(path)
     nbformat.validate(page.notebook)
     assert [*rules.of_every_notebook(page), *rules.of_core(page)] == []
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert list(rules.of_table(page, readme)) == []
 
 
 @pytest.mark.parametrize("path", DEEPER, ids=name_of)

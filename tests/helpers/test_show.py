@@ -178,6 +178,56 @@ def test_body_first_and_everything_else_under_it(name: str, shown) -> None:
     assert [row[0] for row in of_html(shown[0]["text/html"])] == [row[0] for row in listed(body)]
 
 
+def test_parts_that_are_named_stand_above_the_body_and_are_folded_nowhere(shown) -> None:
+    show.kernel("12_fused.cu", body=("Load", "Store"))
+    above, _, under = shown[0]["text/plain"].partition(f"\n{show.FOLDED_UNDER}\n")
+    for line in ("struct Load {", "struct Store {", "softmax_fused("):
+        assert line in above and line not in under
+    assert "struct Dropout {" in under and "static_assert" not in above
+    order = [above.index(line) for line in ("struct Load {", "struct Store {", "__global__")]
+    assert order == sorted(order)
+    with pytest.raises(ValueError, match="12_fused.cu has no function Lod, but"):
+        show.kernel("12_fused.cu", body=("Lod",))
+
+
+OPTIONS = """extern "C" __global__ void f(float* y)
+{
+    // Drawn before it is needed.
+#pragma unroll
+    for (int k = 0; DROP && k < 4; ++k) {
+        y[k] = 0.0f;
+    }
+    if (DROP && y[0] > 0.0f)
+        y[1] = 0.0f;
+    if (DROP) y[2] = (1.0f);
+    if (DROPS) y[3] = 1.0f;
+    if (!DROP) y[4] = 1.0f;
+    if (DROP || y[5] > 0.0f) y[5] = 1.0f;
+    if (DROP) {
+        y[6] = 1.0f;
+    } else {
+        y[7] = 1.0f;
+    }
+    if (DROP) y[8] = 1.0f; y[9] = 1.0f;
+    y[10] = DROP ? 1.0f : 0.0f;
+}
+"""
+
+
+@pytest.mark.parametrize("body", (True, False))
+def test_statements_of_options_that_are_off_are_folded(body: bool, shown) -> None:
+    show.kernel(OPTIONS, body=body, off=("DROP", "OTHER"))
+    plain, page = shown[0]["text/plain"], shown[0]["text/html"]
+    above, _, under = plain.partition(f"\n{show.FOLDED_UNDER}\n")
+    assert {number for number, _, _ in listed(under)} == {*range(3, 11)}
+    assert {number for number, _, _ in listed(above)} == {1, 2, *range(11, 22)}
+    assert re.findall("<summary>(.*?)</summary>", page) == [
+        "where DROP or OTHER is not 0 (8 lines)"
+    ]
+    show.kernel(OPTIONS, off=("OTHER",))
+    assert show.FOLDED_UNDER not in shown[1]["text/plain"]
+
+
 def test_folds_are_named_after_sections_and_functions(shown) -> None:
     show.kernel("08_cluster.cu", since=("06_registers.cu", "07_warp.cu"), body=True)
     summaries = re.findall("<summary>(.*?)</summary>", shown[0]["text/html"])

@@ -1,5 +1,7 @@
 """The last lines of `make run`: what was recorded, what was timed here, and the verdicts."""
 
+import dataclasses
+
 import pytest
 
 from helpers import records, tables
@@ -72,3 +74,15 @@ def test_summary_has_what_was_timed_here_first_and_the_record_beside_it(monkeypa
     assert note == "Where memory is short here, the record is of more rows."
     same = summary_table({"01_naive": "right"}, "", {"01_naive": steady("01_naive").headline})
     assert "memory" not in same
+
+
+def test_summary_says_which_steps_move_another_number_of_matrices(monkeypatch) -> None:
+    predict(monkeypatch)
+    record = steady("a_step_of_a_long_name", us=60.0)
+    moved = [3 * case.matrix_bytes + 512 for case in record.cases]
+    pairs = zip(record.cases, moved, strict=True)
+    record.cases = [dataclasses.replace(case, moved=count) for case, count in pairs]
+    monkeypatch.setattr(tables, "load_record", lambda step: record)
+    _, units, head, line = summary_table({"a_step_of_a_long_name": "right"}, "here").splitlines()
+    assert units.endswith("bytes of an element / time (a_step_of_a_long_name 3 x)")
+    assert line.index("right") == head.index("kernel")
