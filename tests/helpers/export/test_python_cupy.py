@@ -160,6 +160,16 @@ def test_each_stream_has_a_workspace_of_its_own(text: str) -> None:
     assert all(launch.cooperative for launch in here.driver.launches)
 
 
+def test_what_a_stream_is_asked_is_laid_out_once(text: str) -> None:
+    here = Here(text, OLD)
+    array = here.cupy.put(values(1, 40001))
+    here.softmax(array)
+    here.driver.calls.clear()
+    here.softmax(array)
+    assert here.driver.calls == {}, "questions and launch are bound already"
+    assert len(here.driver.launches) == 2
+
+
 def test_a_workspace_grows(text: str) -> None:
     here = Here(text, OLD)
     for rows in (1, 2, 9, 1):
@@ -245,6 +255,7 @@ axis = partial(test_another_axis_is_taken, (6, 1), 0)
 apart = test_of_another_axis_what_does_not_follow_is_copied
 once = test_a_launch_is_made_once
 streams = test_each_stream_has_a_workspace_of_its_own
+bound = test_what_a_stream_is_asked_is_laid_out_once
 grows = test_a_workspace_grows
 captured = test_a_captured_call_gets_a_workspace_that_nobody_else_gets
 thread_streams = test_per_thread_streams_share_a_handle_but_no_workspace
@@ -265,18 +276,19 @@ cold = partial(test_a_thread_that_never_used_the_gpu_may_call, (1, 40001), OLD)
         ("values[1] = y", "values[1] = x", cluster),
         ("(0, 0, *numbers)", "(0, 0, *reversed(numbers))", cluster),
         ("if status == INVALID_CONTEXT:", "if False:", cluster),
-        ("(handle, where)) == INVALID_CONTEXT:", "(handle, where)) == 0:", cold),
-        ("size = 1 << (", "[*map(self._free, kept.addresses)]; size = 1 << (", grows),
-        (" and kept.size >= size:", ":", grows),
-        ("if kept.size < size:", "if not kept.size:", grows),
-        ("self._workspaces[key] = kept", "self._workspaces[0] = kept", streams),
-        ("self._workspaces[key] = kept", "pass", streams),
-        ("if kept and kept.number == number and", "if kept and", later),
-        ("if kept.number != number:", "if False:", later),
-        ("in kept.addresses:", "in ():", later),
-        ("(stream, threading.get_ident()) if", "stream if", thread_streams),
+        ("is_capturing()) == INVALID_CONTEXT:", "is_capturing()) == 0:", cold),
+        ("size = 1 << (", "[*map(self._free, given.addresses)]; size = 1 << (", grows),
+        (" and given.size >= size:", ":", grows),
+        ("if given.size < size:", "if not given.size:", grows),
+        ("setdefault(key, _Stream(handle))", "setdefault(0, _Stream(handle))", streams),
+        ("self._streams.get(key) or", "", bound),
+        ("given = stream.given = _Workspaces", "given = _Workspaces", streams),
+        ("if given.number == stream.number.value and", "if", later),
+        ("if given.number != number:", "if False:", later),
+        ("in given.addresses:", "in ():", later),
+        ("(handle, threading.get_ident()) if", "handle if", thread_streams),
         ("ctypes.c_ubyte(0), ctypes", "ctypes.c_ubyte(1), ctypes", streams),
-        ("if captured.value:", "if False:", captured),
+        ("if stream.captured.value:", "if False:", captured),
         ('_ask("cuThreadExchangeStreamCaptureMode", ctypes.byref(self.mode))', "pass", captured),
         ('"give out" if out is None else copy_it', '"give out" if out is None else ""', kept),
         ('"give out" if out is None else copy_it', "copy_it", kept),

@@ -353,8 +353,8 @@ def test_streams_that_come_and_go_do_not_mix(arrays) -> None:
         del stream
     cupy.cuda.Device().synchronize()
     assert all((y == wanted).all() for y in found)
-    kept = arrays.device(0)._workspaces
-    assert all(len(kept[handle].addresses) == 1 for handle in handles), "the others are freed"
+    kept = arrays.device(0)._streams
+    assert all(len(kept[handle].given.addresses) == 1 for handle in handles), "the others are freed"
 
 
 # ---- JAX -----------------------------------------------------------------------------------------
