@@ -29,7 +29,7 @@ from .races import (
     race_origin,
     versions_of,
 )
-from .records import REFERENCE_GPU
+from .records import REFERENCE_GPU, folder_of
 from .shapes import RACE_TABLE, Shape, place, race_family, raced
 
 WORDS = {"LOSS": "lost"}  # of a verdict
@@ -37,16 +37,13 @@ WORDS = {"LOSS": "lost"}  # of a verdict
 
 def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
     """Our kernels beside what other people use: the leads as pictures, of each dtype one; how many
-    cases of each family are won and lost; the peers; a line for each case."""
+    cases of each family are won and lost; the peers."""
     try:
         recorded = load_race(gpu)
     except FileNotFoundError:
         return "No race against them is recorded yet."
     recorded = replace(recorded, cases=[case for case in recorded.cases if case.kind == ALONE])
-    known = {(case.shape, case.dtype): case for case in recorded.cases}
-    shown = [
-        known[shape, dtype] for dtype in DTYPES for shape in raced(dtype) if (shape, dtype) in known
-    ]
+    shown = cases_alone(recorded)
     lines = [
         f"![How many times as fast as the best peer, over rows and columns, {dtype}]"
         f"({path.relative_to(ROOT).as_posix()})"
@@ -65,12 +62,42 @@ def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
         f"{ROOM} of a copy is a loss too. A forfeit is a shape that a kernel does not take, or at "
         f"which it is wrong.{explained}",
         "",
+        f"[Every case, a line each]({every_case_path(gpu).relative_to(ROOT).as_posix()})",
     ]
+    return "\n".join(lines)
+
+
+def cases_alone(recorded: Race) -> list[RaceCase]:
+    """The cases of softmax alone, in the order of the table of shapes."""
+    known = {(case.shape, case.dtype): case for case in recorded.cases if case.kind == ALONE}
+    asked = [(shape, dtype) for dtype in DTYPES for shape in raced(dtype)]
+    return [known[one] for one in asked if one in known]
+
+
+def every_case_path(gpu: str = REFERENCE_GPU) -> Path:
+    return folder_of(gpu) / "race.md"
+
+
+def every_case(gpu: str = REFERENCE_GPU) -> str:
+    """A page with a line for each case. Raises `FileNotFoundError` if there is no race."""
+    recorded = load_race(gpu)
+    lines = [
+        "# The race, case by case",
+        "",
+        f"The race was {race_origin(gpu)}. The README says what the words mean.",
+        *(f"{line}." for line in explained_marks(recorded.cases)),
+    ]
+    shown = cases_alone(recorded)
     for dtype in DTYPES:
-        lines += [f"<details><summary>Every case in {dtype}</summary>", ""]
+        lines += ["", f"## Softmax in {dtype}", ""]
         lines += case_table([case for case in shown if case.dtype == dtype])
-        lines += ["", "</details>", ""]
-    return "\n".join(lines[:-1])
+    for name in GROUPS:
+        cases = [case for case in around_cases(recorded) if group_of(case.kind) == name]
+        for dtype in DTYPES:
+            if of_dtype := [case for case in cases if case.dtype == dtype]:
+                lines += ["", f"## {name.capitalize()} in {dtype}", ""]
+                lines += case_table(of_dtype, around=True)
+    return "\n".join([*lines, ""])
 
 
 def score(shown: Sequence[RaceCase]) -> str:
@@ -195,8 +222,7 @@ def share_cell(case: RaceCase, name: str) -> str:
 
 
 def around_block(gpu: str = REFERENCE_GPU) -> str:
-    """The same of what is around softmax: by operation, alone and in pipelines; a line for each
-    case."""
+    """The same of what is around softmax: by operation, alone and in pipelines."""
     try:
         recorded = load_race(gpu)
     except FileNotFoundError:
@@ -211,13 +237,6 @@ def around_block(gpu: str = REFERENCE_GPU) -> str:
         "",
         *pipelines(gpu),
     ]
-    for dtype in DTYPES:
-        lines += [f"<details><summary>Every case around softmax in {dtype}</summary>"]
-        for name in GROUPS:
-            cases = [case for case in shown if group_of(case.kind) == name and case.dtype == dtype]
-            if cases:
-                lines += ["", f"**{name}**", "", *case_table(cases, around=True)]
-        lines += ["", "</details>", ""]
     return "\n".join(lines[:-1])
 
 

@@ -1,8 +1,8 @@
 """Write what the README and the kernel headers show of the records: `make figures`.
 
-The README keeps tables, a plot and the questions of the deeper notebooks between markers, each
-kernel file a `Measured:` line. All are made from records and notebooks; --check says what is out of
-date without writing.
+The README keeps tables, plots and the questions of the deeper notebooks between markers, each
+kernel file a `Measured:` line; race.md beside the records has a line for each case of the race. All
+are made from records and notebooks; --check says what is out of date without writing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ..catalogue import UNFUSED, split_trial, steps, variants
 from ..draw.race import save_lead
 from ..draw.step import A_COPY, COPY, eager, save_series
 from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
-from ..race_text import around_block, race_block
+from ..race_text import around_block, every_case, every_case_path, race_block
 from ..races import DTYPES, race_cases
 from ..records import (
     REFERENCE_GPU,
@@ -69,14 +70,14 @@ def out_of_date() -> list[str]:
     stale = [
         name
         for name, text in wanted_texts().items()
-        if (ROOT / name).read_text(encoding="utf-8") != text
+        if not (ROOT / name).is_file() or (ROOT / name).read_text(encoding="utf-8") != text
     ]
     drawn = [path for path, (digest, _) in plots().items() if digest != drawn_digest(path)]
     return [*stale, *(str(path.relative_to(ROOT)) for path in drawn)]
 
 
 def wanted_texts() -> dict[str, str]:
-    """What README and kernel files should contain."""
+    """What the README, the race's page and kernel files should contain."""
     readme = README.read_text(encoding="utf-8")
     blocks = {
         "result": result_block(),
@@ -92,6 +93,8 @@ def wanted_texts() -> dict[str, str]:
     if REPO_URL:
         readme = readme.replace(NO_URL, REPO_URL)
     texts = {"README.md": readme}
+    with suppress(FileNotFoundError):  # no race yet: race_block says so
+        texts[str(every_case_path().relative_to(ROOT))] = every_case()
     for step in (*steps(), *variants()):
         path = KERNELS / f"{step}.cu"
         texts[str(path.relative_to(ROOT))] = re.sub(

@@ -33,6 +33,7 @@ def test_readme_shows_the_race(monkeypatch, tmp_path) -> None:
     save_race(Race(DEVICE, versions, "2030-01-02", [bench.PROTOCOL], [case]), REFERENCE_GPU)
     wanted, stale = figures.wanted_texts()["README.md"], figures.out_of_date()
     assert wanted != readme and "README.md" in stale
+    assert "notebooks/records/nvidia-h200/race.md" in stale
     assert "notebooks/records/nvidia-h200/lead-float32.png" in stale
     assert "notebooks/records/nvidia-h200/lead-bfloat16.png" not in stale, "no such case"
     assert race_text.race_block(figures.LEADS) in wanted

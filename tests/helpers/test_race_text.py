@@ -51,17 +51,20 @@ def test_each_case_has_its_shares_its_lead_and_its_verdict(record_race) -> None:
         race_case(1, 32000, liger=12.5),
         race_case(64, 640),  # asked for by hand: not in the table
     )
-    rows = rows_of(block)
+    page = race_text.every_case()
+    rows = rows_of(page)
     assert rows["1 x 32000"] == [
         *(f"`{OURS}`", "0.97 (10.00 us)", "-", "Liger", "0.78 (12.50 us)"),
         *("1.250 (1.248&nbsp;to&nbsp;1.252)", "ahead"),
     ]
-    lost = block[: block.index("bfloat16</summary>")]
+    lost = page[: page.index("## Softmax in bfloat16")]
     assert rows_of(lost)["65536 x 4096"][-2:] == ["0.950 (0.948&nbsp;to&nbsp;0.952)", "**lost**"]
     assert "64 x 640" not in rows
     said = "Of 3 cases: 2 ahead, 1 lost (65536 x 4096 float32 to QuACK by 5.0%)."
-    assert f"\n{said}\n" in block
-    assert "The race was recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)" in block
+    assert f"\n{said}\n" in block and "65536 x 4096" not in rows_of(block)
+    for text in (block, page):
+        assert "The race was recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)" in text
+    assert "(notebooks/records/nvidia-h200/race.md)" in block
     assert "float32.png" in block and "bfloat16.png" in block
 
 
@@ -106,7 +109,7 @@ def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
     assert rows["cuDNN"] == ["0", "0", "1: wrong result; wrong by up to 1.2 ulp"]
     assert rows["Triton tutorial"][2] == "1: wrong result: left NaN in its output"
     assert "Liger" not in rows, "not in the race"
-    assert rows["65536 x 77"] == [
+    assert rows_of(race_text.every_case())["65536 x 77"] == [
         *("-", "-", "-", "PyTorch", "0.48 (20.00 us)", "-", "**forfeit**"),
     ]
     assert rows["vocabularies"][0] == "4 forfeit, 15 not raced"
@@ -121,9 +124,10 @@ def test_programmatic_launch_and_best_copy_have_columns_of_their_own(record_race
         copies_us={"variants/00_copy_bulk": [9.0]},
     )
     block = record_race(case)
-    cells = rows_of(block)["1 x 32000"]
+    page = race_text.every_case()
+    cells = rows_of(page)["1 x 32000"]
     assert cells[1:3] == ["0.97 (10.00 us)", "0.90"] and cells[-1] == "0.75 of a copy launched so"
-    assert block.count("programmatic launch |") == 1, "in the table of the dtype that has it"
+    assert page.count("programmatic launch |") == 1, "in the table of the dtype that has it"
     assert "\nOf 1 cases: 1 ahead.\n" in block
 
 
@@ -132,11 +136,13 @@ def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     launch = records.launch_of(step, *shape)
     assert launch["PROGRAMMATIC"]
     early = dataclasses.replace(race_case(*shape), launch=launch, protocol=1)
-    block = record_race(early)
-    assert rows_of(block)["1 x 32000"][1] == "0.97 (10.00 us)+" and " +: ours starts" in block
+    block, page = record_race(early), race_text.every_case()
+    assert rows_of(page)["1 x 32000"][1] == "0.97 (10.00 us)+"
+    assert " +: ours starts" in block and "\n+: ours starts" in page
     monkeypatch.setattr(RaceCase, "is_current", lambda case: False)
-    block = record_race(race_case(*shape))
-    assert rows_of(block)["1 x 32000"][1] == "0.97 (10.00 us)#" and " #: ours was" in block
+    block, page = record_race(race_case(*shape)), race_text.every_case()
+    assert rows_of(page)["1 x 32000"][1] == "0.97 (10.00 us)#"
+    assert " #: ours was" in block and "\n#: ours was" in page
     older = dataclasses.replace(race_case(*shape), versions={**VERSIONS, "torch": "2.10.0"})
     assert "; 1 of 1 cases with other versions." in record_race(older)
 
@@ -144,9 +150,8 @@ def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
 def test_shape_without_a_peer_has_no_best_one(record_race) -> None:
     case = race_case(65536, 4096)
     del case.samples_us["torch"]
-    rows = rows_of(record_race(case))
-    assert rows["65536 x 4096"][3:7] == ["-", "-", "-", "ahead"]
-    assert rows["2^28 elements"][1] == "-"
+    assert rows_of(record_race(case))["2^28 elements"][1] == "-"
+    assert rows_of(race_text.every_case())["65536 x 4096"][3:7] == ["-", "-", "-", "ahead"]
 
 
 def test_what_is_chosen_is_asked_of_the_gpu_of_the_race(record_race, monkeypatch) -> None:
@@ -196,8 +201,7 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
     block = told(lost, around("gradient of softmax", 32768, 4096), axis)
     lost = "gradient of softmax at 32768 x 4096 bfloat16 to QuACK by 5.0%"
     assert block.startswith(f"Of 3 cases: 2 ahead, 1 lost ({lost}).")
-    table = block[: block.index("<details>")]
-    rows = rows_of(table)
+    rows = rows_of(block)
     assert rows["gradient of softmax"] == [
         *("1 ahead", "2.00, PyTorch at 32768 x 4096", "1 lost", "0.95, QuACK at 32768 x 4096", "-")
     ]
@@ -206,12 +210,14 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
         "1x QuACK needs cols % 4 == 0",
     ]
     assert "cross-entropy" not in rows and "pipeline" not in block
-    bfloat = block[block.index("in bfloat16</summary>") :]
+    page = race_text.every_case()
+    bfloat = page[page.index("## Gradient of softmax in bfloat16") :]
     assert rows_of(bfloat)["32768 x 4096"] == [
         *(f"`{OURS}`", "0.97", "QuACK", "1.02"),
         *("0.950 (0.948&nbsp;to&nbsp;0.952)", "**lost**"),
     ]
-    assert "| of the yardstick |" in bfloat and "**any axis**" not in bfloat
+    assert "| of the yardstick |" in bfloat and "## Any axis in bfloat16" not in page
+    assert rows_of(page)["8192 x 512 x 32"][-1] == "ahead", "a section of its own: ## Any axis"
 
 
 def test_softmax_alone_is_told_apart(record_race) -> None:
