@@ -8,6 +8,7 @@ Nothing of a kernel is written a second time, so nothing can drift.
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import re
 import textwrap
@@ -51,7 +52,7 @@ dx = cross_entropy_backward(logits, target, lse, dloss, label_smoothing=0.1, out
     "jax": "y = softmax(x)  # along the last axis",
 }
 WRITTEN = "# ---- written by the export"  # in parts/planning.py, above what is replaced
-OPERATOR = '"softmax_worklog"'  # in parts/pytorch.py: the name in torch.ops
+NAME, CONTENT = '"softmax_worklog"', 'CONTENT = ""'  # in parts/pytorch.py
 WIDTH = 100
 
 
@@ -85,12 +86,14 @@ def write(asked: Asked, framework: str) -> str:
         _rule("compiling and launching"),
         texts[1].body.strip() + "\n",
         _rule(f"softmax of {what}"),
-        *(text.body.replace(OPERATOR, f'"{name}"').strip() + "\n" for text in texts[2:]),
+        *(text.body.replace(NAME, f'"{name}"').strip() + "\n" for text in texts[2:]),
         _rule("the kernels"),
         *_texts(tables),
         _kernels(tables),
     ]
-    return re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)).rstrip() + "\n"
+    whole = re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)).rstrip() + "\n"
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return whole.replace(CONTENT, CONTENT.replace('""', f'"{digest}"'), 1)
 
 
 def _alone(step: str) -> tuple[Rank, ...]:

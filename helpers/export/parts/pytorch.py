@@ -13,7 +13,9 @@ from torch.nn import functional
 from .launching import device
 from .planning import Refused, row_stride
 
-NAME = "softmax_worklog"  # of the operators: torch.ops.NAME.softmax and so on
+NAME = "softmax_worklog"
+CONTENT = ""  # of this file: another of the same name that differs has operators of its own
+OPERATORS = f"{NAME}_{CONTENT}"  # in torch.ops
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 MOST_CALLS = 4096  # matrices whose launch is kept
 
@@ -28,10 +30,11 @@ def softmax(x: Tensor, dim: int = -1) -> Tensor:
     nested tensors, and tensors of classes derived from torch.Tensor.
 
     Runs on the current stream, in CUDA graphs, and under torch.compile(fullgraph=True), where it is
-    an operator of torch.ops, under `NAME`. It has a gradient, by a kernel where rows are whole
-    packs of 16 bytes along the last dimension and by PyTorch's own elsewhere; a second derivative
-    is refused. A kernel is compiled when it is first needed and kept on disk. Raises what
-    torch.softmax raises, and `CudaError` if CUDA or NVRTC refuses.
+    an operator of torch.ops, under `OPERATORS`; a program that was saved with it needs this very
+    file. It has a gradient, by a kernel where rows are whole packs of 16 bytes along the last
+    dimension and by PyTorch's own elsewhere; a second derivative is refused. A kernel is compiled
+    when it is first needed and kept on disk. Raises what torch.softmax raises, and `CudaError` if
+    CUDA or NVRTC refuses.
     """
     return _softmax(x, dim, False)
 
@@ -168,7 +171,7 @@ def _own(log: bool) -> Callable[[Tensor, int], Tensor]:
 
 
 def _operator(name: str) -> Callable:
-    return getattr(getattr(torch.ops, NAME), name).default
+    return getattr(getattr(torch.ops, OPERATORS), name).default
 
 
 def _ours(x: Tensor, *others: Tensor | None) -> bool:

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from .launching import Launch, device
 from .planning import Refused
-from .pytorch import DTYPES, NAME, _called, _composed, _later, _like, _operator, _whole
+from .pytorch import (
+    DTYPES,
+    NAME,
+    OPERATORS,
+    _called,
+    _composed,
+    _later,
+    _like,
+    _operator,
+    _whole,
+)
 
 
 def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:
@@ -302,10 +312,10 @@ _OPERATORS = (
     ),
 )
 
-if not hasattr(getattr(torch.ops, NAME), "softmax"):  # else another copy of this file has them
-    _library = torch.library.Library(NAME, "FRAGMENT")
+if not hasattr(getattr(torch.ops, OPERATORS), "softmax"):  # else a copy of this file has them
+    _library = torch.library.Library(OPERATORS, "FRAGMENT")
     for _schema, _run, _fake, _keep, _gradient in _OPERATORS:
-        _name = f"{NAME}::{_schema.partition('(')[0]}"
+        _name = f"{OPERATORS}::{_schema.partition('(')[0]}"
         _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
         _library.impl(_name, _run, "CUDA")
         torch.library.register_fake(_name, _fake, lib=_library)

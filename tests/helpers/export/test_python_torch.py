@@ -1,6 +1,7 @@
 """The exported PyTorch file, run as it stands over the SIMT machine. What PyTorch itself makes of
 it is tested on a GPU, in test_python_on_gpu.py."""
 
+import re
 import threading
 from functools import partial
 
@@ -297,13 +298,37 @@ def test_threads_do_not_mix_their_arguments(here: Here) -> None:
         assert (found[n].host == tensor.host).all()
 
 
-def test_two_exports_live_beside_each_other(text: str) -> None:
+def beside_each_other(*texts: str) -> None:
+    """A file, another of the same name and the first again, as three packages may have brought
+    them: each runs its own kernels, and of what is the same one is registered."""
     driver = simulated_driver.Driver()
     packages = stand_in_torch.stand_in(driver)
-    for _ in range(2):  # two packages may each have brought it
-        simulated_driver.loaded(text, packages, driver)
-    other = write(request("best", []), "torch")
-    assert 'NAME = "fast_softmax"' in text and 'NAME = "softmax_worklog"' in other
+    torch = packages["torch"]
+    x = torch.put(values(4, 64), requires_grad=True)
+    for module in [simulated_driver.loaded(text, packages, driver) for text in texts]:
+        assert module.OPERATORS in torch.operators and module.NAME == "fast_softmax"
+        check_softmax(x.host, module.softmax(x).host)
+    assert torch.dispatched == ["softmax"] * 3
+    functions = [launch.function for launch in driver.launches]
+    assert functions == ["softmax_warp", "softmax_shared", "softmax_warp"]
+    assert len(torch.operators) == 2
+
+
+def test_two_exports_of_one_name_live_beside_each_other(text: str) -> None:
+    other = write(request("03_shared", [], "fast_softmax"), "torch")
+    beside_each_other(text, other, text)
+    by_name_alone = [
+        re.sub('^CONTENT = "\\w+"', 'CONTENT = ""', t, flags=re.M) for t in (text, other)
+    ]
+    with pytest.raises(AssertionError):
+        beside_each_other(*by_name_alone, by_name_alone[0])
+
+
+def test_a_name_is_that_of_the_file_and_of_its_content(text: str) -> None:
+    again, other = (write(request("best", [], name), "torch") for name in ("fast_softmax", None))
+    assert text == again and 'NAME = "softmax_worklog"' in other
+    (digest,) = re.findall(r'^CONTENT = "(\w{8})"  #', text, flags=re.MULTILINE)
+    assert digest not in other
 
 
 # ---- these tests can fail ----------------------------------------------------------------------

@@ -29,7 +29,7 @@ def text() -> str:
 
 def gradient(here: Here, name: str, inputs: tuple, dy: np.ndarray, needed=(0,)) -> list:
     """The operator's output, and the gradients by its inputs as autograd would ask for them."""
-    operator = here.torch.operators[NAME][name]
+    operator = here.torch.operators[here.module.OPERATORS][name]
     output = operator.run(*inputs)
     context = SimpleNamespace(marked=())
     context.save_for_backward = lambda *tensors: setattr(context, "saved_tensors", tensors)
@@ -123,7 +123,7 @@ def test_other_gradients_are_pytorchs(shape: tuple, dim: int, here: Here) -> Non
 def test_a_second_derivative_is_refused_by_name(here: Here) -> None:
     for name in ("softmax_backward", "cross_entropy_backward"):
         with pytest.raises(NotImplementedError, match="fast_softmax has no second derivative"):
-            here.torch.operators[NAME][name].gradient(None, None)
+            here.torch.operators[here.module.OPERATORS][name].gradient(None, None)
 
 
 # ---- scale, masks, bias --------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_dropout_of_short_rows_drops_the_same_on_the_way_back(cols, wide, here: 
 def test_dropout_of_short_rows_is_that_of_float32_whatever_the_default(here: Here) -> None:
     """Of bfloat16 there are 256 numbers, of which more or less than p are below it."""
     inputs = here.put(values(64, 41)), None, None, 1.0, False, False, False, 0.01
-    run = here.torch.operators[NAME]["scaled_masked_softmax"].run
+    run = here.torch.operators[here.module.OPERATORS]["scaled_masked_softmax"].run
     y = run(*inputs, here.put(np.int64(3))).host
     here.torch.state.dtype = "bfloat16"
     assert (run(*inputs, here.put(np.int64(3))).host == y).all() and (y == 0).any()

@@ -43,11 +43,6 @@ def test_the_examples_are_short() -> None:
         assert len([line for line in example.splitlines() if line]) <= 10
 
 
-def test_the_readme_names_the_operator_and_plan_as_they_are(files: Path) -> None:
-    assert "torch.ops.fast_softmax.softmax" in SECTION
-    assert 'NAME = "fast_softmax"' in (files / "fast_softmax.py").read_text()
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("example", EXAMPLES, ids=["torch", "cupy"])
 def test_the_examples_run(example: str, files: Path) -> None:
