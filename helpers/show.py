@@ -49,8 +49,8 @@ def kernel(
     count. The comment that is the file's contract is left out unless `header`. With `body`, the
     `__global__` function comes first, behind the functions and structs that `body` names, and the
     rest is folded under it. What `without` names is left out, and named with its line. Statements
-    that begin with `if` or `for` on one of the macros `off` are folded too: where these are 0 they
-    do nothing.
+    that begin with `if` or `for` on one of the conditions `off`, a macro or "CLUSTER > 1", are
+    folded too: where these are false they do nothing.
 
     Raises `FileNotFoundError` for an unknown file and `ValueError` for an unknown function.
     """
@@ -78,7 +78,8 @@ def kernel(
 
     idle = [at for at in _statements_on(off, text) if at in first]
     shown = lines([at for at in first if at not in idle])
-    folds = [(f"where {' or '.join(off)} is not 0", lines(idle))] if idle else []
+    set_to = " is not 0" if all(map(str.isidentifier, off)) else ""
+    folds = [(f"where {' or '.join(off)}{set_to}", lines(idle))] if idle else []
     folds += [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
     title = f"{text.title}, {len(shown)} lines"
     legend = f" is new since {' and '.join(map(_name, earlier))}"
@@ -372,14 +373,15 @@ def _functions(code: str) -> Iterator[str]:
         before = piece
 
 
-def _statements_on(macros: Collection[str], text: _Text) -> Iterator[int]:
-    """Places of statements that do nothing where M, one of `macros`, is 0, with the comment and the
-    pragma above them: `if (M)`, `if (M && ...)`, `for (...; M && ...; ...)`.
+def _statements_on(conditions: Collection[str], text: _Text) -> Iterator[int]:
+    """Places of statements that do nothing where C, one of `conditions`, is false, with the comment
+    and the pragma above them: `if (C)`, `if (C && ...)`, `for (...; C && ...; ...)`.
 
     They begin and end with a line; one that has an `else` does something.
     """
     code = "\n".join(text.code)
-    condition = rf"(?:if \(|for \([^;()]*; )(?:{'|'.join(macros) or '(?!)'})(?: &&|\))"
+    any_of = "|".join(map(re.escape, conditions)) or "(?!)"
+    condition = rf"(?:if \(|for \([^;()]*; )(?:{any_of})(?: &&|\))"
     for begin in re.finditer(rf"^ *{condition}", code, re.MULTILINE):
         end = _end_of_statement(code, begin.end())
         behind = code[end:]

@@ -228,6 +228,20 @@ def test_statements_of_options_that_are_off_are_folded(body: bool, shown) -> Non
     assert show.FOLDED_UNDER not in shown[1]["text/plain"]
 
 
+def test_a_comparison_that_is_off_is_taken_word_by_word(shown) -> None:
+    tested = "CLUSTER > 1", "CLUSTER > 1 && x", "CLUSTER > 12", "CLUSTER == 1", "!keep", "keep"
+    lines = [f"    if ({one}) x = 1;" for one in tested]
+    code = "\n".join(["__global__ void f(int x) {", *lines, "}"])
+    show.kernel(code, off=("CLUSTER > 1", "!keep"))
+    _, _, under = shown[0]["text/plain"].partition(f"\n{show.FOLDED_UNDER}\n")
+    assert [tested[number - 2] for number, _, _ in listed(under)] == [
+        "CLUSTER > 1",
+        "CLUSTER > 1 && x",
+        "!keep",
+    ]
+    assert "<summary>where CLUSTER &gt; 1 or !keep (3 lines)" in shown[0]["text/html"]
+
+
 def test_folds_are_named_after_sections_and_functions(shown) -> None:
     show.kernel("08_cluster.cu", since=("06_registers.cu", "07_warp.cu"), body=True)
     summaries = re.findall("<summary>(.*?)</summary>", shown[0]["text/html"])
