@@ -25,6 +25,7 @@ from .memory.global_memory import GlobalMemory
 from .memory.global_shadow import GlobalShadow
 from .memory.local import LocalMemory
 from .memory.mbarriers import MBarriers
+from .memory.order import Order
 from .memory.shared import SharedMemory
 from .polling import hands_over, polling_loops
 from .ptx_types import cleared
@@ -49,8 +50,8 @@ class Context:
         self.polls = polling_loops(kernel)
         self.polling = {poll.instruction.number for poll in self.polls.values()}
         flags = bool(self.polls) or hands_over(kernel)
-        self.shared = SharedMemory(kernel, dynamic_shared, self.suspicion, flags)
-        self.causality = Causality(self.shared.order)
+        self.causality = Causality(Order(), flags)
+        self.shared = SharedMemory(kernel, dynamic_shared, self.suspicion, self.causality)
         shadow = GlobalShadow(kernel, self.suspicion, self.causality)
         self.global_memory = GlobalMemory(self.reporter, shadow)
         frames = [one.frame_bytes for one in kernel.functions]

@@ -39,8 +39,12 @@ def polling_loops(kernel: PtxKernel) -> dict[int, Poll]:
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def hands_over(kernel: PtxKernel) -> bool:
-    """Whether an atomic on shared memory has a result that is used: threads may rely on it to
-    come behind what others did before theirs."""
+    """Whether threads may tell one another in shared memory what they have done: by a load that is
+    volatile or stronger, or an atomic whose result is used."""
+    for instruction in kernel.instructions:
+        strong = instruction.opcode == "ld" and STRONG_LOADS & {*instruction.modifiers}
+        if strong and "global" not in instruction.modifiers:
+            return True
     results = {
         name
         for instruction in kernel.instructions

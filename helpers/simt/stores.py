@@ -68,7 +68,7 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
 
     found = {}
     for one in kernel.instructions:
-        if one.opcode == "st" and not {*NOWHERE} & {*one.modifiers}:
+        if one.opcode == "st" and not {"local", "param", "param_func"} & {*one.modifiers}:
             parts = tuple(fixed(value) for value in elements(one.operands[1]))
             if None not in parts:
                 found[one.number] = parts

@@ -71,6 +71,7 @@ ARRIVALS = """
     __threadfence_block();
     atomicAdd(&count, 1);
     while (*(volatile int*)&count < blockDim.x);
+    __threadfence_block();
     y[t] = s[blockDim.x - 1 - t] + t + 1;"""
 
 

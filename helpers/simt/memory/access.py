@@ -32,7 +32,6 @@ class Access:
     steers: bool = False  # an address or a jump depends on what is loaded
     atomic: bool = False  # half of a read-modify-write; counted and ordered by itself
     polls: bool = False  # a loop runs until this load reads otherwise
-    strong: bool = False  # atomic or volatile: may be what another thread polls
     variable: str = ""  # of shared memory: the one that the address is reckoned from, if known
     scope: int = 0  # of a strong access to global memory, as causality.py numbers them
     acquires: bool = False

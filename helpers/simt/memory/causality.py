@@ -1,7 +1,7 @@
-"""Which accesses of global memory come before which: the causality order of the PTX memory model.
+"""Which accesses of memory come before which: the causality order of the PTX memory model.
 
-Barriers order the threads of a block and of a cluster: see order.py. Blocks are ordered by what
-threads write and read in global memory ([ptx] "Memory Consistency Model"):
+Barriers order the threads of a block and of a cluster: see order.py. All others are ordered by what
+threads write and read, in global or shared memory ([ptx] "Memory Consistency Model"):
 
 - Release pattern: a releasing write, or a fence followed by a strong write of the same thread.
 - Acquire pattern: an acquiring read, or a strong read followed by a fence of the same thread.
@@ -128,15 +128,17 @@ AT_ONCE = 4096  # slots that are held against all lessons
 
 class Causality:
     """Who knows of whose accesses. Times are those of `order`; threads are numbered through the
-    launch, slots through the batch."""
+    launch, slots through the batch. `in_shared` says whether flags may be in shared memory."""
 
-    def __init__(self, order: Order):
-        self.order = order
-        self.flags: dict[int, Flag] = {}  # by address; blocks of later batches read them too
+    def __init__(self, order: Order, in_shared: bool):
+        self.order, self.in_shared = order, in_shared
+        # By address; blocks of later batches read them too. In shared memory it is below 0.
+        self.flags: dict[int, Flag] = {}
 
     def start_batch(self, batch: Batch) -> None:
         self.padded, self.per_cluster = batch.padded, batch.padded * batch.shape.cluster_blocks
         self.first = batch.first * batch.padded  # thread in slot 0
+        self.flags = {address: flag for address, flag in self.flags.items() if address >= 0}
         self.all_warps = batch.shape.blocks * batch.padded // WARP
         # Of each slot, by scope: when it last executed a fence at least so wide; and what its warp
         # had seen then. Made by the first fence.
@@ -355,8 +357,8 @@ class Causality:
 
     def weak_write(self, addresses: np.ndarray) -> None:
         """Nothing can be learned from what an ordinary store writes."""
-        for address in np.unique(addresses).tolist():
-            self.flags.pop(address, None)
+        for address in self.flags.keys() & set(addresses.tolist()):
+            del self.flags[address]
 
     def _release(self, slot: int, scope: int, releases: bool) -> dict[tuple[int, int], Node]:
         """What a strong write of this thread passes on: all until now if it releases, else what

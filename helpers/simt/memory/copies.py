@@ -100,7 +100,7 @@ class Copies:
         entries = self.shadow.entries(copy.places, size)
         shadow.owner[entries] = FREE
         shadow.writer[entries] = slots[:, None]
-        shadow.write_atomic[entries] = False
+        shadow.write_strength[entries] = 0
         shadow.write_time[entries] = shadow.order.now
         shadow.write_site[entries] = copy.instruction.number
         self.shared.carried.overwrite(copy.places, size)

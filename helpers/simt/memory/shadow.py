@@ -4,36 +4,46 @@ Lock-step execution hides races: without a barrier the numbers often come out ri
 remembers, for every few bytes, who wrote and who read them last, and when. Two threads that touch
 the same bytes, at least one of them writing and neither ordered before the other, race.
 
+Threads are ordered by barriers, see order.py, and by flags, see causality.py. Strong accesses do
+not race with one another, with one exception beyond the letter of the memory model: a volatile load
+of what a volatile store computed needs an order, for that is how warps were written when their
+lanes went in step.
+
 Bytes that an asynchronous copy writes or reads are its own until a wait: see copies.py.
 """
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-from ..hardware import WARP
 from ..instructions import Instruction, PtxKernel
+from ..polling import STRONG_LOADS
 from ..ptx_types import DTYPES
+from ..stores import constant_stores
 from ..suspicion import Suspicion
 from .access import Access
-from .order import Order
+from .causality import Causality
 from .reads import Reads
 
 FREE, WRITTEN, READ = 0, 1, 2  # what an asynchronous copy is doing to bytes
 RACE = "race on shared memory"
 UNWAITED = "asynchronous copy used before its wait"
 OWNED = "a copy that nobody has waited for may still be working on these bytes"
+# How strong an access is; of a load and a store, one has to be a flag's: a poll, an atomic, a
+# constant.
+WEAK, VOLATILE, FLAG = 0, 1, 2
 
 
 class Shadow:
-    """One entry for every `grain` bytes of a batch's shared memory. With `flags`, threads poll:
-    what they read orders them behind who stored it."""
+    """One entry for every `grain` bytes of a batch's shared memory."""
 
-    def __init__(self, kernel: PtxKernel, suspicion: Suspicion, flags: bool):
-        self.suspicion, self.reporter, self.flags = suspicion, suspicion.reporter, flags
-        self.instructions = kernel.instructions
+    def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
+        self.suspicion, self.reporter, self.causality = suspicion, suspicion.reporter, causality
+        self.instructions, self.strengths = kernel.instructions, _strengths(kernel)
         self.grain = _smallest_access(kernel)
-        self.order = Order()
+        self.order = causality.order
         self.watched = Reads(suspicion)
 
     def start_batch(self, size: int) -> None:
@@ -42,19 +52,29 @@ class Shadow:
         # Per entry: the last writer, and two readers that no barrier has ordered.
         self.writer = np.full(entries, -1, np.int32)
         self.write_time = np.zeros(entries, np.int32)
-        self.write_atomic = np.zeros(entries, bool)
+        self.write_strength = np.zeros(entries, np.int8)
         self.readers = np.full((2, entries), -1, np.int32)
         self.read_times = np.zeros((2, entries), np.int32)
         self.write_site = np.zeros(entries, np.int32)  # number of the instruction
         self.read_site = np.zeros(entries, np.int32)
         self.owner = np.zeros(entries, np.int8)  # FREE, WRITTEN or READ by an asynchronous copy
         self.watched.start_batch()
-        self.fenced: dict[int, np.ndarray] = {}  # by thread: what came before its last fence
-        self.released: dict[int, np.ndarray] = {}  # by entry: what a flag's store ordered
 
     def entries(self, places: np.ndarray, size: int) -> np.ndarray:
         """A row for each place: the entries of the bytes from there on."""
         return (places // self.grain)[:, None] + np.arange(-(-size // self.grain))
+
+    def _holds(self, earlier: np.ndarray, times: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Whether an access of the threads `earlier` (-1: none) at that time comes before one of
+        `slots` now."""
+        held = self.order.holds(earlier, times, slots)
+        if not self.causality.acquired or held.all():
+            return held
+        left = np.nonzero(~held & (earlier >= 0))
+        asked = [np.broadcast_to(one, held.shape)[left] for one in (earlier, times, slots)]
+        asked[0] = asked[0] + self.causality.first
+        held[left] = self.causality.ordered(*asked)
+        return held
 
     def check_read(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
         instruction = access.instruction
@@ -77,19 +97,17 @@ class Shadow:
             )
         if access.atomic:
             return  # the store that follows at once is held against the others
-        if access.polls:
-            self._acquire(slots, entry)
-        racing = (writers >= 0) & ~self.order.holds(writers, self.write_time[entry], reader)
-        if access.polls:  # what it waits for is stored by an atomic or a volatile store
-            racing &= ~self.write_atomic[entry]
+        racing = (writers >= 0) & ~self._holds(writers, self.write_time[entry], reader)
+        if strength := FLAG if access.polls else self.strengths[instruction.number]:
+            racing &= strength + self.write_strength[entry] <= FLAG
         if racing.any():
             site = self.instructions[self.write_site[entry[racing][0]]]
-            message = _racing("load", instruction, site)
+            message = self._racing("load", instruction, site)
             self._doubt(RACE, access, message, slots, racing)
         if access.polls or self.watched.add(instruction, slots, entry, self.order.now):
             return
         before, times = self.readers[:, entry], self.read_times[:, entry]
-        fresh = (before < 0) | self.order.holds(before, times, reader)
+        fresh = (before < 0) | self._holds(before, times, reader)
         # Two readers are kept: those that the new one comes after need not be.
         low = fresh[0] | (reader < before[0]) & ~fresh[1]
         high = fresh[1] | (reader > before[1]) & ~fresh[0]
@@ -105,15 +123,15 @@ class Shadow:
         writer = slots[:, None]
         before = self.writer[entry]
         self._check_owner(slots, instruction, self.owner[entry] != FREE)
-        flag = self.flags and access.strong
-        if flag and access.atomic:
-            self._acquire(slots, entry)
-        after_write = (before >= 0) & ~self.order.holds(before, self.write_time[entry], writer)
-        if flag or access.atomic:
-            after_write &= ~self.write_atomic[entry]  # atomics take turns among themselves
+        strength = self.strengths[instruction.number]
+        after_write = (before >= 0) & ~self._holds(before, self.write_time[entry], writer)
+        if strength:
+            after_write &= self.write_strength[entry] == WEAK
         readers = self.readers[:, entry]
-        unordered = ~self.order.holds(readers, self.read_times[:, entry], writer)
+        unordered = ~self._holds(readers, self.read_times[:, entry], writer)
         after_read = ((readers >= 0) & unordered).any(axis=0)
+        if strength:
+            after_read &= strength + self.strengths[self.read_site[entry]] <= FLAG
         self._race_after(after_write, self.write_site, slots, entry, "store", instruction)
         after_read &= ~after_write.any(axis=1)[:, None]  # one race of a thread is enough
         if after_read.any():
@@ -121,11 +139,9 @@ class Shadow:
         alone = ~after_write.any(axis=1)
         self._race_after_watched(slots[alone], entry[alone], instruction)
         self.writer[entry] = writer
-        self.write_atomic[entry] = flag or access.atomic
+        self.write_strength[entry] = strength
         self.write_time[entry] = self.order.now
         self.write_site[entry] = instruction.number
-        if flag:
-            self._release(slots, entry, access)
 
     def _race_after_reads(self, racing, slots, entry, instruction: Instruction) -> None:
         """The store races if what was read is used, for which the loads must be watched."""
@@ -143,46 +159,16 @@ class Shadow:
             nonlocal race
             if race is None:
                 race = self.suspicion.conditional(
-                    RACE, instruction, _racing("store", instruction, site)
+                    RACE, instruction, self._racing("store", instruction, site)
                 )
             self.suspicion.if_used(origins, race, writers)
 
-        self.watched.overwritten(slots, entry, self.order.holds, report)
-
-    def fence(self, mask: np.ndarray) -> None:
-        """What these threads did until now may be told by a volatile store."""
-        if not self.flags:
-            return
-        self.order.now += 1
-        for slot in np.flatnonzero(mask).tolist():
-            clock = self.order.seen[slot // WARP].copy()
-            clock[self.order.column(slot)] = self.order.now
-            self.fenced[slot] = clock
-
-    def _release(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
-        """What these threads did before comes before what reads their store; with a volatile one,
-        that does not release, what they did before a fence or before they met others."""
-        self.order.now += 1
-        for slot, row in zip(slots.tolist(), entry, strict=True):
-            clock = self.order.seen[slot // WARP].copy()
-            if access.releases or access.atomic:
-                clock[self.order.column(slot)] = self.order.now
-            elif slot in self.fenced:
-                clock = np.maximum(clock, self.fenced[slot])
-            for one in row.tolist():
-                known = self.released.get(one)
-                self.released[one] = clock if known is None else np.maximum(known, clock)
-
-    def _acquire(self, slots: np.ndarray, entry: np.ndarray) -> None:
-        for slot, row in zip(slots, entry, strict=True):
-            clock = self.released.get(int(row[0]))
-            if clock is not None:
-                np.maximum(self.order.seen[slot // WARP], clock, out=self.order.seen[slot // WARP])
+        self.watched.overwritten(slots, entry, self._holds, report)
 
     def check_order(self, slots: np.ndarray, entry: np.ndarray, instruction: Instruction) -> None:
         """Report the threads before which the last store to these bytes is not ordered."""
         writers = self.writer[entry]
-        racing = (writers >= 0) & ~self.order.holds(writers, self.write_time[entry], slots[:, None])
+        racing = (writers >= 0) & ~self._holds(writers, self.write_time[entry], slots[:, None])
         self._race_after(racing, self.write_site, slots, entry, "access", instruction)
 
     def _check_owner(self, slots: np.ndarray, instruction: Instruction, owned: np.ndarray) -> None:
@@ -204,7 +190,17 @@ class Shadow:
         self, slots: np.ndarray, verb: str, instruction: Instruction, site: Instruction
     ) -> None:
         """Report these threads: what `site` did before is not ordered."""
-        self.reporter.report(RACE, instruction, _racing(verb, instruction, site), slots)
+        self.reporter.report(RACE, instruction, self._racing(verb, instruction, site), slots)
+
+    def _racing(self, verb: str, instruction: Instruction, site: Instruction) -> str:
+        where = "the same store" if site is instruction else f"line {site.line}"
+        message = f"this {verb} touches what another thread accessed at {where}, with no barrier "
+        if self.causality.in_shared and self.causality.flags:
+            return message + (
+                "between, nor a flag that is set behind a __threadfence_block() and has one behind "
+                "it where it is seen"
+            )
+        return message + "between"
 
     def _doubt(
         self,
@@ -225,9 +221,19 @@ class Shadow:
             self.suspicion.doubt(*about, undefined, stays)
 
 
-def _racing(verb: str, instruction: Instruction, site: Instruction) -> str:
-    where = "the same store" if site is instruction else f"line {site.line}"
-    return f"this {verb} touches what another thread accessed at {where}, with no barrier between"
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def _strengths(kernel: PtxKernel) -> np.ndarray:
+    """How strong each instruction's access is; a load that polls is a flag's whatever it says. What
+    a volatile store stores is a flag's if it is a constant."""
+    result, constants = np.zeros(len(kernel.instructions), np.int8), constant_stores(kernel)
+    for one in kernel.instructions:
+        modifiers = {*one.modifiers}
+        if one.opcode in ("atom", "red"):
+            result[one.number] = FLAG
+        elif one.opcode in ("ld", "st") and modifiers & {*STRONG_LOADS, "release"}:
+            computed = "volatile" in modifiers and one.number not in constants
+            result[one.number] = VOLATILE if computed else FLAG
+    return result
 
 
 def _smallest_access(kernel: PtxKernel) -> int:

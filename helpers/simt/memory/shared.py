@@ -15,13 +15,20 @@ from ..suspicion import Suspicion
 from .access import SHARED_STEP, Access, all_ones
 from .banks import wavefronts
 from .carried import Carried
+from .causality import Causality
 from .shadow import Shadow
 
 
 class SharedMemory:
     """Static and dynamic shared memory, one copy for each block of the batch."""
 
-    def __init__(self, kernel: PtxKernel, dynamic_bytes: int, suspicion: Suspicion, flags: bool):
+    def __init__(
+        self,
+        kernel: PtxKernel,
+        dynamic_bytes: int,
+        suspicion: Suspicion,
+        causality: Causality,
+    ):
         self.reporter = suspicion.reporter
         self.offsets: dict[str, int] = {}
         end = 0
@@ -38,7 +45,7 @@ class SharedMemory:
             for name, start in self.offsets.items()
         }
         self.stride = max(SECTOR, -(-self.bytes // SECTOR) * SECTOR)  # bytes from block to block
-        self.shadow = Shadow(kernel, suspicion, flags)
+        self.causality, self.shadow = causality, Shadow(kernel, suspicion, causality)
         self.carried = Carried(suspicion)
         self.order = self.shadow.order
         self.changes = 0  # counts stores, so that a wait for one can be given up
@@ -92,6 +99,9 @@ class SharedMemory:
         slots, places = self.valid(addresses, access, lanes, "load")
         self._count("load", addresses, access, lanes)
         if len(slots):
+            if self.causality.in_shared and access.scope and not access.atomic:
+                how = access.scope, access.acquires
+                self.causality.read(slots, flag_names(places), *how)
             self.shadow.check_read(slots, self.shadow.entries(places, access.width), access)
             index = places // access.size
             for element, value in enumerate(values):
@@ -109,6 +119,8 @@ class SharedMemory:
             return
         self.shadow.check_write(slots, self.shadow.entries(places, access.width), access)
         self.carried.store(slots, places, access.width)
+        if self.causality.in_shared and not access.atomic:
+            self._tell(slots, places, access)
         self.changes += 1
         index = places // access.size
         view = self.views[access.size]
@@ -119,6 +131,14 @@ class SharedMemory:
             lost |= view[index + element] != kept
         if lost.any():  # lanes of one instruction stored different values at one place
             self.shadow.race(slots[lost], "store", access.instruction, access.instruction)
+
+    def _tell(self, slots: np.ndarray, places: np.ndarray, access: Access) -> None:
+        """What others may learn from this store."""
+        names = flag_names(places)
+        if access.scope:
+            self.causality.write(slots, names, access.scope, access.releases)
+        elif self.causality.flags:
+            self.causality.weak_write(names)
 
     def _count(self, verb: str, addresses: np.ndarray, access: Access, lanes: Lanes) -> None:
         if access.atomic:
@@ -196,6 +216,12 @@ class SharedMemory:
             f"{access.width} bytes at byte {address}, but the block has {self.bytes} bytes of "
             f"shared memory ({self.static_bytes} static, {dynamic} dynamic)"
         )
+
+
+def flag_names(places: np.ndarray) -> np.ndarray:
+    """What causality.py calls flags at these bytes of a batch's shared memory: no addresses of
+    global memory."""
+    return -1 - places
 
 
 def short(name: str) -> str:

@@ -13,8 +13,9 @@ import numpy as np
 from ..context import Context
 from ..instructions import Instruction, elements, unknown
 from ..lanes import Lanes, Step
-from ..memory.access import SHARED_END, SHARED_STEP, SHARED_WINDOW, Access
+from ..memory.access import SHARED_END, SHARED_WINDOW, Access
 from ..memory.causality import GPU, scope_of
+from ..memory.shared import flag_names
 from ..operands import address_reader, reader, writer
 from ..operations import find_operation
 from ..ptx_types import DTYPES, UNSIGNED, type_size
@@ -63,7 +64,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
     writers = [writer(context, target, kind) for target in targets]
     memory, dtype = memory_space(context, instruction), DTYPES[kind]
     tally = context.tally_of(instruction)
-    access = Access(instruction, type_size(kind), 1, tally, atomic=True, strong=True)
+    access = Access(instruction, type_size(kind), 1, tally, atomic=True)
     access.variable = context.shared_variables.get(instruction.number, "")
     access.scope = scope_of(instruction.modifiers, GPU)
     access.acquires = bool({"acquire", "acq_rel"} & {*instruction.modifiers})
@@ -74,7 +75,8 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
         """Returns what was there before."""
         slots = np.flatnonzero(lanes.mask)
         result, wrote = np.zeros(context.slots, dtype), lanes.mask.copy()
-        turns, queues = _turns(_locations(context, memory, places[slots], slots))
+        where = _locations(context, memory, places[slots], slots)
+        turns, queues = _turns(where)
         for turn in turns:
             mask = np.zeros(context.slots, bool)
             mask[slots[turn]] = True
@@ -103,6 +105,10 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
                 wrote[waiting] = history[1:] != history[:-1]
         if memory is not context.shared:
             context.global_memory.changed(places[slots], slots, wrote[slots], access)
+        near = where < 0 if context.causality.in_shared else np.zeros(0, bool)
+        if near.any():
+            how = access.scope, access.acquires, access.releases
+            context.causality.change(slots[near], where[near], wrote[slots[near]], *how)
         return result
 
     def atomic(lanes: Lanes) -> None:
@@ -132,7 +138,7 @@ def _locations(
         if memory is context.global_memory or not inside.any():
             return places
     block, near = shared.block_of(slots, places - start)
-    return np.where(inside, -1 - (block * SHARED_STEP + near), places)
+    return np.where(inside, flag_names(block * shared.stride + near), places)
 
 
 def _turns(places: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:

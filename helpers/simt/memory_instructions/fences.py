@@ -10,7 +10,7 @@ from ..memory.causality import GPU, scope_of
 
 def translate_fence(context: Context, instruction: Instruction) -> Step:
     """Other threads see every store at once, so that a fence only counts for what is ordered: for
-    global memory, or for the asynchronous proxy."""
+    flags, or for the asynchronous proxy."""
     kinds = instruction.modifiers
     if any(kind.startswith("async") for kind in kinds):
 
@@ -23,10 +23,4 @@ def translate_fence(context: Context, instruction: Instruction) -> Step:
         return lambda lanes: None  # of other proxies, or of shared memory alone
     scope, causality = scope_of(kinds, GPU), context.causality
     releases, acquires = "acquire" not in kinds, "release" not in kinds
-    shadow = context.shared.shadow
-
-    def fence(lanes: Lanes) -> None:
-        causality.fence(lanes.mask, scope, releases, acquires)
-        shadow.fence(lanes.mask)
-
-    return fence
+    return lambda lanes: causality.fence(lanes.mask, scope, releases, acquires)

@@ -130,8 +130,7 @@ def translate_store(context: Context, instruction: Instruction) -> Step:
         tally = context.uncounted
     kind = instruction.modifiers[-1]
     sources = elements(instruction.operands[1])
-    strong = bool((STRONG_LOADS | {"release"}) & {*instruction.modifiers})
-    access = Access(instruction, type_size(kind), len(sources), tally, strong=strong)
+    access = Access(instruction, type_size(kind), len(sources), tally)
     access.variable = context.shared_variables.get(instruction.number, "")
     _set_order(access)
     addresses = address_reader(context, instruction.operands[0])

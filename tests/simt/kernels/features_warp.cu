@@ -79,6 +79,7 @@ extern "C" __global__ void ticket_lock(int* y)
         const unsigned ticket = atomicAdd(&next, 1);
         while (serving != ticket) {
         }
+        __threadfence_block();
         chain = 3 * chain + (int)ticket + 1;
         __threadfence_block();
         serving = ticket + 1;
