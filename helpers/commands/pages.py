@@ -35,6 +35,7 @@ body.jp-Notebook { overflow-x: hidden; }
 .jp-OutputArea-output img, .jp-MarkdownOutput img { max-width: 100%; height: auto; }
 .jp-RenderedHTMLCommon table { display: block; overflow-x: auto; margin-left: 0; }
 .jp-OutputArea-output pre, .jp-RenderedHTMLCommon pre { white-space: pre; overflow-x: auto; }
+.jp-RenderedHTMLCommon pre code { white-space: inherit; }
 .jp-RenderedText { padding-left: 8px; }
 .jp-OutputArea-output .prose { white-space: pre-wrap; word-break: normal; }
 .jp-OutputArea { margin-bottom: 0.5em; }
