@@ -171,7 +171,8 @@ def _sentence(mail: Mail, groups: list[list[int]]) -> str:
     total = sum(ours.values())
     said = f"{who}, {total} in all, through {' and '.join(sorted(mail.ways))}"
     if len(groups) > 1:
-        said += f"; {len(groups) - 1} more group{'s' * (len(groups) > 2)} of blocks to themselves"
+        more = "group of blocks does" if len(groups) == 2 else "groups of blocks do"
+        said += f"; {len(groups) - 1} more {more} the same"
     return said + "."
 
 
