@@ -140,8 +140,8 @@ __device__ __forceinline__ uint4 load(const uint4* from)
 #endif
 }
 
-// Leaves bits as they are, and says that they may be others, by a zero that the compiler does not
-// know. Else it keeps the floats that it made of 16-bit columns before, in twice the registers.
+// Leaves bits as they are. But the compiler, which does not know that zero is 0, must take them for
+// others. Else it keeps the floats that it made of 16-bit columns before, in twice the registers.
 __device__ __forceinline__ void forget(uint4& bits, unsigned zero)
 {
     bits = make_uint4(bits.x ^ zero, bits.y ^ zero, bits.z ^ zero, bits.w ^ zero);
@@ -312,7 +312,7 @@ struct Dropout {
 // ---- the kernel ---------------------------------------------------------------------------------
 
 // RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
-// with as many registers as that leaves.
+// thread with as many registers as that leaves.
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS * ROWS, RESIDENT)
 softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, int rows,
                  int cols, float scale, float p, unsigned long long seed,
@@ -325,7 +325,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     const int warp = thread / 32;
     const int lane = threadIdx.x % 32;
     const int row = blockIdx.x / CLUSTER * ROWS + threadIdx.x / THREADS;
-    if (row >= rows) return;  // a whole warp: then there is no barrier
+    if (row >= rows) return;  // only where rows are warps (ROWS > 1), which meet at no barrier
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1 && threadIdx.x == 0) {
@@ -336,14 +336,14 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     if (CLUSTER > 1) cluster_arrive_relaxed();
 
     // ---- load -----------------------------------------------------------------------------------
-    // The packs of a row go round all threads of the cluster. A thread has the same ones of y and
-    // of dy, v[k] and d[k].
+    // The packs of a row are dealt to the threads of its cluster in turn. A thread has the same
+    // packs of y and of dy, v[k] and d[k].
     const long long start = (long long)row * cols;
     const uint4* from = reinterpret_cast<const uint4*>(y + start);
     const uint4* from_d = reinterpret_cast<const uint4*>(dy + start);
     uint4* to = reinterpret_cast<uint4*>(dx + start);
     const int packs = cols / (2 * twos);
-    const float nothing = FROM_X ? __int_as_float(0xff800000) : 0.0f;  // 2^-inf = 0
+    const float nothing = FROM_X ? __int_as_float(0xff800000) : 0.0f;  // past a row; 2^-inf = 0
     Pack v[PACKS], d[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -363,10 +363,10 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     if (DROPOUT) dropout.draw<width>(rank * THREADS + thread, CLUSTER * THREADS, drawn);
 
     // ---- reduce ---------------------------------------------------------------------------------
-    // From x, the shift of 08_cluster.cu, with which v becomes exponentials; from y, v as it is.
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
     float shift = 0.0f, slope = log2e, origin = 0.0f;
+    // The shift of 08_cluster.cu, with which x becomes exponentials.
     if (FROM_X) {
         T2 largest = v[0].columns[0];
 #pragma unroll
@@ -381,7 +381,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
         slope = far ? 1.0f : log2e;
         origin = far ? thread_max : shift;
     }
-    float sum = 0.0f, dot = 0.0f;  // dot: of y and dy; of 1 and dy for the logarithm
+    float sum = 0.0f, dot = 0.0f;  // sum: for FROM_X; dot: of y * dy, of dy for LOG
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
@@ -401,7 +401,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     dot = warp_sum(LOG ? dot : dot * weight);
 
     // ---- exchange -------------------------------------------------------------------------------
-    // Lane r sends the warp's letter to block r: see 08_cluster.cu. A row of one warp needs none.
+    // Lane r sends the warp's letter to block r: see 08_cluster.cu. A row of one warp sends none.
     float row_shift = warp_shift;
     if (senders > 1) {
         const float4 letter = make_float4(warp_shift, sum, dot, 0.0f);
@@ -436,11 +436,11 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     const float factor = DROPOUT ? scale * dropout.factor() : scale;
 
     // ---- write ----------------------------------------------------------------------------------
-    const unsigned zero = rows < 0;  // which the compiler does not know
+    const unsigned zero = rows < 0;  // which is 0, but the compiler cannot know
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + thread;
-        if (!keep) forget(v[k].bits, zero), forget(d[k].bits, zero);
+        if (!keep) forget(v[k].bits, zero), forget(d[k].bits, zero);  // of 16 bits: floats anew
 #pragma unroll
         for (int c = 0; c < twos; ++c) {
             const T2 columns = v[k].columns[c];
