@@ -181,7 +181,9 @@ class Search:
         return self.scores[name] * worth(name)
 
     def _around(self, trial: str, name: str) -> list[str]:
-        """The trials that give one name another value, those that the header takes."""
+        """The trials that give one name another value, those that the header takes; of another
+        number of threads also with as many blocks of an SM as before, which have other registers
+        each and may be the better only together."""
         try:
             plan = bound_at(trial, self.where, self.gpu).plan
         except ValueError:
@@ -189,8 +191,10 @@ class Search:
         contract = load(trial).header
         known = {"b": plan.block, **contract.numbers, **plan.macros, **plan.values}
         own = {name.upper() if name != "b" else name: value for name, value in known.items()}[name]
-        tried = values(name, knobs(contract)[name], own)
-        return [new for value in tried if self._is_new(new := changed(trial, name, value))]
+        trials = [changed(trial, name, value) for value in values(name, knobs(contract)[name], own)]
+        if name == "THREADS" and (resident := plan.macros.get("RESIDENT")):
+            trials += [changed(other, "RESIDENT", resident) for other in trials]
+        return [new for new in trials if self._is_new(new)]
 
     def _is_new(self, trial: str) -> bool:
         """Whether a trial can be had and is no program and launch that was tried."""
