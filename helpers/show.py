@@ -48,7 +48,8 @@ def kernel(
     that stand in none of the files (or texts) `since` are marked; white space and comments do not
     count. The comment that is the file's contract is left out unless `header`. With `body`, the
     `__global__` function comes first, behind the functions and structs that `body` names, and the
-    rest is folded under it. What `without` names is left out, and named with its line. Statements
+    rest is folded under it. What `without` names is left out, and named with its line: functions,
+    structs, and by "static_assert" and "#error" what only refuses macros and types. Statements
     that begin with `if` or `for` on one of the conditions `off`, a macro or "CLUSTER > 1", are
     folded too: where these are false they do nothing.
 
@@ -305,6 +306,7 @@ class _Part:
     begins: int  # where its code does
     functions: list[str]  # defined there
     structs: list[str]  # likewise
+    refuses: list[str]  # by static_assert or #error, if it does nothing else
     kernel: bool  # whether one of them is __global__
     section: str  # the comment `// ---- section ----` above it
     heading: bool = False  # whether it is that comment
@@ -312,7 +314,7 @@ class _Part:
     @property
     def names(self) -> list[str]:
         """What `without` may name."""
-        return [*dict.fromkeys((*self.functions, *self.structs))]
+        return [*dict.fromkeys((*self.functions, *self.structs, *self.refuses))]
 
 
 HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
@@ -334,6 +336,7 @@ def _parts(text: _Text) -> list[_Part]:
             next((at for at in places if text.code[at].strip()), places[0]),
             list(_functions("\n".join(code))),
             STRUCT.findall("\n".join(code)),
+            list(_refuses("\n".join(code))),
             bool(re.search(r"\b__global__\b", "\n".join(code))),
             section,
             only_comment and bool(heading),
@@ -403,6 +406,18 @@ def _end_of_statement(code: str, at: int) -> int:
         if not depth and code[place] in ";}":
             return place + 1
     return len(code)
+
+
+def _refuses(code: str) -> Iterator[str]:
+    """By what a piece of code without comments refuses macros, if it does nothing else."""
+    plain = re.sub(r'"(\\.|[^"\\])*"', '""', code.replace("\\\n", " "))
+    for word, end, whole in (
+        ("static_assert", ";", r"static_assert\b.*"),
+        ("#error", "\n", r"#(if|error|endif)\b.*"),
+    ):
+        statements = [one.strip() for one in plain.split(end) if one.strip()]
+        if word in plain and all(re.fullmatch(whole, one, re.DOTALL) for one in statements):
+            yield word
 
 
 def _folds(parts: Sequence[_Part], shown: set[int]) -> Iterator[tuple[str, list[int]]]:

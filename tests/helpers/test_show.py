@@ -255,6 +255,38 @@ def test_folds_are_named_after_sections_and_functions(shown) -> None:
     assert summary == "merge, warp_max, warp_sum (23 lines)"
 
 
+REFUSALS = """#if !defined(WIDTH) \\
+    || !defined(TILE)
+#error "compile with -DWIDTH=4 \\
+-DTILE=4"
+#endif
+
+static_assert(WIDTH < 5, "1; 2 or 4");
+static_assert(TILE < 5,
+              "no more");
+
+#if WIDTH > 4
+#error "as long as a pack"
+#else
+using Pack = int;
+#endif
+
+static_assert(sizeof(int) == 4, "bytes");
+constexpr int lines = 4;
+
+extern "C" __global__ void f(float* y) { y[0] = WIDTH * TILE; }
+"""
+
+
+def test_what_only_refuses_can_be_left_out(shown) -> None:
+    show.kernel(REFUSALS, without=("static_assert", "#error"))
+    plain = shown[0]["text/plain"]
+    assert {number for number, _, _ in listed(plain)} == {*range(11, 21)} - {16, 19}  # blank
+    assert "not shown: #error (line 1), static_assert (line 7)" in plain
+    with pytest.raises(ValueError, match="has no function static_assert, but f"):
+        show.kernel(OPTIONS, without=["static_assert"])
+
+
 def test_functions_left_out_are_named_with_their_line(shown) -> None:
     show.kernel("08_cluster.cu", body=True, without=("place", "warp_max"))
     plain, page = shown[0]["text/plain"], shown[0]["text/html"]
