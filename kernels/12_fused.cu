@@ -152,8 +152,8 @@ __device__ __forceinline__ unsigned long long usual_policy()
     return policy;
 }
 
-// Loads a pack of x if it is wanted, else gives zeros: by a predicate, not a branch. Into a branch
-// compilers move what is done first with a pack, and then each load waits for the one before.
+// Loads a pack of x if it is wanted, else gives zeros: one conditional instruction, no branch. Into
+// a branch compilers move what is done first with a pack; then each load waits for the one before.
 __device__ __forceinline__ Input load_if(bool wanted, const Input* from)
 {
     const unsigned long long policy = EVICT_LAST ? evict_last_policy() : usual_policy();
@@ -173,20 +173,20 @@ __device__ __forceinline__ Input load_if(bool wanted, const Input* from)
 
 // ---- what comes before softmax ------------------------------------------------------------------
 
-// How a row is loaded: x * scale + bias, and -inf where it is masked.
+// How a row is loaded: x * scale + bias, and -inf where a column is masked.
 struct Load {
     const Input* x;
     const Input* bias;
     const Hidden* mask;
     float scale;
-    int visible;  // columns from the first on; what lies past them is masked, or is not there
+    int visible;  // columns 0 to visible - 1; the others are masked, or not there
 
     struct Fetched {
         Input x, bias;
         Hidden mask;
     };
 
-    // All accesses of a pack. Of x, what is hidden whole is not loaded.
+    // All loads of a pack. A pack of x that is hidden whole is not loaded: its bits are 0.
     __device__ __forceinline__ Fetched fetch(int pack) const
     {
         const bool wanted = pack * columns < visible;
@@ -197,16 +197,16 @@ struct Load {
         return fetched;
     }
 
-    // What softmax is of. In fp32: 16-bit columns are rounded once, at the very end.
+    // The logits of a pack. In fp32: 16-bit columns are rounded once, at the very end.
     __device__ __forceinline__ void logits(const Fetched& fetched, int pack,
                                            float (&v)[columns]) const
     {
         const T2* twos = reinterpret_cast<const T2*>(&fetched.x);
         const T2* biases = reinterpret_cast<const T2*>(&fetched.bias);
         const unsigned char* masked = reinterpret_cast<const unsigned char*>(&fetched.mask);
-        const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
-        const int here = visible - pack * columns;
-        const float nothing = here > 0 ? 0.0f : minus_inf;
+        const float minus_inf = __int_as_float(0xff800000);  // its exponential is 0
+        const int here = visible - pack * columns;  // so many columns of the pack are visible
+        const float nothing = here > 0 ? 0.0f : minus_inf;  // -inf hides a pack not loaded
 #pragma unroll
         for (int c = 0; c < columns; c += 2) {
             const float2 from = to_float2(twos[c / 2]);
@@ -283,15 +283,15 @@ struct Dropout {
 
 // ---- what comes behind it -----------------------------------------------------------------------
 
-// How a row is written. A pack holds exponentials, or for the logarithm still what they are of.
+// How a row is written. A pack holds exponentials; for the logarithm, still the logits.
 struct Store {
     Output* y;
-    float factor;  // 1 / sum, for the maximum that the thread took
+    float factor;  // exp(thread_max - row_max) / row_sum
     float row_max, log_sum;
 
     __device__ __forceinline__ float result(float v) const
     {
-        // In this order: row_max + log_sum would round away what log_sum is beside a large maximum.
+        // In this order: beside a large row_max, row_max + log_sum would round log_sum away.
         return LOG ? (v - row_max) - log_sum : v * factor;
     }
 
@@ -423,7 +423,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     const int thread = threadIdx.x % THREADS;
     const int warp = thread / 32;
     const int lane = thread % 32;
-    float2* own = letters[threadIdx.x / THREADS];
+    float2* own = letters[threadIdx.x / THREADS];  // those of the thread's row
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1 && threadIdx.x == 0) {
@@ -434,12 +434,12 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     if (CLUSTER > 1) cluster_arrive_relaxed();
 
     // ---- load -----------------------------------------------------------------------------------
-    // Rows that see most come first: so the last blocks to end are short.
+    // Causal rows that see most come first, so that the blocks that end last have little to do.
     const int place = blockIdx.x / CLUSTER, places = gridDim.x / CLUSTER;
     const int row = (MASK == 2 ? places - 1 - place : place) * ROWS + threadIdx.x / THREADS;
-    const int mask_row = MASK ? row / mask_repeat % mask_rows : 0;
+    const int mask_row = MASK ? row / mask_repeat % mask_rows : 0;  // mask_repeat rows share it
     const int bias_row = BIAS ? row % bias_rows : 0;
-    const int shown = row < rows ? cols : 0;
+    const int shown = row < rows ? cols : 0;  // the last block may have a row too many
     const Load load = {
         reinterpret_cast<const Input*>(x + (long long)row * cols),
         reinterpret_cast<const Input*>(bias + (long long)bias_row * cols),
@@ -447,7 +447,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
         scale,
         MASK == 2 ? min(shown, mask_row + 1) : shown,
     };
-    const int first = rank * THREADS + thread, step = CLUSTER * THREADS;  // its packs
+    const int first = rank * THREADS + thread, step = CLUSTER * THREADS;  // of packs
     Load::Fetched fetched[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) fetched[k] = load.fetch(first + k * step);
@@ -475,7 +475,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     sum = warp_sum(sum * fast_exp(thread_max - warps_max));
 
     // ---- exchange -------------------------------------------------------------------------------
-    // Lane r sends the warp's pair to block r: see 08_cluster.cu. A row of one warp needs none.
+    // Lane r sends the warp's pair to block r: see 08_cluster.cu. A row of one warp sends none.
     const float2 letter = make_float2(warps_max, sum);
     if (CLUSTER == 1) {
         if (senders > 1 && lane == 0) own[warp] = letter;
@@ -484,10 +484,10 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
         if (lane < CLUSTER) send(letter, &own[rank * warps + warp], &all_arrived, lane);
     }
 
-    // Dropout is drawn while letters are on their way, of two packs at once, which hide each
-    // other's latency. A block alone draws all at once: compilers move that up, behind the loads.
     const Dropout dropout = {p, (unsigned)row, seed, offset};
     constexpr int at_once = CLUSTER > 1 ? 2 : PACKS;
+    // Dropout is drawn while letters are on their way, of two packs at once, which hide each
+    // other's latency. A block alone draws all at once: compilers move that up, behind the loads.
 #pragma unroll
     for (int k = 0; DROPOUT && k < PACKS; k += at_once) {
         uint4 drawn[at_once];

@@ -147,7 +147,7 @@ def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
         lines = _lines(run.trace, "load_bytes")
         return (
             f"{run.place}, {run.counters.load_bytes} bytes of x are loaded, in {lines}; the packs "
-            f"of which a row sees something are {enough}"
+            f"of which a row sees something have {enough} bytes"
         )
 
     return Condition(
