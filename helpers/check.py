@@ -28,6 +28,7 @@ from .shapes import (
     SPECIAL_PACKS,
 )
 from .simt import ShownShort
+from .simt.words import are, counted
 
 UNTOUCHED = 7.0  # stands where a kernel has nothing to write
 
@@ -82,8 +83,9 @@ def check_outputs(
         hint = _hint(values["x"], y, wanted) if plain else _missing(wanted, y)
         place = tuple(map(int, np.argwhere(~right)[0]))
         label = "" if len(written) == 1 else f" of {name}"
+        wrong = np.count_nonzero(~right)
         raise WrongResult(
-            f"{np.count_nonzero(~right)} of {y.size} elements{label} are wrong, first at "
+            f"{wrong} of {y.size} elements{label} {are(wrong)} wrong, first at "
             f"{_place(place)}{hint}",
             f"got {float(y[place]):.6g}, expected {wanted[place]:.6g}",
         )
@@ -214,9 +216,13 @@ def check_kernel(
     for number, (sizes, values) in enumerate(problems):
         views += check_case(unbound, sizes, dtype, values, number)
     rows = sum(sizes.rows for sizes in special)
-    shown = f"{len(taken)} shapes" + (f", {views} views" if views or contract.strided else "")
+    shown = counted(len(taken), "shape")
+    if views or contract.strided:
+        shown += f", {counted(views, 'view')}"
     said = "".join(f", {name} = {value}" for name, value in chosen.items() if value)
-    return f"{unbound.name}{said}: right on {shown} and {rows} rows with -inf, NaN or +inf"
+    return (
+        f"{unbound.name}{said}: right on {shown} and {counted(rows, 'row')} with -inf, NaN or +inf"
+    )
 
 
 def check_case(

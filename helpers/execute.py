@@ -22,6 +22,7 @@ from .mode import replaying
 from .plan import Plan
 from .simt import byte_offset, rows_apart, span
 from .simt.cuda_text import Parameter, signature
+from .simt.words import counted
 
 GUARD = 256  # bytes around what a kernel is given on a GPU; a multiple of any alignment
 UNTOUCHED = 0xA5  # what they hold
@@ -233,9 +234,8 @@ def check_arguments(kernel, args: Sequence) -> None:
         raise TypeError(f"args must be a tuple of all that the kernel takes, not {short(args)}")
     if len(args) != len(parameters):
         wanted = ", ".join(parameter.name for parameter in parameters)
-        raise TypeError(
-            f"{kernel.name} takes {len(parameters)} arguments ({wanted}), {len(args)} were given"
-        )
+        takes = f"takes {counted(len(parameters), 'argument')} ({wanted})"
+        raise TypeError(f"{kernel.name} {takes}, not {len(args)}")
     names = {parameter.name for parameter in parameters}
     for parameter, value in zip(parameters, args, strict=True):
         if parameter.pointer and value is None:

@@ -13,6 +13,8 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
+from .simt.words import counted
+
 # node -> (sign, function)
 OPERATORS = {
     ast.Add: ("+", operator.add),
@@ -111,8 +113,7 @@ def _check(node: ast.AST, text: str) -> None:
             )
         wanted, _ = FUNCTIONS[name]
         if node.keywords or len(node.args) != wanted:
-            plural = "s" if wanted > 1 else ""
-            raise ExpressionError(f"`{text}`: {name} takes {wanted} argument{plural}")
+            raise ExpressionError(f"`{text}`: {name} takes {counted(wanted, 'argument')}")
         parts, known = node.args, True
     else:
         parts, known = [], False

@@ -58,6 +58,7 @@ from .foreign import (
 )
 from .gpu import gpu_in_use
 from .references import reference, tolerance, ulp
+from .simt.words import are
 
 PACKAGES = (
     *("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
@@ -145,8 +146,9 @@ def check_result(x: np.ndarray, y: np.ndarray) -> None:
     if not right.all():
         with np.errstate(invalid="ignore"):
             worst = (error / ulp(expected, x.dtype))[~right].max()
+        wrong = np.count_nonzero(~right)
         raise WrongResult(
-            f"{np.count_nonzero(~right)} of {x.size} elements are wrong, by up to {worst:.1f} ulp"
+            f"{wrong} of {x.size} elements {are(wrong)} wrong, by up to {worst:.1f} ulp"
         )
 
 

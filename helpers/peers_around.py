@@ -44,6 +44,7 @@ from .operations import (
 )
 from .problems import Problem
 from .references import allowed, expected
+from .simt.words import are
 
 NOT_OFFERED = "computes no such thing"  # how the reason ends why a peer is not in a contest
 MOST_OF_A_PROGRAM = 65536  # columns that Liger takes, and what a cluster of 16 blocks holds, bytes:
@@ -124,9 +125,9 @@ def check_result(
         if not right.all():
             known = ~right & np.isfinite(error)
             off = float(np.max(error / np.maximum(size, 1e-30), initial=0, where=known))
+            wrong = np.count_nonzero(~right)
             raise WrongResult(
-                f"{np.count_nonzero(~right)} of {array.size} elements of {name} are wrong, "
-                f"by up to {off:.1%}"
+                f"{wrong} of {array.size} elements of {name} {are(wrong)} wrong, by up to {off:.1%}"
             )
 
 

@@ -31,6 +31,7 @@ from .races import (
 )
 from .records import REFERENCE_GPU, folder_of
 from .shapes import RACE_TABLE, Shape, place, race_family, raced
+from .simt.words import counted
 
 WORDS = {"LOSS": "lost"}  # of a verdict
 
@@ -54,7 +55,7 @@ def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
     lines += [*peers_table(recorded, shown), ""]
     explained = "".join(f" {line}." for line in explained_marks(shown))
     older = sum(case.versions != versions_of(recorded) for case in shown)
-    others = f"; {older} of {len(shown)} cases with other versions" if older else ""
+    others = f"; {older} of {counted(len(shown), 'case')} with other versions" if older else ""
     lines += [
         f"The race was {race_origin(gpu)}{others}. Ours and the peers are launched ordinarily. "
         f"*Ahead* and *lost* are by more than {TOLERANCE:.0%}, and beyond the spread: the 95% "
@@ -110,7 +111,7 @@ def score(shown: Sequence[RaceCase]) -> str:
         if case.verdict == "LOSS"
     ]
     named = f" ({'; '.join(lost)})" if lost else ""
-    return f"Of {len(shown)} cases: {', '.join(words)}{named}."
+    return f"Of {counted(len(shown), 'case')}: {', '.join(words)}{named}."
 
 
 def where(case: RaceCase | ChainCase) -> str:

@@ -54,7 +54,7 @@ SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 EXERCISE = re.compile(r"## Exercise")
 FOLDED = re.compile(r"^Our prediction, and its sum\b.*", re.DOTALL | re.MULTILINE)
 FIGURE = re.compile(r"<figure: .*>|<Figure size .*>", re.IGNORECASE)
-HEADING = re.compile(r"kernel(s/|\.cu\b).*\blines\b")  # the first line of a listing
+HEADING = re.compile(r"kernel(s/|\.cu\b).*\blines?\b")  # the first line of a listing
 NUMBERED = re.compile(r" *\d+ ([+ ])(.*)")  # and the others
 BARE = re.compile(r"#line \d|.*\b__global__\b")  # a kernel printed without numbers
 KERNEL_FENCES = ("cuda", "cu", "cpp", "c++", "c")

@@ -28,6 +28,7 @@ from .rich import (
     tokens_of,
 )
 from .simt import Trace, around
+from .simt.words import counted, often
 
 MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
 FOLDED_UNDER = "folded under it:"
@@ -82,7 +83,7 @@ def kernel(
     set_to = " is not 0" if all(map(str.isidentifier, off)) else ""
     folds = [(f"where {' or '.join(off)}{set_to}", lines(idle))] if idle else []
     folds += [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
-    title = f"{text.title}, {len(shown)} lines"
+    title = f"{text.title}, {counted(len(shown), 'line')}"
     legend = f" is new since {' and '.join(map(_name, earlier))}"
     pages = [caption(escape(title) + (f"; {marked('+')}{escape(legend)}" if earlier else ""))]
     plain = textwrap.wrap(title + (f"; +{legend}" if earlier else ""), COLUMNS)
@@ -92,7 +93,8 @@ def kernel(
         plain.append(FOLDED_UNDER)
     for title, lines_of_fold in folds:
         count = sum(line.mark == "+" for line in lines_of_fold)
-        summary = f"{title} ({len(lines_of_fold)} lines{f', {count} new' if count else ''})"
+        marks = f", {count} new" if count else ""
+        summary = f"{title} ({counted(len(lines_of_fold), 'line')}{marks})"
         pages.append(details(summary, code_html(lines_of_fold)))
         plain += code_plain(lines_of_fold)
     if left_out:
@@ -118,7 +120,7 @@ def diff(old: str, new: str) -> None:
     if not changes:
         Rich(f"no line of code differs between {names[0]} and {names[1]}").display()
         return
-    summary = f"what changed from {names[0]} to {names[1]}: {come} lines new, {go} gone"
+    summary = f"what changed from {names[0]} to {names[1]}: {counted(come, 'line')} new, {go} gone"
     pieces: list[list[Line]] = []
     for line in changes:
         if line.startswith("@@"):
@@ -142,10 +144,9 @@ def findings(trace: Trace, most: int = 2) -> None:
     pages: list[str] = []
     plain: list[str] = []
     for finding in trace.findings[:most]:
-        times = "once" if finding.count == 1 else f"{finding.count} times"
         place = f"{finding.file}, line {finding.line}"
         who = f"block {_place(finding.block)}, thread {_place(finding.thread)}"
-        says = f", {times}: {finding.message} (first: {who})"
+        says = f", {often(finding.count)}: {finding.message} (first: {who})"
         sentence = f"{place}: {finding.kind}{says}"
         plain += textwrap.wrap(sentence, COLUMNS, subsequent_indent="    ")
         kind = f"<strong>{escape(finding.kind)}</strong>"
@@ -158,7 +159,7 @@ def findings(trace: Trace, most: int = 2) -> None:
             plain += code_plain(lines)
             pages.append(code_html(lines))
     if more := len(trace.findings[most:]):
-        plain.append(f"and {more} more finding{'s' if more > 1 else ''}")
+        plain.append(f"and {counted(more, 'more finding')}")
         pages.append(caption(plain[-1]))
     Rich("\n".join(plain) or "no findings", "".join(pages)).display()
 

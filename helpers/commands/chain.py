@@ -42,6 +42,7 @@ from ..races import DTYPES, load_race
 from ..records import REFERENCE_GPU, gpu_folder, recorded_gpus
 from ..shapes import CHAIN_SHAPES, Shape, place
 from ..simt.options import at_least
+from ..simt.words import counted, often
 from ..tables import lines_of
 
 
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     versions = {**gpu.describe_versions(), **peers.versions()}
     chains = open_chains(folder, device, versions, options.fresh)
     missing = [task for task in wanted if not chains.has(task)]
-    print(f"{len(missing)} of {len(wanted)} shapes to time on {device['name']}")
+    print(f"{len(missing)} of {counted(len(wanted), 'shape')} to time on {device['name']}")
     if options.warm:
         names = [name for name in options.peers if any(name in task.peers for task in missing)]
         seconds = 20.0 * options.minutes if options.minutes else math.inf
@@ -83,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
         for case in cases:
             print(f"[{done}/{len(missing)}, {seconds:.0f} s] {summary(case)}", flush=True)
         if options.minutes and seconds > 60 * options.minutes and tasks:
-            print(f"time is up: {len(tasks)} shapes are left for another run")
+            print(f"time is up: {counted(len(tasks), 'shape')} left for another run")
             tasks.clear()
     print(f"the pipelines are in {chains_path(folder)}")
     for line in failed:
@@ -197,7 +198,7 @@ def show(folder: str) -> int:
     print(*lines_of([*zip(TITLES, aligns, strict=True)], table(chains.cases)), sep="\n")
     print(*behind(chains.cases), sep="\n")
     for verdict, count in Counter(case.verdict for case in chains.cases).items():
-        print(f"{verdict} {count} times: {VERDICTS[verdict]}")
+        print(f"{verdict} {often(count)}: {VERDICTS[verdict]}")
     return 0
 
 

@@ -38,6 +38,7 @@ from ..races import (
 from ..records import gpu_folder
 from ..shapes import RACE_FAMILIES, RACE_SHAPES, Shape, race_family, raced
 from ..simt.options import at_least
+from ..simt.words import counted
 
 ALL, NONE = "all", "none"  # of the groups
 
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     why = {run: race.why_again(*run[:3], options.peers, run.kind) for run in runs}
     missing = sorted((run for run in runs if why[run]), key=lambda run: worth(run, why[run]))
     reasons = ", ".join(f"{[*why.values()].count(reason)} {reason}" for reason in REASONS)
-    print(f"{len(missing)} of {len(runs)} cases to race on {device['name']}: {reasons}")
+    print(f"{len(missing)} of {counted(len(runs), 'case')} to race on {device['name']}: {reasons}")
     if options.warm:
         peers.warm_up(missing, options.peers, options.warm, clock.left_s / 3)
     failed = race_all(race, missing, options, folder, clock)
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     left = sum(bool(race.why_again(*run[:3], options.peers, run.kind)) for run in runs)
     drawn = sum(bool(case.to_draw()) for case in race.cases if case.entry in runs)
     if left or drawn:
-        print(f"left are {left} cases, and {drawn} to draw again: run it again to go on")
+        print(f"left: {counted(left, 'case')}, and {drawn} to draw again; run it again to go on")
     for line in failed:
         print(f"not raced: {line}", file=sys.stderr)
     return 1 if failed else 0

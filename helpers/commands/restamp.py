@@ -23,6 +23,7 @@ from ..chains import chains_path
 from ..evidence.part import part_path
 from ..races import race_path
 from ..records import REFERENCE_GPU, record_path, recorded_gpus
+from ..simt.words import counted
 from ..stamps import (
     OldTexts,
     Outcome,
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
             continue
         for one, cases in outcome.stamped.items():
             where = "" if one == name else f"{name}: "
-            print(f"{where}{one}: {cases} cases stamped", flush=True)
+            print(f"{where}{one}: {counted(cases, 'case')} stamped", flush=True)
         stamped += len(outcome.stamped)
         reasons: dict[str, list[str]] = {}
         for case, why in outcome.refused.items():
@@ -77,10 +78,10 @@ def main(arguments: list[str] | None = None) -> int:
             more = f" and {len(cases) - 1} more" if len(cases) > 1 else ""
             print(f"{name}: {cases[0]}{more}: {why}", file=sys.stderr)
         differing += bool(outcome.refused)
-    counted = [f"{stamped} stamped"]
-    counted += [f"{differing} with cases that differ"] if differing else []
-    counted += [f"{refused} not looked at"] if refused else []
-    print(", ".join(counted))
+    parts = [f"{stamped} stamped"]
+    parts += [f"{differing} with cases that differ"] if differing else []
+    parts += [f"{refused} not looked at"] if refused else []
+    print(", ".join(parts))
     return 1 if differing or refused else 0
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..simt import Trace, WatchedAccess
 from ..simt.hardware import BANKS, SECTOR, WARP, WORD
+from ..simt.words import counted
 
 Traces = Trace | Mapping[str, Trace]
 Line = int | str | Sequence[int | str]
@@ -150,7 +151,7 @@ def chosen(
     traces = labelled(trace)
     lines = [line] * len(traces) if isinstance(line, int | str) else [*line]
     if len(lines) != len(traces):
-        raise ValueError(f"{len(lines)} lines for {_count(len(traces), 'trace')}")
+        raise ValueError(f"{counted(len(lines), 'line')} for {counted(len(traces), 'trace')}")
     return [
         Shown(label, one, _access(one, wanted, warp, block, nth, kind, memory))
         for (label, one), wanted in zip(traces, lines, strict=True)
@@ -185,7 +186,7 @@ def _access(
     ours = [one for one in ours if one.kind == (kind or kinds[0])]
     if not -len(ours) <= nth < len(ours):
         raise ValueError(
-            f"{who} has {_count(len(ours), ours[0].kind)} in line {number} of {trace.file}, so "
+            f"{who} has {counted(len(ours), ours[0].kind)} in line {number} of {trace.file}, so "
             f"nth goes from 0 to {len(ours) - 1}"
         )
     return ours[nth]
@@ -219,7 +220,3 @@ def _line_number(trace: Trace, line: int | str, there: Sequence[int], memory: st
         f"{line!r} stands in no line of {trace.file} that reaches {memory} memory; "
         f"these do:{listed}"
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

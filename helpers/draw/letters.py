@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ..arguments import checked
 from ..simt import Trace, WatchedAccess
 from ..simt.geometry import Place
+from ..simt.words import counted
 from .canvas import NAME, Box, canvas, rounded, words
 from .style import BLUE, DARK, GREY, PAGE, finish
 from .walk import check_followed, in_order, pieces_of, shared_arrays
@@ -160,13 +161,13 @@ def _sentence(mail: Mail, groups: list[list[int]]) -> str:
     ours = {pair: count for pair, count in mail.counts.items() if pair[0] in groups[0]}
     low, high = min(ours.values()), max(ours.values())
     size = f" of {min(mail.sizes)} bytes" if len(mail.sizes) == 1 else ""
-    number = f"{high} letter{'s' * (high > 1)}" if low == high else f"{low} to {high} letters"
+    number = counted(high, "letter") if low == high else f"{low} to {high} letters"
     count = len(groups[0])
     senders, receivers = ({pair[end] for pair in ours} for end in (0, 1))
     if len(ours) == count * (count - 1):
         who = f"Each of {count} blocks sends {number}{size} to each other one"
     else:
-        whom = f"{_blocks(receivers, False)}, in {len(ours)} pairs"
+        whom = f"{_blocks(receivers, False)}, in {counted(len(ours), 'pair')}"
         who = f"{_blocks(senders)} {number}{size} to {whom}"
     total = sum(ours.values())
     said = f"{who}, {total} in all, through {' and '.join(sorted(mail.ways))}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ..arguments import checked
 from ..simt import Event, Trace, WatchedAccess
 from ..simt.geometry import Place
+from ..simt.words import counted
 from .canvas import NAME, Box, canvas, end_of, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish
 from .walk import find_block, in_order, in_words
@@ -181,10 +182,10 @@ def _steps(axes, end: int, at, bottom: float) -> None:
 def _sentence(found: Life) -> str:
     """Numbers of barriers, not of steps: those differ from compiler to compiler."""
     count, barriers = len(found.warps), len(found.barriers)
-    who = f"{count} warp{'s' * (count > 1)} meet{'s' * (count == 1)}"
+    who = f"{counted(count, 'warp')} meet{'s' * (count == 1)}"
     if not barriers:
         return f"{who} at no barrier: nobody waits for another warp."
-    met = f"{who} at {barriers} barrier{'s' * (barriers > 1)}"
+    met = f"{who} at {counted(barriers, 'barrier')}"
     waits: dict[int, list[int]] = defaultdict(list)
     for number, warp in found.warps.items():
         waits[len(warp.waits)].append(number)

@@ -15,6 +15,7 @@ import numpy as np
 from ..arguments import checked
 from ..simt import Counters, Trace, WatchedAccess
 from ..simt.hardware import BANKS, SECTOR, WARP, WORD
+from ..simt.words import counted
 from .accesses import Line, Shown, Traces, Turn, chosen, labelled
 from .canvas import canvas
 from .style import (
@@ -181,7 +182,7 @@ def _traffic(one: Shown) -> str:
         share = f"{one.used:,} of {one.moved:,} bytes are {verb}"
     else:
         share = f"1 byte of {one.moved // one.used} is {verb}"
-    return f"1 request, {_count(one.sectors, 'sector')}: {share}"
+    return f"1 request, {counted(one.sectors, 'sector')}: {share}"
 
 
 def _say_sectors(shown: Sequence[Shown]) -> str:
@@ -191,13 +192,13 @@ def _say_sectors(shown: Sequence[Shown]) -> str:
         stores = one.access.kind == "store"
         if number:
             verb = "stored" if stores else "used"
-            parts.append(f"{one.name}: {_count(one.sectors, 'sector')}, {bytes_} bytes {verb}")
+            parts.append(f"{one.name}: {counted(one.sectors, 'sector')}, {bytes_} bytes {verb}")
             continue
         where = f"{one.name}" if one.label else f"Line {one.access.line}"
-        lanes = "" if one.lanes == WARP else f" of {_count(one.lanes, 'lane')}"
+        lanes = "" if one.lanes == WARP else f" of {counted(one.lanes, 'lane')}"
         parts.append(
             f"{where}, warp {one.access.warp}: one request{lanes} touches "
-            f"{_count(one.sectors, 'sector')} and {'stores' if stores else 'uses'} {bytes_} bytes"
+            f"{counted(one.sectors, 'sector')} and {'stores' if stores else 'uses'} {bytes_} bytes"
         )
     return "; ".join(parts) + "."
 
@@ -250,7 +251,7 @@ def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
     access, turns, least = one.access, one.turns, len(one.groups)
     free = len(turns) == least
     verdict = "no bank conflict" if free else f"conflict-free would be {least}"
-    verdict = f"1 request, {_count(len(turns), 'turn')}: {verdict}"
+    verdict = f"1 request, {counted(len(turns), 'turn')}: {verdict}"
     _heading(axes, top, one, verdict, GREEN if free else RED)
     lanes, header, words = top + 58, top + 132, max(1, access.width // WORD)
     lane_x = _lanes(axes, lanes, access.mask, LEFT, PITCH)
@@ -265,7 +266,7 @@ def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
     for row, number in enumerate(_rows_of(turns)):
         y = header + 12 + row * PITCH
         if number is None:
-            text = f"{len(turns) - ROWS + 1} more turns"
+            text = counted(len(turns) - ROWS + 1, "more turn")
             axes.text(LEFT + WARP * PITCH / 2, y + PITCH / 2, text, ha="center", **NOTE)
             continue
         axes.text(LEFT - 7, y + PITCH / 2, f"turn {number + 1}", ha="right", **NOTE)
@@ -297,7 +298,7 @@ def _say_banks(shown: Sequence[Shown]) -> str:
     parts = []
     for one in shown:
         access, least, needed = one.access, len(one.groups), len(one.turns)
-        lanes, want = _count(one.lanes, "lane"), "wants" if one.lanes == 1 else "want"
+        lanes, want = counted(one.lanes, "lane"), "wants" if one.lanes == 1 else "want"
         taken: dict[int, int] = {}  # of a bank: words
         for turn in one.turns:
             for bank in turn:
@@ -306,13 +307,13 @@ def _say_banks(shown: Sequence[Shown]) -> str:
         if access.width > WORD:
             wanted = f"{access.width} bytes each, and {one.lanes_at_once} lanes are served at once"
         elif len(taken) == 1:
-            wanted = f"{_count(most, 'word')} of one bank"
+            wanted = f"{counted(most, 'word')} of one bank"
         elif len({*taken.values()}) == 1:
-            wanted = f"{_count(most, 'word')} of each of {len(taken)} banks"
+            wanted = f"{counted(most, 'word')} of each of {len(taken)} banks"
         else:
             wanted = f"{sum(taken.values())} words, {most} of them of one bank"
         if needed == least:
-            verdict = f"{_count(needed, 'turn')}, and no bank conflict"
+            verdict = f"{counted(needed, 'turn')}, and no bank conflict"
         else:
             verdict = f"{needed} turns, conflict-free would be {least}"
         who = one.name if one.label else f"Line {access.line}"
@@ -432,7 +433,7 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
 def _total(counters: Counters) -> tuple[str, str]:
     """All sectors of global memory beside the bytes that were asked for, and a colour; those of
     local memory, which nobody asked for."""
-    moved = _count(_sectors_of(counters), "sector")
+    moved = counted(_sectors_of(counters), "sector")
     if local := _local_sectors_of(counters):
         return f"{moved}, and {local:,} of local memory", RED
     ratio = _short(counters.fetch_ratio)
@@ -459,12 +460,12 @@ def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
             said += f" reads x {_times(read)} and writes y {_times(written)}"
             if others := [name for name in trace.arrays if name not in ("x", "y")]:
                 said += f" ({' and '.join(others)} counted with them)"
-        said += f": {_count(_sectors_of(c), 'sector')}"
+        said += f": {counted(_sectors_of(c), 'sector')}"
         if c.fetch_ratio:
             ratio = _short(c.fetch_ratio)
             said += f", {ratio} byte{'' if ratio == '1' else 's'} moved for each one asked for"
         if local := _local_sectors_of(c):
-            said += f", and {_count(local, 'sector')} of local memory"
+            said += f", and {counted(local, 'sector')} of local memory"
         parts.append(said)
     return "; ".join(parts) + "."
 
@@ -557,10 +558,6 @@ def _fitting(text: str, room: float, *font) -> str:
 
 def _names(shown: Sequence[Shown]) -> str:
     return " and ".join(one.name for one in shown)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _short(number: float) -> str:

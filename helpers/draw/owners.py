@@ -276,9 +276,11 @@ def _sentence(found: Owners, by: str, array: str) -> str:
         name += f" of warp {found.thread[place] // WARP}"
     parts = [f"{name} {found.does} {_elements(unit == first)}", f"a row belongs to {_row(found)}"]
     if several := int(found.several[by].sum()):
-        parts.append(f"{several} of {unit.size} elements belong to more than one {by}")
+        parts.append(
+            f"{several} of {unit.size} elements belong{'s' * (several == 1)} to more than one {by}"
+        )
     if missing := int((found.times == 0).sum()):
-        parts.append(f"nobody {found.does} {missing} elements of {array}")
+        parts.append(f"nobody {found.does} {missing} element{'s' * (missing > 1)} of {array}")
     elif found.times.min() == found.times.max() > 1:
         parts.append(f"each element is {VERBS[found.kind][1]} {found.times.max()} times")
     return "; ".join(parts) + "."

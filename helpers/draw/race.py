@@ -11,6 +11,7 @@ from .. import peers
 from ..arguments import checked
 from ..races import RaceCase
 from ..shapes import FEW_SHAPES, place
+from ..simt.words import counted
 from . import charts, labels, style
 
 OURS = "ours"
@@ -150,7 +151,7 @@ def _faster(case: RaceCase) -> float:
 
 
 def _shapes(cases: Sequence[RaceCase]) -> str:
-    return f"{len(cases)} shape{'s' if len(cases) > 1 else ''} in {cases[0].dtype}"
+    return f"{counted(len(cases), 'shape')} in {cases[0].dtype}"
 
 
 def _named(cases: Sequence[RaceCase]) -> dict[str, list[RaceCase]]:

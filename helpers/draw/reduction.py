@@ -17,6 +17,7 @@ from ..arguments import checked
 from ..simt import Event, Trace, WatchedAccess
 from ..simt.geometry import Place
 from ..simt.hardware import WARP, WORD
+from ..simt.words import counted
 from .canvas import NAME, Box, canvas, rounded, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, LIT, ORANGE, PAGE, PALE, finish, ink
 from .walk import find_block, in_order, pieces_of, shared_arrays
@@ -467,4 +468,4 @@ def _sentence(found: Reduction, title: str) -> str:
 
 
 def _many(count: int, what: str) -> str:
-    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+    return counted(count, what) if count else f"no {what}s"

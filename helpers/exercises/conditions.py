@@ -13,6 +13,7 @@ import numpy as np
 
 from ..references import make_input, special_rows
 from ..simt import Counters, Trace
+from ..simt.words import are, counted
 from .attempt import Attempt, Run, Shape, limit
 from .results import Goal, first_wrong, unwritten
 from .words import of_finding, worst
@@ -386,8 +387,8 @@ def empties_boxes(shapes: tuple[Shape, ...], received: list[int], sent: list[int
             if left := int(np.count_nonzero(values[-1].view(np.uint64))):
                 rows, cols = shape
                 return (
-                    f"At {rows} x {cols}, {left} letters are left in their boxes behind the "
-                    "launch, and the next launch would take them for its own"
+                    f"At {rows} x {cols}, {counted(left, 'letter')} {are(left)} left in their "
+                    "boxes behind the launch, and the next launch would take them for its own"
                 )
         # A block that finds all letters at once must leave its own where the late ones look.
         boxes = _first_block_alone(attempt, dict.fromkeys(received, (0.0, 1.0)))[1]

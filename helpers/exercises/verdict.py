@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, escape
+from ..simt.words import counted
 
 MARKS = {  # kept -> as text, as a sign, its colour, and the ground that it has in any theme
     True: ("yes", "\u2713", "#116329", "#e3f5e6"),
@@ -53,7 +54,7 @@ def verdict(name: str, steps: Sequence[Step], file: str, code: str, line: int | 
         Line(number, text, ">" if number == line else " ")
         for number, text in enumerate(code.rstrip("\n").split("\n"), 1)
     ]
-    page = [details(f"{file}, {len(lines)} lines", code_html(lines))]
+    page = [details(f"{file}, {counted(len(lines), 'line')}", code_html(lines))]
     for step in steps:
         said = f"<br>{_page(step.complaint)}" if step.complaint else ""
         page.append(

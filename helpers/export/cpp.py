@@ -16,6 +16,7 @@ from ..bound import load
 from ..catalogue import source, split_trial
 from ..plan import DTYPE_OPTIONS, MAX_BYTES, MAX_INT, option_name
 from ..simt.cuda_text import strip_comments
+from ..simt.words import counted
 from .asked import LICENCE, Asked, Refused
 from .builds import Build, builds
 from .cpp_call import Call
@@ -141,7 +142,7 @@ class _File:
             "PARAMETERS": ", ".join(call.names),
             "RESULT": call.result(),
             "SHAPES": ", ".join([names, *map(str, self.asked.shapes)]),
-            "BUILDS": f"{len(self.builds)} build{'s' * (len(self.builds) > 1)}",
+            "BUILDS": counted(len(self.builds), "build"),
             "COMPILE": compile_line(self.asked, self.name),
             "^DECLARATIONS$": textwrap.indent("\n".join(declared), "    "),
             "^ABOUT\n\n": _listed(call.about()),

@@ -8,6 +8,7 @@ The modules, lowest first. Each imports from those above it in this list alone, 
 the folders, whose lists are in their __init__; tests/helpers/test_layers.py holds them to it.
 
     hardware             an H200 in numbers
+    words                a number and what it counts
     places               places in a source, and errors shown with the lines around them
     ptx_types            types of PTX in numpy
     instructions         what a kernel in PTX is made of

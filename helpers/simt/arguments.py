@@ -18,6 +18,7 @@ from .hardware import (
 from .instructions import PtxKernel, PtxParameter
 from .memory.global_memory import GlobalMemory, rows_apart
 from .memory.shared import SharedMemory
+from .words import counted
 
 
 def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
@@ -76,7 +77,7 @@ def parameter_bytes(
     """
     if len(args) != len(kernel.parameters):
         raise TypeError(
-            f"{kernel.name} takes {len(kernel.parameters)} arguments, {len(args)} were given"
+            f"{kernel.name} takes {counted(len(kernel.parameters), 'argument')}, not {len(args)}"
         )
     end = max((p.offset + p.size for p in kernel.parameters), default=0)
     space = bytearray(end)
@@ -154,7 +155,7 @@ def _described(parameter: PtxParameter) -> str:
         kind = "a floating-point number"
     else:
         kind = "an integer or a pointer" if parameter.size == 8 else "an integer"
-    return f"{kind} of {parameter.size} byte{'s' * (parameter.size > 1)}"
+    return f"{kind} of {counted(parameter.size, 'byte')}"
 
 
 def pointers(kernel: PtxKernel, space: bytes, names: Collection[str]) -> Iterator[int]:

@@ -37,6 +37,7 @@ from .options import at_least
 from .reports import Run
 from .trace import Trace
 from .values import argument
+from .words import counted
 
 CANNOT = 2
 PATIENCE = 0.5  # seconds between two words on progress
@@ -78,8 +79,8 @@ class Launches:
         texts = options.args or []
         if len(texts) != len(declared):
             wanted = ", ".join(parameter.name for parameter in declared) or "none"
-            given = f"{len(texts)} were given"
-            raise ValueError(f"{kernel.name} takes {len(declared)} arguments: {wanted}; {given}")
+            takes = f"takes {counted(len(declared), 'argument')} ({wanted})"
+            raise ValueError(f"{kernel.name} {takes}, not {len(texts)}")
         random = np.random.default_rng(0)
         pairs = zip(texts, declared, strict=True)
         values = tuple(argument(text, parameter, random) for text, parameter in pairs)
@@ -116,7 +117,7 @@ def listing(path: Path) -> str:
     names = kernel_names(text)
     if not names:
         raise ValueError(f"{path} has no kernel: nothing in it is __global__")
-    lines = [f"{path}: {len(names)} kernel{'s' * (len(names) != 1)}"]
+    lines = [f"{path}: {counted(len(names), 'kernel')}"]
     for name in names:
         given = "<...>" if is_template(text, name) else ""
         lines.append(f"  {name}{given}({', '.join(map(str, signature(text, name)))})")

@@ -8,6 +8,7 @@ import numpy as np
 
 from .geometry import Batch, Place
 from .instructions import Instruction
+from .words import often
 
 
 @dataclass
@@ -25,9 +26,8 @@ class Finding:
     used: tuple[str, int] | None = None  # file and line that need what was loaded, if elsewhere
 
     def __str__(self) -> str:
-        times = "once" if self.count == 1 else f"{self.count} times"
         return (
-            f"{self.file}:{self.line}: {self.kind}, {times}: {self.message}{self.use} "
+            f"{self.file}:{self.line}: {self.kind}, {often(self.count)}: {self.message}{self.use} "
             f"(first in block {self.block}, thread {self.thread})"
         )
 

@@ -150,7 +150,7 @@ def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None
     seconds = iter(range(0, 100000, 40))
     monkeypatch.setattr(command.time, "perf_counter", lambda: next(seconds))
     assert run("--shapes", "1x32000", "4x102400", "16x131072", "1x1048576", "--minutes", "1") == 0
-    assert len(machine) == 2 and "2 shapes are left" in capsys.readouterr().out
+    assert len(machine) == 2 and "2 shapes left" in capsys.readouterr().out
 
 
 def test_every_shape_in_both_dtypes_is_timed_with_its_own_choice(machine) -> None:

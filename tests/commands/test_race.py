@@ -382,12 +382,12 @@ def test_race_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
     assert run("--minutes", "1") == 0
     assert len(machine) == 2 and len(recorded()) == 2
     printed = capsys.readouterr().out
-    assert "[1/4, 40 s, 2 min to go]" in printed and "left are 2 cases, and 0 to draw" in printed
+    assert "[1/4, 40 s, 2 min to go]" in printed and "left: 2 cases, and 0 to draw" in printed
     machine_before = machine.copy()
     monkeypatch.setattr(race.time, "perf_counter", lambda: 0.0)
     assert run("--minutes", "1") == 0
     assert len(machine) == 4 and len({one[:3] for one in machine}) == 4
-    assert machine[:2] == machine_before and "left are" not in capsys.readouterr().out
+    assert machine[:2] == machine_before and "left: " not in capsys.readouterr().out
 
 
 def test_what_gains_most_is_raced_first(machine, monkeypatch) -> None:

@@ -134,7 +134,7 @@ def test_pipelines_are_stamped_where_all_variants_are_alike(kernels, capsys) -> 
     (stamp,) = after.stamped
     assert stamp["kernel"] == "08_cluster" and stamp["builds"] == len({*few.launches}) - 1
     said = capsys.readouterr()
-    assert "chain: 1 x 32000 float32: 1 cases stamped" in said.out
+    assert "chain: 1 x 32000 float32: 1 case stamped" in said.out
     assert "chain: 65536 x 256 bfloat16, fresh: softmax_sixteen_bit: " in said.err
     kernels.edit("10_sixteen_bit.cu")
     assert run("--only", "chain") == 0 and len(load_chains(FOLDER).stamped) == 1

@@ -83,7 +83,7 @@ def test_shared_memory_is_reported_in_wavefronts(capsys):
     ("change", "complaint"),
     [
         (lambda path: launch(path, "--kernel", "nope"), "kernels there: scale"),
-        (lambda path: launch(path, args=("float32[100]",)), "takes 4 arguments: x, y, n, a"),
+        (lambda path: launch(path, args=("float32[100]",)), "takes 4 arguments (x, y, n, a)"),
         (
             lambda path: launch(path, args=("float32[9]", "float32[9]", "many", "1.0")),
             "n: 'many' is no number",

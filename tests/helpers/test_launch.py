@@ -307,7 +307,7 @@ def test_columns_that_the_header_excludes_are_refused() -> None:
 )
 def test_wrong_number_of_arguments_is_counted(args: tuple) -> None:
     message = refusal(raw("01_naive"), 1, 128, args, error=TypeError)
-    expected = f"softmax_naive takes 4 arguments (x, y, rows, cols), {len(args)} were given"
+    expected = f"softmax_naive takes 4 arguments (x, y, rows, cols), not {len(args)}"
     assert message == expected
 
 
@@ -420,7 +420,7 @@ def test_workspace_of_any_type_and_length_is_taken_if_it_is_zero_and_long_enough
         wrong = (*args[:4], workspace)
         assert refusal(kernel, grid, block, wrong, shared_mem, ValueError) == text
     message = refusal(kernel, grid, block, args[:4], shared_mem, TypeError)
-    assert "takes 5 arguments (x, y, rows, cols, workspace), 4 were given" in message
+    assert "takes 5 arguments (x, y, rows, cols, workspace), not 4" in message
     other = cupy.RawKernel(kernel.code.replace("* workspace)", "* counter)"), kernel.name)
     counter = np.zeros(6, np.uint32)
     message = refusal(other, grid, block, (*args[:4], counter), shared_mem, ValueError)

@@ -128,7 +128,7 @@ def test_programmatic_launch_and_best_copy_have_columns_of_their_own(record_race
     cells = rows_of(page)["1 x 32000"]
     assert cells[1:3] == ["0.97 (10.00 us)", "0.90"] and cells[-1] == "0.75 of a copy launched so"
     assert page.count("programmatic launch |") == 1, "in the table of the dtype that has it"
-    assert "\nOf 1 cases: 1 ahead.\n" in block
+    assert "\nOf 1 case: 1 ahead.\n" in block
 
 
 def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
@@ -144,7 +144,7 @@ def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     assert rows_of(page)["1 x 32000"][1] == "0.97 (10.00 us)#"
     assert " #: ours was" in block and "\n#: ours was" in page
     older = dataclasses.replace(race_case(*shape), versions={**VERSIONS, "torch": "2.10.0"})
-    assert "; 1 of 1 cases with other versions." in record_race(older)
+    assert "; 1 of 1 case with other versions." in record_race(older)
 
 
 def test_shape_without_a_peer_has_no_best_one(record_race) -> None:
@@ -225,7 +225,7 @@ def test_softmax_alone_is_told_apart(record_race) -> None:
     case = race_case(65536, 4096, quack=9.5)
     block = record_race(case, around("gradient of softmax", 65536, 4096, torch=1.0))
     assert block == record_race(case)
-    assert "Of 1 cases: 1 lost (65536 x 4096 float32 to QuACK by 5.0%)." in block
+    assert "Of 1 case: 1 lost (65536 x 4096 float32 to QuACK by 5.0%)." in block
 
 
 def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:

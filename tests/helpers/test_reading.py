@@ -102,7 +102,7 @@ def test_blank_lines_of_code_do_not_count() -> None:
         (LISTING, Reading(output=3, kernel_new=3, kernel_known=2)),
         (LISTING.replace("; + is new since 02_online.cu", ""), Reading(output=3, kernel_new=5)),
         (LISTING.replace("; +", ";\n+"), Reading(output=4, kernel_new=3, kernel_known=2)),
-        ("kernel.cu as edited, 1 lines\n  1   x", Reading(output=1, kernel_new=1)),
+        ("kernel.cu as edited, 1 line\n  1   x", Reading(output=1, kernel_new=1)),
         ("--- old\n+++ new\n@@ -1 +1 @@\n same\n-was\n+is\n", Reading(0, 0, 2, 1, 3)),
         ('Here:\n#line 1 "kernels/x.cu"\n// Idea\n\nfloat x;', Reading(output=1, kernel_new=3)),
         ('extern "C" __global__ void f()\n{\n}', Reading(kernel_new=3)),

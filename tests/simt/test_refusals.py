@@ -81,7 +81,7 @@ def test_a_wrong_kernel_name_is_answered_with_the_names_there_are() -> None:
 def test_a_wrong_number_of_arguments_is_refused() -> None:
     y = np.zeros(32, np.int32)
     for args in ((y,), (y, 1, 2), ()):
-        with pytest.raises(TypeError, match=f"k takes 2 arguments, {len(args)} were given"):
+        with pytest.raises(TypeError, match=f"k takes 2 arguments, not {len(args)}"):
             simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), 1, 32, args)
 
 

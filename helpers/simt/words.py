@@ -1,0 +1,18 @@
+"""A number and what it counts, in words."""
+
+from __future__ import annotations
+
+
+def counted(number: int, what: str) -> str:
+    """ "1 row", "0 rows", "1,024 rows"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def often(number: int) -> str:
+    """ "once", "2 times"."""
+    return "once" if number == 1 else f"{number} times"
+
+
+def are(number: int) -> str:
+    """ "is", "are"."""
+    return "is" if number == 1 else "are"
