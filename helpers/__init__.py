@@ -39,6 +39,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
     foreign       CuPy's arrays as other libraries take them
     peers_around  what other libraries offer around softmax
     peers         softmax of other libraries
+    contested     what race and pipelines have alike: cases, tasks, the file
     races         the race against them: reader and writer
     chain         how softmax is timed in a pipeline
     chains        what was timed so: reader and writer

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 
@@ -22,27 +22,21 @@ from . import bench, catalogue, chain, peers, samples
 from .bound import load
 from .catalogue import ASKED_FOR, asking, split_trial
 from .chain import ORDINARY, STATES
+from .contested import CaseOfContest, Computed, Contested, Task, read_contested, write_contested
 from .contests import ALONE, Entry, Kind, group_of, linked
-from .gpu import H200, Device, Gpu, gpu_in_use, of_record
-from .json_files import named, write_json
+from .gpu import H200, Gpu, gpu_in_use, of_record
+from .json_files import named
 from .mode import gpu_for_plans
-from .races import DTYPES, TOLERANCE, Computed, Race, leave_out_alone, maker_of, refuse_features
+from .races import DTYPES, TOLERANCE, Race, maker_of
 from .records import (
-    MUST_NOT_CHANGE,
     REFERENCE_GPU,
-    SCHEMA,
-    Protocol,
-    Versions,
-    fields_of,
     folder_of,
-    go_on_with,
     launch_of,
-    read_record,
     step_hash,
     utc_now,
 )
-from .shapes import CHAIN_SHAPES, Shape, place
-from .typed_json import Count, Date, Dtype, Must, Natural, Samples
+from .shapes import CHAIN_SHAPES, place
+from .typed_json import Count, Dtype, Must, Natural, Samples
 
 FEW_ROWS = 16  # so few that a launch is much of a call
 VERDICTS = {
@@ -57,7 +51,7 @@ TIES = ("ahead", "level", "LOSS")  # of what is chosen beside the best peer
 
 
 @dataclass(frozen=True)
-class ChainCase:
+class ChainCase(CaseOfContest):
     """One shape in one state: ours by the names of `variants`, peers and the copy, timed in turn.
 
     `chain_us` are samples of the chain with it, `base_us` those of the chain without softmax that
@@ -83,18 +77,6 @@ class ChainCase:
     inner: Count = 1
 
     @property
-    def kind(self) -> Kind:
-        return Kind(self.operation, tuple(self.features.items()), self.inner)
-
-    @property
-    def entry(self) -> Entry:
-        return Entry(*self.shape, self.dtype, self.kind)
-
-    @property
-    def shape(self) -> Shape:
-        return self.rows, self.cols
-
-    @property
     def megabytes(self) -> float:
         """Of x, 10^6 bytes."""
         return self.rows * self.cols * np.dtype(self.dtype).itemsize / 1e6
@@ -102,8 +84,7 @@ class ChainCase:
     def is_current(self) -> bool:
         """Whether all of ours were timed as they are now, code and launch."""
         return all(step_hash(file) == known for file, known in self.hashes.items()) and all(
-            launch_of(trial_of(name), *self.shape, self.dtype, self.gpu, self.inner) == launch
-            for name, launch in self.launches.items()
+            self.launch_now(trial_of(name)) == launch for name, launch in self.launches.items()
         )
 
     def us(self, name: str) -> samples.Estimate:
@@ -120,10 +101,10 @@ class ChainCase:
     @property
     def chosen(self) -> str | None:
         """By which name it has what `choose` picks now; None if that was not timed as it is."""
-        step = self.kind.choose(*self.shape, self.dtype, self.gpu)
+        step = self.chosen_now
         if not step:
             return None
-        launch = launch_of(step, *self.shape, self.dtype, self.gpu, self.inner)
+        launch = self.launch_now(step)
         name = asking(step, launch)
         file = file_of(step)
         same = self.launches.get(name) == launch and self.hashes.get(file) == step_hash(file)
@@ -179,27 +160,16 @@ class ChainCase:
 
 
 @dataclass
-class Chains:
-    """All cases of one GPU. Device, versions and date are those of the run that added last."""
+class Chains(Contested):
+    """All that is timed in pipelines on one GPU."""
 
-    device: Device
-    versions: Versions
-    utc: Date
-    protocols: list[Protocol]  # of its cases
     cases: list[ChainCase] = field(default_factory=list)
-    schema: int = SCHEMA
-    stamped: list[dict] = field(default_factory=list)  # as a `Record` has them
 
-    def compared_versions(self) -> dict[str, str]:
-        """Those of its versions that a case must have been timed with."""
-        names = (*MUST_NOT_CHANGE, *peers.PACKAGES)
-        return {name: self.versions[name] for name in names if name in self.versions}
-
-    def has(self, task: Task) -> bool:
+    def has(self, task: ChainTask) -> bool:
         """Whether it holds all that a task times, as it is now; a peer timed or left out."""
         gpu = of_record(self.device)
-        names = task.ours(gpu)
-        launches = {name: launch_of(name, *task[:3], gpu, task.kind.inner) for name in names}
+        names, (*run, kind) = task.ours(gpu), task.entry
+        launches = {name: launch_of(name, *run, gpu, kind.inner) for name in names}
         hashes = {file: step_hash(file) for file in map(file_of, names)}
         now = self.compared_versions()
         known = {
@@ -211,7 +181,7 @@ class Chains:
             and set(task.peers) <= {*case.chain_us, *case.skipped}
             and now.items() <= case.versions.items()
         }
-        return known >= {*chain.states_of(*task[:3], gpu.l2)}
+        return known >= {*chain.states_of(*run, gpu.l2)}
 
     def add(self, case: ChainCase) -> None:
         """Put a case in the place of the one that it had of that shape and state; cases are in the
@@ -242,7 +212,7 @@ def load_chains(gpu: str = REFERENCE_GPU) -> Chains:
     path = chains_path(gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no pipelines of {gpu}: `make chain` on that GPU times them")
-    chains = read_record(path, Chains)
+    chains = read_contested(path, Chains)
     for number, case in enumerate(chains.cases):
         pairs = [
             {name: len(series) for name, series in one.items()}
@@ -257,27 +227,18 @@ def load_chains(gpu: str = REFERENCE_GPU) -> Chains:
             raise ValueError(
                 f"{named(path)}: cases[{number}] has a launch of {min(untimed)[:60]} and no time"
             )
-    gpu_then = of_record(chains.device)
-    refuse_features(path, chains.cases)
-    chains.cases = [replace(case, gpu=gpu_then) for case in chains.cases]
     return chains
 
 
 def save_chains(chains: Chains, gpu: str) -> None:
-    fields = fields_of(chains)
-    for case in fields["cases"]:
-        del case["gpu"]
-        leave_out_alone(case)
-    write_json(chains_path(gpu), fields)
+    write_contested(chains_path(gpu), chains)
 
 
 def open_chains(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Chains:
     """What is recorded, to go on with, or nothing yet; `Chains.has` tells what is to be timed."""
     now = Chains(device, versions, utc_now(), [chain.PROTOCOL])
     if not fresh and chains_path(gpu).is_file():
-        before = load_chains(gpu)
-        now.cases, now.protocols, now.stamped = before.cases, before.protocols, before.stamped
-        go_on_with(now, chain.PROTOCOL)
+        now.go_on_from(load_chains(gpu))
     return now
 
 
@@ -319,49 +280,38 @@ def file_of(name: str) -> str:
     return split_trial(trial_of(name)).file
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True)
+class ChainTask(Task):
     """One shape to be timed at."""
 
-    rows: int
-    cols: int
-    dtype: str
-    peers: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()  # beside what `choose` picks
-    failed: tuple[tuple[str, str], ...] = ()  # (peer, why): it was tried and is left out
-    kind: Kind = ALONE
-
-    @property
-    def entry(self) -> Entry:
-        return Entry(*self[:3], self.kind)
 
     def ours(self, gpu: Gpu) -> list[str]:
         """The trials of ours to be timed: what `choose` picks and the other steps that take the
         shape, with their variants."""
-        where = {"gpu": gpu, "inner": self.kind.inner}
-        steps = [self.kind.choose(*self[:3], gpu), *self.steps]
-        taking = [step for step in steps if step and load(step).accepts(*self[:3], **where)]
-        return list(
-            dict.fromkeys(name for step in taking for name in variants(step, *self[:3], **where))
-        )
+        *run, kind = self.entry
+        where = {"gpu": gpu, "inner": kind.inner}
+        steps = [kind.choose(*run, gpu), *self.steps]
+        taking = [step for step in steps if step and load(step).accepts(*run, **where)]
+        names = (name for step in taking for name in variants(step, *run, **where))
+        return list(dict.fromkeys(names))
 
 
-def run_task(task: Task) -> list[ChainCase]:
+def run_task(task: ChainTask) -> list[ChainCase]:
     """Time ours, the peers that can run the shape, and the copy, in each state. Raises `Failure`,
     which names our kernel or the peer that is wrong or fails."""
-    gpu, kind, run = gpu_in_use(), task.kind, task[:3]
-    failed = dict(task.failed)
-    reasons = {name: failed.get(name) or peers.why_not(name, *task.entry) for name in task.peers}
-    skipped = {name: reason for name, reason in reasons.items() if reason}
+    gpu, (rows, cols, dtype, kind) = gpu_in_use(), task.entry
+    skipped, ours = task.skipped(), task.ours(gpu)
     peers.free_memory()
-    ours = task.ours(gpu)
     more = () if kind == ALONE else (kind.inner, kind.numbers)
     makers = {name: bench.maker(name, *more) for name in ours}
     makers |= {name: maker_of(name, kind) for name in task.peers if name not in skipped}
-    rows, cols, dtype = run
     cases = []
     for state, series in chain.measure(makers, *task.entry).items():
         timed = [name for name in series.chain_us if trial_of(name) in ours]
-        launches = {name: launch_of(trial_of(name), *run, gpu, kind.inner) for name in timed}
+        launches = {
+            name: launch_of(trial_of(name), rows, cols, dtype, gpu, kind.inner) for name in timed
+        }
         cases.append(
             ChainCase(
                 dtype,

@@ -15,37 +15,28 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from . import bench, catalogue, peers, samples
 from .arguments import checked
 from .bound import load
-from .catalogue import AROUND
+from .contested import CaseOfContest, Computed, Contested, Task, read_contested, write_contested
 from .contests import ALONE, Entry, Kind, entries
-from .gpu import H200, Device, Gpu, gpu_in_use, of_record
-from .json_files import named, write_json
-from .operations import OPERATIONS
+from .gpu import H200, Gpu, gpu_in_use
+from .json_files import named
 from .peers_around import NOT_OFFERED
 from .records import (
-    MUST_NOT_CHANGE,
     REFERENCE_GPU,
-    SCHEMA,
     Case,
-    Protocol,
-    Versions,
-    fields_of,
     folder_of,
-    go_on_with,
-    launch_of,
     load_record,
-    read_record,
     step_hash,
     utc_now,
 )
-from .shapes import RACE_SHAPES, REFERENCE_SHAPE, Shape
-from .typed_json import Count, Date, Dtype, Must, Natural, Samples, Time
+from .shapes import RACE_SHAPES, REFERENCE_SHAPE
+from .typed_json import Count, Dtype, Natural, Samples, Time
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
@@ -56,7 +47,6 @@ HOPE = 0.5  # after the first
 MATTERS = 2**30  # bytes read and written, from which on the recorded copies are what they are here
 VERDICTS = ("ahead", "level", "LOSS", "forfeit")
 COPIES = "variants/00_copy"  # how the names of the other copies begin
-Computed = Annotated[str, Must(f"one of {', '.join(AROUND)}", AROUND.__contains__)]
 REASONS = ("new", "ours", "peers")  # why a shape is raced, what gains most first
 MARKS = {
     "+": "ours starts before the call ahead of it has ended, which no other does; its ordinary "
@@ -78,7 +68,7 @@ class Beside(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RaceCase:
+class RaceCase(CaseOfContest):
     """One shape: our kernel, the peers and the copy, timed in turn."""
 
     dtype: Dtype
@@ -105,19 +95,6 @@ class RaceCase:
     features: dict[str, Count] = field(default_factory=dict)
     inner: Count = 1
     moved: Natural = 0  # bytes that it must read and write, where that is not each element once
-
-    @property
-    def kind(self) -> Kind:
-        return Kind(self.operation, tuple(self.features.items()), self.inner)
-
-    @property
-    def entry(self) -> Entry:
-        """What tells it from the other cases of a race."""
-        return Entry(*self.shape, self.dtype, self.kind)
-
-    @property
-    def shape(self) -> Shape:
-        return self.rows, self.cols
 
     @property
     def copy_us(self) -> float:
@@ -227,11 +204,9 @@ class RaceCase:
 
     def is_current(self) -> bool:
         """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
-        step = self.kind.choose(*self.shape, self.dtype, self.gpu)
+        step = self.chosen_now
         return self.step == step and (self.kernel_hash, self.launch) == (
-            (step_hash(step), launch_of(step, *self.shape, self.dtype, self.gpu, self.inner))
-            if step
-            else ("", {})
+            (step_hash(step), self.launch_now(step)) if step else ("", {})
         )
 
     @property
@@ -242,21 +217,10 @@ class RaceCase:
 
 
 @dataclass
-class Race:
-    """All cases of one GPU. Device, versions and date are those of the run that added last."""
+class Race(Contested):
+    """The race on one GPU."""
 
-    device: Device
-    versions: Versions
-    utc: Date
-    protocols: list[Protocol]  # of its cases
     cases: list[RaceCase] = field(default_factory=list)
-    schema: int = SCHEMA
-    stamped: list[dict] = field(default_factory=list)  # as a `Record` has them
-
-    def compared_versions(self) -> dict[str, str]:
-        """Those of its versions that a case must have been timed with."""
-        names = (*MUST_NOT_CHANGE, *peers.PACKAGES)
-        return {name: self.versions[name] for name in names if name in self.versions}
 
     def why_again(
         self, rows: int, cols: int, dtype: str, names: Sequence[str], kind: Kind = ALONE
@@ -305,40 +269,17 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
     path = race_path(gpu)
     if not path.is_file():
         raise FileNotFoundError(f"no race of {gpu}: `make race` on that GPU makes it")
-    race = read_record(path, Race)
+    race = read_contested(path, Race)
     for number, case in enumerate(race.cases):
         if any(bench.COPY not in draw for draw in case.draws):
             raise ValueError(f"{named(path)}: cases[{number}].draws has one without {bench.COPY}")
-    refuse_features(path, race.cases)
-    gpu_then, versions = of_record(race.device), race.compared_versions()
-    race.cases = [
-        replace(case, gpu=gpu_then, versions=case.versions or versions) for case in race.cases
-    ]
+    versions = race.compared_versions()
+    race.cases = [replace(case, versions=case.versions or versions) for case in race.cases]
     return race
 
 
-def refuse_features(path: Path, cases: Sequence) -> None:
-    """Raise `ValueError` that names a case of a file whose operation has not its features."""
-    for number, case in enumerate(cases):
-        for name, value in case.features.items():
-            try:
-                OPERATIONS[case.operation].value(name, value)
-            except ValueError as error:
-                raise ValueError(f"{named(path)}: cases[{number}].features: {error}") from None
-
-
-def leave_out_alone(case: dict) -> None:
-    """Take out of a case's fields what softmax alone has by default, as files of before."""
-    if case["operation"] == ALONE.operation and not case["features"]:
-        del case["operation"], case["features"]
-
-
 def save_race(race: Race, gpu: str) -> None:
-    fields = fields_of(race)
-    for case in fields["cases"]:
-        del case["gpu"]
-        leave_out_alone(case)
-    write_json(race_path(gpu), fields)
+    write_contested(race_path(gpu), race)
 
 
 def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Race:
@@ -346,9 +287,7 @@ def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Ra
     with: `Race.why_again` tells which are to be raced again."""
     now = Race(device, versions, utc_now(), [bench.PROTOCOL])
     if not fresh and race_path(gpu).is_file():
-        before = load_race(gpu)
-        now.cases, now.protocols, now.stamped = before.cases, before.protocols, before.stamped
-        go_on_with(now, bench.PROTOCOL)
+        now.go_on_from(load_race(gpu))
     return now
 
 
@@ -400,33 +339,15 @@ def explained_marks(cases: Sequence[RaceCase]) -> list[str]:
 # ---- one shape ----------------------------------------------------------------------------------
 
 
-class Task(NamedTuple):
-    """One shape to race at."""
-
-    rows: int
-    cols: int
-    dtype: str
-    peers: tuple[str, ...]
-    failed: tuple[tuple[str, str], ...] = ()  # (peer, why): it was tried and is left out
-    kind: Kind = ALONE
-
-    @property
-    def entry(self) -> Entry:
-        return Entry(*self[:3], self.kind)
-
-
 def run_task(task: Task) -> RaceCase:
     """Time our kernel, the peers that can run the shape, and copies. Raises `Failure`, which names
     our kernel, the peer or the copy that is wrong or fails."""
-    rows, cols, dtype, kind = entry = task.entry
+    (rows, cols, dtype, kind), skipped = task.entry, task.skipped()
     step = kind.choose(rows, cols, dtype, gpu_in_use())
-    failed = dict(task.failed)
-    reasons = {name: failed.get(name) or peers.why_not(name, *entry) for name in task.peers}
-    skipped = {name: reason for name, reason in reasons.items() if reason}
     racing = [name for name in task.peers if name not in skipped]
     copies = [] if kind != ALONE else rival_copies(rows, cols, dtype)
-    copies = [name for name in copies if name not in failed]
-    cases = measure_beside(step, racing, copies, entry)
+    copies = [name for name in copies if name not in task.failed]
+    cases = measure_beside(step, racing, copies, task.entry)
     timed = {name: cases[name] for name in filter(None, (step, *racing))}
     of_ours = cases.get(step) or cases[kind.yardstick]
     notes = {name: peers.note(name, kind) for name in racing}
@@ -491,16 +412,9 @@ def rival_copies(rows: int, cols: int, dtype: str) -> list[str]:
 class Draw(NamedTuple):
     """Peers to be timed beside our kernel at a shape, in a process that tunes them anew."""
 
-    rows: int
-    cols: int
-    dtype: str
+    entry: Entry
     step: str
     peers: tuple[str, ...]
-    kind: Kind = ALONE
-
-    @property
-    def entry(self) -> Entry:
-        return Entry(*self[:3], self.kind)
 
 
 def run_draw(draw: Draw) -> dict[str, list[float]]:

@@ -25,7 +25,7 @@ from ..chains import (
     TITLES,
     VERDICTS,
     ChainCase,
-    Task,
+    ChainTask,
     behind,
     best_peers,
     chains_path,
@@ -36,7 +36,7 @@ from ..chains import (
     shown,
     table,
 )
-from ..contests import GROUPS, linked
+from ..contests import GROUPS, Entry, linked
 from ..peers_around import NOT_OFFERED
 from ..races import DTYPES, load_race
 from ..records import REFERENCE_GPU, gpu_folder, recorded_gpus
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     for task, cases in workers.deal(run_task, tasks, options.jobs):
         if isinstance(cases, workers.Failure):
             if cases.culprit in task.peers:  # once more without it
-                tasks.append(task._replace(failed=(*task.failed, (cases.culprit, cases.reason))))
+                tasks.append(task.without(cases))
                 continue
             where = f"at {task.entry.name}:"
             failed.append(" ".join(filter(None, (cases.culprit, where, cases.reason))))
@@ -92,7 +92,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def tasks_alone(options: argparse.Namespace) -> list[Task]:
+def tasks_alone(options: argparse.Namespace) -> list[ChainTask]:
     """Softmax at the shapes that fit this GPU's memory, unless groups are named."""
     if options.groups:
         return []
@@ -100,14 +100,14 @@ def tasks_alone(options: argparse.Namespace) -> list[Task]:
     for shape in [shape for shape in options.shapes if shape not in fitting]:
         print(f"{place(*shape)} does not fit this GPU's memory")
     return [
-        Task(*shape, dtype, tuple(options.peers), tuple(options.steps))
+        ChainTask(Entry(*shape, dtype), tuple(options.peers), steps=tuple(options.steps))
         for dtype in options.dtypes
         for shape in options.shapes
         if shape in fitting
     ]
 
 
-def tasks_around(options: argparse.Namespace, folder: str) -> list[Task]:
+def tasks_around(options: argparse.Namespace, folder: str) -> list[ChainTask]:
     """What is around softmax, unless shapes of softmax are named: the groups, each with the peers
     that are best in the race; where there is none, with all that are asked for."""
     if tuple(options.shapes) != CHAIN_SHAPES and not options.groups:
@@ -121,7 +121,7 @@ def tasks_around(options: argparse.Namespace, folder: str) -> list[Task]:
         best = best_peers(race, entry.kind, entry.dtype) if race else ()
         names = [name for name in options.peers if name in best or not best]
         if entry.dtype in options.dtypes:
-            tasks.append(Task(*entry[:3], tuple(names), kind=entry.kind))
+            tasks.append(ChainTask(entry, tuple(names)))
     return tasks
 
 

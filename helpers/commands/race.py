@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from .. import bench, gpu, peers, workers
+from ..contested import Task
 from ..contests import ALONE, GROUPS, Entry, entries
 from ..peers_around import NOT_OFFERED
 from ..races import (
@@ -28,7 +29,6 @@ from ..races import (
     Draw,
     Race,
     RaceCase,
-    Task,
     open_race,
     race_path,
     run_draw,
@@ -162,14 +162,14 @@ def race_all(
     race: Race, missing: Iterable[Entry], options: argparse.Namespace, folder: str, clock: Clock
 ) -> list[str]:
     """Race the shapes and write each; returns what failed of ours."""
-    tasks = deque(Task(*run[:3], tuple(options.peers), kind=run.kind) for run in missing)
+    tasks = deque(Task(run, tuple(options.peers)) for run in missing)
     done, total, failed, since = 0, len(tasks), [], clock.seconds
     if clock.left_s < 0:
         tasks.clear()
     for task, case in workers.deal(run_task, tasks, options.jobs):
         if isinstance(case, workers.Failure):
             if case.culprit in task.peers or case.culprit.startswith(COPIES):  # again without it
-                tasks.appendleft(task._replace(failed=(*task.failed, (case.culprit, case.reason))))
+                tasks.appendleft(task.without(case))
                 continue
             where = f"at {task.entry.name}:"
             failed.append(" ".join(filter(None, (case.culprit, where, case.reason))))
@@ -192,7 +192,7 @@ def draw_all(
     for case in race.cases:
         if case.entry in runs and len(case.draws) == number - 2:
             if names := case.to_draw():
-                tasks.append(Draw(*case.entry[:3], case.step, names, case.kind))
+                tasks.append(Draw(case.entry, case.step, names))
     done, total, failed, since = 0, len(tasks), [], clock.seconds
     if clock.left_s < 0 or not tasks:
         return []

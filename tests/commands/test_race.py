@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, catalogue, gpu, peers, peers_around, races, records, workers
+from helpers import bench, catalogue, contested, gpu, peers, peers_around, races, records, workers
 from helpers.commands import race
+from helpers.contested import Task
 from helpers.contests import ALONE, Entry, Kind, entries
 from helpers.paths import ROOT
 from helpers.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
@@ -46,7 +47,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 dtype,
                 rows,
                 cols,
-                races.launch_of(step, rows, cols, dtype) if step else {},
+                contested.launch_of(step, rows, cols, dtype) if step else {},
                 [TIMES.get(name, 30.0)] * 7,
                 copy,
                 50,
@@ -78,7 +79,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (gpu, "describe_device", lambda: made_up.DEVICE),
         (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
         (catalogue, "choose", lambda rows, cols, *_, **__: OURS),
-        (races, "launch_of", lambda step, rows, cols, *_: records.launch_of(step, rows, cols)),
+        (contested, "launch_of", lambda step, rows, cols, *_: records.launch_of(step, rows, cols)),
         (races, "gpu_in_use", lambda: gpu.H200),
         (races, "rival_copies", lambda *_: [COPIED]),
         (bench, "copy_maker", lambda name: nothing),
@@ -156,7 +157,7 @@ def test_what_is_raced_again(machine, monkeypatch) -> None:
     for module, name, change in (
         (races, "step_hash", lambda step: "another"),
         (catalogue, "choose", lambda *shape: "05_float4"),
-        (races, "launch_of", lambda *shape: {"grid": 1, "block": 2, "shared_mem": 3}),
+        (contested, "launch_of", lambda *shape: {"grid": 1, "block": 2, "shared_mem": 3}),
         (peers, "versions", lambda: {"torch": "2.12.0"}),
         (bench, "PROTOCOL", {**bench.PROTOCOL, "warmup_s": 9}),
     ):
@@ -226,7 +227,7 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_peer(
 
     monkeypatch.setattr(bench, "measure", failing)
     with pytest.raises(Failure) as caught:
-        races.run_task(races.Task(64, 2048, "float32", ("torch",)))
+        races.run_task(Task(Entry(64, 2048, "float32"), ("torch",)))
     assert caught.value.culprit == culprit
     assert run("--dtypes", "float32") == 1
     assert not race_path("nvidia-test").exists()
@@ -425,7 +426,7 @@ def test_numbers_below_what_makes_sense_are_refused(option: str, capsys) -> None
 def test_race_over_every_shape_with_our_own_choice(machine, monkeypatch) -> None:
     """As on a GPU, but for the measuring: each shape is raced, warm or not."""
     monkeypatch.setattr(catalogue, "choose", CHOOSE)
-    monkeypatch.setattr(races, "launch_of", records.launch_of)
+    monkeypatch.setattr(contested, "launch_of", records.launch_of)
     monkeypatch.setattr(peers, "why_not", lambda *_: "not here")
     warmed = []
     monkeypatch.setattr(peers, "warm_up", lambda cases, *_: warmed.extend(cases))
@@ -529,7 +530,7 @@ def test_race_as_a_command_warns_of_nothing() -> None:
 
 def test_tasks_can_be_handed_to_another_process() -> None:
     kind = Kind("softmax_backward", (("LOG", 1),))
-    task = races.Task(64, 128, "float32", ("torch",), (("liger", "why"),), kind)
+    task = Task(Entry(64, 128, "float32", kind), ("torch",), {"liger": "why"})
     assert pickle.loads(pickle.dumps((races.run_task, task))) == (races.run_task, task)
     case = replace(made_up.race_case(), operation=kind.operation, features={"LOG": 1})
     assert pickle.loads(pickle.dumps(case)).kind == kind

@@ -1,7 +1,7 @@
 """Pipelines as they are recorded: names of variants, verdicts, files; nothing is run."""
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from helpers.chains import (
     VERDICTS,
     ChainCase,
     Chains,
-    Task,
+    ChainTask,
     behind,
     chain_cases,
     chains_path,
@@ -25,6 +25,7 @@ from helpers.chains import (
     table,
     variants,
 )
+from helpers.contests import Entry
 from helpers.gpu import H200
 from helpers.races import DTYPES
 from helpers.records import REFERENCE_GPU, launch_of, step_hash
@@ -94,9 +95,9 @@ def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dt
 
 
 def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
-    task = Task(*LARGE, "float32", steps=("variants/08_ahead", "10_sixteen_bit"))
+    task = ChainTask(Entry(*LARGE, "float32"), steps=("variants/08_ahead", "10_sixteen_bit"))
     assert task.ours(H200) == variants("08_cluster", *LARGE)
-    task = Task(1024, 65536, "float32", steps=("variants/08_ahead",))
+    task = ChainTask(Entry(1024, 65536, "float32"), steps=("variants/08_ahead",))
     ahead = variants("variants/08_ahead", 1024, 65536)
     assert task.ours(H200) == [*variants("08_cluster", 1024, 65536), *ahead]
 
@@ -140,7 +141,7 @@ def test_noise_is_seldom_a_verdict() -> None:
     verdicts = []
     for _ in range(50):
         series = {name: list(random.normal(110, 0.2, 21)) for name in case.chain_us}
-        verdicts.append(dataclasses.replace(case, chain_us=series).verdict)
+        verdicts.append(replace(case, chain_us=series).verdict)
         medians = [np.median(series[name]) for name in case.launches if name != own]
         assert min(medians) != np.median(series[own])
     assert verdicts.count("BEHIND") <= 2
@@ -182,7 +183,7 @@ def test_best_peer_is_neither_ours_nor_the_copy() -> None:
 
 def test_table_has_a_line_for_each_case_in_microseconds() -> None:
     cases = [chain_case([10.0, 9.0], torch=12.0), chain_case([2.0], *FEW, state="evicted")]
-    cases.append(dataclasses.replace(cases[0], hashes={}))
+    cases.append(replace(cases[0], hashes={}))
     lines = [dict(zip(TITLES, cells, strict=True)) for cells in table(cases)]
     assert [line["x"] for line in lines] == ["fresh", "evicted", "fresh"]
     assert [round(float(line["ours"])) for line in lines[:2]] == [10, 2]
@@ -262,18 +263,18 @@ def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
     """Unless a kernel, a rule, a peer or a version is another, or a state is missing."""
     few = [chain_case([2.0], *FEW, state=state, torch=3.0) for state in chain.STATES]
     found = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
-    task = Task(*FEW, "float32", ("torch",))
+    task = ChainTask(Entry(*FEW, "float32"), ("torch",))
     found.add(few[0])
     assert not found.has(task), "evicted is missing"
     found.add(few[1])
-    assert found.has(task) and found.has(task._replace(peers=()))
-    assert not found.has(task._replace(peers=("torch", "liger")))
-    assert not found.has(task._replace(dtype="bfloat16"))
-    assert not found.has(task._replace(steps=("08_cluster-CLUSTER8",)))
-    assert found.has(task._replace(steps=("10_sixteen_bit",))), "it does not take the shape"
-    found.add(dataclasses.replace(few[1], skipped={"liger": "why"}))
-    found.add(dataclasses.replace(few[0], skipped={"liger": "why"}))
-    assert found.has(task._replace(peers=("torch", "liger")))
+    assert found.has(task) and found.has(replace(task, peers=()))
+    assert not found.has(replace(task, peers=("torch", "liger")))
+    assert not found.has(replace(task, entry=Entry(*FEW, "bfloat16")))
+    assert not found.has(replace(task, steps=("08_cluster-CLUSTER8",)))
+    assert found.has(replace(task, steps=("10_sixteen_bit",))), "it does not take the shape"
+    found.add(replace(few[1], skipped={"liger": "why"}))
+    found.add(replace(few[0], skipped={"liger": "why"}))
+    assert found.has(replace(task, peers=("torch", "liger")))
     found.versions = {**made_up.VERSIONS, "driver": "2.0"}
     assert not found.has(task)
     found.versions = made_up.VERSIONS
@@ -283,7 +284,7 @@ def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
         assert not found.has(task)
     one_state = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
     one_state.add(chain_case([500.0], 65536, 4096))
-    assert one_state.has(Task(65536, 4096, "float32")), "too large to be evicted"
+    assert one_state.has(ChainTask(Entry(65536, 4096, "float32"))), "too large to be evicted"
 
 
 # ---- what is recorded -------------------------------------------------------------------------
@@ -327,4 +328,4 @@ def test_recorded_choice_around_softmax_is_within_a_percent_of_its_best_variant(
 def test_what_is_chosen_stands_beside_the_best_peer(peer_us: float | None, word: str) -> None:
     case = chain_case([10.0], **({"liger": peer_us, "torch": 20.0} if peer_us else {}))
     assert case.against_best_peer == word
-    assert dataclasses.replace(case, hashes={}).against_best_peer == ""
+    assert replace(case, hashes={}).against_best_peer == ""

@@ -10,6 +10,7 @@ import pytest
 
 from helpers import bench, peers, peers_around, races
 from helpers.bound import BoundKernel, bind, load
+from helpers.contested import Task
 from helpers.contests import Entry, Kind
 from helpers.gpu import H200
 from helpers.operations import OPERATIONS, SUMMED, Sizes
@@ -203,7 +204,7 @@ def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypa
     monkeypatch.setattr(peers, "why_not", lambda name, *entry: "")
     monkeypatch.setattr(peers, "free_memory", lambda: None)
     monkeypatch.setattr(races, "gpu_in_use", lambda: H200)
-    task = races.Task(*entry[:3], ("torch",), kind=entry.kind)
+    task = Task(entry, ("torch",))
     case = races.run_task(task)
     assert case.entry == entry and case.is_current() and case.moved == entry.problem.moved
     assert {*case.samples_us} == {case.step, "torch"} and case.notes == {"torch": "said"}

@@ -7,6 +7,7 @@ import pytest
 from helpers import bench, catalogue, chain, chains, race_text, races, records
 from helpers.chains import ChainCase
 from helpers.contests import GROUPS
+from helpers.gpu import of_record
 from helpers.paths import ROOT
 from helpers.races import DTYPES, Race, RaceCase, save_race
 from helpers.records import REFERENCE_GPU
@@ -158,7 +159,7 @@ def test_what_is_chosen_is_asked_of_the_gpu_of_the_race(record_race, monkeypatch
     asked = []
     monkeypatch.setattr(race_text, "choose", lambda *what: asked.append(what) or OURS)
     record_race(race_case(65536, 4096))
-    assert {gpu for *_, gpu in asked} == {races.of_record(DEVICE)}
+    assert {gpu for *_, gpu in asked} == {of_record(DEVICE)}
     assert catalogue.choose(65536, 4096) is not None
 
 
