@@ -36,7 +36,7 @@ from .problems import (
     rounded,
 )
 from .records import Case
-from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_AXES, LIVE_COLUMNS, SQUARE_SHAPE, Shape
+from .shapes import EVEN_SHAPE, FEW_SHAPES, LIVE_AXES, LIVE_COLUMNS, SQUARE_SHAPE, Run, Shape
 from .workers import Failure, one_line
 
 PROTOCOL = {
@@ -189,13 +189,10 @@ def maker(step: str, inner: int = 1, numbers: Mapping[str, float] | None = None)
 
 
 class Task(NamedTuple):
-    """Steps to be timed together at one shape and dtype, against the same copy."""
+    """Steps to be timed together, against the same copy."""
 
-    rows: int
-    cols: int
-    dtype: str
+    run: Run
     names: tuple[str, ...]
-    inner: int = 1
 
 
 def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[str, Case]:
@@ -203,13 +200,13 @@ def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[st
     that compute the same are timed together. Raises what `measure` raises."""
     found: dict[str, Case] = {}
     together: dict[Problem, list[str]] = {}
-    sizes = Sizes(task.rows, task.cols, task.inner)
+    rows, cols, dtype, inner = task.run
     for name in task.names:
-        together.setdefault(problem_of(name, sizes, task.dtype), []).append(name)
+        together.setdefault(problem_of(name, Sizes(rows, cols, inner), dtype), []).append(name)
     for problem, names in together.items():
-        more = (task.inner,) if task.inner > 1 else ()
+        more = (inner,) if inner > 1 else ()
         makers = {name: maker_of(name, *more) for name in names}
-        found |= measure(makers, *task[:3], problem=problem)
+        found |= measure(makers, rows, cols, dtype, problem=problem)
     return found
 
 

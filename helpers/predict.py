@@ -19,7 +19,6 @@ from .mode import replay_is_forced
 from .paths import MINE
 from .records import predicted_at, predictions, utc_now
 from .rich import COLUMNS, Rich, details, escape
-from .shapes import place
 
 COPY = "00_copy"
 LARGEST = 1.5  # shares of a copy's speed that somebody may expect
@@ -137,9 +136,8 @@ _SUM = "As a sum, written out later:"
 def _where(step: str) -> str:
     """Of whose speed the share is, and where."""
     copies = step not in steps() or load(step).operation.yardstick == COPY
-    inner = predictions()[step].get("inner", 1)
     whose = "a copy's" if copies else "the yardstick's"
-    return f"of {whose} speed at {place(*predicted_at(step), inner=inner)}"
+    return f"of {whose} speed at {predicted_at(step).place()}"
 
 
 def _wrapped(text: str, indent: int = 0) -> list[str]:

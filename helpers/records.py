@@ -40,6 +40,7 @@ from .shapes import (
     REFERENCE_SHAPE,
     SWEEP_SHAPES,
     UNALIGNED_FEW,
+    Run,
     Shape,
     family_of,
 )
@@ -139,9 +140,9 @@ class Case:
         return family_of(*self.shape, self.inner)
 
     @property
-    def run(self) -> tuple[int, int, str, int]:
+    def run(self) -> Run:
         """What tells it from the other cases of a record."""
-        return self.rows, self.cols, self.dtype, self.inner
+        return Run(self.rows, self.cols, self.dtype, self.inner)
 
     @property
     def bytes(self) -> int:
@@ -229,8 +230,7 @@ class Record:
         if not self.cases:
             raise ValueError(f"the record of {self.step} holds no case")
         try:
-            inner = predictions().get(self.step, {}).get("inner", 1)
-            return self.case(*predicted_at(self.step), inner)
+            return self.case(*predicted_at(self.step))
         except KeyError:
             dtype = self.cases[0].dtype
             families = (self.of_family(name, dtype) for name in ("long", "unaligned"))
@@ -281,13 +281,13 @@ class Record:
 
     def lacks(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> bool:
         """Whether the step is to be recorded at a shape and dtype, and has no such case yet."""
-        run = rows, cols, dtype, inner
+        run = Run(rows, cols, dtype, inner)
         known = {case.run for case in self.cases}
         return run not in known and takes(self.step, rows, cols, dtype, self.gpu, inner)
 
-    def add(self, case: Case, order: Sequence[tuple[int, int, str, int]] = ()) -> None:
-        """Put a case in: those of `order`, (rows, cols, dtype, inner), in that order, whichever
-        came first, others before them as they come."""
+    def add(self, case: Case, order: Sequence[Run] = ()) -> None:
+        """Put a case in: those of `order` in that order, whichever came first, others before them
+        as they come."""
         places = {run: place for place, run in enumerate(order)}
         self.cases.append(case)
         self.cases.sort(key=lambda case: places.get(case.run, -1))
@@ -312,17 +312,10 @@ def step_hash(step: str) -> str:
     return code_hash(catalogue.source(f"{split_trial(step).file}.cu"))
 
 
-def launch_of(
-    step: str | Kernel,
-    rows: int,
-    cols: int,
-    dtype: str = "float32",
-    gpu: Gpu | None = None,
-    inner: int = 1,
-) -> dict[str, int]:
-    """The launch that a step's header asks for on a GPU (`mode.gpu_for_plans` if none is given):
-    grid, block, shared memory and macros; empty if it does not take the shape or the dtype."""
-    plan = plan_of(step, rows, cols, dtype, gpu, inner)
+def launch_of(step: str | Kernel, *where, **more) -> dict[str, int]:
+    """The launch that a step's header asks for, of the arguments of `plan_of`: grid, block, shared
+    memory and macros; empty if it does not take the shape or the dtype."""
+    plan = plan_of(step, *where, **more)
     return plan.launch if plan else {}
 
 
@@ -334,8 +327,8 @@ def plan_of(
     gpu: Gpu | None = None,
     inner: int = 1,
 ) -> Plan | None:
-    """How a step's header has it compiled and launched; None if it does not take the shape or the
-    dtype."""
+    """How a step's header has it compiled and launched on a GPU (`mode.gpu_for_plans` if none is
+    given); None if it does not take the shape or the dtype."""
     kernel = load(step) if isinstance(step, str) else step
     taken = kernel.accepts(rows, cols, dtype, gpu, inner=inner)
     return kernel.bind(rows, cols, dtype, gpu, inner=inner).plan if taken else None
@@ -532,8 +525,8 @@ def predictions() -> dict[str, Prediction]:
     return typed(path, read_json(path), dict[str, entry])
 
 
-def predicted_at(step: str) -> tuple[int, int, str]:
-    """(rows, cols, dtype) of a step's prediction: `REFERENCE_SHAPE` and float32 unless it names
-    others."""
-    expected, (rows, cols) = predictions().get(step, {}), REFERENCE_SHAPE
-    return expected.get("rows", rows), expected.get("cols", cols), expected.get("dtype", "float32")
+def predicted_at(step: str) -> Run:
+    """Where a step was predicted: at `REFERENCE_SHAPE` in float32 unless the entry names others."""
+    expected = predictions().get(step, {})
+    named = {name: expected[name] for name in Run._fields if name in expected}
+    return Run(*REFERENCE_SHAPE)._replace(**named)

@@ -15,6 +15,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 Shape = tuple[int, int]
 
 REFERENCE_SHAPE = (65536, 4096)  # where predictions are made and steps are compared
@@ -162,6 +164,19 @@ def family_of(rows: int, cols: int, inner: int = 1) -> str:
     if (rows, cols) in SWEEP_SHAPES:
         return "sweep"
     return "grid" if cols <= GRID_SHAPES[-1][1] else "long"
+
+
+class Run(NamedTuple):
+    """What is timed at once: matrices of a dtype, whose columns are `inner` elements apart."""
+
+    rows: int
+    cols: int
+    dtype: str = "float32"
+    inner: int = 1
+
+    def place(self, always: bool = False) -> str:
+        """What the function `place` says of it."""
+        return place(self.rows, self.cols, self.dtype, always, self.inner)
 
 
 def place(

@@ -28,7 +28,8 @@ from ..records import (
     save_record,
     takes,
 )
-from ..shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, REFERENCE_SHAPE, place
+from ..shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, REFERENCE_SHAPE, Run
+from ..simt.words import counted
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,30 +56,26 @@ def main(arguments: list[str] | None = None) -> int:
     shapes = GRID_SHAPES if options.quick else (*RECORDED_SHAPES, *AXES)
     sizes = [Sizes(*shape) for shape in bench.shapes_that_fit(shapes)]
     runs = [
-        (rows, cols, dtype, inner)
+        Run(rows, cols, dtype, inner)
         for rows, cols, inner in sizes
         for dtype in options.dtypes
         if any(takes(name, rows, cols, dtype, plan_for, inner) for name in names)
     ]
-    print(f"recording {', '.join(names)} on {device['name']} at {len(runs)} shapes and dtypes")
+    count = counted(len(runs), "shape")  # each dtype by itself
+    print(f"recording {', '.join(names)} on {device['name']} at {count}")
     if versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
     missing = [
-        bench.Task(
-            *run[:3],
-            tuple(name for name, record in records.items() if record.lacks(*run)),
-            run[3],
-        )
+        bench.Task(run, tuple(name for name, record in records.items() if record.lacks(*run)))
         for run in runs
     ]
     tasks = deque(task for task in missing if task.names)
     done, failed, began = len(runs) - len(tasks), [], time.perf_counter()
     measure = partial(bench.measure_steps, maker_of=peers.step_maker)
     for task, measured in workers.deal(measure, tasks, options.jobs):
-        run = *task[:3], task.inner
         if isinstance(measured, workers.Failure):
             guilty = {measured.culprit} & {*task.names} or {*task.names}
-            where = place(*run[:3], always=True, inner=task.inner)
+            where = task.run.place(always=True)
             failed.append(f"{', '.join(sorted(guilty))} at {where}: {measured.reason}")
             print(failed[-1], file=sys.stderr, flush=True)
             if others := tuple(name for name in task.names if name not in guilty):
@@ -89,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
                 records[name].add(measured[name], runs)
                 save_record(records[name], folder)
         done += 1
-        print_progress(done, len(runs), *run, records, began)
+        print_progress(done, len(runs), task.run, records, began)
     print(f"records are in {record_path(names[0], folder).parent}")
     for line in failed:
         print(f"not recorded: {line}", file=sys.stderr)
@@ -121,24 +118,17 @@ def versions_of(name: str, versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def print_progress(
-    number: int,
-    total: int,
-    rows: int,
-    cols: int,
-    dtype: str,
-    inner: int,
-    records: Mapping[str, Record],
-    began: float,
+    number: int, total: int, run: Run, records: Mapping[str, Record], began: float
 ) -> None:
     rates = []
     for name, record in records.items():
         for case in record.cases:
-            if case.run == (rows, cols, dtype, inner):
+            if case.run == run:
                 flag = " above the copy: look!" if case.share > 1.05 else ""
                 rates.append(f"{name} {case.gbps:.0f} ({case.share:.2f}){flag}")
     seconds = time.perf_counter() - began
-    where = f"[{number}/{total}, {seconds:.0f} s] {place(rows, cols, dtype, True, inner)}"
-    print(f"{where}: GB/s {', '.join(rates)}", flush=True)
+    rates = ", ".join(rates)
+    print(f"[{number}/{total}, {seconds:.0f} s] {run.place(True)}: GB/s {rates}", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from ..draw.step import save_series
 from ..header import header
 from ..mode import SWITCH, describe_mode, replaying
 from ..paths import BUILD, core_notebooks, deeper_notebooks
-from ..records import Case, predicted_at, predictions
+from ..records import Case, predicted_at
 from ..simt.options import at_least
 from ..tables import summary_table
 from ..workers import Failure
@@ -145,13 +145,12 @@ def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
     """
     timed = {}
     for step, verdict in verdicts.items():
-        rows, cols, dtype = predicted_at(step)
-        inner = predictions().get(step, {}).get("inner", 1)
-        shape = (rows, cols, inner) if inner > 1 else (rows, cols)
+        wanted = predicted_at(step)
+        shape = wanted[:2] if wanted.inner == 1 else (*wanted[:2], wanted.inner)
         ((rows, cols, *_),) = bench.shapes_that_fit([shape])
         if verdict == "right":
             try:
-                task = bench.Task(rows, cols, dtype, (step,), inner)
+                task = bench.Task(wanted._replace(rows=rows, cols=cols), (step,))
                 timed[step] = bench.measure_steps(task)[step]
             except Failure as error:
                 verdicts[step] = f"right, not timed: {error}"

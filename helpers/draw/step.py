@@ -176,7 +176,7 @@ class Pair:
     @property
     def predicted_at(self) -> Key | None:
         """Where the step was predicted; None in another dtype."""
-        rows, cols, dtype = records.predicted_at(self.after.step)
+        rows, cols, dtype, _ = records.predicted_at(self.after.step)
         if dtype != self.dtype:
             return None
         return (rows, cols) if self.family == "few" else cols

@@ -13,7 +13,7 @@ from helpers.commands import record
 from helpers.paths import ROOT
 from helpers.plan import DTYPES
 from helpers.records import Case, launch_of, load_record, takes
-from helpers.shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
+from helpers.shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES, Run
 from helpers.workers import Failure
 from tests import made_up
 
@@ -134,12 +134,12 @@ def test_recorder_imports_no_pytorch() -> None:
 
 def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
     kept = made_up.record(shapes=[(64, 1024)])
-    record.print_progress(1, 1, 64, 1024, "float32", 1, {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, Run(64, 1024), {"01_naive": kept}, 0.0)
     assert "look!" not in capsys.readouterr().out
     kept.cases[0].samples_us[:] = [4.0, 4.0, 4.0]
-    record.print_progress(1, 1, 64, 1024, "float16", 1, {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, Run(64, 1024, "float16"), {"01_naive": kept}, 0.0)
     assert "01_naive" not in capsys.readouterr().out
-    record.print_progress(1, 1, 64, 1024, "float32", 1, {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, Run(64, 1024), {"01_naive": kept}, 0.0)
     assert "01_naive 131 (1.38) above the copy: look!" in capsys.readouterr().out
 
 

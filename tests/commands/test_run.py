@@ -14,6 +14,7 @@ import pytest
 
 from helpers import bench, notebooks, paths
 from helpers.commands import run
+from helpers.shapes import Run
 from helpers.workers import Failure
 from tests import made_up
 
@@ -122,7 +123,8 @@ def test_every_right_step_is_timed_where_it_was_predicted(monkeypatch) -> None:
         asked.append(task)
         if task.names == ("02_online",):
             raise Failure("out of memory")
-        return {task.names[0]: made_up.record(task.names[0], [task[:2]], task.dtype).cases[0]}
+        (rows, cols, dtype, _), (name,) = task
+        return {name: made_up.record(name, [(rows, cols)], dtype).cases[0]}
 
     monkeypatch.setattr(bench, "measure_steps", measure)
     monkeypatch.setattr(
@@ -134,10 +136,10 @@ def test_every_right_step_is_timed_where_it_was_predicted(monkeypatch) -> None:
     verdicts = dict.fromkeys(names, "right") | {"03_shared": "zero at (1, 2)"}
     timed = run.time_steps(verdicts)
     assert asked == [
-        (16384, 4096, "float32", ("01_naive",), 1),
-        (16384, 4096, "float32", ("02_online",), 1),
-        (1, 1048576, "float32", ("09_grid",), 1),
-        (2097152, 32, "bfloat16", ("10_sixteen_bit",), 1),
+        (Run(16384, 4096), ("01_naive",)),
+        (Run(16384, 4096), ("02_online",)),
+        (Run(1, 1048576), ("09_grid",)),
+        (Run(2097152, 32, "bfloat16"), ("10_sixteen_bit",)),
     ]
     assert list(timed) == ["01_naive", "09_grid", "10_sixteen_bit"]
     assert verdicts["02_online"] == "right, not timed: out of memory"

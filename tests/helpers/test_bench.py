@@ -14,7 +14,7 @@ from helpers.bound import BoundKernel, load
 from helpers.check import check_copy, check_softmax
 from helpers.gpu import H200
 from helpers.references import reference
-from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES
+from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES, Run
 from helpers.workers import Failure
 from tests.helpers.fake_cupy import fake_cupy as made
 
@@ -297,7 +297,7 @@ def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cup
 
 
 def test_tasks_can_be_handed_to_another_process() -> None:
-    task = (bench.measure_steps, bench.Task(64, 128, "float32", ("00_copy", "01_naive")))
+    task = (bench.measure_steps, bench.Task(Run(64, 128), ("00_copy", "01_naive")))
     assert pickle.loads(pickle.dumps(task)) == task
 
 

@@ -14,7 +14,6 @@ from helpers import mode, profile
 from helpers.catalogue import UNFUSED, steps
 from helpers.predict import ASK, REFUSE, asked, keep, kept, mine_of, predict
 from helpers.records import REFERENCE_SHAPE, load_record, predicted_at, predictions
-from helpers.shapes import place
 
 MODULE = importlib.import_module("helpers.predict")  # helpers.predict is the function
 STEPS = [UNFUSED, *(step for step in steps() if step != "00_copy")]
@@ -43,7 +42,7 @@ def shown(monkeypatch):
 def complaints(step: str, entry: dict) -> list[str]:
     """Everything that is wrong with the question of a step, its choices and its sum."""
     found = []
-    where = place(*predicted_at(step), inner=entry.get("inner", 1))
+    where = predicted_at(step).place()
     if not entry["question"].endswith(f"at {where}?"):
         found.append(f"the question does not end at {where}")
     shares = sorted(share for share, _ in entry["choices"])
