@@ -147,7 +147,7 @@ class Pair:
         columns; of few rows the shape."""
         found = record.of_family(self.family, self.dtype) if record else []
         if self.family == "axes":
-            inner = records.predictions().get(self.after.step, {}).get("inner", 1)
+            inner = records.predicted_at(self.after.step).inner
             found = [case for case in found if case.inner == inner]
         return {case.shape if self.family == "few" else case.cols: case for case in found}
 
