@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .style import BLACK, BLUE, GREY, INCHES, LIT, PAGE, STYLE
+from .style import BLACK, BLUE, GREY, INCHES, LIT, PAGE, styled_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,10 +39,7 @@ class Box:
 
 def canvas(height: float) -> tuple[Figure, Axes]:
     """An empty figure as wide as the page; a unit of its axes is a CSS pixel, y grows downward."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(STYLE):
-        figure = plt.figure(figsize=(INCHES, INCHES * height / PAGE))
+    with styled_figure(INCHES * height / PAGE) as figure:
         axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, PAGE), ylim=(height, 0))
     axes.axis("off")

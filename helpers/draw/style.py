@@ -10,12 +10,13 @@ computes both.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..catalogue import TORCH, UNFUSED, step_number
@@ -174,13 +175,25 @@ def _luminance(linear: Sequence[float]) -> float:
 
 
 def chart(title: str, height: float = 3.7) -> tuple[Figure, Axes]:
-    """An empty figure as wide as the page and `height` inches high, with its title."""
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(figsize=(INCHES, height), layout="constrained")
+    """A figure as wide as the page and `height` inches high with its title, and its empty axes."""
+    with styled_figure(height, layout="constrained") as figure:
+        axes = figure.subplots()
     head(figure, title)
     return figure, axes
+
+
+@contextlib.contextmanager
+def styled_figure(height: float, **layout) -> Iterator[Figure]:
+    """An empty figure, and the style for the axes that are added to it. pyplot knows nothing of it,
+    and so keeps none that an error left behind."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(INCHES, height), **layout)
+        FigureCanvasAgg(figure)  # measures words
+        yield figure
 
 
 def head(figure: Figure, title: str) -> None:
@@ -197,14 +210,12 @@ def head(figure: Figure, title: str) -> None:
 
 def finish(figure: Figure, title: str, sentence: str) -> None:
     """Show a figure and print the sentence that says what it shows; `title` is its plain form."""
-    import matplotlib.pyplot as plt
     from IPython.display import display
 
     if not sentence.strip():
         raise ValueError(f"the figure {title!r} needs a sentence that says what it shows")
     png, plain = _png(figure), _wrapped(f"<figure: {title}>")
     width = round(figure.get_figwidth() * figure.get_dpi())
-    plt.close(figure)
     display(
         {"image/png": png, "text/plain": plain},
         metadata={"image/png": {"width": min(width, PAGE), "alt": sentence}},

@@ -204,13 +204,8 @@ def _trace():
 
 def _quiet(function: Callable) -> Callable:
     def quiet(*args, **named):
-        import matplotlib.pyplot as plt
-
         with contextlib.redirect_stdout(io.StringIO()):
-            try:
-                return function(*args, **named)
-            finally:
-                plt.close("all")
+            return function(*args, **named)
 
     return quiet
 

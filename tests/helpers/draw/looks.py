@@ -8,7 +8,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from matplotlib import pyplot as plt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -26,15 +25,15 @@ class Shown:
         self._figures: list[Figure] = []
         self._plain: list[str] = []
         self._capsys = capsys
-        self._really_close = plt.close
-        monkeypatch.setattr(plt, "close", self._close)
+        self._really_png = style._png
+        monkeypatch.setattr(style, "_png", self._png)
         # What takes longer than all else, and test_style.py makes.
         monkeypatch.setenv(style.PICTURES, "0")
         monkeypatch.setattr("IPython.display.display", self._display)
 
-    def _close(self, figure: Figure) -> None:
+    def _png(self, figure: Figure) -> bytes:
         self._figures.append(figure)
-        self._really_close(figure)
+        return self._really_png(figure)
 
     def _display(self, data: dict, **_) -> None:
         self._plain.append(data["text/plain"])
