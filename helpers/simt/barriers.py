@@ -26,6 +26,7 @@ from .groups import Groups
 from .hardware import WARP
 from .instructions import Instruction, Operand, Register, unknown
 from .lanes import Lanes, Step
+from .memory.causality import CLUSTER
 from .operands import Reader, predicate_reader, reader, writer
 from .recording import around
 from .spreading import follow_if_needed
@@ -152,10 +153,13 @@ class Barriers:
             self.early.setdefault(key, {})[warp] = seen
 
     def _announce_to_cluster(self, instruction: Instruction, mask: np.ndarray) -> None:
-        """barrier.cluster.arrive: what these warps do from now on is not ordered by the barrier."""
+        """barrier.cluster.arrive: what these warps do from now on is not ordered by the barrier;
+        a relaxed one orders what came before a fence."""
         self.watch.event("cluster arrive", instruction, mask)
         warps = np.flatnonzero(mask.reshape(-1, WARP).any(axis=1))
-        self.arrived[warps] = self._seen_by(warps)
+        relaxed = "relaxed" in instruction.modifiers
+        before_fences = self.context.causality.before_fences
+        self.arrived[warps] = before_fences(warps, CLUSTER) if relaxed else self._seen_by(warps)
         self.announced |= mask
 
     def _seen_by(self, warps: np.ndarray) -> np.ndarray:

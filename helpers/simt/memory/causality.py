@@ -257,10 +257,15 @@ class Causality:
     # ---- fences ----
 
     def fence(self, mask: np.ndarray, scope: int, releases: bool, acquires: bool) -> None:
-        """These threads execute a fence."""
+        """These threads execute a fence. What it acquires, it also passes on."""
         order = self.order
-        order.now += 1
         slots = np.flatnonzero(mask)
+        if acquires and self.observed:
+            clusters = slots // self.per_cluster
+            for cluster in np.unique(clusters).tolist():
+                if cluster in self.observed:
+                    self._acquire_observed(cluster, slots[clusters == cluster], scope)
+        order.now += 1
         if releases:
             if self.fenced is None:
                 self.fenced = np.zeros((GPU + 1, len(mask)), np.int32)
@@ -270,11 +275,6 @@ class Causality:
                 if narrower not in self.seen:
                     self.seen[narrower] = np.zeros_like(order.seen)
                 self.seen[narrower][warps] = order.seen[warps]
-        if acquires and self.observed:
-            clusters = slots // self.per_cluster
-            for cluster in np.unique(clusters).tolist():
-                if cluster in self.observed:
-                    self._acquire_observed(cluster, slots[clusters == cluster], scope)
 
     def _acquire_observed(self, cluster: int, slots: np.ndarray, scope: int) -> None:
         observed, done = self.observed[cluster], set()
@@ -424,6 +424,16 @@ class Causality:
                     threads[others + lane] = max(int(known[lane]), threads.get(others + lane, 0))
             threads[slot + self.first] = time
         return Node(tuple(parents), first, row.copy(), threads)
+
+    def before_fences(self, warps: np.ndarray, scope: int) -> np.ndarray:
+        """What each of these warps had seen, and done itself, before its last fence at least so
+        wide: nothing if there was none."""
+        rows = np.zeros((len(warps), self.order.warps), np.int32)
+        if scope in self.seen:
+            rows[:] = self.seen[scope][warps]
+            last = self.fenced[scope].reshape(-1, WARP)[warps].max(axis=1)
+            rows[np.arange(len(warps)), warps % self.order.warps] = last
+        return rows
 
     # ---- for what is said of a race ----
 

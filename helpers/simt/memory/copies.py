@@ -59,7 +59,8 @@ class Copies:
         self.bulk_committed = np.zeros(batch.slots, np.int64)
         self.reading: list[Reading] = []
         self.writing: list[Reading] = []  # those whose bytes may not have come to global memory
-        self.fenced = np.zeros(batch.slots, np.int32)  # when a thread last fenced the async proxy
+        # When a thread last fenced the asynchronous proxy, for shared and for global memory.
+        self.fenced, self.fenced_global = np.zeros((2, batch.slots), np.int32)
 
     def end_batch(self) -> None:
         """Report the bulk copies that a block has not waited for before its end."""
@@ -73,6 +74,14 @@ class Copies:
             "the block may end, and its shared memory be given away, before the copy is done",
             np.array([slot]),
         )
+
+    def fence(self, mask: np.ndarray, kinds: tuple[str, ...]) -> None:
+        """These threads execute fence.proxy.async, of one memory if it names it."""
+        self.shadow.order.now += 1
+        if "global" not in kinds:
+            self.fenced[mask] = self.shadow.order.now
+        if not any(kind.startswith("shared") for kind in kinds):
+            self.fenced_global[mask] = self.shadow.order.now
 
     def begin(self, copy: Copy) -> None:
         """The bytes belong to the copy from now on."""

@@ -303,6 +303,14 @@ class GlobalMemory:
             self.shadow.read(allocation, *_pieces(start, size, slot), _bulk(instruction))
         return allocation.data[start : start + size].copy()
 
+    def stored(self, address: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Who of the batch has stored to bytes from an address on, not by a copy, and when."""
+        allocation = self.allocation_near(address)
+        if allocation is None or allocation.epochs is None:
+            return np.zeros((2, 0), np.int64)
+        start = address - allocation.page
+        return self.shadow.stored(allocation.epochs, start, size)
+
     def write_range(
         self, address: int, data: np.ndarray, instruction: Instruction, slot: int
     ) -> None:

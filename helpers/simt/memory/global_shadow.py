@@ -9,9 +9,9 @@ For every few bytes the shadow remembers the last weak write, and of weak reads,
 strong writes two: those of the lowest and of the highest thread that nothing has ordered before a
 later one. A volatile access is a relaxed one of the whole system ([ptx] "ld.volatile").
 
-Not seen: what an atomic of another width overlaps, a fence of a proxy that is missing, a load by
-the read-only path of what the launch writes, and of many readers of the same bytes those between
-the lowest and the highest. A store races with an earlier load also where nobody uses its value.
+Not seen: of many readers of the same bytes those between the lowest and the highest; a bulk copy
+that writes with no fence of the proxy behind ordinary accesses. A store races with an earlier load
+also where nobody uses its value.
 
 Stores of one and the same constant do not race with each other: flags that many threads raise are
 usual, and whoever reads them is held against each.
@@ -36,6 +36,8 @@ STALE = "read-only load of what is written"
 EVENT_BITS = 32  # of a stamp: the number of the event, above the thread
 UNFINISHED = 2**31 - 1  # the time of an asynchronous access that nobody has waited for
 THREAD = (1 << EVENT_BITS) - 1
+PACKED = {"f16x2", "bf16x2"}
+EMPTY = np.zeros(0, np.int64)
 # What the shadow of an array remembers. Of reads and strong writes the lowest and highest thread.
 WEAK_WRITE, WEAK_READ, STRONG_WRITE, STRONG_READ = (0,), (1, 2), (3, 4), (5, 6)
 ATOMIC = 7  # the last access, where it is an atomic whose result is used
@@ -47,6 +49,7 @@ class Epochs:
 
     def __init__(self, name: str, size: int):
         self.name, self.size, self.grain = name, size, 0
+        self.piece = 0  # bytes of the strong accesses until now
         self.stamps: list[np.ndarray | None] = [None] * 8
 
     def entries(self, offsets: np.ndarray, width: int) -> np.ndarray:
@@ -84,13 +87,15 @@ class GlobalShadow:
         self.order = causality.order
         self.constants, self.tickets = constant_stores(kernel), used_atomics(kernel)
         self.atomics = np.array([one.opcode in ("atom", "red") for one in kernel.instructions])
+        self.copies = np.array([one.opcode == "cp" for one in kernel.instructions])
+        self.pieces = np.zeros(len(kernel.instructions), np.int8)  # bytes of a strong access
         self.events: dict[tuple[int, int], int] = {}  # by (instruction, time)
         self.last = 0  # event
         self.sites, self.times = np.zeros(64, np.int32), np.zeros(64, np.int32)
         self.scopes = np.zeros(64, np.int8)
         self.begun: list[int] = []  # asynchronous accesses that nobody has taken note of
         self.unfinished = 0  # of them and others, how many nobody has waited for
-        self.narrow = False  # has seen a strong access that is not of the whole GPU
+        self.mixed = False  # has seen strong accesses that need not be atomic to one another
 
     def start_batch(self, batch: Batch) -> None:
         self.causality.start_batch(batch)
@@ -104,11 +109,12 @@ class GlobalShadow:
         """These slots load from these bytes of an allocation's page."""
         epochs = allocation.epochs
         entries = epochs.entries(offsets, access.width)
-        self.narrow |= WEAK < access.scope < GPU
+        if access.scope:
+            self._look_at_strong(epochs, access)
         if access.read_only:
             self._look_for_writes(epochs, entries, slots, access)
         self._against(epochs, WEAK_WRITE, entries, slots, access)
-        if access.scope == WEAK or self.narrow:
+        if access.scope == WEAK or self.mixed:
             self._against(epochs, STRONG_WRITE, entries, slots, access)
         self._note(epochs, STRONG_READ if access.scope else WEAK_READ, entries, slots, access)
         if access.scope:
@@ -127,12 +133,13 @@ class GlobalShadow:
         `wrote`."""
         epochs = allocation.epochs
         entries = epochs.entries(offsets, access.width)
-        self.narrow |= WEAK < access.scope < GPU
+        if access.scope:
+            self._look_at_strong(epochs, access)
         self._against(epochs, WEAK_WRITE, entries, slots, access)
         self._against(epochs, WEAK_READ, entries, slots, access)
         if access.scope:
             self._note(epochs, STRONG_WRITE, entries, slots, access)
-            if self.narrow:
+            if self.mixed:
                 self._against(epochs, STRONG_WRITE + STRONG_READ, entries, slots, access)
             if access.instruction.number in self.tickets:
                 epochs.of(ATOMIC)[entries] = self._stamp(entries, slots, access)
@@ -153,6 +160,15 @@ class GlobalShadow:
             # Who comes after this write comes after them too, or races with this write.
             if epochs.stamps[kind] is not None:
                 epochs.stamps[kind][entries] = 0
+
+    def _look_at_strong(self, epochs: Epochs, access: Access) -> None:
+        """From the first strong access on that is not like others, of a narrower scope or of other
+        bytes, strong accesses are held against one another. A vector, a packed one too, is an
+        access for each element."""
+        piece = 2 if PACKED & {*access.instruction.modifiers} else access.size
+        self.pieces[access.instruction.number] = piece
+        self.mixed |= access.scope < GPU or epochs.piece not in (0, piece)
+        epochs.piece = piece
 
     def _tell(
         self, slots: np.ndarray, addresses: np.ndarray, access: Access, wrote: np.ndarray | None
@@ -224,6 +240,22 @@ class GlobalShadow:
         return result
 
     # ---- asynchronous accesses ----
+
+    def stored(self, epochs: Epochs, start: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Threads of the batch, as slots, that have stored to bytes of an array last, and when;
+        copies are left out."""
+        slots, times = [], []
+        first, last = start // epochs.grain, -(-(start + size) // epochs.grain)
+        for kind in (*WEAK_WRITE, *STRONG_WRITE):
+            if epochs.stamps[kind] is not None:
+                stamps = epochs.stamps[kind][first:last]
+                events = stamps >> EVENT_BITS
+                slot = (stamps & THREAD) - self.causality.first
+                mine = (stamps != 0) & (slot >= 0) & (slot < len(self.threads))
+                mine &= ~self.copies[self.sites[events]]
+                slots.append(slot[mine])
+                times.append(self.times[events[mine]])
+        return np.concatenate(slots or [EMPTY]), np.concatenate(times or [EMPTY])
 
     def take(self) -> tuple[int, ...]:
         """The asynchronous accesses that have begun since this was last asked, for `finish`."""
@@ -308,7 +340,9 @@ class GlobalShadow:
         distances = None
         if access.scope and scopes.any():
             distances = self.causality.distance(threads, self.threads[slots])
-            racing &= (scopes == WEAK) | (np.minimum(scopes, access.scope) < distances)
+            weak = (scopes == WEAK) | (np.minimum(scopes, access.scope) < distances)
+            pieces = self.pieces[self.sites[events]]
+            racing &= weak | (pieces != self.pieces[access.instruction.number])
         constant = self.constants.get(access.instruction.number)
         if constant is not None:
             alike = [number for number, one in self.constants.items() if one == constant]
@@ -351,7 +385,13 @@ class GlobalShadow:
             f"this {verb(access.instruction)} and the {verb(other)} in {what} by thread {place} of "
             f"block {block} reach the same bytes of {name}, and nothing orders them: "
         )
-        if scope and access.scope:
+        pieces = self.pieces[site], self.pieces[access.instruction.number]
+        if scope and access.scope and pieces[0] != pieces[1]:
+            cure = (
+                f"one is of {pieces[0]} bytes, the other of {pieces[1]}, and only accesses of the "
+                "very same bytes are atomic to one another"
+            )
+        elif scope and access.scope:
             least = "cluster" if distance == CLUSTER else "whole GPU"
             name = "block" if min(scope, access.scope) == BLOCK else "cluster"
             cure = (

@@ -78,7 +78,19 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
         if not outward:
             tally.copied_in_bytes += size
             tally.copy_sectors += _sectors(address, size)
-            return memory.read_range(address, size, instruction, slot)
+            data = memory.read_range(address, size, instruction, slot)
+            if data is None:
+                return None
+            writers, times = memory.stored(address, size)
+            fenced = np.maximum(copies.fenced_global[writers], copies.fenced_global[slot])
+            if (times >= fenced).any():
+                report(
+                    "global memory not fenced for an asynchronous copy",
+                    "bytes that a thread has stored in this launch are copied with no "
+                    "fence.proxy.async between",
+                    slot,
+                )
+            return data
         place, room = place_of(slot, address, size, "load")
         if room < size:
             return None

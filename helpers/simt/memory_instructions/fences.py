@@ -15,12 +15,12 @@ def translate_fence(context: Context, instruction: Instruction) -> Step:
     if any(kind.startswith("async") for kind in kinds):
 
         def fence_proxy(lanes: Lanes) -> None:
-            context.shared.order.now += 1
-            context.copies.fenced[lanes.mask] = context.shared.order.now
+            context.copies.fence(lanes.mask, kinds)
 
         return fence_proxy
-    if "proxy" in kinds or any(kind.startswith(("sync_restrict", "mbarrier")) for kind in kinds):
-        return lambda lanes: None  # of other proxies, or of shared memory alone
+    if "proxy" in kinds:
+        return lambda lanes: None
+    # Those that are for shared memory or an mbarrier's init alone count for everything.
     scope, causality = scope_of(kinds, GPU), context.causality
     releases, acquires = "acquire" not in kinds, "release" not in kinds
     return lambda lanes: causality.fence(lanes.mask, scope, releases, acquires)
