@@ -9,6 +9,7 @@ allocation too, in which nobody may touch what is between the rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -154,11 +155,12 @@ class GlobalMemory:
         allocation.written = True
         if allocation.constant:
             self._report_constant(allocation, access.instruction, np.flatnonzero(lanes.mask))
-        if allocation.epochs is not None and not access.atomic:
-            slots = np.flatnonzero(lanes.mask)
-            self.shadow.write(allocation, offsets[slots], slots, access)
         view = allocation.views[access.size]
         index = offsets >> (access.size.bit_length() - 1)
+        if allocation.epochs is not None and not access.atomic:
+            slots = np.flatnonzero(lanes.mask)
+            same = functools.partial(_same, view, index, values)
+            self.shadow.write(allocation, offsets[slots], slots, access, same=same)
         for element, value in enumerate(values):
             view[index + element] = value
 
@@ -348,6 +350,15 @@ class GlobalMemory:
             for element, value in enumerate(values):
                 kept = np.broadcast_to(value, addresses.shape)[active]
                 allocation.views[access.size][offsets // access.size + element] = kept
+
+
+def _same(view: np.ndarray, index: np.ndarray, values: list[np.ndarray], after: bool) -> np.ndarray:
+    """Whether the bytes that each lane stores are in memory, before or `after` the store."""
+    if after:
+        for element, value in enumerate(values):
+            view[index + element] = value
+    there = [view[index + element] == value for element, value in enumerate(values)]
+    return np.logical_and.reduce(there)
 
 
 def _pieces(start: int, size: int, slot: int) -> tuple[np.ndarray, np.ndarray]:

@@ -14,11 +14,13 @@ that writes with no fence of the proxy behind ordinary accesses. A store races w
 also where nobody uses its value.
 
 Stores of one and the same constant do not race with each other: flags that many threads raise are
-usual, and whoever reads them is held against each.
+usual, and whoever reads them is held against each. Nor do those by which threads of one block store
+the same bits, by one instruction: a sum that each of them knows is often stored by all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -128,14 +130,16 @@ class GlobalShadow:
         slots: np.ndarray,
         access: Access,
         wrote: np.ndarray | None = None,
+        same: Callable[[bool], np.ndarray] | None = None,
     ) -> None:
         """These slots store to these bytes of an allocation's page. Atomics change them, where they
-        `wrote`."""
+        `wrote`. `same(False)` says of every slot whether what it stores is there already,
+        `same(True)` whether it is there after the store."""
         epochs = allocation.epochs
         entries = epochs.entries(offsets, access.width)
         if access.scope:
             self._look_at_strong(epochs, access)
-        self._against(epochs, WEAK_WRITE, entries, slots, access)
+        self._against(epochs, WEAK_WRITE, entries, slots, access, same and (lambda: same(False)))
         self._against(epochs, WEAK_READ, entries, slots, access)
         if access.scope:
             self._note(epochs, STRONG_WRITE, entries, slots, access)
@@ -155,7 +159,7 @@ class GlobalShadow:
         flat = entries.reshape(-1)
         apart = bool((flat[1:] > flat[:-1]).all())  # as they mostly are; else lanes may race
         if not access.asynchronous and not apart:
-            self._against(epochs, WEAK_WRITE, entries, slots, access)
+            self._against(epochs, WEAK_WRITE, entries, slots, access, same and (lambda: same(True)))
         for kind in WEAK_READ + STRONG_WRITE + STRONG_READ + (ATOMIC,):
             # Who comes after this write comes after them too, or races with this write.
             if epochs.stamps[kind] is not None:
@@ -272,9 +276,16 @@ class GlobalShadow:
     # ---- judging ----
 
     def _against(
-        self, epochs: Epochs, kinds: tuple, entries: np.ndarray, slots: np.ndarray, access: Access
+        self,
+        epochs: Epochs,
+        kinds: tuple,
+        entries: np.ndarray,
+        slots: np.ndarray,
+        access: Access,
+        same: Callable[[], np.ndarray] | None = None,
     ) -> None:
-        """Hold these accesses against what is remembered."""
+        """Hold these accesses against what is remembered. `same` says of every slot whether it
+        stores what is there."""
         for kind in kinds:
             if epochs.stamps[kind] is None:
                 continue
@@ -291,7 +302,7 @@ class GlobalShadow:
                 last = None
                 if kind in STRONG_WRITE and epochs.stamps[ATOMIC] is not None:
                     last = epochs.stamps[ATOMIC][entries][where]
-                self._judge(epochs.name, stamps[where], slots[where[0]], access, last)
+                self._judge(epochs.name, stamps[where], slots[where[0]], access, last, same)
 
     def _taken_turns(self, stamps: np.ndarray, slots: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Whether these are atomics, and the slots come behind the last atomic at the same place,
@@ -333,6 +344,7 @@ class GlobalShadow:
         slots: np.ndarray,
         access: Access,
         last: np.ndarray | None,
+        same: Callable[[], np.ndarray] | None,
     ) -> None:
         threads, events = stamps & THREAD, stamps >> EVENT_BITS
         racing = np.ones(len(stamps), bool)
@@ -356,6 +368,11 @@ class GlobalShadow:
         strong = bool(access.scope)
         ordered = self.causality.ordered(threads[left], times, slots[left], strong)
         left = left[~ordered | (times == UNFINISHED)]
+        if same is not None and not access.scope and len(left):
+            again = self.sites[events[left]] == access.instruction.number
+            again &= self.causality.distance(threads[left], self.threads[slots[left]]) == BLOCK
+            if again.any():
+                left = left[~(again & same()[slots[left]])]
         if not len(left):
             return
         sites = self.sites[events[left]]

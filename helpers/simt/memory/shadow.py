@@ -15,6 +15,7 @@ Bytes that an asynchronous copy writes or reads are its own until a wait: see co
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -56,6 +57,8 @@ class Shadow:
         self.readers = np.full((2, entries), -1, np.int32)
         self.read_times = np.zeros((2, entries), np.int32)
         self.write_site = np.zeros(entries, np.int32)  # number of the instruction
+        # The last weak store before the strong ones that followed it, once there were such.
+        self.covered: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         self.read_site = np.zeros(entries, np.int32)
         self.owner = np.zeros(entries, np.int8)  # FREE, WRITTEN or READ by an asynchronous copy
         self.watched.start_batch()
@@ -118,7 +121,15 @@ class Shadow:
         self.read_times[1, entry] = np.where(high, self.order.now, times[1])
         self.read_site[entry] = instruction.number
 
-    def check_write(self, slots: np.ndarray, entry: np.ndarray, access: Access) -> None:
+    def check_write(
+        self,
+        slots: np.ndarray,
+        entry: np.ndarray,
+        access: Access,
+        same: Callable[[], np.ndarray] | None = None,
+    ) -> None:
+        """These slots store to these entries; `same` says which of them store what is there. Who
+        stores the same bits by the same instruction races with nobody who did."""
         instruction = access.instruction
         writer = slots[:, None]
         before = self.writer[entry]
@@ -127,12 +138,16 @@ class Shadow:
         after_write = (before >= 0) & ~self._holds(before, self.write_time[entry], writer)
         if strength:
             after_write &= self.write_strength[entry] == WEAK
+        elif same is not None and after_write.any():
+            after_write &= (self.write_site[entry] != instruction.number) | ~same()[:, None]
         readers = self.readers[:, entry]
         unordered = ~self._holds(readers, self.read_times[:, entry], writer)
         after_read = ((readers >= 0) & unordered).any(axis=0)
         if strength:
             after_read &= strength + self.strengths[self.read_site[entry]] <= FLAG
         self._race_after(after_write, self.write_site, slots, entry, "store", instruction)
+        if strength:
+            after_write |= self._race_after_covered(after_write, slots, entry, access)
         after_read &= ~after_write.any(axis=1)[:, None]  # one race of a thread is enough
         if after_read.any():
             self._race_after_reads(after_read, slots, entry, instruction)
@@ -142,6 +157,26 @@ class Shadow:
         self.write_strength[entry] = strength
         self.write_time[entry] = self.order.now
         self.write_site[entry] = instruction.number
+
+    def _race_after_covered(
+        self, found: np.ndarray, slots: np.ndarray, entry: np.ndarray, access: Access
+    ) -> np.ndarray:
+        """Hold strong accesses against the last weak store too, which other strong ones may have
+        covered; returns where they race. Entries where a race is `found` are left out."""
+        if self.covered is None:
+            nobody = np.full_like(self.writer, -1)
+            self.covered = nobody, np.zeros_like(self.write_time), np.zeros_like(self.write_site)
+        writer, time, site = self.covered
+        plain = self.write_strength[entry] == WEAK
+        for under, latest in zip(
+            self.covered, (self.writer, self.write_time, self.write_site), strict=True
+        ):
+            under[entry] = np.where(plain, latest[entry], under[entry])
+        racing = (writer[entry] >= 0) & ~found
+        racing &= ~self._holds(writer[entry], time[entry], slots[:, None])
+        verb = "atomic" if access.atomic else "store"
+        self._race_after(racing, site, slots, entry, verb, access.instruction)
+        return racing
 
     def _race_after_reads(self, racing, slots, entry, instruction: Instruction) -> None:
         """The store races if what was read is used, for which the loads must be watched."""

@@ -117,18 +117,22 @@ class SharedMemory:
         self._count("store", addresses, access, lanes)
         if not len(slots):
             return
-        self.shadow.check_write(slots, self.shadow.entries(places, access.width), access)
+        index = places // access.size
+        view = self.views[access.size]
+        kept = [np.broadcast_to(value, addresses.shape)[slots] for value in values]
+
+        def same() -> np.ndarray:
+            return np.logical_and.reduce([view[index + k] == one for k, one in enumerate(kept)])
+
+        self.shadow.check_write(slots, self.shadow.entries(places, access.width), access, same)
         self.carried.store(slots, places, access.width)
         if self.causality.in_shared and not access.atomic:
             self._tell(slots, places, access)
         self.changes += 1
-        index = places // access.size
-        view = self.views[access.size]
         lost = np.zeros(len(slots), bool)
-        for element, value in enumerate(values):
-            kept = np.broadcast_to(value, addresses.shape)[slots]
-            view[index + element] = kept
-            lost |= view[index + element] != kept
+        for element, one in enumerate(kept):
+            view[index + element] = one
+            lost |= view[index + element] != one
         if lost.any():  # lanes of one instruction stored different values at one place
             self.shadow.race(slots[lost], "store", access.instruction, access.instruction)
 
