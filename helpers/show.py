@@ -321,7 +321,9 @@ class _Part:
 HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
 # A name, its parameters in parentheses, and then the function's brace.
 FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
-STRUCT = re.compile(r"^(?:template <[^\n]*> )?struct (\w+)\b[^;\n]*\{", re.MULTILINE)
+STRUCT = re.compile(
+    r"^(?:template <[^\n]*> )?struct (?:alignas\([^)]*\) )?(\w+)\b[^;\n]*\{", re.MULTILINE
+)
 
 
 def _parts(text: _Text) -> list[_Part]:

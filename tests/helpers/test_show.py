@@ -186,6 +186,8 @@ def test_parts_that_are_named_stand_above_the_body_and_are_folded_nowhere(shown)
     assert "struct Dropout {" in under and "static_assert" not in above
     order = [above.index(line) for line in ("struct Load {", "struct Store {", "__global__")]
     assert order == sorted(order)
+    show.kernel("13_any_axis.cu", body=("Floats",))
+    assert shown[1]["text/plain"].index("Floats {") < shown[1]["text/plain"].index("__global__")
     with pytest.raises(ValueError, match="12_fused.cu has no function Lod, but"):
         show.kernel("12_fused.cu", body=("Lod",))
 
