@@ -131,8 +131,8 @@ static_assert(EVICT_LAST == 0 || EVICT_LAST == 1 && WIDTH * sizeof(T) == 16,
 constexpr float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
 constexpr bool keep = sizeof(T) == 4;        // the exponentials, in the registers of their elements
 constexpr int tiles = THREADS / MEMBERS;          // of a block
-constexpr int lines = MEMBERS * WIDTH / TILE;     // that the threads of a tile move at once
-constexpr int own = WIDTH % TILE == 0 ? TILE : WIDTH;  // columns of a thread, at most TILE
+constexpr int lines = MEMBERS * WIDTH / TILE;     // that MEMBERS threads move in a round
+constexpr int own = WIDTH % TILE == 0 ? TILE : WIDTH;  // columns of a thread; TILE: short lines
 constexpr int parts = MEMBERS * own / TILE;       // threads of a block that share a column
 
 // ---- packs --------------------------------------------------------------------------------------
@@ -265,9 +265,9 @@ __host__ __device__ constexpr int lanes_for(int threads)
     return threads < 2 ? 1 : threads >= 32 ? 32 : 2 * lanes_for(threads / 2);
 }
 
-// Pairs of neighbouring columns lie side by side, those of one column a pitch apart. A warp reads
-// 32 / lanes neighbours in each of `lanes` places: from 32 banks, if the pitch is an odd multiple
-// of 32 / lanes. It stays a multiple of what one access writes.
+// Pairs of neighbouring columns lie side by side, those of one column a pitch apart. In merge a
+// warp reads `lanes` pairs of each of 32 / lanes columns: from 32 banks, if the pitch is an odd
+// multiple of 32 / lanes. The pitch stays a multiple of what one access writes.
 constexpr int threads_each = THREADS / (tiles * TILE);
 constexpr int lanes = lanes_for(threads_each < parts ? threads_each : parts);
 constexpr int at_once = own < 4 ? own : 4;
@@ -278,7 +278,7 @@ struct Shared {
     alignas(16) float maxima[tiles * parts * pitch];  // a pair of each thread, for each column
     alignas(16) float sums[tiles * parts * pitch];
     alignas(16) float column_max[tiles * TILE];
-    alignas(16) float column_scale[tiles * TILE];  // what exponentials below it are multiplied by
+    alignas(16) float column_scale[tiles * TILE];  // 1 / sum of e^(x - column_max)
     alignas(8) float2 pairs[CLUSTER > 1 ? TILE : 1];  // a pair of the block, for each column
     alignas(8) float2 letters[CLUSTER > 1 ? CLUSTER * TILE : 1];  // those of all blocks
     alignas(8) unsigned long long all_arrived;  // an mbarrier that counts their bytes
@@ -393,20 +393,20 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     if (CLUSTER > 1) cluster_arrive_relaxed();
 
     // ---- load -----------------------------------------------------------------------------------
-    // The packs of a tile go round its threads. A round is whole lines, so that the next pack of a
-    // thread lies in the columns of its last. A tile as wide as its slice has no gaps: there a pack
-    // may begin in one line and end in the next.
+    // Packs are dealt to the tile's threads in turn. A round is whole lines, so that all packs of a
+    // thread lie in the same columns. A tile as wide as its slice has no gaps: there a pack may
+    // begin in one line and end in the next.
     const int tile = threadIdx.x / MEMBERS;  // of the block; the last threads may have none
-    const int first = (rank * MEMBERS + threadIdx.x % MEMBERS) * WIDTH;  // element of the tile
+    const int first = (rank * MEMBERS + threadIdx.x % MEMBERS) * WIDTH;  // element, in its tile
     const int across = (inner + TILE - 1) / TILE;                        // tiles of a slice
-    const unsigned number = blockIdx.x / CLUSTER * tiles + tile;
+    const unsigned number = blockIdx.x / CLUSTER * tiles + tile;         // of the tile, in x
     const int slice = number / across;
-    const int column = number % across * TILE + first % TILE;
-    const int line = first / TILE;
+    const int column = number % across * TILE + first % TILE;  // of the first element
+    const int line = first / TILE;                             // likewise
     const int end = tile < tiles && slice < outer && column < inner ? dim : 0;
     const long long start = ((long long)slice * dim + line) * inner + column;
-    const long long round = (long long)CLUSTER * lines * inner;
-    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
+    const long long round = (long long)CLUSTER * lines * inner;  // elements up to the next pack
+    const float minus_inf = __int_as_float(0xff800000);          // its exponential is 0
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -419,8 +419,8 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     }
 
     // ---- reduce ---------------------------------------------------------------------------------
-    // A pair for each of the thread's columns. The maximum of 16-bit values is one of them: no need
-    // to convert first.
+    // A pair for each of the thread's columns. 16-bit values are compared as they are, since their
+    // maximum is one of them.
     float largest[own], sum[own];
 #pragma unroll
     for (int c = 0; c < own; ++c) largest[c] = lowest, sum[c] = 0.0f;
@@ -446,13 +446,13 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     }
 
     // ---- exchange -------------------------------------------------------------------------------
-    // With the other threads of these columns, if there are any.
+    // Between the threads that share columns, if a column has more than one.
     float scale[own];
     if (parts == 1 && CLUSTER == 1) {
 #pragma unroll
         for (int c = 0; c < own; ++c) scale[c] = 1.0f / sum[c];
     } else {
-        const int place = threadIdx.x % MEMBERS * own;  // its first pair, if pitch were TILE
+        const int place = threadIdx.x % MEMBERS * own;  // of its first pair, before padding
         const int to = tile * parts * pitch + place / TILE * pitch + place % TILE;
 #pragma unroll
         for (int c = 0; c < own; c += at_once)
@@ -467,7 +467,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
 #pragma unroll
         for (int c = 0; c < own; ++c) {
             const int from = min(tile, tiles - 1) * TILE + (place + c) % TILE;
-            if (TILE % own > 0) {
+            if (TILE % own > 0) {  // packs go on in the next line
                 column_max[c] = shared.column_max[from];
                 scale[c] = shared.column_scale[from];
             } else if (c % at_once == 0) {
