@@ -226,22 +226,22 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     const int end = threadIdx.x + (threadIdx.x < head ? 0 : packs * width);
 
     // The target's column is somewhere in the row: it is asked for first, and waited for last.
-    const bool last_word = rank == 0 && threadIdx.x == 0;
-    const long long wanted = last_word ? target[row] : 0;
+    const bool asks = rank == 0 && threadIdx.x == 0;
+    const long long wanted = asks ? target[row] : 0;
     const bool inside = wanted >= 0 && wanted < cols;
-    const float x_target = last_word && inside ? to_float(from[wanted]) : 0.0f;
+    const float x_target = asks && inside ? to_float(from[wanted]) : 0.0f;
 
     // ---- read and reduce ------------------------------------------------------------------------
     // UNROLL packs at a time: their maximum first, then one correction of what was summed before.
-    // One multiply-add before the exponential would round max * log2(e), and that rounding would
-    // be all that is left of the loss of a row that is nearly sure: here x - max comes first.
+    // x - max comes first: a multiply-add would round max * log2(e), and the loss of a row that is
+    // nearly sure of its target is smaller than that rounding.
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;              // finite: see 02_online.cu
     const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
     const float v_end = has_end ? to_float(from[end]) : minus_inf;
     float thread_max = fmaxf(lowest, v_end);
     float sum = fast_exp2((v_end - thread_max) * log2e);
-    float total = has_end ? v_end : 0.0f;  // of the columns themselves, for smoothing
+    float total = has_end ? v_end : 0.0f;  // of the columns: for smoothing
     for (int first = rank * THREADS + threadIdx.x; first < packs;
          first += UNROLL * CLUSTER * THREADS) {
         Pack v[UNROLL];
@@ -283,7 +283,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     total = warp_sum(total);
 
     // ---- exchange -------------------------------------------------------------------------------
-    // Every warp sends its letter to the first block, whose first warp has the last word.
+    // Every warp sends its letter to the first block, whose first warp ends the row.
     const float4 letter = make_float4(top, sum, total, 0.0f);
     if (CLUSTER == 1) {
         if (lane == 0) letters[warp] = letter;
@@ -309,7 +309,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     total = warp_sum(total);
 
     // ---- write ----------------------------------------------------------------------------------
-    // lse - x[t], but max - x[t] first: lse is rounded, that is not.
+    // lse - x[t], but max - x[t] first: that is exact where both are close, and lse is rounded.
     if (lane == 0) {
         const float log_sum = logf(sum);
         const float row_lse = row_max + log_sum;
