@@ -41,6 +41,7 @@ def kernel(
     body: bool | Collection[str] = False,
     without: Collection[str] = (),
     off: Collection[str] = (),
+    folded: Collection[str] = (),
     header: bool = False,
 ) -> None:
     """Show a kernel, its lines numbered as findings and `Trace.report` cite them.
@@ -52,9 +53,10 @@ def kernel(
     rest is folded under it. What `without` names is left out, and named with its line: functions,
     structs, and by "static_assert" and "#error" what only refuses macros and types. Statements
     that begin with `if` or `for` on one of the conditions `off`, a macro or "CLUSTER > 1", are
-    folded too: where these are false they do nothing.
+    folded too: where these are false they do nothing. So are the sections `folded` of a function's
+    body, from a comment `// ---- name ----` to the next one.
 
-    Raises `FileNotFoundError` for an unknown file and `ValueError` for an unknown function.
+    Raises `FileNotFoundError` for an unknown file, `ValueError` for an unknown function or section.
     """
     text = _read(name_or_code)
     earlier = [since] if isinstance(since, str) else list(since or ())
@@ -78,10 +80,16 @@ def kernel(
         places = _without_blank_ends(text, places)
         return [Line(text.first + at, text.lines[at], "+" if at in new else " ") for at in places]
 
-    idle = [at for at in _statements_on(off, text) if at in first]
-    shown = lines([at for at in first if at not in idle])
+    sections = _sections(text)
+    if unknown := {*folded} - {*sections}:
+        known = ", ".join(sections) or "none"
+        raise ValueError(f"{text.file} has no section {', '.join(sorted(unknown))}, but {known}")
+    under = {at for name in folded for at in sections[name]}
+    idle = [at for at in _statements_on(off, text) if at in first and at not in under]
+    shown = lines([at for at in first if at not in under and at not in idle])
+    folds = [(name, lines(sections[name])) for name in folded]
     set_to = " is not 0" if all(map(str.isidentifier, off)) else ""
-    folds = [(f"where {' or '.join(off)}{set_to}", lines(idle))] if idle else []
+    folds += [(f"where {' or '.join(off)}{set_to}", lines(idle))] if idle else []
     folds += [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
     title = f"{text.title}, {counted(len(shown), 'line')}"
     legend = f" is new since {' and '.join(map(_name, earlier))}"
@@ -377,6 +385,20 @@ def _functions(code: str) -> Iterator[str]:
         elif piece == "}":
             depth -= 1
         before = piece
+
+
+def _sections(text: _Text) -> dict[str, list[int]]:
+    """Places of the lines of each section of a body, its heading among them, by their names."""
+    found: dict[str, list[int]] = {}
+    name = ""
+    for at, line in enumerate(text.lines):
+        if heading := HEADING.match(line.lstrip()):
+            name = heading[1] if line[0].isspace() else ""
+        elif re.match(r"[^\s#]", line):  # the function ends
+            name = ""
+        if name:
+            found.setdefault(name, []).append(at)
+    return found
 
 
 def _statements_on(conditions: Collection[str], text: _Text) -> Iterator[int]:

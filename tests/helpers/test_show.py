@@ -257,6 +257,23 @@ def test_folds_are_named_after_sections_and_functions(shown) -> None:
     assert summary == "merge, warp_max, warp_sum (23 lines)"
 
 
+def test_sections_of_a_body_can_be_folded(shown) -> None:
+    show.kernel("12_fused.cu", body=True, folded=("reduce", "exchange"), off=("DROPOUT", "MASK"))
+    show.kernel("12_fused.cu", body=True)
+    folded, whole = (one["text/plain"] for one in shown)
+    above, _, under = folded.partition(f"\n{show.FOLDED_UNDER}\n")
+    for line in ("---- reduce", "warp_sum(sum", "---- exchange", "row_sum = warp_sum"):
+        assert line in under and line not in above
+    for line in ("---- load", "load.logits(", "---- write", "const Store store"):
+        assert line in above and line not in under
+    assert under.count("dropout.draw") == 1  # in its section
+    assert {*listed(folded)} == {*listed(whole)}
+    with pytest.raises(ValueError, match="12_fused.cu has no section rduce, but load, reduce, exc"):
+        show.kernel("12_fused.cu", folded=("rduce",))
+    with pytest.raises(ValueError, match="kernel.cu has no section load, but none"):
+        show.kernel(OPTIONS, folded=("load",))
+
+
 REFUSALS = """#if !defined(WIDTH) \\
     || !defined(TILE)
 #error "compile with -DWIDTH=4 \\
