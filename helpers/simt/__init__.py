@@ -67,13 +67,13 @@ not there) is a finding when it is used: stored where others see it, as an addre
 branch. suspicion.py and spreading.py follow it there, bit by bit, from the first such load on; a
 launch without one pays nothing.
 
-Not modelled: registers, caches, DRAM, time. Not seen: a store between arriving at and waiting for a
-barrier of the cluster; an mbarrier that other data overwrite; volatile values that a fence ought to
-order and does not; a variable without a value that the compiler has given one; bytes behind a
-defined one in the copy of a struct, which may be its padding; what leaves an array for another that
-PTX holds in the same variable, and the local array of one call for that of another. Blocks of one
-batch run in lock-step, and among the orders that a GPU may choose this is one: a race on a way that
-nobody goes in it is not seen.
+Not modelled: registers, caches, DRAM, time. Not seen: a volatile value that is stored only after
+its flag, or that is read behind a barrier which a flag without a fence let go; one in shared memory
+that is declared relaxed; .relaxed at an mbarrier, which counts as release and acquire; a variable
+without a value that the compiler has given one; bytes behind a defined one in the copy of a struct,
+which may be its padding; what leaves an array for another that PTX holds in the same variable, and
+the local array of one call for that of another. Blocks of one batch run in lock-step, and among the
+orders that a GPU may choose this is one: a race on a way that nobody goes in it is not seen.
 """
 
 from .arguments import launch_shape

@@ -62,7 +62,7 @@ class Barriers:
         self.number = np.zeros(batch.slots, np.int64)  # the barrier that a parked thread is at
         # Of bar.arrive, by (block, barrier): the warps that came, and what each had seen then.
         self.early: dict[tuple[int, int], dict[int, np.ndarray]] = {}
-        self.announced = np.zeros(batch.slots, bool)  # has arrived at the cluster's barrier
+        self.announced = self.context.shared.announced  # have arrived at the cluster's barrier
         # What each warp had seen when it arrived there, and what a cluster knows since its last.
         self.arrived = np.zeros_like(self.order.seen)
         self.known = np.zeros_like(self.order.seen[:: self.order.warps])

@@ -18,7 +18,7 @@ from .dataflow import never_subnormal, shared_variables, steering, unset
 from .findings import Findings, Reporter
 from .geometry import Batch, Shape, SpecialRegisters
 from .instructions import Instruction, PtxKernel
-from .memory.causality import Causality
+from .memory.causality import Beliefs, Causality
 from .memory.copies import Copies
 from .memory.generic import GenericMemory
 from .memory.global_memory import GlobalMemory
@@ -27,7 +27,7 @@ from .memory.local import LocalMemory
 from .memory.mbarriers import MBarriers
 from .memory.order import Order
 from .memory.shared import SharedMemory
-from .polling import hands_over, polling_loops
+from .polling import guarded_loads, hands_over, polling_loops
 from .ptx_types import cleared
 from .suspicion import Suspicion
 from .unrolling import uncertain_loops
@@ -50,7 +50,9 @@ class Context:
         self.polls = polling_loops(kernel)
         self.polling = {poll.instruction.number for poll in self.polls.values()}
         flags = bool(self.polls) or hands_over(kernel)
-        self.causality = Causality(Order(), flags)
+        order = Order()
+        beliefs = Beliefs(order, flags) if guarded_loads(kernel) else None
+        self.causality = Causality(order, flags, beliefs)
         self.shared = SharedMemory(kernel, dynamic_shared, self.suspicion, self.causality)
         shadow = GlobalShadow(kernel, self.suspicion, self.causality)
         self.global_memory = GlobalMemory(self.reporter, shadow)

@@ -58,6 +58,17 @@ def hands_over(kernel: PtxKernel) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def guarded_loads(kernel: PtxKernel) -> frozenset[int]:
+    """The volatile or stronger loads that no loop polls, by number, where something else may be a
+    flag that guards what they load: a poll, or an atomic with a result."""
+    polls = {poll.instruction.number for poll in polling_loops(kernel).values()}
+    if not polls and not any(one.opcode == "atom" for one in kernel.instructions):
+        return frozenset()
+    strong = [one for one in kernel.instructions if STRONG_LOADS & {*one.modifiers}]
+    return frozenset(one.number for one in strong if one.opcode == "ld") - polls
+
+
 def _goes_on(loop: list[Instruction]) -> bool:
     """Whether a round differs from the one before: a register is carried over, or time passes."""
     written: set[str] = set()

@@ -124,6 +124,222 @@ CASES = {
 }
 
 
+# ---- volatile values, and relaxed ones, that a flag guards ----
+
+NO_FENCE = "needs a fence before it is set"
+SEND = """
+if (b == 0) {
+    if (t == 0) { *(volatile int*)y = x[0] + 5; __threadfence(); *(volatile int*)flag = 1; }
+} else if (t == 0) {
+    while (*(volatile int*)flag == 0);
+    __threadfence();
+    x[i] = *(volatile int*)y;
+}"""
+RELAXED = """
+cuda::atomic_ref<int, cuda::thread_scope_device> f(*flag), value(*y);
+if (b == 0) {
+    if (t == 0) {
+        value.store(7, cuda::memory_order_relaxed);
+        f.store(1, cuda::memory_order_release);
+    }
+} else if (t == 0) {
+    while (f.load(cuda::memory_order_acquire) == 0);
+    x[i] = value.load(cuda::memory_order_relaxed);
+}"""
+LAST = """
+__shared__ bool is_last;
+if (t < 8) atomicAdd(&y[t], x[i]);
+__threadfence();
+__syncthreads();
+if (t == 0) is_last = atomicAdd(flag, 1) == last;
+__syncthreads();
+if (is_last && t < 8) x[i] = *(volatile int*)&y[t];"""
+NEAR = """
+__shared__ int flag_;
+if (t == 0) flag_ = 0;
+__syncthreads();
+if (t == 0) {
+    *(volatile int*)&y[b] = x[i];
+    __threadfence_block();
+    *(volatile int*)&flag_ = 1;
+} else if (t == 32) {
+    while (*(volatile int*)&flag_ == 0);
+    __threadfence_block();
+    x[i] = *(volatile int*)&y[b];
+}"""
+CASES |= {
+    "volatile values without a fence": Case(
+        SEND, {"5; __threadfence();": "5;", "    __threadfence();\n": ""}, NO_FENCE
+    ),
+    "a volatile value and no fence behind it": Case(SEND, ("5; __threadfence();", "5;"), NO_FENCE),
+    "a volatile value and a fence before it": Case(
+        SEND,
+        ("*(volatile int*)y = x[0] + 5; __threadfence();",
+         "__threadfence(); *(volatile int*)y = x[0] + 5;"),
+        NO_FENCE,
+    ),
+    "a volatile value and a fence behind the flag": Case(
+        SEND,
+        ("__threadfence(); *(volatile int*)flag = 1;",
+         "*(volatile int*)flag = 1; __threadfence();"),
+        NO_FENCE,
+    ),
+    "a volatile value, its fence too narrow": Case(
+        SEND, ("5; __threadfence();", "5; __threadfence_block();"), NO_FENCE
+    ),
+    "a volatile value and no fence before reading": Case(
+        SEND, ("    __threadfence();\n", ""), NO_FENCE
+    ),
+    "a volatile value and a fence before the wait": Case(
+        SEND,
+        {"    __threadfence();\n": "", "    while": "    __threadfence();\n    while"},
+        NO_FENCE,
+    ),
+    "a volatile value, the reader's fence too narrow": Case(
+        SEND, ("    __threadfence();\n", "    __threadfence_block();\n"), NO_FENCE
+    ),
+    "a relaxed value without release": Case(
+        RELAXED, ("order_release", "order_relaxed"), NO_FENCE
+    ),
+    "a relaxed value without acquire": Case(
+        RELAXED, ("order_acquire", "order_relaxed"), NO_FENCE
+    ),
+    "sums of all blocks, and a last one": Case(
+        LAST, ("__threadfence();\n", ""), NO_FENCE, grid=4
+    ),
+    "a volatile value that a flag in shared memory guards": Case(
+        NEAR, ("x[i];\n    __threadfence_block();", "x[i];"), NO_FENCE
+    ),
+    "a volatile value behind a flag in shared memory": Case(
+        NEAR, ("0);\n    __threadfence_block();", "0);"), NO_FENCE
+    ),
+}  # fmt: skip
+
+
+# ---- barriers in two halves ----
+
+ARRIVE = 'asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");'
+WAIT = 'asm volatile("barrier.cluster.wait.aligned;" ::: "memory");'
+OTHER = "int* other = cg::this_cluster().map_shared_rank(s, cg::this_cluster().block_rank() ^ 1);"
+FENCE = 'asm volatile("fence.acq_rel.cluster;" ::: "memory");'
+CLUSTER = "a barrier of the cluster between"
+PRODUCER = """
+__shared__ int s[32];
+for (int k = 0; k < 3; k++)
+    if (t < 32) {
+        if (k > 0) asm volatile("bar.sync 2, 64;" ::: "memory");
+        s[t] = x[i] + k;
+        asm volatile("bar.arrive 1, 64;" ::: "memory");
+    } else {
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+        y[i] += s[t - 32];
+        if (k < 2) asm volatile("bar.arrive 2, 64;" ::: "memory");
+    }"""
+MBARRIER = """
+__shared__ unsigned long long barriers[33];
+int* s = (int*)(barriers + 1);
+const unsigned at = (unsigned)__cvta_generic_to_shared(barriers);
+if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], 64;" ::"r"(at) : "memory");
+__syncthreads();
+s[t] = x[i];
+y[i] = t;
+asm volatile("{ .reg .b64 r; mbarrier.arrive.shared.b64 r, [%0]; }" ::"r"(at) : "memory");
+for (int over = 0; !over;)
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], 0; "
+                 "selp.s32 %0, 1, 0, p; }" : "=r"(over) : "r"(at) : "memory");
+x[i] = s[t ^ 63] + y[i ^ 63];
+__syncthreads();
+if (t == 0) asm volatile("mbarrier.inval.shared.b64 [%0];" ::"r"(at) : "memory");
+__syncthreads();
+if (t < 2) ((int*)barriers)[t] = t;"""
+ARRIVES = MBARRIER.splitlines()[8]
+UNORDERED = "with no barrier between"
+OVERWRITTEN, ENDED = "hold an mbarrier", "the other block may have ended"
+SPLIT = [
+    ("a store between the halves", "y[i] = x[i];\nARRIVE WAIT\nx[i] = y[i ^ 64];",
+     ("y[i] = x[i];\nARRIVE", "ARRIVE\ny[i] = x[i];"), CLUSTER),
+    ("a load between the halves", "int v = y[i ^ 64];\nARRIVE WAIT\ny[i] = v + 1;",
+     ("int v = y[i ^ 64];\nARRIVE", "ARRIVE int v = y[i ^ 64];"), CLUSTER),
+    ("a store to another block between the halves",
+     "__shared__ int s[64];\nOTHER\ns[t] = 0;\nARRIVE WAIT\nother[t] = x[i];\nARRIVE WAIT\n"
+     "y[i] = s[t];",
+     ("other[t] = x[i];\nARRIVE", "ARRIVE other[t] = x[i];"), UNORDERED),
+    ("a store for another block between the halves",
+     "__shared__ int s[64];\nOTHER\ns[t] = x[i];\nARRIVE WAIT\ny[i] = other[t];\nARRIVE WAIT",
+     ("s[t] = x[i];\nARRIVE", "ARRIVE s[t] = x[i];"), UNORDERED),
+    ("an arrival that is relaxed and has no fence",
+     "y[i] = x[i];\nFENCE RELAXED WAIT\nx[i] = y[i ^ 64];",
+     ("FENCE ", ""), CLUSTER),
+    ("a block reached between the halves of the first barrier",
+     "__shared__ int s[64];\nOTHER\nARRIVE WAIT\nother[t] = x[i];\nARRIVE WAIT\ny[i] = s[t];",
+     ("ARRIVE WAIT\nother[t] = x[i];", "ARRIVE\nother[t] = x[i];\nWAIT"), "may not have started"),
+    ("a block reached between the halves of the last barrier",
+     "__shared__ int s[64];\nOTHER\ns[t] = x[i];\nARRIVE WAIT\nint v = other[t];\nARRIVE\n"
+     "y[i] = v;\nWAIT",
+     ("int v = other[t];\nARRIVE", "ARRIVE int v = other[t];"), ENDED),
+]  # fmt: skip
+
+
+def _written_out(text: str) -> str:
+    relaxed = ARRIVE.replace("arrive", "arrive.relaxed")
+    for name, code in (
+        ("ARRIVE", ARRIVE),
+        ("RELAXED", relaxed),
+        ("WAIT", WAIT),
+        ("OTHER", OTHER),
+        ("FENCE", FENCE),
+    ):
+        text = text.replace(name, code)
+    return text
+
+
+for _rule, _body, _spoil, _says in SPLIT:
+    CASES[f"cluster: {_rule}"] = Case(
+        _written_out(_body),
+        tuple(map(_written_out, _spoil)),
+        _says,
+        grid=4,
+        qualifiers="__cluster_dims__(2)",
+    )
+CASES |= {
+    "a place is given back before it is read": Case(
+        PRODUCER,
+        {
+            "y[i] += s[t - 32];\n": "",
+            'if (k < 2) asm volatile("bar.arrive 2, 64;" ::: "memory");': "if (k < 2) "
+            'asm volatile("bar.arrive 2, 64;" ::: "memory");\ny[i] += s[t - 32];',
+        },
+        UNORDERED,
+    ),
+    "a place is filled behind its arrival": Case(
+        PRODUCER,
+        {
+            "s[t] = x[i] + k;\n": "",
+            'asm volatile("bar.arrive 1, 64;" ::: "memory");': "asm volatile("
+            '"bar.arrive 1, 64;" ::: "memory");\ns[t] = x[i] + k;',
+        },
+        UNORDERED,
+    ),
+    "a store behind an arrival at an mbarrier": Case(
+        MBARRIER, {"s[t] = x[i];\n": "", ARRIVES: ARRIVES + "s[t] = x[i];"}, UNORDERED
+    ),
+    "a global store behind an arrival at an mbarrier": Case(
+        MBARRIER, {"y[i] = t;\n": "", ARRIVES: ARRIVES + "y[i] = t;"}, "__syncthreads() between"
+    ),
+    "data that lie on an mbarrier": Case(MBARRIER, ("barriers + 1)", "barriers)"), OVERWRITTEN),
+    "an mbarrier that has not been ended": Case(
+        MBARRIER, ("mbarrier.inval.shared.b64 [%0];", ""), OVERWRITTEN
+    ),
+    "an mbarrier that begins twice": Case(
+        MBARRIER,
+        ("if (t < 2) ((int*)barriers)[t] = t;",
+         'if (t == 0) asm volatile("mbarrier.init.shared.b64 [%0], 64; "'
+         '"mbarrier.init.shared.b64 [%0], 64;" ::"r"(at) : "memory");'),
+        OVERWRITTEN,
+    ),
+}  # fmt: skip
+
+
 @cache
 def source() -> str:
     """All kernels, each right as it stands and its racy twin, to be compiled once."""

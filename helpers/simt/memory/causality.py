@@ -13,8 +13,10 @@ threads write and read, in global or shared memory ([ptx] "Memory Consistency Mo
 Beyond the letter of the model, one usual pattern counts as ordered: threads write, each one
 executes a fence, all meet at a barrier, and one of them tells other blocks by a strong write. What
 a thread wrote before its own fence is then passed on too. The same holds for a fence behind a
-barrier that follows somebody else's read; and a volatile read that follows that of a flag needs no
-fence between.
+barrier that follows somebody else's read; and a volatile read behind such a barrier needs no fence.
+
+Strong accesses do not race with one another, and yet a volatile value may be read too early. That
+is seen by `Beliefs`: what would be ordered if every flag had its fences.
 
 What a release passes on is a `Node`; knowledge of it is worked out when it is asked for.
 """
@@ -28,6 +30,7 @@ import numpy as np
 
 from ..geometry import Batch
 from ..hardware import WARP
+from .access import Access
 from .order import Order
 
 # Scopes of strong accesses and of fences, and how far two threads are apart: in one block, in one
@@ -130,8 +133,8 @@ class Causality:
     """Who knows of whose accesses. Times are those of `order`; threads are numbered through the
     launch, slots through the batch. `in_shared` says whether flags may be in shared memory."""
 
-    def __init__(self, order: Order, in_shared: bool):
-        self.order, self.in_shared = order, in_shared
+    def __init__(self, order: Order, in_shared: bool, beliefs: Beliefs | None = None):
+        self.order, self.in_shared, self.beliefs = order, in_shared, beliefs
         # By address; blocks of later batches read them too. In shared memory it is below 0.
         self.flags: dict[int, Flag] = {}
 
@@ -148,6 +151,8 @@ class Causality:
         self.observed: dict[int, Lessons] = {}
         self.published: dict[tuple[int, int], tuple[tuple[int, int], Node]] = {}
         self.latest: dict[bytes, tuple[Node, ...]] = {}  # what these slots acquired last
+        if self.beliefs:
+            self.beliefs.start_batch(batch)
 
     # ---- asking ----
 
@@ -162,7 +167,8 @@ class Causality:
         self, threads: np.ndarray, times: np.ndarray, slots: np.ndarray, strong: bool = False
     ) -> np.ndarray:
         """Whether accesses of these threads at these times come before what the slots do now.
-        A strong access comes behind a strong read without a fence between."""
+        A strong access comes behind somebody's strong read without a fence between, if a barrier
+        has told it."""
         earlier = threads - self.first
         result = earlier == slots
         near = earlier // self.per_cluster == slots // self.per_cluster
@@ -178,7 +184,7 @@ class Causality:
                 for node in one.nodes:
                     self._hold(node, asking[seeing], threads, times, result)
             observed = self.observed.get(cluster, NOTHING) if strong else NOTHING
-            for one, seeing in self._seen(observed, slots[asking]):
+            for one, seeing in self._seen(observed, slots[asking], own=False):
                 for (level, _), node in one.chains.items():
                     if level <= one.scope:
                         self._hold(node, asking[seeing], threads, times, result)
@@ -218,16 +224,17 @@ class Causality:
         return lessons
 
     def _seen(
-        self, lessons: Lessons, slots: np.ndarray
+        self, lessons: Lessons, slots: np.ndarray, own: bool = True
     ) -> Iterator[tuple[Acquired | Observed, np.ndarray]]:
         """Entries with those of the slots, of the same cluster, that know what its threads knew at
-        that time; the latest first, which knows most."""
+        that time; the latest first, which knows most. Its threads are among them if they may be
+        their `own` teachers, or have met others since."""
         if not lessons.entries:
             return
         for first in range(0, len(slots), AT_ONCE):
             some = slots[first : first + AT_ONCE, None]
             seen = self.order.until(some, lessons.slots) > lessons.times
-            sees = lessons.any(seen | (some == lessons.slots))
+            sees = lessons.any(seen | (some == lessons.slots) if own else seen)
             for number in np.flatnonzero(sees.any(axis=0))[::-1].tolist():
                 yield lessons.entries[number], first + np.flatnonzero(sees[:, number])
 
@@ -296,12 +303,14 @@ class Causality:
 
     # ---- strong accesses ----
 
-    def read(self, slots: np.ndarray, addresses: np.ndarray, scope: int, acquires: bool) -> None:
+    def read(self, slots: np.ndarray, addresses: np.ndarray, access: Access) -> None:
         """Strong reads."""
+        if self.beliefs and access.polls:
+            self.beliefs.read(slots, addresses, access)
         if self.flags:
             for slot, address in zip(slots.tolist(), addresses.tolist(), strict=True):
                 if address in self.flags:
-                    self._observe(slot, self.flags[address], scope, acquires)
+                    self._observe(slot, self.flags[address], access.scope, self._acquires(access))
 
     def _observe(self, slot: int, flag: Flag, scope: int, acquires: bool) -> None:
         thread = slot + self.first
@@ -319,12 +328,14 @@ class Causality:
         mine.add(Observed(np.array([slot]), self.order.now, scope, chains))
         self.order.now += 1
 
-    def write(self, slots: np.ndarray, addresses: np.ndarray, scope: int, releases: bool) -> None:
+    def write(self, slots: np.ndarray, addresses: np.ndarray, access: Access) -> None:
         """Strong writes, which end what could be learned there."""
-        if not self.flags and self.fenced is None and not releases:
+        if self.beliefs:
+            self.beliefs.write(slots, addresses, access)
+        if not self.flags and self.fenced is None and not self._releases(access):
             return
         for slot, address in zip(slots.tolist(), addresses.tolist(), strict=True):
-            released = self._release(slot, scope, releases)
+            released = self._release(slot, access)
             if released:
                 self.flags[address] = Flag(released)
             else:
@@ -335,20 +346,21 @@ class Causality:
         slots: np.ndarray,
         addresses: np.ndarray,
         wrote: np.ndarray,
-        scope: int,
-        acquires: bool,
-        releases: bool,
+        access: Access,
     ) -> None:
         """Atomics, in this order: each reads what the one before it wrote, and passes it on."""
-        if not self.flags and self.fenced is None and not releases:
+        if self.beliefs:
+            self.beliefs.change(slots, addresses, wrote, access)
+        if not self.flags and self.fenced is None and not self._releases(access):
             return
+        acquires = self._acquires(access)
         for slot, address, changes in zip(
             slots.tolist(), addresses.tolist(), wrote.tolist(), strict=True
         ):
             flag = self.flags.get(address)
             if flag is not None:
-                self._observe(slot, flag, scope, acquires)
-            released = self._release(slot, scope, releases) if changes else {}
+                self._observe(slot, flag, access.scope, acquires)
+            released = self._release(slot, access) if changes else {}
             if released:
                 chains = dict(flag.chains) if flag else {}
                 for unit, node in released.items():
@@ -357,22 +369,32 @@ class Causality:
 
     def weak_write(self, addresses: np.ndarray) -> None:
         """Nothing can be learned from what an ordinary store writes."""
+        if self.beliefs:
+            self.beliefs.weak_write(addresses)
         for address in self.flags.keys() & set(addresses.tolist()):
             del self.flags[address]
 
-    def _release(self, slot: int, scope: int, releases: bool) -> dict[tuple[int, int], Node]:
+    def _acquires(self, access: Access) -> bool:
+        return access.acquires
+
+    def _releases(self, access: Access) -> bool:
+        return access.releases
+
+    def _release(self, slot: int, access: Access) -> dict[tuple[int, int], Node]:
         """What a strong write of this thread passes on: all until now if it releases, else what
         came before fences."""
-        if releases:
+        if access.releases:
             self.order.now += 1
-            row = self.order.seen[slot // WARP]
-            node = self._publish(slot, self.order.now, row)
-            return {unit: node for unit in self._units(slot, scope)}
+            return self._all_until(slot, self.order.now, access.scope)
         result = {}
-        for level in range(BLOCK, scope + 1):
+        for level in range(BLOCK, access.scope + 1):
             if self.fenced is not None and (node := self._fenced_node(slot, level)):
                 result[self._units(slot, level)[-1]] = node
         return result
+
+    def _all_until(self, slot: int, time: int, scope: int) -> dict[tuple[int, int], Node]:
+        node = self._publish(slot, time, self.order.seen[slot // WARP])
+        return {unit: node for unit in self._units(slot, scope)}
 
     def _units(self, slot: int, scope: int) -> list[tuple[int, int]]:
         thread = slot + self.first
@@ -427,12 +449,12 @@ class Causality:
 
     def before_fences(self, warps: np.ndarray, scope: int) -> np.ndarray:
         """What each of these warps had seen, and done itself, before its last fence at least so
-        wide: nothing if there was none."""
-        rows = np.zeros((len(warps), self.order.warps), np.int32)
+        wide; that it has started, time 1, if there was none."""
+        rows, last = np.zeros((len(warps), self.order.warps), np.int32), 1
         if scope in self.seen:
             rows[:] = self.seen[scope][warps]
-            last = self.fenced[scope].reshape(-1, WARP)[warps].max(axis=1)
-            rows[np.arange(len(warps)), warps % self.order.warps] = last
+            last = np.maximum(self.fenced[scope].reshape(-1, WARP)[warps].max(axis=1), 1)
+        rows[np.arange(len(warps)), warps % self.order.warps] = last
         return rows
 
     # ---- for what is said of a race ----
@@ -440,3 +462,34 @@ class Causality:
     def last_fence(self, slot: int, scope: int) -> int:
         """When a thread last executed a fence at least so wide; 0 for never."""
         return 0 if self.fenced is None else int(self.fenced[scope, slot])
+
+
+class Beliefs(Causality):
+    """What a kernel seems to rely on: that whoever sees a flag sees all that came before it. What
+    is read from an atomic or in a loop that waits is a flag; every strong write may be one."""
+
+    def __init__(self, order: Order, in_shared: bool):
+        super().__init__(order, in_shared)
+
+    def write(self, slots: np.ndarray, addresses: np.ndarray, access: Access) -> None:
+        super().write(slots, addresses, access)
+        self.order.now += 1  # of two strong writes of a thread, the second tells of the first
+
+    def change(
+        self, slots: np.ndarray, addresses: np.ndarray, wrote: np.ndarray, access: Access
+    ) -> None:
+        super().change(slots, addresses, wrote, access)
+        self.order.now += 1
+
+    def _observe(self, slot: int, flag: Flag, scope: int, acquires: bool) -> None:
+        if acquires:
+            super()._observe(slot, flag, GPU, True)
+
+    def _acquires(self, access: Access) -> bool:
+        return access.instruction.opcode != "red"
+
+    def _releases(self, access: Access) -> bool:
+        return True
+
+    def _release(self, slot: int, access: Access) -> dict[tuple[int, int], Node]:
+        return self._all_until(slot, self.order.now, GPU)  # of the flag itself it tells nothing

@@ -28,6 +28,7 @@ import numpy as np
 from ..geometry import Batch
 from ..hardware import WARP
 from ..instructions import Instruction, PtxKernel
+from ..polling import guarded_loads
 from ..stores import constant_stores, used_atomics
 from ..suspicion import Suspicion
 from .access import Access
@@ -88,6 +89,7 @@ class GlobalShadow:
         self.suspicion, self.reporter = suspicion, suspicion.reporter
         self.order = causality.order
         self.constants, self.tickets = constant_stores(kernel), used_atomics(kernel)
+        self.guarded = guarded_loads(kernel)
         self.atomics = np.array([one.opcode in ("atom", "red") for one in kernel.instructions])
         self.copies = np.array([one.opcode == "cp" for one in kernel.instructions])
         self.pieces = np.zeros(len(kernel.instructions), np.int8)  # bytes of a strong access
@@ -120,8 +122,9 @@ class GlobalShadow:
             self._against(epochs, STRONG_WRITE, entries, slots, access)
         self._note(epochs, STRONG_READ if access.scope else WEAK_READ, entries, slots, access)
         if access.scope:
-            addresses = offsets + allocation.page
-            self.causality.read(slots, addresses, access.scope, access.acquires)
+            self.causality.read(slots, offsets + allocation.page, access)
+            if access.instruction.number in self.guarded and self.causality.beliefs:
+                self._look_for_beliefs(epochs, entries, slots, access)
 
     def write(
         self,
@@ -178,10 +181,9 @@ class GlobalShadow:
         self, slots: np.ndarray, addresses: np.ndarray, access: Access, wrote: np.ndarray | None
     ) -> None:
         if wrote is None:
-            self.causality.write(slots, addresses, access.scope, access.releases)
+            self.causality.write(slots, addresses, access)
         else:
-            how = access.scope, access.acquires, access.releases
-            self.causality.change(slots, addresses, wrote, *how)
+            self.causality.change(slots, addresses, wrote, access)
 
     # ---- stamps ----
 
@@ -334,6 +336,36 @@ class GlobalShadow:
                 )
                 self.suspicion.doubt(
                     STALE, access.instruction, message, np.unique(slots[where[0]]), other=other
+                )
+                return
+
+    def _look_for_beliefs(
+        self, epochs: Epochs, entries: np.ndarray, slots: np.ndarray, access: Access
+    ) -> None:
+        """What others have written there must have come, if a flag that these slots have seen was
+        set behind it."""
+        for kind in STRONG_WRITE:
+            stamps = epochs.stamps[kind]
+            if stamps is None or not stamps[entries].any():
+                continue
+            where = np.nonzero(stamps[entries])
+            found, mine = stamps[entries][where], slots[where[0]]
+            threads, events = found & THREAD, found >> EVENT_BITS
+            left = np.flatnonzero(threads != self.threads[mine])
+            about = threads[left], self.times[events[left]], mine[left]
+            left = left[self.causality.beliefs.ordered(*about)]
+            about = threads[left], self.times[events[left]], mine[left]
+            left = left[~self.causality.ordered(*about, strong=True)]
+            if len(left):
+                other = self.instructions[self.sites[events[left[0]]]]
+                message = (
+                    f"this load and the {verb(other)} in line {other.line} reach the same bytes of "
+                    f"{epochs.name}; a flag that is read before says that they have been written, "
+                    "but it needs a fence before it is set and one behind it where it is read, "
+                    "__threadfence() where that is another block"
+                )
+                self.suspicion.doubt(
+                    KIND, access.instruction, message, np.unique(mine[left]), other=other
                 )
                 return
 

@@ -13,6 +13,7 @@ from ..instructions import Instruction
 from ..lanes import Lanes
 from .access import Access
 from .copies import Copies, Copy
+from .shadow import FREE, MBARRIER
 from .shared import SharedMemory
 
 
@@ -116,12 +117,20 @@ class MBarriers:
     def initialise(self, lanes: Lanes, addresses, counts, instruction: Instruction) -> None:
         access = Access(instruction, 8, 1, Counters())
         slots, places = self.shared.valid(addresses, access, lanes, "store")
-        self.shadow.check_write(slots, self.shadow.entries(places, 8), access)
+        entries = self.shadow.entries(places, 8)
+        self.shadow.check_write(slots, entries, access)
+        self.shadow.owner[entries] = MBARRIER
         for slot, place in zip(slots, places, strict=True):
             count = int(counts[slot])
             clock = np.zeros(self.order.warps, np.int32)
             self.at[int(place)] = MBarrier(count, clock, clock.copy(), count)
         self.changes += 1
+
+    def invalidate(self, barrier: MBarrier) -> None:
+        """Its bytes may hold something else."""
+        (place,) = (place for place, one in self.at.items() if one is barrier)
+        del self.at[place]
+        self.shadow.owner[self.shadow.entries(np.array([place]), 8)] = FREE
 
     def arrive(self, barrier: MBarrier, slots: np.ndarray, counts, expected, drop: bool) -> None:
         """Each thread announces `expected` bytes, then arrives `counts` times, in lane order."""

@@ -28,10 +28,13 @@ from .access import Access
 from .causality import Causality
 from .reads import Reads
 
-FREE, WRITTEN, READ = 0, 1, 2  # what an asynchronous copy is doing to bytes
+# Whose bytes are: nobody's, of an asynchronous copy that writes or reads them, of an mbarrier.
+FREE, WRITTEN, READ, MBARRIER = range(4)
 RACE = "race on shared memory"
 UNWAITED = "asynchronous copy used before its wait"
 OWNED = "a copy that nobody has waited for may still be working on these bytes"
+OVERWRITTEN = "mbarrier overwritten"
+IN_USE = "these bytes hold an mbarrier; mbarrier.inval has to end it before they hold anything else"
 # How strong an access is; of a load and a store, one has to be a flag's: a poll, an atomic, a
 # constant.
 WEAK, VOLATILE, FLAG = 0, 1, 2
@@ -60,7 +63,7 @@ class Shadow:
         # The last weak store before the strong ones that followed it, once there were such.
         self.covered: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
         self.read_site = np.zeros(entries, np.int32)
-        self.owner = np.zeros(entries, np.int8)  # FREE, WRITTEN or READ by an asynchronous copy
+        self.owner = np.zeros(entries, np.int8)
         self.watched.start_batch()
 
     def entries(self, places: np.ndarray, size: int) -> np.ndarray:
@@ -133,7 +136,7 @@ class Shadow:
         instruction = access.instruction
         writer = slots[:, None]
         before = self.writer[entry]
-        self._check_owner(slots, instruction, self.owner[entry] != FREE)
+        self._check_owner(slots, instruction, self.owner[entry])
         strength = self.strengths[instruction.number]
         after_write = (before >= 0) & ~self._holds(before, self.write_time[entry], writer)
         if strength:
@@ -206,14 +209,15 @@ class Shadow:
         racing = (writers >= 0) & ~self._holds(writers, self.write_time[entry], slots[:, None])
         self._race_after(racing, self.write_site, slots, entry, "access", instruction)
 
-    def _check_owner(self, slots: np.ndarray, instruction: Instruction, owned: np.ndarray) -> None:
-        if owned.any():
-            self.reporter.report(
-                UNWAITED,
-                instruction,
-                OWNED,
-                slots[owned.any(axis=1)],
-            )
+    def _check_owner(self, slots: np.ndarray, instruction: Instruction, owners: np.ndarray) -> None:
+        if not owners.any():
+            return
+        for kind, message, owned in (
+            (UNWAITED, OWNED, (owners == WRITTEN) | (owners == READ)),
+            (OVERWRITTEN, IN_USE, owners == MBARRIER),
+        ):
+            if owned.any():
+                self.reporter.report(kind, instruction, message, slots[owned.any(axis=1)])
 
     def _race_after(self, racing, sites, slots, entry, verb: str, instruction: Instruction) -> None:
         """Report the threads with a racing entry; `sites` knows the earlier access of each."""

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from ..geometry import Batch
-from ..hardware import SECTOR
+from ..hardware import SECTOR, WARP
 from ..instructions import Instruction, PtxKernel
 from ..lanes import Lanes
 from ..ptx_types import UNSIGNED
@@ -59,31 +59,46 @@ class SharedMemory:
         self.order.start_batch(batch)
         self.shadow.start_batch(len(data))
         self.carried.start_batch(len(data))
-        # Since the last barrier of the cluster: (threads, blocks accessed, instruction).
-        self.remote: list[tuple[np.ndarray, np.ndarray, Instruction]] = []
+        # Since the last barrier of the cluster: (threads, blocks accessed, whether a thread had
+        # arrived at that barrier before, instruction).
+        self.remote: list[tuple[np.ndarray, np.ndarray, np.ndarray, Instruction]] = []
+        self.early: list[tuple[np.ndarray, Instruction]] = []  # accesses of a block at its start
+        self.announced = np.zeros(batch.slots, bool)  # has arrived at the cluster's barrier
 
     def clusters_met(self, passing: np.ndarray) -> None:
         """All blocks of the clusters of these threads had started, and none has ended."""
         blocks = np.unique(np.flatnonzero(passing) // self.padded)
         kept = []
-        for slots, targets, instruction in self.remote:
-            left = ~np.isin(targets, blocks)  # a block that had ended took no part
+        for slots, targets, late, instruction in self.remote:
+            met = np.isin(targets, blocks)  # a block that had ended took no part
+            left = late | ~met
             if left.any():
-                kept.append((slots[left], targets[left], instruction))
+                kept.append((slots[left], targets[left], (late & ~met)[left], instruction))
         self.remote = kept
 
     def received(self, senders: np.ndarray, block: int, instruction: Instruction) -> None:
         """A block has waited for what these threads sent it, so it had not ended before."""
         kept = []
-        for slots, targets, sent in self.remote:
+        for slots, targets, late, sent in self.remote:
             left = (targets != block) | (sent is not instruction) | ~np.isin(slots, senders)
             if left.any():
-                kept.append((slots[left], targets[left], sent))
+                kept.append((slots[left], targets[left], late[left], sent))
         self.remote = kept
 
     def end_batch(self) -> None:
-        """Report remote accesses to blocks that may have ended before them."""
-        for slots, _, instruction in self.remote:
+        """Report remote accesses to blocks that may have ended before them, or started later, where
+        that is no race besides."""
+        found = {(one.file, one.line) for one in self.reporter.findings}
+        for slots, instruction in self.early:
+            if (instruction.file, instruction.line) not in found:
+                self.reporter.report(
+                    "shared memory of a block that may not have started",
+                    instruction,
+                    "no barrier of the cluster comes before this access, so the other block may "
+                    "not have started",
+                    slots,
+                )
+        for slots, *_, instruction in self.remote:
             self.reporter.report(
                 "shared memory of a block that may have ended",
                 instruction,
@@ -100,8 +115,7 @@ class SharedMemory:
         self._count("load", addresses, access, lanes)
         if len(slots):
             if self.causality.in_shared and access.scope and not access.atomic:
-                how = access.scope, access.acquires
-                self.causality.read(slots, flag_names(places), *how)
+                self.causality.read(slots, flag_names(places), access)
             self.shadow.check_read(slots, self.shadow.entries(places, access.width), access)
             index = places // access.size
             for element, value in enumerate(values):
@@ -140,7 +154,7 @@ class SharedMemory:
         """What others may learn from this store."""
         names = flag_names(places)
         if access.scope:
-            self.causality.write(slots, names, access.scope, access.releases)
+            self.causality.write(slots, names, access)
         elif self.causality.flags:
             self.causality.weak_write(names)
 
@@ -184,8 +198,20 @@ class SharedMemory:
         outside = blocks // self.cluster != own // self.cluster
         others = (blocks != own) & ~outside
         if others.any():
-            self.remote.append((slots[others], blocks[others], instruction))
+            threads, targets = slots[others], blocks[others]
+            self._check_start(threads, targets, instruction)
+            self.remote.append((threads, targets, self.announced[threads], instruction))
         return np.where(outside, own, blocks), near, outside
+
+    def _check_start(self, slots: np.ndarray, blocks: np.ndarray, instruction: Instruction) -> None:
+        """Note the threads that have heard nothing of the blocks that they access."""
+        if self.causality.acquired:  # by a flag, say
+            return
+        count = self.padded // WARP
+        seen = self.order.seen[slots // WARP].reshape(len(slots), -1, count)
+        early = ~seen[np.arange(len(slots)), blocks % self.cluster].any(axis=1)
+        if early.any():
+            self.early.append((slots[early], instruction))
 
     def block_of(self, slots: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(block of the batch, address within it) that each thread's address means."""

@@ -107,8 +107,7 @@ def translate_atomic(context: Context, instruction: Instruction) -> Step:
             context.global_memory.changed(places[slots], slots, wrote[slots], access)
         near = where < 0 if context.causality.in_shared else np.zeros(0, bool)
         if near.any():
-            how = access.scope, access.acquires, access.releases
-            context.causality.change(slots[near], where[near], wrote[slots[near]], *how)
+            context.causality.change(slots[near], where[near], wrote[slots[near]], access)
         return result
 
     def atomic(lanes: Lanes) -> None:

@@ -45,7 +45,7 @@ def _change(
             return
         for barrier, slots in mbarriers.find(lanes, where, instruction):
             if action == "inval":
-                mbarriers.at = {k: b for k, b in mbarriers.at.items() if b is not barrier}
+                mbarriers.invalidate(barrier)
                 continue
             total = int(given()[slots].sum())
             mbarriers.changes += 1
