@@ -19,8 +19,9 @@ PY := $(or $(PYTHON),$(VENV))
 READY := $(if $(PYTHON),,.venv/installed.txt)
 # A GPU machine that already has CuPy can record without a set-up.
 GPU_PY := $(or $(PYTHON),$(wildcard $(VENV)),$(BASE))
-NEED_CUPY = @$(GPU_PY) -c "import cupy" 2>/dev/null || \
-	{ echo "$(GPU_PY) cannot import CuPy: run 'make setup' first, or pass PYTHON=." >&2; exit 1; }
+NEED = @$(1) -c "import $(2), ml_dtypes" 2>/dev/null || { echo "$(1) cannot import $(2) and ml_dtypes:" \
+	"install them there, or run 'make setup' and leave out PYTHON=." >&2; exit 1; }
+NEED_CUPY = $(call NEED,$(GPU_PY),cupy)
 # python -m helpers.commands.NAME, but that Ctrl-C is one line.
 STOPPABLE := helpers/commands/stoppable.py
 UV := uv
@@ -37,6 +38,7 @@ setup: ## make .venv and install the pinned packages (again: well under a second
 nvcc: $(READY) ## CUDA's C++ compiler into .venv, for the tests that copy kernels into C++
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps \
 		--only-binary :all: --require-hashes -r requirements/nvcc.txt
+	@$(PY) -c 'import glob, nvidia; print(*glob.glob(f"{[*nvidia.__path__][0]}/cu*/bin/nvcc"))'
 
 $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	$(BASE) helpers/commands/install.py
@@ -77,7 +79,8 @@ tune: ## search a faster plan for a shape on this GPU (ARGS="8192x50257 --minute
 	$(NEED_CUPY)
 	$(GPU_PY) $(STOPPABLE) tune $(ARGS)
 
-export: $(READY) ## a kernel as one file for your program (ARGS="best --as torch", "--help")
+export: $(READY) ## a kernel as one file in exports, for your program (ARGS="best --as torch", "--help")
+	$(call NEED,$(PY),numpy)
 	$(PY) -m helpers.commands.export $(ARGS)
 
 evidence: ## Nsight Compute's counters and compute-sanitizer's verdicts into notebooks/records
@@ -98,7 +101,7 @@ lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--up
 	$(LOCK) --group series --group dev --group cuda13 $(ARGS) -o requirements/cuda13.txt
 	$(LOCK) --group nvcc --no-deps $(ARGS) -o requirements/nvcc.txt
 
-clean: ## remove .venv, build, caches and compiled kernels; mine stays
+clean: ## remove .venv, build, caches and compiled kernels; mine and exports stay
 	$(BASE) -c 'import runpy; runpy.run_path("helpers/simt/cache.py")["clear"]()'
 	rm -rf .venv build simt_machine.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -10,6 +10,7 @@ softmax_backward-LOG1), or "best" for those that ought to be fastest for softmax
 columns, of 13 outer x dim x inner, each a number or LOW..HIGH; C++ is compiled for those,
 Python for what it meets: so SHAPES, --dtype, --gpu, --strides and --anywhere are for C++ alone. The
 plan is that of the header, for the GPU at hand or an H200; --gpu names others, as many as wanted.
+The file is exports/NAME.cu or exports/NAME.py, which git does not see, or what -o names.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..export.asked import BEST, Asked, Refused, request
 from ..gpu import Gpu
 from ..plan import DTYPES
 
+FOLDER = Path("exports")  # listed in .gitignore
 SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py", "jax": ".py"}
 HIDDEN = {"torch", "cupy", "jax", *sys.stdlib_module_names}  # modules by a file of their name
 
@@ -47,12 +49,14 @@ def main(arguments: list[str] | None = None) -> int:
                 "a Python file takes every matrix that its kernels take, on every GPU: leave out "
                 + ", ".join(useless)
             )
-        file = options.output or Path(asked.name + SUFFIXES[options.language])
+        file = options.output or FOLDER / f"{asked.name}{SUFFIXES[options.language]}"
         if file.suffix == ".py" and file.stem in HIDDEN:
             raise Refused(f"{file} would hide the module of that name; -o or --name gives another")
         if file.exists() and not options.force:
             raise Refused(f"{file} is there already; --force replaces it")
         text = written(asked, options.language, file.name)
+        if not options.output:
+            FOLDER.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
     except (Refused, OSError) as error:
         print(error, file=sys.stderr)
@@ -99,9 +103,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--strides", action="store_true", help=help)
     help = "in C++, of x and y that may start at any element"
     parser.add_argument("--anywhere", action="store_true", help=help)
-    parser.add_argument(
-        "-o", "--output", type=Path, help="the file, NAME.cu or NAME.py if not given"
-    )
+    parser.add_argument("-o", "--output", type=Path, help="the file, instead of one in exports")
     parser.add_argument("--force", action="store_true", help="replace the file")
     options = parser.parse_intermixed_args(arguments)  # shapes may come after options
     if re.match(r"\d+(\.\.\d+)?x\d", options.kernel):  # a shape, so no kernel is named

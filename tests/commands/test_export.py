@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.commands.export import main
+from helpers.commands.export import FOLDER, main
+from helpers.paths import ROOT
 
 
 def exported(*arguments: object) -> int:
@@ -32,8 +33,19 @@ def test_each_language_has_its_file(language: str, tmp_path: Path, monkeypatch) 
     monkeypatch.chdir(tmp_path)
     shapes = ["8x32000"] if language == "cpp" else []  # Python takes every shape
     assert exported("best", *shapes, "--as", language, "--name", "fast") == 0
-    (file,) = tmp_path.iterdir()
+    assert [*tmp_path.iterdir()] == [tmp_path / "exports"]
+    (file,) = (tmp_path / "exports").iterdir()
     assert file.name == ("fast.cu" if language == "cpp" else "fast.py")
+
+
+def test_the_folder_of_exports_is_not_gits() -> None:
+    listed = (ROOT / ".gitignore").read_text().splitlines()
+    assert f"/{FOLDER}/" in listed
+
+
+def test_a_refused_export_makes_no_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert exported("08_cluster", "8x50303") == 2 and not [*tmp_path.iterdir()]
 
 
 def test_the_head_names_the_file(tmp_path: Path) -> None:
@@ -64,7 +76,7 @@ def test_shapes_may_come_after_options(tmp_path: Path) -> None:
 def test_a_file_hides_no_module(name: str, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     assert exported("07_warp", "--as", "torch", "--name", name) == 2
-    assert capsys.readouterr().err.startswith(f"{name}.py would hide the module of that name")
+    assert capsys.readouterr().err.startswith(f"{FOLDER / name}.py would hide the module")
     assert exported("07_warp", "--as", "torch", "--name", name, "-o", "mine.py") == 0
     assert [file.name for file in tmp_path.iterdir()] == ["mine.py"]
 

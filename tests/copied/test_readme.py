@@ -3,11 +3,14 @@
 import re
 import shlex
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 from helpers.commands.export import main
 from helpers.paths import ROOT
-from tests.copied.compilers import compiled, needs_nvcc
+from tests.copied.compilers import compiled, needs_nvcc, nvcc
 
 SECTION = re.search(
     r"^## Copy a kernel\n(.*?)^## ", (ROOT / "README.md").read_text("utf-8"), re.M | re.S
@@ -25,6 +28,21 @@ def test_the_commands_and_the_example_make_a_program(tmp_path: Path, monkeypatch
     done = compiled(tmp_path, *command)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     subprocess.run(["./main"], timeout=60)  # without a GPU, an error
+
+
+@needs_nvcc
+@pytest.mark.skipif(
+    "site-packages" in str(nvcc()[:1]) and not find_spec("nvidia.cu13.include.cccl"),
+    reason="`make nvcc` of before, without a header of the 16-bit types",
+)
+def test_sixteen_bits_compile_with_nvcc_as_it_is_installed(tmp_path: Path, monkeypatch) -> None:
+    """No folder of headers is named."""
+    monkeypatch.chdir(tmp_path)
+    arguments = "best 8x4096 --dtype float32,float16,bfloat16 --name fast_softmax"
+    assert main(arguments.split()) == 0
+    command = re.search(r"^    nvcc (.*) main.cu", SECTION, re.M)[1].split()
+    done = subprocess.run([nvcc()[0], *command, "-c"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_example_is_short() -> None:

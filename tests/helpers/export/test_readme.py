@@ -25,7 +25,7 @@ def files(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for command in COMMANDS:
         assert main(shlex.split(command)) == 0
-    return tmp_path
+    return tmp_path / "exports"
 
 
 def test_the_commands_write_what_the_examples_import(files: Path) -> None:
