@@ -1,4 +1,5 @@
-"""What a call of the exported PyTorch softmax costs beside PyTorch's own: reader and writer.
+"""What a call of the exported PyTorch softmax costs beside PyTorch's own and beside the peer that
+is best at a shape, as the race has found it: reader and writer.
 
 Three times, each in turn with the others: that of the host until a call returns, that of calls one
 after the other (whichever of host and GPU is slower), and that of calls in a CUDA graph, which the
@@ -7,23 +8,27 @@ host has no part in. The result is `notebooks/records/<gpu>/export.json`.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 from . import peers
 from .catalogue import choose
+from .contests import ALONE
 from .export.asked import request
 from .export.python import write
+from .foreign import compiled
 from .gpu import Device, Gpu, gpu_in_use, of_record
 from .json_files import named, write_json
+from .races import load_race, race_path
 from .records import (
     REFERENCE_GPU,
     SCHEMA,
@@ -36,7 +41,7 @@ from .records import (
     utc_now,
 )
 from .samples import kept, orders
-from .shapes import Shape, place
+from .shapes import place
 from .typed_json import Count, Date, Dtype, Samples
 
 PROTOCOL = {
@@ -51,7 +56,10 @@ BURST, ROUNDS = 50, 22
 MOST_BYTES = 8 << 30  # of the results of a graph
 # Of an operator that only allocates: what any custom operator costs.
 NOTHING = "nothing"
-OURS, TORCH, QUACK = "ours", "torch", "quack"
+OURS, TORCH = "ours", "torch"
+# Peers of the race that are called with a tensor and return another.
+QUACK, LIGER, COMPILE = CALLED = "quack", "liger", "compile"
+Key = tuple[str, int, int]  # dtype, rows, columns
 
 
 @dataclass(frozen=True)
@@ -71,8 +79,8 @@ class TimesCase:
     protocol: int = PROTOCOL["version"]
 
     @property
-    def shape(self) -> Shape:
-        return self.rows, self.cols
+    def key(self) -> Key:
+        return self.dtype, self.rows, self.cols
 
     def is_current(self, gpu: Gpu) -> bool:
         """Whether it is of the kernel that would be chosen now, as its text is."""
@@ -125,24 +133,69 @@ def save_times(times: Times, gpu: str) -> None:
     write_json(times_path(gpu), fields_of(times))
 
 
-SHOWN = (OURS, TORCH, QUACK)
-TITLES = ("rows x columns", "kernel", *(f"{what} {name}" for what in ("host", "eager", "graph")
-          for name in SHOWN))  # fmt: skip
+TITLES = ("rows x columns", "kernel", "best peer", *(f"{what} {name}" for what in ("host", "eager",
+          "graph") for name in ("ours", "torch", "peer")))  # fmt: skip
 
 
-def table(cases: Sequence[TimesCase]) -> Iterator[list[str]]:
-    """Cells under `TITLES`: medians in microseconds, a dash for what was not timed."""
+def table(cases: Sequence[TimesCase], best: Mapping[Key, str]) -> Iterator[list[str]]:
+    """Cells under `TITLES`: medians in microseconds, a dash for what was not timed. `best` is what
+    `best_peers` gives."""
     for case in cases:
-        cells = [place(case.rows, case.cols, case.dtype), case.step]
+        peer = best.get(case.key, "-")
+        cells = [place(case.rows, case.cols, case.dtype), case.step, peer]
         for part in (case.host_us, case.eager_us, case.graph_us):
             medians = {name: f"{statistics.median(us):.2f}" for name, us in part.items()}
-            cells += [medians.get(name, "-") for name in SHOWN]
+            cells += [medians.get(name, "-") for name in (OURS, TORCH, peer)]
         yield cells
+
+
+def summary(cases: Sequence[TimesCase], best: Mapping[Key, str]) -> list[str]:
+    """What the medians of all cases say together, a line each; nothing of none."""
+    if not cases:
+        return []
+    host = sorted(_median(case.host_us, OURS) - _median(case.host_us, TORCH) for case in cases)
+    said = [
+        f"host: {statistics.median(host):+.2f} us beside torch in the median, {host[-1]:+.2f} at "
+        f"most, more than +3 at {sum(us > 3 for us in host)} of {len(host)}"
+    ]
+    beside = [(case, best[case.key]) for case in cases if best.get(case.key) in case.graph_us]
+    for what in ("eager", "graph") if beside else ():
+        parts = [(getattr(case, f"{what}_us"), peer) for case, peer in beside]
+        leads = [_median(part, peer) / _median(part, OURS) for part, peer in parts]
+        said.append(
+            f"{what}: {min(leads):.2f} to {max(leads):.2f} times as fast as the best peer, at "
+            f"{len(leads)} of {len(cases)}"
+        )
+    return said
+
+
+def _median(part: Mapping[str, list[float]], name: str) -> float:
+    return statistics.median(part[name])
+
+
+# ---- who is timed beside it ---------------------------------------------------------------------
+
+
+def best_peers(gpu: str) -> dict[Key, str]:
+    """The best of `CALLED` and `TORCH` in the race of a GPU, for each of its cases of softmax; in
+    that of the reference GPU where there is none. Raises what `load_race` raises."""
+    race = load_race(gpu if race_path(gpu).is_file() else REFERENCE_GPU)
+    found = {}
+    for case in race.cases:
+        if case.kind == ALONE and (names := {TORCH, *CALLED} & {*case.samples_us}):
+            found[(case.dtype, *case.shape)] = max(sorted(names), key=case.share)
+    return found
+
+
+def installed(name: str) -> bool:
+    """Whether a peer is there, whatever shapes it takes."""
+    return not peers.why_not(name, 8, 1024, "float32").endswith(peers.ABSENT)
 
 
 # ---- timing, on a GPU with PyTorch --------------------------------------------------------------
 
 
+@functools.cache
 def exported() -> ModuleType:
     """The file for PyTorch, written and imported."""
     with tempfile.TemporaryDirectory() as folder:
@@ -155,35 +208,58 @@ def exported() -> ModuleType:
             sys.path.remove(folder)
 
 
-def implementations(ours: ModuleType) -> dict[str, Callable]:
-    """Calls of one tensor that return another, by name; those that are installed."""
+def implementation(name: str) -> Callable:
+    """The call of one tensor that returns another: `OURS`, `TORCH`, `NOTHING` or one of `CALLED`,
+    each a function of Python, whose call costs them the same."""
     import torch
 
-    _libraries.append(torch.library.Library("softmax_worklog_nothing", "FRAGMENT"))
-    _libraries[-1].define("nothing(Tensor x) -> Tensor")
-    _libraries[-1].impl("nothing", torch.empty_like, "CUDA")
-    found = {  # each a lambda, whose call costs them the same
-        OURS: lambda x: ours.softmax(x),
-        TORCH: lambda x: torch.softmax(x, -1),
-        NOTHING: lambda x: torch.ops.softmax_worklog_nothing.nothing(x),
-    }
-    if not peers.why_not(QUACK, 8, 1024, "float32"):
+    if name == OURS:
+        ours = exported()
+        return lambda x: ours.softmax(x)
+    if name == TORCH:
+        return lambda x: torch.softmax(x, -1)
+    if name == NOTHING:
+        _library_of_nothing()
+        return lambda x: torch.ops.softmax_worklog_nothing.nothing(x)
+    if name == QUACK:
         quack = importlib.import_module("quack.softmax")
-        found[QUACK] = lambda x: quack.softmax(x)
-    return found
+        return lambda x: quack.softmax(x)
+    if name == LIGER:
+        liger = importlib.import_module("liger_kernel.ops.softmax").LigerSoftmaxFunction
+        return lambda x: liger.apply(x)
+    torch.compiler.reset()  # else a call looks through what other shapes were compiled to
+    return compiled(lambda x: torch.softmax(x, -1))
 
 
-_libraries: list = []  # an operator lives as long as its library
+@functools.cache  # an operator lives as long as its library
+def _library_of_nothing():
+    import torch
+
+    library = torch.library.Library("softmax_worklog_nothing", "FRAGMENT")
+    library.define("nothing(Tensor x) -> Tensor")
+    library.impl("nothing", torch.empty_like, "CUDA")
+    return library
 
 
-def measure(calls: dict[str, Callable], rows: int, cols: int, dtype: str) -> TimesCase:
-    """Time all that can run a shape. Raises `AssertionError` if ours is wrong there."""
+def compile_ahead(name: str, dtype: str, rows: int, cols: int) -> str:
+    """Call one once, for what it keeps on disk; returns what went wrong, or ""."""
+    import torch
+
+    try:
+        implementation(name)(torch.zeros(rows, cols, dtype=getattr(torch, dtype), device="cuda"))
+        torch.cuda.synchronize()
+        peers.free_memory()
+        return ""
+    except Exception as error:  # it is met again, and recorded
+        return f"{name} at {place(rows, cols, dtype)}: {type(error).__name__}"
+
+
+def measure(dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:
+    """Time a shape, beside a peer if one is named: one that refuses the shape, fails or is wrong is
+    left out, with the reason. Raises `AssertionError` if ours is wrong there."""
     import torch
 
     peers.free_memory()
-    reasons = {name: peers.why_not(name, rows, cols, dtype) for name in calls if name == QUACK}
-    skipped = {name: reason for name, reason in reasons.items() if reason}
-    calls = {name: call for name, call in calls.items() if name not in skipped}
     size = rows * cols * getattr(torch, dtype).itemsize
     l2 = gpu_in_use().l2
     inputs = [
@@ -191,7 +267,11 @@ def measure(calls: dict[str, Callable], rows: int, cols: int, dtype: str) -> Tim
         for _ in range(max(2, math.ceil(3 * l2 / (2 * size))))
     ]
     wanted = torch.softmax(inputs[0][:64].double(), -1).to(inputs[0].dtype)
+    calls = {name: implementation(name) for name in (OURS, TORCH, NOTHING)}
     torch.testing.assert_close(calls[OURS](inputs[0])[:64], wanted)
+    skipped = {}
+    if peer in CALLED and (reason := _join(calls, peer, dtype, inputs[0], wanted)):
+        skipped[peer] = reason
     count = max(3, min(max(len(inputs), BURST), MOST_BYTES // size))
     host: dict[str, list[float]] = {name: [] for name in calls}
     eager: dict[str, list[float]] = {name: [] for name in calls}
@@ -208,6 +288,21 @@ def measure(calls: dict[str, Callable], rows: int, cols: int, dtype: str) -> Tim
     step = choose(rows, cols, dtype, gpu_in_use())  # as exported: no plan that was tuned here
     series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
     return TimesCase(dtype, rows, cols, step, step_hash(step), count, *series, skipped)
+
+
+def _join(calls: dict[str, Callable], peer: str, dtype: str, x, wanted) -> str:
+    """Put a peer among those that are timed; returns why it is left out, or ""."""
+    import torch
+
+    if reason := peers.why_not(peer, *x.shape, dtype):
+        return reason
+    try:
+        call = implementation(peer)
+        torch.testing.assert_close(call(x)[:64], wanted)
+    except Exception as error:  # whatever it raises, the others are timed
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    calls[peer] = call
+    return ""
 
 
 def _burst(call: Callable, inputs: list) -> tuple[float, float]:

@@ -440,23 +440,34 @@ def warm_up(
     torch.compile also tunes as it compiles. What it found while the processes shared the GPU is
     deleted: the race tunes again, with what is compiled.
     """
-    began = time.perf_counter()
     cached = [name for name in names if PEERS[name].disk_cache]
     able = {case: [name for name in cached if not why_not(name, *case)] for case in cases}
     jobs = [(name, *case) for case in cases for name in (*able[case], OURS)]
+    in_processes(compile_ahead, jobs, workers, seconds)
+
+
+def in_processes(
+    compile_it: Callable[..., str],
+    jobs: Sequence[tuple],
+    workers: int,
+    seconds: float = math.inf,
+) -> None:
+    """Have processes compile what each job names, by a function of this package that returns what
+    went wrong, and forget what was tuned meanwhile. All as of `warm_up`."""
+    began = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     done = 0
     with ProcessPoolExecutor(workers, context, _compile_in_one_thread) as pool:
-        tasks = [pool.submit(compile_ahead, *job) for job in jobs]
+        tasks = [pool.submit(compile_it, *job) for job in jobs]
         try:
             for task in as_completed(tasks, None if seconds == math.inf else max(0.0, seconds)):
                 done += 1
                 if failure := task.result():
                     print(f"warm-up: {failure}", flush=True)
         except BrokenProcessPool:
-            print("warm-up: a process ended; the race compiles what is missing", flush=True)
+            print("warm-up: a process ended; what is missing is compiled later", flush=True)
         except TimeoutError:
-            print("warm-up: out of time; the race compiles what is missing", flush=True)
+            print("warm-up: out of time; what is missing is compiled later", flush=True)
         for task in tasks:
             task.cancel()
     for tuned in CACHE.rglob("*.best_config"):

@@ -1,10 +1,12 @@
 """What a call of the exported PyTorch softmax costs beside PyTorch's own, on a GPU with PyTorch.
 
-    python -m helpers.commands.time_export              # at the shapes of the race
+    python -m helpers.commands.time_export --warm 8     # at the shapes of the race
     python -m helpers.commands.time_export --show
 
-The file is written after each shape; --fresh forgets what it holds, else a shape that is there and
-of the kernel as it is now is not timed again, unless somebody is installed who is not in it.
+At each shape the peer that is best there in the race is timed too, if it is installed: QuACK, Liger
+or torch.compile, which are called as PyTorch's own softmax is. The file is written after each
+shape; --fresh forgets what it holds, else a shape that is there and of the kernel as it is now is
+not timed again, unless the best peer is installed and not in it.
 """
 
 from __future__ import annotations
@@ -12,21 +14,28 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from collections.abc import Mapping, Sequence
 
-from .. import gpu
+from .. import gpu, peers
 from ..export_times import (
+    CALLED,
+    NOTHING,
+    OURS,
     PROTOCOL,
     TITLES,
+    TORCH,
+    Key,
     Times,
-    exported,
-    implementations,
+    best_peers,
+    compile_ahead,
+    installed,
     load_times,
     measure,
     save_times,
+    summary,
     table,
     times_path,
 )
-from ..peers import versions
 from ..races import DTYPES
 from ..records import REFERENCE_GPU, gpu_folder, utc_now
 from ..shapes import RACE_SHAPES, Shape, place, raced
@@ -42,43 +51,59 @@ def main(arguments: list[str] | None = None) -> int:
     if not gpu.has_gpu() or importlib.util.find_spec("torch") is None:
         print("calls are timed on a GPU with CuPy and PyTorch", file=sys.stderr)
         return 1
+    peers.use_cache()
     device = gpu.describe_device()
     folder = gpu_folder(device["name"])
-    times = Times(device, {**gpu.describe_versions(), **versions()}, utc_now(), [PROTOCOL])
+    versions = {**gpu.describe_versions(), **peers.versions()}
+    times = Times(device, versions, utc_now(), [PROTOCOL])
     if times_path(folder).is_file() and not options.fresh:
         times.cases = load_times(folder).cases
-    calls, failed = implementations(exported()), []
-    for dtype in options.dtypes:
-        for rows, cols in options.shapes or raced(dtype):
-            key = dtype, rows, cols
-            others = [case for case in times.cases if (case.dtype, *case.shape) != key]
-            known = [case for case in times.cases if (case.dtype, *case.shape) == key]
-            if known and known[0].is_current(gpu.gpu_in_use()) and known[0].holds(calls):
-                continue
-            try:
-                case = measure(calls, rows, cols, dtype)
-            except (AssertionError, RuntimeError) as error:
-                failed.append(f"{place(rows, cols, dtype)}: {str(error).splitlines()[0]}")
-                print(failed[-1], file=sys.stderr, flush=True)
-                continue
-            times.cases = [*others, case]
-            save_times(times, folder)
-            print(*next(table([case])), flush=True)
+    best, failed = best_peers(folder), []
+    wanted = [(dtype, *s) for dtype in options.dtypes for s in options.shapes or raced(dtype)]
+    missing = to_time(wanted, times, best)
+    if options.warm:
+        jobs = [(name, *key) for key, peer in missing.items() for name in (peer, OURS) if name]
+        peers.in_processes(compile_ahead, jobs, options.warm)
+    for key, peer in missing.items():
+        dtype, *shape = key
+        try:
+            case = measure(*key, peer)
+        except (AssertionError, RuntimeError) as error:
+            failed.append(f"{place(*shape, dtype)}: {str(error).partition(chr(10))[0]}")
+            print(failed[-1], file=sys.stderr, flush=True)
+            continue
+        times.cases = [*(other for other in times.cases if other.key != key), case]
+        save_times(times, folder)
+        print(*next(table([case], best)), flush=True)
     print(f"the times are in {times_path(folder)}")
     return 1 if failed else 0
+
+
+def to_time(wanted: Sequence[Key], times: Times, best: Mapping[Key, str]) -> dict[Key, str]:
+    """What is to be timed -> the peer beside it, "" without one."""
+    there = {name for name in CALLED if installed(name)}
+    known, found = {case.key: case for case in times.cases}, {}
+    for key in wanted:
+        peer, case = best.get(key, ""), known.get(key)
+        peer = peer if peer in there else ""
+        names = {OURS, TORCH, NOTHING, peer or OURS}
+        if not (case and case.is_current(gpu.gpu_in_use()) and case.holds(names)):
+            found[key] = peer
+    return found
 
 
 def show(folder: str) -> int:
     """Print what is recorded on a GPU; returns the exit status."""
     try:
-        times = load_times(folder)
+        times, best = load_times(folder), best_peers(folder)
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     old = "" if times.is_current() else ", in part of earlier kernels"
     print(f"microseconds a call, {times.device['name']}, {times.utc[:10]}{old}")
-    aligns = ("<28", "<24", *[">11"] * (len(TITLES) - 2))
-    print(*lines_of([*zip(TITLES, aligns, strict=True)], table(times.cases)), sep="\n")
+    aligns = ("<28", "<24", "<9", *[">11"] * (len(TITLES) - 3))
+    titles = [*zip(TITLES, aligns, strict=True)]
+    print(*lines_of(titles, table(times.cases, best)), *summary(times.cases, best), sep="\n")
     return 0
 
 
@@ -95,6 +120,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     help = f"instead of the {len(RACE_SHAPES)} of the race"
     parser.add_argument("--shapes", nargs="+", type=shape, metavar="ROWSxCOLS", help=help)
+    help = "compile ours and the peers in N processes first"
+    parser.add_argument("--warm", type=at_least(0), default=0, metavar="N", help=help)
     parser.add_argument("--fresh", action="store_true", help="forget what is recorded")
     parser.add_argument("--show", nargs="?", const=REFERENCE_GPU, help="print what is recorded")
     return parser.parse_args(arguments)

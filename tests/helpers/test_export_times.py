@@ -1,25 +1,35 @@
 """What an exported softmax costs in PyTorch: the record, and the command that makes it."""
 
 import statistics
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from helpers import export_times
+from helpers import export_times, gpu, peers, races
+from helpers.bench import PROTOCOL as RACED
 from helpers.commands import time_export
 from helpers.export_times import (
+    LIGER,
+    NOTHING,
     OURS,
     PROTOCOL,
+    QUACK,
     TORCH,
     Times,
     TimesCase,
+    best_peers,
     load_times,
     save_times,
+    summary,
     table,
     times_path,
 )
 from helpers.gpu import H200, has_gpu
+from helpers.races import Race, save_race
 from helpers.records import REFERENCE_GPU, step_hash
+from tests.made_up import VERSIONS, race_case
 
 DEVICE = {
     "name": "NVIDIA H200",
@@ -29,14 +39,23 @@ DEVICE = {
 }
 
 
-def case(rows: int = 64, cols: int = 4096, step: str = "08_cluster") -> TimesCase:
+def case(rows: int = 64, cols: int = 4096, step: str = "08_cluster", **us: float) -> TimesCase:
     series = {OURS: [3.0, 1.0, 2.0], TORCH: [4.5, 4.25, 5.0]}
+    series |= {name: [number] for name, number in us.items()}
     return TimesCase("float32", rows, cols, step, step_hash(step), 50, series, series, series)
 
 
 @pytest.fixture
 def record(tmp_path, monkeypatch) -> Times:
+    """Of one shape, beside a race at three."""
     monkeypatch.setattr(export_times, "folder_of", lambda gpu: tmp_path / gpu)
+    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
+    raced = [
+        race_case(64, 4096, quack=15.0, liger=14.0, cudnn=12.0),
+        race_case(8, 8192, quack=15.0, compile=16.0),
+        race_case(4, 4096, liger=25.0),
+    ]
+    save_race(Race(DEVICE, VERSIONS, "2030-01-02T03:04:05+00:00", [RACED], raced), REFERENCE_GPU)
     times = Times(DEVICE, {"driver": "580", "nvrtc": "13.0", "cupy": "14.2.0"}, "", [PROTOCOL])
     times.cases = [case()]
     save_times(times, REFERENCE_GPU)
@@ -71,9 +90,127 @@ def test_a_missing_and_a_damaged_record_are_named(record: Times, tmp_path) -> No
 
 
 def test_a_line_has_the_medians(record: Times) -> None:
-    (cells,) = table(record.cases)
-    assert cells == ["64 x 4096", "08_cluster", *["2.00", "4.50", "-"] * 3]
+    for best, peer, us in (({}, "-", "-"), ({case().key: TORCH}, TORCH, "4.50")):
+        (cells,) = table(record.cases, best)
+        assert cells == ["64 x 4096", "08_cluster", peer, *["2.00", "4.50", us] * 3]
+    (cells,) = table([case(quack=7.0)], {case().key: QUACK})
+    assert cells[2:6] == [QUACK, "2.00", "4.50", "7.00"]
     assert statistics.median(record.cases[0].host_us[OURS]) == 2
+
+
+def test_all_cases_together_say_how_far_ahead_and_behind() -> None:
+    cases = [case(quack=7.0), case(8, 8192, quack=1.0), replace(case(4, 4096), host_us=SLOW)]
+    said = summary(cases, {cases[0].key: QUACK, cases[1].key: QUACK, cases[2].key: LIGER})
+    assert said == [
+        "host: -2.50 us beside torch in the median, +3.50 at most, more than +3 at 1 of 3",
+        "eager: 0.50 to 3.50 times as fast as the best peer, at 2 of 3",
+        "graph: 0.50 to 3.50 times as fast as the best peer, at 2 of 3",
+    ]
+    assert len(summary(cases, {})) == 1 and not summary([], {})
+
+
+SLOW = {OURS: [8.0], TORCH: [4.5]}
+
+
+# ---- the best peer -------------------------------------------------------------------------------
+
+
+def test_the_best_peer_is_that_of_the_race_which_tensors_are_given_to(record: Times) -> None:
+    """cuDNN is faster in the first, and has no function of tensors."""
+    wanted = {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): TORCH}
+    found = best_peers(REFERENCE_GPU)
+    assert found == {("float32", *shape): peer for shape, peer in wanted.items()}
+    assert best_peers("nvidia-other") == found, "the reference GPU's, where there is no race"
+
+
+def test_the_recorded_race_names_a_peer_at_every_shape_that_is_timed() -> None:
+    known = best_peers(REFERENCE_GPU)
+    assert {case.key for case in load_times().cases} <= {*known}
+    assert {*known.values()} == {TORCH, *export_times.CALLED}
+
+
+class Timed:
+    """What the command asks to be timed, on a GPU that is made up."""
+
+    def __init__(self, monkeypatch, there: set[str]) -> None:
+        self.measured, self.compiled = {}, []
+        for name, value in (
+            ("has_gpu", lambda: True),
+            ("describe_device", lambda: DEVICE),
+            ("describe_versions", lambda: VERSIONS),
+            ("gpu_in_use", lambda: H200),
+        ):
+            monkeypatch.setattr(gpu, name, value)
+        monkeypatch.setattr(time_export.importlib.util, "find_spec", lambda name: name)
+        monkeypatch.setattr(peers, "versions", dict)
+        monkeypatch.setattr(peers, "use_cache", lambda: None)
+        monkeypatch.setattr(peers, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs))
+        monkeypatch.setattr(time_export, "installed", there.__contains__)
+        monkeypatch.setattr(time_export, "measure", self.measure)
+
+    def measure(self, dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:
+        self.measured[rows, cols] = peer
+        if cols == 3:
+            raise AssertionError("wrong\nin many places")
+        return case(rows, cols, **{NOTHING: 1.0}, **({peer: 6.0} if peer else {}))
+
+
+SHAPES = ("--dtypes", "float32", "--shapes", "64x4096", "8x8192", "4x4096", "2x4096")
+
+
+def test_each_shape_is_timed_beside_its_best_peer(record: Times, monkeypatch, capsys) -> None:
+    timed = Timed(monkeypatch, {QUACK, LIGER})
+    assert time_export.main([*SHAPES, "--warm", "2"]) == 0
+    assert timed.measured == {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
+    assert [(name, *shape) for name, _, *shape in timed.compiled] == [
+        *((LIGER, 64, 4096), (OURS, 64, 4096), (QUACK, 8, 8192), (OURS, 8, 8192)),
+        *((OURS, 4, 4096), (OURS, 2, 4096)),
+    ]
+    assert "64 x 4096 08_cluster liger 2.00 4.50 6.00" in capsys.readouterr().out
+    timed.measured.clear()
+    assert time_export.main([*SHAPES]) == 0 and not timed.measured, "all are there"
+
+
+def test_a_peer_that_was_not_installed_is_timed_when_it_is(record: Times, monkeypatch) -> None:
+    timed = Timed(monkeypatch, {LIGER})
+    time_export.main([*SHAPES])
+    assert timed.measured[8, 8192] == "" and timed.measured[64, 4096] == LIGER
+    timed = Timed(monkeypatch, {QUACK, LIGER})
+    time_export.main([*SHAPES])
+    assert timed.measured == {(8, 8192): QUACK}
+
+
+def test_a_peer_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(monkeypatch) -> None:
+    def assert_close(found, wanted) -> None:
+        if found != wanted:
+            raise AssertionError("not close!\nby far")
+
+    torch = SimpleNamespace(testing=SimpleNamespace(assert_close=assert_close))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    refused = {LIGER: "Liger refuses more than 65536 columns"}
+    monkeypatch.setattr(peers, "why_not", lambda name, rows, cols, dtype: refused.get(name, ""))
+    x, results = SimpleNamespace(shape=(2, 8)), {QUACK: [1, 2], "compile": [1, 3]}
+    monkeypatch.setattr(export_times, "implementation", lambda name: lambda x: results[name])
+    joined = {}
+    said = {
+        name: export_times._join(joined, name, "float32", x, [1, 2])
+        for name in (LIGER, QUACK, "compile", "flashinfer")
+    }
+    assert [*joined] == [QUACK] and said == {
+        **refused,
+        QUACK: "",
+        "compile": "AssertionError: not close!",
+        "flashinfer": "KeyError: 'flashinfer'",
+    }
+
+
+def test_a_shape_where_ours_is_wrong_is_told_and_the_others_are_timed(
+    record: Times, monkeypatch, capsys
+) -> None:
+    Timed(monkeypatch, set())
+    assert time_export.main(["--dtypes", "float32", "--shapes", "5x3", "8x8192"]) == 1
+    assert "5 x 3: wrong\n" in capsys.readouterr().err
+    assert [one.key[1:] for one in load_times().cases] == [(64, 4096), (8, 8192)]
 
 
 def test_the_command_shows_a_record_anywhere(record: Times, capsys) -> None:
@@ -102,7 +239,7 @@ def test_without_a_gpu_it_says_so(capsys) -> None:
 @pytest.mark.gpu
 def test_a_shape_is_timed(record: Times) -> None:
     pytest.importorskip("torch")
-    calls = export_times.implementations(export_times.exported())
-    found = export_times.measure(calls, 64, 4096, "float32")
+    found = export_times.measure("float32", 64, 4096, LIGER)
     assert {OURS, TORCH} <= set(found.graph_us) and len(found.host_us[OURS]) == 21
+    assert LIGER in {*found.graph_us, *found.skipped}
     assert found.is_current(H200) and min(found.eager_us[OURS]) > 0
