@@ -26,12 +26,12 @@ from .terms import PYTHON_FUNCTIONS, as_python
 PARTS = Path(__file__).parent / "parts"
 FRAMEWORKS = {
     "torch": (
-        ("pytorch", "pytorch_operators"),
+        ("pytorch", "pytorch_operators", "broadcasting"),
         "PyTorch's tensors",
         "PyTorch 2.4 or newer for CUDA 12 or 13",
     ),
     "cupy": (
-        ("cupy_arrays", "cupy_around"),
+        ("cupy_arrays", "cupy_around", "broadcasting"),
         "CuPy's arrays",
         "CuPy 13 or newer for CUDA 12 or 13, NVRTC",
     ),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import operator
-from math import prod
 
 import cupy
 
+from .broadcasting import broadcasts, rows_of
 from .cupy_arrays import _check_array, _check_new, _extent, _overlap
 from .launching import device
 
@@ -61,14 +61,16 @@ def scaled_masked_softmax(
         arrays, numbers = [_whole(x)], {"scale": float(scale)}
         if mask is not None:
             _check_broadcast("mask", mask, x, ("bool", "uint8"))
-            rows, numbers["mask_rows"], numbers["mask_repeat"] = _rows_of(mask, x.shape, True)
+            kept, numbers["mask_rows"], numbers["mask_repeat"] = rows_of(mask.shape, x.shape, True)
+            rows = _whole(cupy.broadcast_to(mask, kept))
             numbers["mask"] = rows.data.ptr
             arrays.append(rows)  # it must live until the launch
         if is_causal:
             numbers |= {"mask_rows": x.shape[-2] if x.ndim > 1 else 1, "mask_repeat": 1}
         if bias is not None:
             _check_broadcast("bias", bias, x, (x.dtype.name,))
-            rows, numbers["bias_rows"], _ = _rows_of(bias, x.shape, False)
+            kept, numbers["bias_rows"], _ = rows_of(bias.shape, x.shape, False)
+            rows = _whole(cupy.broadcast_to(bias, kept))
             numbers["bias"] = rows.data.ptr
             arrays.append(rows)
         numbers |= drawn
@@ -226,23 +228,6 @@ def _output(out, shape: tuple, dtype, arrays: list, given: tuple) -> cupy.ndarra
     return out
 
 
-def _rows_of(given: cupy.ndarray, shape: tuple, repeats: bool) -> tuple[cupy.ndarray, int, int]:
-    """The rows of a mask or a bias that is broadcast to a shape, as kernels take them: row r of x
-    goes with row r // repeat % rows of it, and repeat is 1 unless it `repeats`.
-
-    Axes of 1 in front are what % does, those behind what // does; others are written out.
-    """
-    *rows, cols = shape
-    full = (*[1] * (len(shape) - given.ndim), *given.shape)
-    own = [n for n, size in enumerate(full[:-1]) if size != 1]
-    first = own[0] if own else len(rows)
-    last = own[-1] + 1 if own and repeats else len(rows)
-    kept = tuple(size if first <= n < last else 1 for n, size in enumerate(rows))
-    if full != (*kept, cols):
-        given = cupy.broadcast_to(given.reshape(full), (*kept, cols))
-    return _whole(given), prod(kept), prod(rows[last:])
-
-
 def _of_a_loss(x, target, ignore_index: int, smoothing: float, z_loss: float) -> dict:
     """The numbers of a loss, once what they go with is checked."""
     _check_array("x", x)
@@ -284,8 +269,7 @@ def _check_like(name: str, array, shape: tuple, dtypes: tuple[str, ...], x: cupy
 def _check_broadcast(name: str, array, x: cupy.ndarray, dtypes: tuple[str, ...]) -> None:
     shape = getattr(array, "shape", ())
     _check_like(name, array, shape, dtypes, x)
-    pairs = zip(reversed(shape), reversed(x.shape), strict=False)
-    if len(shape) > x.ndim or not all(own in (1, size) for own, size in pairs):
+    if not broadcasts(shape, x.shape):
         raise ValueError(f"{name} of {shape} is not broadcast to {x.shape}")
 
 

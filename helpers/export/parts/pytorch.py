@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional
 
+from .broadcasting import broadcasts
 from .launching import device
 from .planning import Refused, row_stride
 
@@ -82,7 +83,7 @@ def scaled_masked_softmax(
     if mask is not None and mask.dtype != torch.bool:
         raise TypeError(f"mask is of bool, True where x is hidden, not {mask.dtype}; add a bias")
     for name, given in (("mask", mask), ("bias", bias)):
-        if given is not None and not _broadcasts(given.shape, x.shape):
+        if given is not None and not broadcasts(given.shape, x.shape):
             raise ValueError(f"{name} of {tuple(given.shape)} is not broadcast to {tuple(x.shape)}")
     if not (
         _ours(x, mask, bias)
@@ -194,11 +195,6 @@ def _is_known(x: Tensor) -> bool:
 def _is_plain(x: Tensor) -> bool:
     """Whether they do, and nothing transforms the tensor or carries a derivative along."""
     return _is_known(x) and _transforms() is None and forward_ad._current_level < 0
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    pairs = zip(reversed(shape), reversed(to), strict=False)
-    return len(shape) <= len(to) and all(size in (1, wanted) for size, wanted in pairs)
 
 
 # ---- PyTorch's own operations, where there is no kernel ------------------------------------------

@@ -7,6 +7,7 @@ from math import prod
 import torch
 from torch import Tensor
 
+from .broadcasting import rows_of
 from .launching import Launch, device
 from .planning import Refused
 from .pytorch import (
@@ -121,13 +122,15 @@ def _run_fused(
     features |= {"LOG": int(log), "WIDE": int(wide), "DROPOUT": int(drops)}
     numbers, arrays = {"scale": scale}, []
     if mask is not None:
-        hidden, numbers["mask_rows"], numbers["mask_repeat"] = _rows_of(mask, x.shape, True)
+        kept, numbers["mask_rows"], numbers["mask_repeat"] = rows_of(mask.shape, x.shape, True)
+        hidden = _whole(mask.expand(*kept))
         numbers["mask"] = hidden.data_ptr()
         arrays.append(hidden)  # it must live until the launch
     if causal:
         numbers |= {"mask_rows": x.shape[-2] if x.dim() > 1 else 1, "mask_repeat": 1}
     if bias is not None:
-        added, numbers["bias_rows"], _ = _rows_of(bias, x.shape, False)
+        kept, numbers["bias_rows"], _ = rows_of(bias.shape, x.shape, False)
+        added = _whole(bias.expand(*kept))
         numbers["bias"] = added.data_ptr()
         arrays.append(added)
     if drops:
@@ -143,21 +146,6 @@ def _run_fused(
         with torch.cuda.device(x.device):
             launch(x.data_ptr(), y.data_ptr(), _stream(x), *numbers.values())
     return _dropped(y, p, seed) if p and not drops else y
-
-
-def _rows_of(given: Tensor, shape: tuple[int, ...], repeats: bool) -> tuple[Tensor, int, int]:
-    """The rows of a mask or a bias that is broadcast to a shape, as kernels take them: row r of x
-    goes with row r // repeat % rows of it, and repeat is 1 unless it `repeats`.
-
-    Dimensions of 1 in front are what % does, those behind what // does; others are written out.
-    """
-    *rows, cols = shape
-    given = given.reshape([1] * (len(shape) - given.dim()) + list(given.shape))
-    own = [n for n, size in enumerate(given.shape[:-1]) if size != 1]
-    first = own[0] if own else len(rows)
-    last = own[-1] + 1 if own and repeats else len(rows)
-    kept = [size if first <= n < last else 1 for n, size in enumerate(rows)]
-    return _whole(given.expand(*kept, cols)), prod(kept), prod(rows[last:])
 
 
 def _drops(x: Tensor, dtype: str, wide: bool) -> bool:

@@ -286,7 +286,7 @@ causal = test_causal_hides_what_is_above_the_diagonal
         ('"scale": float(scale)} | drawn', '"scale": float(scale)}', dropped),
         ("prod(rows[last:])", "1", batch),
         ("size if first <= n < last else 1", "1", heads),
-        ("_rows_of(bias, x.shape, False)", "_rows_of(bias, x.shape, True)", added),
+        ("rows_of(bias.shape, x.shape, False)", "rows_of(bias.shape, x.shape, True)", added),
         ('{"mask_rows": x.shape[-2] if x.ndim > 1 else 1,', '{"mask_rows": 1,', causal),
         ("x.copy() if x.data.ptr % 16 else _contiguous(x)", "_contiguous(x)", apart),
         ("x if x.flags.c_contiguous else x.copy()", "x", apart),
@@ -308,7 +308,7 @@ causal = test_causal_hides_what_is_above_the_diagonal
         ('"dloss": arrays[3]', '"dloss": arrays[2]', losses),
         ("loss, lse = out or (", "loss, lse = (", into),
         ("if is_causal and mask is not None:", "if False:", wrong),
-        ("if len(shape) > x.ndim or", "if", wrong),
+        ("len(shape) <= len(to) and all", "all", wrong),
     ],
 )
 def test_a_changed_line_is_noticed(line: str, changed: str, noticed, text: str) -> None:
