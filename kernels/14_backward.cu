@@ -343,7 +343,8 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     const uint4* from_d = reinterpret_cast<const uint4*>(dy + start);
     uint4* to = reinterpret_cast<uint4*>(dx + start);
     const int packs = cols / (2 * twos);
-    const float nothing = FROM_X ? __int_as_float(0xff800000) : 0.0f;  // past a row; 2^-inf = 0
+    float nothing = 0.0f;  // past the end of a row
+    if (FROM_X) nothing = __int_as_float(0xff800000);  // 2^-inf = 0
     Pack v[PACKS], d[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -365,7 +366,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     // ---- reduce ---------------------------------------------------------------------------------
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    float shift = 0.0f, slope = log2e, origin = 0.0f;
+    float shift = 0.0f, slope = log2e, origin = 0.0f;  // for FROM_X
     // The shift of 08_cluster.cu, with which x becomes exponentials.
     if (FROM_X) {
         T2 largest = v[0].columns[0];
@@ -389,16 +390,20 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             if (DROPOUT && !dropout.stays(drawn[k], 2 * c)) d[k].columns[c].x = T(0.0f);
             if (DROPOUT && !dropout.stays(drawn[k], 2 * c + 1)) d[k].columns[c].y = T(0.0f);
             const float2 g = to_float2(d[k].columns[c]);
-            const float2 e = FROM_X ? exponentials(v[k].columns[c], slope, origin)
-                                    : to_float2(v[k].columns[c]);
+            float2 e = to_float2(v[k].columns[c]);
+            if (FROM_X) e = exponentials(v[k].columns[c], slope, origin);
             sum += e.x + e.y;
             dot += LOG ? g.x + g.y : e.x * g.x + e.y * g.y;
             if (FROM_X && keep) v[k].columns[c] = to_T2(e);
         }
-    const float warp_shift = FROM_X ? warp_max(shift) : 0.0f;
-    const float weight = FROM_X ? fast_exp2(shift - warp_shift) : 1.0f;
-    if (FROM_X) sum = warp_sum(sum * weight);
-    dot = warp_sum(LOG ? dot : dot * weight);
+    float warp_shift = 0.0f;
+    if (FROM_X) {
+        warp_shift = warp_max(shift);
+        const float weight = fast_exp2(shift - warp_shift);
+        sum = warp_sum(sum * weight);
+        if (!LOG) dot *= weight;
+    }
+    dot = warp_sum(dot);
 
     // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's letter to block r: see 08_cluster.cu. A row of one warp sends none.
@@ -424,16 +429,18 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
 #pragma unroll
         for (int i = lane; i < senders; i += 32) {
             const float4 other = letters[i];
-            const float weight = FROM_X ? fast_exp2(other.x - row_shift) : 1.0f;
-            sum += other.y * weight;
+            float weight = 1.0f;
+            if (FROM_X) weight = fast_exp2(other.x - row_shift);
+            if (FROM_X) sum += other.y * weight;
             dot += LOG ? other.z : other.z * weight;
         }
         if (FROM_X) sum = warp_sum(sum);
         dot = warp_sum(dot);
     }
-    const float part = FROM_X ? fast_exp2(shift - row_shift) / sum : 1.0f;  // v * part is softmax
+    float part = 1.0f, factor = scale;  // v * part is softmax
+    if (FROM_X) part = fast_exp2(shift - row_shift) / sum;
     if (FROM_X && !LOG) dot /= sum;
-    const float factor = DROPOUT ? scale * dropout.factor() : scale;
+    if (DROPOUT) factor = scale * dropout.factor();
 
     // ---- write ----------------------------------------------------------------------------------
     const unsigned zero = rows < 0;  // which is 0, but the compiler cannot know
@@ -445,11 +452,11 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
         for (int c = 0; c < twos; ++c) {
             const T2 columns = v[k].columns[c];
             const float2 g = to_float2(d[k].columns[c]);
-            float2 s = (FROM_X ? !keep : LOG) ? exponentials(columns, slope, origin)
-                                              : to_float2(columns);
+            float2 s = to_float2(columns);
+            if (LOG && !FROM_X || FROM_X && !keep) s = exponentials(columns, slope, origin);
             if (FROM_X) s = make_float2(s.x * part, s.y * part);
-            const float2 q = LOG ? make_float2(g.x - s.x * dot, g.y - s.y * dot)
-                                 : make_float2(s.x * (g.x - dot), s.y * (g.y - dot));
+            float2 q = make_float2(s.x * (g.x - dot), s.y * (g.y - dot));
+            if (LOG) q = make_float2(g.x - s.x * dot, g.y - s.y * dot);
             d[k].columns[c] = to_T2(make_float2(factor * q.x, factor * q.y));
         }
         if (pack < packs) to[pack] = d[k].bits;

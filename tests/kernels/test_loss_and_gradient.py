@@ -68,8 +68,8 @@ def test_the_loss_of_a_sure_row_is_small_and_not_zero() -> None:
     [
         (BACK, "e.x * g.x + e.y * g.y", "e.x + e.y", {}),
         (BACK, "s.x * (g.x - dot), s.y * (g.y - dot)", "s.x * g.x - dot, s.y * g.y - dot", {}),
-        (BACK, "DROPOUT ? scale * dropout.factor() : scale", "scale", {"DROPOUT": 1}),
-        (BACK, "DROPOUT ? scale * dropout.factor() : scale", "1.0f", {}),
+        (BACK, "factor = scale * dropout.factor()", "factor = scale", {"DROPOUT": 1}),
+        (BACK, "factor = scale;", "factor = 1.0f;", {}),
         (BACK, "stays(drawn[k], 2 * c + 1)", "stays(drawn[k], 2 * c)", {"DROPOUT": 1}),
         (BACK, "dot += LOG ? other.z : other.z * weight", "dot += other.z", {"FROM_X": 1}),
         (BACK, "if (FROM_X && !LOG) dot /= sum;", "", {"FROM_X": 1}),
