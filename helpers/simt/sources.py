@@ -1,8 +1,9 @@
 """A CUDA file as nvcc takes it, made ready for NVRTC, which compiles for the device alone.
 
 What belongs to the host is blanked, line by line, so that every line keeps its number: functions
-without `__device__` or `__global__`, and declarations that speak of the host's libraries. Headers
-of the host stand in `headers/`, with what a kernel may use of them.
+without `__device__` or `__global__`, declarations that speak of the host's libraries, and of other
+classes the methods that do. Headers of the host stand in `headers/`, with what a kernel may use of
+them.
 """
 
 from __future__ import annotations
@@ -27,10 +28,16 @@ DIRECTIVE = re.compile(r"^[ \t]*(#|%:)(?:[^\n\\]|\\\r?\n|\\)*", flags=re.MULTILI
 ON_DEVICE = re.compile(r"\b__(device|global|constant|shared|managed|host__\s+__device|grid_const)")
 HOST_ONLY = re.compile(
     r"\bstd::(vector|string|map|unordered_map|set|cout|cerr|unique_ptr|shared_ptr|function|mt19937"
-    r"|ostream|ofstream|ifstream|chrono|thread|mutex|random_device|exception|runtime_error)\b"
+    r"|ostream|ofstream|ifstream|chrono|thread|mutex|random_device|exception|runtime_error"
+    r"|multimap|unordered_set|queue|deque|list|stack|optional|variant|atomic|future|bitset)\b"
     r"|\bcuda(Stream|Event|Error|DeviceProp|Graph|GraphExec|Array)_?t?\b|\bFILE\b|\btimeval\b"
     r"|\b(dim3|cu(blas|rand|fft|sparse|solver|dnn)\w+)\b|\busing\s+namespace\s+std\b"
 )
+# What a method of the host does, but declares at no other place.
+HOST_CALL = re.compile(r"\bcu(da|blas|rand|fft|sparse|solver|dnn)[A-Z]\w*\s*\(|<<<")
+CLASS = re.compile(r"\s*(template\s*<[^{};]*>\s*)?(typedef\s+)?(class|struct|union)\b[^()=]*$")
+ACCESS = re.compile(r"\s*(public|private|protected)\s*:(?!:)")
+ON_LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:device|host)__\s*)+)(?=[({]|mutable\b)")
 SCOPE = re.compile(r"\s*(inline\s+)?(namespace\b[\w\s:]*|extern\s+\"\s*C?\s*\"\s*)$")
 
 
@@ -61,6 +68,8 @@ def device_part(text: str) -> str:
     _set_aside(DIRECTIVE.sub(_blanks, plain), 0, len(plain), cut)
     for start, stop in directives:  # those within a function are in pairs, or harmless
         cut[start:stop] = bytes(stop - start)
+    for match in ON_LAMBDA.finditer(plain):  # in a kernel it goes without saying
+        cut[match.start(2) : match.end(2)] = b"\1" * len(match[2])
     return "".join(
         " " if gone and character not in "\r\n" else character
         for gone, character in zip(cut, text, strict=True)
@@ -92,6 +101,23 @@ def _set_aside(plain: str, place: int, end: int, cut: bytearray) -> None:
             _set_aside(plain, body + 1, stop - 1, cut)
         elif _is_hosts(head, plain[start:stop], body >= 0):
             cut[start:stop] = b"\1" * (stop - start)
+        elif body >= 0 and CLASS.match(head):
+            _set_methods_aside(plain, body + 1, plain.rfind("}", body, stop), cut)
+        place = stop
+
+
+def _set_methods_aside(plain: str, place: int, end: int, cut: bytearray) -> None:
+    """Mark the methods of a class, between its braces, that only the host can call."""
+    while place < end:
+        while access := ACCESS.match(plain, place, end):
+            place = access.end()
+        stop, body = _declaration(plain, place, end)
+        head, whole = plain[place:body], plain[place:stop]
+        if body >= 0 and CLASS.match(head):
+            _set_methods_aside(plain, body + 1, plain.rfind("}", body, stop), cut)
+        elif body >= 0 and "(" in head and not ON_DEVICE.search(head):
+            if HOST_CALL.search(whole) or HOST_ONLY.search(whole):
+                cut[place:stop] = b"\1" * (stop - place)
         place = stop
 
 

@@ -120,6 +120,33 @@ TAKEN = {
         'extern "C" { int host(int a) { return a; }\n__device__ int own() { return 1; } }\n'
         "int main() {}"
     ),
+    "a class that frees": (
+        "#include <memory>\nstruct Free { void operator()(float* p) const { cudaFree(p); } };\n"
+        "int main() {}"
+    ),
+    "methods of both sides": """#include <vector>
+template <typename T> class Buffer {
+public:
+    T* data; int n;
+    explicit Buffer(int n) : n(n) { cudaMalloc(&data, n * sizeof(T)); }
+    Buffer(const Buffer&) = default;
+    void fill(const std::vector<T>& v) { cudaMemcpy(data, v.data(), n, cudaMemcpyDefault); }
+    __device__ T& operator[](int i) const { return data[i]; }
+    struct Size { int w; dim3 blocks() const { return dim3(w); } } size;
+private:
+    template <class F> void go(F f) { f<<<1, n>>>(data); }
+    int other;
+public: void wait() { cudaDeviceSynchronize(); } __device__ int count() const { return n; }
+};
+__global__ void use(Buffer<int> b) { b[0] = b.count() + b.size.w; }
+int main() {}""",
+    "lambdas of a kernel": """[[nodiscard]] __device__ int twice(int v) { return 2 * v; }
+__global__ void use(int* y) {
+    auto f = [=] __device__(int i) { y[i] = twice(i); };
+    auto g = [] __host__ __device__ (int i) mutable -> int { return i; };
+    f(g(1));
+}
+int main() {}""",
 }
 
 
