@@ -108,7 +108,11 @@ def _encoded(
                 f"{name} has {dtype.itemsize} bytes, the kernel takes {_described(parameter)}: "
                 "a dtype with align=True has a C struct's padding"
             )
-        return value.tobytes()
+        if not dtype.hasobject:
+            return value.tobytes()
+        struct = np.zeros((), _plain(dtype))
+        _fill(struct, np.asarray(value), name, names, memory)
+        return struct.tobytes()
     if dtype is not None and dtype.kind == "V" and dtype.names:
         raise TypeError(
             f"{name} is a struct of {dtype.itemsize} bytes, the kernel takes "
@@ -145,6 +149,33 @@ def _address(value, name: str, names: Sequence[str], memory: GlobalMemory) -> in
     if not value.flags.c_contiguous and not (f"{name}_stride" in names and rows_apart(value)):
         raise TypeError(f"{name} is not C-contiguous; a kernel ignores strides")
     return memory.allocate(value, name)
+
+
+def _plain(dtype: np.dtype) -> np.dtype:
+    """A struct's dtype with addresses in place of objects."""
+    if dtype.subdtype:
+        return np.dtype((_plain(dtype.base), dtype.shape))
+    if dtype.fields is None:
+        return np.dtype(np.uint64) if dtype.hasobject else dtype
+    fields = [dtype.fields[name] for name in dtype.names]
+    formats, offsets = [_plain(one[0]) for one in fields], [one[1] for one in fields]
+    sizes = {"offsets": offsets, "itemsize": dtype.itemsize}
+    return np.dtype({"names": dtype.names, "formats": formats, **sizes})
+
+
+def _fill(
+    struct: np.ndarray, value: np.ndarray, name: str, names: Sequence[str], memory: GlobalMemory
+) -> None:
+    """Copy a struct; arrays in its object fields are mapped, and their addresses stand there."""
+    if value.dtype == object:
+        for place in np.ndindex(value.shape):
+            part = name + "".join(f"[{number}]" for number in place)
+            struct[place] = _address(value[place], part, names, memory)
+    elif value.dtype.names:
+        for field in value.dtype.names:
+            _fill(struct[field], value[field], f"{name}.{field}", names, memory)
+    else:
+        struct[...] = value
 
 
 def _described(parameter: PtxParameter) -> str:

@@ -92,9 +92,10 @@ def simulate(
 
     `kernel` is a `cupy.RawKernel`, or a `KernelText`. `args` are C-contiguous numpy arrays
     (pointers) and numbers, as many as the kernel takes; a Python int or a numpy scalar is converted
-    to the parameter's size, and a scalar of a structured dtype is a struct by value. `names` are
-    used for the arrays in findings; the rows of a matrix may be apart where they have its
-    `..._stride`. `shared_mem` is the dynamic shared memory in bytes.
+    to the parameter's size, and a scalar of a structured dtype is a struct by value: its pointers
+    are object fields ("O") that hold arrays, lists of arrays or None. `names` are used for the
+    arrays in findings; the rows of a matrix may be apart where they have its `..._stride`.
+    `shared_mem` is the dynamic shared memory in bytes.
 
     For pictures, `Trace.accesses` keeps the addresses of the source lines in `watch`, and with
     `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are

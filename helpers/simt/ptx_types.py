@@ -8,6 +8,7 @@ import numpy as np
 
 HALVES = ("f16", "bf16")
 PAIRS = {"f16x2": "f16", "bf16x2": "bf16", "u16x2": "u16", "s16x2": "s16"}
+EIGHTS = {"e4m3x2": "e4m3", "e5m2x2": "e5m2"}  # in registers of 16 bits
 UNSIGNED = {size: np.dtype(f"uint{8 * size}") for size in (1, 2, 4, 8)}
 DTYPES = {
     "pred": np.dtype(bool),

@@ -101,6 +101,37 @@ for part, pair in itertools.product(("", "lo", "hi"), itertools.product(("u32", 
     add(ptx, f"{pair[0]} {pair[1]} {result}", result, expect)
 
 
+def apart(a: int, b: int, c: int, kind: str, size: int, add_up: bool) -> int:
+    """How far the parts of two words are apart: side by side, or their sum and c."""
+    places = range(0, 32, size)
+    far = [abs(wrap(a >> p, f"{kind[0]}{size}") - wrap(b >> p, f"{kind[0]}{size}")) for p in places]
+    if add_up:
+        return wrap(sum(far) + c, "u32")
+    return sum(one << place for one, place in zip(far, places, strict=True))
+
+
+for kind, count, end in itertools.product(("u32", "s32"), (2, 4), ("", ".add")):
+    expect = functools.partial(apart, kind=kind, size=32 // count, add_up=bool(end))
+    add(f"vabsdiff{count}.u32.{kind}.{kind}{end}", f"{kind} {kind} u32", "u32", expect)
+
+
+def nth_one(mask: int, base: int, n: int) -> int:
+    """fns, as the manual writes it."""
+    left, step = (abs(n) - 1, 1 if n > 0 else -1) if n else (0, 32)
+    place = base
+    while 0 <= place < 32:
+        if mask >> place & 1:
+            if left == 0:
+                return place
+            left -= 1
+        place += step
+    return 0xFFFFFFFF
+
+
+counts = tuple(n & 0xFFFFFFFF for n in (0, 1, 2, 3, 16, 32, 33, -1, -2, -5, -32))
+add("fns.b32", "b32 b32 s32", "b32", nth_one, choices=(None, (0, 1, 7, 16, 30, 31), counts))
+
+
 def funnel(left: bool, wraps: bool) -> Callable:
     def shift(low: int, high: int, amount: int) -> int:
         amount = amount % 32 if wraps else min(amount, 32)

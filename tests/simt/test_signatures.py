@@ -65,7 +65,7 @@ def test_scalars_of_16_bits(kind) -> None:
     assert y.tolist() == [2.25] * 4
 
 
-PAIR = "struct Pair { char tag; int n; };"
+PAIR = "struct Pair { char tag; int n; }; struct Pointer { float* data; };"
 
 
 def test_struct_by_structured_dtype() -> None:
@@ -74,6 +74,20 @@ def test_struct_by_structured_dtype() -> None:
         y = np.zeros(4, np.int32)
         run("int* y, Pair p", "y[i] = p.n * p.tag;", y, value, before=PAIR)
         assert y.tolist() == [42] * 4
+
+
+TABLE = "struct Row { float* data; int n; }; struct Table { Row rows[2]; float** all; int* null; };"
+
+
+def test_pointers_of_a_struct_are_arrays_in_object_fields() -> None:
+    row = np.dtype([("data", "O"), ("n", "i4")], align=True)
+    kind = np.dtype([("rows", row, (2,)), ("all", "O"), ("null", "O")], align=True)
+    a, b, c, y = (np.full(4, number, np.float32) for number in (1, 20, 300, 0))
+    table = np.array(([(a, 4), (b, 2)], [a, c], None), kind)[()]
+    body = """if (t.null == nullptr && i < t.rows[1].n) t.rows[0].data[i] += t.rows[1].data[i];
+        y[i] = t.all[1][i] + t.rows[0].n;"""
+    run("float* y, Table t", body, y, table, before=TABLE)
+    assert y.tolist() == [304] * 4 and a.tolist() == [21, 21, 1, 1] and b.tolist() == [20] * 4
 
 
 PACKED = np.array((1, 42), np.dtype([("tag", "i1"), ("n", "i4")]))
@@ -89,6 +103,11 @@ REFUSED = {
     "a large int": ("int n", 99999999999, "n = 99999999999 does not fit an integer of 4 bytes"),
     "a float for a half": ("__half h", 1.5, "h is a struct of 2 bytes, not 1.5: pass numpy.float1"),
     "text among rows": ("float** r", ["x"], "r[0] is no array"),
+    "text in a struct": (
+        "Pointer p",
+        np.array(("x",), np.dtype([("data", "O")])),
+        "p.data is no array: 'x'",
+    ),
 }
 
 

@@ -10,6 +10,7 @@ Lowest first; each imports from those above it in this list alone.
     integer      arithmetic of integers
     bits         logic, shifts, fields
     sixteen_bit  arithmetic of fp16 and bf16
+    eight_bit    conversions of 8-bit floats
 
 To add an opcode, write a function that takes the instruction's modifiers and returns an
 `Operation`, and decorate it with `@opcode("name", kinds=(INTEGER,))`. It removes the modifiers
@@ -24,10 +25,10 @@ looks at a result after rounding (the hardware before), and max or min of +0 and
 either. All else is exact: fp64 and 16-bit fused multiply-adds round once.
 """
 
-from . import bits, compare, convert, floats, integer, sixteen_bit  # they fill the table
+from . import bits, compare, convert, eight_bit, floats, integer, sixteen_bit  # fill the table
 from .base import OPCODES, Operation, find_operation
 from .compare import COMPARISONS
 from .rounding import flush
 
 __all__ = ["COMPARISONS", "OPCODES", "Operation", "find_operation", "flush"]
-__all__ += ["bits", "compare", "convert", "floats", "integer", "sixteen_bit"]
+__all__ += ["bits", "compare", "convert", "eight_bit", "floats", "integer", "sixteen_bit"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..instructions import UnsupportedPTX
-from ..ptx_types import DTYPES, HALVES, PAIRS, is_float
+from ..ptx_types import DTYPES, EIGHTS, HALVES, PAIRS, is_float
 
 # The rooms of this folder: an opcode may mean something else for each kind of type.
-INTEGER, FLOAT, SIXTEEN_BIT = "integer", "float", "16 bits"
+INTEGER, FLOAT, SIXTEEN_BIT, EIGHT_BIT = "integer", "float", "16 bits", "8 bits"
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,10 @@ def opcode(*names: str, kinds: tuple[str, ...] = (INTEGER, FLOAT)) -> Callable[[
 
 
 def kind_of(modifiers: tuple[str, ...]) -> str:
-    """INTEGER, FLOAT or SIXTEEN_BIT: the room that knows an instruction. A 16-bit float or a pair
-    anywhere leads to the last; otherwise the last type decides."""
+    """The room that knows an instruction. 8-bit floats anywhere lead to theirs, then a 16-bit float
+    or a pair to theirs; otherwise the last type decides."""
+    if any(kind in EIGHTS for kind in modifiers):
+        return EIGHT_BIT
     if any(kind in HALVES or kind in PAIRS for kind in modifiers):
         return SIXTEEN_BIT
     return FLOAT if modifiers and is_float(modifiers[-1]) else INTEGER

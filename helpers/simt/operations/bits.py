@@ -101,6 +101,27 @@ def _brev(modifiers: list[str]) -> Operation:
     return Operation(apply, (kind,), kind)
 
 
+@opcode("fns", kinds=(INTEGER,))
+def _fns(modifiers: list[str]) -> Operation:
+    """The place of the n-th one of a mask, from a bit on, downwards if n is negative; with n = 0
+    that bit itself, if it is one. All ones if there is none."""
+    if modifiers.pop() != "b32":
+        raise KeyError("fns")
+
+    def apply(mask, base, n):
+        place, step, left = base.astype(np.int64), np.sign(n), np.maximum(np.abs(n), 1)
+        found = np.full(np.broadcast_shapes(mask.shape, base.shape, n.shape), 0xFFFFFFFF, np.uint32)
+        for _ in range(32):
+            inside = (place >= 0) & (place < 32)
+            hit = inside & (mask >> np.clip(place, 0, 31).astype(np.uint32) & 1 > 0)
+            left = left - hit
+            found = np.where(hit & (left == 0), place.astype(np.uint32), found)
+            place = place + step
+        return found
+
+    return Operation(apply, ("b32", "b32", "s32"), "b32")
+
+
 def _bits(a: np.ndarray) -> np.ndarray:
     """Shape (width, threads): bit k of every value in row k."""
     width = 8 * a.dtype.itemsize

@@ -166,6 +166,31 @@ def _dp4a(modifiers: list[str], part: str = "") -> Operation:
     return Operation(apply, (first, second, result), result)
 
 
+def _apart(bits: int) -> Builder:
+    """How far the parts of two words are apart, part by part; with .add their sum and c."""
+
+    def build(modifiers: list[str]) -> Operation:
+        add = take(modifiers, "add")
+        second, first, result = modifiers.pop(), modifiers.pop(), modifiers.pop()
+        if first != second or first not in ("s32", "u32") or result != "u32":
+            raise KeyError(result)
+        part = np.dtype(f"{'int' if first == 's32' else 'uint'}{bits}")
+
+        def apply(a, b, c):
+            far = np.abs(split(a, part).astype(np.int64) - split(b, part))
+            if add:
+                return (far.sum(axis=1) + c).astype(np.uint32)
+            return far.astype(f"uint{bits}").view(np.uint32).reshape(-1)
+
+        return Operation(apply, (first, second, result), result)
+
+    return build
+
+
+opcode("vabsdiff2", kinds=(INTEGER,))(_apart(16))
+opcode("vabsdiff4", kinds=(INTEGER,))(_apart(8))
+
+
 @opcode("dp2a", kinds=(INTEGER,))
 def _dp2a(modifiers: list[str]) -> Operation:
     return _dp4a(modifiers, {"lo": "lo", "hi": "hi"}[take(modifiers, "lo", "hi")])
