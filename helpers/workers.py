@@ -34,6 +34,10 @@ class Failure(RuntimeError):
     def __str__(self) -> str:
         return f"{self.culprit}: {self.reason}" if self.culprit else self.reason
 
+    def at(self, where: str) -> str:
+        """ "06_registers at 64 x 128: why"; without a culprit it begins with "at"."""
+        return " ".join(filter(None, (self.culprit, f"at {where}:", self.reason)))
+
 
 def add_jobs_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -40,8 +40,8 @@ from ..contests import GROUPS, Entry, linked
 from ..peers_around import NOT_OFFERED
 from ..races import DTYPES, load_race
 from ..records import REFERENCE_GPU, gpu_folder, recorded_gpus
-from ..shapes import CHAIN_SHAPES, Shape, place
-from ..simt.options import at_least
+from ..shapes import CHAIN_SHAPES, place
+from ..simt.options import at_least, rows_x_cols
 from ..simt.words import counted, often
 from ..tables import lines_of
 
@@ -72,8 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
             if cases.culprit in task.peers:  # once more without it
                 tasks.append(task.without(cases))
                 continue
-            where = f"at {task.entry.name}:"
-            failed.append(" ".join(filter(None, (cases.culprit, where, cases.reason))))
+            failed.append(cases.at(task.entry.name))
             print(failed[-1], file=sys.stderr, flush=True)
             cases = []
         done += 1
@@ -126,10 +125,6 @@ def tasks_around(options: argparse.Namespace, folder: str) -> list[ChainTask]:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    def shape(text: str) -> Shape:
-        rows, cols = map(at_least(1), text.split("x"))
-        return rows, cols
-
     def step(text: str) -> str:
         try:
             load(text)
@@ -140,7 +135,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.chain", description=__doc__)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument(
-        "--shapes", nargs="+", type=shape, default=CHAIN_SHAPES, metavar="ROWSxCOLS"
+        "--shapes", nargs="+", type=rows_x_cols, default=CHAIN_SHAPES, metavar="ROWSxCOLS"
     )
     parser.add_argument(
         "--groups",

@@ -36,8 +36,8 @@ from ..races import (
     save_race,
 )
 from ..records import gpu_folder
-from ..shapes import RACE_FAMILIES, RACE_SHAPES, Shape, race_family, raced
-from ..simt.options import at_least
+from ..shapes import RACE_FAMILIES, RACE_SHAPES, race_family, raced
+from ..simt.options import at_least, rows_x_cols
 from ..simt.words import counted
 
 ALL, NONE = "all", "none"  # of the groups
@@ -76,13 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    def shape(text: str) -> Shape:
-        rows, cols = map(at_least(1), text.split("x"))
-        return rows, cols
-
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.race", description=__doc__)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
-    parser.add_argument("--shapes", nargs="+", type=shape, metavar="ROWSxCOLS", default=())
+    parser.add_argument("--shapes", nargs="+", type=rows_x_cols, metavar="ROWSxCOLS", default=())
     parser.add_argument("--families", nargs="+", choices=RACE_FAMILIES, default=())
     parser.add_argument(
         "--groups",
@@ -171,8 +167,7 @@ def race_all(
             if case.culprit in task.peers or case.culprit.startswith(COPIES):  # again without it
                 tasks.appendleft(task.without(case))
                 continue
-            where = f"at {task.entry.name}:"
-            failed.append(" ".join(filter(None, (case.culprit, where, case.reason))))
+            failed.append(case.at(task.entry.name))
             print(failed[-1], file=sys.stderr, flush=True)
         done += 1
         if isinstance(case, RaceCase):

@@ -38,8 +38,8 @@ from ..export_times import (
 )
 from ..races import DTYPES
 from ..records import REFERENCE_GPU, gpu_folder, utc_now
-from ..shapes import RACE_SHAPES, Shape, place, raced
-from ..simt.options import at_least
+from ..shapes import RACE_SHAPES, place, raced
+from ..simt.options import at_least, rows_x_cols
 from ..tables import lines_of
 
 
@@ -108,10 +108,6 @@ def show(folder: str) -> int:
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    def shape(text: str) -> Shape:
-        rows, cols = map(at_least(1), text.split("x"))
-        return rows, cols
-
     parser = argparse.ArgumentParser(
         prog="python -m helpers.commands.time_export",
         description=__doc__,
@@ -119,7 +115,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     help = f"instead of the {len(RACE_SHAPES)} of the race"
-    parser.add_argument("--shapes", nargs="+", type=shape, metavar="ROWSxCOLS", help=help)
+    parser.add_argument("--shapes", nargs="+", type=rows_x_cols, metavar="ROWSxCOLS", help=help)
     help = "compile ours and the peers in N processes first"
     parser.add_argument("--warm", type=at_least(0), default=0, metavar="N", help=help)
     parser.add_argument("--fresh", action="store_true", help="forget what is recorded")

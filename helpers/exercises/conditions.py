@@ -35,6 +35,13 @@ def first(complaints: Iterable[str]) -> str:
     return next(filter(None, complaints), "")
 
 
+def _of_runs(asked: str, complaint: Callable[[Run], str], shapes: tuple[Shape, ...]) -> Condition:
+    """The condition that no run at these shapes is complained of."""
+    return Condition(
+        asked, lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes)
+    )
+
+
 # ---- of every exercise ------------------------------------------------------------------------
 
 
@@ -54,9 +61,7 @@ def no_bug(shapes: tuple[Shape, ...]) -> Condition:
 
 
 def right(asked: str, goal: Goal, shapes: tuple[Shape, ...]) -> Condition:
-    return Condition(
-        asked, lambda attempt: first(_wrong(attempt.run(shape), goal) for shape in shapes)
-    )
+    return _of_runs(asked, lambda run: _wrong(run, goal), shapes)
 
 
 def right_special(goal: Goal, cols: int, columns: bool) -> Condition:
@@ -121,10 +126,7 @@ def moves(reads: int, *shapes: Shape, beside: float = 0.05) -> Condition:
             )
         return ""
 
-    return Condition(
-        f"x is read {times(reads)}, y is written once",
-        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
-    )
+    return _of_runs(f"x is read {times(reads)}, y is written once", complaint, shapes)
 
 
 def times(count: float) -> str:
@@ -151,10 +153,7 @@ def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
             f"of which a row sees something have {enough} bytes"
         )
 
-    return Condition(
-        "packs of which a row sees nothing are not loaded",
-        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
-    )
+    return _of_runs("packs of which a row sees nothing are not loaded", complaint, shapes)
 
 
 def coalesced(*shapes: Shape) -> Condition:
@@ -182,10 +181,7 @@ def coalesced(*shapes: Shape) -> Condition:
             "touches: do neighbouring lanes take neighbouring floats?"
         )
 
-    return Condition(
-        "a warp's lanes touch no more sectors than they have to",
-        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
-    )
+    return _of_runs("a warp's lanes touch no more sectors than they have to", complaint, shapes)
 
 
 def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shape) -> Condition:
@@ -206,9 +202,7 @@ def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shap
             )
         return ""
 
-    return Condition(
-        asked, lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes)
-    )
+    return _of_runs(asked, complaint, shapes)
 
 
 def no_bank_conflicts(*shapes: Shape) -> Condition:
@@ -228,10 +222,7 @@ def no_bank_conflicts(*shapes: Shape) -> Condition:
             f"{line} takes {conflicts(one) / requests + 1:.2g} turns, and one is enough"
         )
 
-    return Condition(
-        "no lanes wait for one bank",
-        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
-    )
+    return _of_runs("no lanes wait for one bank", complaint, shapes)
 
 
 # ---- where things lie -------------------------------------------------------------------------
@@ -248,10 +239,7 @@ def in_registers(*shapes: Shape) -> Condition:
             "compiler knows, and so every loop over it unrolled"
         )
 
-    return Condition(
-        "nothing lies in local memory",
-        lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes),
-    )
+    return _of_runs("nothing lies in local memory", complaint, shapes)
 
 
 def by_shuffles(shape: Shape) -> Condition:
