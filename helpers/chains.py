@@ -333,15 +333,15 @@ def run_task(task: ChainTask) -> list[ChainCase]:
     return cases
 
 
-def best_peers(race: Race, kind: Kind, dtype: str, count: int = 2) -> list[str]:
-    """The peers that are best in the race at an operation and dtype, by the median of their shares
-    of what moves as many bytes; none where it was not raced."""
+def best_peers(race: Race, kind: Kind, dtype: str) -> list[str]:
+    """The two peers that are best in the race at an operation and dtype, by the median of their
+    shares of what moves as many bytes; none where it was not raced."""
     shares: dict[str, list[float]] = {}
     for case in race.cases:
         if case.dtype == dtype and group_of(case.kind) == group_of(kind):
             for name in case.samples_us.keys() - {case.step}:
                 shares.setdefault(name, []).append(case.share(name))
-    return sorted(shares, key=lambda name: -statistics.median(shares[name]))[:count]
+    return sorted(shares, key=lambda name: -statistics.median(shares[name]))[:2]
 
 
 # ---- what is said of it -------------------------------------------------------------------------

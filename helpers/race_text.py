@@ -36,11 +36,11 @@ from .simt.words import counted
 WORDS = {"LOSS": "lost"}  # of a verdict
 
 
-def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
+def race_block(pictures: Mapping[str, Path]) -> str:
     """Our kernels beside what other people use: the leads as pictures, of each dtype one; how many
     cases of each family are won and lost; the peers."""
     try:
-        recorded = load_race(gpu)
+        recorded = load_race()
     except FileNotFoundError:
         return "No race against them is recorded yet."
     recorded = replace(recorded, cases=[case for case in recorded.cases if case.kind == ALONE])
@@ -49,7 +49,7 @@ def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
         f"![How many times as fast as the best peer, over rows and columns, {dtype}]"
         f"({path.relative_to(ROOT).as_posix()})"
         for dtype, path in pictures.items()
-        if race_cases(dtype, gpu)
+        if race_cases(dtype)
     ]
     lines += ["", score(shown), "", *family_table(recorded), ""]
     lines += [*peers_table(recorded, shown), ""]
@@ -57,13 +57,13 @@ def race_block(pictures: Mapping[str, Path], gpu: str = REFERENCE_GPU) -> str:
     older = sum(case.versions != versions_of(recorded) for case in shown)
     others = f"; {older} of {counted(len(shown), 'case')} with other versions" if older else ""
     lines += [
-        f"The race was {race_origin(gpu)}{others}. Ours and the peers are launched ordinarily. "
+        f"The race was {race_origin()}{others}. Ours and the peers are launched ordinarily. "
         f"*Ahead* and *lost* are by more than {TOLERANCE:.0%}, and beyond the spread: the 95% "
         "bootstrap interval of the ratio of medians. Not to be faster than a peer below "
         f"{ROOM} of a copy is a loss too. A forfeit is a shape that a kernel does not take, or at "
         f"which it is wrong.{explained}",
         "",
-        f"[Every case, a line each]({every_case_path(gpu).relative_to(ROOT).as_posix()})",
+        f"[Every case, a line each]({every_case_path().relative_to(ROOT).as_posix()})",
     ]
     return "\n".join(lines)
 
@@ -75,17 +75,17 @@ def cases_alone(recorded: Race) -> list[RaceCase]:
     return [known[one] for one in asked if one in known]
 
 
-def every_case_path(gpu: str = REFERENCE_GPU) -> Path:
-    return folder_of(gpu) / "race.md"
+def every_case_path() -> Path:
+    return folder_of(REFERENCE_GPU) / "race.md"
 
 
-def every_case(gpu: str = REFERENCE_GPU) -> str:
+def every_case() -> str:
     """A page with a line for each case. Raises `FileNotFoundError` if there is no race."""
-    recorded = load_race(gpu)
+    recorded = load_race()
     lines = [
         "# The race, case by case",
         "",
-        f"The race was {race_origin(gpu)}. The README says what the words mean.",
+        f"The race was {race_origin()}. The README says what the words mean.",
         *(f"{line}." for line in explained_marks(recorded.cases)),
     ]
     shown = cases_alone(recorded)
@@ -222,10 +222,10 @@ def share_cell(case: RaceCase, name: str) -> str:
 # ---- around softmax -----------------------------------------------------------------------------
 
 
-def around_block(gpu: str = REFERENCE_GPU) -> str:
+def around_block() -> str:
     """The same of what is around softmax: by operation, alone and in pipelines."""
     try:
-        recorded = load_race(gpu)
+        recorded = load_race()
     except FileNotFoundError:
         recorded = None
     shown = around_cases(recorded) if recorded else []
@@ -236,7 +236,7 @@ def around_block(gpu: str = REFERENCE_GPU) -> str:
         "The *yardstick* is a kernel that does nothing but move as many bytes; *ahead*, *level* "
         "and *lost* are as above. Where PyTorch has no function, it runs a chain of those it has.",
         "",
-        *pipelines(gpu),
+        *pipelines(),
     ]
     return "\n".join(lines[:-1])
 
@@ -268,10 +268,10 @@ def group_table(shown: Sequence[RaceCase]) -> list[str]:
     return lines
 
 
-def pipelines(gpu: str) -> list[str]:
+def pipelines() -> list[str]:
     """How ours stands beside the best peers in a pipeline, by operation; each loss by name."""
     try:
-        cases = [case for case in around_chains(load_chains(gpu)) if case.against_best_peer]
+        cases = [case for case in around_chains(load_chains()) if case.against_best_peer]
     except FileNotFoundError:
         cases = []
     if not cases:

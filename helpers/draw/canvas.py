@@ -68,9 +68,7 @@ def end_of(text: Text) -> float:
     return text.axes.transData.inverted().transform((text.get_window_extent().x1, 0))[0]
 
 
-def flow(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str = BLUE
-) -> None:
+def flow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
     """A bent arrow that leaves to the right and comes in from the left."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
@@ -80,7 +78,7 @@ def flow(
     path = Path([(x, y), (bend, y), (bend, to_y), (to_x, to_y)], [1, 4, 4, 4])
     axes.add_patch(
         FancyArrowPatch(
-            path=path, arrowstyle="-|>", mutation_scale=13, color=color, linewidth=2.2, zorder=5
+            path=path, arrowstyle="-|>", mutation_scale=13, color=BLUE, linewidth=2.2, zorder=5
         )
     )
-    axes.plot(x, y, "o", color=color, markersize=5, zorder=5)
+    axes.plot(x, y, "o", color=BLUE, markersize=5, zorder=5)
