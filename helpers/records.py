@@ -330,8 +330,10 @@ def plan_of(
     """How a step's header has it compiled and launched on a GPU (`mode.gpu_for_plans` if none is
     given); None if it does not take the shape or the dtype."""
     kernel = load(step) if isinstance(step, str) else step
-    taken = kernel.accepts(rows, cols, dtype, gpu, inner=inner)
-    return kernel.bind(rows, cols, dtype, gpu, inner=inner).plan if taken else None
+    try:
+        return kernel.bind(rows, cols, dtype, gpu, inner=inner).plan
+    except ValueError:
+        return None
 
 
 def takes(

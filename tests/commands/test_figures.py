@@ -131,6 +131,8 @@ def test_kernel_measured_before_its_notebook_is_written_has_no_link(tmp_path, mo
 
 
 def test_address_of_the_repository_goes_into_the_readme_once_there_is_one(monkeypatch) -> None:
+    for block in ("result_block", "around_block", "run_block", "every_case"):  # take their time
+        monkeypatch.setattr(figures, block, str)
     assert figures.NO_URL in figures.wanted_texts()["README.md"]
     monkeypatch.setattr(figures, "REPO_URL", "https://example.org/softmax-worklog")
     readme = figures.wanted_texts()["README.md"]
