@@ -221,9 +221,10 @@ def stamp_record(step: str, gpu: str, old_texts: OldTexts, drop: bool = False) -
     kept = []
     for case in record.cases:
         wanted = EvidenceCase(step, *case.shape, case.dtype)
-        name = f"{step} at {place(*case.shape, case.dtype, always=True)}"
+        sizes = place(*case.shape, case.dtype, always=True, inner=case.inner)
+        name = f"{step} at {sizes}"
         with outcome.of(name):
-            launch = prover.launch(wanted, record.kernel_hash, case.launch)
+            launch = prover.launch(wanted, record.kernel_hash, case.launch, case.inner)
             kept.append(replace(case, launch=launch))
     if kept and (drop or not outcome.refused):
         record.stamped.append(prover.stamp(step, record.kernel_hash))

@@ -177,7 +177,7 @@ __device__ __forceinline__ Input load_if(bool wanted, const Input* from)
 struct Load {
     const Input* x;
     const Input* bias;
-    const Hidden* mask;
+    const Hidden* mask;  // a byte for each column
     float scale;
     int visible;  // columns 0 to visible - 1; the others are masked, or not there
 
@@ -186,7 +186,7 @@ struct Load {
         Hidden mask;
     };
 
-    // All loads of a pack. A pack of x that is hidden whole is not loaded: its bits are 0.
+    // All loads of a pack. If it is hidden whole, x is 0, not loaded, and bias and mask are pack 0's.
     __device__ __forceinline__ Fetched fetch(int pack) const
     {
         const bool wanted = pack * columns < visible;
@@ -206,13 +206,13 @@ struct Load {
         const unsigned char* masked = reinterpret_cast<const unsigned char*>(&fetched.mask);
         const float minus_inf = __int_as_float(0xff800000);  // its exponential is 0
         const int here = visible - pack * columns;  // so many columns of the pack are visible
-        const float nothing = here > 0 ? 0.0f : minus_inf;  // -inf hides a pack not loaded
+        const float hide = here > 0 ? 0.0f : minus_inf;  // -inf if the pack was not loaded
 #pragma unroll
         for (int c = 0; c < columns; c += 2) {
             const float2 from = to_float2(twos[c / 2]);
             const float2 plus = BIAS ? to_float2(biases[c / 2]) : make_float2(0.0f, 0.0f);
-            v[c] = fmaf(from.x, scale, plus.x + nothing);
-            v[c + 1] = fmaf(from.y, scale, plus.y + nothing);
+            v[c] = fmaf(from.x, scale, plus.x + hide);
+            v[c + 1] = fmaf(from.y, scale, plus.y + hide);
         }
 #pragma unroll
         for (int c = 0; c < columns; ++c)

@@ -405,13 +405,13 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     const int line = first / TILE;                             // likewise
     const int end = tile < tiles && slice < outer && column < inner ? dim : 0;
     const long long start = ((long long)slice * dim + line) * inner + column;
-    const long long round = (long long)CLUSTER * lines * inner;  // elements up to the next pack
-    const float minus_inf = __int_as_float(0xff800000);          // its exponential is 0
+    const long long stride = (long long)CLUSTER * lines * inner;  // elements up to the next pack
+    const float minus_inf = __int_as_float(0xff800000);           // its exponential is 0
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         if (line + k * CLUSTER * lines < end) {
-            load(v[k], x + start + k * round);
+            load(v[k], x + start + k * stride);
         } else {
 #pragma unroll
             for (T2& two : v[k].two) two = to_T2(make_float2(minus_inf, minus_inf));
@@ -494,6 +494,6 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
         for (int c = 0; c < WIDTH; c += 2)
             v[k].two[c / 2] = to_T2(make_float2(result[c], WIDTH > 1 ? result[c + 1] : 0.0f));
         if (line + k * CLUSTER * lines < end)
-            *reinterpret_cast<decltype(v[k].bits)*>(y + start + k * round) = v[k].bits;
+            *reinterpret_cast<decltype(v[k].bits)*>(y + start + k * stride) = v[k].bits;
     }
 }

@@ -72,6 +72,18 @@ def test_different_code_is_refused_and_named(kernels, capsys) -> None:
     assert "bytes of instructions" in said
 
 
+def test_columns_that_are_apart_are_stamped_as_they_were_launched(kernels) -> None:
+    step, shape, inner = "13_any_axis", (2048, 512), 64
+    record = made_up.record(step, [shape])
+    launch = launch_of(step, *shape, inner=inner)
+    assert launch != launch_of(step, *shape)
+    recorded(step, cases=[dataclasses.replace(record.cases[0], launch=launch, inner=inner)])
+    kernels.edit("13_any_axis.cu", ("column_max", "highest"))
+    assert run("--only", "records") == 0
+    after = load_record(step, FOLDER)
+    assert after.is_current() and after.cases[0].launch == launch
+
+
 def test_values_that_are_no_options_any_more_go(kernels) -> None:
     record = made_up.record()
     old = [dataclasses.replace(case, launch={**case.launch, "SHARE": 4}) for case in record.cases]
