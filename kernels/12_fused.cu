@@ -186,7 +186,7 @@ struct Load {
         Hidden mask;
     };
 
-    // All loads of a pack. If it is hidden whole, x is 0, not loaded, and bias and mask are pack 0's.
+    // All loads of a pack. If it is hidden whole, x is 0, not loaded; bias and mask are pack 0's.
     __device__ __forceinline__ Fetched fetch(int pack) const
     {
         const bool wanted = pack * columns < visible;
