@@ -360,7 +360,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     }
 
     const Dropout dropout = {p, (unsigned)row, seed, offset};
-    uint4 drawn[PACKS];
+    uint4 drawn[PACKS];  // for DROPOUT
     if (DROPOUT) dropout.draw<width>(rank * THREADS + thread, CLUSTER * THREADS, drawn);
 
     // ---- reduce ---------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             dot += LOG ? g.x + g.y : e.x * g.x + e.y * g.y;
             if (FROM_X && keep) v[k].columns[c] = to_T2(e);
         }
-    float warp_shift = 0.0f;
+    float warp_shift = 0.0f;  // for FROM_X
     if (FROM_X) {
         warp_shift = warp_max(shift);
         const float weight = fast_exp2(shift - warp_shift);
@@ -443,11 +443,11 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     if (DROPOUT) factor = scale * dropout.factor();
 
     // ---- write ----------------------------------------------------------------------------------
-    const unsigned zero = rows < 0;  // which is 0, but the compiler cannot know
+    const unsigned zero = rows < 0;  // 0, but the compiler cannot know: for 16 bits
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + thread;
-        if (!keep) forget(v[k].bits, zero), forget(d[k].bits, zero);  // of 16 bits: floats anew
+        if (!keep) forget(v[k].bits, zero), forget(d[k].bits, zero);  // keep no floats
 #pragma unroll
         for (int c = 0; c < twos; ++c) {
             const T2 columns = v[k].columns[c];
