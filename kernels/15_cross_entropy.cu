@@ -273,7 +273,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
                 const float2 two = to_float2(v[k].columns[c]);
                 sum += fast_exp2((two.x - thread_max) * log2e)
                        + fast_exp2((two.y - thread_max) * log2e);
-                in_pack += two.x + two.y;
+                in_pack += two.x + two.y;  // for smoothing
             }
             if (first + k * CLUSTER * THREADS < packs) total += in_pack;
         }
