@@ -144,6 +144,26 @@ def test_compare_and_swap_loops_of_a_thousand_threads_end_soon() -> None:
     assert time.perf_counter() - began < 5
 
 
+LOCK_OF_ALL = """
+    for (bool done = false; !done;)
+        if (atomicCAS((int*)f, 0, 1) == 0) {
+            __threadfence();
+            *(int*)y += 1;
+            __threadfence();
+            atomicExch((int*)f, 0);
+            done = true;
+        }"""
+
+
+def test_a_lock_that_every_thread_takes_ends_soon_and_orders_what_it_guards() -> None:
+    y, f = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    began = time.process_time()
+    assert not run(LOCK_OF_ALL, 96, y, f).findings and y[0] == 96
+    assert time.process_time() - began < 5
+    unfenced = LOCK_OF_ALL.replace("__threadfence();\n            atomicExch", "atomicExch")
+    assert run(unfenced, 32, y, f).findings
+
+
 def test_asynchronous_copy_of_more_than_its_size_is_reported() -> None:
     body = """
     __shared__ __align__(16) int s[4];

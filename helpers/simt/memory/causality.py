@@ -83,6 +83,7 @@ class Flag:
     (scope, number of the block or cluster; 0 for the GPU)."""
 
     chains: dict[tuple[int, int], Node] = field(default_factory=dict)
+    line: object = field(default_factory=object)  # the same where atomics have gone on with it
 
 
 @dataclass(eq=False)
@@ -92,6 +93,12 @@ class Acquired:
     slots: np.ndarray
     time: int
     nodes: tuple[Node, ...]
+    latest: int = 0  # what is known ends there, if the time is but the first of several
+
+
+def end_of(one: Acquired | Observed) -> int:
+    """Nothing that came at that time or later is known by it."""
+    return one.latest or one.time
 
 
 @dataclass(eq=False)
@@ -102,6 +109,8 @@ class Observed:
     time: int
     scope: int
     chains: dict[tuple[int, int], Node]
+    line: object
+    latest: int = 0
 
 
 class Lessons:
@@ -109,16 +118,19 @@ class Lessons:
     stand side by side, for there may be hundreds."""
 
     def __init__(self, entries: Iterable[Acquired | Observed] = ()):
-        self.entries: list = []
-        self.slots, self.times, self.starts = (np.zeros(0, np.int64) for _ in range(3))
-        for one in entries:
-            self.add(one)
+        self.entries = list(entries)
+        counts = [len(one.slots) for one in self.entries]
+        self.slots = np.concatenate([np.zeros(0, np.int64), *(one.slots for one in self.entries)])
+        self.times = np.repeat([one.time for one in self.entries], counts).astype(np.int64)
+        self.starts = np.cumsum([0, *counts])[:-1]
+        self.ends = np.array([end_of(one) for one in self.entries], np.int64)
 
     def add(self, one: Acquired | Observed) -> None:
         self.entries.append(one)
         self.starts = np.append(self.starts, len(self.slots))
         self.slots = np.append(self.slots, one.slots)
         self.times = np.append(self.times, np.full(len(one.slots), one.time))
+        self.ends = np.append(self.ends, end_of(one))
 
     def any(self, of_slots: np.ndarray) -> np.ndarray:
         """By entry, whether it holds for one of its threads; the last axis is that of `slots`."""
@@ -180,11 +192,13 @@ class Causality:
         clusters = slots[left] // self.per_cluster
         for cluster in np.unique(clusters).tolist():
             asking = left[clusters == cluster]
-            for one, seeing in self._seen(self._of(cluster), slots[asking]):
+            # Threads of an earlier batch had another clock.
+            clock = np.where(earlier[asking] >= 0, times[asking], -1)
+            for one, seeing in self._seen(self._of(cluster), slots[asking], clock):
                 for node in one.nodes:
                     self._hold(node, asking[seeing], threads, times, result)
             observed = self.observed.get(cluster, NOTHING) if strong else NOTHING
-            for one, seeing in self._seen(observed, slots[asking], own=False):
+            for one, seeing in self._seen(observed, slots[asking], clock, own=False):
                 for (level, _), node in one.chains.items():
                     if level <= one.scope:
                         self._hold(node, asking[seeing], threads, times, result)
@@ -219,22 +233,29 @@ class Causality:
                 one for one, is_common in zip(lessons.entries, shared, strict=True) if not is_common
             ]
             nodes = tuple(dict.fromkeys(node for one in common for node in one.nodes))
-            joined = Acquired(common[0].slots, common[0].time, (Node(nodes),))
+            latest = max(map(end_of, common))
+            joined = Acquired(common[0].slots, common[0].time, (Node(nodes),), latest)
             lessons = self.acquired[cluster] = Lessons([joined, *rest])
         return lessons
 
     def _seen(
-        self, lessons: Lessons, slots: np.ndarray, own: bool = True
+        self,
+        lessons: Lessons,
+        slots: np.ndarray,
+        after: np.ndarray | None = None,
+        own: bool = True,
     ) -> Iterator[tuple[Acquired | Observed, np.ndarray]]:
         """Entries with those of the slots, of the same cluster, that know what its threads knew at
         that time; the latest first, which knows most. Its threads are among them if they may be
-        their `own` teachers, or have met others since."""
+        their `own` teachers, or have met others since. For each slot those that end `after`."""
         if not lessons.entries:
             return
         for first in range(0, len(slots), AT_ONCE):
             some = slots[first : first + AT_ONCE, None]
             seen = self.order.until(some, lessons.slots) > lessons.times
             sees = lessons.any(seen | (some == lessons.slots) if own else seen)
+            if after is not None:
+                sees &= lessons.ends > after[first : first + AT_ONCE, None]
             for number in np.flatnonzero(sees.any(axis=0))[::-1].tolist():
                 yield lessons.entries[number], first + np.flatnonzero(sees[:, number])
 
@@ -323,10 +344,26 @@ class Causality:
             return
         cluster = slot // self.per_cluster
         mine = self.observed.setdefault(cluster, Lessons())
-        if any(mine.entries[k].chains == chains for k in np.flatnonzero(mine.slots == slot)):
-            return
-        mine.add(Observed(np.array([slot]), self.order.now, scope, chains))
+        for number in np.flatnonzero(mine.slots == slot).tolist():
+            known = mine.entries[number]
+            if known.chains == chains:
+                return
+            # Who polls what many change needs but the last of it.
+            if (known.line, known.scope) == (flag.line, scope) and not self._told(slot, known.time):
+                known.chains, known.latest = chains, self.order.now
+                mine.ends[number] = self.order.now
+                self.order.now += 1
+                return
+        mine.add(Observed(np.array([slot]), self.order.now, scope, chains, flag.line))
         self.order.now += 1
+
+    def _told(self, slot: int, time: int) -> bool:
+        """Whether somebody knows what a thread knew at that time."""
+        order, warp = self.order, slot // WARP
+        warps = slice(warp // order.warps * order.warps, (warp // order.warps + 1) * order.warps)
+        told = (order.seen[warps, order.column(slot)] > time).any()
+        lanes = order.lanes
+        return bool(told or lanes is not None and (lanes[warp, :, slot % WARP] > time).any())
 
     def write(self, slots: np.ndarray, addresses: np.ndarray, access: Access) -> None:
         """Strong writes, which end what could be learned there."""
@@ -365,7 +402,7 @@ class Causality:
                 chains = dict(flag.chains) if flag else {}
                 for unit, node in released.items():
                     chains[unit] = Node((chains[unit], node)) if unit in chains else node
-                self.flags[address] = Flag(chains)
+                self.flags[address] = Flag(chains, flag.line if flag else object())
 
     def weak_write(self, addresses: np.ndarray) -> None:
         """Nothing can be learned from what an ordinary store writes."""
