@@ -343,12 +343,14 @@ class GlobalShadow:
         self, epochs: Epochs, entries: np.ndarray, slots: np.ndarray, access: Access
     ) -> None:
         """What others have written there must have come, if a flag that these slots have seen was
-        set behind it."""
+        set behind it. A word that an atomic has changed and asked is a flag itself: who has seen
+        it once sees nothing older ([ptx] "Coherence")."""
+        asked = epochs.stamps[ATOMIC]
         for kind in STRONG_WRITE:
             stamps = epochs.stamps[kind]
             if stamps is None or not stamps[entries].any():
                 continue
-            where = np.nonzero(stamps[entries])
+            where = np.nonzero((stamps[entries] != 0) & (asked is None or asked[entries] == 0))
             found, mine = stamps[entries][where], slots[where[0]]
             threads, events = found & THREAD, found >> EVENT_BITS
             left = np.flatnonzero(threads != self.threads[mine])
