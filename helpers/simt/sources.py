@@ -25,6 +25,10 @@ LITERAL = re.compile(
     flags=re.DOTALL,
 )
 DIRECTIVE = re.compile(r"^[ \t]*(#|%:)(?:[^\n\\]|\\\r?\n|\\)*", flags=re.MULTILINE)
+DEFINE = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?!\w|\()((?:[^\n\\]|\\\r?\n|\\.)*)",
+    flags=re.MULTILINE,
+)
 ON_DEVICE = re.compile(r"\b__(device|global|constant|shared|managed|host__\s+__device|grid_const)")
 HOST_ONLY = re.compile(
     r"\bstd::(vector|string|map|unordered_map|set|cout|cerr|unique_ptr|shared_ptr|function|mt19937"
@@ -59,9 +63,11 @@ def options(path: Path, text: str) -> tuple[str, ...]:
 
 
 def device_part(text: str) -> str:
-    """The text with what is the host's blanked; all of it if nothing is."""
+    """The text with what is the host's blanked; all of it if nothing is. Macros that stand for
+    `__device__` and its kin, `HD` say, are spelled out."""
     if not for_nvcc(text):
         return text
+    text = _spelled_out(text)
     plain = _blank(text)
     directives = [match.span() for match in DIRECTIVE.finditer(plain)]
     cut = bytearray(len(text))
@@ -89,6 +95,28 @@ def without_missing(text: str, folders: Sequence[str]) -> tuple[str, list[str]]:
         return re.sub(r"[^\r\n]", " ", match[0])
 
     return (INCLUDE.sub(replace, text) if for_nvcc(text) else text), missing
+
+
+def _spelled_out(text: str) -> str:
+    """The text with macros that speak of the device replaced by what they stand for, each in its
+    line."""
+    plain = _blank(text)
+    macros: dict[str, str] = {}
+    for name, body in sorted(DEFINE.findall(plain), key=lambda one: bool(ON_DEVICE.search(one[1]))):
+        macros[name] = " ".join(body.replace("\\", " ").split())  # of several the device's
+    found: set[str] = set()
+    while found != (found := {name for name in macros if ON_DEVICE.search(macros[name])}):
+        pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(found)))})\b")
+        for name in macros.keys() - found:  # macros of macros
+            macros[name] = pattern.sub(lambda match: macros[match[1]], macros[name])
+    if not found:
+        return text
+    code = DIRECTIVE.sub(_blanks, plain)
+    parts, end = [], 0
+    for match in pattern.finditer(code):
+        parts += [text[end : match.start()], macros[match[1]]]
+        end = match.end()
+    return "".join(parts) + text[end:]
 
 
 def _set_aside(plain: str, place: int, end: int, cut: bytearray) -> None:

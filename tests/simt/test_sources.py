@@ -84,6 +84,38 @@ def test_what_is_set_aside_leaves_lines_where_they_were() -> None:
         assert kept in part
 
 
+SPELLED = """#include <cstdio>
+#define K extern "C" __global__ void
+#ifdef __CUDACC__
+#define HD __host__ \\
+    __device__
+#else
+#define HD
+#endif
+#define INLINE_HD HD inline
+#define SIZE 32
+struct Twice { float v; HD float get() const { return 2 * v; } };
+INLINE_HD float half(float v) { return v / 2; }  // HD: here and there
+K scale(float* y, const float* x)
+{
+    y[threadIdx.x] = Twice{x[threadIdx.x]}.get() + half(x[threadIdx.x]);
+}
+int main() { puts("K scale"); scale<<<1, SIZE>>>(nullptr, nullptr); }
+"""
+
+
+def test_macros_that_stand_for_the_device_are_seen(tmp_path: Path) -> None:
+    part = sources.device_part(SPELLED)
+    assert part.count("\n") == SPELLED.count("\n") and "main" not in part
+    assert "__host__ __device__ inline float half" in part and "// HD: here" in part
+    x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    kernel = KernelText(part, "scale", sources.options(tmp_path / "x.cu", SPELLED))
+    assert not simulate(kernel, 1, 32, (y, x)).findings
+    assert (y == 2.5 * x).all()
+    only_host = SPELLED.replace("__device__", "").replace("__global__", "")
+    assert "half" not in sources.device_part(f"__global__ void k();\n{only_host}")
+
+
 KEPT = {
     "no sign of nvcc": "int f(int v) { return v; } __global__ void k(int* y) { *y = f(*y); }",
     "only in a comment": "// int main()\nint f() { return 1; } __global__ void k() { f(); }",
