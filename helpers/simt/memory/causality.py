@@ -509,12 +509,14 @@ class Beliefs(Causality):
         super().__init__(order, in_shared)
 
     def write(self, slots: np.ndarray, addresses: np.ndarray, access: Access) -> None:
+        self.now = self.order.now
         super().write(slots, addresses, access)
         self.order.now += 1  # of two strong writes of a thread, the second tells of the first
 
     def change(
         self, slots: np.ndarray, addresses: np.ndarray, wrote: np.ndarray, access: Access
     ) -> None:
+        self.now = self.order.now  # what each of these threads reads moves the clock on
         super().change(slots, addresses, wrote, access)
         self.order.now += 1
 
@@ -529,4 +531,4 @@ class Beliefs(Causality):
         return True
 
     def _release(self, slot: int, access: Access) -> dict[tuple[int, int], Node]:
-        return self._all_until(slot, self.order.now, GPU)  # of the flag itself it tells nothing
+        return self._all_until(slot, self.now, GPU)  # of the flag itself it tells nothing
