@@ -69,11 +69,13 @@ launch without one pays nothing.
 
 Not modelled: registers, caches, DRAM, time. Not seen: a volatile value that is stored only after
 its flag, or that is read behind a barrier which a flag without a fence let go; one in shared memory
-that is declared relaxed; .relaxed at an mbarrier, which counts as release and acquire; a variable
-without a value that the compiler has given one; bytes behind a defined one in the copy of a struct,
-which may be its padding; what leaves an array for another that PTX holds in the same variable, and
-the local array of one call for that of another. Blocks of one batch run in lock-step, and among the
-orders that a GPU may choose this is one: a race on a way that nobody goes in it is not seen.
+that is declared relaxed; .relaxed at an mbarrier, which counts as release and acquire, and an
+mbarrier that asks for one arrival too few; a counter in shared memory that the last thread to count
+reads without a barrier; stores that pass a later load (store buffering); a variable without a value
+that the compiler has given one; bytes behind a defined one in the copy of a struct, which may be
+its padding; what leaves an array for another that PTX holds in the same variable, and the local
+array of one call for that of another. Blocks of one batch run in lock-step, and among the orders
+that a GPU may choose this is one: a race on a way that nobody goes in it is not seen.
 """
 
 from .arguments import launch_shape
