@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -210,7 +211,13 @@ def test_ctrl_c_is_one_line_and_leaves_no_kernel(moment: str, tmp_path: Path) ->
     command += [f"PYTHON={sys.executable}", "ARGS=00 01"]
     with open(tmp_path / "output", "w+") as output:
         make = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
+            command,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            # A shell that runs the tests in the background has them ignore it.
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         try:
             if moment == "while Python imports":
