@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.simt.global_races import CASES, FILE, kernel_name, source
+from tests.simt.global_races import CASES, RULES, kernel_name
 from tests.simt.launches import Launch, Planted
 
 KIND = "race on global memory"
@@ -19,7 +19,7 @@ class Race(Planted):
 
     @property
     def code(self) -> str:
-        return source()
+        return RULES.source
 
     @property
     def marks(self) -> list[tuple[str, int]]:
@@ -31,8 +31,8 @@ def _races():
         launch = Launch(one.grid, one.block, one.arrays())
         twin = kernel_name(rule, racy=False)
         racy = kernel_name(rule, racy=True)
-        yield Race(FILE, racy, launch, twin=twin, cooperative=one.cooperative)
-        yield Race(FILE, twin, launch, cooperative=one.cooperative)
+        yield Race(RULES.file, racy, launch, twin=twin, cooperative=one.cooperative)
+        yield Race(RULES.file, twin, launch, cooperative=one.cooperative)
 
 
 RACES = {race.name: race for race in _races()}

@@ -6,9 +6,9 @@ import pytest
 
 from helpers.simt.cuda_text import code_hash
 from tests.hardware import sanitizer
-from tests.hardware.races import RACES, source
+from tests.hardware.races import RACES
 from tests.hardware.sanitizer import DATA
-from tests.simt.global_races import CASES
+from tests.simt.global_races import CASES, RULES
 
 FILE = DATA / "global_races_h200.json"
 STORED = json.loads(FILE.read_text()) if FILE.exists() else {}
@@ -21,7 +21,7 @@ def test_each_rule_has_a_kernel_and_a_racy_twin() -> None:
     assert {race.twin for race in RACES.values() if race.twin} == {
         race.kernel for race in RACES.values() if not race.twin
     }
-    assert all(f" {race.kernel}(" in source() for race in RACES.values())
+    assert all(f" {race.kernel}(" in RULES.source for race in RACES.values())
 
 
 def test_many_kernels_run_in_a_process() -> None:
@@ -34,7 +34,7 @@ def test_many_kernels_run_in_a_process() -> None:
 
 @checked
 def test_every_tool_ran_every_kernel_as_it_is() -> None:
-    assert STORED["hashes"] == {"global_races": code_hash(source())}
+    assert STORED["hashes"] == {"global_races": code_hash(RULES.source)}
     assert list(STORED["kernels"]) == list(RACES)
     for kernel in STORED["kernels"].values():
         for tool in sanitizer.tools_of(STORED):

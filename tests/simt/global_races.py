@@ -2,13 +2,12 @@
 it racy."""
 
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 
 import numpy as np
 
 from helpers.simt import KernelText, Trace, simulate
 
-FILE = "global_races"
 HEADERS = """#include <cooperative_groups.h>
 namespace cg = cooperative_groups;
 #include <cuda/atomic>
@@ -379,20 +378,29 @@ def kernel_name(rule: str, racy: bool) -> str:
     return f"{words}_{'racy' if racy else 'right'}"
 
 
-@cache
-def source() -> str:
-    """All kernels, each right as it stands and its racy twin, to be compiled once."""
-    functions = [
-        one.function(kernel_name(rule, racy), racy)
-        for rule, one in CASES.items()
-        for racy in (True, False)
-    ]
-    return "".join([HEADERS, f'#line 1 "kernels/{FILE}.cu"\n', *functions])
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """Kernels by what they are about, each right as it stands and its racy twin, in one source."""
+
+    file: str
+    cases: dict[str, Case]
+
+    @cached_property
+    def source(self) -> str:
+        """All of them, to be compiled once."""
+        functions = [
+            one.function(kernel_name(rule, racy), racy)
+            for rule, one in self.cases.items()
+            for racy in (True, False)
+        ]
+        return "".join([HEADERS, f'#line 1 "kernels/{self.file}.cu"\n', *functions])
+
+    def run(self, rule: str, racy: bool) -> Trace:
+        """Run a kernel, or its racy twin, on the SIMT machine."""
+        case = self.cases[rule]
+        kernel = KernelText(self.source, kernel_name(rule, racy), (), case.cooperative)
+        arrays, names = case.arrays(), ("x", "y", "flag")
+        return simulate(kernel, case.grid, case.block, arrays, names=names, instruction_limit=LIMIT)
 
 
-def run(rule: str, racy: bool) -> Trace:
-    """Run a kernel, or its racy twin, on the SIMT machine."""
-    case = CASES[rule]
-    kernel = KernelText(source(), kernel_name(rule, racy), (), case.cooperative)
-    arrays, names = case.arrays(), ("x", "y", "flag")
-    return simulate(kernel, case.grid, case.block, arrays, names=names, instruction_limit=LIMIT)
+RULES = Rules("global_races", CASES)

@@ -2,12 +2,7 @@
 not: a rule a kernel, as in global_races.py. Each is right as it stands; what is replaced in it
 makes it racy."""
 
-from functools import cache
-
-from helpers.simt import KernelText, Trace, simulate
-from tests.simt.global_races import HEADERS, LIMIT, Case, kernel_name
-
-FILE = "order_races"
+from tests.simt.global_races import Case, Rules
 
 # ---- a flag in shared memory that guards `data`, in shared or global memory ----
 
@@ -339,21 +334,4 @@ CASES |= {
     ),
 }  # fmt: skip
 
-
-@cache
-def source() -> str:
-    """All kernels, each right as it stands and its racy twin, to be compiled once."""
-    functions = [
-        one.function(kernel_name(rule, racy), racy)
-        for rule, one in CASES.items()
-        for racy in (True, False)
-    ]
-    return "".join([HEADERS, f'#line 1 "kernels/{FILE}.cu"\n', *functions])
-
-
-def run(rule: str, racy: bool) -> Trace:
-    """Run a kernel, or its racy twin, on the SIMT machine."""
-    case = CASES[rule]
-    kernel = KernelText(source(), kernel_name(rule, racy), (), case.cooperative)
-    arrays, names = case.arrays(), ("x", "y", "flag")
-    return simulate(kernel, case.grid, case.block, arrays, names=names, instruction_limit=LIMIT)
+RULES = Rules("order_races", CASES)

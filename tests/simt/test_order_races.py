@@ -4,19 +4,19 @@ import numpy as np
 import pytest
 
 from helpers.simt import KernelText, simulate
-from tests.simt.order_races import CASES, run
+from tests.simt.order_races import CASES, RULES
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_racy_twin_is_found(name: str) -> None:
-    findings = run(name, racy=True).findings
+    findings = RULES.run(name, racy=True).findings
     assert findings, "nothing found"
     assert CASES[name].says in str(findings), str(findings)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_right_twin_has_no_finding(name: str) -> None:
-    findings = run(name, racy=False).findings
+    findings = RULES.run(name, racy=False).findings
     assert not findings, str(findings)
 
 
