@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 
 from . import bench
 from .arguments import short
@@ -16,6 +17,7 @@ from .operations import Sizes
 from .problems import Problem
 from .records import (
     REFERENCE_GPU,
+    Case,
     Record,
     load_record,
     record_path,
@@ -25,8 +27,18 @@ from .records import (
 from .simt.cuda_text import code_hash
 
 
+@dataclass
 class LiveRecord(Record):
-    """Timings of a kernel as the notebook holds it, measured in this session."""
+    """Timings of a kernel as the notebook holds it, measured in this session at the shapes of one
+    family, with as many rows as fit this GPU."""
+
+    shapes: str = ""  # the name of that family
+
+    def of_family(self, shapes: str = "grid", dtype: str = "float32") -> list[Case]:
+        """As `Record.of_family`; the family that was measured is all of it, whatever its rows."""
+        if shapes != self.shapes or shapes == "few":
+            return super().of_family(shapes, dtype)
+        return sorted((case for case in self.cases if case.dtype == dtype), key=attrgetter("cols"))
 
     @property
     def label(self) -> str:
@@ -97,6 +109,7 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
             versions,
             now,
             [bench.PROTOCOL],
+            shapes=shapes,
         )
         for name, kernel in kernels.items()
     }

@@ -82,6 +82,22 @@ def test_live_timings_of_another_axis_have_its_inner(monkeypatch) -> None:
     assert all(rows % inner == 0 and rows * dim <= 2**28 for rows, dim, inner in sizes)
 
 
+@pytest.mark.parametrize(
+    "step, shapes",
+    [
+        *(("08_cluster", family) for family in ("grid", "long", "few")),
+        *(("11_any_row", "unaligned"), ("12_fused", "square"), ("13_any_axis", "axes")),
+        *(("15_cross_entropy", "vocabularies"), ("variants/15_gradient", "vocabularies")),
+    ],
+)
+def test_live_timings_are_of_the_family_asked_for(monkeypatch, step: str, shapes: str) -> None:
+    """Their rows are not the recorded ones, and a figure looks for them by family."""
+    live(monkeypatch)
+    (record,) = replay.timings({step: source(f"{step}.cu")}, shapes=shapes)
+    cases = [case for case in record.cases if launch_of(step, *case.shape, inner=case.inner)]
+    assert {case.shape for case in record.of_family(shapes)} == {case.shape for case in cases} != {}
+
+
 def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None:
     class Kernel:
         code = "__global__ void softmax_naive(float* x) { x[0] = 1; }"
