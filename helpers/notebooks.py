@@ -24,6 +24,7 @@ NO_NOTEBOOK = (
     AssertionError,
 )
 
+
 class Executed(NamedTuple):
     """A notebook that has run to its end, or to the cell that failed."""
 

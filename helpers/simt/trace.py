@@ -93,9 +93,7 @@ class Trace:
 
     def standing(self) -> dict[str, Standing]:
         """Of each counter that is not 0, how it stands to the hardware's."""
-        return {
-            name: self._standing(name) for name, count in vars(self.counters).items() if count
-        }
+        return {name: self._standing(name) for name, count in vars(self.counters).items() if count}
 
     def _standing(self, name: str) -> Standing:
         if name in OF_PTX:
