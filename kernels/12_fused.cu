@@ -186,7 +186,7 @@ struct Load {
         Hidden mask;
     };
 
-    // All loads of a pack. If it is hidden whole, x is 0, not loaded; bias and mask are pack 0's.
+    // All loads of a pack. If it is hidden whole, x is 0; bias and mask: pack 0's, not used.
     __device__ __forceinline__ Fetched fetch(int pack) const
     {
         const bool wanted = pack * columns < visible;
@@ -206,7 +206,7 @@ struct Load {
         const unsigned char* masked = reinterpret_cast<const unsigned char*>(&fetched.mask);
         const float minus_inf = __int_as_float(0xff800000);  // its exponential is 0
         const int here = visible - pack * columns;  // so many columns of the pack are visible
-        const float hide = here > 0 ? 0.0f : minus_inf;  // -inf if the pack was not loaded
+        const float hide = here > 0 ? 0.0f : minus_inf;  // -inf: hidden whole, or past the end
 #pragma unroll
         for (int c = 0; c < columns; c += 2) {
             const float2 from = to_float2(twos[c / 2]);
@@ -437,7 +437,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     // Causal rows that see most come first, so that the blocks that end last have little to do.
     const int place = blockIdx.x / CLUSTER, places = gridDim.x / CLUSTER;
     const int row = (MASK == 2 ? places - 1 - place : place) * ROWS + threadIdx.x / THREADS;
-    const int mask_row = MASK ? row / mask_repeat % mask_rows : 0;  // mask_repeat rows share it
+    const int mask_row = MASK ? row / mask_repeat % mask_rows : 0;  // of x's row in its matrix
     const int bias_row = BIAS ? row % bias_rows : 0;
     const int shown = row < rows ? cols : 0;  // the last block may have a row too many
     const Load load = {

@@ -103,7 +103,7 @@ static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
 static_assert(FROM_X == 0 || FROM_X == 1, "FROM_X is yes, 1, or no, 0");
 static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
 
-constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
+constexpr int twos = 16 / sizeof(T2);     // T2s of 16 bytes
 constexpr int width = 16 / sizeof(T);     // columns of 16 bytes
 constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
 constexpr int warps = THREADS / 32;       // of a row in a block
@@ -325,7 +325,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     const int warp = thread / 32;
     const int lane = threadIdx.x % 32;
     const int row = blockIdx.x / CLUSTER * ROWS + threadIdx.x / THREADS;
-    if (row >= rows) return;  // only where rows are warps (ROWS > 1), which meet at no barrier
+    if (row >= rows) return;  // only if a row is one warp (ROWS > 1), and meets at no barrier
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
     if (CLUSTER > 1 && threadIdx.x == 0) {
