@@ -399,7 +399,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     const int tile = threadIdx.x / MEMBERS;  // of the block; the last threads may have none
     const int first = (rank * MEMBERS + threadIdx.x % MEMBERS) * WIDTH;  // element, in its tile
     const int across = (inner + TILE - 1) / TILE;                        // tiles of a slice
-    const unsigned number = blockIdx.x / CLUSTER * tiles + tile;         // of the tile, in x
+    const unsigned number = blockIdx.x / CLUSTER * tiles + tile;         // of the tile in x
     const int slice = number / across;
     const int column = number % across * TILE + first % TILE;  // of the first element
     const int line = first / TILE;                             // likewise
