@@ -91,20 +91,37 @@ def used_atomics(kernel: PtxKernel) -> frozenset[int]:
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
     """The ordinary loads whose value is the first guess of a compare-and-swap: a wrong one costs a
-    round and nothing else, so that they count as strong. By the number of the instruction."""
-    waiting = [one.operands[2] for one in kernel.instructions if "cas" in one.modifiers]
-    writers = _writers(kernel) if waiting else {}
+    round and nothing else, so that they count as strong. What also says which word is swapped, as
+    the parent in a union-find, is no guess. By the number of the instruction."""
+    swaps = [one for one in kernel.instructions if "cas" in one.modifiers]
+    writers = _writers(kernel) if swaps else {}
+    waiting = [one.operands[2] for one in swaps]
+    steering = _sources([one.operands[1] for one in swaps], writers)
     found, met = set(), set()
     while waiting:
         operand = waiting.pop()
         if isinstance(operand, Register) and operand.name not in met:
             met.add(operand.name)
             for one in writers.get(operand.name, ()):
-                if one.opcode == "ld":
+                if one.opcode == "ld" and operand.name not in steering:
                     found.add(one.number)
                 elif one.opcode == "mov":
                     waiting += elements(one.operands[1])
     return frozenset(found)
+
+
+def _sources(operands: Sequence[Operand], writers: dict[str, list[Instruction]]) -> set[str]:
+    """The registers that operands are worked out from, as far back as memory."""
+    found: set[str] = set()
+    waiting = _names(operands)[1]
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        for one in writers.get(name, ()):
+            if one.opcode not in ("ld", "ldu", "atom"):
+                sources = [part for source in one.operands[1:] for part in elements(source)]
+                waiting |= _names(sources)[1] - found
+    return found
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
