@@ -208,3 +208,27 @@ def test_headers_of_the_host_can_be_included_together_and_twice(tmp_path: Path) 
     text = "#include <cuda_runtime.h>\n" + "".join(f"#include <{name}>\n" for name in 2 * names)
     use = "*y = std::max(1, INT_MAX) + FLT_MAX + std::numeric_limits<int>::max() + UINT32_MAX;"
     assert ".entry" in compiled(tmp_path, f"{text}__global__ void k(float* y) {{ {use} }}\n")
+
+
+# nvcc has these without an include: it begins with cuda_runtime.h.
+MACROS = "-INFINITY NAN INT_MAX LLONG_MIN M_PI_2 CHAR_BIT HUGE_VAL".split()
+OTHERS = (
+    "uint{1} ushort{1} int64_t{1} std::size_t{1} std::max(1,2) std::hypot(3.,4.) std::log2(8.f) "
+    "std::fma(1.f,2.f,3.f) std::isfinite(1.f) std::abs(-1)"
+).split()
+MAIN = "int main() {}\n"
+
+
+@pytest.mark.parametrize("host", ["", MAIN, "#include <cmath>\n#include <cstdint>\n" + MAIN])
+def test_what_nvcc_has_without_an_include(tmp_path: Path, host: str) -> None:
+    names = MACROS + (OTHERS if host else [])
+    lines = "".join(f"    y[{place}] = {name};\n" for place, name in enumerate(names))
+    compiled(tmp_path, f"{host}__global__ void k(double* y)\n{{\n{lines}}}\n")
+
+
+def test_a_file_may_define_what_is_there(tmp_path: Path) -> None:
+    own = "#define INFINITY __int_as_float(0x7f800000)\n#define INT_MAX 7\n"
+    types = "typedef long long int64_t;\ntypedef unsigned int uint;\n"
+    text = f"{own}{types}__global__ void k(uint* y) {{ *y = INT_MAX; }}\n"
+    for host in ("", MAIN):
+        assert ", 7;" in compiled(tmp_path, text + host)
