@@ -2,10 +2,11 @@
 to those that it writes. What it uses for good is reported.
 
 Bits are followed one by one where an instruction moves them (mov, shifts, logic, selections,
-packing, conversions of integers) and from the lowest one up in sums; any other result is undefined
-as a whole if one bit of a source is. A source that cannot matter, because of another source that
-is defined, does not count: what `selp` does not choose, what `and` clears, what `or` sets. After
-the paper on Memcheck: Seward and Nethercote, Using Valgrind to detect undefined value errors with
+packing, conversions of integers) and from the lowest one up in sums and products; any other result
+is undefined as a whole if one bit of a source is. Bits that cannot matter, because of others that
+are defined, do not count: what `selp` does not choose, what `and` clears, what `or` sets, what
+stands below the highest one for `clz` and `bfind`, what leaves a comparison as it is. After the
+paper on Memcheck: Seward and Nethercote, Using Valgrind to detect undefined value errors with
 bit-precision, USENIX 2005.
 """
 
@@ -36,6 +37,7 @@ Bits = list[np.ndarray]  # of each source
 # Sources that say where bits go, by place; the bits of the others go there.
 CONTROLS = {"shl": (1,), "shr": (1,), "shf": (2,), "prmt": (2,), "bfe": (1, 2), "bfi": (2, 3)}
 CONTROLS |= {"brev": (), "cvt": ()}
+ORDERS = ("lt", "le", "gt", "ge", "lo", "ls", "hi", "hs")  # comparisons of which is the greater
 
 
 def follow_if_needed(context: Context, instruction: Instruction, step: Step) -> Step:
@@ -291,8 +293,7 @@ def spreader(instruction: Instruction, operation: Operation) -> Spreader:
     bits of the result."""
     opcode, kinds = instruction.opcode, operation.sources
     result = _raw(operation.result)
-    integers = all(kind[0] in "bus" and not kind.endswith("x2") for kind in kinds)
-    integers = integers and operation.result[0] in "bus" and operation.result[-2:] != "x2"
+    integers = _integer(operation.result) and all(map(_integer, kinds))
     exact = integers and "sat" not in instruction.modifiers
     logic = exact or kinds[0] == "pred"
 
@@ -305,9 +306,17 @@ def spreader(instruction: Instruction, operation: Operation) -> Spreader:
         return lowest | (~lowest + result.type(1))
 
     def product(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
-        zero = [(one == 0) & (value == 0) for one, value in zip(bits, values, strict=True)]
-        factors = [np.where(zero[0] | zero[1], one.dtype.type(0), one) for one in bits[:2]]
-        return upward([*factors, *bits[2:]], values)
+        raw = [value.view(one.dtype) for one, value in zip(bits[:2], values, strict=False)]
+        a, b = (_lowest(one).astype(result) for one in bits[:2])
+        x, y = (_lowest(one | own).astype(result) for one, own in zip(raw, bits, strict=False))
+        spread = upward([a * y | b * x, *bits[2:]], values)
+        if len(bits) > 2:
+            return spread
+        for one, other in ((0, 1), (1, 0)):  # a power of two shifts, as in mul.wide.u16 by 256
+            shifts = (bits[other] == 0) & (raw[other] == _lowest(raw[other])) & (values[other] >= 0)
+            wide = bits[one].view(values[one].dtype).astype(result)
+            spread = np.where(shifts, wide * raw[other].astype(result), spread)
+        return spread
 
     def moved(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
         controls = CONTROLS[opcode]
@@ -318,6 +327,10 @@ def spreader(instruction: Instruction, operation: Operation) -> Spreader:
         there = operation.apply(*sources).astype(DTYPES[operation.result]).view(result)
         loose = [bits[place] != 0 for place in controls]
         return np.where(np.logical_or.reduce(loose), ~result.type(0), there) if loose else there
+
+    def leading(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        ones = values[0].view(bits[0].dtype) & ~bits[0]
+        return np.where(bits[0] > ones, *_ones(result))  # an undefined bit may be the highest one
 
     if opcode in ("mov", "cvta", "not") and logic | (opcode == "mov"):
         return lambda bits, values: bits[0].astype(result)
@@ -331,11 +344,22 @@ def spreader(instruction: Instruction, operation: Operation) -> Spreader:
         return product
     if opcode in CONTROLS and exact:
         return moved
+    if opcode in ("clz", "bfind") and kinds[0][0] in "bu":
+        return leading
     if opcode == "selp":
         return _selected
     if opcode == "setp":
-        return _compared(instruction, operation, integers or kinds[0][0] in "bus")
+        return _compared(instruction, operation, _integer(kinds[0]))
     return everything
+
+
+def _integer(kind: str) -> bool:
+    return kind[0] in "bus" and not kind.startswith("bf") and not kind.endswith("x2")
+
+
+def _lowest(values: np.ndarray) -> np.ndarray:
+    """The lowest one of each unsigned integer."""
+    return values & (~values + values.dtype.type(1))
 
 
 def _masked(opcode: str) -> Spreader:
@@ -359,10 +383,11 @@ def _selected(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
 
 
 def _compared(instruction: Instruction, operation: Operation, integers: bool) -> Spreader:
-    """A comparison is undefined if a source is, but not where defined bits differ already, or where
-    the predicate that it is joined with decides."""
+    """A comparison is undefined if a source is, but not where defined bits differ already, or put
+    the sources in order, or where the predicate that it is joined with decides."""
     modifiers = instruction.modifiers
     by_bits = integers and modifiers[0] in ("eq", "ne")
+    by_order = integers and modifiers[0] in ORDERS
     join = next((one for one in ("and", "or", "xor") if one in modifiers), "")
 
     def compared(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
@@ -370,6 +395,12 @@ def _compared(instruction: Instruction, operation: Operation, integers: bool) ->
         if by_bits:
             x, y = (value.view(bits[0].dtype) for value in values[:2])
             loose &= (x ^ y) & ~(bits[0] | bits[1]) == 0
+        elif by_order and loose.any():
+            low, high = _ends(bits[0], values[0])
+            lowest, highest = _ends(bits[1], values[1])
+            more = [np.full(len(loose), join == "and")] if join else []
+            ends = operation.apply(low, highest, *more), operation.apply(high, lowest, *more)
+            loose &= ends[0] != ends[1]
         if not join:
             return loose
         other = bits[2]
@@ -380,3 +411,11 @@ def _compared(instruction: Instruction, operation: Operation, integers: bool) ->
         return _masked(join)([loose, other], [holds, values[2]])
 
     return compared
+
+
+def _ends(bits: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the greatest that integers may be, whatever their undefined bits are."""
+    raw = values.view(bits.dtype)
+    sign = bits & bits.dtype.type(1 << 8 * bits.itemsize - 1 if values.dtype.kind == "i" else 0)
+    low, high = raw & ~bits | sign, (raw | bits) & ~sign
+    return low.view(values.dtype), high.view(values.dtype)

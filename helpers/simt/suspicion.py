@@ -23,7 +23,7 @@ from .instructions import Instruction, PtxKernel
 from .lanes import Lanes
 from .ptx_types import UNSIGNED, type_size
 
-MOST_ORIGINS = 8  # of one value; what it is made of beyond that counts as used
+MOST_ORIGINS = 8  # of one value; of what it is made of beyond that some is forgotten
 
 
 @dataclass(eq=False)
@@ -81,6 +81,7 @@ class Suspicion:
         self.slots = slots
         self.shadows: dict[int, Shadow] = {}  # by the number of the register
         self.doubts: list[Doubt] = []
+        self.lines: dict[tuple[str, str, int], int] = {}  # of doubts, numbered
         self.pending: list[Pending] = []
         self.storing: list[Shadow | None] | None = None  # beside the elements that are stored now
 
@@ -265,6 +266,35 @@ class Suspicion:
         elif doubt.waiting:
             self._settle(doubt, slots)
 
+    # ---- values of many parts ----
+
+    def fewer(self, origins: np.ndarray) -> list[np.ndarray]:
+        """Of origins, a column for each thread, MOST_ORIGINS: the earliest of each source line, and
+        then others. The rest are forgotten, since a use is found by those that are left; only what
+        waits for the use of a watched load has nobody else, and counts as used."""
+        table = np.sort(origins, axis=0)
+        table[1:][table[1:] == table[:-1]] = -1
+        numbers, places = np.unique(table // self.slots, return_inverse=True)
+        sorts = np.array([self._line(number) for number in numbers.tolist()])
+        sorts = sorts[places.reshape(table.shape)]
+        order = np.argsort(sorts, axis=0, kind="stable")
+        table, sorts = (np.take_along_axis(one, order, 0) for one in (table, sorts))
+        rank = np.where(table < 0, 2, 0)
+        rank[1:] += sorts[1:] == sorts[:-1]
+        table = np.take_along_axis(table, np.argsort(rank, axis=0, kind="stable"), 0)
+        rest = table[MOST_ORIGINS:]
+        watched = [one for one in numbers.tolist() if one >= 0 and not self.doubts[one].kind]
+        self._report(rest[(rest >= 0) & np.isin(rest // self.slots, watched)], None)
+        return [one for one in table[:MOST_ORIGINS] if (one >= 0).any()]
+
+    def _line(self, number: int) -> int:
+        """A number for the kind of a doubt and its line in the source; of -1: none."""
+        if number < 0:
+            return -1
+        doubt = self.doubts[number]
+        place = doubt.kind, doubt.instruction.file, doubt.instruction.line
+        return self.lines.setdefault(place, len(self.lines))
+
 
 def joined(suspicion: Suspicion, bits: np.ndarray, shadows: list[Shadow | None]) -> Shadow:
     """Bits that come from several shadows, each from where it has any itself."""
@@ -277,9 +307,9 @@ def joined(suspicion: Suspicion, bits: np.ndarray, shadows: list[Shadow | None])
             if (one >= 0).any():
                 origins[id(one)] = one
     kept = _packed(list(origins.values()))
-    for one in kept[MOST_ORIGINS:]:
-        suspicion._report(one[bits != 0], None)
-    return Shadow(bits, tuple(kept[:MOST_ORIGINS]))
+    if len(kept) > MOST_ORIGINS:
+        kept = suspicion.fewer(np.where(bits != 0, kept, -1))
+    return Shadow(bits, tuple(kept))
 
 
 def _packed(origins: list[np.ndarray]) -> list[np.ndarray]:

@@ -20,12 +20,14 @@ EXACT = """
     cvt.u64.u32 cvt.s64.s32 cvt.u16.u32
 """.split()
 OTHERS = """
-    add.s32 add.u64 sub.s32 neg.s32 mul.lo.s32 mul.lo.u64 mul.wide.s32 mul.wide.u16
-    mul.hi.u32 mad.lo.s32 mad.wide.u32 div.s32 rem.u32 min.s32 max.u32 abs.s32 popc.b32
-    clz.b32 lop3.b32 setp.eq.s32 setp.ne.b32 setp.lt.s32 setp.gt.u32 setp.lt.and.s32
+    add.s32 add.u64 sub.s32 neg.s32 mul.lo.s32 mul.lo.u64 mul.wide.s32 mul.wide.u16 mul.wide.s16
+    mul.hi.u32 mad.lo.s32 mad.wide.u32 mul.lo.u16 div.s32 rem.u32 min.s32 max.u32 abs.s32 popc.b32
+    clz.b32 clz.b64 bfind.u32 bfind.u64 bfind.shiftamt.u32 bfind.s32 lop3.b32
+    setp.eq.s32 setp.ne.b32 setp.lt.s32 setp.gt.u32 setp.lt.and.s32
+    setp.le.u64 setp.ge.s16 setp.gt.s64 setp.lo.u32 setp.hs.u32 setp.ge.or.u16
     setp.eq.or.u32 setp.ne.xor.s32 setp.lt.f32 setp.eq.f32 add.f32 mul.rn.f32 fma.rn.f32
     max.f32 cvt.rn.f32.s32 cvt.rzi.s32.f32 cvt.sat.u8.s32 slct.b32.s32 sad.s32 add.f16x2
-    set.lt.u32.s32
+    set.lt.u32.s32 add.bf16 fma.rn.bf16 setp.lt.bf16 setp.eq.bf16 setp.gt.bf16
 """.split()
 CHOICES = {"u32": [0, 1, 3, 8, 16, 31, 32, 70]}  # amounts of shifts, starts and lengths of fields
 
@@ -103,6 +105,43 @@ def test_no_more_is_undefined_than_what_is_moved(form: str) -> None:
         changed = changed[~bits[2]]
     assert (undefined == changed).mean() > 0.97  # a bit may stay as it was by chance
     assert (undefined != 0).any()
+
+
+ALL = 0xFFFFFFFF
+# (form, values, their undefined bits, undefined bits of the result)
+OF_ONE = [
+    ("clz.b32", [0x100], [0xFF], 0),
+    ("clz.b32", [0x100], [0x200], ALL),
+    ("clz.b64", [1 << 40], [(1 << 40) - 1], 0),
+    ("bfind.u32", [0x80000000], [1], 0),
+    ("bfind.shiftamt.u32", [0], [1], ALL),
+    ("setp.lt.u32", [0x1200, 0x1300], [0xFF, 0], 0),
+    ("setp.lt.u32", [0x1200, 0x1210], [0xFF, 0], 1),
+    ("setp.ge.u32", [0x1200, 0x1200], [0xFF, 0], 0),
+    ("setp.gt.u32", [0x1200, 0x1200], [0xFF, 0], 1),
+    ("setp.lt.s32", [0x80000000, 0], [0x7FFFFFFF, 0], 0),
+    ("setp.lt.s32", [1, 2], [0x80000000, 0], 0),
+    ("setp.lt.s32", [2, 1], [0x80000000, 0], 1),
+    ("setp.lt.u32", [1, 2], [0x80000000, 0], 1),
+    ("mul.wide.u16", [7, 256], [0xFF, 0], 0xFF00),
+    ("mul.wide.u16", [256, 7], [0, 0xFF], 0xFF00),
+    ("mul.wide.s16", [7, 256], [0xFF00, 0], 0xFFFF0000),
+    ("mul.lo.s32", [5, 12], [4, 0], ALL - 15),
+    ("mul.lo.u32", [4, 12], [8, 4], ALL - 15),
+    ("mul.lo.u32", [5, 0], [8, 0], 0),
+    ("mad.lo.u32", [5, 4, 0], [2, 0, 0], ALL - 7),
+]
+
+
+@pytest.mark.parametrize("form, values, bits, undefined", OF_ONE)
+def test_bits_that_cannot_matter_do_not_count(
+    form: str, values: list[int], bits: list[int], undefined: int
+) -> None:
+    instruction, operation, *_ = drawn(form, 0)
+    types = [DTYPES[kind] for kind in operation.sources]
+    loose = [np.array([one], f"u{kind.itemsize}") for one, kind in zip(bits, types, strict=True)]
+    sources = [np.array([one]).astype(kind) for one, kind in zip(values, types, strict=True)]
+    assert spreader(instruction, operation)(loose, sources)[0] == undefined
 
 
 # ---- under a guard, in PTX, where the compiler cannot rearrange it ------------------------------

@@ -311,6 +311,74 @@ TWINS: dict[str, tuple[str, int, str, str]] = {
             sum = 2 * sum + x[j];  // <-
         y[t] = sum;  // used""",
     ),
+    "a sum of many terms": (
+        *(UNWRITTEN, 48),
+        """__shared__ float s[96];
+        if (t < n) s[t] = x[t];
+        __syncthreads();
+        float sum = 0;
+        for (int j = 0; j < 16; ++j) sum += s[t + j];
+        sum = __shfl_down_sync(~0u, sum, 1);
+        if (t < n - 16) y[t] = sum;""",
+        """__shared__ float s[96];
+        if (t < n) s[t] = x[t];
+        __syncthreads();
+        float sum = 0;
+        for (int j = 0; j < 16; ++j) sum += s[t + j];  // <-
+        sum = __shfl_down_sync(~0u, sum, 1);
+        if (t < n + 14) y[t] = sum;  // used""",
+    ),
+    "a sum of many terms of several lines": (
+        *(UNWRITTEN, 0),
+        """__shared__ float s[96], u[96], v[96];
+        if (t < n) s[t] = u[t] = v[t] = x[t];
+        __syncthreads();
+        float sum = 0;
+        for (int j = 0; j < 12; ++j) {
+            sum += s[t + j];
+            sum += u[t + j];
+            sum += v[t + j];
+        }
+        sum = __shfl_down_sync(~0u, sum, 1);
+        if (t < n) y[t] = sum;""",
+        """__shared__ float s[96], u[96], v[96];
+        if (t < n) s[t] = u[t] = v[t] = x[t];
+        __syncthreads();
+        float sum = 0;
+        for (int j = 0; j < 12; ++j) {
+            sum += s[t + j];  // <-
+            sum += u[t + j];  // <-
+            sum += v[t + j];  // <-
+        }
+        sum = __shfl_down_sync(~0u, sum, 1);
+        y[t] = sum;""",
+    ),
+    "a word in which the lowest byte decides": (
+        *(UNWRITTEN, 0),
+        """__shared__ __align__(4) unsigned char s[256];
+        s[4 * t] = t, s[4 * t + 1] = 0;
+        __syncthreads();
+        const unsigned word = *reinterpret_cast<unsigned*>(s + (4 * t + 4) % 256);
+        y[t] = __ffs(word - 0x01010101u & ~word & 0x80808080u) / 8;""",
+        """__shared__ __align__(4) unsigned char s[256];
+        s[4 * t] = t, s[4 * t + 2] = 0;
+        __syncthreads();
+        const unsigned word = *reinterpret_cast<unsigned*>(s + (4 * t + 4) % 256);  // <-
+        y[t] = __ffs(word - 0x01010101u & ~word & 0x80808080u) / 8;  // used""",
+    ),
+    "a word in which the highest byte decides": (
+        *(UNWRITTEN, 0),
+        """__shared__ __align__(4) signed char s[256];
+        s[4 * t + 3] = t % 2 ? -t : t + 1;
+        __syncthreads();
+        const int word = *reinterpret_cast<int*>(s + (4 * t + 4) % 256);
+        if (word < 0x00ffffff) y[t] = __clz(word) + 1;""",
+        """__shared__ __align__(4) signed char s[256];
+        s[4 * t + 3] = t % 2 ? -t : t + 1;
+        __syncthreads();
+        const int word = *reinterpret_cast<int*>(s + (4 * t + 4) % 256);  // <-
+        if (word < 0x01ffff00) y[t] = t;  // used""",
+    ),
 }
 
 
