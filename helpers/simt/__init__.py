@@ -75,7 +75,8 @@ reads without a barrier; stores that pass a later load (store buffering); a vari
 that the compiler has given one; bytes behind a defined one in the copy of a struct, which may be
 its padding; what leaves an array for another that PTX holds in the same variable, and the local
 array of one call for that of another. Blocks of one batch run in lock-step, and among the orders
-that a GPU may choose this is one: a race on a way that nobody goes in it is not seen.
+that a GPU may choose this is one: a race on a way that nobody goes in it is not seen, nor one
+behind a wait that would have let a thread go before the store that it saw.
 """
 
 from .arguments import launch_shape

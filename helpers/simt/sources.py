@@ -58,7 +58,9 @@ def for_nvcc(text: str) -> bool:
 def options(path: Path, text: str) -> tuple[str, ...]:
     """What lets NVRTC find the headers beside a file and those of the host, and gives it what nvcc
     has without an include; macros alone if the text need not be for nvcc."""
-    given = ("for_nvcc.h",) if for_nvcc(text) else ("math.h", "limits.h")
+    given = ["for_nvcc.h"] if for_nvcc(text) else ["math.h", "limits.h"]
+    if for_nvcc(text) and "numeric_limits" in text:
+        given.append("limits")  # a second of the compiler's time
     folders = f"-I{path.parent.as_posix()}", f"-I{HEADERS.as_posix()}"
     return (*folders, *(f"--pre-include={name}" for name in given))
 

@@ -214,7 +214,7 @@ def test_headers_of_the_host_can_be_included_together_and_twice(tmp_path: Path) 
 MACROS = "-INFINITY NAN INT_MAX LLONG_MIN M_PI_2 CHAR_BIT HUGE_VAL".split()
 OTHERS = (
     "uint{1} ushort{1} int64_t{1} std::size_t{1} std::max(1,2) std::hypot(3.,4.) std::log2(8.f) "
-    "std::fma(1.f,2.f,3.f) std::isfinite(1.f) std::abs(-1)"
+    "std::fma(1.f,2.f,3.f) std::isfinite(1.f) std::abs(-1) std::numeric_limits<float>::max()"
 ).split()
 MAIN = "int main() {}\n"
 
