@@ -2,12 +2,12 @@
 to those that it writes. What it uses for good is reported.
 
 Bits are followed one by one where an instruction moves them (mov, shifts, logic, selections,
-packing, conversions of integers) and from the lowest one up in sums and products; any other result
-is undefined as a whole if one bit of a source is. Bits that cannot matter, because of others that
-are defined, do not count: what `selp` does not choose, what `and` clears, what `or` sets, what
-stands below the highest one for `clz` and `bfind`, what leaves a comparison as it is. After the
-paper on Memcheck: Seward and Nethercote, Using Valgrind to detect undefined value errors with
-bit-precision, USENIX 2005.
+packing, conversions of integers), from the lowest one up in sums and products, and part by part
+where an instruction computes several at once; any other result is undefined as a whole if one bit
+of a source is. Bits that cannot matter, because of others that are defined, do not count: what
+`selp` does not choose, what `and` clears, what `or` sets, what stands below the highest one for
+`clz` and `bfind`, what leaves a comparison as it is. After the paper on Memcheck: Seward and
+Nethercote, Using Valgrind to detect undefined value errors with bit-precision, USENIX 2005.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .memory.access import LOCAL_END, SHARED_WINDOW
 from .memory_instructions.loads_and_stores import memory_space
 from .operands import address_reader, predicate_reader, reader
 from .operations import Operation, find_operation
-from .ptx_types import DTYPES, UNSIGNED
+from .ptx_types import DTYPES, PAIRS, UNSIGNED
 from .suspicion import Shadow, joined
 
 Written = list[tuple[int, Shadow | None]]  # registers, and what becomes undefined in each
@@ -344,6 +344,12 @@ def spreader(instruction: Instruction, operation: Operation) -> Spreader:
         return product
     if opcode in CONTROLS and exact:
         return moved
+    if all(kind in PAIRS for kind in kinds) and (opcode == "set" or operation.result in PAIRS):
+        return _apart(2)
+    if opcode in ("vabsdiff2", "vabsdiff4") and "add" not in instruction.modifiers:
+        return _apart(int(opcode[-1]))
+    if opcode == "cvt" and len(kinds) == 2 and operation.result in PAIRS:
+        return _packed
     if opcode in ("clz", "bfind") and kinds[0][0] in "bu":
         return leading
     if opcode == "selp":
@@ -360,6 +366,23 @@ def _integer(kind: str) -> bool:
 def _lowest(values: np.ndarray) -> np.ndarray:
     """The lowest one of each unsigned integer."""
     return values & (~values + values.dtype.type(1))
+
+
+def _apart(parts: int) -> Spreader:
+    """Each part of a word by itself, in instructions for several at once."""
+    kind = UNSIGNED[4 // parts]
+
+    def apart(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+        loose = np.logical_or.reduce([one.view(kind) != 0 for one in bits])
+        return np.where(loose, *_ones(kind)).view(np.uint32)
+
+    return apart
+
+
+def _packed(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+    """The first source is rounded to the upper half of a word, the second to the lower."""
+    upper, lower = (np.where(one != 0, np.uint32(0xFFFF), np.uint32(0)) for one in bits)
+    return upper << np.uint32(16) | lower
 
 
 def _masked(opcode: str) -> Spreader:

@@ -28,6 +28,9 @@ OTHERS = """
     setp.eq.or.u32 setp.ne.xor.s32 setp.lt.f32 setp.eq.f32 add.f32 mul.rn.f32 fma.rn.f32
     max.f32 cvt.rn.f32.s32 cvt.rzi.s32.f32 cvt.sat.u8.s32 slct.b32.s32 sad.s32 add.f16x2
     set.lt.u32.s32 add.bf16 fma.rn.bf16 setp.lt.bf16 setp.eq.bf16 setp.gt.bf16
+    sub.f16x2 mul.rn.f16x2 fma.rn.f16x2 fma.rn.bf16x2 max.f16x2 min.NaN.bf16x2 neg.f16x2 abs.bf16x2
+    add.u16x2 max.s16x2 min.u16x2 set.gt.f16x2.f16x2 cvt.rn.f16x2.f32 cvt.rn.bf16x2.f32
+    vabsdiff4.u32.u32.u32 vabsdiff2.u32.s32.s32 vabsdiff4.u32.u32.u32.add ex2.approx.f16x2
 """.split()
 CHOICES = {"u32": [0, 1, 3, 8, 16, 31, 32, 70]}  # amounts of shifts, starts and lengths of fields
 
@@ -130,6 +133,15 @@ OF_ONE = [
     ("mul.lo.u32", [4, 12], [8, 4], ALL - 15),
     ("mul.lo.u32", [5, 0], [8, 0], 0),
     ("mad.lo.u32", [5, 4, 0], [2, 0, 0], ALL - 7),
+    ("add.f16x2", [0x3C003C00, 0x3C003C00], [1, 0], 0xFFFF),
+    ("fma.rn.bf16x2", [0, 0, 0], [0, 1 << 16, 0], 0xFFFF0000),
+    ("max.s16x2", [5, 6], [0, 1 << 20], 0xFFFF0000),
+    ("set.gt.f16x2.f16x2", [5, 6], [0, 1], 0xFFFF),
+    ("cvt.rn.f16x2.f32", [5, 6], [1, 0], 0xFFFF0000),
+    ("cvt.rn.bf16x2.f32", [5, 6], [0, 1], 0xFFFF),
+    ("vabsdiff4.u32.u32.u32", [5, 6, 0], [0x100, 1 << 31, 0], 0xFF00FF00),
+    ("vabsdiff2.u32.s32.s32", [5, 6, 0], [0x100, 0, 0], 0xFFFF),
+    ("vabsdiff4.u32.u32.u32.add", [5, 6, 0], [0x100, 0, 0], ALL),
 ]
 
 
