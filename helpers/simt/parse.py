@@ -56,6 +56,7 @@ REFUSED = {
     **dict.fromkeys(("tex", "tld4", "txq", "istypep"), TEXTURES),
     **dict.fromkeys(("suld", "sust", "sured", "suq"), SURFACES),
     **dict.fromkeys(("wmma", "mma", "wgmma", "tcgen05"), TENSOR_CORES),
+    **dict.fromkeys(("ldmatrix", "stmatrix", "movmatrix"), TENSOR_CORES),
 }
 REFUSED_CALLS = {
     "cudaLaunchDevice": "dynamic parallelism (a kernel that launches kernels)",

@@ -342,6 +342,8 @@ def spreader(instruction: Instruction, operation: Operation) -> Spreader:
         return upward
     if opcode in ("mul", "mad") and exact and {"lo", "wide"} & {*instruction.modifiers}:
         return product
+    if opcode == "lop3":
+        return _looked_up
     if opcode in CONTROLS and exact:
         return moved
     if all(kind in PAIRS for kind in kinds) and (opcode == "set" or operation.result in PAIRS):
@@ -396,6 +398,21 @@ def _masked(opcode: str) -> Spreader:
         return a & b | a & y | b & x
 
     return masked
+
+
+def _looked_up(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
+    """lop3 looks each bit up in a table of eight: undefined where it may find both."""
+    maybe = [
+        (~value.view(one.dtype) | one, value.view(one.dtype) | one)
+        for one, value in zip(bits[:3], values, strict=False)
+    ]
+    found = [np.zeros_like(bits[0]), np.zeros_like(bits[0])]
+    for a, b, c in np.ndindex(2, 2, 2):
+        there = maybe[0][a] & maybe[1][b] & maybe[2][c]
+        holds = (values[3] >> (4 * a + 2 * b + c) & 1).astype(bool)
+        for bit in (0, 1):
+            found[bit] |= np.where(holds == bit, there, there.dtype.type(0))
+    return found[0] & found[1]
 
 
 def _selected(bits: Bits, values: list[np.ndarray]) -> np.ndarray:

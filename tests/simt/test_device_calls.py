@@ -77,6 +77,10 @@ REFUSED = {
         " f; wmma::load_matrix_sync(f, (half*)y, 16); y[0] = f.x[0];",
         "tensor cores (wmma, mma)",
     ),
+    "ldmatrix": (
+        'asm("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(y[0]) : "r"(0));',
+        "tensor cores (wmma, mma): ldmatrix",
+    ),
 }
 BEFORE = {
     "tiles": "#include <cooperative_groups.h>",

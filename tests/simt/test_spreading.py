@@ -17,12 +17,12 @@ EXACT = """
     mov.b32 mov.f32 mov.pred not.b32 not.pred xor.b32 xor.pred and.b32 and.b16 and.pred
     or.b32 or.pred or.b64 shl.b32 shl.b64 shr.u32 shr.s32 shr.s16 prmt.b32 bfe.u32 bfe.s32
     bfi.b32 brev.b32 shf.l.wrap.b32 shf.r.clamp.b32 selp.b32 selp.f32 cvt.u32.u8 cvt.s32.s8
-    cvt.u64.u32 cvt.s64.s32 cvt.u16.u32
+    cvt.u64.u32 cvt.s64.s32 cvt.u16.u32 lop3.b32
 """.split()
 OTHERS = """
     add.s32 add.u64 sub.s32 neg.s32 mul.lo.s32 mul.lo.u64 mul.wide.s32 mul.wide.u16 mul.wide.s16
     mul.hi.u32 mad.lo.s32 mad.wide.u32 mul.lo.u16 div.s32 rem.u32 min.s32 max.u32 abs.s32 popc.b32
-    clz.b32 clz.b64 bfind.u32 bfind.u64 bfind.shiftamt.u32 bfind.s32 lop3.b32
+    clz.b32 clz.b64 bfind.u32 bfind.u64 bfind.shiftamt.u32 bfind.s32
     setp.eq.s32 setp.ne.b32 setp.lt.s32 setp.gt.u32 setp.lt.and.s32
     setp.le.u64 setp.ge.s16 setp.gt.s64 setp.lo.u32 setp.hs.u32 setp.ge.or.u16
     setp.eq.or.u32 setp.ne.xor.s32 setp.lt.f32 setp.eq.f32 add.f32 mul.rn.f32 fma.rn.f32
@@ -133,6 +133,8 @@ OF_ONE = [
     ("mul.lo.u32", [4, 12], [8, 4], ALL - 15),
     ("mul.lo.u32", [5, 0], [8, 0], 0),
     ("mad.lo.u32", [5, 4, 0], [2, 0, 0], ALL - 7),
+    ("lop3.b32", [0xFF, 6, 7, 0xCA], [0, 0x1FF, 0x3FF, 0], 0x3FF),
+    ("lop3.b32", [0xFF, 6, 7, 0xC0], [0, 0x1FF, 0x3FF, 0], 0xFF),
     ("add.f16x2", [0x3C003C00, 0x3C003C00], [1, 0], 0xFFFF),
     ("fma.rn.bf16x2", [0, 0, 0], [0, 1 << 16, 0], 0xFFFF0000),
     ("max.s16x2", [5, 6], [0, 1 << 20], 0xFFFF0000),
