@@ -270,21 +270,22 @@ class Suspicion:
 
     def fewer(self, origins: np.ndarray) -> list[np.ndarray]:
         """Of origins, a column for each thread, MOST_ORIGINS: the earliest of each source line, and
-        then others. The rest are forgotten, since a use is found by those that are left; only what
-        waits for the use of a watched load has nobody else, and counts as used."""
+        then others. The rest are forgotten, since a use is found by those that are left; but
+        where a doubt is among them that may not stay in memory, they count as used."""
         table = np.sort(origins, axis=0)
         table[1:][table[1:] == table[:-1]] = -1
         numbers, places = np.unique(table // self.slots, return_inverse=True)
-        sorts = np.array([self._line(number) for number in numbers.tolist()])
-        sorts = sorts[places.reshape(table.shape)]
-        order = np.argsort(sorts, axis=0, kind="stable")
-        table, sorts = (np.take_along_axis(one, order, 0) for one in (table, sorts))
+        if not all(self.doubts[number].stays for number in numbers.tolist() if number >= 0):
+            for one in origins[MOST_ORIGINS:]:
+                self._report(one, None)
+            return list(origins[:MOST_ORIGINS])
+        lines = np.array([self._line(number) for number in numbers.tolist()])
+        lines = lines[places.reshape(table.shape)]
+        order = np.argsort(lines, axis=0, kind="stable")
+        table, lines = (np.take_along_axis(one, order, 0) for one in (table, lines))
         rank = np.where(table < 0, 2, 0)
-        rank[1:] += sorts[1:] == sorts[:-1]
+        rank[1:] += lines[1:] == lines[:-1]
         table = np.take_along_axis(table, np.argsort(rank, axis=0, kind="stable"), 0)
-        rest = table[MOST_ORIGINS:]
-        watched = [one for one in numbers.tolist() if one >= 0 and not self.doubts[one].kind]
-        self._report(rest[(rest >= 0) & np.isin(rest // self.slots, watched)], None)
         return [one for one in table[:MOST_ORIGINS] if (one >= 0).any()]
 
     def _line(self, number: int) -> int:
