@@ -157,13 +157,6 @@ CASES = {
         ("atomicCAS(y, seen, seen + 1)", "*y; *y = seen + 1"),
         WARP,
     ),
-    "a guess may choose a slot once it is swapped": Case(
-        "int old = *y, seen;\n"
-        "do { seen = old; old = atomicCAS(y, seen, seen + 1); } while (old != seen);\n"
-        "y[1 + old] = i;",
-        ("y[1 + old]", "y[1 + old / 2]"),
-        SAME,
-    ),
 }
 
 SEND = """
