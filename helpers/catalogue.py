@@ -464,6 +464,11 @@ def _rank(file: str, when: str, reason: str) -> Rank:
 # and each is whole packs of 16 bytes, `alike` where x and y start equally far from such places.
 RANKING = (
     _rank(
+        "07_warp",
+        "packs == 1 && size == 2 && row <= 1024 && 2 * rows * row <= l2",
+        "rows of at most 1 KB that the L2 has room for, x and y: no hint for it is worth having",
+    ),
+    _rank(
         "10_sixteen_bit",
         "row <= 1024",
         "rows of at most 1 KB, for each of which a block is too much",

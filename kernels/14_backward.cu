@@ -16,9 +16,11 @@
 //           share        = ceil_div(packs, CLUSTER)
 //           ROWS         = 4 when packs <= 128
 //                        | 1
+//           middling     = 2 * rows * row > l2 && 5 * rows * row <= 4 * l2
 //           THREADS      = 32 when packs <= 128
 //                        | 64 when share <= 192
-//                        | 128 when share <= 512
+//                        | 128 when share <= 320 || share <= 512 && middling
+//                        | 192 when share <= 384
 //                        | 256 when share <= 1024
 //                        | 512
 //           PACKS        = ceil_div(share, THREADS)

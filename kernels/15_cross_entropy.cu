@@ -6,11 +6,19 @@
 // Build:    packs      = row / 16
 //           CLUSTER    = 1 when capability < 90 || packs < 2048
 //                      | 8 when 4 * rows <= sms
-//                      | 1 when rows > 2 * sms && packs < 7000
+//                      | 4 when 2 * rows <= sms || size == 4 && rows <= sms
+//                      | 1 when size == 2 || rows <= 4 * sms || packs < 7000
 //                      | 4
+//           by_seven   = 7 * ceil_div(rows, 7 * sms)
+//           by_eight   = 8 * ceil_div(rows, 8 * sms)
 //           THREADS    = 128 when packs <= 512
-//                      | 256 when packs < 2048 || CLUSTER > 1 || size == 2
-//                      | 512
+//                      | 256 when packs < 2048 || CLUSTER > 1
+//                      | 384 when size == 4 && rows > 3 * sms && rows <= 4 * sms
+//                      | 1024 when size == 2 && rows <= 2 * sms
+//                      | 512 when size == 4 || rows <= 4 * sms
+//                      | 320 when rows <= 6 * sms
+//                      | 288 when by_seven < by_eight
+//                      | 256
 //           UNROLL     = 2 when CLUSTER == 1 && size == 2
 //                      | 4
 //           sm_threads = 1024 when capability < 80
@@ -36,7 +44,8 @@
 // (Chowdhery et al., PaLM, 2022). x may start at any element. Where t is ignore_index the loss is
 // 0; any other t outside 0 to cols - 1 has a loss of NaN, and so has a row with NaN or +inf, or of
 // all -inf. loss and lse must overlap nothing. Clusters need sm_90. Measured with -ftz=true, as
-// CuPy compiles.
+// CuPy compiles. by_seven are the rows that a multiprocessor takes in turn where it holds seven at
+// once: the last round of blocks should be nearly full.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
 #error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \

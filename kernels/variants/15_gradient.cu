@@ -4,16 +4,19 @@
 // Computes: cross_entropy_backward
 // Row:      BLOCKS blocks
 // Build:    packs      = row / 16
-//           BLOCKS     = max(1, ceil_div(packs, 1024))
+//           most       = 512 when 4 * rows * row <= 5 * l2
+//                      | 1024
+//           BLOCKS     = max(1, ceil_div(packs, most))
 //           share      = ceil_div(packs, BLOCKS)
-//           THREADS    = 64 when share <= 256
+//           THREADS    = 64 when 4 * share <= most
+//                      | 128 when share <= 256
 //                      | 256
 //           PACKS      = max(1, ceil_div(share, THREADS))
 //           EVICT_LAST = 1 when 4 * rows * row > 5 * l2 && capability >= 80
 //                      | 0
 // Launch:   block = THREADS, block == THREADS, grid = rows * BLOCKS
 // Shared:   0
-// Columns:  cols >= 1 && packs <= BLOCKS * THREADS * PACKS
+// Columns:  cols >= 1 && row / 16 <= BLOCKS * THREADS * PACKS
 // Align:    size
 // Inplace:  dx = x
 // Dtype:    float32, float16, bfloat16
@@ -135,7 +138,10 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     const bool whole = (unsigned long long)(to + head) % 16 == 0;  // packs of dx can be stored
 
     // ---- read -----------------------------------------------------------------------------------
-    // All loads come before the first store.
+    // All loads come before the first store; what the row says is asked for first, since all wait
+    // for it, and at once: a load behind a branch on another would wait for that.
+    const long long wanted = target[row];
+    const float given = dloss[row], found = lse[row];
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -147,11 +153,10 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     // ---- what the row says ----------------------------------------------------------------------
     // dx = p * slope - level, and less by `hot` in the target's column. A d of NaN makes all NaN; a
     // row that is ignored is one of zeros, of which nothing is wanted.
-    const long long wanted = target[row];
     const bool ignored = wanted == ignore_index;
     const bool inside = wanted >= 0 && wanted < cols;
-    const float d = ignored ? 0.0f : inside ? dloss[row] : __int_as_float(0x7fffffff);
-    const float row_lse = ignored ? 0.0f : lse[row];
+    const float d = ignored ? 0.0f : inside ? given : __int_as_float(0x7fffffff);
+    const float row_lse = ignored ? 0.0f : found;
     const float slope = d * (1.0f + 2.0f * z_loss * row_lse);
     const float level = d * smoothing / cols;
     const float hot = d * (1.0f - smoothing);

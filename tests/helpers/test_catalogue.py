@@ -137,7 +137,7 @@ def test_a_gpu_without_clusters_has_06_where_it_takes_whole_packs() -> None:
         assert choose(4096, 4097, gpu=gpu) == "11_any_row"
         assert choose(4096, 4096, "float16", gpu) == "11_any_row", "06 takes float32 alone"
         assert choose(1, 2**20, gpu=gpu) == "variants/11_any_length"
-        assert choose(65536, 64, "float16", gpu) == ("10_sixteen_bit", "07_warp")[capability < 80]
+        assert choose(2**22, 64, "float16", gpu) == ("10_sixteen_bit", "07_warp")[capability < 80]
     named = [value for name, value in vars(shapes).items() if name.endswith("SHAPES")]
     for dtype in ("float32", "float16", "bfloat16"):
         for shape in {shape for family in named for shape in family}:
