@@ -7,7 +7,7 @@
 //           CLUSTER    = 1 when capability < 90 || packs < 2048
 //                      | 8 when 4 * rows <= sms
 //                      | 4 when 2 * rows <= sms || size == 4 && rows <= sms
-//                      | 1 when size == 2 || rows <= 4 * sms || packs < 7000
+//                      | 1 when size == 2 || packs < 7000 || rows <= 4 * sms && packs < 16384
 //                      | 4
 //           by_seven   = 7 * ceil_div(rows, 7 * sms)
 //           by_eight   = 8 * ceil_div(rows, 8 * sms)

@@ -92,7 +92,7 @@ def test_threads_and_blocks_that_are_better_only_together_are_found() -> None:
         together = plan.macros["THREADS"] == 256 and plan.macros["RESIDENT"] == 8
         return 90.0 if together else 100 + plan.macros["THREADS"] / 100 + plan.macros["RESIDENT"]
 
-    where = Entry(1024, 4096, "bfloat16", Kind("softmax_backward"))
+    where = Entry(4096, 4096, "bfloat16", Kind("softmax_backward"))
     time = MadeUp(us, where)
     found = search(time, "14_backward", seconds=60)
     shipped = bound_at("14_backward", where, H200).plan.macros
