@@ -17,7 +17,7 @@
 //                      | 1024 when size == 2 && rows <= 2 * sms
 //                      | 512 when size == 4 || rows <= 4 * sms
 //                      | 320 when rows <= 6 * sms
-//                      | 288 when by_seven < by_eight
+//                      | 288 when 10 * by_seven < 9 * by_eight
 //                      | 256
 //           UNROLL     = 2 when CLUSTER == 1 && size == 2
 //                      | 4
@@ -44,8 +44,8 @@
 // (Chowdhery et al., PaLM, 2022). x may start at any element. Where t is ignore_index the loss is
 // 0; any other t outside 0 to cols - 1 has a loss of NaN, and so has a row with NaN or +inf, or of
 // all -inf. loss and lse must overlap nothing. Clusters need sm_90. Measured with -ftz=true, as
-// CuPy compiles. by_seven are the rows that a multiprocessor takes in turn where it holds seven at
-// once: the last round of blocks should be nearly full.
+// CuPy compiles. THREADS: few rows have more threads each. by_seven and by_eight are the rows that a
+// multiprocessor has time for if it holds so many at once: the last round should be nearly full.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
 #error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \
