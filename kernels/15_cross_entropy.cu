@@ -44,8 +44,8 @@
 // (Chowdhery et al., PaLM, 2022). x may start at any element. Where t is ignore_index the loss is
 // 0; any other t outside 0 to cols - 1 has a loss of NaN, and so has a row with NaN or +inf, or of
 // all -inf. loss and lse must overlap nothing. Clusters need sm_90. Measured with -ftz=true, as
-// CuPy compiles. THREADS: few rows have more threads each. by_seven and by_eight are the rows that a
-// multiprocessor has time for if it holds so many at once: the last round should be nearly full.
+// CuPy compiles. by_seven and by_eight: the rows that a multiprocessor has time for if it holds so
+// many at once, last round included; THREADS shall leave little of that unused.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
 #error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \

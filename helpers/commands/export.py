@@ -90,7 +90,8 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--as", dest="language", choices=SUFFIXES, default="cpp", help="cpp if not given"
     )
-    parser.add_argument("--name", help="of the function, softmax if not given")
+    help = "of the function, in Python of the file; softmax if not given"
+    parser.add_argument("--name", help=help)
     parser.add_argument(
         "--dtype",
         type=dtypes,

@@ -44,8 +44,8 @@ to one stream:
     NAME(NAMES, zeros, stream);
 
 Another stream needs memory and an object of its own, and is refused with this one; so is a call \
-whose object was not prepared. A graph that holds such a call must not run beside anything else \
-that uses the same object.
+whose object was not prepared (cudaErrorInvalidValue). A graph that holds such a call must not run \
+beside anything else that uses the same object.
 """
 
 PLAN = """\

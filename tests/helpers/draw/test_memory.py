@@ -168,7 +168,7 @@ def test_lanes_that_take_no_part_are_pale_and_lead_nowhere(shown: Shown) -> None
     figure, _, sentence = shown.take()
     assert pale_lanes(figure) == [*range(10, 16), *range(26, 32)] and len(threads(figure)) == 20
     assert sentence == (
-        "Line 96, warp 0: one request of 20 lanes touches 10 sectors and uses all 320 bytes."
+        "Line 97, warp 0: one request of 20 lanes touches 10 sectors and uses all 320 bytes."
     )
     assert "takes no part" in [one.get_text() for one in texts(figure)]
     assert complaints(figure) == []

@@ -36,7 +36,7 @@ SHAPES = ("37x1024", "64x8192", "64x524288", "1x262144", "37x200")  # each kerne
 AXIS = "3x64x7"  # of another axis
 # Of each kernel that is chosen, a shape for which it is.
 CHOSEN_SHAPES = ("8x100", "8x512", "64x2048", "64x32000", "32x524288", "2x1048576", "64x77")
-CHOSEN_SHAPES += ("64x4099", "4x3000001", "4x2000")
+CHOSEN_SHAPES += ("64x4099", "4x3000001", "4x2000", "1048576x128")
 
 
 def name_of(step: str) -> str:

@@ -26,6 +26,7 @@ def module(tmp_path, monkeypatch) -> ModuleType:
 # One matrix for each kernel of the ranking; the last is for a GPU without clusters.
 MATRICES = [
     (64, 256, "bfloat16"),
+    (2**20, 256, "bfloat16"),
     (64, 4096, "float32"),
     (1, 2**20, "float32"),
     (512, 2**19, "float32"),
