@@ -43,11 +43,13 @@ class Sizes(NamedTuple):
     def names(self) -> dict[str, int]:
         """What a kernel may declare."""
         sums = -(-self.rows * self.cols // SUMMED)
-        return {**self._asdict(), "outer": self.outer, "dim": self.cols, "sums": sums}
+        named = {"outer": self.outer, "dim": self.cols, "sums": sums, "2": 2}
+        return {**self._asdict(), **named}
 
 
 SUMMED = 512  # elements of each sum that `read` writes
 MATRIX, ROWS, NUMBER = ("rows", "cols"), ("rows",), ()
+STATISTICS = ("rows", "2")  # per row: its maximum m, and log(sum(exp(x - m)))
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,7 @@ CROSS_ENTROPY = Operation(
         Argument("x", MATRIX),
         Argument("target", ROWS, "int64"),
         Argument("loss", ROWS, "float32", output=True),
-        Argument("lse", ROWS, "float32", output=True),
+        Argument("statistics", STATISTICS, "float32", output=True),
         *OF_A_LOSS,
     ),
     yardstick="variants/00_read",
@@ -265,7 +267,7 @@ CROSS_ENTROPY_BACKWARD = Operation(
     (
         Argument("x", MATRIX),
         Argument("target", ROWS, "int64"),
-        Argument("lse", ROWS, "float32"),
+        Argument("statistics", STATISTICS, "float32"),
         Argument("dloss", ROWS, "float32"),
         Argument("dx", MATRIX, output=True),
         *OF_A_LOSS,

@@ -15,7 +15,7 @@ import numpy as np
 
 from .bound import BoundKernel, load
 from .check import WrongResult, check_outputs
-from .operations import COPY, MATRIX, ROWS, SOFTMAX, SUMMED, Operation, Sizes, array_shape
+from .operations import COPY, MATRIX, SOFTMAX, SUMMED, Operation, Sizes, array_shape
 from .references import make_inputs, outputs
 
 # Numbers that an operation is timed with: none neutral, so that nothing can be left out.
@@ -97,8 +97,8 @@ class Problem:
                 value = random.random(shape, dtype=cupy.float32) < 0.3
             elif name == "target":
                 value = random.integers(0, cols, shape)
-            elif name == "lse":
-                value = _lse(widened(rounded(x, self.dtype)))
+            elif name == "statistics":
+                value = _statistics(widened(rounded(x, self.dtype)))
             else:
                 value = random.standard_normal(shape, dtype=cupy.float32)
             if argument.shape == MATRIX and inner > 1 and value.ndim == 2:
@@ -180,7 +180,7 @@ class _Sample:
         rows, cols, inner = self.sizes
         if inner > 1:
             return array[self.outer][:, :, self.inner]
-        if shape in (MATRIX, ROWS):
+        if shape[0] == "rows":
             return array[self.rows]
         if shape == ("sums",):
             groups = self.rows[:: self.together] // self.together
@@ -225,17 +225,19 @@ def matrix(random, rows: int, cols: int):
     return x
 
 
-def _lse(x):
+def _statistics(x):
+    """(rows, 2): the maximum of each row and log(sum(exp(x - maximum)))."""
     import cupy
 
     top = x.max(axis=1, keepdims=True)
-    return (cupy.log(cupy.exp(x - top).sum(axis=1, keepdims=True)) + top)[:, 0]
+    return cupy.concatenate([top, cupy.log(cupy.exp(x - top).sum(axis=1, keepdims=True))], axis=1)
 
 
 def _softmax(x, log: int):
     import cupy
 
-    logarithm = x - _lse(x)[:, None]
+    top, log_sum = cupy.hsplit(_statistics(x), 2)
+    logarithm = x - top - log_sum
     return logarithm if log else cupy.exp(logarithm)
 
 

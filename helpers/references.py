@@ -21,9 +21,11 @@ first order of each formula in the rounding errors of its terms (Higham, section
     backward      dx = y (g - s), s = sum(y g): s is off by (16 + 3 sqrt(cols)) u sum|y g|, however
                   small it is, and each g - s by an ulp of both. Of softmax computed again, y and
                   each term of the sum are off by r
-    lse           max + log(sum): e + 2 (|max| + |lse|) u
-    loss          lse's, and an ulp of each of its terms; a mean of x has the error of a sum
-    its gradient  exp(x - lse) is off by (16 + |x - lse|) u, each term by ulps of itself
+    statistics    the maximum m is exact; log(sum(exp(x - m))) is off by e
+    loss          log(sum) + (m - x[target]): e, and ulps of both terms; a mean of x has the error
+                  of a sum; z_loss has twice the relative error of lse = m + log(sum), rounded
+    its gradient  exp((x - m) - log(sum)) of given statistics is off by
+                  (20 + 2 |x - m| + 2 log(sum)) u, each term by ulps of itself
 """
 
 from __future__ import annotations
@@ -146,7 +148,7 @@ def _inputs_of(
         "y": lambda: x if features.get("FROM_X") else kept,
         "dy": lambda: gradient(rows, cols),
         "dloss": lambda: gradient(rows),
-        "lse": lambda: exact.lse[:, 0],
+        "statistics": lambda: exact.statistics,
         "bias": lambda: random.normal(0, 3, (1 if rows % 2 else rows, cols)),
         "mask": lambda: _mask(rows if rows % 2 == 0 else (rows + 1) // 2, cols, random),
         "mask_rows": lambda: 1 + rows // 2,
@@ -230,7 +232,8 @@ class Rows(NamedTuple):
 
     softmax: np.ndarray
     logarithm: np.ndarray
-    lse: np.ndarray  # logarithm of the sum of exponentials; -inf of a row of all -inf
+    top: np.ndarray  # the largest number of a row, NaN apart
+    log_sum: np.ndarray  # log(sum(exp(x - top))); -inf of a row of all -inf
     relative: np.ndarray  # how far a kernel's softmax may be off
     log_error: np.ndarray  # how far its log(sum) may be
     distance: np.ndarray  # from the maximum, and what rounding of logits adds to it
@@ -245,7 +248,7 @@ class Rows(NamedTuple):
             exponentials = np.exp(below)
             total = exponentials.sum(axis=-1, keepdims=True)
             softmax = exponentials / total
-            lse = np.where(top == -np.inf, top, np.log(total) + top)
+            log_sum = np.where(top == -np.inf, top, np.log(total))
             distance = np.where(np.isfinite(below), -below, 0.0) + rounded
             lost = np.where(softmax < UNIT_ROUNDOFF, softmax, 0.0).sum(axis=-1, keepdims=True)
             summed = 16 + 3 * np.sqrt(x.shape[-1])
@@ -253,11 +256,17 @@ class Rows(NamedTuple):
             return cls(
                 softmax,
                 below - np.log(total),
-                lse,
+                np.fmax.reduce(exact, axis=-1, keepdims=True),
+                log_sum,
                 (summed + distance) * UNIT_ROUNDOFF + lost,
                 (summed + weighted + 2 * np.log(total)) * UNIT_ROUNDOFF + lost,
                 distance,
             )
+
+    @property
+    def statistics(self) -> np.ndarray:
+        """(rows, 2): what the loss writes of each row, and its gradient reads."""
+        return np.concatenate([self.top, self.log_sum], axis=-1)
 
 
 def reference(x: np.ndarray) -> np.ndarray:
@@ -404,20 +413,21 @@ def _backward(values, features, at) -> dict[str, Exact]:
 def _cross_entropy(values, features, at) -> dict[str, Exact]:
     x = values["x"].astype(np.float64)
     rows, smoothing, z = Rows.of(x), float(values["smoothing"]), float(values["z_loss"])
-    lse = rows.lse[:, 0]
-    top = np.abs(x.max(axis=-1))
-    lse_error = rows.log_error[:, 0] + 2 * (top + np.abs(lse)) * UNIT_ROUNDOFF
+    top, log_sum, log_error = (part[:, 0] for part in (rows.top, rows.log_sum, rows.log_error))
+    lse = top + log_sum
     there, ignored, chosen = _chosen(values, x.shape)
-    picked = np.where(there, x[np.arange(len(x)), chosen], np.nan)
-    mean, size = x.mean(axis=-1), np.abs(x).mean(axis=-1) + top
-    spread = smoothing * (lse - mean) if smoothing else 0.0
-    loss = (1 - smoothing) * (lse - picked) + spread + z * lse**2
+    below = top - np.where(there, x[np.arange(len(x)), chosen], np.nan)  # of the target
+    spread = smoothing * (top - x.mean(axis=-1)) if smoothing else 0.0
+    loss = log_sum + (1 - smoothing) * below + spread + z * lse**2
+    size = np.abs(x).mean(axis=-1) + np.abs(top)
     summed = smoothing * (16 + 3 * np.sqrt(x.shape[-1])) * size
-    ulps = summed + 4 * (np.abs(lse) + np.abs(picked) + np.abs(loss) + z * lse**2)
-    loss_error = (1 + 2 * z * np.abs(lse)) * lse_error + ulps * UNIT_ROUNDOFF
+    squared = 2 * z * np.abs(lse) * (np.abs(top) + np.abs(lse) * 2)
+    ulps = summed + squared + 4 * (np.abs(log_sum) + np.abs(below) + np.abs(loss))
+    loss_error = (1 + 2 * z * np.abs(lse)) * log_error + ulps * UNIT_ROUNDOFF
+    statistics_error = np.where(np.isfinite(log_sum), log_error, 0.0)
     return {
         "loss": Exact(np.where(ignored, 0.0, loss), np.where(ignored, 0.0, loss_error)),
-        "lse": Exact(lse, np.where(np.isfinite(lse), lse_error, 0.0)),
+        "statistics": Exact(rows.statistics, np.stack([0 * log_error, statistics_error], axis=-1)),
     }
 
 
@@ -430,18 +440,20 @@ def _chosen(values, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.
 
 
 def _cross_entropy_backward(values, features, at) -> dict[str, Exact]:
-    x, lse = values["x"].astype(np.float64), values["lse"].astype(np.float64)[:, None]
-    smoothing, z = float(values["smoothing"]), float(values["z_loss"])
-    dloss = values["dloss"].astype(np.float64)[:, None]
+    x, dloss = (values[name].astype(np.float64) for name in ("x", "dloss"))
+    top, log_sum = np.hsplit(values["statistics"].astype(np.float64), 2)
+    smoothing, z, dloss = float(values["smoothing"]), float(values["z_loss"]), dloss[:, None]
     there, ignored, chosen = _chosen(values, x.shape)
-    softmax = np.exp(x - lse)
-    relative = np.where(softmax > 0, (20 + np.abs(x - lse)) * UNIT_ROUNDOFF, 0.0)
-    grown = softmax * (1 + 2 * z * lse)
+    below = x - top - log_sum
+    softmax = np.exp(below)
+    far = np.abs(x - top) + np.abs(log_sum)
+    relative = np.where(softmax > 0, (20 + 2 * far) * UNIT_ROUNDOFF, 0.0)
+    grown = softmax * (1 + 2 * z * (top + log_sum))
     onehot = np.zeros_like(x)
     onehot[np.arange(len(x)), chosen] = 1 - smoothing
     value = dloss * (grown - onehot - smoothing / x.shape[-1])
     value = np.where(there[:, None], value, np.nan)
-    parts = relative * np.abs(softmax) * (1 + 2 * z * np.abs(lse))
+    parts = relative * softmax * (1 + 2 * z * (np.abs(top) + np.abs(log_sum)))
     parts = parts + 4 * UNIT_ROUNDOFF * (np.abs(grown) + onehot + smoothing / x.shape[-1])
     none = ignored[:, None]
     error = np.where(none, 0.0, np.abs(dloss) * (parts + TINY))

@@ -37,15 +37,18 @@
 //
 // For row-major x of shape (rows, cols), with t = target[row] and s = smoothing:
 //
-//     lse[row]  = log(sum(exp(x[row])))
-//     loss[row] = (1 - s) * (lse - x[t]) + s * (lse - mean(x[row])) + z_loss * lse^2
+//     statistics[row] = (m, l) with m = max(x[row]) and l = log(sum(exp(x[row] - m)))
+//     loss[row]       = (1 - s) * (lse - x[t]) + s * (lse - mean(x[row])) + z_loss * lse^2
 //
-// as PyTorch's cross_entropy with reduction="none" and label_smoothing=s; z_loss holds lse near 0
-// (Chowdhery et al., PaLM, 2022). x may start at any element. Where t is ignore_index the loss is
-// 0; any other t outside 0 to cols - 1 has a loss of NaN, and so has a row with NaN or +inf, or of
-// all -inf. loss and lse must overlap nothing. Clusters need sm_90. Measured with -ftz=true, as
-// CuPy compiles. by_seven and by_eight: the rows that a multiprocessor has time for if it holds so
-// many at once, last round included; THREADS shall leave little of that unused.
+// where lse = m + l, the logarithm of the sum of exponentials. The loss is that of PyTorch's
+// cross_entropy with reduction="none" and label_smoothing=s; z_loss keeps lse near 0 (Chowdhery et
+// al., PaLM, 2022). variants/15_gradient.cu reads the two statistics. They stay apart because
+// their rounded sum has lost digits of l: at m = 8192 it is a multiple of 1/1024. x may start at
+// any element. Where t is ignore_index the loss is 0; any other t outside 0 to cols - 1 gives a
+// loss of NaN. So does a row with NaN or +inf, whose l is NaN, or a row of all -inf, where m and l
+// are -inf. loss and statistics must not overlap any other array. Clusters need sm_90. Measured
+// with -ftz=true, as CuPy compiles. by_seven and by_eight: the rows that a multiprocessor has time
+// for if it holds so many at once, last round included; THREADS shall leave little of that unused.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
 #error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \
@@ -206,7 +209,7 @@ __device__ __forceinline__ void send_four(float4 letter, const float4* own,
 
 extern "C" __global__ void IN_CLUSTERS __launch_bounds__(THREADS, RESIDENT)
 cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
-              float* __restrict__ loss, float* __restrict__ lse, int rows, int cols,
+              float* __restrict__ loss, float* __restrict__ statistics, int rows, int cols,
               long long ignore_index, float smoothing, float z_loss)
 {
     __shared__ alignas(16) float4 letters[senders];        // what every warp of the row found
@@ -319,6 +322,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
 
     // ---- write ----------------------------------------------------------------------------------
     // lse - x[t], but max - x[t] first: that is exact where both are close, and lse is rounded.
+    // A sum of 0 means a row of all -inf.
     if (lane == 0) {
         const float log_sum = logf(sum);
         const float row_lse = row_max + log_sum;
@@ -327,7 +331,8 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
             row_loss = (1.0f - smoothing) * row_loss
                        + smoothing * (log_sum + (row_max - total / cols));
         if (z_loss > 0.0f) row_loss += z_loss * row_lse * row_lse;
-        lse[row] = row_lse;
+        statistics[2 * row] = sum == 0.0f ? minus_inf : row_max;
+        statistics[2 * row + 1] = log_sum;
         loss[row] = wanted == ignore_index ? 0.0f : inside ? row_loss : __int_as_float(0x7fffffff);
     }
 }

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from ..bound import Kernel
-from ..operations import ANY_AXIS, COPY, CROSS_ENTROPY, MATRIX, Argument
+from ..operations import ANY_AXIS, COPY, CROSS_ENTROPY, MATRIX, STATISTICS, Argument
 from ..plan import MAX_INT
 from .asked import Refused
 
@@ -29,6 +29,7 @@ TYPES = {
 SIZES = {  # what a kernel reads of its matrix
     "rows": "matrix.rows",
     "cols": "matrix.cols",
+    "2": "2",
     "outer": "matrix.rows / matrix.inner",
     "dim": "matrix.cols",
     "inner": "matrix.inner",
@@ -44,8 +45,8 @@ ABOUT = {
     "p": "the share that is dropped, 0 to 1 in steps of 1/65536; seed and offset say what",
     "target": "of each row the column that was right; loss and gradient of any that there is not "
     "are NaN",
-    "lse": "of each row the logarithm of the sum of its exponentials: the loss writes it, its "
-    "gradient reads it",
+    "statistics": "two per row: its maximum m, and log(sum(exp(x - m))); the loss writes them, its "
+    "gradient reads them, and their sum is lse",
     "dloss": "of each row the gradient by its loss",
     "ignore_index": "a row with this target counts 0; -100 in PyTorch",
     "smoothing": "of labels, 0 to 1; 0 is without",
@@ -286,7 +287,9 @@ class Call:
 
 def parameter(argument: Argument, dtype: np.dtype) -> str:
     """A parameter of a function for a dtype: `const float* x`."""
-    kind = TYPES[argument.numpy_dtype(dtype).name]
+    # Both statistics as one type: a caller with one float per row gets a compiler's error.
+    two = argument.shape == STATISTICS
+    kind = "float2" if two else TYPES[argument.numpy_dtype(dtype).name]
     if not argument.shape:
         return f"{kind} {argument.name}"
     return f"{'' if argument.output else 'const '}{kind}* {argument.name}"

@@ -47,8 +47,8 @@ loss = cross_entropy(logits, target, label_smoothing=0.1, z_loss=1e-4)""",
 y = softmax(x, axis=-1)
 y = scaled_masked_softmax(x, mask, scale=0.125, bias=bias, dropout_p=0.1, seed=7)
 dx = softmax_backward(y, dy, scale=0.125)
-loss, lse = cross_entropy(logits, target, label_smoothing=0.1)
-dx = cross_entropy_backward(logits, target, lse, dloss, label_smoothing=0.1, out=logits)""",
+loss, statistics = cross_entropy(logits, target, label_smoothing=0.1)
+dx = cross_entropy_backward(logits, target, statistics, dloss, label_smoothing=0.1, out=logits)""",
     "jax": "y = softmax(x)  # along the last axis",
 }
 WRITTEN = "# ---- written by the export"  # in parts/planning.py, above what is replaced

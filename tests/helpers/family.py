@@ -147,9 +147,9 @@ extern "C" __global__ void backward(const T* y, const T* dy, T* dx, int rows, in
 CROSS_ENTROPY = _file(
     "cross_entropy",
     """
-extern "C" __global__ void loss_of(const T* x, const long long* target, float* loss, float* lse,
-                                   int rows, int cols, long long ignore_index, float smoothing,
-                                   float z_loss)
+extern "C" __global__ void loss_of(const T* x, const long long* target, float* loss,
+                                   float* statistics, int rows, int cols,
+                                   long long ignore_index, float smoothing, float z_loss)
 {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
@@ -159,30 +159,33 @@ extern "C" __global__ void loss_of(const T* x, const long long* target, float* l
     for (int col = 0; col < cols; ++col) largest = fmaxf(largest, float(x[col]));
     for (int col = 0; col < cols; ++col) sum += expf(float(x[col]) - largest);
     for (int col = 0; col < cols; ++col) total += float(x[col]);
-    const float all = largest + logf(sum);
+    const float log_sum = logf(sum), all = largest + log_sum;
     const float picked = t >= 0 && t < cols ? float(x[t]) : __int_as_float(0x7fc00000);
-    float value = (1.0f - smoothing) * (all - picked) + z_loss * all * all;
-    if (smoothing > 0.0f) value += smoothing * (all - total / cols);
+    float value = log_sum + (1.0f - smoothing) * (largest - picked) + z_loss * all * all;
+    if (smoothing > 0.0f) value += smoothing * (largest - total / cols);
     loss[row] = t == ignore_index ? 0.0f : value;
-    lse[row] = all;
+    statistics[2 * row] = sum == 0.0f ? __int_as_float(0xff800000) : largest;
+    statistics[2 * row + 1] = log_sum;
 }
 """,
 )
 GRADIENT = _file(
     "cross_entropy_backward",
     """
-extern "C" __global__ void gradient(const T* x, const long long* target, const float* lse,
+extern "C" __global__ void gradient(const T* x, const long long* target, const float* statistics,
                                     const float* dloss, T* dx, int rows, int cols,
                                     long long ignore_index, float smoothing, float z_loss)
 {
     const int row = blockIdx.x * blockDim.x + threadIdx.x;
     if (row >= rows) return;
     const long long start = (long long)row * cols, t = target[row];
-    const float grown = 1.0f + 2.0f * z_loss * lse[row];
+    const float largest = statistics[2 * row], log_sum = statistics[2 * row + 1];
+    const float grown = 1.0f + 2.0f * z_loss * (largest + log_sum);
     const float nan = __int_as_float(0x7fc00000);
     const bool ignored = t == ignore_index, there = t >= 0 && t < cols;
     for (int col = 0; col < cols; ++col) {
-        float value = expf(float(x[start + col]) - lse[row]) * grown - smoothing / cols;
+        const float below = float(x[start + col]) - largest - log_sum;
+        float value = expf(below) * grown - smoothing / cols;
         if (col == t) value -= 1.0f - smoothing;
         value = there ? dloss[row] * value : nan;
         dx[start + col] = T(ignored ? 0.0f : value);

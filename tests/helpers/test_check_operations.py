@@ -94,14 +94,16 @@ DEFECTS = {
     "scale of the way back": (BACKWARD, {}, "T(scale * (", "T(("),
     "y where log y is": (BACKWARD, {"LOG": 1}, "expf(kept)", "kept"),
     "next target": (CROSS_ENTROPY, {}, "float(x[t]) :", "float(x[t > 0 ? t - 1 : t]) :"),
-    "no maximum added": (CROSS_ENTROPY, {}, "largest + logf(sum)", "logf(sum)"),
+    "no maximum added": (CROSS_ENTROPY, {}, "(largest - picked)", "-picked"),
     "smoothing forgotten": (CROSS_ENTROPY, {}, "if (smoothing > 0.0f) value", "if (false) value"),
-    "smoothing added": (CROSS_ENTROPY, {}, "(1.0f - smoothing) * (all", "(all"),
+    "smoothing added": (CROSS_ENTROPY, {}, "(1.0f - smoothing) * (largest", "(largest"),
     "z-loss not squared": (CROSS_ENTROPY, {}, "z_loss * all * all", "z_loss * all"),
     "ignored rows counted": (CROSS_ENTROPY, {}, "t == ignore_index ? 0.0f :", "false ? 0.0f :"),
     "-100 alone ignored": (CROSS_ENTROPY, {}, "t == ignore_index", "t == -100"),
     "a target past the end": (CROSS_ENTROPY, {}, "t < cols ? float(x[t])", "t <= cols ? 0.0f"),
-    "no lse": (CROSS_ENTROPY, {}, "lse[row] = all;", ""),
+    "no statistics": (CROSS_ENTROPY, {}, "statistics[2 * row + 1] = log_sum;", ""),
+    "lse for log(sum)": (CROSS_ENTROPY, {}, "1] = log_sum;", "1] = all;"),
+    "lse and 0": (CROSS_ENTROPY, {}, "0xff800000) : largest;", "0xff800000) : all;"),
     "no one": (GRADIENT, {}, "if (col == t) value -=", "if (false) value -="),
     "one beside the target": (GRADIENT, {}, "if (col == t)", "if (col == t + 1)"),
     "smoothing of a row": (GRADIENT, {}, "smoothing / cols", "smoothing"),
@@ -112,9 +114,10 @@ DEFECTS = {
     "reads x after it wrote it": (
         GRADIENT,
         {},
-        "expf(float(x[start + col]) - lse[row])",
-        "expf(float(x[start + (col + cols - 1) % cols]) - lse[row])",
+        "below = float(x[start + col])",
+        "below = float(x[start + (col + cols - 1) % cols])",
     ),
+    "statistics added first": (GRADIENT, {}, "- largest - log_sum;", "- (largest + log_sum);"),
 }
 
 
@@ -244,17 +247,17 @@ def test_what_an_operation_has_and_a_kernel_has_not_is_refused() -> None:
 
 def test_an_output_may_be_an_input_where_the_header_says_so() -> None:
     x = np.ones((5, 33), np.float32)
-    rows = np.zeros(5, np.float32)
+    statistics, rows = np.zeros((5, 2), np.float32), np.zeros(5, np.float32)
     target = np.zeros(5, np.int64)
-    bind(GRADIENT, 5, 33).run(x, target, rows, rows.copy(), x)
+    bind(GRADIENT, 5, 33).run(x, target, statistics, rows, x)
     assert not x.any(), "dloss is 0"
     with pytest.raises(ValueError, match="^dx overlaps x; these kernels do not work in place"):
         plain = GRADIENT.replace("// Inplace:  dx = x\n", "")
-        bind(plain, 5, 33).run(x, target, rows, rows.copy(), x)
+        bind(plain, 5, 33).run(x, target, statistics, rows, x)
     space = np.zeros(6 * 33, np.float32)
     views = space[: 5 * 33].reshape(5, 33), space[33:].reshape(5, 33)
     with pytest.raises(ValueError, match="dx overlaps x: it may be x itself, no part"):
-        bind(GRADIENT, 5, 33).run(views[0], target, rows, rows.copy(), views[1])
+        bind(GRADIENT, 5, 33).run(views[0], target, statistics, rows, views[1])
 
 
 def test_another_axis_is_bound_by_its_inner() -> None:

@@ -125,7 +125,7 @@ WRONG = {
     "backward": (BACKWARD, {}, "kept * (g - sum)", "kept * g"),
     "loss": (CROSS_ENTROPY, {}, "float(x[t]) :", "float(x[t > 0 ? t - 1 : t]) :"),
     "gradient": (GRADIENT, {}, "if (col == t) value -=", "if (false) value -="),
-    "lse": (CROSS_ENTROPY, {}, "lse[row] = all;", ""),
+    "statistics": (CROSS_ENTROPY, {}, "statistics[2 * row + 1] = log_sum;", ""),
 }
 
 
@@ -172,8 +172,8 @@ CONTESTS = {
 
 @pytest.mark.parametrize("name", CONTESTS)
 def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypatch) -> None:
-    """Our kernel as it is chosen, and one of another library that gives no lse and rounds once;
-    with the numbers of the contest. A peer that is wrong is named."""
+    """Our kernel as it is chosen, and one of another library that rounds once and leaves statistics
+    unwritten; with the numbers of the contest. A peer that is wrong is named."""
     entry, right = CONTESTS[name], 1.0
 
     def make(entry: Entry):
@@ -190,7 +190,7 @@ def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypa
                 features = dict(problem.features)
                 values = problem.operation.complete(numbers, features, problem.sizes)
                 exact = expected(problem.operation, values, features)
-                for one in (one for one in asked if one.output and one.name != "lse"):
+                for one in (one for one in asked if one.output and one.name != "statistics"):
                     given[one.name][...] = exact[one.name].value * right
 
             simulated.append(run)
@@ -198,7 +198,7 @@ def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypa
 
         return call
 
-    unwritten = ("lse",) if name == "loss" else ()
+    unwritten = ("statistics",) if name == "loss" else ()
     offer = peers_around.Offer(make, unwritten=unwritten, note="said")
     monkeypatch.setitem(peers_around.OFFERS, entry.kind.operation, {"torch": offer})
     monkeypatch.setattr(peers, "why_not", lambda name, *entry: "")

@@ -8,24 +8,27 @@ from helpers.bound import Kernel, bind
 from helpers.catalogue import source
 from helpers.check import WrongResult, check_kernel
 from helpers.execute import KernelBug
+from helpers.operations import BACKWARD, CROSS_ENTROPY_BACKWARD, Sizes
+from helpers.references import UNIT_ROUNDOFF, Exact, Rows, allowed, expected, make_input
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
 LOSS, GRADIENT, BACK = "15_cross_entropy.cu", "variants/15_gradient.cu", "14_backward.cu"
+GRADIENT_CODE, FUSED_CODE = source(GRADIENT), source("12_fused.cu")
 RANDOM = np.random.default_rng(14)
 
 
 def loss(x: np.ndarray, target: np.ndarray, **numbers: float) -> tuple[np.ndarray, np.ndarray]:
-    """(loss, lse) of the kernel."""
-    found = np.full(len(x), np.nan, np.float32), np.full(len(x), np.nan, np.float32)
-    given = {"x": x, "target": target, "loss": found[0], "lse": found[1], **numbers}
-    bind(source(LOSS), *x.shape).run(**given)
+    """(loss, statistics) of the kernel."""
+    found = np.full(len(x), np.nan, np.float32), np.full((len(x), 2), np.nan, np.float32)
+    given = {"x": x, "target": target, "loss": found[0], "statistics": found[1], **numbers}
+    bind(source(LOSS), *x.shape, x.dtype).run(**given)
     return found
 
 
-def gradient(x, target, lse, dloss, dx, **numbers: float) -> None:
-    given = {"x": x, "target": target, "lse": lse, "dloss": dloss, "dx": dx, **numbers}
-    bind(source(GRADIENT), *x.shape).run(**given)
+def gradient(x, target, statistics, dloss, dx, code: str = GRADIENT_CODE, **numbers) -> None:
+    given = {"x": x, "target": target, "statistics": statistics, "dloss": dloss, "dx": dx}
+    bind(code, *x.shape, x.dtype).run(**given, **numbers)
 
 
 def test_the_gradient_is_how_the_loss_changes() -> None:
@@ -47,20 +50,100 @@ def test_the_gradient_is_how_the_loss_changes() -> None:
 def test_the_gradient_may_take_the_place_of_x() -> None:
     x = RANDOM.normal(size=(5, 1003)).astype(np.float32)
     target, dloss = np.array([0, 1002, -100, 77, 500]), RANDOM.normal(size=5).astype(np.float32)
-    lse = loss(x, target)[1]
+    statistics = loss(x, target)[1]
     elsewhere = np.full_like(x, np.nan)
-    gradient(x, target, lse, dloss, elsewhere)
-    gradient(x, target, lse, dloss, x)
+    gradient(x, target, statistics, dloss, elsewhere)
+    gradient(x, target, statistics, dloss, x)
     np.testing.assert_array_equal(x, elsewhere)
     assert not x[2].any(), "a row that is ignored has no gradient"
 
 
-def test_the_loss_of_a_sure_row_is_small_and_not_zero() -> None:
-    """Four digits of it are left, where lse - x[target] with lse rounded would have one."""
-    x = np.full((1, 64), -1000.0, np.float32)
-    x[0, :2] = 100.0, 90.0
-    (found,), _ = loss(x, np.array([0]))
-    assert found == pytest.approx(np.log1p(np.exp(-10.0)), rel=1e-3)
+# ---- both kernels in a chain, from x ------------------------------------------------------------
+
+OLD_FORMULA = "value - row_max - log_sum", "value - (row_max + log_sum)"
+
+
+def rows_of_logits(largest: float, sure: bool, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """(x, target): eight rows of 300 logits up to about `largest`, and targets of which a model is
+    almost sure, or that have a probability of some percent."""
+    random = np.random.default_rng(3)
+    x, rows = random.normal(0, 1, (8, 300)), np.arange(8)
+    target = random.integers(0, 300, 8)
+    x[rows, target] = x.max(axis=1) + (12 if sure else -1)
+    return (x - x.max() + largest).astype(dtype), target
+
+
+def checked(dx: np.ndarray, x: np.ndarray, target: np.ndarray, dloss: np.ndarray) -> None:
+    """Raise `AssertionError` unless dx is the gradient by x, from x alone in fp64. The tolerance is
+    that of given statistics, and what log(sum) may be off as the loss stores it."""
+    rows = Rows.of(x)
+    exact = {"x": x, "target": target, "dloss": dloss, "statistics": rows.statistics}
+    complete = CROSS_ENTROPY_BACKWARD.complete(exact, {}, Sizes(*x.shape))
+    found = expected(CROSS_ENTROPY_BACKWARD, complete)["dx"]
+    stored = rows.log_error + np.abs(rows.log_sum) * UNIT_ROUNDOFF
+    chain = Exact(found.value, found.error + np.abs(dloss[:, None]) * rows.softmax * stored)
+    off = np.abs(dx.astype(np.float64) - found.value)
+    assert (off <= allowed(chain, dx.dtype)).all(), f"off by {(off / np.abs(found.value)).max():g}"
+
+
+each_size = pytest.mark.parametrize("largest", [8.0, 128.0, 512.0, 4096.0, 8192.0])
+each_kind = pytest.mark.parametrize("sure", [False, True], ids=["ordinary", "sure"])
+
+
+def chain(largest: float, sure: bool, dtype: str, code: str = GRADIENT_CODE) -> None:
+    x, target = rows_of_logits(largest, sure, dtype)
+    dloss, dx = np.full(len(x), 0.75, np.float32), np.full_like(x, np.nan)
+    gradient(x, target, loss(x, target)[1], dloss, dx, code)
+    checked(dx, x, target, dloss)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@each_kind
+@each_size
+def test_the_gradient_is_right_from_x_at_large_logits(largest, sure, dtype) -> None:
+    chain(largest, sure, dtype)
+
+
+@each_kind
+@pytest.mark.parametrize("largest", [512.0, 4096.0, 8192.0])
+def test_a_gradient_from_a_rounded_lse_is_found(largest: float, sure: bool) -> None:
+    assert GRADIENT_CODE.count(OLD_FORMULA[0]) == 1
+    with pytest.raises(AssertionError, match="off by"):
+        chain(largest, sure, "float32", GRADIENT_CODE.replace(*OLD_FORMULA))
+
+
+@each_size
+def test_the_loss_is_right_at_large_logits(largest: float) -> None:
+    """Of almost sure targets, where lse - x[target] with lse rounded would have no digit left."""
+    x, target = rows_of_logits(largest, True, "float32")
+    found = loss(x, target)[0]
+    rows = Rows.of(x)
+    exact = (rows.log_sum + rows.top)[:, 0] - x[np.arange(len(x)), target].astype(np.float64)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=rows.log_error.max())
+    assert (found > 0).all()
+
+
+@pytest.mark.parametrize("log", [0, 1])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_gradient_of_softmax_is_right_from_x(dtype: str, log: int) -> None:
+    """14 behind 12, which stores y: rounded once more in 16 bits."""
+    x = make_input(6, 512, dtype=dtype)
+    dy = np.random.default_rng(4).normal(0.3, 1, x.shape).astype(dtype)
+    y, dx = np.full_like(x, np.nan), np.full_like(x, np.nan)
+    bind(FUSED_CODE, *x.shape, dtype, features={"LOG": log}).run(x=x, y=y)
+    bind(source(BACK), *x.shape, dtype, features={"LOG": log}).run(y=y, dy=dy, dx=dx)
+    rows, g = Rows.of(x), dy.astype(np.float64)
+    kept = rows.logarithm if log else rows.softmax
+    found = expected(BACKWARD, {"y": kept, "dy": dy, "scale": 1.0}, {"LOG": log})["dx"]
+    error = rows.log_error + 2 * (rows.distance + np.abs(kept)) * UNIT_ROUNDOFF if log else 0.0
+    stored = allowed(Exact(kept, error + (0 if log else rows.relative * kept)), y.dtype)
+    total = np.abs((g if log else kept * g).sum(axis=-1, keepdims=True))
+    by_sum = (stored * np.abs(g)).sum(axis=-1, keepdims=True)
+    slope = (
+        2 * rows.softmax * total * stored if log else stored * (np.abs(g) + total) + kept * by_sum
+    )
+    off = np.abs(dx.astype(np.float64) - found.value)
+    assert (off <= allowed(Exact(found.value, found.error + slope), dx.dtype)).all()
 
 
 @pytest.mark.parametrize(
@@ -76,11 +159,15 @@ def test_the_loss_of_a_sure_row_is_small_and_not_zero() -> None:
         (BACK, "if (row >= rows) return;", "", {}),
         (LOSS, "sum *= fast_exp2((thread_max - new_max) * log2e);", "", {}),
         (LOSS, "total / cols", "total / packs", {}),
+        (LOSS, "sum == 0.0f ? minus_inf : row_max", "row_max + log_sum", {}),
+        (LOSS, "sum == 0.0f ? minus_inf : row_max", "row_max", {}),
         (LOSS, "wanted == ignore_index ? 0.0f : ", "", {}),
         (LOSS, "wanted >= 0 && wanted < cols", "true", {}),
         (LOSS, "rank == 0 && threadIdx.x < ends", "rank == 0 && threadIdx.x < head", {}),
         (GRADIENT, "gradient(v_hot) - hot", "gradient(v_hot) - d", {}),
-        (GRADIENT, "1.0f + 2.0f * z_loss * row_lse", "1.0f + z_loss * row_lse", {}),
+        (GRADIENT, "1.0f + 2.0f * z_loss * (", "1.0f + z_loss * (", {}),
+        (GRADIENT, "(row_max + log_sum)", "log_sum", {}),
+        (GRADIENT, *OLD_FORMULA, {}),
         (GRADIENT, "has_end && end == hot_column", "false", {}),
         (GRADIENT, "if (ignored) v_end = 0.0f;", "", {}),
         (GRADIENT, "pack < packs && whole", "pack < packs", {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import NamedTuple
 
 import cupy
 
@@ -114,6 +115,18 @@ def softmax_backward(
         return dx
 
 
+class Losses(NamedTuple):
+    """What `cross_entropy` returns, all of float32."""
+
+    loss: cupy.ndarray  # of target's shape
+    statistics: cupy.ndarray  # (..., 2): the row's maximum m, and log(sum(exp(x - m)))
+
+    @property
+    def lse(self) -> cupy.ndarray:
+        """log(sum(exp(x))) of each row: the sum of its statistics, in a new array."""
+        return self.statistics.sum(axis=-1)
+
+
 def cross_entropy(
     x: cupy.ndarray,
     target: cupy.ndarray,
@@ -122,13 +135,14 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     out: tuple[cupy.ndarray, cupy.ndarray] | None = None,
-) -> tuple[cupy.ndarray, cupy.ndarray]:
-    """(loss, lse) of each row of logits x, in float32: its cross-entropy with the target's column,
-    and the logarithm of the sum of its exponentials, which `cross_entropy_backward` wants.
+) -> Losses:
+    """The cross-entropy of each row of logits x with its target's column, in float32, and the two
+    statistics per row that `cross_entropy_backward` needs: `Losses`.
 
     target is of int64 and of x's shape without the last axis. As torch's cross_entropy without
     reduction: a row whose target is `ignore_index` has loss 0, labels may be smoothed; z_loss * lse
     * lse is added. A target that is no column gives NaN. Rows have any length and start anywhere.
+    `out` holds the arrays of loss and statistics.
 
     Raises `TypeError` for another dtype or no CuPy array, `ValueError` for another shape, an `out`
     that does not fit, a new array in a graph, and rows without columns.
@@ -137,23 +151,24 @@ def cross_entropy(
     with x.device:
         arrays = [_contiguous(x), _contiguous(target)]
         _check_kept(out, arrays, (x, target))
-        loss, lse = out or (cupy.empty(target.shape, cupy.float32) for _ in range(2))
+        shapes = {"loss": target.shape, "statistics": (*target.shape, 2)}
+        loss, statistics = out or (cupy.empty(shape, cupy.float32) for shape in shapes.values())
         if out is not None:
-            for name, array in (("loss", loss), ("lse", lse)):
-                _check_like(name, array, target.shape, ("float32",), x)
+            for array, (name, shape) in zip(out, shapes.items(), strict=True):
+                _check_like(name, array, shape, ("float32",), x)
                 _check_own(name, array)
-            _check_apart(loss, x, target, lse)
-            _check_apart(lse, x, target)
+            _check_apart(loss, x, target, statistics)
+            _check_apart(statistics, x, target)
         if x.size:
-            given = {"loss": loss.data.ptr, "lse": lse.data.ptr} | options
+            given = {"loss": loss.data.ptr, "statistics": statistics.data.ptr} | options
             _run("cross_entropy", *arrays, {}, given)
-        return loss, lse
+        return Losses(loss, statistics)
 
 
 def cross_entropy_backward(
     x: cupy.ndarray,
     target: cupy.ndarray,
-    lse: cupy.ndarray,
+    statistics: cupy.ndarray,
     dloss: cupy.ndarray,
     *,
     ignore_index: int = -100,
@@ -161,15 +176,20 @@ def cross_entropy_backward(
     z_loss: float = 0.0,
     out: cupy.ndarray | None = None,
 ) -> cupy.ndarray:
-    """The gradient by x of the losses of `cross_entropy`, whose `lse` it takes, where dloss is that
-    by each of them: both of float32 and of target's shape. `out` may be x itself, whose logits are
-    then gone. Raises what `cross_entropy` raises."""
+    """The gradient by x of the losses of `cross_entropy`, whose `statistics` it takes, where dloss
+    is that by each of them, of float32 and of target's shape. `out` may be x itself, whose logits
+    are then gone. Raises what `cross_entropy` raises."""
     options = _of_a_loss(x, target, ignore_index, label_smoothing, z_loss)
-    for name, array in (("lse", lse), ("dloss", dloss)):
-        _check_like(name, array, target.shape, ("float32",), x)
+    if getattr(statistics, "shape", None) == target.shape:
+        raise ValueError(
+            "cross_entropy_backward needs both statistics per row, of shape "
+            f"{(*target.shape, 2)}, as cross_entropy returns them: their sum lse has lost digits"
+        )
+    _check_like("statistics", statistics, (*target.shape, 2), ("float32",), x)
+    _check_like("dloss", dloss, target.shape, ("float32",), x)
     with x.device:
-        arrays = [_contiguous(array) for array in (x, target, lse, dloss)]
-        given = (x, target, lse, dloss)
+        arrays = [_contiguous(array) for array in (x, target, statistics, dloss)]
+        given = (x, target, statistics, dloss)
         _check_kept(out, arrays, given)
         dx = cupy.empty(x.shape, x.dtype) if out is None else out
         if out is not None:
@@ -178,7 +198,7 @@ def cross_entropy_backward(
             inplace = _extent(out) == _extent(x) and x.flags.c_contiguous
             _check_apart(out, *given[inplace:])
         if x.size:
-            names = {"lse": arrays[2], "dloss": arrays[3], "dx": dx}
+            names = {"statistics": arrays[2], "dloss": arrays[3], "dx": dx}
             numbers = {name: array.data.ptr for name, array in names.items()}
             _run("cross_entropy_backward", *arrays[:2], {}, numbers | options)
         return dx

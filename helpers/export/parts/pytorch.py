@@ -114,8 +114,8 @@ def cross_entropy(
 
     `logits` is of (rows, classes) or (classes,), `target` the classes as int64; z_loss * lse^2 is
     added to the loss of each row, lse = log(sum(exp(logits))). The loss is one read of the logits
-    and its gradient another; between them stays one float a row. Computed in float32, and rounded
-    to the dtype of the logits, as PyTorch's; float32 under autocast, which needs no copy of them.
+    and its gradient another; between them two floats per row are kept. Computed in float32, and
+    rounded to the dtype of the logits, as PyTorch's; float32 under autocast, with no copy made.
 
     A target that is neither a class nor `ignore_index` gives NaN, where PyTorch stops the GPU.
     Other shapes, dtypes and devices, and probabilities as target, get PyTorch's own answer. Raises

@@ -206,35 +206,42 @@ def _fused_gradient(ctx, dy: Tensor) -> tuple:
 def _run_loss(
     x: Tensor, target: Tensor, ignore_index: int, smoothing: float, z_loss: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row, and its log(sum(exp(x)))."""
-    loss, lse = _fake_loss(x, target)
+    """The loss of each row, and two statistics: its maximum m, and log(sum(exp(x - m)))."""
+    loss, statistics = _fake_loss(x, target)
     if x.numel() == 0:  # in rows without columns no target is a class
         loss = loss.fill_(0).masked_fill(target != ignore_index, torch.nan)
-        return loss, lse.fill_(-torch.inf)
-    launch = _launch(x, "cross_entropy", -1, {}, "loss lse ignore_index smoothing z_loss")
+        return loss, statistics.fill_(-torch.inf)
+    given = "loss statistics ignore_index smoothing z_loss"
+    launch = _launch(x, "cross_entropy", -1, {}, given)
     x, target = x.contiguous(), _whole(target)
     with torch.cuda.device(x.device):
-        arrays = x.data_ptr(), target.data_ptr(), _stream(x), loss.data_ptr(), lse.data_ptr()
-        launch(*arrays, ignore_index, smoothing, z_loss)
-    return loss, lse
+        arrays = x.data_ptr(), target.data_ptr(), _stream(x), loss.data_ptr()
+        launch(*arrays, statistics.data_ptr(), ignore_index, smoothing, z_loss)
+    return loss, statistics
 
 
 def _fake_loss(x: Tensor, target: Tensor, *_) -> tuple[Tensor, Tensor]:
     rows = x.shape[:-1]
-    return x.new_empty(rows, dtype=torch.float32), x.new_empty(rows, dtype=torch.float32)
+    return tuple(x.new_empty(shape, dtype=torch.float32) for shape in (rows, (*rows, 2)))
 
 
 def _run_loss_backward(
-    x: Tensor, target: Tensor, lse: Tensor, dloss: Tensor, ignore_index, smoothing, z_loss
+    x: Tensor, target: Tensor, statistics: Tensor, dloss: Tensor, ignore_index, smoothing, z_loss
 ) -> Tensor:
+    if statistics.shape != (*target.shape, 2):
+        raise ValueError(
+            "the gradient of cross-entropy needs both statistics per row, of shape "
+            f"{(*target.shape, 2)}, not {tuple(statistics.shape)}: their sum lse has lost digits"
+        )
     dx = _like(x)
     if x.numel():
-        given = "lse dloss dx ignore_index smoothing z_loss"
+        given = "statistics dloss dx ignore_index smoothing z_loss"
         launch = _launch(x, "cross_entropy_backward", -1, {}, given)
-        x, target, lse, dloss = x.contiguous(), _whole(target), _whole(lse), _whole(dloss)
+        x = x.contiguous()
+        target, statistics, dloss = map(_whole, (target, statistics, dloss))
         with torch.cuda.device(x.device):
-            arrays = x.data_ptr(), target.data_ptr(), _stream(x), lse.data_ptr(), dloss.data_ptr()
-            launch(*arrays, dx.data_ptr(), ignore_index, smoothing, z_loss)
+            arrays = x.data_ptr(), target.data_ptr(), _stream(x), statistics.data_ptr()
+            launch(*arrays, dloss.data_ptr(), dx.data_ptr(), ignore_index, smoothing, z_loss)
     return dx
 
 
@@ -249,8 +256,8 @@ def _keep_loss(ctx, inputs: tuple, output: tuple) -> None:
 
 
 def _loss_gradient(ctx, dloss: Tensor, _) -> tuple:
-    x, target, lse = ctx.saved_tensors
-    dx = _operator("cross_entropy_backward")(x, target, lse, dloss, *ctx.options)
+    x, target, statistics = ctx.saved_tensors
+    dx = _operator("cross_entropy_backward")(x, target, statistics, dloss, *ctx.options)
     return dx, None, None, None, None
 
 
@@ -290,12 +297,12 @@ _OPERATORS = (
         *(_run_fused, _fake_fused, _keep_fused, _fused_gradient),
     ),
     (
-        f"cross_entropy(Tensor x, Tensor target, {LOSS}) -> (Tensor loss, Tensor lse)",
+        f"cross_entropy(Tensor x, Tensor target, {LOSS}) -> (Tensor loss, Tensor statistics)",
         *(_run_loss, _fake_loss, _keep_loss, _loss_gradient),
     ),
     (
-        f"cross_entropy_backward(Tensor x, Tensor target, Tensor lse, Tensor dloss, {LOSS}) "
-        "-> Tensor",
+        "cross_entropy_backward(Tensor x, Tensor target, Tensor statistics, Tensor dloss, "
+        f"{LOSS}) -> Tensor",
         *(_run_loss_backward, _fake_loss_backward, _keep_nothing, _no_second_derivative),
     ),
 )

@@ -118,23 +118,24 @@ NUMBERS = {"ignore_index": 3, "label_smoothing": 0.1, "z_loss": 1e-3}
 def test_a_loss_and_its_gradient(cols: int, dtype, here: Here) -> None:
     given = make_inputs(CROSS_ENTROPY, Sizes(5, cols), np.dtype(dtype).name)
     x, target = here.cupy.put(given["x"]), here.cupy.put(given["target"])
-    loss, lse = here.module.cross_entropy(x, target, **NUMBERS)
-    check_outputs(CROSS_ENTROPY, given, {"loss": loss.host, "lse": lse.host})
+    found = loss, statistics = here.module.cross_entropy(x, target, **NUMBERS)
+    check_outputs(CROSS_ENTROPY, given, {"loss": loss.host, "statistics": statistics.host})
+    assert (found.lse.host == statistics.host.sum(axis=-1)).all()
     dloss = here.cupy.put(values(5))
-    dx = here.module.cross_entropy_backward(x, target, lse, dloss, **NUMBERS)
-    given |= {"lse": lse.host, "dloss": dloss.host}
+    dx = here.module.cross_entropy_backward(x, target, statistics, dloss, **NUMBERS)
+    given |= {"statistics": statistics.host, "dloss": dloss.host}
     check_outputs(CROSS_ENTROPY_BACKWARD, given, {"dx": dx.host})
-    again = here.module.cross_entropy_backward(x, target, lse, dloss, **NUMBERS, out=x)
+    again = here.module.cross_entropy_backward(x, target, statistics, dloss, **NUMBERS, out=x)
     assert again is x and (x.host == dx.host).all()
 
 
 def test_a_loss_into_arrays_that_are_given(here: Here) -> None:
     given = make_inputs(CROSS_ENTROPY, Sizes(5, 77), "float32")
     x, target = here.cupy.put(given["x"]), here.cupy.put(given["target"])
-    out = here.cupy.put(values(5)), here.cupy.put(values(5))
+    out = here.cupy.put(values(5)), here.cupy.put(values(5, 2))
     found = here.module.cross_entropy(x, target, **NUMBERS, out=out)
     assert found[0] is out[0] and found[1] is out[1]
-    check_outputs(CROSS_ENTROPY, given, {"loss": out[0].host, "lse": out[1].host})
+    check_outputs(CROSS_ENTROPY, given, {"loss": out[0].host, "statistics": out[1].host})
 
 
 # ---- how arrays lie ------------------------------------------------------------------------------
@@ -161,9 +162,10 @@ def test_of_nothing_nothing_is_launched(shape: tuple, here: Here) -> None:
         with pytest.raises(ValueError, match="rows without columns have no loss"):
             here.module.cross_entropy(x, target)
     else:
-        loss, lse = here.module.cross_entropy(x, target)
-        dx = here.module.cross_entropy_backward(x, target, lse, loss)
-        assert loss.shape == lse.shape == shape[:-1] and dx.shape == shape
+        loss, statistics = here.module.cross_entropy(x, target)
+        dx = here.module.cross_entropy_backward(x, target, statistics, loss)
+        assert loss.shape == shape[:-1] and statistics.shape == (*shape[:-1], 2)
+        assert dx.shape == shape
     assert not here.driver.launches
 
 
@@ -208,17 +210,20 @@ def test_wrong_use_of_a_loss_is_refused(here: Here) -> None:
     put, loss = here.cupy.put, here.module.cross_entropy
     back = here.module.cross_entropy_backward
     x, row, short = put(values(4, 77)), put(values(4)), put(values(3))
+    two, fewer = put(values(4, 2)), put(values(3, 2))
     target, ints = put(np.zeros(4, np.int64)), put(np.zeros(4, np.int32))
     for function, given, options, error, words in (
         (loss, (x, ints), {}, TypeError, "target is no CuPy array of int64 but int32"),
         (loss, (x, put(np.zeros(3, np.int64))), {}, ValueError, r"target has shape \(3,\), not"),
         (loss, (x, target), {"label_smoothing": 1.5}, ValueError, "label_smoothing = 1.5 is not"),
-        (loss, (x, target), {"out": (row, short)}, ValueError, r"lse has shape \(3,\), not"),
-        (loss, (x, target), {"out": (row, row)}, ValueError, "an output overlaps another array"),
-        (loss, (x, target), {"out": (x[0, :4], row)}, ValueError, "an output overlaps another"),
-        (back, (x, target, short, row), {}, ValueError, r"lse has shape \(3,\), not \(4,\)"),
-        (back, (x, target, row, ints), {}, TypeError, "dloss is no CuPy array of float32 but int"),
-        (back, (x[:3], target[:3], short, short), {"out": x[1:]}, ValueError, "output overlaps"),
+        (loss, (x, target), {"out": (row, fewer)}, ValueError, r"statistics has shape \(3, 2\)"),
+        (loss, (x, target), {"out": (row, row)}, ValueError, r"statistics has shape \(4,\), not"),
+        (loss, (x, target), {"out": (two[2:].reshape(4), two)}, ValueError, "an output overlaps"),
+        (loss, (x, target), {"out": (x[0, :4], two)}, ValueError, "an output overlaps another"),
+        (back, (x, target, fewer, row), {}, ValueError, r"has shape \(3, 2\), not \(4, 2\)"),
+        (back, (x, target, row, row), {}, ValueError, r"both statistics per row.*their sum lse"),
+        (back, (x, target, two, ints), {}, TypeError, "dloss is no CuPy array of float32 but int"),
+        (back, (x[:3], target[:3], fewer, short), {"out": x[1:]}, ValueError, "output overlaps"),
     ):
         with pytest.raises(error, match=words):
             function(*given, **options)
@@ -228,7 +233,7 @@ def test_wrong_use_of_a_loss_is_refused(here: Here) -> None:
 def test_an_array_that_no_graph_would_keep_is_refused(here: Here) -> None:
     put, module = here.cupy.put, here.module
     x, out, target = put(values(4, 512)), put(values(4, 512)), put(np.zeros(4, np.int64))
-    row, other = put(values(4)), put(values(4))
+    row, other, two = put(values(4)), put(values(4)), put(values(4, 2))
     part = put(values(4, 600))[:, :512]
     here.driver.capturing.add(0)
     for call in (
@@ -237,17 +242,17 @@ def test_an_array_that_no_graph_would_keep_is_refused(here: Here) -> None:
         lambda: module.scaled_masked_softmax(x, bias=part, out=out),
         lambda: module.softmax_backward(x, part, out=out),
         lambda: module.cross_entropy(x, target),
-        lambda: module.cross_entropy(part, target, out=(row, other)),
-        lambda: module.cross_entropy_backward(x, target, row, other),
-        lambda: module.cross_entropy_backward(part, target, row, other, out=out),
+        lambda: module.cross_entropy(part, target, out=(row, two)),
+        lambda: module.cross_entropy_backward(x, target, two, other),
+        lambda: module.cross_entropy_backward(part, target, two, other, out=out),
     ):
         with pytest.raises(ValueError, match="a graph is captured, which keeps no new array alive"):
             call()
     assert not here.driver.launches
     module.log_softmax(x, out=out)
     module.scaled_masked_softmax(x, bias=put(values(1, 1, 512)).reshape((1, 512)), out=out)
-    module.cross_entropy(x, target, out=(row, other))
-    module.cross_entropy_backward(x, target, row, other, out=x)
+    module.cross_entropy(x, target, out=(row, two))
+    module.cross_entropy_backward(x, target, two, other, out=x)
     assert len(here.driver.launches) == 4
 
 
@@ -296,17 +301,17 @@ causal = test_causal_hides_what_is_above_the_diagonal
         ("if not array.flags.c_contiguous:", "if False:", wrong),
         ("if any(_overlap(out, other) for other in others):", "if False:", wrong_loss),
         ("_check_apart(out, *given[inplace:])", "pass", wrong_loss),
-        ("_check_apart(loss, x, target, lse)", "pass", wrong_loss),
+        ("_check_apart(loss, x, target, statistics)", "pass", wrong_loss),
         ("array.data.ptr not in kept for array in arrays", "() for _ in ()", graph),
         ("_check_kept(out, arrays, (x, target))", "pass", graph),
         ("_check_kept(out, arrays, given)\n        dx", "dx", graph),
         (
-            '{"loss": loss.data.ptr, "lse": lse.data.ptr}',
-            '{"lse": loss.data.ptr, "loss": lse.data.ptr}',
+            '{"loss": loss.data.ptr, "statistics": statistics.data.ptr}',
+            '{"statistics": loss.data.ptr, "loss": statistics.data.ptr}',
             losses,
         ),
         ('"dloss": arrays[3]', '"dloss": arrays[2]', losses),
-        ("loss, lse = out or (", "loss, lse = (", into),
+        ("loss, statistics = out or (", "loss, statistics = (", into),
         ("if is_causal and mask is not None:", "if False:", wrong),
         ("len(shape) <= len(to) and all", "all", wrong),
     ],

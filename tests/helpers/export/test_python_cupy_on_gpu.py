@@ -92,12 +92,12 @@ def test_a_loss_and_its_gradient_in_place(shape: tuple, dtype: str, arrays) -> N
     given = make_inputs(CROSS_ENTROPY, Sizes(*shape), dtype)
     options = {"ignore_index": int(given["ignore_index"]), "label_smoothing": 0.1, "z_loss": 1e-3}
     x, target = put(given["x"]), put(given["target"])
-    loss, lse = arrays.cross_entropy(x, target, **options)
-    check_outputs(CROSS_ENTROPY, given, {"loss": loss.get(), "lse": lse.get()})
+    loss, statistics = arrays.cross_entropy(x, target, **options)
+    check_outputs(CROSS_ENTROPY, given, {"loss": loss.get(), "statistics": statistics.get()})
     dloss = put(np.random.default_rng(2).normal(size=shape[0]).astype(np.float32))
-    dx = arrays.cross_entropy_backward(x, target, lse, dloss, **options)
-    again = arrays.cross_entropy_backward(x, target, lse, dloss, **options, out=x)
-    given |= {"lse": lse.get(), "dloss": dloss.get()}
+    dx = arrays.cross_entropy_backward(x, target, statistics, dloss, **options)
+    again = arrays.cross_entropy_backward(x, target, statistics, dloss, **options, out=x)
+    given |= {"statistics": statistics.get(), "dloss": dloss.get()}
     check_outputs(CROSS_ENTROPY_BACKWARD, given, {"dx": dx.get()})
     assert again is x and (x == dx).all()
 

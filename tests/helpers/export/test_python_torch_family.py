@@ -372,9 +372,9 @@ def test_cross_entropy_and_its_gradient(smoothing, z_loss, dtype, here: Here) ->
     given = losses(smoothing, z_loss, dtype)
     inputs = [here.put(v) if isinstance(v, np.ndarray) else v for v in given.values()]
     dloss = values(7)
-    (loss, lse), dx = gradient(here, "cross_entropy", tuple(inputs), dloss)
-    check_outputs(CROSS_ENTROPY, given, {"loss": loss.host, "lse": lse.host})
-    given |= {"lse": lse.host, "dloss": dloss}
+    (loss, statistics), dx = gradient(here, "cross_entropy", tuple(inputs), dloss)
+    check_outputs(CROSS_ENTROPY, given, {"loss": loss.host, "statistics": statistics.host})
+    given |= {"statistics": statistics.host, "dloss": dloss}
     check_outputs(CROSS_ENTROPY_BACKWARD, given, {"dx": dx.host})
     assert dx.dtype == np.dtype(dtype).name
     assert functions(here) == ["cross_entropy", "cross_entropy_backward"]
@@ -407,9 +407,9 @@ def test_one_row_and_none(here: Here) -> None:
 def test_rows_without_columns_have_no_loss(here: Here) -> None:
     """No target is a class, so all are NaN but those that are ignored."""
     x, target = here.put(values(3, 0)), here.put(np.array([0, -100, 5]))
-    (loss, lse), dx = gradient(here, "cross_entropy", (x, target, -100, 0.0, 0.0), values(3))
+    (loss, statistics), dx = gradient(here, "cross_entropy", (x, target, -100, 0.0, 0.0), values(3))
     np.testing.assert_array_equal(loss.host, [np.nan, 0, np.nan])
-    assert (lse.host == -np.inf).all() and dx.shape == (3, 0) and not here.driver.launches
+    assert (statistics.host == -np.inf).all() and dx.shape == (3, 0) and not here.driver.launches
 
 
 def test_smoothing_outside_0_to_1_is_pytorchs_to_refuse(here: Here) -> None:
@@ -527,7 +527,7 @@ odd = partial(test_other_gradients_are_pytorchs, (5, 77), -1)
             smooth,
         ),
         ("(target != ignore_index).sum() if", "7 if", mean),
-        ("loss.data_ptr(), lse.data_ptr()", "lse.data_ptr(), loss.data_ptr()", smooth),
+        ("_stream(x), loss.data_ptr()", "_stream(x), statistics.data_ptr()", smooth),
         ("_compiling() or all(map", "all(map", test_a_compiler_sees_the_operators),
         ("or all(map(_is_plain, given))", "or True", test_a_compiler_sees_the_operators),
         ("other.device != x.device", "False", test_what_is_on_another_gpu_is_refused_by_pytorch),

@@ -259,8 +259,7 @@ def test_the_operators_are_sound(torch, fast) -> None:
     )
     y = torch.softmax(plain, -1)
     check(operators.softmax_backward.default, (y, plain, -1, 0.5, *[False] * 3, 0.0, None))
-    rows = values(torch, 5)
-    given = plain[0], target, rows, rows, -100, 0.1, 0.01
+    given = plain[0], target, values(torch, 5, 2), values(torch, 5), -100, 0.1, 0.01
     check(operators.cross_entropy_backward.default, given)
 
 
