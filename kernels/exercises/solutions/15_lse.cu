@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Idea:     log(sum(exp(x))) of a row in one read; with it the gradient is a matter of each column
+// Idea:     maximum and log(sum(exp(x - maximum))) of a row in one read; then each column has its
+//           gradient
 // Row:      one warp
 // Launch:   block = 32, grid = rows
 // Shared:   0
@@ -18,9 +19,10 @@ extern "C" __global__ void from_lse(const float* __restrict__ x, float* __restri
     y += (long long)blockIdx.x * cols;
     const int target = blockIdx.x % cols;
 
-    float lse = 0.0f;
+    float row_max = 0.0f, log_sum = 0.0f;
     // ---- write here ----
-    float row_max = -3.402823466e+38f, sum = 0.0f;  // finite: see 02_online.cu
+    float sum = 0.0f;
+    row_max = -3.402823466e+38f;  // finite: see 02_online.cu
     for (int col = threadIdx.x; col < cols; col += 32) {
         const float new_max = fmaxf(row_max, x[col]);
         sum = sum * expf(row_max - new_max) + expf(x[col] - new_max);
@@ -33,8 +35,8 @@ extern "C" __global__ void from_lse(const float* __restrict__ x, float* __restri
         sum = sum * expf(row_max - new_max) + other_sum * expf(other_max - new_max);
         row_max = new_max;
     }
-    lse = row_max + logf(sum);
+    log_sum = logf(sum);
 
     for (int col = threadIdx.x; col < cols; col += 32)
-        y[col] = expf(x[col] - lse) - (col == target ? 1.0f : 0.0f);
+        y[col] = expf(x[col] - row_max - log_sum) - (col == target ? 1.0f : 0.0f);
 }
