@@ -152,8 +152,9 @@ __device__ __forceinline__ unsigned long long usual_policy()
     return policy;
 }
 
-// Loads a pack of x if it is wanted, else gives zeros: one conditional instruction, no branch. Into
-// a branch compilers move what is done first with a pack; then each load waits for the one before.
+// Loads a pack of x if it is wanted, else gives zeros. The PTX has the condition, since NVRTC keeps
+// a branch around inline PTX. It also moves the conversion of bfloat16 into that branch, and then
+// the next load is issued only when this one has arrived.
 __device__ __forceinline__ Input load_if(bool wanted, const Input* from)
 {
     const unsigned long long policy = EVICT_LAST ? evict_last_policy() : usual_policy();
@@ -341,6 +342,7 @@ __device__ __forceinline__ float warp_sum(float value)
 }
 
 // ---- letters between the blocks of a cluster ----------------------------------------------------
+// The scheme of this exchange is QuACK's: https://github.com/Dao-AILab/quack.
 
 __device__ __forceinline__ unsigned place(const void* shared)
 {

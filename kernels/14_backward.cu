@@ -51,10 +51,12 @@
 // FROM_X=1: y was not kept. In its place stands what softmax was of, scale * x with -inf where it
 // was masked, and softmax is computed again. DROPOUT=1: dy is that by what dropout left of y, in
 // 12_fused.cu; what it dropped is drawn again from p, seed and offset (`Dropout`), which a CUDA
-// graph holds as they were captured. With p = 1 dx is 0. Where a column was masked y is 0, and so
-// is dx. scale is 1 where x was not scaled. A row must be whole packs of 16 bytes; dx must overlap
-// neither y nor dy. A row whose softmax is NaN has NaN, as in PyTorch. Clusters need sm_90; one of
-// 16 must be allowed once: see cudaFuncSetAttribute and
+// graph holds as they were captured. With p = 1 dx is 0. y must be softmax before dropout, which
+// 12_fused.cu does not write. Where a column was masked y is 0, and so is dx; with LOG dx is
+// scale * dy there, and the caller must set it to 0. Columns that a causal mask hid are loaded like
+// the others. scale is 1 where x was not scaled. A row must be whole packs of 16 bytes; dx must
+// overlap neither y nor dy. A row whose softmax is NaN has NaN, as in PyTorch. Clusters need sm_90;
+// one of 16 must be allowed once: see cudaFuncSetAttribute and
 // cudaFuncAttributeNonPortableClusterSizeAllowed. Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(LOG) || !defined(FROM_X) || !defined(DROPOUT) || !defined(CLUSTER) \
@@ -183,6 +185,7 @@ __device__ __forceinline__ float warp_sum(float value)
 }
 
 // ---- letters between the blocks of a cluster ----------------------------------------------------
+// The scheme of this exchange is QuACK's: https://github.com/Dao-AILab/quack.
 
 __device__ __forceinline__ unsigned place(const void* shared)
 {
