@@ -311,6 +311,7 @@ def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
         assert case.is_current(), (
             f"{case.step} at {case.shape} was edited or is not chosen any more: run the race"
         )
+        assert not case.forfeits.keys() - peers.PEERS.keys()
         if case.protocol == bench.PROTOCOL["version"]:
             assert recorded.why_again(*case.shape, dtype, [*peers.PEERS]) == ""
 
