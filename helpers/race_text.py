@@ -102,7 +102,7 @@ def every_case() -> str:
         "",
         f"The comparison was {race_origin()}.{added_later(recorded.cases)} The README says what "
         "the words mean. Beside the operations around softmax no second copy was timed: a fraction "
-        "above 1.00 there is one of a plain kernel that moves as many bytes.",
+        "above 1.00 there is one of the *yardstick*, a plain kernel that moves as many bytes.",
         *(f"{line}." for line in explained_marks(recorded.cases)),
         *less_precise_mark(recorded.cases),
     ]
