@@ -94,8 +94,7 @@ def _lead(cases: Sequence[RaceCase]):
     fields = [[_field(known.get((cols, row))) for row in rows] for cols in columns]
     names = [ALL if row == math.inf else f"{row}" for row in rows]
     title = f"Times as fast as the best peer, {cases[0].dtype}"
-    x = "rows (blue: ahead, grey: level, pale orange: level but slower, "
-    x += "orange: lost, black: no kernel)"
+    x = "rows (blue: ahead, grey: level, pale orange: slower, orange: lost, black: no kernel)"
     return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.21), title
 
 
@@ -138,7 +137,7 @@ def not_ahead(cases: Sequence[RaceCase]) -> None:
     chart = charts.bar_chart(
         {name: _faster(case) for name, case in names.items()},
         title,
-        "percent faster than the best peer (grey: level, pale orange: slower, orange: lost)",
+        "% faster than the best peer (grey: level, pale orange: slower, orange: lost)",
         mark=[name for name, case in names.items() if case.verdict == "LOSS"],
         colors={name: {**FILLS, "level": style.GREY}[case.verdict] for name, case in names.items()},
         form=lambda percent: f"{round(percent, 1) + 0:.1f}",  # no -0.0
