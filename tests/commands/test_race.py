@@ -404,9 +404,10 @@ def test_left_out_adds_what_was_refused_and_changes_nothing_else(machine, monkey
         patch.setattr(races, "step_hash", lambda step: "another")
         assert run("--left-out") == 1 and not machine
     assert run("--left-out") == 0
-    assert [one for one in machine] == [("bfloat16", 64, 2048, [OURS, "cudnn"])]
+    assert machine == [("bfloat16", 64, 2048, [OURS, "cudnn"])]
     after = load_race("nvidia-test")
     assert (after.versions, after.utc, after.device) == (before.versions, before.utc, before.device)
+    assert after.why_again(64, 2048, "bfloat16", [*peers.PEERS]) == "", "cuDNN is in it now"
     (old, new) = ([one for one in race.cases if one.skipped != {}] for race in (before, after))
     case = recorded()["bfloat16", 64, 2048]
     assert case.skipped == {"quack": "not here"} and case.share("cudnn") == pytest.approx(9.5 / 30)
