@@ -27,7 +27,7 @@ from .contests import ALONE, Entry, Kind, group_of, linked
 from .gpu import H200, Gpu, gpu_in_use, of_record
 from .json_files import named
 from .mode import gpu_for_plans
-from .races import DTYPES, TOLERANCE, Race, maker_of
+from .races import DTYPES, SLOWER, TOLERANCE, Race, maker_of
 from .records import (
     REFERENCE_GPU,
     folder_of,
@@ -47,7 +47,7 @@ VERDICTS = {
 }
 
 
-TIES = ("ahead", "level", "LOSS")  # of what is chosen beside the best peer
+TIES = ("ahead", "level", SLOWER, "LOSS")  # of what is chosen beside the best peer
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,9 @@ class ChainCase(CaseOfContest):
         lead = self.lead(self.chosen, self.best_peer)
         if lead.above(TOLERANCE):
             return "ahead"
-        return "LOSS" if lead.below(-TOLERANCE) else "level"
+        if lead.below(-TOLERANCE):
+            return "LOSS"
+        return SLOWER if lead.below(0) else "level"
 
     def faster(self, name: str) -> dict[str, samples.Estimate]:
         """Those of ours that lead `name` by more than the tolerance, beyond the spread; the best
@@ -339,7 +341,7 @@ def best_peers(race: Race, kind: Kind, dtype: str) -> list[str]:
     shares: dict[str, list[float]] = {}
     for case in race.cases:
         if case.dtype == dtype and group_of(case.kind) == group_of(kind):
-            for name in case.samples_us.keys() - {case.step}:
+            for name in {*case.timed} - {case.step}:
                 shares.setdefault(name, []).append(case.share(name))
     return sorted(shares, key=lambda name: -statistics.median(shares[name]))[:2]
 

@@ -113,6 +113,9 @@ def write_contested(path: Path, whole: Contested) -> None:
     fields = fields_of(whole)
     for case in fields["cases"]:
         del case["gpu"]
+        for key in ("less_precise", "added"):
+            if not case.get(key, True):
+                del case[key]
         if case["operation"] == ALONE.operation and not case["features"]:
             del case["operation"], case["features"]
     write_json(path, fields)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from .records import (
     utc_now,
 )
 from .shapes import RACE_SHAPES, REFERENCE_SHAPE
-from .typed_json import Count, Dtype, Natural, Samples, Time
+from .typed_json import Count, Date, Dtype, Natural, Samples, Time
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
@@ -45,7 +45,8 @@ DRAWS = 3  # processes in which a peer that tunes anew is timed, if it comes nea
 NEAR = 0.9  # a share of the best, after two draws; one may be much worse than the next:
 HOPE = 0.5  # after the first
 MATTERS = 2**30  # bytes read and written, from which on the recorded copies are what they are here
-VERDICTS = ("ahead", "level", "LOSS", "forfeit")
+SLOWER = "level (slower)"  # slower beyond run-to-run variation, by no more than the tolerance
+VERDICTS = ("ahead", "level", SLOWER, "LOSS", "forfeit")
 COPIES = "variants/00_copy"  # how the names of the other copies begin
 REASONS = ("new", "ours", "peers")  # why a shape is raced, what gains most first
 MARKS = {
@@ -65,6 +66,16 @@ class Beside(NamedTuple):
     @property
     def share(self) -> float:
         return statistics.median(self.copy_us) / statistics.median(self.samples_us)
+
+
+@dataclass(frozen=True)
+class Added:
+    """Peers timed beside ours and a copy in a later process than the case, and with what."""
+
+    samples_us: dict[str, Samples]  # step, peers and copy -> as those of a case
+    versions: dict[str, str]
+    utc: Date
+    less_precise: dict[str, float] = field(default_factory=dict)  # as of a case
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,8 @@ class RaceCase(CaseOfContest):
     # Of the other processes in which what a peer tunes anew in each was timed: who -> samples.
     draws: list[dict[str, Samples]] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
+    less_precise: dict[str, float] = field(default_factory=dict)  # peer -> error, ulp
+    added: list[Added] = field(default_factory=list)
     # Of what is around softmax (`contests.Kind`); the copies are then its yardstick's.
     operation: Computed = ALONE.operation
     features: dict[str, Count] = field(default_factory=dict)
@@ -110,10 +123,25 @@ class RaceCase(CaseOfContest):
         fastest."""
         found = [
             Beside(one[name], one.get(self.step, []), one[bench.COPY])
-            for one in ({**self.samples_us, bench.COPY: self.copy_samples_us}, *self.draws)
+            for one in (
+                {**self.samples_us, bench.COPY: self.copy_samples_us},
+                *self.draws,
+                *(later.samples_us for later in self.added),
+            )
             if name in one
         ]
         return found[0] if name == self.step else max(found, key=lambda one: one.share)
+
+    @property
+    def timed(self) -> list[str]:
+        """Ours and the peers that were timed, in the first process or in one of `added`."""
+        later = [name for one in self.added for name in one.samples_us]
+        return [name for name in dict.fromkeys([*self.samples_us, *later]) if name != bench.COPY]
+
+    def precision(self, name: str) -> float:
+        """The largest error in ulp of a peer whose result is less precise; 0.0 of another."""
+        known = [self.less_precise, *(one.less_precise for one in self.added)]
+        return max(one.get(name, 0.0) for one in known)
 
     def median_us(self, name: str) -> float:
         return statistics.median(self.beside(name).samples_us)
@@ -128,10 +156,13 @@ class RaceCase(CaseOfContest):
         copies = {bench.COPY: self.copy_samples_us, **self.copies_us}
         return min(copies, key=lambda name: statistics.median(copies[name]))
 
+    def share_of_copy(self, copy: str) -> float:
+        """Bandwidth of another copy as a share of the plain one's."""
+        return self.copy_us / statistics.median(self.copies_us.get(copy, self.copy_samples_us))
+
     def share_of_best_copy(self, name: str) -> float:
         """Bandwidth as a share of the best same-size copy's."""
-        best = self.copies_us.get(self.best_copy, self.copy_samples_us)
-        return self.share(name) * statistics.median(best) / self.copy_us
+        return self.share(name) / self.share_of_copy(self.best_copy)
 
     @property
     def programmatic_share(self) -> float | None:
@@ -145,7 +176,7 @@ class RaceCase(CaseOfContest):
     @property
     def best_peer(self) -> str | None:
         """The fastest peer; None if none was timed."""
-        return max((n for n in self.samples_us if n != self.step), key=self.share, default=None)
+        return max((n for n in self.timed if n != self.step), key=self.share, default=None)
 
     def lead_over(self, name: str) -> samples.Estimate:
         """How many times as fast as a peer we are."""
@@ -164,7 +195,7 @@ class RaceCase(CaseOfContest):
     def verdict(self) -> str:
         """One of `VERDICTS`: a LOSS is slower than the best peer by more than the tolerance, or not
         faster where that peer leaves room below the copy; a forfeit has no kernel of ours. What is
-        ahead or lost is so beyond the spread of both."""
+        ahead, slower or lost is so beyond the spread of both."""
         if self.step not in self.samples_us:
             return "forfeit"
         if not self.best_peer:
@@ -172,17 +203,30 @@ class RaceCase(CaseOfContest):
         lead, room = self.lead_over(self.best_peer), self.share(self.best_peer) < ROOM
         if lead.below(1 - TOLERANCE) or (room and lead.below(1)):
             return "LOSS"
-        return "ahead" if lead.above(1 + TOLERANCE) else "level"
+        if lead.above(1 + TOLERANCE):
+            return "ahead"
+        return SLOWER if lead.below(1) else "level"
 
     @property
     def forfeits(self) -> dict[str, str]:
-        """Peer -> why it cannot run the shape or is wrong there; one that is not installed, or
-        computes no such thing, is not in the race."""
+        """Peer -> why it was not timed at a shape that it was asked to run; one that is not
+        installed, or computes no such thing, is not in the race."""
         return {
-            name: reason
+            name: "correct but less precise, not timed" if name in self.refused_before else reason
             for name, reason in self.skipped.items()
             if not reason.endswith((peers.ABSENT, NOT_OFFERED))
         }
+
+    @property
+    def refused_before(self) -> dict[str, float]:
+        """Peer -> its error in ulp, where an earlier rule refused as wrong what now counts as less
+        precise (`peers.check_result`)."""
+        if self.kind != ALONE:
+            return {}
+        found = {
+            name: peers.refused_before(reason, self.dtype) for name, reason in self.skipped.items()
+        }
+        return {name: ulps for name, ulps in found.items() if ulps is not None}
 
     def to_draw(self) -> tuple[str, ...]:
         """The peers to be timed in one more process: those that tune anew in each and are near the
@@ -234,7 +278,7 @@ class Race(Contested):
         case = known[0]
         if not case.is_current() or case.overlaps_unlike_the_copy:
             return "ours"
-        asked = set(names) <= {*case.samples_us, *case.skipped}
+        asked = set(names) <= {*case.timed, *case.skipped}
         now = self.compared_versions().items()
         return "" if asked and now <= case.versions.items() else "peers"
 
@@ -249,9 +293,21 @@ class Race(Contested):
 
     def add_draw(self, entry: Entry, named: dict[str, list[float]]) -> RaceCase:
         """Put what another process measured into the case of a contest; returns the case."""
+        return self._change(entry, lambda case: {"draws": [*case.draws, named]})
+
+    def add_later(self, entry: Entry, later: Added) -> RaceCase:
+        """Add peers that had been left out to the case of a contest; returns the case."""
+
+        def changes(case: RaceCase) -> dict:
+            kept = {name: why for name, why in case.skipped.items() if name not in later.samples_us}
+            return {"added": [*case.added, later], "skipped": kept}
+
+        return self._change(entry, changes)
+
+    def _change(self, entry: Entry, changes: Callable[[RaceCase], dict]) -> RaceCase:
         (place,) = (place for place, case in enumerate(self.cases) if case.entry == entry)
         case = self.cases[place]
-        self.cases[place] = replace(case, draws=[*case.draws, named])
+        self.cases[place] = replace(case, **changes(case))
         return self.cases[place]
 
 
@@ -273,6 +329,10 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
     for number, case in enumerate(race.cases):
         if any(bench.COPY not in draw for draw in case.draws):
             raise ValueError(f"{named(path)}: cases[{number}].draws has one without {bench.COPY}")
+        if any({bench.COPY, case.step} - {*later.samples_us} for later in case.added):
+            raise ValueError(
+                f"{named(path)}: cases[{number}].added has one without {bench.COPY} or {case.step}"
+            )
     versions = race.compared_versions()
     race.cases = [replace(case, versions=case.versions or versions) for case in race.cases]
     return race
@@ -300,6 +360,27 @@ def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
     known = {case.entry: case for case in load_race(gpu).cases}
     wanted = [Entry(*shape, dtype) for shape in RACE_SHAPES]
     return [known[entry] for entry in wanted if entry in known]
+
+
+def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
+    """(rows, cols, dtype) -> bandwidth of the fastest copy kernel as a share of the plain one's,
+    at the shapes where several were timed in turn; empty without a race."""
+    try:
+        cases = load_race(gpu).cases
+    except FileNotFoundError:
+        return {}
+    return {
+        (*case.shape, case.dtype): case.share_of_copy(case.best_copy)
+        for case in cases
+        if case.kind == ALONE and case.copies_us
+    }
+
+
+def best_copy(copies: Mapping[tuple[int, int, str], float], case: Case) -> float | None:
+    """Of `best_copies` what stands beside a case; None of another yardstick than the copy."""
+    if case.yardstick not in ("", bench.COPY):
+        return None
+    return copies.get((case.rows, case.cols, case.dtype))
 
 
 def versions_of(race: Race) -> dict[str, str]:
@@ -347,7 +428,7 @@ def run_task(task: Task) -> RaceCase:
     racing = [name for name in task.peers if name not in skipped]
     copies = [] if kind != ALONE else rival_copies(rows, cols, dtype)
     copies = [name for name in copies if name not in task.failed]
-    cases = measure_beside(step, racing, copies, task.entry)
+    cases, less_precise = measure_beside(step, racing, copies, task.entry)
     timed = {name: cases[name] for name in filter(None, (step, *racing))}
     of_ours = cases.get(step) or cases[kind.yardstick]
     notes = {name: peers.note(name, kind) for name in racing}
@@ -368,6 +449,7 @@ def run_task(task: Task) -> RaceCase:
         of_ours.programmatic_us,
         of_ours.programmatic_copy_us,
         {name: cases[name].samples_us for name in copies},
+        less_precise=less_precise,
         operation=kind.operation,
         features=dict(kind.features),
         inner=kind.inner,
@@ -377,22 +459,33 @@ def run_task(task: Task) -> RaceCase:
 
 def measure_beside(
     step: str, names: Sequence[str], copies: Sequence[str], entry: Entry
-) -> dict[str, Case]:
-    """The cases of our kernel, unless it is "", of peers and of copies, timed in turn."""
+) -> tuple[dict[str, Case], dict[str, float]]:
+    """The cases of our kernel, unless it is "", of peers and of copies, timed in turn; and the
+    errors in ulp of the peers that are less precise."""
     peers.free_memory()
     rows, cols, dtype, kind = entry
     alone = kind == ALONE
     of_ours = () if alone else (kind.inner, kind.numbers)
     makers = {step: bench.maker(step, *of_ours)} if step else {}
-    makers |= {name: maker_of(name, kind) for name in names}
+    compared: dict[str, object] = {}
+    makers |= {name: maker_of(name, kind, compared) for name in names}
     makers |= {name: bench.copy_maker(name) for name in copies}
     problem = {} if alone else {"problem": entry.problem}
-    return bench.measure(makers, rows, cols, dtype, **problem)
+    cases = bench.measure(makers, rows, cols, dtype, **problem)
+    found = {name: one for name, one in compared.items() if isinstance(one, peers.Precision)}
+    return cases, {name: round(one.worst_ulp, 2) for name, one in found.items() if one.worst_ulp}
 
 
-def maker_of(name: str, kind: Kind) -> bench.Maker:
-    """What makes the candidate of a peer."""
-    return lambda rows, cols, dtype: peers.candidate(name, rows, cols, dtype, kind)
+def maker_of(name: str, kind: Kind, compared: dict[str, object] | None = None) -> bench.Maker:
+    """What makes the candidate of a peer; what compares its result is put into `compared`."""
+
+    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
+        candidate = peers.candidate(name, rows, cols, dtype, kind)
+        if compared is not None:
+            compared[name] = candidate.compare
+        return candidate
+
+    return make
 
 
 def rival_copies(rows: int, cols: int, dtype: str) -> list[str]:
@@ -419,6 +512,11 @@ class Draw(NamedTuple):
 
 def run_draw(draw: Draw) -> dict[str, list[float]]:
     """Who -> samples in this process, of the copy too. Raises as `run_task`."""
-    cases = measure_beside(draw.step, draw.peers, (), draw.entry)
+    return run_left_out(draw)[0]
+
+
+def run_left_out(draw: Draw) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """The same of peers that had been left out, and their errors in ulp where less precise."""
+    cases, less_precise = measure_beside(draw.step, draw.peers, (), draw.entry)
     named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.peers))}
-    return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}
+    return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}, less_precise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from .races import best_copies, best_copy
 from .records import Case, load_record, predictions
 from .shapes import place
 
@@ -24,15 +25,16 @@ def lines_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) 
 def summary_table(
     verdicts: Mapping[str, str], where: str, now: Mapping[str, Case] | None = None
 ) -> str:
-    """Step, bandwidth where it was predicted, prediction, origin, and this machine's verdict.
+    """Step, bandwidth where it was predicted, the best recorded copy there, prediction, origin, and
+    this machine's verdict.
 
     `now` maps steps to what was just timed on this GPU: it stands first, the record beside it.
     """
-    timed = now or {}
+    timed, copies = now or {}, best_copies()
     columns = [("step", f"<{max(14, *map(len, verdicts))}"), ("rows x columns", "<21")]
     columns += [("GB/s here", ">9"), ("of copy", ">8"), ("recorded", ">9")] if timed else []
     columns += [] if timed else [("GB/s", ">5")]
-    columns += [("of copy", ">8"), ("predicted", ">10")]
+    columns += [("of copy", ">8"), ("best copy", ">10"), ("predicted", ">10")]
     columns += [(" recorded on" if timed else " measured on", "<27"), (f"kernel {where}", "")]
     rows, fewer, others = [], False, []
     for step, verdict in verdicts.items():
@@ -51,15 +53,17 @@ def summary_table(
         if timed:
             cells += [f"{mine.gbps:.0f}", f"{mine.share:.3f}"] if mine else ["-", "-"]
         if record is None:
-            cells += ["", "", "", " not recorded yet"]
+            cells += ["", "", "", "", " not recorded yet"]
         else:
             expected = predictions().get(step, {}).get("share")
             stale = "" if record.is_current() else " (earlier version)"
-            cells += [f"{case.gbps:.0f}", f"{case.share:.3f}"]
+            best = best_copy(copies, case)
+            cells += [f"{case.gbps:.0f}", f"{case.share:.3f}", f"{best:.3f}" if best else "-"]
             cells += ["none" if expected is None else f"{expected:.2f}", f" {record.label}{stale}"]
             fewer |= shown.rows < case.rows
         rows.append([*cells, verdict.splitlines()[0]])
     title = "GB/s = 2 x rows x columns x bytes of an element / time"
     title += f" ({', '.join(others)})" if others else ""
+    title += "\nbest copy: the fastest copy kernel recorded at that shape, beside the plain copy"
     notes = ["Where memory is short here, the record is of more rows."] if fewer else []
     return "\n".join(["", title, *lines_of(columns, rows), *notes])

@@ -17,12 +17,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from ..catalogue import UNFUSED, split_trial, steps, variants
+from ..catalogue import UNFUSED, split_trial, step_number, steps, variants
 from ..draw.race import save_lead
 from ..draw.step import A_COPY, COPY, eager, save_series
 from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
 from ..race_text import around_block, every_case, every_case_path, race_block
-from ..races import DTYPES, race_cases
+from ..races import DTYPES, best_copies, best_copy, race_cases
 from ..records import (
     REFERENCE_GPU,
     load_record,
@@ -148,31 +148,49 @@ def result_block() -> str:
     """Plot and table in Markdown."""
     image = PLOT.relative_to(ROOT).as_posix()
     lines = [
-        f"![GB/s over row length for every step, for a copy and for PyTorch]({image})",
+        f"![GB/s over row length for several steps, a copy and PyTorch]({image})",
         "",
-        "| step | notebook | rows x columns | GB/s | share of a copy | predicted |",
-        "|---|---|---|---|---|---|",
+        "| step | notebook | rows x columns | GB/s | × copy | best copy | predicted |",
+        "|---|---|---|---|---|---|---|",
     ]
+    copies = best_copies()
     shown = [load_record("00_copy"), *recorded_steps()]
     for record in shown:
         case = record.headline
         mark = "" if record.is_current() else "*"
+        best = best_copy(copies, case)
         lines.append(
             f"| {step_link(record.step)} | {notebook_link(record.step)} "
             f"| {place(case.rows, case.cols, case.dtype, inner=case.inner)} | {case.gbps:.0f} "
-            f"| {case.share:.2f}{mark} | {predictions()[record.step]['share']:.2f} |"
+            f"| {case.share:.2f}{mark} | {f'{best:.2f}' if best else '-'} "
+            f"| {predictions()[record.step]['share']:.2f} |"
         )
     stale = "" if all(record.is_current() for record in shown) else f" *: {EDITED}."
     lines += [
         "",
-        f"float32 unless it says otherwise, {load_record('00_copy').origin()}. Each step stands at "
-        "the shape where it was predicted; the plot has float32 and all but the step for few rows. "
-        "GB/s counts one read and one write of the matrix, whatever a kernel really moved; the "
-        "copy is a kernel that does nothing else. In 14 it is two reads and one write, in 15 one "
-        "read, beside a kernel that does nothing else than that. Predictions were written down "
-        f"before the measurement; the wrong ones stay.{stale}",
+        f"float32 unless it says otherwise, {load_record('00_copy').origin()}. Each step is shown "
+        "at the shape for which it was predicted. The plot shows float32: a copy, PyTorch, and of "
+        f"this table {plotted()}. GB/s assumes one read and one write of the matrix, even if the "
+        "kernel moved more. *× copy* is that speed divided by the speed of `00_copy`, a kernel "
+        "that does nothing else. Some copy kernels are faster than this plain one: *best copy* is "
+        "the fastest that was recorded at the shape, also divided by the plain copy (-: only the "
+        "plain one was timed). 14 needs two reads and one write, 15 needs one read, and each is "
+        "divided by a plain kernel that moves as many bytes. Predictions were written down before "
+        f"the measurement; the wrong ones stay.{stale}",
     ]
     return "\n".join(lines)
+
+
+def plotted() -> str:
+    """The steps that the plot shows, in words."""
+    numbers = [step_number(record.step) for record in series() if record.step != UNFUSED]
+    runs = [one for one in numbers if one - 1 not in numbers]  # where steps that follow begin
+    ends = [one for one in numbers if one + 1 not in numbers]
+    words = [
+        f"{one:02}" if one == end else f"{one:02} to {end:02}"
+        for one, end in zip(runs, ends, strict=True)
+    ]
+    return ", ".join(["the array operations", *words])
 
 
 def step_link(step: str) -> str:

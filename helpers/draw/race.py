@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .. import peers
 from ..arguments import checked
-from ..races import RaceCase
+from ..races import SLOWER, RaceCase
 from ..shapes import FEW_SHAPES, place
 from ..simt.words import counted
 from . import charts, labels, style
@@ -37,7 +37,9 @@ def says(cases: Sequence[RaceCase]) -> str:
     """How many shapes are won and lost, and where we are weakest against whom."""
     counts = Counter(case.verdict for case in cases)
     worst = min(cases, key=lambda case: case.lead or float("inf"))
-    score = f"ahead {counts['ahead']}, level {counts['level']}, lost {counts['LOSS']}"
+    score = f"ahead {counts['ahead']}, level {counts['level']}, "
+    score += f"{SLOWER} {counts[SLOWER]}, " if counts[SLOWER] else ""
+    score += f"lost {counts['LOSS']}"
     if counts["forfeit"]:
         score += f", without a kernel of ours {counts['forfeit']}"
     beside = ""
@@ -50,14 +52,17 @@ def says(cases: Sequence[RaceCase]) -> str:
 # ---- the lead over all shapes ------------------------------------------------------------------
 
 ALL = "2^28\nin all"  # how the rows of large matrices are called, which are another number each
-LEVEL, LOST, NONE = "#E4E4E4", "#F0A860", "#222222"  # fills; what is ahead is blue
+# Fills; what is ahead is blue.
+LEVEL, BEHIND, LOST, NONE = "#E4E4E4", "#FADCB8", "#F0A860", "#222222"
+FILLS = {"level": LEVEL, SLOWER: BEHIND, "LOSS": LOST}
 FAR = 2.0  # a lead from which on the blue is the same
 
 
 @checked
 def lead(cases: Sequence[RaceCase]) -> None:
     """Draw how many times as fast as the best peer we are, over rows and columns: blue where we are
-    ahead, grey where level, orange where lost, black where no kernel of ours takes the shape.
+    ahead, grey where level, pale orange where level but slower, orange where lost, black where no
+    kernel of ours takes the shape.
 
     The cases should be of one dtype. Raises `ValueError` if there are none.
     """
@@ -89,7 +94,7 @@ def _lead(cases: Sequence[RaceCase]):
     fields = [[_field(known.get((cols, row))) for row in rows] for cols in columns]
     names = [ALL if row == math.inf else f"{row}" for row in rows]
     title = f"Times as fast as the best peer, {cases[0].dtype}"
-    x = "rows of the matrix (blue: ahead, grey: level, orange: lost, black: no kernel of ours)"
+    x = "rows (blue: ahead, grey: level, pale orange: slower, orange: lost, black: no kernel)"
     return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.21), title
 
 
@@ -102,7 +107,7 @@ def _field(case: RaceCase | None) -> charts.Field | None:
     text += "+" if case.overlaps_unlike_the_copy else ""
     if case.verdict == "ahead":
         return charts.Field(text, _blue(case.lead))
-    return charts.Field(text, LOST if case.verdict == "LOSS" else LEVEL, case.verdict == "LOSS")
+    return charts.Field(text, FILLS[case.verdict], case.verdict == "LOSS")
 
 
 def _blue(lead: float) -> tuple[float, ...]:
@@ -117,12 +122,13 @@ def _blue(lead: float) -> tuple[float, ...]:
 
 @checked
 def not_ahead(cases: Sequence[RaceCase]) -> None:
-    """Draw, as bars, the shapes at which we are level with the best peer (grey) or lose to it
-    (orange): how many percent faster we are, the least first; the peer is named.
+    """Draw, as bars, the shapes at which we are level with the best peer (grey), level but slower
+    (pale orange) or lose to it (orange): how many percent faster we are, the least first; the peer
+    is named.
 
     The cases should be of one dtype. Raises `ValueError` if we are ahead at all of them.
     """
-    shown = [case for case in cases if case.verdict in ("level", "LOSS")]
+    shown = [case for case in cases if case.verdict in FILLS]
     if not shown:
         raise ValueError("no case is level or lost")
     shown.sort(key=lambda case: case.lead)
@@ -131,18 +137,21 @@ def not_ahead(cases: Sequence[RaceCase]) -> None:
     chart = charts.bar_chart(
         {name: _faster(case) for name, case in names.items()},
         title,
-        "percent faster than the best peer (grey: level, orange: lost)",
+        "% faster than the best peer (grey: level, pale orange: slower, orange: lost)",
         mark=[name for name, case in names.items() if case.verdict == "LOSS"],
-        colors={
-            name: LOST if case.verdict == "LOSS" else style.GREY for name, case in names.items()
-        },
+        colors={name: {**FILLS, "level": style.GREY}[case.verdict] for name, case in names.items()},
         form=lambda percent: f"{round(percent, 1) + 0:.1f}",  # no -0.0
     )
     chart.axes.axvline(0, color=style.BLACK, linewidth=1)
-    lost = [case for case in shown if case.verdict == "LOSS"]
-    words = [f"{place(*case.shape)} to {peers.title(case.best_peer)}" for case in lost]
-    says = f"Of {_shapes(cases)}: level at {len(shown) - len(lost)}, lost at "
-    says += f"{len(lost)}: {', '.join(words)}." if lost else "none."
+    counts = Counter(case.verdict for case in shown)
+    says = f"Of {_shapes(cases)}: level at {counts['level']}"
+    for verdict, word in ((SLOWER, SLOWER), ("LOSS", "lost")):
+        of_it = [case for case in shown if case.verdict == verdict]
+        words = [f"{place(*case.shape)} to {peers.title(case.best_peer)}" for case in of_it]
+        if of_it or verdict == "LOSS":
+            says += f", {word} at "
+            says += f"{len(words)}: {', '.join(words)}" if words else "none"
+    says += "."
     style.finish(chart.figure, title, says)
 
 
@@ -156,7 +165,7 @@ def _shapes(cases: Sequence[RaceCase]) -> str:
 
 def _named(cases: Sequence[RaceCase]) -> dict[str, list[RaceCase]]:
     """Whom to draw, ours last -> the cases it was timed in."""
-    timed = {name: [case for case in cases if name in case.samples_us] for name in peers.PEERS}
+    timed = {name: [case for case in cases if name in case.timed] for name in peers.PEERS}
     timed[OURS] = [case for case in cases if case.step in case.samples_us]
     return {name: cases for name, cases in timed.items() if cases}
 

@@ -14,7 +14,7 @@ from .. import records
 from ..arguments import checked
 from ..catalogue import TORCH, UNFUSED, step_number
 from ..predict import mine_of
-from ..races import race_cases
+from ..races import best_copies, best_copy, race_cases
 from ..records import Case, Record, gpu_folder, load_record, record_path, recorded_steps
 from ..replay import recorded_beside
 from ..shapes import (
@@ -239,6 +239,9 @@ class Pair:
         shares = [f"{self.expected:.2f} predicted"] if self.expected else []
         shares += [f"{mine:.2f} by you"] if mine else []
         shares += [f"PyTorch {self.torch[self.at].share:.2f}"] if self.at in self.torch else []
+        if self.after.step != COPY and round(case.share, 2) > 1:
+            best = best_copy(best_copies(gpu_folder(self.after.device["name"])), case)
+            shares += [f"best copy {best:.2f}"] if best else []
         parts = [f"{_name(self.after)} at {self.where}: {rate}"]
         if self.after.step != COPY:
             parts.append(f"{case.share:.2f} of {self.ceiling}")

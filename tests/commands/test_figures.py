@@ -86,6 +86,7 @@ def steps_elsewhere(monkeypatch) -> None:
     for module in (figures, tables, records):
         monkeypatch.setattr(module, "predictions", lambda: predicted)
     monkeypatch.setattr(figures, "load_record", made.__getitem__)
+    monkeypatch.setattr(figures, "best_copies", lambda: {(1, 1048576, "float32"): 1.1})
     for module in (figures, records):
         monkeypatch.setattr(module, "recorded_steps", lambda: [*made.values()][1:])
 
@@ -94,9 +95,11 @@ def test_each_step_is_shown_where_it_was_predicted(steps_elsewhere) -> None:
     rows = rows_of(figures.result_block())
     cells = {first: cells[1:] for first, cells in rows.items()}
     gbps = f"{8 * 1048576 / 12.5 / 1e3:.0f}"
-    assert cells["[`09_grid`](kernels/09_grid.cu)"] == ["1 x 1048576", gbps, "0.80", "0.75"]
+    assert cells["[`09_grid`](kernels/09_grid.cu)"] == [
+        *("1 x 1048576", gbps, "0.80", "1.10", "0.75")
+    ]
     shown = cells["[`10_sixteen_bit`](kernels/10_sixteen_bit.cu)"]
-    assert shown[0] == "8388608 x 32 bfloat16" and shown[2:] == ["0.80", "0.75"]
+    assert shown[0] == "8388608 x 32 bfloat16" and shown[2:] == ["0.80", "-", "0.75"]
     assert figures.measured_line("09_grid") == (
         "12.50 us, 0.80 of a copy, at 1 x 1048576 (NVIDIA Test, 2030-01-02)"
     )

@@ -323,7 +323,8 @@ def test_recorded_choice_around_softmax_is_within_a_percent_of_its_best_variant(
 
 
 @pytest.mark.parametrize(
-    ("peer_us", "word"), [(11.0, "ahead"), (10.05, "level"), (9.5, "LOSS"), (None, "")]
+    ("peer_us", "word"),
+    [(11.0, "ahead"), (10.05, "level"), (9.95, "level (slower)"), (9.5, "LOSS"), (None, "")],
 )
 def test_what_is_chosen_stands_beside_the_best_peer(peer_us: float | None, word: str) -> None:
     case = chain_case([10.0], **({"liger": peer_us, "torch": 20.0} if peer_us else {}))

@@ -276,9 +276,37 @@ def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
     x = make_input(9, 300, dtype=dtype)
     y = reference(x)
     peers.check_result(x, (y * (1 + 3e-5)).astype(x.dtype))
+    assert peers.check_result(x, y.astype(x.dtype)) == 0
     for wrong in (y * 1.01, np.zeros_like(y), np.where(y == y.min(), np.nan, y), y[::-1]):
         with pytest.raises(WrongResult, match=r"of 2700 elements (are|is) wrong, by up to .* ulp"):
             peers.check_result(x, wrong.astype(x.dtype))
+
+
+def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -> None:
+    """Planted: the sum in 8 bits less, two more roundings, a row scaled by 2%."""
+    x = make_input(9, 300, dtype="bfloat16")
+    exact = x.astype(np.float64)
+    terms = np.exp(exact - exact.max(axis=-1, keepdims=True))
+    total = terms.sum(axis=-1, keepdims=True)
+    once = (terms / total.astype(x.dtype).astype(np.float64)).astype(x.dtype)
+    keep = peers.Precision()
+    keep(x, reference(x).astype(x.dtype))
+    assert keep.worst_ulp == 0
+    keep(x, once)
+    assert 0.5 < keep.worst_ulp <= 1.5
+    for wrong in (once * 1.02, terms / (2.0 ** np.floor(np.log2(total)))):
+        with pytest.raises(WrongResult, match="wrong, by up to"):
+            keep(x, wrong.astype(x.dtype))
+
+
+def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
+    x = make_input(4, 300, dtype="bfloat16")
+    x[0, 3], x[1, 5], x[2, :] = np.nan, np.inf, -np.inf
+    y = reference(x).astype(x.dtype)
+    assert np.isnan(y[:3].astype(float)).all() and peers.check_result(x, y) == 0
+    y[1, 5] = 1
+    with pytest.raises(WrongResult, match="1 of 1200 elements is wrong"):
+        peers.check_result(x, y)
 
 
 @pytest.mark.parametrize(("dtype", "ulps"), [("float32", 4096), ("bfloat16", 3)])

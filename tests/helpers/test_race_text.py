@@ -42,7 +42,7 @@ def rows_of(block: str) -> dict[str, list[str]]:
 
 def test_without_a_race_the_block_says_so(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
-    assert race_text.race_block(PICTURES) == "No race against them is recorded yet."
+    assert race_text.race_block(PICTURES) == "No comparison with them is recorded yet."
 
 
 def test_each_case_has_its_shares_its_lead_and_its_verdict(record_race) -> None:
@@ -62,9 +62,12 @@ def test_each_case_has_its_shares_its_lead_and_its_verdict(record_race) -> None:
     assert rows_of(lost)["65536 x 4096"][-2:] == ["0.950 (0.948&nbsp;to&nbsp;0.952)", "**lost**"]
     assert "64 x 640" not in rows
     said = "Of 3 cases: 2 ahead, 1 lost (65536 x 4096 float32 to QuACK by 5.0%)."
-    assert f"\n{said}\n" in block and "65536 x 4096" not in rows_of(block)
+    assert f"\n{said} {race_text.OUTSIDE}\n" in block and "65536 x 4096" not in rows_of(block)
     for text in (block, page):
-        assert "The race was recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)" in text
+        assert (
+            "The comparison was recorded on NVIDIA Test on 2030-01-02 (driver 1, torch 2.11.0)"
+            in text
+        )
     assert "(notebooks/records/nvidia-h200/race.md)" in block
     assert "float32.png" in block and "bfloat16.png" in block
 
@@ -79,7 +82,7 @@ def test_families_are_counted_with_their_least_lead(record_race) -> None:
     large = len([s for s in raced("float32") if s[0] * s[1] == 2**28])
     assert rows["2^28 elements"][:2] == [
         f"1 ahead, 1 lost, {large - 2} not raced",
-        "0.95, QuACK at 65536 x 4096",
+        "0.950, QuACK at 65536 x 4096",
     ]
     assert rows["few rows"][:2] == ["1 ahead, 4 not raced", "1.25, Liger at 1 x 32000"]
     assert rows["few rows"][2:] == ["5 not raced", "-"]
@@ -129,7 +132,7 @@ def test_programmatic_launch_and_best_copy_have_columns_of_their_own(record_race
     cells = rows_of(page)["1 x 32000"]
     assert cells[1:3] == ["0.97 (10.00 us)", "0.90"] and cells[-1] == "0.75 of a copy launched so"
     assert page.count("programmatic launch |") == 1, "in the table of the dtype that has it"
-    assert "\nOf 1 case: 1 ahead.\n" in block
+    assert "\nOf 1 case: 1 ahead. " in block
 
 
 def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
@@ -192,7 +195,7 @@ def told(record_race, tmp_path, monkeypatch):
 
 
 def test_without_a_race_around_softmax_the_block_says_so(told) -> None:
-    assert told() == "No race of what is around softmax is recorded yet."
+    assert told() == "No comparison of operations around softmax is recorded yet."
 
 
 def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
@@ -204,7 +207,7 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
     assert block.startswith(f"Of 3 cases: 2 ahead, 1 lost ({lost}).")
     rows = rows_of(block)
     assert rows["gradient of softmax"] == [
-        *("1 ahead", "2.00, PyTorch at 32768 x 4096", "1 lost", "0.95, QuACK at 32768 x 4096", "-")
+        *("1 ahead", "2.00, PyTorch at 32768 x 4096", "1 lost", "0.950, QuACK at 32768 x 4096", "-")
     ]
     assert rows["any axis"] == [
         *("1 ahead", "1.25, cuDNN at 8192 x 512 x 32", "-", "-"),
@@ -237,8 +240,52 @@ def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:
         chain_case([10.0], 8192, 8192, liger=9.0), operation=kind.operation, state="evicted"
     )
     block = told(around("gradient of softmax", 32768, 4096), linked=[case, lost])
-    (line,) = (line for line in block.splitlines() if "Liger" in line)
-    assert line == (
-        "| gradient of softmax | 1 ahead | +9%, Liger at 4096 x 4096 "
-        "| 1 lost | -11%, Liger at 8192 x 8192 |"
-    )
+    assert rows_of(block)["gradient of softmax"] == [
+        *("1 ahead", "+9.1%, Liger at 4096 x 4096", "1 lost", "-11.0%, Liger at 8192 x 8192")
+    ]
+    named = "gradient of softmax at 8192 x 8192, evicted, than Liger by 11.0% ("
+    assert f"\nSlower there: {named}" in block
+
+
+def test_softmax_back_to_back_names_what_is_slower(told) -> None:
+    slower = chain_case([10.0], 4096, 256, "bfloat16", quack=9.95)
+    level = chain_case([10.0], 4096, 1024, "bfloat16", quack=10.0)
+    told(linked=[slower, level])
+    block = race_text.race_block(PICTURES)
+    assert rows_of(block)["bfloat16"][0] == "1 level, 1 level (slower)"
+    assert block.count("4096 x 256 bfloat16, fresh, than QuACK by 0.5% (") == 1
+    assert "4096 x 1024 bfloat16, fresh" not in block
+
+
+# ---- less precise -------------------------------------------------------------------------------
+
+
+def test_refused_before_or_less_precise_is_not_called_wrong(record_race) -> None:
+    """Planted: 3 ulp, in 16 bits, and 1.2 ulp of float32, which are wrong by any rule."""
+
+    def left_out(ulps: float, rows: int, dtype: str = "bfloat16") -> RaceCase:
+        reason = f"wrong result: at ({rows}, 9): 9 of 10 elements are wrong, by up to {ulps} ulp"
+        return dataclasses.replace(race_case(rows, 32000, dtype), skipped={"cudnn": reason})
+
+    cases = [left_out(1.2, 1), left_out(1.1, 8)]
+    block = record_race(*cases)
+    assert rows_of(block)["cuDNN"] == ["0", "0", "2: correct to 1.2 ulp, not timed"]
+    assert race_text.EARLIER_CHECK in block
+    block = record_race(left_out(3.0, 64), left_out(1.2, 64, "float32"))
+    assert rows_of(block)["cuDNN"][2] == "2: wrong result; wrong by up to 3.0 ulp"
+    assert race_text.EARLIER_CHECK not in block
+    samples = {OURS: [11.0] * 7, "cudnn": [8.8] * 7, bench.COPY: [9.7] * 7}
+    versions = {"driver": "2", "cudnn": "91900"}
+    later = races.Added(samples, versions, "2030-02-03T04:05:06", {"cudnn": 1.2})
+    race = Race(DEVICE, VERSIONS, "2030-01-02", [bench.PROTOCOL], cases)
+    case = race.add_later(cases[0].entry, later)
+    assert case.skipped == {} and case.timed == [OURS, "torch", "cudnn"]
+    assert case.best_peer == "cudnn" and case.lead == pytest.approx(0.8)
+    assert case.share(OURS) == pytest.approx(0.97), "ours is of the first process"
+    block, page = record_race(*race.cases), race_text.every_case()
+    assert rows_of(block)["cuDNN"] == [
+        *("1, 1 less precise (up to 1.2 ulp)", "1", "1: correct to 1.1 ulp, not timed")
+    ]
+    said = "cuDNN was added at 1 shape on 2030-02-03, beside our kernel and a copy (driver 2, "
+    assert f" {said}version 91900)." in block and said in page
+    assert rows_of(page)["1 x 32000"][3] == "cuDNN~" and f"\n{race_text.LESS_PRECISE}: " in page

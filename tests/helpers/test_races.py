@@ -59,7 +59,8 @@ def test_marks_say_where_our_calls_overlap_and_what_is_older_than_the_kernel(mon
         (10.0, 10.05, "level"),  # the peer is at 0.965 of a copy, and we are a little faster
         (10.05, 10.05, "level"),  # the peer leaves room; whether we beat it the samples do not say
         (10.1, 10.05, "LOSS"),  # it leaves room, and we do not beat it, beyond the spread
-        (10.0, 9.95, "level"),  # the peer is at 0.975: within the tolerance is enough
+        (10.0, 9.995, "level"),  # slower, but not beyond the spread
+        (10.0, 9.95, "level (slower)"),  # the peer is at 0.975; within the tolerance, yet slower
         (10.0, 9.85, "LOSS"),
     ],
 )
@@ -81,7 +82,7 @@ def test_no_verdict_comes_from_noise() -> None:
         cases.append(case)
     medians = [case.lead for case in cases]
     assert min(medians) < 0.99 and max(medians) > 1.01
-    assert [case.verdict for case in cases].count("level") >= 39
+    assert sum(case.verdict.startswith("level") for case in cases) >= 39
     faster = race_case()
     faster.samples_us.update({OURS: noisy(9.5, 1), "torch": noisy(10.5, 2)})
     assert faster.verdict == "ahead"
@@ -310,6 +311,7 @@ def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
         assert case.is_current(), (
             f"{case.step} at {case.shape} was edited or is not chosen any more: run the race"
         )
+        assert not case.forfeits.keys() - peers.PEERS.keys()
         if case.protocol == bench.PROTOCOL["version"]:
             assert recorded.why_again(*case.shape, dtype, [*peers.PEERS]) == ""
 

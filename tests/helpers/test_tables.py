@@ -14,6 +14,7 @@ from tests.made_up import steady
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """No prediction and no kernel file beside the records made here."""
     monkeypatch.setattr(records, "predictions", dict)
+    monkeypatch.setattr(tables, "best_copies", lambda: {(65536, 4096, "float32"): 1.25})
     monkeypatch.setattr(Record, "is_current", lambda record: True)
 
 
@@ -33,14 +34,14 @@ def test_summary_says_what_is_not_recorded_or_not_current(monkeypatch) -> None:
     monkeypatch.setattr(tables, "load_record", load)
     monkeypatch.setattr(Record, "is_current", lambda record: record.step == "01_naive")
     verdicts = {"01_naive": "right", "02_online": "zero at (1, 2)\nmore", "99_x": "right"}
-    empty, units, head, *lines = summary_table(verdicts, "here").splitlines()
+    empty, units, _, head, *lines = summary_table(verdicts, "here").splitlines()
     assert empty == "" and units.startswith("GB/s = 2 x rows x columns")
     assert head.split()[-2:] == ["kernel", "here"]
     gbps = f"{2 * 2**28 * 4 / 20 / 1e3:.0f}"
     cells = [" ".join(line.split()) for line in lines]
     assert cells == [
-        f"01_naive 65536 x 4096 {gbps} 0.500 0.25 NVIDIA Test, 2030-01-02 right",
-        f"02_online 65536 x 4096 {gbps} 0.500 none NVIDIA Test, 2030-01-02 (earlier version) "
+        f"01_naive 65536 x 4096 {gbps} 0.500 1.250 0.25 NVIDIA Test, 2030-01-02 right",
+        f"02_online 65536 x 4096 {gbps} 0.500 1.250 none NVIDIA Test, 2030-01-02 (earlier version) "
         "zero at (1, 2)",
         "99_x not recorded yet right",
     ]
@@ -59,15 +60,16 @@ def test_summary_has_what_was_timed_here_first_and_the_record_beside_it(monkeypa
     here = steady("x", [(32768, 4096)], us=40.0).cases[0]
     verdicts = {"01_naive": "right", "02_online": "right, not timed: x", "99_x": "right"}
     text = summary_table(verdicts, "on this GPU", {"01_naive": here, "99_x": here})
-    _, _, head, *lines, note = text.splitlines()
+    _, _, _, head, *lines, note = text.splitlines()
     assert " ".join(head.split()).startswith(
-        "step rows x columns GB/s here of copy recorded of copy predicted recorded on kernel"
+        "step rows x columns GB/s here of copy recorded of copy best copy predicted recorded on"
     )
     gbps, mine = (f"{2 * 4 * n / us / 1e3:.0f}" for n, us in ((2**28, 20), (2**27, 40)))
     cells = [" ".join(line.split()) for line in lines]
     assert cells == [
-        f"01_naive 32768 x 4096 {mine} 0.250 {gbps} 0.500 0.25 NVIDIA Test, 2030-01-02 right",
-        f"02_online 65536 x 4096 - - {gbps} 0.500 none NVIDIA Test, 2030-01-02 right, not timed: x",
+        f"01_naive 32768 x 4096 {mine} 0.250 {gbps} 0.500 1.250 0.25 NVIDIA Test, 2030-01-02 right",
+        f"02_online 65536 x 4096 - - {gbps} 0.500 1.250 none NVIDIA Test, 2030-01-02 right, "
+        "not timed: x",
         f"99_x 32768 x 4096 {mine} 0.250 not recorded yet right",
     ]
     assert lines[0].index("right") == head.index("kernel") == lines[2].index("right")
@@ -81,8 +83,13 @@ def test_summary_says_which_steps_move_another_number_of_matrices(monkeypatch) -
     record = steady("a_step_of_a_long_name", us=60.0)
     moved = [3 * case.matrix_bytes + 512 for case in record.cases]
     pairs = zip(record.cases, moved, strict=True)
-    record.cases = [dataclasses.replace(case, moved=count) for case, count in pairs]
+    record.cases = [
+        dataclasses.replace(case, moved=count, yardstick="variants/00_two_reads")
+        for case, count in pairs
+    ]
     monkeypatch.setattr(tables, "load_record", lambda step: record)
-    _, units, head, line = summary_table({"a_step_of_a_long_name": "right"}, "here").splitlines()
+    text = summary_table({"a_step_of_a_long_name": "right"}, "here")
+    _, units, _, head, line = text.splitlines()
+    assert line.split()[6] == "-", "a copy is no measure of it"
     assert units.endswith("bytes of an element / time (a_step_of_a_long_name 3 x)")
     assert line.index("right") == head.index("kernel")

@@ -43,14 +43,14 @@ def test_lines_of_shares_over_columns(shown) -> None:
 
 def test_lost_and_level_shapes_are_counted_and_the_worst_is_named(shown) -> None:
     lost = race_case(2**18, 1024, quack=9.0)
-    level = race_case(2**20, 256, cudnn=9.95, torch=10.02)
+    slower = race_case(2**20, 256, cudnn=9.95, torch=10.02)
     alone = dataclasses.replace(race_case(2**22, 64), samples_us={"06_registers": [10.0]})
-    draw.race([lost, level, alone])
+    draw.race([lost, slower, alone])
     _, plain, sentence = shown.take()
     assert plain == "<figure: Ahead of the best peer at 1 of 3 shapes in float32>"
     assert sentence == (
-        "Of 3 shapes in float32: ahead 1, level 1, lost 1; the least lead is 0.90 times the "
-        "speed of QuACK at 262144 x 1024."
+        "Of 3 shapes in float32: ahead 1, level 0, level (slower) 1, lost 1; the least lead is "
+        "0.90 times the speed of QuACK at 262144 x 1024."
     )
     draw.race([alone])
     assert shown.take()[2] == "Of 1 shape in float32: ahead 1, level 0, lost 0."
@@ -110,14 +110,15 @@ def test_leads_over_rows_and_columns(shown) -> None:
         race_case(2**27 // 77 * 2, 77, quack=9.0),
         race_case(8192, 4096, quack=10.02),
         race_case(8192, 77, quack=200.0, torch=201.0),
+        race_case(4, 77, quack=9.95),
         *(none, alone, early),
     ]
     draw.lead(cases)
     figure, plain, sentence = shown.take()
     assert plain == "<figure: Times as fast as the best peer, float32>"
     assert sentence == (
-        "Of 7 shapes in float32: ahead 4, level 1, lost 1, without a kernel of ours 1; the least "
-        "lead is 0.90 times the speed of QuACK at 3486174 x 77."
+        "Of 8 shapes in float32: ahead 4, level 1, level (slower) 1, lost 1, without a kernel of "
+        "ours 1; the least lead is 0.90 times the speed of QuACK at 3486174 x 77."
     )
     found = fields(figure)
     numbers = {place: number for place, (number, _) in found.items()}
@@ -127,12 +128,14 @@ def test_leads_over_rows_and_columns(shown) -> None:
         ("4096", "8192"): "1.00",
         ("77", "8192"): "20.0",
         ("50257", "8192"): "none",
+        ("77", "4"): "0.99",
         ("512", "4"): "alone",
         ("512", "1"): "2.00+",
     }
     fills = {place: fill for place, (_, fill) in found.items()}
     assert fills["77", "2^28 in all"] == to_hex(race.LOST)
     assert fills["4096", "8192"] == to_hex(race.LEVEL)
+    assert fills["77", "4"] == to_hex(race.BEHIND)
     assert fills["50257", "8192"] == to_hex(race.NONE)
     red, _, blue = to_rgb(fills["4096", "2^28 in all"])
     assert blue > red and fills["77", "8192"] == fills["512", "1"] != fills["4096", "2^28 in all"]
@@ -159,16 +162,22 @@ def test_what_is_level_or_lost_is_named_the_least_first(shown) -> None:
         race_case(65536, 4096, quack=12.0),
         race_case(8192, 4096, quack=10.02),
         race_case(8, 4096, cudnn=9.0),
+        race_case(4, 4096, quack=9.95),
     ]
     draw.not_ahead(cases)
     figure, plain, sentence = shown.take()
     axes = figure.axes[0]
     assert plain == "<figure: Where ours is not ahead, float32>"
-    assert sentence == "Of 3 shapes in float32: level at 1, lost at 1: 8 x 4096 to cuDNN."
+    assert sentence == (
+        "Of 4 shapes in float32: level at 1, level (slower) at 1: 4 x 4096 to QuACK, lost at 1: "
+        "8 x 4096 to cuDNN."
+    )
     ticks = [tick.get_text() for tick in axes.get_yticklabels()]
-    assert ticks == ["8 x 4096, cuDNN", "8192 x 4096, QuACK"]
+    assert ticks == ["8 x 4096, cuDNN", "4 x 4096, QuACK", "8192 x 4096, QuACK"]
     bars = [(round(bar.get_width(), 1), to_hex(bar.get_facecolor())) for bar in axes.patches]
-    assert bars == [(-10.0, to_hex(race.LOST)), (0.2, to_hex(style.GREY))]
+    assert bars == [
+        *((-10.0, to_hex(race.LOST)), (-0.5, to_hex(race.BEHIND)), (0.2, to_hex(style.GREY)))
+    ]
     assert complaints(figure) == []
     draw.not_ahead(cases[:2])
     assert shown.take()[2] == "Of 2 shapes in float32: level at 1, lost at none."

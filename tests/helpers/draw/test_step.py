@@ -73,6 +73,17 @@ def marks(figure) -> list[tuple[float, float]]:
 # ---- what is said -----------------------------------------------------------------------------
 
 
+def test_best_copy_stands_beside_a_fraction_above_one(monkeypatch, shown) -> None:
+    """Planted: also beside 1.00, and beside a fraction of another kernel than the copy."""
+    monkeypatch.setattr(step, "best_copies", lambda gpu: {(65536, 4096, "float32"): 1.04})
+    for us, yardstick, told in ((9.8, "", True), (10.0, "", False), (9.8, "variants/00_x", False)):
+        record = steady("03_x", us=us)
+        made = [dataclasses.replace(case, yardstick=yardstick) for case in record.cases]
+        record.cases[:] = made
+        draw.step(record)
+        assert ("(best copy 1.04)" in shown.take()[2]) is told
+
+
 def test_title_sentence_and_marks_say_what_came_out(predicted, shown) -> None:
     predicted("03_x", share=0.55)
     draw.step(steady("03_x", us=12.5), steady("02_x", us=91.25), mine=0.3)
