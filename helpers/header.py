@@ -20,6 +20,8 @@ launch: CLUSTER, the blocks of a cluster; PROGRAMMATIC, 1 where the kernel may b
 its predecessor on the stream has ended, because it waits for that one itself (a GPU that is older
 than 9.0 has neither); LATE, 0 where x and y must start equally far from a multiple of 16 bytes.
 
+`Shared` is bytes of dynamic shared memory, what a launch asks for; static arrays are not in it.
+
 `Computes` names the operation of `helpers.operations`, whose arguments the kernel takes, and its
 `Features` say which macros of it are built together; `Inplace: dx = x` allows one array for both.
 Where an operation has them, expressions also read outer, dim and inner.

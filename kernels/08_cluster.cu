@@ -52,10 +52,12 @@
 // Wastes:   past 16 blocks there is no larger cluster; a few rows leave most of the GPU idle (09).
 // Measured: 4316 GB/s, 1.00 of a copy, at 1024 x 262144 (NVIDIA H200, 2026-11-21)
 //
-// y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
-// A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 must be
-// allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed.
-// `share` is packs of 16 bytes. Tuned on an H200, measured with -ftz=true, as CuPy compiles.
+// y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x. A row
+// of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. A cluster of 16 must be allowed
+// once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed. The exchange
+// between blocks is that of QuACK (https://github.com/Dao-AILab/quack): each warp sends its pair to
+// every block, whose mbarrier counts the bytes. `share` is packs of 16 bytes. Tuned on an H200,
+// measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(RESIDENT) \
     || !defined(EVICT_LAST) || !defined(STREAMING) || !defined(PROGRAMMATIC)
@@ -125,7 +127,10 @@ __device__ __forceinline__ void store(uint4* to, uint4 bits)
         *to = bits;
 }
 
-// What asks the L2 to evict last what comes with it.
+// What asks the L2 to evict last what comes with it. Each load makes its own: as NVRTC 13.0
+// compiles this for sm_90, each load then has a branch, and the cluster's wait comes after all
+// loads. With one policy for all, a load is a predicated instruction, and the wait moves up between
+// the loads. No record says which is faster.
 __device__ __forceinline__ unsigned long long evict_last_policy()
 {
     unsigned long long policy;
@@ -133,10 +138,11 @@ __device__ __forceinline__ unsigned long long evict_last_policy()
     return policy;
 }
 
-// Loads 16 bytes that are read once. Where x is larger than the L2, the L2 is asked to evict them
-// last all the same: what it then evicts first is y. Only what nobody writes while this grid runs
-// may be loaded as ".nc", and after a programmatic launch the grid before may still write x. Not
-// just *from: the compiler may move that, and a few rows take longer then.
+// Loads 16 bytes that are read once. With EVICT_LAST the L2 is asked to evict them last anyway:
+// most large matrices take less time; why is open (notebooks/deeper/08_evict_last.ipynb). Memory
+// that may be written while this grid runs must not be loaded as ".nc", and after a programmatic
+// launch the previous grid may still write x. Not just *from: the compiler may move that, and a few
+// rows take longer then.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
 #if EVICT_LAST
@@ -216,7 +222,10 @@ __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, in
                  "r"(bytes) : "memory");
 }
 
-// Between making mbarriers and the first arrival: who has waited for it finds them made.
+// Comes between mbarrier_init and the cluster's barrier: a thread that has waited there finds the
+// mbarrier initialized. The fence orders mbarrier.init alone (PTX ISA, "fence"). mbarrier_expect
+// may come before it or after: the phase cannot end without that arrival, however early bytes
+// arrive.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -233,7 +242,10 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
 }
 
 // The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence.
+// written before it needs a fence. `.aligned` demands that all threads of a warp execute this same
+// instruction, under no condition on which they differ (PTX ISA, "barrier.cluster").
+// __syncthreads() demands as much; after a branch such as threadIdx.x == 0 the compiler brings the
+// warp together.
 __device__ __forceinline__ void cluster_arrive_relaxed()
 {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
@@ -284,7 +296,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const int lane = threadIdx.x % 32;
 
     // A block may write to another only when that one has started: every block announces itself
-    // here, and waits for the others as late as it can.
+    // here, and waits for the others before it sends. (Compilers move that wait up to the loads.)
     if (CLUSTER > 1 && threadIdx.x == 0) {
         mbarrier_init(&all_arrived);
         mbarrier_expect(&all_arrived, 8 * senders);

@@ -153,7 +153,8 @@ __device__ __forceinline__ float shift_of(Letter letter)
 __device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
 
 // Blocks write and read boxes at the same time, so no access may be an ordinary one: these are seen
-// by the whole GPU, as one piece, and in one order for each place.
+// by the whole GPU, as one piece, and in one order for each place. One piece is what PTX says of an
+// aligned scalar of up to 64 bits; a vector counts as one access for each element.
 __device__ __forceinline__ void store_relaxed(Letter* box, Letter letter)
 {
     asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(box), "l"(letter) : "memory");

@@ -42,8 +42,9 @@
 // element. y must not overlap x; what lies between two rows is neither read nor written. With
 // LATE=0 each row of x and of y must start equally far from a boundary of 16 bytes. A row of all
 // -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be
-// allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed. Tuned
-// on an H200, measured with -ftz=true, as CuPy compiles.
+// allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed. Blocks
+// exchange pairs as in 08_cluster.cu, as QuACK does (https://github.com/Dao-AILab/quack). Tuned on
+// an H200, measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(LATE) \
     || !defined(RESIDENT) || !defined(EVICT_LAST)
@@ -110,7 +111,7 @@ union Pack {
     __device__ Pack() {}
 };
 
-// What asks the L2 to evict last what comes with it.
+// What asks the L2 to evict last what comes with it; each load makes its own, as in 08_cluster.cu.
 __device__ __forceinline__ unsigned long long evict_last_policy()
 {
     unsigned long long policy;
@@ -232,7 +233,7 @@ __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, in
                  "r"(bytes) : "memory");
 }
 
-// Between making mbarriers and the first arrival: who has waited for it finds them made.
+// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

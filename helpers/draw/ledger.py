@@ -32,12 +32,17 @@ class Entry(NamedTuple):
         return max(said / self.measured, self.measured / said)
 
 
-def ledger() -> None:
-    """Draw what was measured of every step that `predict` asks about and that has a record, and as
-    hollow marks what we predicted and what you did. Yours are left out where SOFTMAX_REPLAY=1
-    forces a replay."""
+def ledger(last: str | None = None) -> None:
+    """Draw what was measured of every step that `predict` asks about and that has a record, up to
+    the step `last` if it is given, and as hollow marks what we predicted and what you did. Yours
+    are left out where SOFTMAX_REPLAY=1 forces a replay.
+
+    Raises `ValueError` if `last` is none of these steps."""
     mine = kept()
-    records = {step: load_record(step) for step in asked() if record_path(step).is_file()}
+    steps = [step for step in asked() if record_path(step).is_file()]
+    if last:
+        steps = steps[: steps.index(last) + 1]
+    records = {step: load_record(step) for step in steps}
     entries = [
         Entry(step, record.headline.share, predictions()[step]["share"], mine.get(step))
         for step, record in records.items()

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Idea:     00_copy.cu, but the L2 is asked to evict last what is read: what it evicts first is
-//           then what was written.
+// Idea:     00_copy.cu, but the L2 is asked to evict last what is read.
 // Computes: copy
 // Row:      none; the matrix is one flat array
 // Launch:   block = 128, grid = (rows * cols / 4 + block - 1) / block
@@ -10,7 +9,7 @@
 // Dtype:    float32
 // Arch:     sm_80
 // Reads:    1 read + 1 write
-// Wastes:   nothing of memory; but the L2 is full of what nobody will read again.
+// Wastes:   nothing of memory. Why it is faster than 00_copy.cu is open (08).
 // Measured: 4329 GB/s, 1.01 of a copy, at 65536 x 4096 (NVIDIA H200, 2026-11-21)
 // y = x for x and y of rows * cols floats. y must not overlap x.
 

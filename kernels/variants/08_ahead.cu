@@ -37,7 +37,8 @@
 // than 48 KB of shared memory must be allowed once: see cudaFuncSetAttribute. Of an H200's 132
 // multiprocessors clusters of 8 find 120 together, and clusters of 16 find 112 of these
 // (cuOccupancyMaxActiveClusters): so all of `clusters` run at once. Any other number up to `rows`
-// is right, perhaps slower. Measured with -ftz=true, as CuPy compiles.
+// is right, perhaps slower. Blocks exchange pairs as in 08_cluster.cu, as QuACK does
+// (https://github.com/Dao-AILab/quack). Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(RESIDENT) || !defined(PACKS) \
     || !defined(DIRECT) || !defined(STREAM) || !defined(SLOTS) || !defined(EVICT_LAST) \
@@ -161,7 +162,7 @@ __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, in
                  "r"(bytes) : "memory");
 }
 
-// Between making mbarriers and the first arrival: who has waited for it finds them made.
+// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -219,8 +220,7 @@ __device__ __forceinline__ unsigned long long evict_last_policy()
     return policy;
 }
 
-// Loads 16 bytes that are read once, with the hint of 08_cluster.cu, of whatever size x is: the L2
-// is asked to evict x last, so that y goes first.
+// Loads 16 bytes that are read once, with the hint of 08_cluster.cu, of whatever size x is.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
 #if EVICT_LAST

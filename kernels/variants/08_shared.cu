@@ -23,8 +23,9 @@
 //
 // y[row] = softmax(x[row]) for row-major x and y of shape (rows, cols). y must not overlap x.
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. More than 48 KB of shared
-// memory and a cluster of 16 must be allowed once: see cudaFuncSetAttribute. Measured with
-// -ftz=true, as CuPy compiles.
+// memory and a cluster of 16 must be allowed once: see cudaFuncSetAttribute. Blocks exchange pairs
+// as in 08_cluster.cu, as QuACK does (https://github.com/Dao-AILab/quack). Measured with -ftz=true,
+// as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS)
 #error "compile with all macros of the Build table: -DCLUSTER=8 -DTHREADS=128 -DPACKS=8"
@@ -126,7 +127,7 @@ __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, in
                  "r"(bytes) : "memory");
 }
 
-// Between making mbarriers and the first arrival: who has waited for it finds them made.
+// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -58,6 +58,16 @@ def test_every_step_stands_with_its_prediction_and_its_measurement(shown) -> Non
     assert complaints(figure) == []
 
 
+def test_what_comes_after_the_last_step_is_left_out(shown) -> None:
+    draw.ledger("11_any_row")
+    figure, plain, _ = shown.take()
+    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert labels == [step for step in drawn() if step < "12"] != drawn()
+    assert f"Of our {len(labels)} predictions" in plain
+    with pytest.raises(ValueError):
+        draw.ledger("16_no_step")
+
+
 def test_the_readers_are_drawn_beside_ours(shown) -> None:
     keep("01_naive", 0.06)
     keep("07_warp", 0.5)

@@ -167,8 +167,10 @@ def test_lanes_that_take_no_part_are_pale_and_lead_nowhere(shown: Shown) -> None
     draw.sectors(traced("07_warp", 33, 40), "from[pack]")
     figure, _, sentence = shown.take()
     assert pale_lanes(figure) == [*range(10, 16), *range(26, 32)] and len(threads(figure)) == 20
+    before, _, _ = load("07_warp").code.partition("from[pack]")  # the first line is a #line
     assert sentence == (
-        "Line 97, warp 0: one request of 20 lanes touches 10 sectors and uses all 320 bytes."
+        f"Line {before.count(chr(10))}, warp 0: one request of 20 lanes touches 10 sectors and uses"
+        " all 320 bytes."
     )
     assert "takes no part" in [one.get_text() for one in texts(figure)]
     assert complaints(figure) == []
