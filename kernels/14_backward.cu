@@ -213,7 +213,7 @@ __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, in
                  "r"(bytes) : "memory");
 }
 
-// Between making mbarriers and the first arrival: who has waited for it finds them made.
+// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

@@ -138,6 +138,7 @@ __device__ __forceinline__ float warp_sum(float value)
 }
 
 // ---- letters between the blocks of a cluster ----------------------------------------------------
+// The scheme of this exchange is QuACK's: https://github.com/Dao-AILab/quack.
 
 __device__ __forceinline__ unsigned place(const void* shared)
 {
@@ -165,7 +166,7 @@ __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, in
                  "r"(bytes) : "memory");
 }
 
-// Between making mbarriers and the first arrival: who has waited for it finds them made.
+// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
 __device__ __forceinline__ void fence_mbarrier_init()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
