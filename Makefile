@@ -1,6 +1,6 @@
 # Every target is one or two plain commands; read them here and type them yourself if you like.
 #
-#   PYTHON=...  this interpreter as it is instead of .venv (conda: make lab PYTHON=python);
+#   PYTHON=...  this interpreter as it is instead of .venv (conda, untested: make lab PYTHON=python);
 #               for setup, the interpreter that .venv is made with
 #   ARGS=...    more arguments for the command, as in: make test ARGS="-k naive"
 
