@@ -56,8 +56,8 @@ def check_machine() -> None:
     system = "macOS" if sys.platform == "darwin" else f"{sys.platform} on {machine}"
     raise Problem(
         f"CuPy and NVRTC have no wheels for {'Linux without glibc' if musl else system}: run make "
-        "setup in a Debian or Ubuntu container (x86-64; arm64 is untested), or open the notebooks in "
-        "Colab (untested)."
+        "setup in a Debian or Ubuntu container (x86-64; arm64 is untested), or open the notebooks "
+        "in Colab (untested)."
     )
 
 

@@ -69,18 +69,18 @@ def test_a_warning_is_told_again(folder: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="shell scripts stand in for compilers")
 @pytest.mark.parametrize(
-    ("compilers", "reasons"),
+    ("compilers", "header", "reasons"),
     [
-        ([], ["no host C++ compiler: install g++"]),
-        (["gcc"], ["no host C++ compiler: install g++"]),
-        (["gcc", "g++"], ["no CUDA header", "no nvcc: make test installs it"]),
-        (["gcc", "g++", "nvcc"], ["no CUDA header"]),
+        ([], "", ["no host C++ compiler: install g++"]),
+        (["gcc"], "", ["no host C++ compiler: install g++"]),
+        (["gcc", "g++"], "cuda_runtime_api.h", ["no CUDA header crt/host_defines.h:", "no nvcc:"]),
+        (["gcc", "g++", "nvcc"], "", ["no CUDA header cuda_runtime_api.h: make test installs it"]),
     ],
 )
 def test_what_is_missing_is_the_reason_to_skip(
-    compilers: list[str], reasons: list[str], tmp_path: Path
+    compilers: list[str], header: str, reasons: list[str], tmp_path: Path
 ) -> None:
-    """In an environment with these packages, but for nvcc and CUDA's headers."""
+    """In an environment with these packages, but for nvcc and all headers of CUDA except one."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in compilers:
@@ -90,6 +90,10 @@ def test_what_is_missing_is_the_reason_to_skip(
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", own], check=True)
     (site,) = own.glob("lib/python*/site-packages")
     (site / "others.pth").write_text(sysconfig.get_path("purelib"))
+    headers = own / "targets" / "any" / "include"
+    headers.mkdir(parents=True)
+    if header:
+        (headers / header).touch()
     command = "-m pytest -q -n 0 -rs -p no:nbval -p no:cacheprovider tests/copied -k".split()
     done = subprocess.run(
         [own / "bin/python", *command, "not reason_to_skip", f"--basetemp={tmp_path / 'base'}"],
