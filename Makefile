@@ -17,8 +17,8 @@ BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
 PY := $(or $(PYTHON),$(VENV))
 # helpers/commands/install.py writes it last; it is older than a lock that git pull has just changed.
 READY := $(if $(PYTHON),,.venv/installed.txt)
-# What make test needs besides, likewise made anew after its lock; not for PYTHON=..., into which
-# only make nvcc installs.
+# What make test needs besides, likewise made anew after its lock. It does not fit the packages
+# of CUDA 12. Into PYTHON=... only make nvcc installs it.
 NVCC := $(if $(PYTHON),,.venv/nvcc.txt)
 INSTALL_NVCC = $(PY) -m pip install --quiet --disable-pip-version-check --no-deps \
 	--only-binary :all: --require-hashes -r requirements/nvcc.txt
@@ -48,7 +48,7 @@ $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	$(BASE) helpers/commands/install.py
 
 .venv/nvcc.txt: requirements/nvcc.txt $(READY)
-	$(INSTALL_NVCC)
+	if grep -q "CUDA 12" $(READY); then echo "nvcc is pinned for CUDA 13 alone"; else $(INSTALL_NVCC); fi
 	@touch $@
 
 run: $(READY) ## run the series, check every kernel, draw the summary (ARGS=--all: deeper ones)

@@ -254,6 +254,28 @@ def test_each_command_does_the_set_up_that_it_needs(
 
 
 @needs_make
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell script stands in for Python")
+@pytest.mark.parametrize(
+    ("installed", "status", "asked", "done"),
+    [("CUDA 13", 0, True, True), ("CUDA 13", 1, True, False), ("CUDA 12", 0, False, True)],
+)
+def test_nvcc_is_installed_beside_cuda_13_and_until_it_succeeds(
+    installed: str, status: int, asked: bool, done: bool, tmp_path: Path
+) -> None:
+    for name in ("requirements", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in (LOCK_12, LOCK_13, LOCK_NVCC):
+        (tmp_path / name).touch()
+    (tmp_path / READY).write_text(f"{installed}, Python 3.12, lock 0\n")
+    python = tmp_path / ".venv/bin/python"
+    python.write_text(f"#!/bin/sh\necho asked >{tmp_path}/asked\nexit {status}\n")
+    python.chmod(0o755)
+    make("-C", str(tmp_path), "-f", str(ROOT / "Makefile"), NVCC)
+    assert (tmp_path / "asked").exists() == asked
+    assert (tmp_path / NVCC).exists() == done
+
+
+@needs_make
 @pytest.mark.parametrize("target", ["run", "lab", "test", "lint", "notebooks", "figures"])
 def test_python_given_means_no_venv(target: str) -> None:
     commands = make("-n", "-j4", target, "PYTHON=some-python").stdout

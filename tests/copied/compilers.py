@@ -14,7 +14,7 @@ import pytest
 from helpers.simt import cache
 from helpers.simt.compile import include_folders
 
-INSTALL = "make test installs it into .venv, make nvcc PYTHON=... into another Python"
+INSTALL = "make test installs it into .venv with CUDA 13, make nvcc PYTHON=... into another Python"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
