@@ -1,6 +1,6 @@
 # Every target is one or two plain commands; read them here and type them yourself if you like.
 #
-#   PYTHON=...  this interpreter as it is instead of .venv (conda: make lab PYTHON=python);
+#   PYTHON=...  this interpreter as it is instead of .venv (conda, untested: make lab PYTHON=python);
 #               for setup, the interpreter that .venv is made with
 #   ARGS=...    more arguments for the command, as in: make test ARGS="-k naive"
 
@@ -17,6 +17,11 @@ BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
 PY := $(or $(PYTHON),$(VENV))
 # helpers/commands/install.py writes it last; it is older than a lock that git pull has just changed.
 READY := $(if $(PYTHON),,.venv/installed.txt)
+# What make test needs besides, likewise made anew after its lock. It links no program with
+# the packages of CUDA 12. Into PYTHON=... only make nvcc installs it.
+NVCC := $(if $(PYTHON),,.venv/nvcc.txt)
+INSTALL_NVCC = $(PY) -m pip install --quiet --disable-pip-version-check --no-deps \
+	--only-binary :all: --require-hashes -r requirements/nvcc.txt
 # A GPU machine that already has CuPy can record without a set-up.
 GPU_PY := $(or $(PYTHON),$(wildcard $(VENV)),$(BASE))
 NEED = @$(1) -c "import $(2), ml_dtypes" 2>/dev/null || { echo "$(1) cannot import $(2) and ml_dtypes:" \
@@ -35,13 +40,16 @@ help: ## this list
 setup: ## make .venv and install the pinned packages (again: well under a second)
 	$(BASE) helpers/commands/install.py
 
-nvcc: $(READY) ## CUDA's C++ compiler into .venv, for the tests that copy kernels into C++
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps \
-		--only-binary :all: --require-hashes -r requirements/nvcc.txt
+nvcc: $(NVCC) ## install CUDA's C++ compiler, as make test does, and print its path
+	$(if $(PYTHON),$(INSTALL_NVCC))
 	@$(PY) -c 'import glob, nvidia; print(*glob.glob(f"{[*nvidia.__path__][0]}/cu*/bin/nvcc"))'
 
 $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	$(BASE) helpers/commands/install.py
+
+.venv/nvcc.txt: requirements/nvcc.txt $(READY)
+	if grep -q "CUDA 12" $(READY); then echo "nvcc is pinned for CUDA 13 alone"; else $(INSTALL_NVCC); fi
+	@touch $@
 
 run: $(READY) ## run the series, check every kernel, draw the summary (ARGS=--all: deeper ones)
 	$(PY) $(STOPPABLE) run $(ARGS)
@@ -49,7 +57,7 @@ run: $(READY) ## run the series, check every kernel, draw the summary (ARGS=--al
 lab: $(READY) ## open your copy of the first notebook, mine/00_the_limit.ipynb, in JupyterLab
 	$(PY) -m helpers.commands.lab $(ARGS)
 
-test: $(READY) ## ruff, the tests, and every notebook against its committed output
+test: $(READY) $(NVCC) ## ruff, the tests, and every notebook against its committed output
 	$(PY) -m ruff check .
 	$(PY) -m pytest -n 2 --dist worksteal -q -p no:nbval tests $(ARGS)
 	$(PY) -m pytest -n 2 --dist loadfile -q -p helpers.lean --nbval notebooks

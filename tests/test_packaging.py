@@ -157,13 +157,31 @@ def test_one_range_of_pythons() -> None:
     assert f"from {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}" in sentence
 
 
-def test_ci_types_what_the_readme_says() -> None:
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell script stands in for make")
+@pytest.mark.parametrize(
+    ("failing", "typed"), [("", ["run", "test"]), ("run", ["run"]), ("test", ["run", "test"])]
+)
+def test_ci_types_what_the_readme_says(failing: str, typed: list[str], tmp_path: Path) -> None:
+    """Nothing else, without input; a failure ends it. Only seconds are printed."""
+    make = tmp_path / "make"
+    make.write_text(
+        f'#!/bin/sh\nread line && exit\necho "$@" >> {tmp_path}/typed\ntest "$*" != "{failing}"\n'
+    )
+    make.chmod(0o755)
     script = ROOT / ".ci/run"
-    text = script.read_text()
-    assert os.name == "nt" or os.access(script, os.X_OK)
-    assert "set -euo pipefail" in text
-    steps = re.search(r"for step in (.*); do", text).group(1).split()
-    assert steps + re.findall(r"^make .*?(\w+) <", text, re.M) == ["setup", "nvcc", "run", "test"]
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path}
+    done = subprocess.run(
+        [script], env=environment, input="y\n" * 9, capture_output=True, text=True
+    )
+    assert (tmp_path / "typed").read_text().splitlines() == typed
+    assert (done.returncode != 0) == bool(failing)
+    passed = [target for target in typed if target != failing]
+    said = "".join(rf"make {target}: \d+ s\n" for target in passed)
+    assert re.fullmatch(said, done.stdout) and not done.stderr
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = re.search(r"^## Two commands\n(.*?)^## ", readme, re.M | re.S)[1]
+    assert all(f"make {target}" in section for target in typed)
     assert "bash .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text()
 
 
@@ -204,12 +222,65 @@ def test_make_test_runs_everything() -> None:
     ]
 
 
+LOCK_12, LOCK_13, LOCK_NVCC = (f"requirements/{name}.txt" for name in LOCKS)
+READY, NVCC = ".venv/installed.txt", ".venv/nvcc.txt"
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("there", "packages", "nvcc"),
+    [  # files, oldest first; whether make run and make test install packages, and make test nvcc
+        ([LOCK_12, LOCK_13, LOCK_NVCC], True, True),
+        ([LOCK_12, LOCK_13, LOCK_NVCC, READY], False, True),
+        ([LOCK_12, LOCK_13, LOCK_NVCC, READY, NVCC], False, False),
+        ([LOCK_12, LOCK_13, READY, NVCC, LOCK_NVCC], False, True),
+        ([LOCK_12, LOCK_NVCC, READY, NVCC, LOCK_13], True, True),
+        ([LOCK_13, LOCK_NVCC, READY, NVCC, LOCK_12], True, True),
+        ([LOCK_12, LOCK_13, LOCK_NVCC, NVCC, READY], False, True),  # an environment made anew
+    ],
+)
+def test_each_command_does_the_set_up_that_it_needs(
+    there: list[str], packages: bool, nvcc: bool, tmp_path: Path
+) -> None:
+    for age, name in enumerate(there):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (age, age))
+    for target in ("run", "lab", "export", "test"):
+        done = make("-C", str(tmp_path), "-f", str(ROOT / "Makefile"), "-n", target)
+        assert done.returncode == 0, done.stderr
+        assert ("install.py" in done.stdout) == packages, target
+        assert ("-r requirements/nvcc.txt" in done.stdout) == (nvcc and target == "test"), target
+
+
+@needs_make
+@pytest.mark.skipif(os.name == "nt", reason="a POSIX shell script stands in for Python")
+@pytest.mark.parametrize(
+    ("installed", "status", "asked", "done"),
+    [("CUDA 13", 0, True, True), ("CUDA 13", 1, True, False), ("CUDA 12", 0, False, True)],
+)
+def test_nvcc_is_installed_beside_cuda_13_and_until_it_succeeds(
+    installed: str, status: int, asked: bool, done: bool, tmp_path: Path
+) -> None:
+    for name in ("requirements", ".venv/bin"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in (LOCK_12, LOCK_13, LOCK_NVCC):
+        (tmp_path / name).touch()
+    (tmp_path / READY).write_text(f"{installed}, Python 3.12, lock 0\n")
+    python = tmp_path / ".venv/bin/python"
+    python.write_text(f"#!/bin/sh\necho asked >{tmp_path}/asked\nexit {status}\n")
+    python.chmod(0o755)
+    make("-C", str(tmp_path), "-f", str(ROOT / "Makefile"), NVCC)
+    assert (tmp_path / "asked").exists() == asked
+    assert (tmp_path / NVCC).exists() == done
+
+
 @needs_make
 @pytest.mark.parametrize("target", ["run", "lab", "test", "lint", "notebooks", "figures"])
 def test_python_given_means_no_venv(target: str) -> None:
     commands = make("-n", "-j4", target, "PYTHON=some-python").stdout
     assert re.search("^some-python (-m|helpers/commands/)", commands, re.MULTILINE)
-    assert ".venv" not in commands and "install.py" not in commands
+    assert not any(word in commands for word in (".venv", "install.py", "pip install"))
 
 
 @needs_make

@@ -55,8 +55,9 @@ def check_machine() -> None:
         return
     system = "macOS" if sys.platform == "darwin" else f"{sys.platform} on {machine}"
     raise Problem(
-        f"CuPy and NVRTC have no wheels for {'Linux without glibc' if musl else system}: open the "
-        "notebooks in Colab, or run make setup in a Debian or Ubuntu container (x86-64 or arm64)."
+        f"CuPy and NVRTC have no wheels for {'Linux without glibc' if musl else system}: run make "
+        "setup in a Debian or Ubuntu container (x86-64; arm64 is untested), or open the notebooks "
+        "in Colab (untested)."
     )
 
 
@@ -156,7 +157,8 @@ def install(major: int) -> None:
     if status:
         raise Problem(
             "CuPy or the NVRTC wheel is installed but does not load: run make clean, then make "
-            f"setup; on Windows, install the Visual C++ runtime first ({line})."
+            "setup; on Windows (untested), install the Visual C++ runtime first "
+            f"({line})."
         )
     STAMP.write_text(stamp)
     print(f"Installed in {time.monotonic() - start:.0f} s.")

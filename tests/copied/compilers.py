@@ -14,6 +14,7 @@ import pytest
 from helpers.simt import cache
 from helpers.simt.compile import include_folders
 
+INSTALL = "make test installs it into .venv with CUDA 13, make nvcc PYTHON=... into another Python"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
@@ -22,7 +23,7 @@ def nvcc() -> tuple[str, ...]:
     """nvcc with the options that an exported file asks for; () if there is none that works."""
     beside = sorted(Path(sysconfig.get_path("purelib")).glob("nvidia/cu*/bin/nvcc"))
     for candidate in (*map(str, beside), shutil.which("nvcc")):
-        if candidate and shutil.which("g++"):
+        if candidate:
             done = subprocess.run([candidate, "--version"], capture_output=True)
             if done.returncode == 0:
                 library = f"-L{Path(candidate).parent.parent / 'lib'}"
@@ -32,18 +33,31 @@ def nvcc() -> tuple[str, ...]:
     return ()
 
 
-needs_nvcc = pytest.mark.skipif(
-    not nvcc(), reason="no nvcc, or no g++ for it; `make nvcc` installs nvcc beside NVRTC"
+def headers() -> tuple[str, ...]:
+    """Folders of CUDA's headers for a host compiler."""
+    beside = (str(Path(found).parent.parent / "include") for found in nvcc()[:1])
+    return *include_folders(), *beside
+
+
+def lacks(folders: Sequence[str], *names: str) -> str:
+    """Return why tests of CUDA headers are skipped, an empty string if each is in a folder."""
+    for name in names:
+        if not any((Path(folder) / name).is_file() for folder in folders):
+            return f"no CUDA header {name}: {INSTALL}"
+    return ""
+
+
+# Why tests are skipped here; empty where they are not. nvcc calls gcc as well as g++.
+NO_HOST_COMPILER = (
+    ""
+    if shutil.which("g++") and shutil.which("gcc")
+    else "no host C++ compiler: install g++ (Debian, Ubuntu: sudo apt install g++)"
 )
-
-
-def runtime_headers() -> bool:
-    return any((Path(folder) / "cuda_runtime_api.h").is_file() for folder in include_folders())
-
-
-needs_headers = pytest.mark.skipif(
-    not shutil.which("g++") or not runtime_headers(), reason="no g++, or no headers of CUDA"
-)
+NO_HEADERS = NO_HOST_COMPILER or lacks(headers(), "cuda_runtime_api.h", "crt/host_defines.h")
+NO_NVCC = NO_HOST_COMPILER or ("" if nvcc() else f"no nvcc: {INSTALL}") or NO_HEADERS
+needs_host_compiler = pytest.mark.skipif(bool(NO_HOST_COMPILER), reason=NO_HOST_COMPILER)
+needs_nvcc = pytest.mark.skipif(bool(NO_NVCC), reason=NO_NVCC)
+needs_headers = pytest.mark.skipif(bool(NO_HEADERS), reason=NO_HEADERS)
 
 
 def compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -53,9 +67,8 @@ def compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedProces
 
 def host_compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Run g++ in a folder, with CUDA's headers."""
-    folders = [*include_folders(), *(Path(found).parent.parent / "include" for found in nvcc()[:1])]
-    headers = [f"-isystem{path}" for path in folders]
-    return _kept(folder, ["g++", "-std=c++17", *WARNINGS, *headers, *map(str, arguments)])
+    includes = [f"-isystem{path}" for path in headers()]
+    return _kept(folder, ["g++", "-std=c++17", *WARNINGS, *includes, *map(str, arguments)])
 
 
 def _kept(folder: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:

@@ -3,10 +3,7 @@
 import re
 import shlex
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
-
-import pytest
 
 from helpers.commands.export import main
 from helpers.paths import ROOT
@@ -31,10 +28,6 @@ def test_the_commands_and_the_example_make_a_program(tmp_path: Path, monkeypatch
 
 
 @needs_nvcc
-@pytest.mark.skipif(
-    "site-packages" in str(nvcc()[:1]) and not find_spec("nvidia.cu13.include.cccl"),
-    reason="`make nvcc` of before, without a header of the 16-bit types",
-)
 def test_sixteen_bits_compile_with_nvcc_as_it_is_installed(tmp_path: Path, monkeypatch) -> None:
     """No folder of headers is named."""
     monkeypatch.chdir(tmp_path)

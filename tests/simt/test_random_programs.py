@@ -1,27 +1,26 @@
 """Random programs give bit by bit what gcc and a GPU make of them, and no finding."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.copied.compilers import needs_host_compiler
 from tests.hardware import random_kernels
 from tests.simt import random_programs
 from tests.simt.random_programs import BlockProgram, Program, by_the_machine, cuda_source
 
 KNOWN = random_kernels.stored()
-needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc to compare with")
 recorded = pytest.mark.skipif(
     not KNOWN, reason="no tests/data/random_kernels_h200.json: run tests.hardware.random_kernels"
 )
 
 
-@needs_gcc
+@needs_host_compiler
 def test_programs_give_what_gcc_gives(tmp_path: Path) -> None:
     assert random_programs.against_gcc(range(20), tmp_path) == []
 
 
-@needs_gcc
+@needs_host_compiler
 def test_a_wrong_operation_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = cuda_source([Program(number) for number in range(3)]).replace(" - ", " + ")
     monkeypatch.setattr(random_programs, "cuda_source", lambda programs: planted)
