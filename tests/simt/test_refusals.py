@@ -142,6 +142,17 @@ def test_a_wrong_compiler_option_is_a_compile_error() -> None:
         simulate(raw, 1, 32, (np.zeros(32, np.int32), 1))
 
 
+@pytest.mark.parametrize("option", ["-arch=sm_999", "--gpu-architecture=sm_80", "-arch=sm_90a"])
+def test_an_architecture_that_the_machine_does_not_model_is_refused(option: str) -> None:
+    y = np.zeros(32, np.int32)
+    with pytest.raises(
+        ValueError, match=f"{option}: .* models an H200 and compiles for compute_90"
+    ):
+        simulate(cupy.RawKernel(kernel("y[i] = n;"), "k", (option,)), 1, 32, (y, 1))
+    simulate(cupy.RawKernel(kernel("y[i] = n;"), "k", ("-arch=sm_90",)), 1, 32, (y, 1))
+    assert y.all()
+
+
 @pytest.mark.parametrize("name", ["eq", "lt", "le", "gt", "ge"])
 def test_lane_mask_registers(name):
     body = f'asm("mov.u32 %0, %%lanemask_{name};" : "=r"(y[threadIdx.x]));'
