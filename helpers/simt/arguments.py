@@ -11,6 +11,7 @@ from .geometry import Shape
 from .hardware import (
     BLOCK_SHARED_BYTES,
     MAX_BLOCK,
+    MAX_CLUSTER,
     MAX_GRID,
     MAX_THREADS,
     STATIC_SHARED_BYTES,
@@ -22,12 +23,17 @@ from .words import counted
 
 
 def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
-    """A grid or block as three sizes. Raises `ValueError` if one is outside CUDA's limits."""
-    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    """A grid or block as three sizes. Raises `TypeError` if one is no integer, `ValueError` if one
+    is outside CUDA's limits."""
+    several = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes)
+    try:
+        sizes = tuple(map(index, shape if several else (shape,)))
+    except TypeError:
+        raise TypeError(f"{what} must be one to three integers, not {shape!r}") from None
     limits = MAX_GRID if what == "grid" else MAX_BLOCK
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"{what} {shape!r} must have one to three sizes")
-    sizes = tuple(int(size) for size in sizes) + (1,) * (3 - len(sizes))
+    sizes += (1,) * (3 - len(sizes))
     for size, limit in zip(sizes, limits, strict=True):
         if not 1 <= size <= limit:
             raise ValueError(f"{what} {shape!r} is outside CUDA's limits of 1 to {limits}")
@@ -38,6 +44,27 @@ def check_threads(block: tuple[int, int, int], threads: int) -> None:
     """Raises `ValueError` if a block has more threads than CUDA allows."""
     if threads > MAX_THREADS:
         raise ValueError(f"block {block} has {threads} threads; CUDA allows {MAX_THREADS}")
+
+
+def check_integer(what: str, value, lowest: int) -> None:
+    """Raises `TypeError` if a value is no integer, `ValueError` if it is below the lowest."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {value!r}") from None
+    if number < lowest:
+        raise ValueError(f"{what} must be at least {lowest}, not {number}")
+
+
+def check_names(names: Sequence[str], count: int) -> None:
+    """Raises `TypeError` or `ValueError` for what cannot name this number of arguments."""
+    several = isinstance(names, Sequence) and not isinstance(names, str)
+    if not several or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be a sequence of strings, one per argument, not {names!r}")
+    if len(names) > count:
+        raise ValueError(f"{counted(count, 'argument')} cannot have {len(names)} names: {names!r}")
+    if twice := [name for name in names if list(names).count(name) > 1]:
+        raise ValueError(f"two arguments are named {twice[0]!r}: names must differ")
 
 
 def check_shared(name: str, shared: SharedMemory) -> None:
@@ -52,8 +79,13 @@ def check_shared(name: str, shared: SharedMemory) -> None:
 
 
 def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) -> None:
-    """Raises `ValueError` for a grid that is not whole clusters, or that cannot run at once
-    although it must."""
+    """Raises `ValueError` for a cluster larger than any GPU runs, for a grid that is not whole
+    clusters, or that cannot run at once although it must."""
+    if shape.cluster_blocks > MAX_CLUSTER:
+        raise ValueError(
+            f"{name}: cluster {shape.cluster} has {shape.cluster_blocks} blocks; an H200 "
+            f"allows at most {MAX_CLUSTER}"
+        )
     if any(blocks % size for blocks, size in zip(shape.grid, shape.cluster, strict=True)):
         raise ValueError(
             f"{name}: grid {shape.grid} is not a multiple of the cluster {shape.cluster}"

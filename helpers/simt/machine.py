@@ -13,6 +13,8 @@ import numpy as np
 
 from .arguments import (
     check_grid,
+    check_integer,
+    check_names,
     check_shared,
     check_threads,
     launch_shape,
@@ -111,6 +113,9 @@ def simulate(
     """
     grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
     check_threads(block, Shape(grid, block).threads)
+    check_integer("shared_mem", shared_mem, 0)
+    check_integer("instruction_limit", instruction_limit, 1)
+    check_names(names, len(args))
     with citing(kernel.code):
         ptx, mangled = compile_template(kernel.code, kernel.name, tuple(kernel.options), arch)
         if isinstance(kernel, KernelText):  # a RawKernel goes by its name in the machine code
