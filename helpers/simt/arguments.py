@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from numbers import Integral
 from operator import index
 
 import numpy as np
 
+from .cuda_text import Parameter
 from .geometry import Shape
 from .hardware import (
     BLOCK_SHARED_BYTES,
@@ -99,10 +102,15 @@ def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) ->
 
 
 def parameter_bytes(
-    kernel: PtxKernel, args: Sequence, names: Sequence[str], memory: GlobalMemory
+    kernel: PtxKernel,
+    args: Sequence,
+    names: Sequence[str],
+    memory: GlobalMemory,
+    declared: Sequence[Parameter] = (),
 ) -> bytes:
     """Lay the arguments out as the kernel's parameter space and map the arrays. The rows of a
-    matrix x may be apart where x_stride is one of the names.
+    matrix x may be apart where x_stride is one of the names. `declared` are the parameters in the
+    source, if they are known.
 
     Raises `TypeError` for an argument that does not fit its parameter, `ValueError` for a number
     that is out of its range.
@@ -111,6 +119,9 @@ def parameter_bytes(
         raise TypeError(
             f"{kernel.name} takes {counted(len(kernel.parameters), 'argument')}, not {len(args)}"
         )
+    if len(declared) == len(args):
+        for parameter, value in zip(declared, args, strict=True):
+            _check_declared(parameter, value)
     end = max((p.offset + p.size for p in kernel.parameters), default=0)
     space = bytearray(end)
     for number, (parameter, value) in enumerate(zip(kernel.parameters, args, strict=True)):
@@ -118,6 +129,44 @@ def parameter_bytes(
         encoded = _encoded(parameter, value, name, names, memory)
         space[parameter.offset : parameter.offset + parameter.size] = encoded
     return bytes(space)
+
+
+def _check_declared(parameter: Parameter, value) -> None:
+    """Raise `TypeError` for a value of another type than the source declares, where PTX shows no
+    difference: in PTX every pointer is an integer of 8 bytes."""
+    name, dtype = parameter.name, np.dtype(np.uint64) if parameter.table else parameter.dtype
+    kind = parameter.type + "*" * (parameter.pointer + parameter.table)
+    value = value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+    is_array = isinstance(value, np.ndarray)
+    is_list = isinstance(value, list | tuple) or (is_array and value.dtype == object)
+    if is_list and parameter.table:
+        for number, one in enumerate(value):
+            inner = replace(parameter, name=f"{name}[{number}]", table=False)
+            _check_declared(inner, one)
+    elif parameter.pointer and isinstance(value, Integral) and value:
+        raise TypeError(f"{name} is {value}, the kernel takes {kind}: pass an array or None")
+    elif parameter.pointer and is_list and dtype is not None:
+        raise TypeError(f"{name} is a list, the kernel takes {kind}: pass a numpy array")
+    elif parameter.pointer and is_array and not is_list and not _holds(value, dtype):
+        wanted = "native byte order" if dtype is None else dtype
+        raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({kind})")
+    elif not parameter.pointer and (value is None or is_list or is_array):
+        if dtype is not None and dtype.itemsize == 8:
+            what = "None" if value is None else "an array"
+            raise TypeError(f"{name} is {what}, the kernel takes {kind}")
+
+
+def _holds(array: np.ndarray, wanted: np.dtype | None) -> bool:
+    """Whether an array has elements of a dtype or their bits: integers of either sign, integers for
+    16-bit floats, `np.void` (what numpy loads where it does not know the dtype), zeros of uint8.
+    None is a dtype that only the compiler knows."""
+    given = array.dtype
+    if wanted is None or given == wanted:
+        return given.isnative
+    if given.itemsize != wanted.itemsize:
+        return given == np.uint8 and not array.any()
+    whole = given.kind in "iub" and (wanted.kind in "iub" or wanted.itemsize == 2)
+    return given.isnative and (whole or given.type is np.void)
 
 
 def _encoded(

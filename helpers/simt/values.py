@@ -23,27 +23,13 @@ def argument(text: str, parameter: Parameter, random: np.random.Generator):
     """
     try:
         if ";" not in text:
-            return _checked(_argument(text, parameter, random), parameter, parameter.table)
+            return _argument(text, parameter, random)
         if not parameter.table and (parameter.pointer or parameter.dtype is not None):
             raise ValueError(f"the kernel takes no pointer to pointers, so that {text} is too much")
-        parts = [_argument(part, parameter, random) for part in text.split(";") if part]
-        return [_checked(part, parameter, False) for part in parts]
+        return [_argument(part, parameter, random) for part in text.split(";") if part]
     except (ValueError, TypeError, OverflowError, MemoryError, OSError, EOFError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
-        known = said.startswith((f"{parameter.name}: ", f"{parameter.name} is "))
-        sentence = said if known else f"{parameter.name}: {said}"
-        raise ValueError(sentence) from None
-
-
-def _checked(value, parameter: Parameter, table: bool):
-    """The value, if an array is of the dtype that the kernel takes."""
-    wanted = np.dtype(np.uint64) if table else parameter.dtype
-    is_array = isinstance(value, np.ndarray) and value.ndim
-    if is_array and parameter.pointer and wanted not in (None, value.dtype):
-        raise ValueError(
-            f"{parameter.name} is {value.dtype}, the kernel takes {wanted} ({parameter.type}*)"
-        )
-    return value
+        raise ValueError(f"{parameter.name}: {said}") from None
 
 
 def _argument(text: str, parameter: Parameter, random: np.random.Generator):
