@@ -274,6 +274,8 @@ def _write(path: Path, content: str) -> None:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"cannot read {error.filename}: {error.strerror}"
     said = error.args[0] if isinstance(error, KeyError) and error.args else error
     known = isinstance(error, OSError | ValueError | TypeError | LookupError | RuntimeError)
     known = known or isinstance(error, MemoryError)

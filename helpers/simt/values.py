@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from math import prod
+from tokenize import TokenError
 
 import ml_dtypes
 import numpy as np
@@ -36,7 +37,7 @@ def _argument(text: str, parameter: Parameter, random: np.random.Generator):
     if text == "null":
         return None
     if text.endswith(".npy"):
-        return np.load(text, allow_pickle=False)
+        return _loaded(text)
     if match := ARRAY.fullmatch(text):
         return _array(text, match[1], match[2], parameter, random)
     if text in ("true", "false"):
@@ -65,6 +66,16 @@ def _argument(text: str, parameter: Parameter, random: np.random.Generator):
     if value is None or not finite:
         raise ValueError(f"{text} does not fit the kernel's {parameter.type}")
     return value
+
+
+def _loaded(path: str) -> np.ndarray:
+    try:
+        with open(path, "rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, EOFError, TokenError):  # NumPy reads the header as Python
+        raise ValueError(f"{path} is not a .npy file of numbers") from None
 
 
 def _array(
@@ -107,8 +118,9 @@ def is_float(dtype: np.dtype) -> bool:
 
 
 def statistics(array: np.ndarray) -> dict[str, float | int | None]:
-    """Least, largest and mean value of an output, and how many are NaN; nothing for structs."""
-    if array.dtype.names or not array.size:
+    """Least, largest and mean value of an output, and how many are NaN; nothing for structs and
+    raw bytes."""
+    if array.dtype.type is np.void or not array.size:
         return {}
     missing = np.isnan(array) if is_float(array.dtype) else np.zeros(array.shape, bool)
     kept = array[~missing]
