@@ -1,6 +1,8 @@
 """The command `simt`: what it lists, what it refuses and how, and its reports for programs."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +55,31 @@ def test_a_file_alone_lists_its_kernels(capsys) -> None:
     assert "  twice<...>(const T* x, T* y)" in shown
     assert "  scale(const float* x, float* y, int n, float a)" in shown
     assert "  many(bool f, unsigned u, long long l, Pair p, float** rows, const int* z)" in shown
+
+
+def test_help_explains_arguments_by_examples_that_run(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0 and shown.index("Check a CUDA kernel") < shown.index("--grid is")
+    assert "next backward branch" in " ".join(shown.split())  # what --limit limits
+    examples = re.findall(r"^ +(\w+\(.*\))\n +--args (.*)$", shown, re.MULTILINE)
+    Path("help.cu").write_text("".join(f"__global__ void {one} {{}}\n" for one, _ in examples))
+    np.save("x.npy", np.zeros((64, 1024), np.float32))
+    for declared, args in examples:
+        name = declared.partition("(")[0]
+        sizes = ["--kernel", name, "--grid", "4", "2", "--block", "32", "8"]
+        assert main(["help.cu", *sizes, "--args", *shlex.split(args)]) == 0, capsys.readouterr().err
+    assert len(examples) == 3
+
+
+def test_a_grid_that_takes_hours_is_announced(capsys) -> None:
+    sizes = ["--kernel", "scale", "--grid", "2147483647", "--block", "1024"]
+    assert main(["a file.cu", *sizes, "--args", "float64[4]", *CLEAN[1:]]) == 2
+    assert capsys.readouterr().err == (
+        "2,199,023,254,528 threads may take hours: try a smaller --grid\n"
+        "x is float64, the kernel takes float32 (float*)\n"
+    )
 
 
 def test_a_program_for_nvcc_runs_and_shows_what_it_prints(capsys) -> None:
