@@ -147,7 +147,7 @@ def _check_declared(parameter: Parameter, value) -> None:
         raise TypeError(f"{name} is {value}, the kernel takes {kind}: pass an array or None")
     elif parameter.pointer and is_list and dtype is not None:
         raise TypeError(f"{name} is a list, the kernel takes {kind}: pass a numpy array")
-    elif parameter.pointer and is_array and not is_list and not _holds(value, dtype):
+    elif parameter.pointer and is_array and not is_list and not _holds(value, parameter):
         wanted = "native byte order" if dtype is None else dtype
         raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({kind})")
     elif not parameter.pointer and (value is None or is_list or is_array):
@@ -156,12 +156,12 @@ def _check_declared(parameter: Parameter, value) -> None:
             raise TypeError(f"{name} is {what}, the kernel takes {kind}")
 
 
-def _holds(array: np.ndarray, wanted: np.dtype | None) -> bool:
-    """Whether an array has elements of a dtype or their bits: integers of either sign, integers for
-    16-bit floats, `np.void` (what numpy loads where it does not know the dtype), zeros of uint8.
-    None is a dtype that only the compiler knows."""
-    given = array.dtype
-    if wanted is None or given == wanted:
+def _holds(array: np.ndarray, pointer: Parameter) -> bool:
+    """Whether an array has elements of a pointer's dtype or their bits: integers of either sign,
+    integers for 16-bit floats, `np.void` (what numpy loads where it does not know the dtype), zeros
+    of uint8. A type that only the compiler knows and `char`, in C that of any memory, hold all."""
+    given, wanted = array.dtype, np.dtype(np.uint64) if pointer.table else pointer.dtype
+    if wanted is None or given == wanted or (pointer.type == "char" and not pointer.table):
         return given.isnative
     if given.itemsize != wanted.itemsize:
         return given == np.uint8 and not array.any()
