@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from numbers import Integral
 from operator import index
 
 import numpy as np
 
+from .cuda_text import Parameter
 from .geometry import Shape
 from .hardware import (
     BLOCK_SHARED_BYTES,
     MAX_BLOCK,
+    MAX_CLUSTER,
     MAX_GRID,
     MAX_THREADS,
     STATIC_SHARED_BYTES,
@@ -22,12 +26,17 @@ from .words import counted
 
 
 def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
-    """A grid or block as three sizes. Raises `ValueError` if one is outside CUDA's limits."""
-    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    """A grid or block as three sizes. Raises `TypeError` if one is no integer, `ValueError` if one
+    is outside CUDA's limits."""
+    several = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes)
+    try:
+        sizes = tuple(map(index, shape if several else (shape,)))
+    except TypeError:
+        raise TypeError(f"{what} must be one to three integers, not {shape!r}") from None
     limits = MAX_GRID if what == "grid" else MAX_BLOCK
     if not 1 <= len(sizes) <= 3:
         raise ValueError(f"{what} {shape!r} must have one to three sizes")
-    sizes = tuple(int(size) for size in sizes) + (1,) * (3 - len(sizes))
+    sizes += (1,) * (3 - len(sizes))
     for size, limit in zip(sizes, limits, strict=True):
         if not 1 <= size <= limit:
             raise ValueError(f"{what} {shape!r} is outside CUDA's limits of 1 to {limits}")
@@ -38,6 +47,27 @@ def check_threads(block: tuple[int, int, int], threads: int) -> None:
     """Raises `ValueError` if a block has more threads than CUDA allows."""
     if threads > MAX_THREADS:
         raise ValueError(f"block {block} has {threads} threads; CUDA allows {MAX_THREADS}")
+
+
+def check_integer(what: str, value, lowest: int) -> None:
+    """Raises `TypeError` if a value is no integer, `ValueError` if it is below the lowest."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {value!r}") from None
+    if number < lowest:
+        raise ValueError(f"{what} must be at least {lowest}, not {number}")
+
+
+def check_names(names: Sequence[str], count: int) -> None:
+    """Raises `TypeError` or `ValueError` for what cannot name this number of arguments."""
+    several = isinstance(names, Sequence) and not isinstance(names, str)
+    if not several or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names must be a sequence of strings, one per argument, not {names!r}")
+    if len(names) > count:
+        raise ValueError(f"{counted(count, 'argument')} cannot have {len(names)} names: {names!r}")
+    if twice := [name for name in names if list(names).count(name) > 1]:
+        raise ValueError(f"two arguments are named {twice[0]!r}: names must differ")
 
 
 def check_shared(name: str, shared: SharedMemory) -> None:
@@ -52,8 +82,13 @@ def check_shared(name: str, shared: SharedMemory) -> None:
 
 
 def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) -> None:
-    """Raises `ValueError` for a grid that is not whole clusters, or that cannot run at once
-    although it must."""
+    """Raises `ValueError` for a cluster larger than any GPU runs, for a grid that is not whole
+    clusters, or that cannot run at once although it must."""
+    if shape.cluster_blocks > MAX_CLUSTER:
+        raise ValueError(
+            f"{name}: cluster {shape.cluster} has {shape.cluster_blocks} blocks; an H200 "
+            f"allows at most {MAX_CLUSTER}"
+        )
     if any(blocks % size for blocks, size in zip(shape.grid, shape.cluster, strict=True)):
         raise ValueError(
             f"{name}: grid {shape.grid} is not a multiple of the cluster {shape.cluster}"
@@ -67,10 +102,15 @@ def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) ->
 
 
 def parameter_bytes(
-    kernel: PtxKernel, args: Sequence, names: Sequence[str], memory: GlobalMemory
+    kernel: PtxKernel,
+    args: Sequence,
+    names: Sequence[str],
+    memory: GlobalMemory,
+    declared: Sequence[Parameter] = (),
 ) -> bytes:
     """Lay the arguments out as the kernel's parameter space and map the arrays. The rows of a
-    matrix x may be apart where x_stride is one of the names.
+    matrix x may be apart where x_stride is one of the names. `declared` are the parameters in the
+    source, if they are known.
 
     Raises `TypeError` for an argument that does not fit its parameter, `ValueError` for a number
     that is out of its range.
@@ -79,6 +119,9 @@ def parameter_bytes(
         raise TypeError(
             f"{kernel.name} takes {counted(len(kernel.parameters), 'argument')}, not {len(args)}"
         )
+    if len(declared) == len(args):
+        for parameter, value in zip(declared, args, strict=True):
+            _check_declared(parameter, value)
     end = max((p.offset + p.size for p in kernel.parameters), default=0)
     space = bytearray(end)
     for number, (parameter, value) in enumerate(zip(kernel.parameters, args, strict=True)):
@@ -86,6 +129,44 @@ def parameter_bytes(
         encoded = _encoded(parameter, value, name, names, memory)
         space[parameter.offset : parameter.offset + parameter.size] = encoded
     return bytes(space)
+
+
+def _check_declared(parameter: Parameter, value) -> None:
+    """Raise `TypeError` for a value of another type than the source declares, where PTX shows no
+    difference: in PTX every pointer is an integer of 8 bytes."""
+    name, dtype = parameter.name, np.dtype(np.uint64) if parameter.table else parameter.dtype
+    kind = parameter.type + "*" * (parameter.pointer + parameter.table)
+    value = value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+    is_array = isinstance(value, np.ndarray)
+    is_list = isinstance(value, list | tuple) or (is_array and value.dtype == object)
+    if is_list and parameter.table:
+        for number, one in enumerate(value):
+            inner = replace(parameter, name=f"{name}[{number}]", table=False)
+            _check_declared(inner, one)
+    elif parameter.pointer and isinstance(value, Integral) and value:
+        raise TypeError(f"{name} is {value}, the kernel takes {kind}: pass an array or None")
+    elif parameter.pointer and is_list and dtype is not None:
+        raise TypeError(f"{name} is a list, the kernel takes {kind}: pass a numpy array")
+    elif parameter.pointer and is_array and not is_list and not _holds(value, parameter):
+        wanted = "native byte order" if dtype is None else dtype
+        raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({kind})")
+    elif not parameter.pointer and (value is None or is_list or is_array):
+        if dtype is not None and dtype.itemsize == 8:
+            what = "None" if value is None else "an array"
+            raise TypeError(f"{name} is {what}, the kernel takes {kind}")
+
+
+def _holds(array: np.ndarray, pointer: Parameter) -> bool:
+    """Whether an array has elements of a pointer's dtype or their bits: integers of either sign,
+    integers for 16-bit floats, `np.void` (what numpy loads where it does not know the dtype), zeros
+    of uint8. A type that only the compiler knows and `char`, in C that of any memory, hold all."""
+    given, wanted = array.dtype, np.dtype(np.uint64) if pointer.table else pointer.dtype
+    if wanted is None or given == wanted or (pointer.type == "char" and not pointer.table):
+        return given.isnative
+    if given.itemsize != wanted.itemsize:
+        return given == np.uint8 and not array.any()
+    whole = given.kind in "iub" and (wanted.kind in "iub" or wanted.itemsize == 2)
+    return given.isnative and (whole or given.type is np.void)
 
 
 def _encoded(

@@ -1,17 +1,36 @@
 """Check a CUDA kernel without a GPU.
 
-Compiles a file as nvcc would (what belongs to the host is set aside), runs a kernel of it, and
-prints statistics of the arrays that the kernel wrote, its memory traffic line by line, what it
-printed, and the bugs that were found. With a file alone it lists the kernels there are.
+The file is compiled as nvcc would compile it; host code, including main, is ignored. The command
+runs one kernel on a simulated GPU and prints statistics of the arrays that the kernel wrote, its
+memory traffic line by line, the output of printf, and the bugs that were found. With a file alone,
+it lists the kernels of the file.
 
     simt mine.cu
-    simt mine.cu --kernel scale --grid 4 --block 256 --args float32[1024] float32[1024] 1024 0.5
+    simt mine.cu --kernel scale --grid 4 --block 256 \\
+        --args "float32[1024]" "float32[1024]" 1024 0.5
     simt mine.cu --kernel "scale<float, 4>" ... --format sarif -o findings.sarif
 
-Each of --args is an argument of the kernel: a number, true, false, null, a .npy file (of a
-structured dtype for a struct), or an array such as int32[64,1024], which is random if the kernel
-takes it as a const pointer and NaN (or -1) if not. Semicolons between arrays make an array of
-pointers to them: "float32[64];float32[64]".
+--grid is the number of blocks and --block the number of threads per block, as in
+kernel<<<grid, block>>>. A two- or three-dimensional launch has a number per dimension, x first:
+--grid 4 2 --block 32 8.
+
+--args are the arguments of the kernel, in the order of its parameters:
+
+    number      1024, 0x400, 0.5, true or false
+    pointer     an array such as "float32[64,1024]": random values for a pointer to const, otherwise
+                NaN (-1 for integers), so that elements that the kernel does not write are easy to
+                spot; or a .npy file; or null
+    float**     arrays with semicolons between them: "float32[64];float32[64]"
+    struct      a .npy file that holds one element of a structured dtype
+
+Quotation marks keep the shell from interpreting brackets and semicolons. Three examples:
+
+    scale(const float* x, float* y, int n, float a)
+        --args "float32[1024]" "float32[1024]" 1024 0.5
+    softmax(const float* x, float* y, int rows, int cols)
+        --args x.npy "float32[64,1024]" 64 1024
+    add_rows(float** rows, const float* bias, int cols)
+        --args "float32[64];float32[64]" null 64
 
 Exit status: 0 if no bug was found, 1 if one was, 2 if the kernel cannot be run.
 """
@@ -30,8 +49,10 @@ from pathlib import Path
 import numpy as np
 
 from . import reports, sources
+from .arguments import launch_shape
 from .compile import include_folders, search_folders
 from .cuda_text import is_template, kernel_names, signature
+from .geometry import Shape
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .options import at_least
 from .reports import Run
@@ -39,8 +60,10 @@ from .trace import Trace
 from .values import argument
 from .words import counted
 
+DESCRIPTION = __doc__
 CANNOT = 2
 PATIENCE = 0.5  # seconds between two words on progress
+MANY = 1 << 32  # threads that may take hours
 
 
 @dataclass(frozen=True)
@@ -59,7 +82,7 @@ class Launches:
     them in another way."""
 
     prog = "simt"
-    description = __doc__
+    description = DESCRIPTION
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add options to those that there are."""
@@ -165,11 +188,9 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         "--kernel",
         help='name of the kernel, "scale<float, 4>" for a template; if left out, the only one',
     )
-    parser.add_argument("--grid", type=at_least(1), nargs="+", help="blocks, one to three numbers")
-    parser.add_argument(
-        "--block", type=at_least(1), nargs="+", help="threads, one to three numbers"
-    )
-    parser.add_argument("--args", nargs="*", help="the kernel's arguments in order")
+    parser.add_argument("--grid", type=at_least(1), nargs="+", help="blocks: x, or x y, or x y z")
+    parser.add_argument("--block", type=at_least(1), nargs="+", help="threads per block, likewise")
+    parser.add_argument("--args", nargs="*", help="the kernel's arguments in order, see above")
     parser.add_argument("--shared", type=at_least(0), help="bytes of dynamic shared memory (0)")
     parser.add_argument(
         "--cooperative",
@@ -184,7 +205,8 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         "--limit",
         type=at_least(1),
         default=INSTRUCTION_LIMIT,
-        help="instructions that a batch of blocks may execute before it counts as hanging",
+        help="instructions of a batch of blocks after which its next backward branch or function "
+        "call counts as a hang (%(default)s); code without either always runs to its end",
     )
     parser.add_argument("--format", choices=reports.FORMATS, default="text", help="of the report")
     parser.add_argument(
@@ -206,6 +228,10 @@ def _run(options: argparse.Namespace, launches: Launches) -> Run:
         options.file, options.kernel, tuple(options.option), bool(options.cooperative)
     )
     launch = launches.launch(options, kernel)
+    shape = Shape(launch_shape(launch.grid, "grid"), launch_shape(launch.block, "block"))
+    if shape.blocks * shape.threads > MANY:
+        threads = counted(shape.blocks * shape.threads, "thread")
+        print(f"{threads} may take hours: try a smaller --grid", file=sys.stderr)
     with _progress() as progress:
         trace = launches.run(launch, instruction_limit=options.limit, progress=progress)
     declared = signature(launch.kernel.code, launch.kernel.name)
@@ -274,6 +300,8 @@ def _write(path: Path, content: str) -> None:
 
 
 def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"cannot read {error.filename}: {error.strerror}"
     said = error.args[0] if isinstance(error, KeyError) and error.args else error
     known = isinstance(error, OSError | ValueError | TypeError | LookupError | RuntimeError)
     known = known or isinstance(error, MemoryError)

@@ -33,10 +33,11 @@ class CompileError(ShownShort, ValueError):
 def compile_ptx(code: str, options: tuple[str, ...] = (), arch: str = DEFAULT_ARCH) -> str:
     """Compile CUDA C++ source text to PTX.
 
-    `options` are those given to `cupy.RawKernel`; an `-arch` among them is dropped, since the
-    machine runs `arch`. Results are kept by content, in memory and on disk.
+    `options` are those given to `cupy.RawKernel`. Results are kept by content, in memory and on
+    disk.
 
-    Raises `CompileError` with NVRTC's log if the source or an option is wrong.
+    Raises `CompileError` with NVRTC's log if the source or an option is wrong, and `ValueError` for
+    an option that names another architecture than `arch`.
     """
     return _compile(code, tuple(options), arch, "PTX")[0].decode()
 
@@ -71,7 +72,14 @@ def _compile(
     NVRTC from the same text, options and headers."""
     from cuda.bindings import nvrtc
 
-    flags = [option for option in options if not option.startswith(("-arch", "--gpu-arch"))]
+    named = [option for option in options if option.startswith(("-arch", "--gpu-arch"))]
+    for option in named:
+        if not option.endswith(arch[arch.index("_") :]):
+            raise ValueError(
+                f"{option}: the SIMT machine models an H200 and compiles for {arch}; leave this "
+                "option out"
+            )
+    flags = [option for option in options if option not in named]
     if not any(option.lstrip("-").startswith("std=") for option in options):
         flags.append("--std=c++17")
     folders, named, rest = _files_of(flags)

@@ -76,11 +76,20 @@ class Declared:
     template: str  # between template < and >; "" for none
 
 
-@functools.lru_cache(maxsize=256)
 def signature(code: str, kernel_name: str) -> tuple[Parameter, ...]:
     """The parameters that `kernel_name` declares, typedefs of the same text looked up.
 
     Raises `ValueError` naming the kernels there are if it is not declared `__global__`.
+    """
+    return signatures(code, kernel_name)[0]
+
+
+@functools.lru_cache(maxsize=256)
+def signatures(code: str, kernel_name: str) -> tuple[tuple[Parameter, ...], ...]:
+    """The parameters of each declaration of `kernel_name`: there are several if it is overloaded,
+    declared before it is defined, or selected by `#if`.
+
+    Raises what `signature` raises.
     """
     plain = strip_comments(code)
     short, _, arguments = kernel_name.partition("<")  # of a template's expression
@@ -91,13 +100,20 @@ def signature(code: str, kernel_name: str) -> tuple[Parameter, ...]:
         raise ValueError(f"no kernel named {short!r} in this source; kernels there: {known}")
     aliases = _aliases(plain)
     given = _split(arguments.rstrip().removesuffix(">"))
-    for name, argument in zip(_split(found[0].template), given, strict=False):
-        if re.match(r"(typename|class)\b", name):
-            aliases[re.findall(r"\w+", name.partition("=")[0])[-1]] = argument
-    texts = _split(found[0].parameters)
-    return tuple(
-        _parameter(text, number, aliases) for number, text in enumerate(texts) if text != "void"
-    )
+    return tuple(_parameters(one, given, aliases) for one in found)
+
+
+def _parameters(
+    kernel: Declared, given: list[str], aliases: dict[str, str]
+) -> tuple[Parameter, ...]:
+    """The parameters of a declaration with these template arguments."""
+    types = {
+        re.findall(r"\w+", name.partition("=")[0])[-1]: argument
+        for name, argument in zip(_split(kernel.template), given, strict=False)
+        if re.match(r"(typename|class)\b", name)
+    }
+    texts = enumerate(_split(kernel.parameters))
+    return tuple(_parameter(text, k, aliases | types) for k, text in texts if text != "void")
 
 
 def kernel_names(code: str) -> list[str]:

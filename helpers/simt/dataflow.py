@@ -162,7 +162,7 @@ def shared_variables(kernel: PtxKernel) -> dict[int, str]:
     """The one shared variable that the address of an instruction is reckoned from, by the
     instruction's number; none if it may be from several, or comes from memory."""
     names = {variable.name for variable in kernel.shared}
-    if len(names) < 2:
+    if not names:
         return {}
     writers = [
         (registers_of(one.operands[:count]), _address_sources(kernel, one, one.operands[count:]))

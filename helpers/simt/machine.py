@@ -13,6 +13,8 @@ import numpy as np
 
 from .arguments import (
     check_grid,
+    check_integer,
+    check_names,
     check_shared,
     check_threads,
     launch_shape,
@@ -24,7 +26,7 @@ from .calls import Calls
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
 from .counters import Counters
-from .cuda_text import signature
+from .cuda_text import Parameter, signatures
 from .findings import Findings
 from .geometry import Place, Shape
 from .parse import entry_named, parse
@@ -37,6 +39,7 @@ from .unrolling import skipped_shared
 from .watch import Watch
 
 STRUCTS = re.compile(r"\b(struct|class|union)\b|^\s*#\s*include\b", re.MULTILINE)
+DEFINED = re.compile(r"^(?:-D|--define-macro=?)\s*(\w+)=(.*)$", re.MULTILINE)
 INSTRUCTION_LIMIT = 100_000_000  # per batch of blocks; some minutes
 
 
@@ -95,7 +98,9 @@ def simulate(
     to the parameter's size, and a scalar of a structured dtype is a struct by value: its pointers
     are object fields ("O") that hold arrays, lists of arrays or None. `names` are used for the
     arrays in findings; the rows of a matrix may be apart where they have its `..._stride`.
-    `shared_mem` is the dynamic shared memory in bytes.
+    `shared_mem` is the dynamic shared memory in bytes. Once a batch of blocks has executed more
+    than `instruction_limit` instructions, its next backward branch or function call counts as a
+    hang; code without either always runs to its end.
 
     For pictures, `Trace.accesses` keeps the addresses of the source lines in `watch`, and with
     `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are
@@ -106,11 +111,14 @@ def simulate(
 
     Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
     run, `ValueError` for a launch shape outside CUDA's limits or too much to watch, and
-    `TypeError` for an argument that does not fit its parameter. Bugs of the kernel do not raise:
-    see `Trace.findings`.
+    `TypeError` for an argument that does not fit its parameter, such as an array of another dtype
+    than the source declares. Bugs of the kernel do not raise: see `Trace.findings`.
     """
     grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
     check_threads(block, Shape(grid, block).threads)
+    check_integer("shared_mem", shared_mem, 0)
+    check_integer("instruction_limit", instruction_limit, 1)
+    check_names(names, len(args))
     with citing(kernel.code):
         ptx, mangled = compile_template(kernel.code, kernel.name, tuple(kernel.options), arch)
         if isinstance(kernel, KernelText):  # a RawKernel goes by its name in the machine code
@@ -157,8 +165,9 @@ def _prepare(
     """Lay out the memories and check what the launch asks for."""
     context.suspicion.padding = bool(STRUCTS.search(kernel.code))
     memory, watched = context.global_memory, context.watch
-    context.parameters = parameter_bytes(context.kernel, args, names, memory)
-    _mark_constant(context, kernel, args)
+    declared = _declared(kernel)
+    context.parameters = parameter_bytes(context.kernel, args, names, memory, declared)
+    _mark_constant(context, declared)
     for variable in context.kernel.module:
         memory.allocate_variable(variable)
     grid_barrier = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
@@ -180,13 +189,23 @@ def _prepare(
         )
 
 
-def _mark_constant(context: Context, kernel: RawKernel, args: Sequence) -> None:
-    """Note the arrays that come in by pointers to const alone, as far as the source says."""
+def _declared(kernel: RawKernel) -> tuple[Parameter, ...]:
+    """The kernel's parameters as its source declares them; none if the text alone does not say."""
+    defined = DEFINED.findall("\n".join(kernel.options))
+    text = "".join(f"#define {name} {value}\n" for name, value in defined) + kernel.code
     try:
-        declared = signature(kernel.code, kernel.name)
+        found = signatures(text, kernel.name)
     except ValueError:  # declared in a header, or by a macro
+        return ()
+    types = {tuple((one.type, one.pointer, one.table) for one in each) for each in found}
+    return found[0] if len(types) == 1 else ()
+
+
+def _mark_constant(context: Context, declared: Sequence[Parameter]) -> None:
+    """Note the arrays that come in by pointers to const alone, as far as the source says."""
+    if len(declared) != len(context.kernel.parameters):
         return
-    if len(declared) != len(args) or any(one.table or one.dtype is None for one in declared):
+    if any(one.table or one.dtype is None for one in declared):
         return  # there may be other ways to an array
     space, constant = context.parameters, {}
     for one, parameter in zip(declared, context.kernel.parameters, strict=True):

@@ -104,6 +104,12 @@ def parse(ptx: str, kernel_name: str) -> PtxKernel:
     parser = _BodyParser(module)
     kernel = parser.parse_entry(kernel_name, module.entries[kernel_name])
     named = parser.add_functions(module.variables)
+    if kernel.calls and not kernel.functions:
+        call = kernel.instructions[min(kernel.calls)]
+        raise UnsupportedPTX(
+            "the SIMT machine does not run calls through a function pointer that the host passes, "
+            f"at {call.file}:{call.line}"
+        )
     own = {variable.name for variable in kernel.shared}  # declared in the kernel's own body
     kernel.shared += [
         _parse_variable(line)

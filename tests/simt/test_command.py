@@ -1,6 +1,8 @@
 """The command `simt`: what it lists, what it refuses and how, and its reports for programs."""
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +57,31 @@ def test_a_file_alone_lists_its_kernels(capsys) -> None:
     assert "  many(bool f, unsigned u, long long l, Pair p, float** rows, const int* z)" in shown
 
 
+def test_help_explains_arguments_by_examples_that_run(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 0 and shown.index("Check a CUDA kernel") < shown.index("--grid is")
+    assert "next backward branch" in " ".join(shown.split())  # what --limit limits
+    examples = re.findall(r"^ +(\w+\(.*\))\n +--args (.*)$", shown, re.MULTILINE)
+    Path("help.cu").write_text("".join(f"__global__ void {one} {{}}\n" for one, _ in examples))
+    np.save("x.npy", np.zeros((64, 1024), np.float32))
+    for declared, args in examples:
+        name = declared.partition("(")[0]
+        sizes = ["--kernel", name, "--grid", "4", "2", "--block", "32", "8"]
+        assert main(["help.cu", *sizes, "--args", *shlex.split(args)]) == 0, capsys.readouterr().err
+    assert len(examples) == 3
+
+
+def test_a_grid_that_takes_hours_is_announced(capsys) -> None:
+    sizes = ["--kernel", "scale", "--grid", "2147483647", "--block", "1024"]
+    assert main(["a file.cu", *sizes, "--args", "float64[4]", *CLEAN[1:]]) == 2
+    assert capsys.readouterr().err == (
+        "2,199,023,254,528 threads may take hours: try a smaller --grid\n"
+        "x is float64, the kernel takes float32 (float*)\n"
+    )
+
+
 def test_a_program_for_nvcc_runs_and_shows_what_it_prints(capsys) -> None:
     assert scale() == 0
     shown = capsys.readouterr().out
@@ -76,7 +103,7 @@ WRONG = {
     "an array": (1, "float32[4]", "u: the kernel takes unsigned, not the array float32[4]"),
     "an int for a struct": (3, "7", "p is a struct of 8 bytes, not 7"),
     "a number for a pointer": (5, "7", "z: the kernel takes int*, not 7: pass an array"),
-    "no such file": (5, "none.npy", "z: [Errno 2] No such file"),
+    "no such file": (5, "none.npy", "z: cannot read none.npy: No such file"),
     "an absurd array": (5, "int32[100000000000000]", "z: int32[100000000000000] has 3.73e+05 GB"),
     "a more absurd one": (5, f"int32[{'9' * 40}]", "z: int32[999"),
     "another dtype": (5, "float32[4]", "z is float32, the kernel takes int32 (int*)"),
@@ -103,19 +130,27 @@ def test_a_wrong_argument_is_one_sentence_and_status_2(case: str, capsys) -> Non
     assert not captured.out and sorted(Path().iterdir()) == before
 
 
-GARBAGE = {"pickled": b"\x80\x04N.", "empty": b"", "text": b"not an array"}
+GARBAGE = {
+    "pickled": b"\x80\x04N.",
+    "empty": b"",
+    "text": b"not an array",
+    "random": bytes(range(7, 256, 3)),
+    "zip": b"PK\x03\x04",
+    "cut": b"\x93NUMPY\x01\x00",
+    "a cut header": b"\x93NUMPY\x01\x00\x08\x00{'a': [\n",
+}
 
 
 @pytest.mark.parametrize("case", GARBAGE)
 def test_a_file_that_is_no_array_is_refused(case: str, capsys) -> None:
     Path("x.npy").write_bytes(GARBAGE[case])
     assert scale(args=("x.npy", *CLEAN[1:])) == 2
-    assert capsys.readouterr().err.startswith("x: ")
+    assert capsys.readouterr().err == "x: x.npy is not a .npy file of numbers\n"
 
 
 UNREADABLE = {
     "a folder": (".", "directory"),
-    "nothing of that name": ("none.cu", "No such file"),
+    "nothing of that name": ("none.cu", "cannot read none.cu: No such file"),
     "no kernel": ("empty.cu", "empty.cu has no kernel"),
     "no text": ("binary.cu", "binary.cu has no kernel"),
 }

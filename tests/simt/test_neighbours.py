@@ -54,6 +54,14 @@ def test_a_neighbour_is_not_reached_through_an_array(body, kind, place, neighbou
     assert found.message.endswith(f"{neighbour} lies there")
 
 
+@pytest.mark.parametrize("shared", [0, 256])
+def test_dynamic_memory_that_the_kernel_does_not_declare_is_not_reached_either(shared: int) -> None:
+    body = "__shared__ float a[32]; if (t < n) a[t] = x[t]; __syncthreads(); y[t] = a[t % 32];"
+    assert not findings(body, 32, shared)
+    (found,) = findings(body, 33, shared)
+    assert (found.kind, found.thread[0]) == (STORE, 32)
+
+
 @pytest.mark.parametrize("name", WITHIN)
 def test_what_stays_in_its_array_is_no_finding(name: str) -> None:
     assert not findings(FILL + WITHIN[name], 32, shared=256)

@@ -57,6 +57,7 @@ UNSUPPORTED = {
     "mma.sync": "float c = 0; int a = i; asm volatile("
     '"mma.sync.aligned.m8n8k4.row.col.f32.tf32.tf32.f32 {%0}, {%1}, {%1}, {%0};"'
     ' : "+f"(c) : "r"(a)); y[i] = c;',
+    "a function pointer that the host passes": "y[i] = ((int (*)(int))(long long)n)(i);",
     "add.s32": 'asm("add.s32 %0, %1;" : "=r"(y[i]) : "r"(n));',
     "%pm0": 'asm volatile("mov.u32 %0, %%pm0;" : "=r"(y[i]));',
 }
@@ -117,11 +118,50 @@ def test_a_number_for_a_struct_is_refused() -> None:
         ((1, -1), 32, "grid"),
         ((1, 1, 1, 1), 32, "grid"),
         (1, (), "block"),
+        ("16", 32, "grid must be one to three integers, not '16'"),
+        (b"16", 32, "grid must be one to three integers, not b'16'"),
+        (1.5, 32, "grid must be one to three integers, not 1.5"),
+        (1, (32, 1.0), r"block must be one to three integers, not \(32, 1.0\)"),
+        (1, None, "block must be one to three integers, not None"),
     ],
 )
 def test_launch_shapes_outside_cudas_limits_are_refused(grid, block, what: str) -> None:
-    with pytest.raises(ValueError, match=what):
+    with pytest.raises((TypeError, ValueError), match=what):
         simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), grid, block, (np.zeros(32), 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shared_mem": -1}, "shared_mem must be at least 0, not -1"),
+        ({"shared_mem": 1.5}, "shared_mem must be an integer, not 1.5"),
+        ({"instruction_limit": 0}, "instruction_limit must be at least 1, not 0"),
+        ({"instruction_limit": -1}, "instruction_limit must be at least 1, not -1"),
+        ({"instruction_limit": 1e6}, "instruction_limit must be an integer, not 1000000.0"),
+        ({"names": "yn"}, "names must be a sequence of strings, one per argument, not 'yn'"),
+        ({"names": None}, "names must be a sequence of strings, one per argument, not None"),
+        ({"names": ("y", 1)}, "names must be a sequence of strings, one per argument, not"),
+        ({"names": ("y", "n", "x")}, "2 arguments cannot have 3 names"),
+        ({"names": ("y", "y")}, "two arguments are named 'y'"),
+    ],
+)
+def test_options_of_a_launch_that_mean_nothing_are_refused(options: dict, message: str) -> None:
+    y = np.zeros(32, np.int32)
+    with pytest.raises((TypeError, ValueError), match=message):
+        simulate(cupy.RawKernel(kernel("y[i] = n;"), "k"), 1, 32, (y, 1), **options)
+    assert not y.any()
+
+
+@pytest.mark.parametrize("blocks", [16, 17, 27])
+def test_a_cluster_larger_than_any_gpu_runs_is_refused(blocks: int) -> None:
+    code = kernel("y[i] = n;").replace("void k", f"void __cluster_dims__({blocks}, 1, 1) k")
+    y = np.zeros(blocks, np.int32)
+    if blocks == 16:
+        simulate(cupy.RawKernel(code, "k"), blocks, 1, (y, 1))
+        assert y.all()
+        return
+    with pytest.raises(ValueError, match=rf"k: cluster \({blocks}, 1, 1\) has {blocks} blocks"):
+        simulate(cupy.RawKernel(code, "k"), blocks, 1, (y, 1))
 
 
 def test_a_syntax_error_names_the_kernel_file_and_line() -> None:
@@ -139,6 +179,17 @@ def test_a_wrong_compiler_option_is_a_compile_error() -> None:
     raw = cupy.RawKernel(kernel("y[i] = n;"), "k", ("--nonsense",))
     with pytest.raises(CompileError, match="nonsense"):
         simulate(raw, 1, 32, (np.zeros(32, np.int32), 1))
+
+
+@pytest.mark.parametrize("option", ["-arch=sm_999", "--gpu-architecture=sm_80", "-arch=sm_90a"])
+def test_an_architecture_that_the_machine_does_not_model_is_refused(option: str) -> None:
+    y = np.zeros(32, np.int32)
+    with pytest.raises(
+        ValueError, match=f"{option}: .* models an H200 and compiles for compute_90"
+    ):
+        simulate(cupy.RawKernel(kernel("y[i] = n;"), "k", (option,)), 1, 32, (y, 1))
+    simulate(cupy.RawKernel(kernel("y[i] = n;"), "k", ("-arch=sm_90",)), 1, 32, (y, 1))
+    assert y.all()
 
 
 @pytest.mark.parametrize("name", ["eq", "lt", "le", "gt", "ge"])

@@ -91,6 +91,7 @@ def test_pointers_of_a_struct_are_arrays_in_object_fields() -> None:
 
 
 PACKED = np.array((1, 42), np.dtype([("tag", "i1"), ("n", "i4")]))
+SWAPPED = [("tag", ">i4"), ("n", ">i4")]
 REFUSED = {
     "an int for a struct": ("Pair p", 3, "p is a struct of 8 bytes, not 3: pass a numpy.void"),
     "a packed struct": ("Pair p", PACKED, "p has 5 bytes, the kernel takes a struct of 8 bytes"),
@@ -103,6 +104,27 @@ REFUSED = {
     "a large int": ("int n", 99999999999, "n = 99999999999 does not fit an integer of 4 bytes"),
     "a float for a half": ("__half h", 1.5, "h is a struct of 2 bytes, not 1.5: pass numpy.float1"),
     "text among rows": ("float** r", ["x"], "r[0] is no array"),
+    "float64": ("const float* x", np.ones(4), "x is float64, the kernel takes float32 (float*)"),
+    "int32": ("const float* x", np.ones(4, np.int32), "x is int32, the kernel takes float32 (flo"),
+    "bytes": ("const float* x", np.ones(16, np.uint8), "x is uint8, the kernel takes float32 (flo"),
+    "byte-swapped": ("float* x", np.ones(4, ">f4"), "x is >f4, the kernel takes float32 (float*)"),
+    "byte-swapped bytes": ("char* x", np.ones(4, ">f4"), "x is >f4, the kernel takes int8 (char*)"),
+    "numbers of 8 bits": (
+        "unsigned char* x",
+        np.ones(4),
+        "x is float64, the kernel takes uint8 (u",
+    ),
+    "byte-swapped structs": ("Pair* p", np.ones(4, SWAPPED), "p is ["),
+    "bfloat16 for half": ("__half* h", np.ones(4, ml_dtypes.bfloat16), "h is bfloat16, the kernel"),
+    "float64 among rows": ("float** r", [np.ones(4)], "r[0] is float64, the kernel takes float32"),
+    "floats for rows": ("float** r", np.ones(4), "r is float64, the kernel takes uint64 (float**)"),
+    "rows for floats": ("float* x", [np.ones(4)], "x is a list, the kernel takes float*: pass a n"),
+    "a number for an array": ("float* x", 5, "x is 5, the kernel takes float*: pass an array or N"),
+    "an array of one number": ("float* x", np.array(5), "x is 5, the kernel takes float*"),
+    "a number among rows": ("float** r", [5], "r[0] is 5, the kernel takes float*"),
+    "an array for a long": ("long long n", np.ones(4), "n is an array, the kernel takes long long"),
+    "rows for a long": ("long long n", [np.ones(4)], "n is an array, the kernel takes long long"),
+    "None for a double": ("double n", None, "n is None, the kernel takes double"),
     "text in a struct": (
         "Pointer p",
         np.array(("x",), np.dtype([("data", "O")])),
@@ -118,6 +140,42 @@ def test_what_does_not_fit_is_one_sentence(case: str) -> None:
     with pytest.raises((TypeError, ValueError)) as caught:
         run(parameter, "", value, before=before, names=[parameter.split()[-1].lstrip("*")])
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+
+
+HALVES = "#include <cuda_fp16.h>\n#include <cuda_bf16.h>"
+DEFAULT = "#ifndef REAL\n#define REAL float\n#endif"
+LEFT_OUT = "#if 0\n__global__ void k(const float* x) {}\n#endif"
+# What a pointer takes besides its own dtype: (parameter, array, what is before the kernel).
+TAKEN = {
+    "bits of half": ("const __half* x", np.ones(4, np.uint16), HALVES),
+    "bits of half as signed integers": ("const __half* x", np.ones(4, np.int16), HALVES),
+    "bfloat16 as numpy loads it": ("__nv_bfloat16* x", np.ones(4, np.uint16).view("V2"), HALVES),
+    "integers of the other sign": ("const unsigned* x", np.ones(4, np.int32), ""),
+    "bytes for bool": ("const bool* x", np.ones(4, np.uint8), ""),
+    "zeroed bytes": ("unsigned long long* x", np.zeros(32, np.uint8), ""),
+    "anything for void": ("const void* x", np.ones(4), ""),
+    "anything for char": ("const char* x", np.ones(4), ""),
+    "arrays of anything for char": ("char** x", [np.ones(4), None], ""),
+    "anything for a vector": ("const float4* x", np.ones(4), ""),
+    "null": ("const float* x", 0, ""),
+    "a type by an option": ("const REAL* x", np.ones(4), ""),
+    "another by an option": ("const REAL* x", np.ones(4), DEFAULT),
+    "one of two declarations": ("const double* x", np.ones(4), LEFT_OUT),
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_an_array_of_the_same_bits_or_an_unknown_type_is_taken(case: str) -> None:
+    parameter, value, before = TAKEN[case]
+    code = f"{before}\n__global__ void k({parameter}) {{}}\n"
+    kernel = KernelText(code, "k", ("-D", "REAL=double"))
+    assert not simulate(kernel, 1, 4, (value,)).findings
+
+
+def test_a_type_by_an_option_is_held_to_it() -> None:
+    kernel = KernelText("__global__ void k(const REAL* x) {}\n", "k", ("-D", "REAL=double"))
+    with pytest.raises(TypeError, match="x is float32, the kernel takes float64"):
+        simulate(kernel, 1, 4, (np.ones(4, np.float32),))
 
 
 MANGLED = {
