@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..catalogue import TORCH, UNFUSED, step_number
+from ..rich import FIGURE
+from .digest import digest_of
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
     from matplotlib.axes import Axes
@@ -208,16 +210,21 @@ def head(figure: Figure, title: str) -> None:
     text.set_text("\n".join(wrapped))
 
 
-def finish(figure: Figure, title: str, sentence: str) -> None:
-    """Show a figure and print the sentence that says what it shows; `title` is its plain form."""
+def finish(figure: Figure, title: str, sentence: str, drawn: object = None) -> None:
+    """Show a figure and print the sentence that says what it shows; `title` is its plain form.
+
+    The output has a digest of what the figure draws, which `make test` compares: of its artists,
+    or of `drawn` where their places vary from compiler to compiler.
+    """
     from IPython.display import display
 
     if not sentence.strip():
         raise ValueError(f"the figure {title!r} needs a sentence that says what it shows")
+    digest = digest_of(figure if drawn is None else drawn)
     png, plain = _png(figure), _wrapped(f"<figure: {title}>")
     width = round(figure.get_figwidth() * figure.get_dpi())
     display(
-        {"image/png": png, "text/plain": plain},
+        {"image/png": png, "text/plain": plain, FIGURE: digest},
         metadata={"image/png": {"width": min(width, PAGE), "alt": sentence}},
         raw=True,
     )
