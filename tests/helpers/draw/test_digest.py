@@ -8,22 +8,28 @@ import numpy as np
 import pytest
 
 from helpers import draw
-from helpers.draw import memory, style
+from helpers.draw import labels, memory, style
+from helpers.draw.canvas import flow
 from helpers.draw.digest import digest_of
 from helpers.draw.style import FIGURE, PICTURES
 from helpers.records import load_record
 from helpers.simt import KernelText, Trace, simulate
 
 matplotlib = pytest.importorskip("matplotlib")
+from matplotlib.collections import LineCollection  # noqa: E402
+from matplotlib.patches import FancyArrowPatch, Rectangle  # noqa: E402
+
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
 SUM = """extern "C" __global__ void sum(const float* x, float* y)
 {
+    int i = threadIdx.x;
     __shared__ float s[64];
-    s[threadIdx.x] = x[2 * threadIdx.x];
+    s[i] = x[2 * i];
     __syncthreads();
-    float v = s[threadIdx.x ^ 32];
-    y[threadIdx.x] = v + __shfl_xor_sync(0xffffffff, v, 1);
+    float v = s[i ^ 32];
+    v += __shfl_xor_sync(~0, v, 1);
+    y[i] = v;
 }
 """
 ONE_LINE_MORE = SUM.replace("{\n", "{\n    // A comment is enough.\n")
@@ -66,9 +72,9 @@ def of_trace(draw_it: Callable, changed_text: str, *arguments) -> Callable:
 
 
 def bars(stacked: bool) -> Callable:
-    """Bars; stacked, of a value too wide for its bar in some fonts."""
+    """Bars; stacked, a value is too wide for its bar in some fonts."""
     return lambda changed: draw.bars(
-        {"one": {"a": 9.0 + changed, "b": 0.52}, "two": {"a": 3.0}},
+        {"one": {"a": 9.0 + changed, "b": 0.51}, "two": {"a": 3.0}},
         *("A title that takes two lines in some fonts, since it has so many words in it", "us"),
         "So it is.",
         stacked=stacked,
@@ -93,9 +99,9 @@ FIGURES = {  # name -> what draws it, from true data or from changed data
     "curves": curves,
     "heat": heat,
     "machine": lambda changed: draw.machine("warp", "L1" if changed else "L2"),
-    "sectors": of_trace(draw.sectors, ONE_LINE_MORE, "x[2 * threadIdx.x]"),
-    "sectors touched": lambda changed: draw.sectors(traced(ANOTHER_STRIDE if changed else SUM), 4),
-    "banks": of_trace(draw.banks, ONE_LINE_MORE, "s[threadIdx.x ^ 32]"),
+    "sectors": of_trace(draw.sectors, ONE_LINE_MORE, "x[2 * i]"),
+    "sectors touched": lambda changed: draw.sectors(traced(ANOTHER_STRIDE if changed else SUM), 5),
+    "banks": of_trace(draw.banks, ONE_LINE_MORE, "s[i ^ 32]"),
     "moves": of_trace(draw.moves, ONE_LINE_MORE),
     "reduction": of_trace(draw.reduction, ONE_LINE_MORE),
     "reduction's order": of_trace(draw.reduction, ANOTHER_ORDER),
@@ -124,27 +130,55 @@ def test_digest_changes_with_the_data_and_not_with_fonts(name: str, digest) -> N
     """Versions of Matplotlib measure words differently; another font does so even more."""
     once = digest(FIGURES[name], False)
     memory._width.cache_clear()
-    with matplotlib.rc_context({"font.sans-serif": ["DejaVu Serif"]}):
+    with matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans Mono"]}):
         assert digest(FIGURES[name], False) == once
     memory._width.cache_clear()
     assert digest(FIGURES[name], True) != once
 
 
-def test_digest_does_not_depend_on_pixels_and_order(digest, monkeypatch) -> None:
-    def drawn(order: int, third: float):
-        figure, axes = style.chart("Lines")
-        for color in (style.BLUE, style.RED)[::order]:
-            axes.plot([1, 2], [third, -0.0 if order < 0 else 0.0], color=color)
-        axes.annotate("", (1, 0), (2, 0), arrowprops={"arrowstyle": "-|>"})
-        return figure
+def drawn(
+    order: int = 1,
+    last: float = 0.0,
+    start: float = 2,
+    left: float = 0,
+    bent: float = 1,
+    edge: float = 1,
+    color: str = style.RED,
+):
+    """A figure with one artist of each kind, without a word that says their places."""
+    figure, axes = style.chart("Lines")
+    for one in (style.BLUE, color)[::order]:
+        axes.plot([1, 2], [0.3, last], color=one)
+    axes.annotate("", (1, 0), (start, 0), arrowprops={"arrowstyle": "-|>"})
+    axes.add_patch(Rectangle((left, 0), 1, 1))
+    flow(axes, (0, 0), (1, bent))
+    axes.add_patch(FancyArrowPatch((0, 0), (1, bent)))
+    axes.add_collection(LineCollection([[(0, 0), (1, edge)]]))
+    axes.set(xlim=(-1, 4), ylim=(-1, 4))
+    labels.beside(axes, [(3, 1), (3, 2)][::order], "a name")
+    return figure
 
-    figure = drawn(1, 0.3)
+
+def test_digest_does_not_depend_on_pixels_and_order(digest, monkeypatch) -> None:
+    figure = style.chart("Title")[0]
+    once = digest_of(figure)
+    figure.draw_without_rendering()
+    assert digest_of(figure) == once, "the layout moves the title"
+    figure = drawn()
     once = digest_of(figure)
     with matplotlib.rc_context({"savefig.dpi": 300}):
         monkeypatch.setenv(PICTURES, "1")
         assert digest(style.finish, figure, "Lines", "So.") == once
-    assert digest_of(figure) == digest_of(drawn(-1, 0.1 + 0.2)) == once
-    assert digest_of(drawn(1, 0.300001)) != once
+    assert digest_of(figure) == digest_of(drawn(order=-1)) == once
+    assert digest_of(drawn(last=-0.0)) == once
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"last": 1e-5}, {"start": 3}, {"left": -0.1}, {"bent": 2}, {"edge": 2}, {"color": "#D55E01"}],
+)
+def test_digest_depends_on_what_no_word_says(change: dict) -> None:
+    assert digest_of(drawn(**change)) != digest_of(drawn())
 
 
 def test_unknown_kind_of_artist_is_refused() -> None:
