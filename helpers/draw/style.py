@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a fi
     from matplotlib.figure import Figure
     from PIL import Image
 
-PICTURES = "SOFTMAX_PICTURES"  # 0: no pictures, their words alone; nbval compares no more
+PICTURES = "SOFTMAX_PICTURES"  # 0: no pixels; nbval compares words and digests
 PAGE = 700  # CSS pixels that a notebook's page shows side by side
 INCHES = 7.0  # the width of a figure, so that a point of text is 1/72 of 100 such pixels
 SMALL = 9  # points: the smallest text of a figure
