@@ -17,6 +17,7 @@ import nbclient
 import nbformat
 
 from .paths import BUILD, NOTEBOOKS
+from .rich import FIGURE
 
 # What nbformat raises of what is no notebook.
 NO_NOTEBOOK = (
@@ -138,15 +139,28 @@ def code_cells(notebook) -> int:
 
 
 def save_if_changed(notebook, path: Path, force: bool = False) -> bool:
-    """Put an executed notebook in the place of the committed one if what a reader reads changed, or
-    `force`; returns whether it did."""
+    """Put an executed notebook in the place of the committed one if its text or what a figure
+    draws changed, or `force`; return whether it did.
+
+    Without `force`, a figure that draws the same keeps its committed picture.
+    """
     committed = nbformat.read(path, as_version=4)
     tidied = copy.deepcopy(notebook)
     tidy(tidied)
     if not force and text_of(tidied) == text_of(committed):
         return False
+    if not force:
+        drawn = {data[FIGURE]: data["image/png"] for data in _figures(committed)}
+        for data in _figures(tidied):
+            data["image/png"] = drawn.get(data[FIGURE], data["image/png"])
     nbformat.write(tidied, path)
     return True
+
+
+def _figures(notebook) -> list:
+    """The data of each output that is a figure with its digest."""
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
+    return [output.data for output in outputs if FIGURE in output.get("data", {})]
 
 
 def tidy(notebook) -> None:
@@ -162,7 +176,7 @@ def tidy(notebook) -> None:
 
 
 def text_of(notebook) -> list:
-    """What a reader reads: sources and outputs without the pixels of plots."""
+    """What a reader reads: sources and outputs, of figures what they draw and not the pixels."""
     return [
         (
             cell.source,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 COLUMNS = 80  # of the plain form
+FIGURE = "application/vnd.softmax-worklog.figure"  # the digest that helpers.draw.digest makes
 GROUND = "#fafafa"
 INK = "#1f2328"
 MUTED = "#656d76"

@@ -25,6 +25,7 @@ from helpers.reading import (
     stated,
     words_of,
 )
+from helpers.rich import FIGURE
 
 TAGS = {"gpu", "raises-exception", "nbval-skip", "nbval-ignore-output"}
 # A measured figure typed in prose: 4283 GB/s, 0.88 of a copy, 12 us, 3 x faster than a copy.
@@ -226,10 +227,12 @@ def of_outputs(page: Page) -> Iterator[str]:
 
 
 def of_figures(page: Page) -> Iterator[str]:
-    """A figure says what it shows, to those too who do not see it."""
+    """A figure says what it shows, to those too who do not see it, and to `make test`."""
     for cell in page.code:
         for output, after in zip(cell.outputs, [*cell.outputs[1:], {}], strict=False):
             if "image/png" in output.get("data", {}):
+                if not output.data.get(FIGURE):
+                    yield "a figure without a digest: run make notebooks"
                 if not after.get("text", "").strip():
                     yield "a figure without its sentence under it"
                 if not output.metadata.get("image/png", {}).get("alt", "").strip():

@@ -54,7 +54,7 @@ def stream(text):
 def figure():
     return v4.new_output(
         "display_data",
-        data={"image/png": "iVBORw0KGgo=", "text/plain": "<figure: The plot>"},
+        data={"image/png": "iVBO", "text/plain": "<figure: The plot>", rules.FIGURE: "5ee"},
         metadata={"image/png": {"alt": "It goes up."}},
     )
 
@@ -175,6 +175,7 @@ BOTH = {
     "no sentence": (output(figure()), "a figure without its sentence"),
     "one sentence of two": (output(figure(), figure(), stream("Up.")), "without its sentence"),
     "an empty sentence": (output(figure(), stream(" ")), "a figure without its sentence"),
+    "no digest": (output(display(image_png="iVBO"), stream("Up.")), "a figure without a digest"),
     "no alt text": (output(display(image_png="iVBO"), stream("Up.")), "a figure without alt"),
     "a nameless image": (prose("![](a.png)"), "an image without alt"),
     "a nameless img": (prose('<img src="a.png">'), "an image without alt"),

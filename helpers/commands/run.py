@@ -2,8 +2,8 @@
 
 Executed copies and the plot go to build/; the committed notebooks stay as they are. --all runs the
 deeper notebooks too. With --save (`make notebooks`) both run in replay mode and are rewritten if
-their text changed. In replay mode several run at a time, one on each core; on a GPU one, since it
-is timed.
+their text or what a figure draws changed. In replay mode several run at a time, one on each core;
+on a GPU one, since it is timed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="only notebooks, deeper ones too, that start so")
     parser.add_argument("--all", action="store_true", help="the deeper notebooks too")
     parser.add_argument("--save", action="store_true", help="replay and rewrite changed notebooks")
-    parser.add_argument("--force", action="store_true", help="with --save: rewrite plots too")
+    parser.add_argument("--force", action="store_true", help="with --save: new pictures too")
     parser.add_argument(
         "--jobs",
         type=at_least(1),

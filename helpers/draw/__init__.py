@@ -2,6 +2,7 @@
 
 The modules, lowest first:
 
+    digest     of what a figure draws, for make test to compare
     style      colours, markers, and the one way in which a figure reaches the page
     canvas     a figure to draw boxes, words and arrows on
     machine    where we are: what is launched, and where it lives

@@ -367,4 +367,4 @@ def _name_parts(
             begin += value
             left, right = axes.transData.transform([(begin - value, 0), (begin, 0)])[:, 0]
             if text.get_window_extent().width + 4 > right - left:
-                text.remove()
+                text.set_visible(False)

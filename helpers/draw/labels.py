@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from . import style as looks
+from .digest import FONT_PLACED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -108,6 +109,7 @@ def _thread(label: Annotation, side: tuple[float, float]) -> None:
         textcoords="offset points",
         arrowprops={"arrowstyle": "-", **line},
         annotation_clip=False,
+        **FONT_PLACED,
     )
 
 
@@ -160,7 +162,7 @@ def _beside(
         if side == sides[-1] and min(tried)[0] == 0:
             break
     _, _, (x, y), side = min(tried)
-    label = add(axes, x, y, text, side, **style)
+    label = add(axes, x, y, text, side, **style, **FONT_PLACED)
     if side in FAR:
         _thread(label, side)
     return label

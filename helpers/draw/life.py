@@ -143,7 +143,12 @@ def _draw(found: Life, block: int | Place) -> None:
         x = at(when)
         axes.plot([x, x], [TOP - 5, bottom], color=BLACK, linewidth=1.3, zorder=4)
     _steps(axes, end, at, bottom)
-    finish(figure, title, _sentence(found))
+    # Steps differ from compiler to compiler: the order of marks and the number of waits do not.
+    order = [
+        [number, [what for _, what in warp.marks], len(warp.waits)]
+        for number, warp in found.warps.items()
+    ]
+    finish(figure, title, _sentence(found), [title, len(found.barriers), order])
 
 
 def _waiting(axes, box: Box) -> None:

@@ -18,6 +18,7 @@ from ..simt.hardware import BANKS, SECTOR, WARP, WORD
 from ..simt.words import counted
 from .accesses import Line, Shown, Traces, Turn, chosen, labelled
 from .canvas import canvas
+from .digest import FONT_PLACED
 from .style import (
     BLUE,
     DARK,
@@ -166,7 +167,7 @@ def _name_bytes(
         text = f"{byte:,}" if first else _place_of(byte, one.access.array or "memory")
         x = right - _width(text) - 2 if regular and first else x
         if free <= x <= PAGE - _width(text):
-            axes.text(x, top + 18, text, **NOTE)
+            axes.text(x, top + 18, text, **NOTE, **FONT_PLACED)
             free = x + _width(text) + 8
 
 
@@ -290,7 +291,7 @@ def _served(axes: Axes, y: float, bank: int, words: int, lanes: list[int], turn:
     elif bank + 1 in turn or bank == BANKS - 1:  # no room beside it
         axes.text(x + width / 2, y + PITCH / 2, str(len(lanes)), **style)
     else:
-        _box(axes, x + width, y + 1, _width(text) + 6, PITCH - 2, "white")
+        _box(axes, x + width, y + 1, _width(text) + 6, PITCH - 2, "white", **FONT_PLACED)
         axes.text(x + width + 3, y + PITCH / 2, text, **{**NOTE, "color": ink(GREEN)})
 
 
@@ -427,7 +428,7 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
     x = start + max(bar.pieces, bar.requests) * size + 6
     axes.text(x, y, count, **{**NOTE, "color": "black"})
     color = ink(RED) if bar.pieces and bar.wasted else DARK
-    axes.text(x + _width(count) + 7, y, what, **{**NOTE, "color": color})
+    axes.text(x + _width(count) + 7, y, what, **{**NOTE, "color": color}, **FONT_PLACED)
 
 
 def _total(counters: Counters) -> tuple[str, str]:
@@ -482,10 +483,12 @@ def _axes(height: float) -> Axes:
     return canvas(height)[1]
 
 
-def _box(axes: Axes, x, y, width, height, fill: str, edge: str = "none", line: float = 0) -> None:
+def _box(
+    axes: Axes, x, y, width, height, fill: str, edge: str = "none", line: float = 0, **style
+) -> None:
     from matplotlib.patches import Rectangle
 
-    style = {"facecolor": fill, "edgecolor": edge, "linewidth": line}
+    style |= {"facecolor": fill, "edgecolor": edge, "linewidth": line}
     axes.add_patch(Rectangle((x, y), width, height, **style))
 
 
@@ -527,16 +530,17 @@ def _legend(axes: Axes, y: float, keys: Sequence[tuple[str, str]], explained: st
     x = float(EDGE)
     for fill, label in keys:
         if fill == "circle":
-            axes.add_patch(Circle((x + 7, y), 6.3, fill=False, edgecolor=PALE, linewidth=1))
+            style = {"fill": False, "edgecolor": PALE, "linewidth": 1, **FONT_PLACED}
+            axes.add_patch(Circle((x + 7, y), 6.3, **style))
         elif fill == "thin":
-            _box(axes, x, y - 1.75, 14, 3.5, DARK)
+            _box(axes, x, y - 1.75, 14, 3.5, DARK, **FONT_PLACED)
         elif fill == "box":
-            _box(axes, x, y - 5.5, 14, 11, "white", PALE, 0.8)
+            _box(axes, x, y - 5.5, 14, 11, "white", PALE, 0.8, **FONT_PLACED)
         else:
-            _box(axes, x, y - 5.5, 14, 11, fill)
-        axes.text(x + 20, y, label, **NOTE)
+            _box(axes, x, y - 5.5, 14, 11, fill, **FONT_PLACED)
+        axes.text(x + 20, y, label, **NOTE, **FONT_PLACED)
         x += 20 + _width(label) + 20
-    axes.text(x, y, explained, **NOTE)
+    axes.text(x, y, explained, **NOTE, **FONT_PLACED)
 
 
 @cache

@@ -20,13 +20,15 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..catalogue import TORCH, UNFUSED, step_number
+from ..rich import FIGURE
+from .digest import digest_of
 
 if TYPE_CHECKING:  # recording needs no matplotlib, so it is imported where a figure is drawn
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from PIL import Image
 
-PICTURES = "SOFTMAX_PICTURES"  # 0: no pictures, their words alone; nbval compares no more
+PICTURES = "SOFTMAX_PICTURES"  # 0: no pixels; nbval compares words and digests
 PAGE = 700  # CSS pixels that a notebook's page shows side by side
 INCHES = 7.0  # the width of a figure, so that a point of text is 1/72 of 100 such pixels
 SMALL = 9  # points: the smallest text of a figure
@@ -208,16 +210,21 @@ def head(figure: Figure, title: str) -> None:
     text.set_text("\n".join(wrapped))
 
 
-def finish(figure: Figure, title: str, sentence: str) -> None:
-    """Show a figure and print the sentence that says what it shows; `title` is its plain form."""
+def finish(figure: Figure, title: str, sentence: str, drawn: object = None) -> None:
+    """Show a figure and print the sentence that says what it shows; `title` is its plain form.
+
+    The output has a digest of what the figure draws, which `make test` compares: of its artists,
+    or of `drawn` where their places vary from compiler to compiler.
+    """
     from IPython.display import display
 
     if not sentence.strip():
         raise ValueError(f"the figure {title!r} needs a sentence that says what it shows")
+    digest = digest_of(figure if drawn is None else drawn)
     png, plain = _png(figure), _wrapped(f"<figure: {title}>")
     width = round(figure.get_figwidth() * figure.get_dpi())
     display(
-        {"image/png": png, "text/plain": plain},
+        {"image/png": png, "text/plain": plain, FIGURE: digest},
         metadata={"image/png": {"width": min(width, PAGE), "alt": sentence}},
         raw=True,
     )

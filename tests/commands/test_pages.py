@@ -8,6 +8,7 @@ import pytest
 
 from helpers.commands import pages
 from helpers.paths import core_notebooks, deeper_notebooks
+from helpers.rich import FIGURE
 
 PIXEL = "iVBORw0KGgo="  # as far as anybody looks
 
@@ -19,7 +20,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(pages, "PAGES", tmp_path / "build/pages")
     figure = nbformat.v4.new_output(
         "display_data",
-        {"image/png": PIXEL, "text/plain": "<figure: a <warp> & its lanes>"},
+        {"image/png": PIXEL, "text/plain": "<figure: a <warp> & its lanes>", FIGURE: "5ee"},
         metadata={"image/png": {"width": 700}},
     )
     said = [nbformat.v4.new_output("stream", name="stdout", text=text) for text in ("A b.", "a  b")]

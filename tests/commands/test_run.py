@@ -15,6 +15,7 @@ import pytest
 
 from helpers import bench, notebooks, paths
 from helpers.commands import run
+from helpers.rich import FIGURE
 from helpers.shapes import Run
 from helpers.workers import Failure
 from tests import made_up
@@ -111,6 +112,43 @@ def test_what_saving_raises_is_raised(series: Path, monkeypatch) -> None:
     long = write_notebook(series / "01_b.ipynb", "import time; time.sleep(60)")
     with pytest.raises(OSError, match="no space left"):
         run.run_notebooks([first, long], True, False, 2)
+
+
+# ---- figures ----------------------------------------------------------------------------------
+
+
+def with_figure(digest: str, picture: str, words: str = "same") -> nbformat.NotebookNode:
+    """A notebook as it was executed, with one figure."""
+    data = {"image/png": picture, "text/plain": "<figure: It>", FIGURE: digest}
+    outputs = [
+        nbformat.v4.new_output("display_data", data, metadata={"image/png": {"alt": "It."}}),
+        nbformat.v4.new_output("stream", text=words),
+    ]
+    cell = nbformat.v4.new_code_cell("draw()", execution_count=1, outputs=outputs)
+    return nbformat.v4.new_notebook(cells=[cell])
+
+
+@pytest.mark.parametrize(
+    ("executed", "force", "picture"),
+    [
+        (("drawn", "pixels of another machine"), False, None),
+        (("drawn", "pixels of another machine", "other words"), False, "committed"),
+        (("drawn anew", "new"), False, "new"),
+        (("drawn", "of a new look"), True, "of a new look"),
+    ],
+)
+def test_a_picture_is_saved_again_only_if_it_draws_something_else(
+    tmp_path: Path, executed, force: bool, picture: str | None
+) -> None:
+    path = tmp_path / "00_a.ipynb"
+    nbformat.write(with_figure("drawn", "committed"), path)
+    before = path.read_bytes()
+    assert notebooks.save_if_changed(with_figure(*executed), path, force) == (picture is not None)
+    if picture is None:
+        assert path.read_bytes() == before
+    else:
+        data = nbformat.read(path, as_version=4).cells[0].outputs[0].data
+        assert (data["image/png"], data[FIGURE]) == (picture, executed[0])
 
 
 # ---- the closing table ------------------------------------------------------------------------

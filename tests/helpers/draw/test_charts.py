@@ -14,7 +14,8 @@ pytest.importorskip("matplotlib")
 
 
 def words(figure) -> list[str]:
-    return [text.get_text() for text in figure.axes[0].texts if text.get_text()]
+    shown = [text for text in figure.axes[0].texts if text.get_visible()]
+    return [text.get_text() for text in shown if text.get_text()]
 
 
 def widths(figure) -> list[float]:
