@@ -158,15 +158,16 @@ def _check_declared(parameter: Parameter, value) -> None:
 
 def _holds(array: np.ndarray, pointer: Parameter) -> bool:
     """Whether an array has elements of a pointer's dtype or their bits: integers of either sign,
-    integers for 16-bit floats, `np.void` (what numpy loads where it does not know the dtype), zeros
-    of uint8. A type that only the compiler knows and `char`, in C that of any memory, hold all."""
+    integers for 16-bit floats, `np.void` (what numpy loads where it does not know the dtype).
+    Memory of any type are a type that only the compiler knows, `char`, and a workspace."""
     given, wanted = array.dtype, np.dtype(np.uint64) if pointer.table else pointer.dtype
-    if wanted is None or given == wanted or (pointer.type == "char" and not pointer.table):
+    any_type = (pointer.type == "char" or pointer.name == "workspace") and not pointer.table
+    if wanted is None or given == wanted or any_type:
         return given.isnative
-    if given.itemsize != wanted.itemsize:
-        return given == np.uint8 and not array.any()
+    if given.itemsize != wanted.itemsize or not given.isnative:
+        return False
     whole = given.kind in "iub" and (wanted.kind in "iub" or wanted.itemsize == 2)
-    return given.isnative and (whole or given.type is np.void)
+    return whole or given.type is np.void
 
 
 def _encoded(

@@ -106,7 +106,11 @@ REFUSED = {
     "text among rows": ("float** r", ["x"], "r[0] is no array"),
     "float64": ("const float* x", np.ones(4), "x is float64, the kernel takes float32 (float*)"),
     "int32": ("const float* x", np.ones(4, np.int32), "x is int32, the kernel takes float32 (flo"),
-    "bytes": ("const float* x", np.ones(16, np.uint8), "x is uint8, the kernel takes float32 (flo"),
+    "bytes": (
+        "const float* x",
+        np.zeros(16, np.uint8),
+        "x is uint8, the kernel takes float32 (flo",
+    ),
     "byte-swapped": ("float* x", np.ones(4, ">f4"), "x is >f4, the kernel takes float32 (float*)"),
     "byte-swapped bytes": ("char* x", np.ones(4, ">f4"), "x is >f4, the kernel takes int8 (char*)"),
     "numbers of 8 bits": (
@@ -152,7 +156,7 @@ TAKEN = {
     "bfloat16 as numpy loads it": ("__nv_bfloat16* x", np.ones(4, np.uint16).view("V2"), HALVES),
     "integers of the other sign": ("const unsigned* x", np.ones(4, np.int32), ""),
     "bytes for bool": ("const bool* x", np.ones(4, np.uint8), ""),
-    "zeroed bytes": ("unsigned long long* x", np.zeros(32, np.uint8), ""),
+    "anything for a workspace": ("float* workspace", np.zeros(32, np.uint8), ""),
     "anything for void": ("const void* x", np.ones(4), ""),
     "anything for char": ("const char* x", np.ones(4), ""),
     "arrays of anything for char": ("char** x", [np.ones(4), None], ""),

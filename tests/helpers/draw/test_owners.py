@@ -199,7 +199,8 @@ def test_row_stands_beside_its_number(shown: Shown) -> None:
 
 def test_an_array_that_nobody_touches_is_empty(shown: Shown) -> None:
     code = 'extern "C" __global__ void idle(const float* x) {}'
-    trace = run(KernelText(code, "idle"), 1, 32, (np.ones((3, 50)),), names=("x",), watch=True)
+    x = np.ones((3, 50), np.float32)
+    trace = run(KernelText(code, "idle"), 1, 32, (x,), names=("x",), watch=True)
     draw.owners(trace)
     figure, _, sentence = shown.take()
     assert sentence == "Nobody loads an element of x." and numbers(figure) == []
