@@ -299,7 +299,8 @@ def around_block() -> str:
     lines = [score(shown), "", *group_table(shown), ""]
     lines += [
         "*Ahead*, *level*, *level (slower)* and *lost* are as above. Where PyTorch has no "
-        "function for an operation, it runs several functions.",
+        "function for an operation, it runs several functions."
+        + "".join(f" {line}." for line in explained_marks(shown)),
         "",
         *pipelines(),
     ]
@@ -329,18 +330,21 @@ def group_table(shown: Sequence[RaceCase]) -> list[str]:
         )
         cells.append("; ".join(f"{count}x {reason}" for reason, count in reasons.items()) or "-")
         if group:
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+            marks = "".join(dict.fromkeys("".join(case.marks for case in group)))
+            lines.append(f"| {name}{marks} | {' | '.join(cells)} |")
     return lines
 
 
 def pipelines() -> list[str]:
     """How our kernels compare back to back with a producer and a consumer, by operation."""
     try:
-        cases = [case for case in around_chains(load_chains()) if case.against_best_peer]
+        timed = [case for case in around_chains(load_chains()) if case.best_peer]
     except FileNotFoundError:
-        cases = []
+        timed = []
+    cases = [case for case in timed if case.chosen]
     if not cases:
         return []
+    earlier = [case for case in timed if not case.chosen]
     groups = {name: [case for case in cases if group_of(case.kind) == name] for name in GROUPS}
     return [
         "The same operations back to back with producer and consumer kernels, beside the two best "
@@ -348,8 +352,23 @@ def pipelines() -> list[str]:
         "",
         *chained_table({name: group for name, group in groups.items() if group}),
         *behind_in_chain(cases),
+        *of_earlier_versions(earlier),
         "",
     ]
+
+
+def of_earlier_versions(cases: Sequence[ChainCase]) -> list[str]:
+    """A sentence on what was timed before our kernel was edited, which no table shows."""
+    if not cases:
+        return []
+    names = " and ".join(dict.fromkeys(group_of(case.kind) for case in cases))
+    behind = [
+        f"{where(case)}, {case.state}, by {-lead.value:.1%}"
+        for case in cases
+        if (lead := case.lead(case.best, case.best_peer)).below(0)
+    ]
+    slower = f" They were slower than the best baseline at {'; '.join(behind)}." if behind else ""
+    return ["", f"Not timed since their kernels were edited: {names}.{slower}"]
 
 
 def chained_alone() -> list[str]:

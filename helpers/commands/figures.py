@@ -116,7 +116,7 @@ def measured_line(step: str) -> str:
     case = record.headline
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
     where = place(case.rows, case.cols, case.dtype, inner=case.inner)
-    before = "" if record.is_current() else "before an edit, "
+    before = "" if record.is_current() else "earlier "
     beside = A_COPY if case.yardstick in ("", COPY) else case.yardstick
     share = "" if beside == step else f", {case.share:.2f} of {beside}"
     return f"{before}{rate}{share}, at {where} ({record.label})"

@@ -21,6 +21,7 @@ from ..references import make_inputs, outputs
 from ..simt import KernelText, Trace, command
 from ..simt.command import Launch, Launches
 
+DESCRIPTION = __doc__ + command.DESCRIPTION  # in a class __doc__ is that of the class
 REPLACED = ("grid", "block", "args", "shared", "cooperative")  # by --shape
 
 
@@ -28,7 +29,7 @@ class Shapes(Launches):
     """Launches that a header plans."""
 
     prog = "python -m helpers.commands.simulate"
-    description = __doc__ + command.__doc__
+    description = DESCRIPTION
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
