@@ -17,8 +17,8 @@ BASE := $(or $(PYTHON),$(if $(filter Windows_NT,$(OS)),python,python3))
 PY := $(or $(PYTHON),$(VENV))
 # helpers/commands/install.py writes it last; it is older than a lock that git pull has just changed.
 READY := $(if $(PYTHON),,.venv/installed.txt)
-# What make test needs besides, likewise made anew after its lock. It links no program with
-# the packages of CUDA 12. Into PYTHON=... only make nvcc installs it.
+# make test also needs nvcc; it is installed again when its lock changes. This nvcc cannot link
+# programs with the packages of CUDA 12. Into PYTHON=... only make nvcc installs it.
 NVCC := $(if $(PYTHON),,.venv/nvcc.txt)
 INSTALL_NVCC = $(PY) -m pip install --quiet --disable-pip-version-check --no-deps \
 	--only-binary :all: --require-hashes -r requirements/nvcc.txt

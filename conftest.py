@@ -20,30 +20,6 @@ NEED_JUPYTER = [
     "tests/helpers/test_reading.py",
     "tests/simt/test_command.py",
 ]
-# What a GPU has still to measure again, and since when: tests of it fail, and say so here. As soon
-# as it is measured they pass, which fails, so that no name stays here for nothing.
-# reason -> {file: {test: beginnings of its parameters}}
-TO_MEASURE: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
-    "15 and 15_gradient keep two statistics per row: to be recorded again on an H200": {
-        "tests/helpers/test_records.py": {
-            "test_record_is_of_the_kernel_as_it_is_now": ("15_cross", "variants/15_gradient"),
-        },
-        "tests/helpers/evidence/test_stored.py": {
-            "test_global_loads_and_stores_equal_the_hardwares": (
-                "15_cross",
-                "variants/15_gradient",
-            ),
-            "test_evidence_is_of_the_kernels_as_they_are": ("counters", "sass", "sanitizer"),
-        },
-        "tests/test_notebooks.py": {"test_core_notebook_keeps_the_rules": ("15_cross",)},
-        "tests/helpers/test_races.py": {
-            "test_recorded_race_around_softmax_is_of_the_kernels_as_they_are_now": (),
-        },
-        "tests/helpers/test_chains.py": {
-            "test_recorded_pipelines_around_softmax_are_of_the_kernels_as_they_are_now": (),
-        },
-    }
-}
 os.environ.setdefault("SOFTMAX_PLANS", "0")  # what somebody tuned here is no part of a test
 HAS_JUPYTER = all(map(importlib.util.find_spec, ("nbformat", "nbconvert", "jupyter_server")))
 collect_ignore = [] if HAS_JUPYTER else NEED_JUPYTER
@@ -94,14 +70,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(trylast=True)  # behind -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests marked `gpu` where they cannot run, or skip them if nothing else is
-    asked for; expect those to fail that hold what is to be measured again."""
-    for item in items:
-        test, _, parameters = item.nodeid.partition("[")
-        file, _, name = test.partition("::")
-        for reason, files in TO_MEASURE.items():
-            beginnings = files.get(file, {}).get(name)
-            if beginnings is not None and parameters.startswith(beginnings or ""):
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+    asked for."""
     live = [item for item in items if item.get_closest_marker("gpu")]
     if live and (reason := why_not_live()):
         if len(live) == len(items):

@@ -356,7 +356,7 @@ def _cudnn_refuses(entry: Entry) -> str:
 
 
 def _loss_of_quack(x, target, loss, statistics) -> tuple:
-    """It writes lse alone, here into the first half of the statistics."""
+    """It writes lse alone, into the first half of the statistics, which are not compared."""
     return x, target, None, loss, statistics.reshape(-1)[: len(x)], None, None
 
 

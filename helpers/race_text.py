@@ -133,14 +133,15 @@ def score(shown: Sequence[RaceCase]) -> str:
 
 
 PRECISION = (
-    "A result is *less precise* if it is further from the fp64 reference than our kernels may be "
-    "(the usual error of fp32 arithmetic, and half an ulp of a 16-bit output), but at most one ulp "
-    "of the output type further. Such a baseline is timed and marked. A result with a larger "
+    "A result is *less precise* if it differs from the fp64 reference by more than our kernels may "
+    "(the usual error of fp32 arithmetic, and half an ulp of a 16-bit output) and 0.01% of the "
+    "value beyond that, but by at most one ulp of the output type more than our kernels may. This "
+    "occurs only with 16-bit outputs. Such a baseline is timed and marked. A result with a larger "
     "error, or with a NaN that does not belong there, is wrong, and its baseline is not timed."
 )
 EARLIER_CHECK = (
     " An earlier version of the check also refused results that are less precise: where the table "
-    "says *correct, not timed*, the baseline has not been timed since."
+    "says *off by up to ... ulp, not timed*, the baseline has not been timed since."
 )
 
 
@@ -232,7 +233,7 @@ def peers_table(recorded: Race, shown: Sequence[RaceCase]) -> list[str]:
         words = [f"{count}: {reason}" for reason, count in reasons.items()]
         words += [f"wrong by up to {max(errors):.1f} ulp"] if errors else []
         if correct:
-            words.append(f"{len(correct)}: correct to {max(correct):.1f} ulp, not timed")
+            words.append(f"{len(correct)}: off by up to {max(correct):.1f} ulp, not timed")
         less = [case.precision(name) for case in shown if case.precision(name)]
         marked = f", {len(less)} less precise (up to {max(less):.1f} ulp)" if less else ""
         if timed or words:
@@ -296,7 +297,9 @@ def around_block() -> str:
     shown = around_cases(recorded) if recorded else []
     if not shown:
         return "No comparison of operations around softmax is recorded yet."
-    lines = [score(shown), "", *group_table(shown), ""]
+    earlier = sum(not case.is_current() for case in shown)
+    of_earlier = f" {earlier} of them with earlier versions of our kernels (#)." * bool(earlier)
+    lines = [score(shown) + of_earlier, "", *group_table(shown), ""]
     lines += [
         "*Ahead*, *level*, *level (slower)* and *lost* are as above. Where PyTorch has no "
         "function for an operation, it runs several functions."
@@ -363,7 +366,7 @@ def of_earlier_versions(cases: Sequence[ChainCase]) -> list[str]:
         return []
     names = " and ".join(dict.fromkeys(group_of(case.kind) for case in cases))
     behind = [
-        f"{where(case)}, {case.state}, by {-lead.value:.1%}"
+        f"{where_in_chain(case)} by {-lead.value:.1%}"
         for case in cases
         if (lead := case.lead(case.best, case.best_peer)).below(0)
     ]
@@ -398,15 +401,19 @@ def chained_alone() -> list[str]:
     ]
 
 
+def where_in_chain(case: ChainCase) -> str:
+    dtype = "" if case.dtype == "float32" else f" {case.dtype}"
+    return f"{where(case)}{dtype}, {case.state},"
+
+
 def behind_in_chain(cases: Sequence[ChainCase]) -> list[str]:
     """A sentence that names each case that is slower beyond run-to-run variation."""
     named = []
     for case in cases:
         if case.against_best_peer in (SLOWER, "LOSS"):
             lead = case.lead(case.chosen, case.best_peer)
-            sizes = where(case) + ("" if case.dtype == "float32" else f" {case.dtype}")
             named.append(
-                f"{sizes}, {case.state}, than {title(case.best_peer)} by {-lead.value:.1%} "
+                f"{where_in_chain(case)} than {title(case.best_peer)} by {-lead.value:.1%} "
                 f"({-lead.high:.1%} to {-lead.low:.1%})"
             )
     return ["", f"Slower there: {'; '.join(named)}."] if named else []

@@ -52,7 +52,8 @@ REASONS = ("new", "ours", "peers")  # why a shape is raced, what gains most firs
 MARKS = {
     "+": "ours starts before the call ahead of it has ended, which no other does; its ordinary "
     "launch is not timed yet",
-    "#": "ours was another kernel or launch than would be chosen now",
+    "#": "ours was timed with an earlier version of the kernel, or with another kernel or launch "
+    "than is chosen now",
 }
 
 
@@ -212,7 +213,9 @@ class RaceCase(CaseOfContest):
         """Peer -> why it was not timed at a shape that it was asked to run; one that is not
         installed, or computes no such thing, is not in the race."""
         return {
-            name: "correct but less precise, not timed" if name in self.refused_before else reason
+            name: "less precise by an earlier check, not timed"
+            if name in self.refused_before
+            else reason
             for name, reason in self.skipped.items()
             if not reason.endswith((peers.ABSENT, NOT_OFFERED))
         }

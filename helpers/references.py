@@ -23,9 +23,11 @@ first order of each formula in the rounding errors of its terms (Higham, section
                   each term of the sum are off by r
     statistics    the maximum m is exact; log(sum(exp(x - m))) is off by e
     loss          log(sum) + (m - x[target]): e, and ulps of both terms; a mean of x has the error
-                  of a sum; z_loss has twice the relative error of lse = m + log(sum), rounded
+                  of a sum; z_loss lse^2 is off by twice the rounding of lse = m + log(sum), and
+                  by two ulps for the products
     its gradient  exp((x - m) - log(sum)) of given statistics is off by
-                  (20 + 2 |x - m| + 2 log(sum)) u, each term by ulps of itself
+                  (20 + 4 |x - m| + 4 log(sum)) u: the 16 above, a multiply-add, three roundings of
+                  the argument and that of log2(e); each term by ulps of itself
 """
 
 from __future__ import annotations
@@ -421,8 +423,7 @@ def _cross_entropy(values, features, at) -> dict[str, Exact]:
     loss = log_sum + (1 - smoothing) * below + spread + z * lse**2
     size = np.abs(x).mean(axis=-1) + np.abs(top)
     summed = smoothing * (16 + 3 * np.sqrt(x.shape[-1])) * size
-    squared = 2 * z * np.abs(lse) * (np.abs(top) + np.abs(lse) * 2)
-    ulps = summed + squared + 4 * (np.abs(log_sum) + np.abs(below) + np.abs(loss))
+    ulps = summed + 4 * z * lse**2 + 4 * (np.abs(log_sum) + np.abs(below) + np.abs(loss))
     loss_error = (1 + 2 * z * np.abs(lse)) * log_error + ulps * UNIT_ROUNDOFF
     statistics_error = np.where(np.isfinite(log_sum), log_error, 0.0)
     return {
@@ -447,7 +448,7 @@ def _cross_entropy_backward(values, features, at) -> dict[str, Exact]:
     below = x - top - log_sum
     softmax = np.exp(below)
     far = np.abs(x - top) + np.abs(log_sum)
-    relative = np.where(softmax > 0, (20 + 2 * far) * UNIT_ROUNDOFF, 0.0)
+    relative = np.where(softmax > 0, (20 + 4 * far) * UNIT_ROUNDOFF, 0.0)
     grown = softmax * (1 + 2 * z * (top + log_sum))
     onehot = np.zeros_like(x)
     onehot[np.arange(len(x)), chosen] = 1 - smoothing

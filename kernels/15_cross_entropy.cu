@@ -33,7 +33,7 @@
 // Arch:     sm_75
 // Reads:    1 read + 0 writes
 // Wastes:   the gradient reads x once more (variants/15_gradient.cu).
-// Measured: earlier 4568 GB/s, 1.01 of variants/00_read, at 4096 x 128256 (NVIDIA H200, 2026-11-22)
+// Measured: 4568 GB/s, 1.01 of variants/00_read, at 4096 x 128256 (earlier, NVIDIA H200, 2026-11-22)
 //
 // For row-major x of shape (rows, cols), with t = target[row] and s = smoothing:
 //
@@ -45,8 +45,8 @@
 // al., PaLM, 2022). variants/15_gradient.cu reads the two statistics. They stay apart because
 // their rounded sum has lost digits of l: at m = 8192 it is a multiple of 1/1024. x may start at
 // any element. Where t is ignore_index the loss is 0; any other t outside 0 to cols - 1 gives a
-// loss of NaN. So does a row with NaN or +inf, whose l is NaN, or a row of all -inf, where m and l
-// are -inf. loss and statistics must not overlap any other array. Clusters need sm_90. Measured
+// loss of NaN. So does a row with NaN or +inf, whose l is NaN and whose m means nothing, or a row of
+// all -inf, where m and l are -inf. loss and statistics must not overlap any other array. Clusters need sm_90. Measured
 // with -ftz=true, as CuPy compiles. by_seven and by_eight: the rows that a multiprocessor has time
 // for if it holds so many at once, last round included; THREADS shall leave little of that unused.
 

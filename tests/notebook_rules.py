@@ -32,6 +32,7 @@ TAGS = {"gpu", "raises-exception", "nbval-skip", "nbval-ignore-output"}
 MEASURED = re.compile(
     r"\d[\d.,]*\s*(GB/s|TB/s|us\b|µs|ms\b|ns\b|(x|times) (faster|slower)|of a copy|% of a copy)"
 )
+OLDER = "a record is older than its kernel"
 COUNTER = re.compile(r"[a-z0-9]+__\w+(\{\w*\}\w*)?\.(sum|avg|ratio)\b")  # Nsight Compute's names
 MACHINE_PATH = re.compile(r"/(home|root|tmp|work|Users)/|[A-Z]:\\\\")
 IMAGE = re.compile(r"!\[([^\]]*)\]\(|<img\b([^>]*)>")
@@ -110,7 +111,7 @@ def of_every_notebook(page: Page) -> Iterator[str]:
         if MACHINE_PATH.search(outputs):
             yield "an output names a path of one machine"
         if "earlier version" in outputs:
-            yield "a record is older than its kernel"
+            yield OLDER
         for line in cell.source.splitlines():
             if len(line) > CODE_COLUMNS:
                 yield f"code line too long: {line}"
@@ -261,6 +262,9 @@ def of_what_is_visible(page: Page) -> Iterator[str]:
     for name, what in WANTED.items():
         if name not in names:
             yield f"nothing {what}: {name}("
+    for at, name, _ in page.calls():
+        if name == "grade" and "minutes" not in page.notebook.cells[at - 1].source:
+            yield "grade without the exercise's text and minutes above it"
 
 
 def changes_a_line(page: Page, name: str, call: ast.Call) -> bool:

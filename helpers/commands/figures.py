@@ -116,10 +116,10 @@ def measured_line(step: str) -> str:
     case = record.headline
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
     where = place(case.rows, case.cols, case.dtype, inner=case.inner)
-    before = "" if record.is_current() else "earlier "
     beside = A_COPY if case.yardstick in ("", COPY) else case.yardstick
     share = "" if beside == step else f", {case.share:.2f} of {beside}"
-    return f"{before}{rate}{share}, at {where} ({record.label})"
+    label = record.label if record.is_current() else f"earlier, {record.label}"
+    return f"{rate}{share}, at {where} ({label})"
 
 
 def run_block() -> str:

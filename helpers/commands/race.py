@@ -224,13 +224,19 @@ def time_left_out(options: argparse.Namespace, clock: Clock) -> int:
     """Add the peers of `RaceCase.refused_before` to the recorded cases; returns the exit status.
     What the file says of the other timings (GPU, versions, date) stays."""
     folder = gpu_folder(gpu.describe_device()["name"])
-    race, failed = load_race(folder), []
+    try:
+        race, failed = load_race(folder), []
+    except FileNotFoundError as error:
+        print(error, file=sys.stderr)
+        return 1
     runs, tasks = runs_asked_for(options), deque()
     for case in race.cases:
+        if case.entry not in runs:
+            continue
         names = [name for name in case.refused_before if name in options.peers]
         absent = {name: peers.why_not(name, *case.entry) for name in names}
         failed += [f"{case.entry.name}: {reason}" for reason in absent.values() if reason]
-        if case.entry in runs and (able := tuple(name for name in names if not absent[name])):
+        if able := tuple(name for name in names if not absent[name]):
             if case.is_current():
                 tasks.append(Draw(case.entry, case.step, able))
             else:

@@ -44,12 +44,12 @@ def _parts(figure: Figure) -> Iterator[list]:
             yield from map(_axis, (axes.xaxis, axes.yaxis))
         yield from filter(None, map(_artist, _artists(axes)))
         if legend := axes.get_legend():
-            yield from map(_words, legend.get_texts())
-            yield from (["key", *_look(one)] for one in legend.get_patches())
+            for word, key in zip(legend.get_texts(), legend.get_patches(), strict=True):
+                yield ["key", *_words(word), *_look(key)]
 
 
 def _artists(axes: Axes) -> Iterator[Artist]:
-    """What was added to axes: not the frame, the axes' own titles and scales."""
+    """What axes contain, their titles included, without frame, axis objects, background, legend."""
     own = {*axes.spines.values(), axes.xaxis, axes.yaxis, axes.patch, axes.get_legend()}
     return (artist for artist in axes.get_children() if artist not in own)
 
@@ -67,7 +67,7 @@ def _axis(axis: Axis) -> list:
 def _artist(artist: Artist) -> list | None:
     """Describe an artist: kind, look and places.
 
-    Raises `TypeError` for a kind that no figure had when this was written."""
+    Raises `TypeError` for an artist of any other kind than these."""
     from matplotlib.collections import Collection
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -113,11 +113,11 @@ def _words(text) -> list | None:
     counts, not the distance of the words from it."""
     words = " ".join(text.get_text().split())
     arrow = getattr(text, "arrow_patch", None)
-    placed = text.get_gid() != FONT_PLACED["gid"]
-    if not words and not (arrow and placed):
+    in_data = text.get_gid() != FONT_PLACED["gid"]
+    if not words and not (arrow and in_data):
         return None
-    places = [getattr(text, "xy", text.get_position())] if placed else []
-    if placed and arrow:
+    places = [getattr(text, "xy", text.get_position())] if in_data else []
+    if in_data and arrow:
         places.append(text.xyann)
     look = [*_colors([text.get_color()]), *_numbers([text.get_fontsize()]), text.get_fontweight()]
     return ["text", words, *look, *(_look(arrow) if arrow else []), _numbers(places)]

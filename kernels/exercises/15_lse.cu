@@ -16,8 +16,8 @@
 // both parts of the row's lse, its maximum and log(sum(exp(x - maximum))), in one read of the row
 // and without an overflow.
 
-extern "C" __global__ void from_lse(const float* __restrict__ x, float* __restrict__ y,
-                                  int rows, int cols)
+extern "C" __global__ void from_statistics(const float* __restrict__ x, float* __restrict__ y,
+                                           int rows, int cols)
 {
     x += (long long)blockIdx.x * cols;
     y += (long long)blockIdx.x * cols;

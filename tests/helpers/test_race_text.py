@@ -269,7 +269,7 @@ def test_refused_before_or_less_precise_is_not_called_wrong(record_race) -> None
 
     cases = [left_out(1.2, 1), left_out(1.1, 8)]
     block = record_race(*cases)
-    assert rows_of(block)["cuDNN"] == ["0", "0", "2: correct to 1.2 ulp, not timed"]
+    assert rows_of(block)["cuDNN"] == ["0", "0", "2: off by up to 1.2 ulp, not timed"]
     assert race_text.EARLIER_CHECK in block
     block = record_race(left_out(3.0, 64), left_out(1.2, 64, "float32"))
     assert rows_of(block)["cuDNN"][2] == "2: wrong result; wrong by up to 3.0 ulp"
@@ -284,7 +284,7 @@ def test_refused_before_or_less_precise_is_not_called_wrong(record_race) -> None
     assert case.share(OURS) == pytest.approx(0.97), "ours is of the first process"
     block, page = record_race(*race.cases), race_text.every_case()
     assert rows_of(block)["cuDNN"] == [
-        *("1, 1 less precise (up to 1.2 ulp)", "1", "1: correct to 1.1 ulp, not timed")
+        *("1, 1 less precise (up to 1.2 ulp)", "1", "1: off by up to 1.1 ulp, not timed")
     ]
     said = "cuDNN was added at 1 shape on 2030-02-03, beside our kernel and a copy (driver 2, "
     assert f" {said}version 91900)." in block and said in page

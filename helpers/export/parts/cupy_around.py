@@ -183,7 +183,7 @@ def cross_entropy_backward(
     if getattr(statistics, "shape", None) == target.shape:
         raise ValueError(
             "cross_entropy_backward needs both statistics per row, of shape "
-            f"{(*target.shape, 2)}, as cross_entropy returns them: their sum lse has lost digits"
+            f"{(*target.shape, 2)}, as cross_entropy returns them, not their rounded sum lse"
         )
     _check_like("statistics", statistics, (*target.shape, 2), ("float32",), x)
     _check_like("dloss", dloss, target.shape, ("float32",), x)

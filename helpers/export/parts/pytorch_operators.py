@@ -231,7 +231,7 @@ def _run_loss_backward(
     if statistics.shape != (*target.shape, 2):
         raise ValueError(
             "the gradient of cross-entropy needs both statistics per row, of shape "
-            f"{(*target.shape, 2)}, not {tuple(statistics.shape)}: their sum lse has lost digits"
+            f"{(*target.shape, 2)}, not {tuple(statistics.shape)}; their sum lse will not do"
         )
     dx = _like(x)
     if x.numel():
