@@ -271,6 +271,8 @@ class _State:
         return calls if us * calls <= 1e3 * LONGEST_MS else max(3, math.ceil(1e3 * LONGEST_MS / us))
 
     def _graph(self, link: Candidate | None, calls: int):
+        for number in range(min(calls, len(self.buffers))):
+            self._call(link, number)  # what a first call on a buffer prepares is not captured
         self.stream.begin_capture()
         for number in range(calls):
             self._call(link, number)

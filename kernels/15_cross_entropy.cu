@@ -33,7 +33,7 @@
 // Arch:     sm_75
 // Reads:    1 read + 0 writes
 // Wastes:   the gradient reads x once more (variants/15_gradient.cu).
-// Measured: 4568 GB/s, 1.01 of variants/00_read, at 4096 x 128256 (earlier, NVIDIA H200, 2026-11-22)
+// Measured: 4567 GB/s, 1.02 of variants/00_read, at 4096 x 128256 (NVIDIA H200, 2026-11-26)
 //
 // For row-major x of shape (rows, cols), with t = target[row] and s = smoothing:
 //
@@ -42,13 +42,14 @@
 //
 // where lse = m + l, the logarithm of the sum of exponentials. The loss is that of PyTorch's
 // cross_entropy with reduction="none" and label_smoothing=s; z_loss keeps lse near 0 (Chowdhery et
-// al., PaLM, 2022). variants/15_gradient.cu reads the two statistics. They stay apart because
-// their rounded sum has lost digits of l: at m = 8192 it is a multiple of 1/1024. x may start at
-// any element. Where t is ignore_index the loss is 0; any other t outside 0 to cols - 1 gives a
-// loss of NaN. So does a row with NaN or +inf, whose l is NaN and whose m means nothing, or a row of
-// all -inf, where m and l are -inf. loss and statistics must not overlap any other array. Clusters need sm_90. Measured
-// with -ftz=true, as CuPy compiles. by_seven and by_eight: the rows that a multiprocessor has time
-// for if it holds so many at once, last round included; THREADS shall leave little of that unused.
+// al., PaLM, 2022). variants/15_gradient.cu reads the two statistics. They stay apart because their
+// rounded sum has lost digits of l: at m = 8192 it is a multiple of 1/1024. x may start at any
+// element. Where t is ignore_index the loss is 0; any other t outside 0 to cols - 1 gives a loss of
+// NaN. So does a row with NaN or +inf, whose l is NaN and whose m means nothing, or a row of all
+// -inf, where m and l are -inf. loss and statistics must not overlap any other array. Clusters need
+// sm_90. Measured with -ftz=true, as CuPy compiles. by_seven and by_eight: the rows that a
+// multiprocessor has time for if it holds so many at once, last round included; THREADS shall leave
+// little of that unused.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(UNROLL) || !defined(RESIDENT)
 #error "compile with all macros of the Build table: -DCLUSTER=1 -DTHREADS=512 -DUNROLL=4 \

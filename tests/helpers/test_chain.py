@@ -98,7 +98,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         get_elapsed_time=lambda start, stop: (stop.us - start.us) / 1e3,
         get_current_stream=lambda: made,
     )
-    names = ("isnan", "where", "empty", "empty_like", "float32", "uint32", "uint16", "exp", "log")
+    names = "isnan where empty empty_like float32 uint32 uint16 exp log concatenate hsplit".split()
     numpy_names = {name: getattr(np, name) for name in names}
     fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **numpy_names)
     fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
