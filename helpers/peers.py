@@ -27,7 +27,6 @@ import importlib.util
 import math
 import multiprocessing
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -175,15 +174,6 @@ class Precision:
 
     def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
         self.worst_ulp = max(self.worst_ulp, check_result(x, y))
-
-
-def refused_before(reason: str, dtype: str) -> float | None:
-    """The largest error in ulp of a result that was refused as wrong by a stricter rule than
-    `check_result`, which accepts it as less precise; None for any other reason."""
-    found = re.search(r"^wrong result: .* wrong, by up to ([\d.]+) ulp$", reason)
-    if not found or np.dtype(dtype).itemsize != 2 or float(found[1]) > HALF_ULP + LESS_PRECISE:
-        return None
-    return float(found[1])
 
 
 def versions() -> dict[str, str]:

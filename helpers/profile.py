@@ -318,7 +318,7 @@ def blocks_by_registers(registers: int, warps: int) -> int:
 
 def kilobytes_held(record: Record, case: Case) -> float:
     """KB of the matrix in the blocks that an SM has room for."""
-    return blocks_that_fit(record, case) * case.bytes / 2 / case.launch["grid"] / 1024
+    return blocks_that_fit(record, case) * case.bytes / 2 / case.launch["grid"] / 1e3
 
 
 def sms_in_use(case: Case, gpu: Gpu) -> int:

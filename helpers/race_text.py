@@ -36,7 +36,7 @@ from .shapes import RACE_TABLE, Shape, place, race_family, raced
 from .simt.words import counted
 
 WORDS = {"LOSS": "lost"}  # of a verdict
-LESS_PRECISE = "~"  # after the name of a baseline
+LESS_PRECISE_MARK = "~"  # after the name of a baseline
 # What the score leaves out; no record here has these measurements.
 OUTSIDE = (
     "The kernels were tuned for these shapes. Two measurements made outside this project timed "
@@ -75,7 +75,7 @@ def race_block(pictures: Mapping[str, Path]) -> str:
         "copy, being slower than it by any margin beyond that variation counts as lost."
         f"{explained}",
         "",
-        PRECISION + EARLIER_CHECK * any(case.refused_before for case in shown),
+        PRECISION,
         "",
         *chained_alone(),
         f"[Every case, a line each]({every_case_path().relative_to(ROOT).as_posix()})",
@@ -139,16 +139,12 @@ PRECISION = (
     "occurs only with 16-bit outputs. Such a baseline is timed and marked. A result with a larger "
     "error, or with a NaN that does not belong there, is wrong, and its baseline is not timed."
 )
-EARLIER_CHECK = (
-    " An earlier version of the check also refused results that are less precise: where the table "
-    "says *off by up to ... ulp, not timed*, the baseline has not been timed since."
-)
 
 
 def less_precise_mark(cases: Sequence[RaceCase]) -> list[str]:
-    """A line that explains `LESS_PRECISE`, if any best baseline has it."""
+    """A line that explains `LESS_PRECISE_MARK`, if any best baseline has it."""
     marked = any(case.best_peer and case.precision(case.best_peer) for case in cases)
-    return [f"{LESS_PRECISE}: correct, but less precise than ours."] * marked
+    return [f"{LESS_PRECISE_MARK}: correct, but less precise than ours."] * marked
 
 
 def added_later(cases: Sequence[RaceCase]) -> str:
@@ -219,11 +215,10 @@ def peers_table(recorded: Race, shown: Sequence[RaceCase]) -> list[str]:
     best = Counter(case.best_peer for case in shown)
     for name, peer in PEERS.items():
         timed = sum(name in case.timed for case in shown)
-        correct = [case.refused_before[name] for case in shown if name in case.refused_before]
         reasons = Counter(
             re.sub(r":? at \(.*", "", case.forfeits[name])
             for case in shown
-            if name in case.forfeits and name not in case.refused_before
+            if name in case.forfeits
         )
         errors = [
             float(found[1])
@@ -232,8 +227,6 @@ def peers_table(recorded: Race, shown: Sequence[RaceCase]) -> list[str]:
         ]
         words = [f"{count}: {reason}" for reason, count in reasons.items()]
         words += [f"wrong by up to {max(errors):.1f} ulp"] if errors else []
-        if correct:
-            words.append(f"{len(correct)}: off by up to {max(correct):.1f} ulp, not timed")
         less = [case.precision(name) for case in shown if case.precision(name)]
         marked = f", {len(less)} less precise (up to {max(less):.1f} ulp)" if less else ""
         if timed or words:
@@ -264,7 +257,7 @@ def case_table(cases: Sequence[RaceCase], around: bool = False) -> list[str]:
             if best and case.copies_us:
                 ours[2] = f"{case.share_of_best_copy(case.step):.2f}"
         if peer := case.best_peer:
-            mark = LESS_PRECISE if case.precision(peer) else ""
+            mark = LESS_PRECISE_MARK if case.precision(peer) else ""
             beside[:2] = [title(peer) + mark, share_cell(case, peer)]
             if case.verdict != "forfeit":
                 lead = case.lead_over(peer)

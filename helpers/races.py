@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -213,23 +213,10 @@ class RaceCase(CaseOfContest):
         """Peer -> why it was not timed at a shape that it was asked to run; one that is not
         installed, or computes no such thing, is not in the race."""
         return {
-            name: "less precise by an earlier check, not timed"
-            if name in self.refused_before
-            else reason
+            name: reason
             for name, reason in self.skipped.items()
             if not reason.endswith((peers.ABSENT, NOT_OFFERED))
         }
-
-    @property
-    def refused_before(self) -> dict[str, float]:
-        """Peer -> its error in ulp, where an earlier rule refused as wrong what now counts as less
-        precise (`peers.check_result`)."""
-        if self.kind != ALONE:
-            return {}
-        found = {
-            name: peers.refused_before(reason, self.dtype) for name, reason in self.skipped.items()
-        }
-        return {name: ulps for name, ulps in found.items() if ulps is not None}
 
     def to_draw(self) -> tuple[str, ...]:
         """The peers to be timed in one more process: those that tune anew in each and are near the
@@ -296,21 +283,9 @@ class Race(Contested):
 
     def add_draw(self, entry: Entry, named: dict[str, list[float]]) -> RaceCase:
         """Put what another process measured into the case of a contest; returns the case."""
-        return self._change(entry, lambda case: {"draws": [*case.draws, named]})
-
-    def add_later(self, entry: Entry, later: Added) -> RaceCase:
-        """Add peers that had been left out to the case of a contest; returns the case."""
-
-        def changes(case: RaceCase) -> dict:
-            kept = {name: why for name, why in case.skipped.items() if name not in later.samples_us}
-            return {"added": [*case.added, later], "skipped": kept}
-
-        return self._change(entry, changes)
-
-    def _change(self, entry: Entry, changes: Callable[[RaceCase], dict]) -> RaceCase:
         (place,) = (place for place, case in enumerate(self.cases) if case.entry == entry)
         case = self.cases[place]
-        self.cases[place] = replace(case, **changes(case))
+        self.cases[place] = replace(case, draws=[*case.draws, named])
         return self.cases[place]
 
 
@@ -407,7 +382,7 @@ def race_origin(gpu: str = REFERENCE_GPU) -> str:
     known = versions_of(race)
     versions = ", ".join(f"{name} {known[name]}" for name in peers.PACKAGES if name in known)
     return textwrap.fill(
-        f"recorded on {race.device['name']} on {race.utc[:10]} "
+        f"recorded on {race.device['name']}, last updated on {race.utc[:10]} "
         f"(driver {known['driver']}, {versions})",
         100,
         break_on_hyphens=False,
@@ -515,11 +490,6 @@ class Draw(NamedTuple):
 
 def run_draw(draw: Draw) -> dict[str, list[float]]:
     """Who -> samples in this process, of the copy too. Raises as `run_task`."""
-    return run_left_out(draw)[0]
-
-
-def run_left_out(draw: Draw) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """The same of peers that had been left out, and their errors in ulp where less precise."""
-    cases, less_precise = measure_beside(draw.step, draw.peers, (), draw.entry)
+    cases, _ = measure_beside(draw.step, draw.peers, (), draw.entry)
     named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.peers))}
-    return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}, less_precise
+    return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}

@@ -22,7 +22,7 @@ from ..draw.race import save_lead
 from ..draw.step import A_COPY, COPY, eager, save_series
 from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
 from ..race_text import around_block, every_case, every_case_path, race_block
-from ..races import DTYPES, best_copies, best_copy, race_cases
+from ..races import COPIES, DTYPES, best_copies, best_copy, race_cases
 from ..records import (
     REFERENCE_GPU,
     load_record,
@@ -116,10 +116,14 @@ def measured_line(step: str) -> str:
     case = record.headline
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
     where = place(case.rows, case.cols, case.dtype, inner=case.inner)
-    beside = A_COPY if case.yardstick in ("", COPY) else case.yardstick
-    share = "" if beside == step else f", {case.share:.2f} of {beside}"
-    label = record.label if record.is_current() else f"earlier, {record.label}"
-    return f"{rate}{share}, at {where} ({label})"
+    beside = A_COPY if case.yardstick in ("", COPY) else case.yardstick.removeprefix("variants/")
+    share = "" if beside == step.removeprefix("variants/") else f", {case.share:.2f} of {beside}"
+    if share and round(case.share, 2) > 1 and not step.startswith(COPIES):
+        best = best_copy(best_copies(), case)
+        share += f" (best copy {best:.2f})" if best else ""
+    label = record.label.removeprefix("NVIDIA ")
+    label = label if record.is_current() else f"earlier, {label}"
+    return f"{rate}{share} at {where} ({label})"
 
 
 def run_block() -> str:

@@ -6,8 +6,7 @@ what gains most first; the race is written after each, so that one that was inte
 `--minutes` ended, goes on where it stopped. Last come more processes for what tunes anew in each. A
 peer that cannot run a shape, fails or computes something else is left out there, with the reason; a
 shape at which our own kernel is wrong or fails is not recorded, named at the end, and makes the
-exit status 1. --left-out races nothing anew: it times the peers that an earlier, stricter check
-refused, beside our kernel and a copy, and adds them to the cases that are recorded.
+exit status 1.
 """
 
 from __future__ import annotations
@@ -27,19 +26,16 @@ from ..races import (
     DRAWS,
     DTYPES,
     REASONS,
-    Added,
     Draw,
     Race,
     RaceCase,
-    load_race,
     open_race,
     race_path,
     run_draw,
-    run_left_out,
     run_task,
     save_race,
 )
-from ..records import gpu_folder, utc_now
+from ..records import gpu_folder
 from ..shapes import RACE_FAMILIES, RACE_SHAPES, race_family, raced
 from ..simt.options import at_least, rows_x_cols
 from ..simt.words import counted
@@ -54,8 +50,6 @@ def main(arguments: list[str] | None = None) -> int:
         print("the race is run on a GPU, and CuPy finds none here", file=sys.stderr)
         return 1
     clock = Clock(options.minutes)
-    if options.left_out:
-        return time_left_out(options, clock)
     peers.use_cache()
     device = gpu.describe_device()
     folder = gpu_folder(device["name"])
@@ -95,11 +89,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         f"{ALL} of it; {NONE} of it, but softmax",
     )
     parser.add_argument("--peers", nargs="+", default=[*peers.PEERS], choices=[*peers.PEERS])
-    parser.add_argument(
-        "--left-out",
-        action="store_true",
-        help="time only peers that an earlier check refused and that of now accepts",
-    )
     parser.add_argument("--fresh", action="store_true", help="forget what is recorded")
     parser.add_argument(
         "--minutes", type=at_least(1), metavar="N", help="begin no case after so many minutes"
@@ -218,47 +207,6 @@ def draw_all(
             if clock.left_s < 0:
                 tasks.clear()
     return failed
-
-
-def time_left_out(options: argparse.Namespace, clock: Clock) -> int:
-    """Add the peers of `RaceCase.refused_before` to the recorded cases; returns the exit status.
-    What the file says of the other timings (GPU, versions, date) stays."""
-    folder = gpu_folder(gpu.describe_device()["name"])
-    try:
-        race, failed = load_race(folder), []
-    except FileNotFoundError as error:
-        print(error, file=sys.stderr)
-        return 1
-    runs, tasks = runs_asked_for(options), deque()
-    for case in race.cases:
-        if case.entry not in runs:
-            continue
-        names = [name for name in case.refused_before if name in options.peers]
-        absent = {name: peers.why_not(name, *case.entry) for name in names}
-        failed += [f"{case.entry.name}: {reason}" for reason in absent.values() if reason]
-        if able := tuple(name for name in names if not absent[name]):
-            if case.is_current():
-                tasks.append(Draw(case.entry, case.step, able))
-            else:
-                failed.append(f"{case.entry.name}: our kernel or its launch changed since")
-    versions = {**gpu.describe_versions(), **peers.versions()}
-    done, total, since = 0, len(tasks), clock.seconds
-    print(f"{counted(total, 'case')} with peers that were left out")
-    for draw, result in workers.deal(run_left_out, tasks, options.jobs):
-        done += 1
-        if isinstance(result, workers.Failure):
-            failed.append(result.at(draw.entry.name))
-            print(failed[-1], file=sys.stderr, flush=True)
-        else:
-            case = race.add_later(draw.entry, Added(result[0], versions, utc_now(), result[1]))
-            save_race(race, folder)
-            print(f"[{clock.progress(done, total, since)}] {summary(case)}", flush=True)
-        if clock.left_s < 0:
-            tasks.clear()
-    print(f"the race is in {race_path(folder)}")
-    for line in failed:
-        print(f"not timed: {line}", file=sys.stderr)
-    return 1 if failed else 0
 
 
 def summary(case: RaceCase) -> str:

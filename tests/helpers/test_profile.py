@@ -139,7 +139,7 @@ def test_blocks_that_fit() -> None:
             assert 1 <= fit <= 32 and fit * block <= 2048
             assert fit * block * registers <= 65536 and fit * (shared + 1024) <= 228 * 1024
             held = profile.kilobytes_held(record, case)
-            assert held == pytest.approx(fit * case.bytes / 2 / case.launch["grid"] / 1024)
+            assert held == pytest.approx(fit * case.bytes / 2 / case.launch["grid"] / 1e3)
             assert profile.sms_in_use(case, H200) == min(132, case.launch["grid"])
     assert profile.blocks_by_registers(registers=32, warps=8) == 8
     assert profile.blocks_by_registers(registers=33, warps=8) == 4 * (16384 // 1280) // 8 == 6
