@@ -206,7 +206,8 @@ def map_tests(files: list[Path], jobs: int, tests: list[str]) -> None:
         instrument(copy, mutants, Path(folder))
         hits.touch()
         report = Path(folder) / "report.xml"
-        environment = {"PYTHONPATH": folder, "MUTANT_HITS": str(hits)}
+        paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {"PYTHONPATH": os.pathsep.join(paths), "MUTANT_HITS": str(hits)}
         arguments = ["-n", f"{jobs}", "--dist", "worksteal", f"--junitxml={report}", *tests]
         run_pytest(copy, arguments, environment)
         reached = defaultdict(set)
