@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import json
 import os
 import random
@@ -26,7 +27,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import Queue
@@ -292,27 +293,31 @@ def read_report(path: Path) -> tuple[dict[str, float], set[str]]:
 def run(file: Path, jobs: int) -> int:
     """Test each mutant; prints a line each and a table, and writes the results beside the file."""
     mutants, known = load(file), json.loads(file.with_suffix(".map.json").read_text())
-    with tempfile.TemporaryDirectory() as folder:
+    results = {}
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        first = copy_of_repository(Path(folder) / "0")
+        compileall.compile_dir(first, quiet=2)
+        others = [Path(folder) / str(number) for number in range(1, jobs)]
         copies = Queue()
-        for number in range(jobs):
-            copies.put(copy_of_repository(Path(folder) / str(number)))
+        for copy in [first, *pool.map(lambda to: shutil.copytree(first, to, True), others)]:
+            copies.put(copy)
 
-        def one(numbered: tuple[int, Mutant]) -> dict:
+        def one(number: int) -> dict:
             copy = copies.get()
             try:
-                return verdict(copy, *numbered, known)
+                return verdict(copy, number, mutants[number], known)
             finally:
                 copies.put(copy)
 
-        results = []
-        with ThreadPoolExecutor(jobs) as pool:
-            for result in pool.map(one, enumerate(mutants)):
-                results.append(result)
-                where = f"{result['path']}: {result['line'][:60]!r}"
-                change = f"{result['old']} -> {result['new']}"
-                print(f"{result['verdict']:9} {where} {change} {result['by']}", flush=True)
-    file.with_suffix(".results.json").write_text(json.dumps(results, indent=1))
-    counts = Counter((result["subsystem"], result["verdict"]) for result in results)
+        futures = {pool.submit(one, number): number for number in range(len(mutants))}
+        for future in as_completed(futures):
+            result = results[futures[future]] = future.result()
+            where = f"{result['path']}: {result['line'][:60]!r}"
+            change = f"{result['old']} -> {result['new']}"
+            print(f"{result['verdict']:9} {where} {change} {result['by']}", flush=True)
+            in_order = [results[number] for number in sorted(results)]
+            file.with_suffix(".results.json").write_text(json.dumps(in_order, indent=1))
+    counts = Counter((result["subsystem"], result["verdict"]) for result in results.values())
     for subsystem in SUBSYSTEMS:
         row = {name: counts[subsystem, name] for name in ("killed", "survived", "gone")}
         print(f"{subsystem:12}", *(f"{count:4} {name}" for name, count in row.items()))
@@ -332,8 +337,8 @@ def verdict(copy: Path, number: int, mutant: Mutant, known: dict) -> dict:
     listed = copy / "selected-tests"
     listed.write_text("\n".join(tests))
     try:
-        arguments = ["-x", "--no-header", f"@{listed}"]
-        output = run_pytest(copy, arguments, {"PYTHONDONTWRITEBYTECODE": "1"}, 4 * SECONDS)
+        limit = 60 + 3 * sum(known["seconds"].get(test, 1) for test in tests)
+        output = run_pytest(copy, ["-x", "--no-header", f"@{listed}"], {}, limit)
     except subprocess.TimeoutExpired:
         return {**result, "verdict": "killed", "by": "it does not end"}
     finally:
