@@ -5,13 +5,12 @@ import hashlib
 import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from cuda.bindings import nvrtc
 
 from helpers.bound import Kernel, bind
-from helpers.catalogue import source, steps, variants
+from helpers.catalogue import AROUND, RANKING, source, steps, variants
 from helpers.gpu import H200, Gpu
 from helpers.header import KEYS, OPTIONAL_KEYS, header
 from helpers.operations import COPY, SOFTMAX, Sizes
@@ -45,6 +44,7 @@ def kernel_files() -> list[str]:
 FILES = kernel_files()
 # Of the benchmarks, which are no steps, are those in timing/.
 SERIES = [file for file in FILES if not file.startswith(("exercises/", "timing/"))]
+DISPATCHED = {rank.file for rank in RANKING} | {file for files in AROUND.values() for file in files}
 each_file = pytest.mark.parametrize("file", FILES)
 
 
@@ -78,20 +78,14 @@ def compiler_options(code: str, arch: int) -> list[tuple[str, ...]]:
     return found
 
 
-def architectures(kernel: str) -> list[int]:
-    """The lowest one of a source's header, and those for which it may compile otherwise.
-
-    An instruction or a function of CUDA's that exists for one exists for later ones too. NVRTC's
-    headers for 16 bits tell 8.0 and 9.0 apart, assembly may use what was dropped again; a file that
-    asks for the architecture itself, or whose table asks for the capability, may do so for any.
-    """
-    code, lowest = strip_comments(kernel), header(kernel).arch
-    asks = "capability" in header(kernel).fields.get("Build", "")
-    if asks or re.search(r"__CUDA_ARCH|NV_IF_TARGET|NV_IS_|NV_PROVIDES", code):
-        return [arch for arch in ARCHS if arch >= lowest]
-    later = [80, 90] if "#include" in code else []
-    if "asm" in code:
-        later.append(ARCHS[-1])
+def architectures(code: str, production: bool = True) -> list[int]:
+    """The lowest of the header; for what is used outside of its lesson also those for which it may
+    compile otherwise. NVRTC's headers for 16 bits tell 8.0 and 9.0 apart; assembly may use what was
+    dropped again; a file may ask for the architecture itself."""
+    lowest, text = header(code).arch, strip_comments(code)
+    asks = "__CUDA_ARCH" in text or "capability" in header(code).fields.get("Build", "")
+    later = ARCHS if asks else (80, 90) if "#include" in text else ()
+    later = {*later, *(ARCHS[-1:] if "asm" in text else ())} if production else ()
     return sorted({lowest, *(arch for arch in later if arch > lowest)})
 
 
@@ -144,15 +138,6 @@ def test_what_may_be_zero_is_read_from_the_table() -> None:
     ):
         code = source("07_warp.cu").replace("ROWS  = 1", f"ROWS  = {value}")
         assert yes_or_no(header(code)) == found
-
-
-def test_only_what_may_compile_otherwise_is_compiled_again() -> None:
-    naive = source("01_naive.cu")
-    assert architectures(naive) == [75]
-    assert architectures(f"{naive}\n#include <cuda_fp16.h>\n") == [75, 80, 90]
-    assert architectures(f'{naive}\n__device__ void f() {{ asm("exit;"); }}\n') == [75, 120]
-    assert architectures(f"{naive}\n#if __CUDA_ARCH__ > 860\n#endif\n") == list(ARCHS)
-    assert architectures(APART) == list(ARCHS)
 
 
 # ---- each file --------------------------------------------------------------------------------
@@ -283,17 +268,18 @@ def test_compiles_alone_without_a_warning(file: str) -> None:
     """As plain C++17, to machine code where the file is most likely to be refused. With CuPy's
     options it is compiled wherever it is run: they make every function a device function, so that a
     missing __device__ shows here alone."""
-    compiles_alone(source(file))
+    production = file[0].isdigit() or file.removesuffix(".cu") in DISPATCHED
+    compiles_alone(source(file), production)
 
 
-def compiles_alone(code: str) -> None:
-    lowest, *later = architectures(code)
+def compiles_alone(code: str, production: bool = True) -> None:
+    lowest, *later = architectures(code, production)
     for options in compiler_options(code, lowest):
         assert compile_plain(code, f"sm_{lowest}", options) == ""
-    for arch in later:
-        for options in compiler_options(code, arch):
-            target = "sm" if arch == ARCHS[-1] else "compute"
-            assert compile_plain(code, f"{target}_{arch}", options) == ""
+    for number, arch in enumerate(later):  # the dtypes take turns
+        target, every = "sm" if arch == ARCHS[-1] else "compute", compiler_options(code, arch)
+        if every:
+            assert compile_plain(code, f"{target}_{arch}", every[number % len(every)]) == ""
 
 
 def test_a_cluster_on_a_gpu_without_clusters_does_not_compile() -> None:
@@ -305,22 +291,6 @@ def test_a_cluster_on_a_gpu_without_clusters_does_not_compile() -> None:
     assert compile_plain(APART, "sm_90", options) == ""
     with pytest.raises(CompileError):
         compile_plain(APART, "sm_75", options)
-
-
-def test_the_16_bit_headers_tell_no_other_architectures_apart() -> None:
-    """What `architectures` says of them."""
-    names = {name.strip("<>") for name in HEADERS}
-    files = [
-        path
-        for folder in include_folders()
-        for name in names
-        for path in Path(folder).glob(f"{name}*")
-    ]
-    assert len(files) >= 4
-    asked = re.compile(r"__CUDA_ARCH__\s*[<>=!]=?\s*(\d+)|NV_(?:PROVIDES|IS_EXACTLY)_SM_(\d+)")
-    numbers = (number for path in files for number in asked.findall(path.read_text("utf-8")))
-    found = {int(old or 10 * int(new)) for old, new in numbers}
-    assert {arch for arch in found if arch > 750} <= {800, 900}, found
 
 
 @pytest.mark.parametrize("file", SERIES)

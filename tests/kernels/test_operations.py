@@ -107,7 +107,7 @@ def random_sizes(chance: random.Random, axes: bool) -> Sizes:
 @pytest.mark.parametrize("name", NAMES)
 def test_random_cases_are_right(name: str) -> None:
     """Shapes, dtypes, features and layouts by chance; the seed is the number of the case."""
-    check_random(name, 50)
+    check_random(name, 24)
 
 
 @pytest.mark.gpu

@@ -1,8 +1,7 @@
 """Every kernel of the series computes what it should: on the SIMT machine, and live on a GPU."""
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 
 import cupy
 import numpy as np
@@ -44,7 +43,6 @@ SIXTEEN_BIT_SHAPES = (
     *((1, 1), (5, 3), (33, 4), (129, 16), (257, 31), (5, 33), (33, 100), (2, 257), (64, 1024)),
     *((129, 32), (33, 520), (5, 1000), (1, 1025), (3, 4097), (3, 20000), (1, 32001), (1, 131072)),
 )
-SIXTEEN_BIT_SPECIAL = (5, 64, 100, 1000, 20000)  # columns of rows with infinities and NaN
 BLOCKS = (32, 64, 256, 1024)
 
 LIVE_COLS = (
@@ -111,28 +109,27 @@ def fitting(name: str, rows: int, cols: int, block: int | None = None) -> int:
     return min(rows, MOST_THREADS // plan.block + 1) if plan.grid == rows else rows
 
 
-def test_shapes_cover_what_matters() -> None:
-    assert len(set(SHAPES)) == 25
-    assert all(rows * cols <= 2**18 for rows, cols in SHAPES)
-    assert {1, 7, 31, 33, 1000, 1025, 4097} <= {cols for _, cols in SHAPES}
-    assert {1, 5} <= {rows for rows, _ in SHAPES}
-    assert all(rows * cols <= 2**18 for rows, cols in LONG_SHAPES + SIXTEEN_BIT_SHAPES)
-
-
-def shapes_for(name: str, shapes: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-    """All of them for a step; every other for a variant, which shares most of its code with one."""
-    return shapes[::2] if name in variants() else shapes
+def inputs(name: str) -> Iterator[np.ndarray]:
+    """All shapes for a step; every third for a variant, which shares most of its code with one. The
+    dtypes of 16 bits differ in how a number is converted, so they share the shapes."""
+    shapes = [*SHAPES, *(LONG_SHAPES if name in PER_SHAPE else ())]
+    if CONTRACT[name].fields["Row"] == "one thread":  # its loop over 1000 columns is that over more
+        shapes = [shape for shape in shapes if shape[1] <= 1000]
+    if "thread0" in name:  # one thread of each block merges all pairs, which takes its time
+        shapes = [shape for shape in shapes if shape[0] <= 33]
+    shapes = [shape for shape in shapes if CONTRACT[name].accepts(*shape)]
+    for rows, cols in shapes[:: 3 if name in variants() else 1]:
+        yield make_input(fitting(name, rows, cols), cols)
+    taken = [s for s in SIXTEEN_BIT_SHAPES if CONTRACT[name].accepts(*s, SIXTEEN_BIT_DTYPES[0])]
+    if len(taken) < 4:
+        taken = [shape for shape in taken for _ in SIXTEEN_BIT_DTYPES]
+    for number, shape in enumerate(taken):
+        yield make_input(*shape, dtype=SIXTEEN_BIT_DTYPES[number % 2])
 
 
 @each_kernel
 def test_results_are_right(name: str) -> None:
-    shapes = shapes_for(name, SHAPES)
-    if CONTRACT[name].fields["Row"] == "one thread":  # its loop over 1000 columns is that over more
-        shapes = [shape for shape in shapes if shape[1] <= 1000]
-    if "thread0" in name:  # one thread of each block merges all pairs, which takes its time
-        shapes = [shape for shape in shapes if shape[0] <= 129]
-    taken = [shape for shape in shapes if CONTRACT[name].accepts(*shape)]
-    check_all(name, (make_input(fitting(name, *shape), shape[1]) for shape in taken))
+    check_all(name, inputs(name))
 
 
 def test_the_shape_at_which_a_kernel_is_wrong_is_named(monkeypatch) -> None:
@@ -144,47 +141,42 @@ def test_the_shape_at_which_a_kernel_is_wrong_is_named(monkeypatch) -> None:
         test_results_are_right("01_naive")
 
 
-@pytest.mark.parametrize("name", PER_SHAPE)
-def test_long_results_are_right(name: str) -> None:
-    check_all(name, (make_input(*shape) for shape in shapes_for(name, LONG_SHAPES)))
+def large_rows(cols: int, dtype: str) -> np.ndarray:
+    """Rows of ten small columns with the others masked, of nothing but masks, and of large columns:
+    whatever multiplies a column by log2(e) before it subtracts must not overflow, nor round."""
+    random = np.random.default_rng(0)
+    masks = [-1e4] if dtype == "float16" else [-1e4, -1e9, -1.1e10, -1e20, -1e30, -3.38e38]
+    scales = [1e3] if dtype == "float16" else [1e7, 3e8, 1e9, 1e10, 1e20, 1e37]
+    rows = [np.full(cols, mask) for mask in masks]
+    for row in [row.copy() for row in rows]:
+        row[random.choice(cols, 10, replace=False)] = random.normal(size=10)
+        rows.append(row)
+    rows += [random.normal(size=cols) * scale for scale in scales]
+    rows += [np.full(cols, -mask) for mask in masks]
+    return np.array(rows).astype(make_input(1, 1, dtype=dtype).dtype)
 
 
-def matrices_of_16_bits(name: str) -> list[np.ndarray]:
-    """Each shape in one of the two dtypes, which are as long: they differ in how a number is
-    converted, at every shape alike. Where few shapes are taken, each in both."""
-    taken = [s for s in SIXTEEN_BIT_SHAPES if CONTRACT[name].accepts(*s, SIXTEEN_BIT_DTYPES[0])]
-    if len(taken) < 4:
-        taken = [shape for shape in taken for _ in SIXTEEN_BIT_DTYPES]
-    return [make_input(*shape, dtype=DTYPES[1 + number % 2]) for number, shape in enumerate(taken)]
+def extreme_rows() -> np.ndarray:
+    """Ascending and descending rows move an online maximum at every column and at none."""
+    ramp, largest = np.linspace(-300, 300, 64), float(np.finfo(np.float32).max)
+    rows = [ramp, ramp[::-1], np.full(64, largest), np.full(64, -1e38), np.zeros(64)]
+    rows.append(np.where(np.arange(64) == 63, largest, 0))
+    rows.append(np.where(np.arange(64) % 2, 1e-40, -1e-40))  # subnormals
+    return np.array(rows, np.float32)
 
 
-@pytest.mark.parametrize("name", SIXTEEN_BIT)
-def test_16_bit_results_are_right(name: str) -> None:
-    check_all(name, matrices_of_16_bits(name))
-
-
-@pytest.mark.parametrize("dtype", SIXTEEN_BIT_DTYPES)
-@pytest.mark.parametrize("name", SIXTEEN_BIT)
-def test_16_bit_rows_with_infinities_and_nan_are_right(name: str, dtype: str) -> None:
-    check_all(name, (special_rows(cols, dtype) for cols in SIXTEEN_BIT_SPECIAL))
-
-
-@pytest.mark.parametrize("name", SIXTEEN_BIT)
-def test_16_bit_kernel_is_looked_at_often_enough(name: str) -> None:
-    """A kernel that takes few of the shapes above would be tested by their names alone."""
-    seen = Counter(x.dtype.name for x in matrices_of_16_bits(name))
-    assert all(seen[dtype] >= 2 for dtype in SIXTEEN_BIT_DTYPES), seen
-    assert any(CONTRACT[name].accepts(6, cols, "float16") for cols in SIXTEEN_BIT_SPECIAL)
-
-
-@each_kernel
-def test_rows_with_infinities_and_nan_are_right(name: str) -> None:
-    check_all(name, map(special_rows, (1, 2, 5, 33, 100, 257)))
-
-
-@pytest.mark.parametrize("name", PER_SHAPE)
-def test_long_rows_with_infinities_and_nan_are_right(name: str) -> None:
-    check_all(name, [special_rows(20000)])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype.name) for name in NAMES for dtype in CONTRACT[name].dtypes]
+)
+def test_special_and_large_rows_are_right(name: str, dtype: str) -> None:
+    """Infinities, NaN, masks and columns whose product with log2(e) is no number."""
+    lengths = (1, 5, 33, 64, 100, 1000, 20000)
+    if name not in PER_SHAPE:  # compiled once; a loop over 100 columns is that over more
+        lengths = lengths[: 5 if CONTRACT[name].fields["Row"] == "one thread" else 6]
+    matrices = [special_rows(cols, dtype) for cols in lengths]
+    if CONTRACT[name].operation is SOFTMAX:
+        matrices += [large_rows(cols, dtype) for cols in lengths[4:]]
+    check_all(name, matrices + ([extreme_rows()] if dtype == "float32" else []))
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -197,28 +189,6 @@ def test_result_is_right_with_another_block_size(name: str, block: int) -> None:
         if CONTRACT[name].accepts(rows, cols):
             x = make_input(fitting(name, rows, cols, block), cols)
             check(name, x, computed(name, x, block))
-
-
-@each_kernel
-def test_extreme_rows_are_right(name: str) -> None:
-    """Ascending and descending rows move an online maximum at every column and at none."""
-    accepts_or_skip(name, 8, 64)
-    ramp = np.linspace(-300, 300, 64)
-    largest = float(np.finfo(np.float32).max)
-    x = np.array(
-        [
-            ramp,
-            ramp[::-1],
-            np.full(64, 5),
-            np.full(64, largest),
-            np.full(64, -1e38),
-            np.where(np.arange(64) == 63, largest, 0),
-            np.where(np.arange(64) % 2, 1e-40, -1e-40),  # subnormals
-            np.zeros(64),
-        ],
-        np.float32,
-    )
-    check(name, x, computed(name, x))
 
 
 @each_kernel
@@ -267,16 +237,10 @@ def test_rows_that_are_apart_are_right(name: str, layout: str) -> None:
     first = [*LAYOUTS].index(layout)
     for number, cols in enumerate((1, 33, 257, 1001, 9000, 131073), first):
         rows, dtype = 37 if cols < 300 else 3, DTYPES[number % 3]
-        if CONTRACT[name].accepts(rows, cols, dtype):
-            check_layout(name, make_input(rows, cols, dtype=dtype), layout)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", STRIDED)
-def test_rows_that_are_apart_may_hold_infinities_and_nan(name: str, dtype: str) -> None:
-    for cols in (5, 100, 1001, 20001):
-        if CONTRACT[name].accepts(6, cols, dtype):
-            check_layout(name, special_rows(cols, dtype), "apart")
+        usual = make_input(rows, cols, dtype=dtype)
+        x = special_rows(cols, dtype) if 300 < cols < 10000 else usual
+        if CONTRACT[name].accepts(*x.shape, dtype):
+            check_layout(name, x, layout)
 
 
 @each_kernel
@@ -357,8 +321,7 @@ def test_groups_of_blocks_take_row_after_row(name: str, dtype: str, sms: int, ch
         assert not findings and not workspace.any()
 
 
-@pytest.mark.parametrize("cols", [131072, 200000])
-@pytest.mark.parametrize("name", BY_LETTERS)
+@pytest.mark.parametrize(("name", "cols"), [(BY_LETTERS[0], 200000), (BY_LETTERS[1], 131072)])
 def test_a_row_may_have_more_blocks_than_a_warp_has_lanes(name: str, cols: int) -> None:
     x = make_input(1, cols)
     y, findings, workspace = computed_in_groups(name, x, few_packs=1)
@@ -421,44 +384,7 @@ def test_what_is_asked_of_caches_changes_no_result(name: str, cols: int, dtype: 
     assert len(results) >= 2 and all(np.array_equal(results[0], other) for other in results)
 
 
-# ---- large columns ----------------------------------------------------------------------------
-
-
-def large_rows(cols: int, dtype: str) -> np.ndarray:
-    """Rows of ten small columns with the others masked, of nothing but masks, and of large columns:
-    whatever multiplies a column by log2(e) before it subtracts must not overflow, nor round."""
-    random = np.random.default_rng(0)
-    masks = [-1e4] if dtype == "float16" else [-1e4, -1e9, -1.1e10, -1e20, -1e30, -3.38e38]
-    scales = [1e3] if dtype == "float16" else [1e7, 3e8, 1e9, 1e10, 1e20, 1e37]
-    rows = [np.full(cols, mask) for mask in masks]
-    for row in [row.copy() for row in rows]:
-        row[random.choice(cols, 10, replace=False)] = random.normal(size=10)
-        rows.append(row)
-    rows += [random.normal(size=cols) * scale for scale in scales]
-    rows += [np.full(cols, -mask) for mask in masks]
-    return np.array(rows).astype(make_input(1, 1, dtype=dtype).dtype)
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [(name, dtype.name) for name in NAMES if "copy" not in name for dtype in CONTRACT[name].dtypes],
-)
-def test_masked_and_large_columns_are_right(name: str, dtype: str) -> None:
-    lengths = (100, 1000, 20000)
-    if name not in PER_SHAPE:  # compiled once
-        lengths = lengths[:2]
-    if CONTRACT[name].fields["Row"] == "one thread":  # its loop over 100 columns is that over more
-        lengths = lengths[:1]
-    check_all(name, (large_rows(cols, dtype) for cols in lengths))
-
-
 # ---- live -------------------------------------------------------------------------------------
-
-
-def test_live_shapes_are_many() -> None:
-    assert len(set(LIVE_SHAPES)) >= 200
-    assert {rows for rows, _ in LIVE_SHAPES} == set(LIVE_ROWS)
-    assert {cols for _, cols in LIVE_SHAPES} == set(LIVE_COLS)
 
 
 def check_live(name: str, x: np.ndarray, y: np.ndarray) -> None:
@@ -503,12 +429,15 @@ def test_live_rows_that_are_apart_are_right(name: str, dtype: str, layout: str) 
 
 @pytest.mark.gpu
 @each_kernel
-def test_live_rows_with_infinities_and_nan_are_right(name: str) -> None:
+def test_live_special_and_large_rows_are_right(name: str) -> None:
     for dtype in CONTRACT[name].dtypes:
-        for cols in (1, 2, 5, 33, 64, 100, 257, 1000, 4097, 20000, 131072):
-            if CONTRACT[name].accepts(6, cols, dtype):
-                x = special_rows(cols, dtype)
-                check(name, x, computed(name, x))
+        for cols in (1, 2, 5, 33, 64, 100, 257, 1000, 1024, 4097, 20000, 131072):
+            matrices = [special_rows(cols, dtype)]
+            if cols >= 100 and CONTRACT[name].operation is SOFTMAX:
+                matrices.append(large_rows(cols, dtype.name))
+            for x in matrices:
+                if CONTRACT[name].accepts(*x.shape, dtype):
+                    check(name, x, computed(name, x))
 
 
 @pytest.mark.gpu
@@ -519,16 +448,6 @@ def test_live_result_is_right_with_another_block_size(name: str, block: int) -> 
         if CONTRACT[name].accepts(rows, cols):
             x = make_input(fitting(name, rows, cols, block), cols)
             check(name, x, computed(name, x, block))
-
-
-@pytest.mark.gpu
-@each_kernel
-def test_live_masked_and_large_columns_are_right(name: str) -> None:
-    for dtype in CONTRACT[name].dtypes:
-        for cols in (100, 1000, 1024, 20000, 131072):
-            x = large_rows(cols, dtype.name)
-            if CONTRACT[name].accepts(*x.shape, dtype):
-                check(name, x, computed(name, x))
 
 
 @pytest.mark.gpu
