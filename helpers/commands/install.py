@@ -147,7 +147,9 @@ def install(major: int) -> None:
             raise Problem(f"Could not make .venv: remove it and run make setup again ({line}).")
     print(f"Installing requirements/{lock.name} (up to 300 MB to download) ...", flush=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-    status, line = run([*pip, "--only-binary", ":all:", "--require-hashes", "-r", str(lock)])
+    pip += ["--only-binary", ":all:", "--require-hashes", "--no-deps"]  # the lock names everything
+    pip += ["--no-compile"]  # most of JupyterLab is never imported; what is, is compiled then
+    status, line = run([*pip, "-r", str(lock)])
     if status:
         raise Problem(
             "pip could not install the packages: check the network connection, then run make setup "

@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from .. import bench
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{len(failed)} of {len(paths)} notebooks failed: {', '.join(failed)}")
     if options.save or options.names:
         return 1 if failed else 0
-    verdicts = check_steps()
+    verdicts = check_steps(jobs)
     here = {} if replaying() else time_steps(verdicts)
     save_series(BUILD / "series.png", here)
     print(summary_table(verdicts, "on the SIMT machine" if replaying() else "on this GPU", here))
@@ -123,19 +124,24 @@ def run_notebooks(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> 
 # ---- summary ----------------------------------------------------------------------------------
 
 
-def check_steps() -> dict[str, str]:
+def check_steps(jobs: int) -> dict[str, str]:
     """Run every step's kernel here, live or simulated, in each of its dtypes: step -> "right" or
-    what is wrong."""
-    verdicts = {}
-    for step in steps():
-        try:
-            code = source(f"{step}.cu")
-            for dtype in header(code).dtypes:
-                check_kernel(code, dtype=dtype.name)
-            verdicts[step] = "right"
-        except Exception as error:  # whatever a broken kernel raises, the others still run
-            verdicts[step] = str(error)
-    return verdicts
+    what is wrong. With more than one job each step has a process of its own."""
+    if jobs == 1:
+        return {step: check_step(step) for step in steps()}
+    with ProcessPoolExecutor(jobs) as pool:
+        return dict(zip(steps(), pool.map(check_step, steps()), strict=True))
+
+
+def check_step(step: str) -> str:
+    """ "right", or what is wrong with the step's kernel."""
+    try:
+        code = source(f"{step}.cu")
+        for dtype in header(code).dtypes:
+            check_kernel(code, dtype=dtype.name)
+        return "right"
+    except Exception as error:  # whatever a broken kernel raises, the others still run
+        return str(error)
 
 
 def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:

@@ -196,7 +196,7 @@ def test_the_table_shows_what_is_timed_here_only_where_a_gpu_is(
         ("replaying", lambda: not live),
         ("run_notebooks", lambda *_: []),
         ("save_series", lambda path, here: drawn.append([*here])),
-        ("check_steps", lambda: {"01_naive": "right"}),
+        ("check_steps", lambda jobs: {"01_naive": "right"}),
         ("time_steps", lambda verdicts: {"01_naive": made_up.steady("01_naive").headline}),
     ):
         monkeypatch.setattr(run, name, replacement)
