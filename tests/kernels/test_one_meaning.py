@@ -15,8 +15,6 @@ EXCEPTIONS = {
     (MERGE, "05_float4"): "with its `exponential` in place of expf",
     (MERGE, "variants/05_float4_divide"): "that of 05",
     ("exponential(value)", "variants/05_float4_divide"): "what it tries: expf",
-    ("warp_max(value)", "variants/04_shuffle_down"): "what it tries: lane 0 alone gets the result",
-    ("warp_sum(value)", "variants/04_shuffle_down"): "likewise",
     ("Pack", "07_warp"): "of WIDTH columns, as the shape allows; elsewhere 16 bytes",
     ("Pack", "variants/07_waiting_loads"): "that of 07",
     ("Pack", "13_any_axis"): "as wide as the shape allows, and by words too",

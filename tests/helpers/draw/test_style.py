@@ -160,7 +160,7 @@ def test_whatever_is_recorded_has_a_look_and_a_trial_that_of_its_step() -> None:
         color, marker = style.look(name)
         assert color.startswith("#") and marker is not None
     assert style.look("06_registers-PACKS2") == style.look("06_registers")
-    assert style.look("variants/04_shuffle_down") == style.look("04_shuffle")
+    assert style.look("variants/04_shuffle_pairs") == style.look("04_shuffle")
     assert style.look("00_copy") == style.look("copy") == ("#000000", "")
     for unknown in ("16_x", "naive", "16 bytes", ""):
         with pytest.raises(ValueError, match="is no step from 00 to 15"):
