@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from . import exports, plans, sources, store, traces
 
-from . import plans, sources, store, traces
-
-NAMES = ("plans", *traces.SETS)
+NAMES = ("plans", "cupy", "torch", "cpp", *traces.SETS)
 OF_A_COMPILER = (*traces.SETS,)  # counters and lines are those of one version of NVRTC
 
 
@@ -14,11 +12,20 @@ def computed(name: str) -> dict:
     """All that the file holds."""
     if name == "plans":
         return plans.computed()
+    if name == "cupy":
+        return {"cases": exports.cupy()}
+    if name == "torch":
+        subjects = plans.subjects()
+        return {"subjects": subjects, "cases": exports.torch(subjects)}
+    if name == "cpp":
+        return {"cases": sources.cpp_answers()}
     return {"nvrtc": sources.nvrtc_version(), "cases": traces.computed(name)}
 
 
 def why_not(name: str) -> str:
     """Why a file cannot be compared here; "" if it can."""
+    if name == "cpp":
+        return sources.CPP_MISSING
     if name not in OF_A_COMPILER:
         return ""
     here, there = sources.nvrtc_version(), store.read(name)["nvrtc"]
@@ -30,14 +37,26 @@ def differences(name: str, every: int = 1) -> list[str]:
     stored = store.read(name)
     if name == "plans":
         return plan_differences(stored)
-    there, here = list(stored["cases"]), list(sources.sets()[name])
-    if sorted(there) != sorted(here):
-        more, fewer = sorted({*here} - {*there}), sorted({*there} - {*here})
-        word, one = ("has no case", more[0]) if more else ("alone has the case", fewer[0])
-        return [f"{name}: the golden data {word} {one!r}."]
-    cases = sorted(here)[::every]
-    found = traces.computed(name, cases)
-    return _told(name, {case: stored["cases"][case] for case in cases}, found)
+    if name == "torch":
+        found = exports.torch(stored["subjects"])
+    elif name == "cpp":
+        found = sources.cpp_answers()
+    else:
+        known = exports.cupy_cases() if name == "cupy" else sources.sets()[name]
+        if told := _other_cases(name, stored["cases"], known):
+            return told
+        cases = sorted(known)[::every]
+        found = exports.cupy(cases) if name == "cupy" else traces.computed(name, cases)
+        return _told(name, {case: stored["cases"][case] for case in cases}, found)
+    return _other_cases(name, stored["cases"], found) or _told(name, stored["cases"], found)
+
+
+def _other_cases(name: str, stored: dict, known: dict) -> list[str]:
+    if more := sorted({*known} - {*stored}):
+        return [f"{name}: the golden data has no case {more[0]!r}."]
+    if fewer := sorted({*stored} - {*known}):
+        return [f"{name}: only the golden data has the case {fewer[0]!r}."]
+    return []
 
 
 def plan_differences(stored: dict) -> list[str]:
@@ -56,7 +75,7 @@ def plan_differences(stored: dict) -> list[str]:
     ]
 
 
-def _told(name: str, stored: dict, found: dict) -> Sequence[str]:
+def _told(name: str, stored: dict, found: dict) -> list[str]:
     pairs = ((case, stored[case], store.as_stored(found[case])) for case in stored)
     told = (store.first_difference(one, other, f"{name}, {case}") for case, one, other in pairs)
     return [text for text in told if text]

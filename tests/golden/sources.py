@@ -3,20 +3,30 @@ renames modules changes this file and no golden data."""
 
 from __future__ import annotations
 
+import re
+import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from functools import cache
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
 from helpers.bound import BoundKernel, load
 from helpers.catalogue import AROUND, TRIALS, choose, split_trial, steps, variants, with_features
+from helpers.export.asked import request
+from helpers.export.python import write
 from helpers.gpu import H200, Gpu
 from helpers.operations import OPERATIONS
 from helpers.references import make_inputs, outputs
 from helpers.simt import Trace, simulate
+from tests.copied import compilers, test_family
 from tests.hardware.cases import Case, compared, patterns, reported, source
 from tests.hardware.ragged import ragged
+from tests.helpers.export.simulated_driver import Driver
+from tests.helpers.export.simulated_driver import loaded as loaded_over
+from tests.helpers.export.stand_in_cupy import stand_in
 from tests.simt import global_races, order_races, test_pairs, test_strangers
 from tests.simt.launches import PLANTED
 
@@ -97,6 +107,109 @@ def plan(
         "options": list(found.options),
         "macros": dict(found.macros),
     }
+
+
+# ---- exported files -----------------------------------------------------------------------------
+
+
+def dtype(name: str) -> np.dtype:
+    return np.dtype(name)
+
+
+class Recording(Driver):
+    """The driver over the SIMT machine; keeps what is launched, without addresses."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__(gpu)
+        self.recorded: list[dict] = []
+
+    def _run(self, function, config, named: dict, arrays: dict, cooperative: bool) -> None:
+        places = {name: value % 16 if value else None for name, value in named.items()}
+        self.recorded.append(
+            {
+                "kernel": function.name,
+                "options": list(function.options),
+                "grid": config.grid[0],
+                "block": config.block[0],
+                "shared": config.shared_mem,
+                "cooperative": cooperative,
+                "bytes past a multiple of 16": {name: places[name] for name in arrays},
+                "numbers": {name: n for name, n in named.items() if name not in arrays},
+            }
+        )
+        super()._run(function, config, named, arrays, cooperative)
+
+
+@cache
+def exported_text(framework: str) -> str:
+    return write(request("best", []), framework)
+
+
+@cache
+def cupy_file(gpu: tuple[int, int, int]) -> SimpleNamespace:
+    """The exported CuPy file over the SIMT machine: its module, and what it launches."""
+    driver = Recording(Gpu(*gpu))
+    cupy = stand_in(driver)
+    module = loaded_over(exported_text("cupy"), {"cupy": cupy}, driver)
+    errors = TypeError, ValueError
+    return SimpleNamespace(module=module, put=cupy.put, launches=driver.recorded, errors=errors)
+
+
+@cache
+def torch_plans() -> Callable[..., dict]:
+    """The planning part of the exported PyTorch file as a function like `plan`."""
+    text = re.sub(r"^(import|from) torch.*\n", "", exported_text("torch"), flags=re.MULTILINE)
+    planning, _, rest = text.partition("# ---- compiling and launching")
+    texts = rest[rest.index("# ---- the kernels") :]
+    module = ModuleType("golden_exported")
+    sys.modules[module.__name__] = module  # where typing.NamedTuple looks for it
+    exec(compile(planning + texts, "exported.py", "exec"), vars(module))
+
+    def answer(rows, cols, inner, dtype, gpu, x_stride, y_stride, aligned, alike, **around) -> dict:
+        place, gpu = (aligned, alike), module.Gpu(*gpu)
+        try:
+            found = module.plan(
+                rows, cols, dtype, x_stride, y_stride, *place, gpu, inner=inner, **around
+            )
+        except (module.Refused, TypeError, ValueError) as error:
+            return {"refused": f"{type(error).__name__}: {error}"}
+        return {name: getattr(found, name) for name in found._fields}
+
+    return answer
+
+
+CPP_MISSING = compilers.NO_NVCC  # why exported C++ functions cannot be called here, or ""
+
+
+def cpp_answers() -> dict[str, dict]:
+    """Calls of the exported C++ functions over a CUDA of main memory: the status, and what is
+    launched with which arguments; of an address the name of the array that it is of."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        library = test_family.pretended(Path(folder), test_family.library_text(H200))
+        for case in test_family.CASES:
+            values = case.values()
+            sizes = loaded(case.step).operation.sizes
+            calls = {"as it should be": {}}
+            fewer = ((name, n) for name in sizes for n in (1, 2, 32, 1000) if n < values[name])
+            calls |= {f"{name} = {n}": {name: n} for name, n in fewer}
+            calls |= {what: changed for what, changed, _ in test_family.wrong_uses(case, values)}
+            names = {test_family.address(v): n for n, v in values.items() if hasattr(v, "ctypes")}
+            for what, changed in calls.items():
+                library.launched.clear()
+                status = library(case, values | changed)
+                launches = [
+                    {
+                        "kernel": launch.kernel,
+                        "grid": launch.grid,
+                        "block": launch.block,
+                        "shared": launch.shared,
+                        "arguments": {name: names.get(n, n) for name, n in arguments.items()},
+                    }
+                    for launch, arguments in library.launched
+                ]
+                found[f"{case}: {what}"] = {"status": status, "launches": launches}
+    return found
 
 
 # ---- the SIMT machine ---------------------------------------------------------------------------
