@@ -37,26 +37,22 @@ def differences(name: str, every: int = 1) -> list[str]:
     stored = store.read(name)
     if name == "plans":
         return plan_differences(stored)
-    if name == "torch":
-        found = exports.torch(stored["subjects"])
-    elif name == "cpp":
-        found = sources.cpp_answers()
-    else:
-        known = exports.cupy_cases() if name == "cupy" else sources.sets()[name]
-        if told := _other_cases(name, stored["cases"], known):
-            return told
-        cases = sorted(known)[::every]
-        found = exports.cupy(cases) if name == "cupy" else traces.computed(name, cases)
-        return _told(name, {case: stored["cases"][case] for case in cases}, found)
-    return _other_cases(name, stored["cases"], found) or _told(name, stored["cases"], found)
+    there = stored["cases"]
+    if name in ("torch", "cpp"):
+        found = exports.torch(stored["subjects"]) if name == "torch" else sources.cpp_answers()
+        return _other_cases(name, there, found) + _told(name, there, found)
+    known = exports.cupy_cases() if name == "cupy" else sources.sets()[name]
+    cases = [case for case in sorted(known)[::every] if case in there]
+    found = exports.cupy(cases) if name == "cupy" else traces.computed(name, cases)
+    return _other_cases(name, there, known) + _told(name, there, found)
 
 
 def _other_cases(name: str, stored: dict, known: dict) -> list[str]:
-    if more := sorted({*known} - {*stored}):
-        return [f"{name}: the golden data has no case {more[0]!r}."]
-    if fewer := sorted({*stored} - {*known}):
-        return [f"{name}: only the golden data has the case {fewer[0]!r}."]
-    return []
+    """A sentence for each case that is new or gone."""
+    return [
+        *(f"{name}: the golden data has no case {case!r}." for case in known if case not in stored),
+        *(f"{name}: only the golden data has {case!r}." for case in stored if case not in known),
+    ]
 
 
 def plan_differences(stored: dict) -> list[str]:
@@ -76,6 +72,10 @@ def plan_differences(stored: dict) -> list[str]:
 
 
 def _told(name: str, stored: dict, found: dict) -> list[str]:
-    pairs = ((case, stored[case], store.as_stored(found[case])) for case in stored)
-    told = (store.first_difference(one, other, f"{name}, {case}") for case, one, other in pairs)
+    """A sentence for each case of both that differs."""
+    told = (
+        store.first_difference(stored[case], store.as_stored(found[case]), f"{name}, {case}")
+        for case in found
+        if case in stored
+    )
     return [text for text in told if text]
