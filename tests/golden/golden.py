@@ -1,0 +1,81 @@
+"""Every golden file: how it is computed, which cases a test runs, and how they are compared."""
+
+from __future__ import annotations
+
+from . import exports, plans, sources, store, traces
+
+NAMES = ("plans", "cupy", "torch", "cpp", *traces.SETS)
+OF_A_COMPILER = (*traces.SETS,)  # counters and lines are those of one version of NVRTC
+
+
+def computed(name: str) -> dict:
+    """All that the file holds."""
+    if name == "plans":
+        return plans.computed()
+    if name == "cupy":
+        return {"cases": exports.cupy()}
+    if name == "torch":
+        subjects = plans.subjects()
+        return {"subjects": subjects, "cases": exports.torch(subjects)}
+    if name == "cpp":
+        return {"cases": sources.cpp_answers()}
+    return {"nvrtc": sources.nvrtc_version(), "cases": traces.computed(name)}
+
+
+def why_not(name: str) -> str:
+    """Why a file cannot be compared here; "" if it can."""
+    if name == "cpp":
+        return sources.CPP_MISSING
+    if name not in OF_A_COMPILER:
+        return ""
+    here, there = sources.nvrtc_version(), store.read(name)["nvrtc"]
+    return "" if here == there else f"made with NVRTC {there}, here is {here}"
+
+
+def differences(name: str, every: int = 1) -> list[str]:
+    """A sentence for each case of a file that differs, of one case of so many."""
+    stored = store.read(name)
+    if name == "plans":
+        return plan_differences(stored)
+    there = stored["cases"]
+    if name in ("torch", "cpp"):
+        found = exports.torch(stored["subjects"]) if name == "torch" else sources.cpp_answers()
+        return _other_cases(name, there, found) + _told(name, there, found)
+    known = exports.cupy_cases() if name == "cupy" else sources.sets()[name]
+    cases = [case for case in sorted(known)[::every] if case in there]
+    found = exports.cupy(cases) if name == "cupy" else traces.computed(name, cases)
+    return _other_cases(name, there, known) + _told(name, there, found)
+
+
+def _other_cases(name: str, stored: dict, known: dict) -> list[str]:
+    """A sentence for each case that is new or gone."""
+    return [
+        *(f"{name}: the golden data has no case {case!r}." for case in known if case not in stored),
+        *(f"{name}: only the golden data has {case!r}." for case in stored if case not in known),
+    ]
+
+
+def plan_differences(stored: dict) -> list[str]:
+    """Of the sample of problems that is stored with its answers."""
+    problems = dict(plans.sampled(stored["subjects"]))
+    return [
+        told
+        for number, problem in problems.items()
+        if (
+            told := store.first_difference(
+                stored["sample"][str(number)],
+                store.as_stored(plans.answer(problem)),
+                f"Problem {number} ({plans.text_of(problem)})",
+            )
+        )
+    ]
+
+
+def _told(name: str, stored: dict, found: dict) -> list[str]:
+    """A sentence for each case of both that differs."""
+    told = (
+        store.first_difference(stored[case], store.as_stored(found[case]), f"{name}, {case}")
+        for case in found
+        if case in stored
+    )
+    return [text for text in told if text]

@@ -1,0 +1,325 @@
+"""Everything that the golden tests take from helpers and from other tests. A rebuild that moves or
+renames modules changes this file and no golden data."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+
+from helpers.bound import BoundKernel, load
+from helpers.catalogue import AROUND, TRIALS, choose, split_trial, steps, variants, with_features
+from helpers.export.asked import request
+from helpers.export.python import write
+from helpers.gpu import H200, Gpu
+from helpers.operations import OPERATIONS
+from helpers.references import make_inputs, outputs
+from helpers.simt import Trace, simulate
+from tests.copied import compilers, test_family
+from tests.hardware.cases import Case, compared, patterns, reported, source
+from tests.hardware.ragged import ragged
+from tests.helpers.export.simulated_driver import Driver
+from tests.helpers.export.simulated_driver import loaded as loaded_over
+from tests.helpers.export.stand_in_cupy import stand_in
+from tests.simt import global_races, order_races, test_pairs, test_strangers
+from tests.simt.launches import PLANTED
+
+# ---- plans --------------------------------------------------------------------------------------
+
+loaded = cache(load)
+
+
+def operations() -> dict[str, dict[str, int]]:
+    """The operations that dispatch chooses for, with how many values each feature has."""
+    return {
+        name: {word: len(values) for word, values in OPERATIONS[name].features.items()}
+        for name in AROUND
+    }
+
+
+def kernels() -> dict[str, list[str]]:
+    """The kernel files, each with the names of itself and of its variants of macros."""
+    found = {file: [file] for file in (*steps(), *variants())}
+    for trial in TRIALS:
+        found[split_trial(trial).file].append(trial)
+    for file in {file for files in AROUND.values() for file in files}:
+        contract = loaded(file).header
+        for feature in sorted(contract.features.keys() - contract.made_for.keys()):
+            found[file].append(with_features(file, {feature: 1}))
+    return {file: list(dict.fromkeys(names)) for file, names in found.items()}
+
+
+def dtypes(kernel: str) -> list[str]:
+    return [dtype.name for dtype in loaded(kernel).header.dtypes]
+
+
+@cache
+def _takes_inner(kernel: str) -> bool:
+    try:
+        return "inner" in loaded(kernel).operation.sizes
+    except (FileNotFoundError, ValueError):  # a kernel that is gone
+        return False
+
+
+def has_inner(subject: dict) -> bool:
+    """Whether a subject's kernels take another axis than the last."""
+    return "kernels" in subject and _takes_inner(subject["kernels"][0])
+
+
+def plan(
+    rows: int,
+    cols: int,
+    inner: int,
+    dtype: str,
+    gpu: tuple[int, int, int],
+    x_stride: int,
+    y_stride: int,
+    kernel: str | None = None,
+    operation: str = "softmax",
+    features: dict[str, int] | None = None,
+    aligned: bool = True,
+    alike: bool = True,
+) -> dict:
+    """The plan of a kernel, or of the one that dispatch chooses; {"refused": why} if none."""
+    gpu, strides = Gpu(*gpu), (x_stride, y_stride)
+    try:
+        kernel = kernel or choose(
+            rows, cols, dtype, gpu, *strides, aligned, alike, operation, features or {}, inner
+        )
+        found = loaded(kernel).bind(rows, cols, dtype, gpu, *strides, inner).plan
+    except (FileNotFoundError, TypeError, ValueError) as error:
+        return {"refused": f"{type(error).__name__}: {error}"}
+    return {
+        "kernel": kernel,
+        "grid": found.grid,
+        "block": found.block,
+        "shared": found.shared_mem,
+        "workspace": found.workspace,
+        "cooperative": found.cooperative,
+        "cluster": found.cluster,
+        "programmatic": found.programmatic,
+        "options": list(found.options),
+        "macros": dict(found.macros),
+    }
+
+
+# ---- exported files -----------------------------------------------------------------------------
+
+
+def dtype(name: str) -> np.dtype:
+    return np.dtype(name)
+
+
+class Recording(Driver):
+    """The driver over the SIMT machine; keeps what is launched, without addresses."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__(gpu)
+        self.recorded: list[dict] = []
+
+    def _run(self, function, config, named: dict, arrays: dict, cooperative: bool) -> None:
+        places = {name: value % 16 if value else None for name, value in named.items()}
+        self.recorded.append(
+            {
+                "kernel": function.name,
+                "options": list(function.options),
+                "grid": config.grid[0],
+                "block": config.block[0],
+                "shared": config.shared_mem,
+                "cooperative": cooperative,
+                "bytes past a multiple of 16": {name: places[name] for name in arrays},
+                "numbers": {name: n for name, n in named.items() if name not in arrays},
+            }
+        )
+        super()._run(function, config, named, arrays, cooperative)
+
+
+@cache
+def exported_text(framework: str) -> str:
+    return write(request("best", []), framework)
+
+
+@cache
+def cupy_file(gpu: tuple[int, int, int]) -> SimpleNamespace:
+    """The exported CuPy file over the SIMT machine: its module, and what it launches."""
+    driver = Recording(Gpu(*gpu))
+    cupy = stand_in(driver)
+    module = loaded_over(exported_text("cupy"), {"cupy": cupy}, driver)
+    errors = TypeError, ValueError
+    return SimpleNamespace(module=module, put=cupy.put, launches=driver.recorded, errors=errors)
+
+
+@cache
+def torch_plans() -> Callable[..., dict]:
+    """The planning part of the exported PyTorch file as a function like `plan`."""
+    text = re.sub(r"^(import|from) torch.*\n", "", exported_text("torch"), flags=re.MULTILINE)
+    planning, _, rest = text.partition("# ---- compiling and launching")
+    texts = rest[rest.index("# ---- the kernels") :]
+    module = ModuleType("golden_exported")
+    sys.modules[module.__name__] = module  # where typing.NamedTuple looks for it
+    exec(compile(planning + texts, "exported.py", "exec"), vars(module))
+
+    def answer(rows, cols, inner, dtype, gpu, x_stride, y_stride, aligned, alike, **around) -> dict:
+        place, gpu = (aligned, alike), module.Gpu(*gpu)
+        try:
+            found = module.plan(
+                rows, cols, dtype, x_stride, y_stride, *place, gpu, inner=inner, **around
+            )
+        except (module.Refused, TypeError, ValueError) as error:
+            return {"refused": f"{type(error).__name__}: {error}"}
+        return {name: getattr(found, name) for name in found._fields}
+
+    return answer
+
+
+CPP_MISSING = compilers.NO_NVCC  # why exported C++ functions cannot be called here, or ""
+
+
+def cpp_answers() -> dict[str, dict]:
+    """Calls of the exported C++ functions over a CUDA of main memory: the status, and what is
+    launched with which arguments; of an address the name of the array that it is of."""
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        library = test_family.pretended(Path(folder), test_family.library_text(H200))
+        for case in test_family.CASES:
+            values = case.values()
+            sizes = loaded(case.step).operation.sizes
+            calls = {"as it should be": {}}
+            fewer = ((name, n) for name in sizes for n in (1, 2, 32, 1000) if n < values[name])
+            calls |= {f"{name} = {n}": {name: n} for name, n in fewer}
+            calls |= {what: changed for what, changed, _ in test_family.wrong_uses(case, values)}
+            names = {test_family.address(v): n for n, v in values.items() if hasattr(v, "ctypes")}
+            for what, changed in calls.items():
+                library.launched.clear()
+                status = library(case, values | changed)
+                launches = [
+                    {
+                        "kernel": launch.kernel,
+                        "grid": launch.grid,
+                        "block": launch.block,
+                        "shared": launch.shared,
+                        "arguments": {name: names.get(n, n) for name, n in arguments.items()},
+                    }
+                    for launch, arguments in library.launched
+                ]
+                found[f"{case}: {what}"] = {"status": status, "launches": launches}
+    return found
+
+
+# ---- the SIMT machine ---------------------------------------------------------------------------
+
+
+def nvrtc_version() -> str:
+    """Counters and lines depend on it, as on every compiler."""
+    from cuda.bindings import nvrtc
+
+    _, major, minor = nvrtc.nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def counters(trace: Trace) -> dict[str, int]:
+    return dict(vars(trace.counters))
+
+
+def lines(trace: Trace) -> dict[int, dict[str, int]]:
+    """Counters of the lines of the kernel's own file."""
+    return {line: dict(vars(counts)) for line, counts in trace.own_counters().items()}
+
+
+def standing(trace: Trace) -> dict[str, list]:
+    """How each counter stands to the hardware's: exact, bounded by so many more, ..."""
+    return {name: [one.word, one.more] for name, one in trace.standing().items()}
+
+
+def _counted(case: Case) -> list[Trace]:
+    launch = case.launch()
+    kernel = SimpleNamespace(code=source(case.kernel.file), name=case.kernel.name, options=())
+    arguments = launch.arguments()
+    return [simulate(kernel, launch.grid, launch.block, arguments, launch.shared_mem)]
+
+
+def _third_party(case: tuple, *spoilt: str) -> list[Trace]:
+    compute, *arguments = case
+    machine = test_strangers.Simt(*spoilt, limit=50_000) if spoilt else test_strangers.Simt()
+    compute(machine, *arguments)
+    return machine.traces
+
+
+def _rules(module) -> dict[str, Callable[[], list[Trace]]]:
+    return {
+        f"{rule}, {'racy' if racy else 'right'}": lambda rule=rule, racy=racy: [
+            module.RULES.run(rule, racy)
+        ]
+        for rule in module.CASES
+        for racy in (True, False)
+    }
+
+
+def _spoilt() -> Iterable[tuple[str, Callable[[], list[Trace]]]]:
+    for number, (case, old, new, _) in enumerate(test_strangers.SPOILT):
+        name = f"{test_strangers.name_of(case)}, line {number} spoilt"
+        yield name, lambda case=case, old=old, new=new: _third_party(case, old, new)
+
+
+# Rows, columns, and how many elements columns are apart; a kernel is run at the first it takes.
+SHAPES = ((5, 1003), (6, 2048), (37, 200), (3, 8200), (2, 32768))
+AXES = ((21, 64, 7), (120, 33, 40), (96, 300, 32), (128, 2048, 64))
+
+
+def _series() -> dict[str, Callable[[], list[Trace]]]:
+    """Every kernel of the series and its variants at a shape that it takes, for an H200."""
+    found = {}
+    for kernel in (name for names in kernels().values() for name in names):
+        dtypes = loaded(kernel).header.dtypes
+        for dtype in dict.fromkeys((dtypes[0], dtypes[-1])):
+            if bound := _bound(kernel, dtype):
+                found[f"{kernel}, {dtype.name}"] = lambda bound=bound: [_run(bound)]
+    return found
+
+
+def _bound(kernel: str, dtype: np.dtype) -> BoundKernel | None:
+    shapes = AXES if _takes_inner(kernel) else ((*shape, 1) for shape in SHAPES)
+    for rows, cols, inner in shapes:
+        if loaded(kernel).accepts(rows, cols, dtype, H200, inner=inner):
+            return loaded(kernel).bind(rows, cols, dtype, H200, inner=inner)
+    return None
+
+
+def _run(bound: BoundKernel) -> Trace:
+    given = make_inputs(bound.operation, bound.sizes, bound.dtype, bound.features)
+    given |= outputs(bound.operation, given, bound.sizes, bound.dtype, bound.features)
+    taken = {parameter.name for parameter in bound.kernel.parameters}
+    return bound.simulate(**{name: value for name, value in given.items() if name in taken})
+
+
+@cache
+def sets() -> dict[str, dict[str, Callable[[], list[Trace]]]]:
+    """Every set of kernels: the name of a case -> a function that runs its launches."""
+    hardware = (*compared(), *reported(), *patterns(), *ragged())
+    return {
+        "hardware": {case.name: lambda case=case: _counted(case) for case in hardware},
+        "global_races": _rules(global_races),
+        "order_races": _rules(order_races),
+        "planted": {name: lambda one=one: [one.run()[0]] for name, one in PLANTED.items()},
+        "series": _series(),
+        "strangers": {
+            **{
+                test_strangers.name_of(case): lambda case=case: _third_party(case)
+                for case in test_strangers.RUNS
+            },
+            **dict(_spoilt()),
+        },
+        "pairs": {
+            f"{file}, {'racy' if racy else 'right'}": lambda file=file, racy=racy: [
+                test_pairs.run(file, racy)
+            ]
+            for file in test_pairs.FILES
+            for racy in (True, False)
+        },
+    }

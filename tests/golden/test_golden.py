@@ -1,0 +1,14 @@
+"""What the library plans, exports, counts and reports is what the golden data says; README.md tells
+how the data is made anew."""
+
+import pytest
+
+from tests.golden import golden, traces
+
+
+@pytest.mark.parametrize("name", golden.NAMES)
+def test_nothing_has_changed(name: str) -> None:
+    if reason := golden.why_not(name):
+        pytest.skip(reason)
+    told = golden.differences(name, traces.EVERY.get(name, 1))
+    assert not told, f"{told[0]} ({len(told)} cases differ.)"
