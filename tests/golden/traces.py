@@ -16,7 +16,7 @@ SETS = (
     "series",
 )
 # Of these a test runs one case of so many, of the others all.
-EVERY = {"strangers": 4, "series": 4, "cupy": 2}
+EVERY = {"strangers": 4, "series": 4, "cupy": 8}
 
 
 def described(trace) -> dict:
