@@ -34,15 +34,15 @@ def test_readme_shows_the_race(monkeypatch, tmp_path) -> None:
     wanted, stale = figures.wanted_texts()["README.md"], figures.out_of_date()
     assert wanted != readme and "README.md" in stale
     assert "notebooks/records/nvidia-h200/race.md" in stale
-    assert "notebooks/records/nvidia-h200/lead-float32.png" in stale
-    assert "notebooks/records/nvidia-h200/lead-bfloat16.png" not in stale, "no such case"
-    assert race_text.race_block(figures.LEADS) in wanted
+    assert "notebooks/records/nvidia-h200/speedup-float32.png" in stale
+    assert "notebooks/records/nvidia-h200/speedup-bfloat16.png" not in stale, "no such case"
+    assert race_text.race_block(figures.SPEEDUPS) in wanted
     for name in ("result", "race", "run"):
         assert wanted.count(figures.BEGIN.format(name)) == 1
 
 
 def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(figures, "LEADS", {"float32": tmp_path / "lead.png"})
+    monkeypatch.setattr(figures, "SPEEDUPS", {"float32": tmp_path / "lead.png"})
     monkeypatch.setattr(figures, "PLOT", tmp_path / "series.png")
     drawn = []
     monkeypatch.setattr(figures, "save_series", lambda path, **_: drawn.append(path.name))
