@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from helpers import bench, catalogue, chain, chains, race_text, races, records
+from helpers import bench, chain, chains, race_text, races, records
 from helpers.chains import ChainCase
 from helpers.contests import GROUPS
-from helpers.gpu import of_record
 from helpers.paths import ROOT
 from helpers.races import DTYPES, Race, RaceCase, save_race
 from helpers.records import REFERENCE_GPU
@@ -119,21 +118,6 @@ def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
     assert rows["rows that start anywhere"][0] == "3 forfeit, 7 not raced"
 
 
-def test_programmatic_launch_and_best_copy_have_columns_of_their_own(record_race) -> None:
-    case = dataclasses.replace(
-        race_case(1, 32000),
-        programmatic_us=[2.0],
-        programmatic_copy_us=[1.5],
-        copies_us={"variants/00_copy_bulk": [9.0]},
-    )
-    block = record_race(case)
-    page = race_text.every_case()
-    cells = rows_of(page)["1 x 32000"]
-    assert cells[1:3] == ["0.97 (10.00 us)", "0.90"] and cells[-1] == "0.75 of a copy launched so"
-    assert page.count("programmatic launch |") == 1, "in the table of the dtype that has it"
-    assert "\nOf 1 case: 1 ahead. " in block
-
-
 def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
     launch = records.launch_of(step, *shape)
@@ -148,21 +132,6 @@ def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     assert " #: ours was" in block and "\n#: ours was" in page
     older = dataclasses.replace(race_case(*shape), versions={**VERSIONS, "torch": "2.10.0"})
     assert "; 1 of 1 case with other versions." in record_race(older)
-
-
-def test_shape_without_a_peer_has_no_best_one(record_race) -> None:
-    case = race_case(65536, 4096)
-    del case.samples_us["torch"]
-    assert rows_of(record_race(case))["2^28 elements"][1] == "-"
-    assert rows_of(race_text.every_case())["65536 x 4096"][3:7] == ["-", "-", "-", "ahead"]
-
-
-def test_what_is_chosen_is_asked_of_the_gpu_of_the_race(record_race, monkeypatch) -> None:
-    asked = []
-    monkeypatch.setattr(race_text, "choose", lambda *what: asked.append(what) or OURS)
-    record_race(race_case(65536, 4096))
-    assert {gpu for *_, gpu in asked} == {of_record(DEVICE)}
-    assert catalogue.choose(65536, 4096) is not None
 
 
 # ---- around softmax -----------------------------------------------------------------------------
@@ -193,10 +162,6 @@ def told(record_race, tmp_path, monkeypatch):
     return write
 
 
-def test_without_a_race_around_softmax_the_block_says_so(told) -> None:
-    assert told() == "No comparison of operations around softmax is recorded yet."
-
-
 def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
     lost = around("gradient of softmax", 32768, 4096, "bfloat16", quack=9.5)
     wrong = {"quack": "QuACK needs cols % 4 == 0", "liger": "Liger computes no such thing"}
@@ -221,14 +186,6 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
     ]
     assert "| of the yardstick |" in bfloat and "## Any axis in bfloat16" not in page
     assert rows_of(page)["8192 x 512 x 32"][-1] == "ahead", "a section of its own: ## Any axis"
-
-
-def test_softmax_alone_is_told_apart(record_race) -> None:
-    """Planted: a case around it at one of its shapes stands for it."""
-    case = race_case(65536, 4096, quack=9.5)
-    block = record_race(case, around("gradient of softmax", 65536, 4096, torch=1.0))
-    assert block == record_race(case)
-    assert "Of 1 case: 1 lost (65536 x 4096 float32 to QuACK by 5.0%)." in block
 
 
 def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:
