@@ -337,28 +337,10 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     assert tools.run("--only", "sanitizer", "--fresh", "--steps", "07_warp") == 0
 
 
-def test_another_command_of_a_tool_asks_that_tool_again(tools, monkeypatch) -> None:
-    tools.run("--only", "sanitizer")
-    tools.asked()
-    command = sanitizer.sanitizer
-    monkeypatch.setattr(
-        sanitizer, "sanitizer", lambda tool: command(tool) + ["-v"] * (tool == "racecheck")
-    )
-    assert tools.run("--only", "sanitizer") == 0
-    assert tools.asked() == [
-        ("compute-sanitizer", of_step(step, "small")) for step in ("01_naive", "07_warp")
-    ]
-
-
 def test_worker_that_fails_is_no_clean_verdict(tools) -> None:
     tools.plan["crash"] = True
     assert tools.run("--only", "sanitizer") == 1
     assert not (tools.folder / "sanitizer.json").exists()
-
-
-def test_case_as_an_argument() -> None:
-    for case in (*cases(), UNFUSED_CASE):
-        assert EvidenceCase.parse(str(case)) == case
 
 
 def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:

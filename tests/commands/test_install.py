@@ -3,7 +3,6 @@
 import ast
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -167,14 +166,6 @@ def test_driver_from_nvidia_smi(
 
     computer.patch.setattr(install.subprocess, "run", nvidia_smi)
     assert install.driver_version() == version
-
-
-def test_hanging_nvidia_smi_is_no_driver(computer: Computer) -> None:
-    def hang(command: list[str], **_: object) -> None:
-        raise subprocess.TimeoutExpired(command, 30)
-
-    computer.patch.setattr(install.subprocess, "run", hang)
-    assert install.driver_version() is None
 
 
 # ------------------------------------------------------------ what is missing

@@ -222,23 +222,6 @@ def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shap
     assert shapes_of("00_copy") == every and shapes_of("02_online") == every
 
 
-def test_failure_that_nobody_is_to_blame_for_concerns_all(
-    recorder_of_two_shapes, monkeypatch, capsys
-) -> None:
-    def no_room(makers, rows, cols, dtype, problem):
-        for make in makers.values():
-            make(rows, cols, dtype)
-        raise Failure("MemoryError: buffers")
-
-    monkeypatch.setattr(bench, "measure", no_room)
-    assert record.main(["--steps", *NAMES]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == (
-        f"not recorded: {', '.join(NAMES)} at 8192 x 32768 float32: MemoryError: buffers"
-    )
-    assert len(lines) == 6
-
-
 def test_recorder_deals_out_shapes_and_keeps_their_order(
     recorder_of_two_shapes, monkeypatch
 ) -> None:

@@ -277,14 +277,6 @@ def test_writer_that_writes_nothing_is_found(machine, monkeypatch) -> None:
         chain.measure({"ours": machine.maker("ours", 5.0)}, 3, 40, "float32")
 
 
-def test_who_fails_is_named(machine) -> None:
-    def broken(rows: int, cols: int, dtype: str) -> Candidate:
-        raise MemoryError("no room")
-
-    with pytest.raises(Failure, match="^broken: MemoryError: no room$"):
-        chain.measure({"broken": broken}, 3, 40, "float32")
-
-
 # ---- the ends ---------------------------------------------------------------------------------
 
 

@@ -104,16 +104,6 @@ def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
 # ---- verdicts ---------------------------------------------------------------------------------
 
 
-def test_what_softmax_adds_is_the_difference_of_pairs() -> None:
-    case = chain_case([10.0, 11.0])
-    own, other, *_ = case.launches
-    assert case.us(own).value == pytest.approx(10, abs=0.05)
-    assert case.us(own).low < case.us(own).value < case.us(own).high
-    assert case.lead(own, other).value == pytest.approx(1 / 11, abs=0.01)
-    assert case.chosen == case.best == own and case.plain == plain("08_cluster")
-    assert case.megabytes == pytest.approx(1073.7, abs=0.1)
-
-
 @pytest.mark.parametrize(
     ("us", "noise_us", "verdict"),
     [

@@ -39,11 +39,6 @@ def rows_of(block: str) -> dict[str, list[str]]:
     return {first: cells for first, *cells in lines}
 
 
-def test_without_a_race_the_block_says_so(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
-    assert race_text.race_block(PICTURES) == "No comparison with them is recorded yet."
-
-
 def test_each_case_has_its_shares_its_lead_and_its_verdict(record_race) -> None:
     block = record_race(
         race_case(65536, 4096, quack=9.5),

@@ -228,16 +228,6 @@ def test_record_survives_saving_and_loading(step: str, folder: Path) -> None:
     assert record_path(step, "nvidia-test").read_text().endswith("}\n")
 
 
-def test_case_of_an_older_record_has_no_attributes(folder: Path) -> None:
-    save_record(made_up.record(), "nvidia-test")
-    path = record_path("01_naive", "nvidia-test")
-    data = json.loads(path.read_text())
-    for case in data["cases"]:
-        assert case.pop("attributes") == {"registers": 31}
-    path.write_text(json.dumps(data))
-    assert [case.attributes for case in load_record("01_naive", "nvidia-test").cases] == [{}, {}]
-
-
 def test_missing_record_says_how_to_make_one(folder: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         load_record("01_naive", "nvidia-other")
@@ -325,13 +315,6 @@ def test_plan_is_that_of_the_gpu_that_was_measured(kernels) -> None:
     assert not record.is_current()
 
 
-def test_recorded_gpus_are_the_folders_with_the_reference_first(folder: Path) -> None:
-    for name in ("aaa", "zzz", REFERENCE_GPU):
-        (folder / name).mkdir()
-    (folder / "predictions.json").write_text("{}")
-    assert records.recorded_gpus() == [REFERENCE_GPU, "aaa", "zzz"]
-
-
 def test_name_of_a_gpu_becomes_a_folder() -> None:
     assert records.gpu_folder("NVIDIA H200") == REFERENCE_GPU
     assert records.gpu_folder("NVIDIA RTX 6000 Ada Generation (Laptop)") == (
@@ -372,12 +355,6 @@ def test_long_is_grid_and_long_rows_over_one_axis() -> None:
         match="one of grid, few, sweep, unaligned, square, vocabularies, axes, long, not 'longer'",
     ):
         made_up.steady("01_naive").of_family("longer")
-
-
-def test_a_smaller_gpu_has_grid_and_long_rows_too() -> None:
-    record = made_up.steady("01_naive", [(64, 65536), (1024, 32), (128, 32768)])
-    assert [case.shape for case in record.of_family()] == [(1024, 32), (128, 32768)]
-    assert [case.shape for case in record.of_family("long")][-1] == (64, 65536)
 
 
 def test_headline_is_the_predicted_case_or_the_longest_rows(monkeypatch) -> None:
