@@ -31,7 +31,7 @@ from tests import made_up
 
 # The cases follow --worker in every command. A metric counts up from run to run, so that a test
 # sees which entries are new.
-TOOL = """#!{python}
+TOOL = """#!{python} -IS
 import csv, json, os, sys
 from pathlib import Path
 here = Path({folder!r})

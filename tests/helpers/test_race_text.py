@@ -20,7 +20,8 @@ PICTURES = {dtype: ROOT / f"{dtype}.png" for dtype in DTYPES}
 @pytest.fixture
 def record_race(tmp_path, monkeypatch):
     """Write a race of the cases given where the README looks for it, and say what it says."""
-    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
+    for module in (races, chains):
+        monkeypatch.setattr(module, "folder_of", lambda gpu: tmp_path / gpu)
     monkeypatch.setattr(RaceCase, "is_current", lambda case: True)
 
     def write(*cases: RaceCase) -> str:
@@ -141,9 +142,8 @@ def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: fl
 
 
 @pytest.fixture
-def told(record_race, tmp_path, monkeypatch):
+def told(record_race):
     """What the README says of cases around softmax, and of pipelines that are saved for it."""
-    monkeypatch.setattr(chains, "folder_of", lambda gpu: tmp_path / gpu)
 
     def write(*cases: RaceCase, linked=()) -> str:
         record_race(race_case(65536, 4096, quack=9.5), *cases)
