@@ -47,8 +47,8 @@ OUTSIDE = (
 
 
 def race_block(pictures: Mapping[str, Path]) -> str:
-    """Our kernels beside what other people use: the leads as pictures, of each dtype one; how many
-    cases of each family are won and lost; the baselines; back to back with other kernels."""
+    """The comparison of softmax: a picture of the speedups for each dtype, the verdicts by family
+    of shapes, the baselines, and kernels back to back with other kernels."""
     try:
         recorded = load_race()
     except FileNotFoundError:
@@ -56,7 +56,7 @@ def race_block(pictures: Mapping[str, Path]) -> str:
     recorded = replace(recorded, cases=[case for case in recorded.cases if case.kind == ALONE])
     shown = cases_alone(recorded)
     lines = [
-        f"![How many times as fast as the best peer, over rows and columns, {dtype}]"
+        f"![Speedup over the best baseline, over rows and columns, {dtype}]"
         f"({path.relative_to(ROOT).as_posix()})"
         for dtype, path in pictures.items()
         if race_cases(dtype)
@@ -95,7 +95,7 @@ def every_case_path() -> Path:
 
 
 def every_case() -> str:
-    """A page with a line for each case. Raises `FileNotFoundError` if there is no race."""
+    """A page with a line for each case. Raises `FileNotFoundError` if nothing is recorded."""
     recorded = load_race()
     lines = [
         "# The comparison, case by case",
@@ -176,7 +176,7 @@ def where(case: RaceCase | ChainCase) -> str:
 
 def family_table(recorded: Race) -> list[str]:
     """How many cases of each family are ahead, level, lost and forfeits of ours."""
-    titles = " | ".join(f"{dtype} | least lead" for dtype in DTYPES)
+    titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
     lines = [f"| shapes | {titles} |", "|---" * (1 + 2 * len(DTYPES)) + "|"]
     known = {(case.shape, case.dtype): case for case in recorded.cases}
     for family in (*RACE_TABLE, "all"):
@@ -246,7 +246,7 @@ def case_table(cases: Sequence[RaceCase], around: bool = False) -> list[str]:
     lead with its interval, the verdict."""
     early = any(case.programmatic_share for case in cases)
     of, best = ("of the yardstick", []) if around else ("of a copy", ["of the best copy"])
-    titles = ["rows x columns", "ours", of, *best, "best peer", of, "lead", "verdict"]
+    titles = ["rows x columns", "ours", of, *best, "best baseline", of, "speedup", "verdict"]
     titles += ["programmatic launch"] * early
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for case in cases:
@@ -306,7 +306,7 @@ def around_block() -> str:
 def group_table(shown: Sequence[RaceCase]) -> list[str]:
     """How many cases of each operation are ahead, level, lost and forfeits of ours, and who of the
     peers that have it cannot take a shape or is wrong there."""
-    titles = " | ".join(f"{dtype} | least lead" for dtype in DTYPES)
+    titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
     lines = [f"| | {titles} | baselines not timed |", "|---" * (2 + 2 * len(DTYPES)) + "|"]
     for name in GROUPS:
         cells = []
@@ -384,7 +384,7 @@ def chained_alone() -> list[str]:
     return [
         "Softmax back to back with producer and consumer kernels: one kernel writes x just "
         "before, and another reads y just after. Either x is still in the L2 cache (*fresh*), or "
-        "it has been *evicted*. The lead is the time that our kernel saves, as a fraction of the "
+        "it has been *evicted*. The saving is the time that our kernel saves, as a fraction of the "
         "time that the best baseline adds to the other two kernels. The baselines here are "
         f"{', '.join(names)}.",
         "",
@@ -413,8 +413,8 @@ def behind_in_chain(cases: Sequence[ChainCase]) -> list[str]:
 
 
 def chained_table(groups: Mapping[str, Sequence[ChainCase]]) -> list[str]:
-    """Verdicts and the smallest lead, a line for each group."""
-    lines = ["| | fresh | least lead | evicted | least lead |", "|---|---|---|---|---|"]
+    """Verdicts and the smallest saving, a line for each group."""
+    lines = ["| | fresh | smallest saving | evicted | smallest saving |", "|---|---|---|---|---|"]
     for name, group in groups.items():
         cells = []
         for state in ("fresh", "evicted"):

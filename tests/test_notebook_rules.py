@@ -193,7 +193,7 @@ CORE = {
     "no own prediction": (swap("my_prediction = None", "my_prediction = 0.3"), "does not predict"),
     "two cells": (swap("predict(", "print("), "does not predict"),
     "no timing": (swap("timings({})", "1, 2"), "nothing is timed"),
-    "no plot": (swap("draw.step", "draw.race"), "nothing is plotted"),
+    "no plot": (swap("draw.step", "draw.ledger"), "nothing is plotted"),
     "no exercise": (swap('grade("', 'print("'), "nothing is graded"),
     "no text of it": (swap("(8 minutes)", ""), "grade without the exercise's text and minutes"),
     "kernel not shown": (swap("show.kernel", "show.diff"), "'show.kernel' is missing after 'pred"),

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from ..catalogue import UNFUSED, split_trial, step_number, steps, variants
-from ..draw.race import save_lead
+from ..draw.comparison import save_speedups
 from ..draw.step import A_COPY, COPY, eager, save_series
 from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
 from ..race_text import around_block, every_case, every_case_path, race_block
@@ -38,7 +38,7 @@ README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")
 NO_URL = "<the address of this repository>"  # in the README until there is one
 EDITED = "measured before an edit of the kernel"
-LEADS = {dtype: record_path(f"lead-{dtype}").with_suffix(".png") for dtype in DTYPES}
+SPEEDUPS = {dtype: record_path(f"speedup-{dtype}").with_suffix(".png") for dtype in DTYPES}
 BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
 
 
@@ -81,7 +81,7 @@ def wanted_texts() -> dict[str, str]:
     readme = README.read_text(encoding="utf-8")
     blocks = {
         "result": result_block(),
-        "race": race_block(LEADS),
+        "race": race_block(SPEEDUPS),
         "around": around_block(),
         "run": run_block(),
         "questions": questions_block(),
@@ -214,14 +214,14 @@ def notebook_link(step: str) -> str:
 def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
     """Picture -> (hash of everything that it shows, what draws it)."""
     found = {PLOT: (plot_digest(), save_series)}
-    for dtype, path in LEADS.items():
+    for dtype, path in SPEEDUPS.items():
         try:
             cases = race_cases(dtype)
         except FileNotFoundError:
             continue
         if cases:
             shown = [(case.shape, case.verdict, f"{case.lead:.3f}", case.marks) for case in cases]
-            found[path] = (digest_of(shown), partial(save_lead, cases=cases))
+            found[path] = (digest_of(shown), partial(save_speedups, cases=cases))
     return found
 
 

@@ -17,26 +17,26 @@ The modules, lowest first:
     charts     bars, curves and heat maps of any numbers
     step       how fast a step is: the plot of a notebook, and that of the series
     ledger     what was predicted, beside what was measured
-    race       our kernels beside other people's, at some shapes and over all
+    comparison our kernels beside other libraries, at some shapes and over all
 """
 
 from .charts import bars, curves, heat
+from .comparison import baselines, not_ahead, speedups
 from .ledger import ledger
 from .letters import letters
 from .life import life
 from .machine import machine
 from .memory import banks, moves, sectors
 from .owners import owners
-from .race import lead, not_ahead, race
 from .reduction import reduction
 from .step import series, step
 
 __all__ = [
     "banks",
     "bars",
+    "baselines",
     "curves",
     "heat",
-    "lead",
     "ledger",
     "letters",
     "life",
@@ -44,9 +44,9 @@ __all__ = [
     "moves",
     "not_ahead",
     "owners",
-    "race",
     "reduction",
     "sectors",
     "series",
+    "speedups",
     "step",
 ]

@@ -185,7 +185,7 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("draw.life", _quiet(draw.life), [trace, 0], {}),
             ("draw.reduction", _quiet(draw.reduction), [trace, 0], {}),
             ("draw.letters", _quiet(draw.letters), [trace], {}),
-            ("draw.race", _quiet(draw.race), [helpers.race_cases("float32")], {}),
+            ("draw.baselines", _quiet(draw.baselines), [helpers.race_cases("float32")], {}),
             ("draw.machine", _quiet(draw.machine), ["warp"], {}),
         )
     )

@@ -4,12 +4,10 @@ import dataclasses
 
 import pytest
 
-from helpers import bench, race_text, races, records, tables
+from helpers import bench, records, tables
 from helpers.commands import figures
-from helpers.paths import ROOT
-from helpers.races import Race, save_race
-from helpers.records import REFERENCE_GPU, Case, Record
-from tests.made_up import DEVICE, race_case
+from helpers.records import Case, Record
+from tests.made_up import DEVICE
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
 
@@ -23,26 +21,8 @@ def rows_of(block: str) -> dict[str, list[str]]:
 # ---- the race -----------------------------------------------------------------------------------
 
 
-def test_readme_shows_the_race(monkeypatch, tmp_path) -> None:
-    """It equals the recorded one by tests/test_notebooks.py; here another one makes it stale, and
-    the picture of its leads."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
-    case = race_case(65536, 4096)
-    versions = {**VERSIONS, "torch": "2.11.0"}
-    save_race(Race(DEVICE, versions, "2030-01-02", [bench.PROTOCOL], [case]), REFERENCE_GPU)
-    wanted, stale = figures.wanted_texts()["README.md"], figures.out_of_date()
-    assert wanted != readme and "README.md" in stale
-    assert "notebooks/records/nvidia-h200/race.md" in stale
-    assert "notebooks/records/nvidia-h200/lead-float32.png" in stale
-    assert "notebooks/records/nvidia-h200/lead-bfloat16.png" not in stale, "no such case"
-    assert race_text.race_block(figures.LEADS) in wanted
-    for name in ("result", "race", "run"):
-        assert wanted.count(figures.BEGIN.format(name)) == 1
-
-
 def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(figures, "LEADS", {"float32": tmp_path / "lead.png"})
+    monkeypatch.setattr(figures, "SPEEDUPS", {"float32": tmp_path / "lead.png"})
     monkeypatch.setattr(figures, "PLOT", tmp_path / "series.png")
     drawn = []
     monkeypatch.setattr(figures, "save_series", lambda path, **_: drawn.append(path.name))
@@ -139,9 +119,30 @@ def test_kernel_measured_before_its_notebook_is_written_has_no_link(tmp_path, mo
     assert figures.notebook_link("06_registers") == "-"
 
 
+def test_deeper_notebooks_are_listed_below_their_core_notebook() -> None:
+    listed = figures.questions_block()
+    assert listed.splitlines()[0] == "- [00 The limit](notebooks/00_the_limit.ipynb)"
+    assert "  - [Does arithmetic matter?](notebooks/deeper/00_roofline.ipynb)" in listed
+
+
+def test_what_is_out_of_date_is_named_and_rewritten(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(figures, "ROOT", tmp_path)
+    (tmp_path / "a.md").write_text("old")
+    (tmp_path / "b.md").write_text("as it should be")
+    texts = {"a.md": "new", "b.md": "as it should be", "c.md": "not there yet"}
+    monkeypatch.setattr(figures, "wanted_texts", lambda: texts)
+    monkeypatch.setattr(figures, "plots", dict)
+    assert figures.main(["--check"]) == 1
+    assert capsys.readouterr().out == "a.md is out of date\nc.md is out of date\n"
+    assert (tmp_path / "a.md").read_text() == "old"
+    assert figures.main([]) == 0 == figures.main(["--check"])
+    assert (tmp_path / "c.md").read_text() == "not there yet"
+
+
 def test_address_of_the_repository_goes_into_the_readme_once_there_is_one(monkeypatch) -> None:
     for block in ("result_block", "around_block", "run_block", "every_case"):  # take their time
         monkeypatch.setattr(figures, block, str)
+    monkeypatch.setattr(figures, "race_block", lambda pictures: "")
     assert figures.NO_URL in figures.wanted_texts()["README.md"]
     monkeypatch.setattr(figures, "REPO_URL", "https://example.org/softmax-worklog")
     readme = figures.wanted_texts()["README.md"]
@@ -160,12 +161,3 @@ def test_plot_has_the_steps_of_the_series_and_depends_on_nothing_else(
     assert figures.plot_digest() == digest, "the sweep is not in the plot"
     naive.cases[0].samples_us[0] += 1
     assert figures.plot_digest() != digest
-
-
-def test_a_deeper_notebook_that_the_readme_does_not_list_makes_it_stale(monkeypatch) -> None:
-    listed = figures.questions_block()
-    assert "  - [Does arithmetic matter?](notebooks/deeper/00_roofline.ipynb)" in listed
-    assert listed.splitlines()[0] == "- [00 The limit](notebooks/00_the_limit.ipynb)"
-    monkeypatch.setattr(figures, "deeper_notebooks", lambda: [])
-    assert "roofline" not in figures.questions_block()
-    assert "README.md" in figures.out_of_date()

@@ -68,10 +68,3 @@ def test_a_gpu_that_is_not_there_gives_status_2_and_one_sentence(monkeypatch, wi
     assert main(["01_naive", "64", "1024"]) == 2
     said = capsys.readouterr()
     assert said.err.startswith(mode.SWITCH) and said.err.count("\n") == 1 and not said.out
-
-
-@pytest.mark.parametrize("option", ["--sms=0", "--capability=-1"])
-def test_numbers_below_what_makes_sense_are_refused(option: str, capsys) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["01_naive", "64", "1024", option])
-    assert "is below 1" in capsys.readouterr().err

@@ -3,9 +3,6 @@
 import contextlib
 import json
 import pickle
-import re
-import subprocess
-import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +13,9 @@ from helpers import bench, catalogue, contested, gpu, peers, peers_around, races
 from helpers.commands import race
 from helpers.contested import Task
 from helpers.contests import ALONE, Entry, Kind, entries
-from helpers.paths import ROOT
 from helpers.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
-from helpers.records import Case, step_hash
-from helpers.shapes import RACE_FAMILIES, race_family, raced
+from helpers.records import Case
+from helpers.shapes import raced
 from helpers.workers import Failure
 from tests import made_up
 from tests.made_up import OURS
@@ -146,30 +142,6 @@ def test_race_goes_on_where_it_stopped(machine, monkeypatch) -> None:
     assert len(machine) == 4
     run("--fresh", "--dtypes", "float32")
     assert len(machine) == 6 and len(recorded()) == 2
-
-
-def test_what_is_raced_again(machine, monkeypatch) -> None:
-    """Another kernel, another choice, a peer not asked before, other versions or protocol."""
-    run("--peers", "torch", "--dtypes", "float32")
-    run("--peers", "torch", "--dtypes", "float32")
-    assert len(machine) == 2
-    run("--peers", "torch", "cudnn", "--dtypes", "float32")
-    assert len(machine) == 4
-    for module, name, change in (
-        (races, "step_hash", lambda step: "another"),
-        (catalogue, "choose", lambda *shape: "05_float4"),
-        (contested, "launch_of", lambda *shape: {"grid": 1, "block": 2, "shared_mem": 3}),
-        (peers, "versions", lambda: {"torch": "2.12.0"}),
-        (bench, "PROTOCOL", {**bench.PROTOCOL, "warmup_s": 9}),
-    ):
-        before = race_path("nvidia-test").read_text()
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, change)
-            count = len(machine)
-            run("--peers", "torch", "--dtypes", "float32")
-            assert len(machine) == count + 2, name
-            assert len(load_race("nvidia-test").cases) == 2, name
-        race_path("nvidia-test").write_text(before)
 
 
 def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> None:
@@ -415,33 +387,6 @@ def test_shape_without_room_is_named(machine, monkeypatch, capsys) -> None:
     assert {run[1:3] for run in machine} == {(64, 512)}
 
 
-@pytest.mark.parametrize(
-    "option", ["--warm=-3", "--jobs=0", "--jobs=-1", "--shapes=0x4", "--minutes=0"]
-)
-def test_numbers_below_what_makes_sense_are_refused(option: str, capsys) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        race.parse_arguments([option])
-    assert re.search(r"-?\d is below [01]", capsys.readouterr().err)
-
-
-def test_race_over_every_shape_with_our_own_choice(machine, monkeypatch) -> None:
-    """As on a GPU, but for the measuring: each shape is raced, warm or not."""
-    monkeypatch.setattr(catalogue, "choose", CHOOSE)
-    monkeypatch.setattr(contested, "launch_of", records.launch_of)
-    monkeypatch.setattr(peers, "why_not", lambda *_: "not here")
-    warmed = []
-    monkeypatch.setattr(peers, "warm_up", lambda cases, *_: warmed.extend(cases))
-    assert race.main(["--warm", "2", "--groups", "none"]) == 0
-    raced_now = [Entry(rows, cols, dtype) for dtype, rows, cols, _ in machine]
-    assert raced_now == warmed and len(set(warmed)) == len(warmed)
-    assert set(warmed) == {Entry(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
-    first = [race_family(rows, cols) for rows, cols, *_ in warmed]
-    assert [*dict.fromkeys(first)] == [*RACE_FAMILIES], "family after family"
-    for case in recorded().values():
-        step = CHOOSE(*case.shape, case.dtype) or ""
-        assert (case.step, case.kernel_hash) == (step, step_hash(step) if step else "")
-
-
 def test_families_choose_shapes(machine) -> None:
     assert race.main(["--families", "attention", "--dtypes", "float32", "bfloat16"]) == 0
     # 2048 columns are in float32 too, but of the elements of the first family.
@@ -515,18 +460,6 @@ def test_features_that_there_are_not_are_refused(machine) -> None:
         ValueError, match=r"cases\[1\]\.operation is 'sofmax'|cases\[1\]\.operation"
     ):
         load_race("nvidia-test")
-
-
-def test_without_a_gpu_the_race_says_so(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
-    assert race.main([]) == 1
-    assert "GPU" in capsys.readouterr().err
-
-
-def test_race_as_a_command_warns_of_nothing() -> None:
-    command = [sys.executable, "-W", "error", "-m", "helpers.commands.race", "--help"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_tasks_can_be_handed_to_another_process() -> None:

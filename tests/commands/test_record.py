@@ -1,7 +1,5 @@
 """The recorder: it can be interrupted, keeps what is right and names what is not."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +8,6 @@ import pytest
 from helpers import bench, gpu, peers, records, workers
 from helpers.catalogue import TORCH, UNFUSED, known_steps, step_number, steps
 from helpers.commands import record
-from helpers.paths import ROOT
 from helpers.plan import DTYPES
 from helpers.records import Case, launch_of, load_record, takes
 from helpers.shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES, Run
@@ -127,11 +124,6 @@ def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, c
     assert capsys.readouterr().out == "00_torch is not recorded: torch is not installed\n"
 
 
-def test_recorder_imports_no_pytorch() -> None:
-    code = "import sys; sys.modules['torch'] = None; import helpers.commands.record"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
-
-
 def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
     kept = made_up.record(shapes=[(64, 1024)])
     record.print_progress(1, 1, Run(64, 1024), {"01_naive": kept}, 0.0)
@@ -161,28 +153,6 @@ def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypa
     assert fake_gpu.measured == [], "no header of 01 to 06 lists float16"
     assert record.main(["--quick", "--steps", "01_naive", "--dtypes", "float32"]) == 0
     assert len(fake_gpu.measured) == len(GRID_SHAPES)
-
-
-def test_recorder_refuses_unknown_steps(capsys) -> None:
-    with pytest.raises(SystemExit):
-        record.main(["--steps", "99_missing"])
-    assert "99_missing" in capsys.readouterr().err
-
-
-def test_recorder_without_gpu_says_so_in_one_sentence(monkeypatch, capsys, folder: Path) -> None:
-    monkeypatch.setattr(gpu, "has_gpu", lambda: False)
-    assert record.main([]) == 1
-    text = capsys.readouterr()
-    assert text.err == "make record measures on a GPU, and CuPy finds none here.\n"
-    assert text.out == "" and not list(folder.iterdir())
-
-
-@pytest.mark.skipif(gpu.has_gpu(), reason="there is a GPU")
-def test_recorder_as_a_command_without_gpu_ends_with_status_1() -> None:
-    command = [sys.executable, "-m", "helpers.commands.record", "--quick"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 1 and done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
 
 
 # ---- failures ---------------------------------------------------------------------------------
@@ -250,23 +220,6 @@ def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shap
     assert record.main(["--steps", "00_copy"]) == 0
     assert record.main(["--steps", "02_online"]) == 0, "beside a copy that nobody asked for"
     assert shapes_of("00_copy") == every and shapes_of("02_online") == every
-
-
-def test_failure_that_nobody_is_to_blame_for_concerns_all(
-    recorder_of_two_shapes, monkeypatch, capsys
-) -> None:
-    def no_room(makers, rows, cols, dtype, problem):
-        for make in makers.values():
-            make(rows, cols, dtype)
-        raise Failure("MemoryError: buffers")
-
-    monkeypatch.setattr(bench, "measure", no_room)
-    assert record.main(["--steps", *NAMES]) == 1
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[-1] == (
-        f"not recorded: {', '.join(NAMES)} at 8192 x 32768 float32: MemoryError: buffers"
-    )
-    assert len(lines) == 6
 
 
 def test_recorder_deals_out_shapes_and_keeps_their_order(

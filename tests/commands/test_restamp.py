@@ -2,8 +2,6 @@
 The texts are compiled here, by this machine's NVRTC, which the made-up records name."""
 
 import dataclasses
-import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -72,40 +70,6 @@ def test_different_code_is_refused_and_named(kernels, capsys) -> None:
     assert "bytes of instructions" in said
 
 
-def test_columns_that_are_apart_are_stamped_as_they_were_launched(kernels) -> None:
-    step, shape, inner = "13_any_axis", (2048, 512), 64
-    record = made_up.record(step, [shape])
-    launch = launch_of(step, *shape, inner=inner)
-    assert launch != launch_of(step, *shape)
-    recorded(step, cases=[dataclasses.replace(record.cases[0], launch=launch, inner=inner)])
-    kernels.edit("13_any_axis.cu", ("column_max", "highest"))
-    assert run("--only", "records") == 0
-    after = load_record(step, FOLDER)
-    assert after.is_current() and after.cases[0].launch == launch
-
-
-def test_values_that_are_no_options_any_more_go(kernels) -> None:
-    record = made_up.record()
-    old = [dataclasses.replace(case, launch={**case.launch, "SHARE": 4}) for case in record.cases]
-    recorded(cases=old)
-    assert run("--only", "records") == 0, "the text is that of now: no other is looked for"
-    after = load_record("01_naive", FOLDER)
-    assert after.is_current() and after.cases == record.cases and len(after.stamped) == 1
-
-
-def test_trial_is_compiled_as_it_was_tried(kernels) -> None:
-    recorded("06_registers-PACKS4")
-    kernels.edit("06_registers.cu", ("row_max", "largest"))
-    assert run("--only", "records", "--steps", "06_registers-PACKS4") == 0
-    options = stamps.old_options(
-        catalogue.source("06_registers.cu"),
-        "06_registers-PACKS4",
-        "bfloat16",
-        {"grid": 1, "block": 2, "shared_mem": 3, "SHARE": 4},
-    )
-    assert options == ("-DPACKS=4", "-DBFLOAT16"), "SHARE does not stand in the code"
-
-
 def test_another_launch_is_refused(kernels, capsys) -> None:
     recorded()
     kernels.edit("01_naive.cu", ("block = 128", "block = 64"))
@@ -158,30 +122,6 @@ def test_another_compiler_proves_nothing(kernels, capsys) -> None:
     assert run("--only", "records") == 1
     assert load_record("01_naive", FOLDER) == before
     assert "01_naive: it is of NVRTC 9.9, here is " in capsys.readouterr().err
-
-
-def test_another_compiler_does_not_matter_where_all_is_current(kernels, capsys) -> None:
-    recorded(versions={**HERE, "nvrtc": "9.9"})
-    evidence(nvrtc="9.9")
-    assert run() == 0
-    assert capsys.readouterr() == ("0 stamped\n", "")
-    kernels.edit("01_naive.cu", RENAMED)
-    assert run() == 1
-    said = capsys.readouterr()
-    assert said.out == "0 stamped, 4 not looked at\n"
-    assert said.err.count("it is of NVRTC 9.9, here is ") == 4
-
-
-def test_folder_that_is_not_there_is_an_error(kernels, tmp_path, capsys) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        run(old=tmp_path / "nowhere")
-    assert "--old: there is no folder" in capsys.readouterr().err
-
-
-def test_text_that_is_nowhere_is_named(kernels, tmp_path, capsys) -> None:
-    recorded(kernel_hash="0" * 16)
-    assert run("--only", "records", old=tmp_path) == 1
-    assert f"no text of kernels/01_naive.cu with hash {'0' * 16} in" in capsys.readouterr().err
 
 
 def test_text_is_looked_for_in_all_of_git(kernels, monkeypatch) -> None:
@@ -288,11 +228,3 @@ def test_evidence_of_a_launch_that_is_planned_otherwise_is_left_out(kernels) -> 
     assert [case[0] for case in sanitizer["cases"]] == ["02_online", "02_online"]
     assert len(sanitizer["launches"]) == 2
     assert sanitizer["tools"]["memcheck"]["steps"] == {"02_online": 3}
-
-
-def test_old_kernels_may_be_a_copy_of_the_folder(kernels, tmp_path) -> None:
-    recorded()
-    shutil.copytree(paths.KERNELS, tmp_path / "before")
-    kernels.edit("01_naive.cu", RENAMED)
-    assert run("--only", "records", old=tmp_path / "before") == 0
-    assert json.loads(records.record_path("01_naive", FOLDER).read_text())["stamped"]

@@ -1,7 +1,6 @@
 """The benchmark, with numpy in CuPy's place."""
 
 import dataclasses
-import pickle
 import sys
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from helpers.bound import BoundKernel, load
 from helpers.check import check_copy, check_softmax
 from helpers.gpu import H200
 from helpers.references import reference
-from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES, Run
+from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES
 from helpers.workers import Failure
 from tests.helpers.fake_cupy import fake_cupy as made
 
@@ -265,13 +264,6 @@ def test_copy_moves_as_many_bytes(shape, dtype: str, copied, monkeypatch) -> Non
         assert bench.copy_maker("variants/00_copy_evict_last")(*shape, dtype) == copied
 
 
-def test_odd_number_of_two_bytes_has_room_for_the_last_float_of_the_copy(fake_cupy) -> None:
-    ((x, y), *_) = bench.rotating_buffers(7, 11, "bfloat16")
-    assert x.shape == y.shape == (7, 11)
-    assert all(array.base.nbytes == 158 for array in (x, y))
-    assert np.isfinite(x.view("bfloat16")).all() and np.isnan(y.view("bfloat16")).all()
-
-
 def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cupy) -> None:
     starts: dict[str, set] = {"late": set(), "alike": set()}
 
@@ -294,11 +286,6 @@ def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cup
     copy = {bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy)}
     bench.measure({**copy, **makers}, 4, 33)
     assert starts == {"late": {4}, "alike": {0}}
-
-
-def test_tasks_can_be_handed_to_another_process() -> None:
-    task = (bench.measure_steps, bench.Task(Run(64, 128), ("00_copy", "01_naive")))
-    assert pickle.loads(pickle.dumps(task)) == task
 
 
 def test_shapes_shrink_to_the_memory_of_the_gpu(monkeypatch) -> None:

@@ -243,31 +243,6 @@ def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
     assert series.base_us["ours"] == pytest.approx([3.0] * 21, abs=1e-3)
 
 
-def test_noise_of_both_ends_widens_the_interval_and_decides_nothing(machine) -> None:
-    machine.noise = 0.2
-    makers = {name: machine.maker(name, 5.0) for name in ("one", "same")}
-    series = chain.measure(makers, *LARGE, "float32")["fresh"]
-    one = added(series, "one")
-    assert one.low < one.value < one.high
-    between = samples.difference(series.chain_us["one"], series.chain_us["same"])
-    assert not between.above(0.05) and not between.below(-0.05)
-
-
-def test_difference_may_be_negative_where_the_reader_gains(machine, monkeypatch) -> None:
-    """Behind softmax it finds y in the L2, without it in DRAM."""
-
-    def read(y) -> None:
-        def work() -> None:
-            machine.now_us += 0.0 if machine.order[-2] == "ours" else 9.0
-
-        machine.enqueue("read", READ, work)
-
-    ends = chain.ends(3, 40, "float32")._replace(read=read)
-    monkeypatch.setattr(chain, "ends", lambda *shape: ends)
-    series = chain.measure({"ours": machine.maker("ours", 5.0)}, *LARGE, "float32")["fresh"]
-    assert added(series, "ours").value == pytest.approx(-4.0, abs=1e-3)
-
-
 @pytest.mark.parametrize(
     ("compute", "text"),
     [
@@ -300,14 +275,6 @@ def test_writer_that_writes_nothing_is_found(machine, monkeypatch) -> None:
     monkeypatch.setattr(chain, "ends", lambda *shape: ends)
     with pytest.raises(Failure, match="wrong result"):
         chain.measure({"ours": machine.maker("ours", 5.0)}, 3, 40, "float32")
-
-
-def test_who_fails_is_named(machine) -> None:
-    def broken(rows: int, cols: int, dtype: str) -> Candidate:
-        raise MemoryError("no room")
-
-    with pytest.raises(Failure, match="^broken: MemoryError: no room$"):
-        chain.measure({"broken": broken}, 3, 40, "float32")
 
 
 # ---- the ends ---------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ import pytest
 
 from helpers import catalogue, chain, chains, peers, records
 from helpers.catalogue import plain
-from helpers.chain import COPY, ORDINARY
+from helpers.chain import COPY
 from helpers.chains import (
-    TITLES,
     VERDICTS,
     ChainCase,
     Chains,
@@ -22,7 +21,6 @@ from helpers.chains import (
     load_chains,
     open_chains,
     save_chains,
-    table,
     variants,
 )
 from helpers.contests import Entry
@@ -106,16 +104,6 @@ def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
 # ---- verdicts ---------------------------------------------------------------------------------
 
 
-def test_what_softmax_adds_is_the_difference_of_pairs() -> None:
-    case = chain_case([10.0, 11.0])
-    own, other, *_ = case.launches
-    assert case.us(own).value == pytest.approx(10, abs=0.05)
-    assert case.us(own).low < case.us(own).value < case.us(own).high
-    assert case.lead(own, other).value == pytest.approx(1 / 11, abs=0.01)
-    assert case.chosen == case.best == own and case.plain == plain("08_cluster")
-    assert case.megabytes == pytest.approx(1073.7, abs=0.1)
-
-
 @pytest.mark.parametrize(
     ("us", "noise_us", "verdict"),
     [
@@ -133,19 +121,6 @@ def test_what_softmax_adds_is_the_difference_of_pairs() -> None:
 def test_verdict(us: list[float], noise_us: float, verdict: str) -> None:
     assert chain_case(us, noise_us=noise_us).verdict == verdict
     assert verdict in VERDICTS
-
-
-def test_noise_is_seldom_a_verdict() -> None:
-    case = chain_case([10.0])
-    own = case.chosen
-    random = np.random.default_rng(7)
-    verdicts = []
-    for _ in range(50):
-        series = {name: list(random.normal(110, 0.2, 21)) for name in case.chain_us}
-        verdicts.append(replace(case, chain_us=series).verdict)
-        medians = [np.median(series[name]) for name in case.launches if name != own]
-        assert min(medians) != np.median(series[own])
-    assert verdicts.count("BEHIND") <= 2
 
 
 def test_the_best_of_those_that_are_faster_comes_first() -> None:
@@ -174,25 +149,6 @@ def test_what_is_chosen_by_other_rules_is_found_among_the_variants(
     assert case.chosen == asked("EVICT_LAST") and case.verdict == "best"
     kernels.edit("08_cluster.cu", ("PACKS        = ", "PACKS        = 1 + "))
     assert case.chosen is None
-
-
-def test_best_peer_is_neither_ours_nor_the_copy() -> None:
-    assert chain_case([10.0]).best_peer is None
-    case = chain_case([10.0], liger=12.0, torch=11.0)
-    assert case.best_peer == "torch" and case.best in case.launches
-
-
-def test_table_has_a_line_for_each_case_in_microseconds() -> None:
-    cases = [chain_case([10.0, 9.0], torch=12.0), chain_case([2.0], *FEW, state="evicted")]
-    cases.append(replace(cases[0], hashes={}))
-    lines = [dict(zip(TITLES, cells, strict=True)) for cells in table(cases)]
-    assert [line["x"] for line in lines] == ["fresh", "evicted", "fresh"]
-    assert [round(float(line["ours"])) for line in lines[:2]] == [10, 2]
-    assert round(float(lines[0]["plain"])) == 9 and lines[0]["verdict"] == "BEHIND"
-    assert lines[0]["best peer"].endswith(" torch") and lines[1]["best peer"] == "-"
-    assert (lines[2]["ours"], lines[2]["plain"], lines[2]["verdict"]) == ("-", "-", "not timed")
-    assert lines[1]["MB"] == "0.128" and lines[1]["best"].partition(" ")[2].startswith("08_cluster")
-    assert chains.shown(asked("STREAMING") + ORDINARY) == "08_cluster STREAMING" + ORDINARY
 
 
 # ---- the file ---------------------------------------------------------------------------------

@@ -213,46 +213,6 @@ def test_cudnn_is_told_algorithm_mode_and_sizes(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-def test_quack_and_liger_get_arrays_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the signatures of QuACK 0.6.5 and Liger 0.8.5."""
-    seen = {}
-
-    def module(name: str) -> SimpleNamespace:
-        def backward(dy, y, dx): ...
-        def fwd(x, target, target_logit, loss, lse, dx, weight, ignore_index=-100): ...
-        def bwd(x, target, dloss, lse, dx, weight=None, ignore_index=-100): ...
-
-        names = {"_softmax_backward": backward, "cross_entropy_fwd_out": fwd}
-        names["cross_entropy_bwd_out"] = bwd
-
-        def noting(key, function):
-            def call(*arguments):
-                names = function.__code__.co_varnames
-                seen[key] = dict(zip(names, arguments, strict=False))
-
-            return call
-
-        return SimpleNamespace(**{key: noting(key, one) for key, one in names.items()})
-
-    monkeypatch.setattr(peers_around.importlib, "import_module", module)
-    monkeypatch.setattr(peers_around, "with_tensors", lambda call, *dtypes: call)
-    monkeypatch.setattr(peers_around, "_summed", lambda statistics: "lse")
-    statistics = SimpleNamespace(reshape=lambda size: ["lse"], data_ptr=lambda: 0)
-    for group, words in (
-        ("gradient of softmax", "y dy dx"),
-        ("cross-entropy", "x target loss statistics"),
-        ("gradient of cross-entropy", "x target statistics dloss dx"),
-    ):
-        kind = GROUPS[group].kind
-        asked = Entry(8, 64, "float32", kind).problem.operation.arrays({})
-        assert [one.name for one in asked] == words.split()
-        arrays = [statistics if word == "statistics" else word for word in words.split()]
-        OFFERS[kind.operation]["quack"].make(Entry(8, 64, "float32", kind))(*arrays)
-    for given in seen.values():
-        assert all(value in (name, [name], None) for name, value in given.items())
-    assert seen["cross_entropy_fwd_out"]["dx"] is None and len(seen) == 3
-
-
 # ---- the contests -------------------------------------------------------------------------------
 
 

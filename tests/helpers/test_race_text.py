@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from helpers import bench, catalogue, chain, chains, race_text, races, records
+from helpers import bench, chain, chains, race_text, races, records
 from helpers.chains import ChainCase
 from helpers.contests import GROUPS
-from helpers.gpu import of_record
 from helpers.paths import ROOT
 from helpers.races import DTYPES, Race, RaceCase, save_race
 from helpers.records import REFERENCE_GPU
@@ -21,7 +20,8 @@ PICTURES = {dtype: ROOT / f"{dtype}.png" for dtype in DTYPES}
 @pytest.fixture
 def record_race(tmp_path, monkeypatch):
     """Write a race of the cases given where the README looks for it, and say what it says."""
-    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
+    for module in (races, chains):
+        monkeypatch.setattr(module, "folder_of", lambda gpu: tmp_path / gpu)
     monkeypatch.setattr(RaceCase, "is_current", lambda case: True)
 
     def write(*cases: RaceCase) -> str:
@@ -38,11 +38,6 @@ def rows_of(block: str) -> dict[str, list[str]]:
     """First cell -> the others, for each line of the Markdown tables; of equal ones the last."""
     lines = [line.strip("| ").split(" | ") for line in block.splitlines() if line[:1] == "|"]
     return {first: cells for first, *cells in lines}
-
-
-def test_without_a_race_the_block_says_so(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
-    assert race_text.race_block(PICTURES) == "No comparison with them is recorded yet."
 
 
 def test_each_case_has_its_shares_its_lead_and_its_verdict(record_race) -> None:
@@ -119,21 +114,6 @@ def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
     assert rows["rows that start anywhere"][0] == "3 forfeit, 7 not raced"
 
 
-def test_programmatic_launch_and_best_copy_have_columns_of_their_own(record_race) -> None:
-    case = dataclasses.replace(
-        race_case(1, 32000),
-        programmatic_us=[2.0],
-        programmatic_copy_us=[1.5],
-        copies_us={"variants/00_copy_bulk": [9.0]},
-    )
-    block = record_race(case)
-    page = race_text.every_case()
-    cells = rows_of(page)["1 x 32000"]
-    assert cells[1:3] == ["0.97 (10.00 us)", "0.90"] and cells[-1] == "0.75 of a copy launched so"
-    assert page.count("programmatic launch |") == 1, "in the table of the dtype that has it"
-    assert "\nOf 1 case: 1 ahead. " in block
-
-
 def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
     launch = records.launch_of(step, *shape)
@@ -150,21 +130,6 @@ def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     assert "; 1 of 1 case with other versions." in record_race(older)
 
 
-def test_shape_without_a_peer_has_no_best_one(record_race) -> None:
-    case = race_case(65536, 4096)
-    del case.samples_us["torch"]
-    assert rows_of(record_race(case))["2^28 elements"][1] == "-"
-    assert rows_of(race_text.every_case())["65536 x 4096"][3:7] == ["-", "-", "-", "ahead"]
-
-
-def test_what_is_chosen_is_asked_of_the_gpu_of_the_race(record_race, monkeypatch) -> None:
-    asked = []
-    monkeypatch.setattr(race_text, "choose", lambda *what: asked.append(what) or OURS)
-    record_race(race_case(65536, 4096))
-    assert {gpu for *_, gpu in asked} == {of_record(DEVICE)}
-    assert catalogue.choose(65536, 4096) is not None
-
-
 # ---- around softmax -----------------------------------------------------------------------------
 
 
@@ -177,9 +142,8 @@ def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: fl
 
 
 @pytest.fixture
-def told(record_race, tmp_path, monkeypatch):
+def told(record_race):
     """What the README says of cases around softmax, and of pipelines that are saved for it."""
-    monkeypatch.setattr(chains, "folder_of", lambda gpu: tmp_path / gpu)
 
     def write(*cases: RaceCase, linked=()) -> str:
         record_race(race_case(65536, 4096, quack=9.5), *cases)
@@ -191,10 +155,6 @@ def told(record_race, tmp_path, monkeypatch):
         return race_text.around_block()
 
     return write
-
-
-def test_without_a_race_around_softmax_the_block_says_so(told) -> None:
-    assert told() == "No comparison of operations around softmax is recorded yet."
 
 
 def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
@@ -221,14 +181,6 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
     ]
     assert "| of the yardstick |" in bfloat and "## Any axis in bfloat16" not in page
     assert rows_of(page)["8192 x 512 x 32"][-1] == "ahead", "a section of its own: ## Any axis"
-
-
-def test_softmax_alone_is_told_apart(record_race) -> None:
-    """Planted: a case around it at one of its shapes stands for it."""
-    case = race_case(65536, 4096, quack=9.5)
-    block = record_race(case, around("gradient of softmax", 65536, 4096, torch=1.0))
-    assert block == record_race(case)
-    assert "Of 1 case: 1 lost (65536 x 4096 float32 to QuACK by 5.0%)." in block
 
 
 def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:

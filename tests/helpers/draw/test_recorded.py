@@ -43,14 +43,14 @@ def test_words_of_the_series_can_be_read(shown) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("few", [False, True])
-def test_words_of_the_race_can_be_read(dtype: str, few: bool, shown) -> None:
+def test_words_of_the_comparison_can_be_read(dtype: str, few: bool, shown) -> None:
     cases = race_cases(dtype)
     wanted = (lambda shape: shape in FEW_SHAPES) if few else (lambda s: s[0] * s[1] == 2**28)
-    draw.race([case for case in cases if wanted(case.shape)])
+    draw.baselines([case for case in cases if wanted(case.shape)])
     assert complaints(shown.take()[0]) == []
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_words_of_the_leads_can_be_read(dtype: str, shown) -> None:
-    draw.lead(race_cases(dtype))
+def test_words_of_the_speedups_can_be_read(dtype: str, shown) -> None:
+    draw.speedups(race_cases(dtype))
     assert complaints(shown.take()[0]) == []

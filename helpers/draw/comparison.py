@@ -1,4 +1,4 @@
-"""The race: our kernels beside other people's, as shares of a copy, or as leads over all shapes."""
+"""The comparison with other libraries: fractions of copy bandwidth, speedups over all shapes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ OURS = "ours"
 
 
 @checked
-def race(cases: Sequence[RaceCase]) -> None:
-    """Draw the share of a same-size copy over the length of a row: ours bold, each peer in its
-    colour; few rows as bars.
+def baselines(cases: Sequence[RaceCase]) -> None:
+    """Draw each kernel's fraction of copy bandwidth over the length of a row: ours bold, each
+    baseline in its colour. A few rows are drawn as bars.
 
     The cases should be of one dtype and one family, such as 2^28 elements each. Raises `ValueError`
     if there are none.
@@ -28,59 +28,58 @@ def race(cases: Sequence[RaceCase]) -> None:
     if not cases:
         raise ValueError("no cases to draw")
     counts = Counter(case.verdict for case in cases)
-    title = f"Ahead of the best peer at {counts['ahead']} of {_shapes(cases)}"
+    title = f"Ahead of the best baseline at {counts['ahead']} of {_shapes(cases)}"
     draw = _bars if all(case.shape in FEW_SHAPES for case in cases) else _lines
     style.finish(draw(cases, title), title, says(cases))
 
 
 def says(cases: Sequence[RaceCase]) -> str:
-    """How many shapes are won and lost, and where we are weakest against whom."""
+    """Return the counts of the verdicts and the smallest speedup in a sentence."""
     counts = Counter(case.verdict for case in cases)
     worst = min(cases, key=lambda case: case.lead or float("inf"))
     score = f"ahead {counts['ahead']}, level {counts['level']}, "
     score += f"{SLOWER} {counts[SLOWER]}, " if counts[SLOWER] else ""
     score += f"lost {counts['LOSS']}"
     if counts["forfeit"]:
-        score += f", without a kernel of ours {counts['forfeit']}"
+        score += f", unsupported {counts['forfeit']}"
     beside = ""
     if worst.best_peer and worst.lead:
         best, where = peers.title(worst.best_peer), place(*worst.shape)
-        beside = f"; the least lead is {worst.lead:.2f} times the speed of {best} at {where}"
+        beside = f"; the smallest speedup is {worst.lead:.2f}, over {best} at {where}"
     return f"Of {_shapes(cases)}: {score}{beside}."
 
 
-# ---- the lead over all shapes ------------------------------------------------------------------
+# ---- speedups over all shapes ------------------------------------------------------------------
 
-ALL = "2^28\nin all"  # how the rows of large matrices are called, which are another number each
-# Fills; what is ahead is blue.
+ALL = "2^28\nin all"  # one column for matrices of 2^28 elements, whose numbers of rows differ
+# Fills of shapes where we are not ahead; the others are blue.
 LEVEL, BEHIND, LOST, NONE = "#E4E4E4", "#FADCB8", "#F0A860", "#222222"
 FILLS = {"level": LEVEL, SLOWER: BEHIND, "LOSS": LOST}
-FAR = 2.0  # a lead from which on the blue is the same
+FAR = 2.0  # the speedup from which on the blue stays the same
 
 
 @checked
-def lead(cases: Sequence[RaceCase]) -> None:
-    """Draw how many times as fast as the best peer we are, over rows and columns: blue where we are
-    ahead, grey where level, pale orange where level but slower, orange where lost, black where no
-    kernel of ours takes the shape.
+def speedups(cases: Sequence[RaceCase]) -> None:
+    """Draw the speedup over the best baseline, over rows and columns: blue where we are ahead, grey
+    where level, pale orange where level but slower, orange where lost, black where no kernel of
+    ours takes the shape.
 
     The cases should be of one dtype. Raises `ValueError` if there are none.
     """
-    figure, title = _lead(cases)
+    figure, title = _speedups(cases)
     style.finish(figure, title, says(cases))
 
 
-def save_lead(path: Path, cases: Sequence[RaceCase], **options) -> None:
-    """The same into a file, without a screen; `options` are those of matplotlib's `savefig`."""
+def save_speedups(path: Path, cases: Sequence[RaceCase], **options) -> None:
+    """Save the same figure without a screen; `options` are those of matplotlib's `savefig`."""
     import matplotlib
 
     matplotlib.use("agg")
-    _lead(cases)[0].savefig(path, **options)
+    _speedups(cases)[0].savefig(path, **options)
 
 
-def _lead(cases: Sequence[RaceCase]):
-    """(figure, title): a line for each number of columns, since there are more of them than fit
-    beside each other."""
+def _speedups(cases: Sequence[RaceCase]):
+    """Return (figure, title); there is a line for each number of columns."""
     if not cases:
         raise ValueError("no cases to draw")
 
@@ -93,7 +92,7 @@ def _lead(cases: Sequence[RaceCase]):
     known = {(case.cols, rows_of(case)): case for case in cases}
     fields = [[_field(known.get((cols, row))) for row in rows] for cols in columns]
     names = [ALL if row == math.inf else f"{row}" for row in rows]
-    title = f"Times as fast as the best peer, {cases[0].dtype}"
+    title = f"Speedup over the best baseline, {cases[0].dtype}"
     x = "rows (blue: ahead, grey: level, pale orange: slower, orange: lost, black: no kernel)"
     return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.21), title
 
@@ -122,37 +121,41 @@ def _blue(lead: float) -> tuple[float, ...]:
 
 @checked
 def not_ahead(cases: Sequence[RaceCase]) -> None:
-    """Draw, as bars, the shapes at which we are level with the best peer (grey), level but slower
-    (pale orange) or lose to it (orange): how many percent faster we are, the least first; the peer
-    is named.
+    """Draw, as bars, the shapes at which we are level with the best baseline (grey), level but
+    slower (pale orange) or lose to it (orange): how many percent faster we are, the least first;
+    the baseline is named.
 
-    The cases should be of one dtype. Raises `ValueError` if we are ahead at all of them.
+    Raises `ValueError` if we are ahead at all of them.
     """
     shown = [case for case in cases if case.verdict in FILLS]
     if not shown:
         raise ValueError("no case is level or lost")
     shown.sort(key=lambda case: case.lead)
-    names = {f"{place(*case.shape)}, {peers.title(case.best_peer)}": case for case in shown}
-    title = f"Where ours is not ahead, {shown[0].dtype}"
+    names = {f"{_where(case)}, {peers.title(case.best_peer)}": case for case in shown}
+    title = "Where ours is not ahead of the best baseline"
     chart = charts.bar_chart(
         {name: _faster(case) for name, case in names.items()},
         title,
-        "% faster than the best peer (grey: level, pale orange: slower, orange: lost)",
+        "% faster (grey: level, pale orange: slower, orange: lost)",
         mark=[name for name, case in names.items() if case.verdict == "LOSS"],
         colors={name: {**FILLS, "level": style.GREY}[case.verdict] for name, case in names.items()},
         form=lambda percent: f"{round(percent, 1) + 0:.1f}",  # no -0.0
     )
     chart.axes.axvline(0, color=style.BLACK, linewidth=1)
     counts = Counter(case.verdict for case in shown)
-    says = f"Of {_shapes(cases)}: level at {counts['level']}"
+    says = f"Of {counted(len(cases), 'case')}: level at {counts['level']}"
     for verdict, word in ((SLOWER, SLOWER), ("LOSS", "lost")):
         of_it = [case for case in shown if case.verdict == verdict]
-        words = [f"{place(*case.shape)} to {peers.title(case.best_peer)}" for case in of_it]
+        words = [f"{_where(case)} to {peers.title(case.best_peer)}" for case in of_it]
         if of_it or verdict == "LOSS":
             says += f", {word} at "
             says += f"{len(words)}: {', '.join(words)}" if words else "none"
     says += "."
     style.finish(chart.figure, title, says)
+
+
+def _where(case: RaceCase) -> str:
+    return place(*case.shape, case.dtype)
 
 
 def _faster(case: RaceCase) -> float:
@@ -164,7 +167,7 @@ def _shapes(cases: Sequence[RaceCase]) -> str:
 
 
 def _named(cases: Sequence[RaceCase]) -> dict[str, list[RaceCase]]:
-    """Whom to draw, ours last -> the cases it was timed in."""
+    """Return the kernels to draw, ours last, each with the cases in which it was timed."""
     timed = {name: [case for case in cases if name in case.timed] for name in peers.PEERS}
     timed[OURS] = [case for case in cases if case.step in case.samples_us]
     return {name: cases for name, cases in timed.items() if cases}
@@ -195,7 +198,7 @@ def _lines(cases: Sequence[RaceCase], title: str):
     columns = sorted({case.cols for case in cases})
     axes.set_xticks(columns[:: 1 if len(columns) < 8 else 2])
     axes.set_xlabel("columns of a row")
-    axes.set_ylabel("share of a copy's speed")
+    axes.set_ylabel("fraction of copy bandwidth")
     labels.add(axes, columns[0], 1, "a copy", (0, 4), color=style.BLACK, fontweight="bold")
     labels.at_ends(axes, ends)
     return figure
@@ -210,7 +213,7 @@ def _bars(cases: Sequence[RaceCase], title: str):
         }
         for case in cases
     }
-    unit = "share of a copy's speed"
+    unit = "fraction of copy bandwidth"
     limit, colors = (
         ("a copy", 1.0),
         {peers.title(name): style.look(name)[0] for name in _named(cases)},

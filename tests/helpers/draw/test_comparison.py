@@ -1,12 +1,11 @@
-"""The race's figure: ours bold, each peer in its colour, and who won how often."""
+"""Figures of the comparison: ours bold, each baseline in its colour, and the verdicts."""
 
 import dataclasses
-import importlib
 
 import pytest
 
 from helpers import draw
-from helpers.draw import style
+from helpers.draw import comparison, style
 from helpers.shapes import FEW_SHAPES, raced
 from tests.helpers.draw.looks import complaints
 from tests.made_up import race_case
@@ -14,18 +13,16 @@ from tests.made_up import race_case
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb  # noqa: E402
 
-race = importlib.import_module("helpers.draw.race")  # the package has a function of that name
-
 
 def test_lines_of_shares_over_columns(shown) -> None:
     cases = [race_case(2**28 // cols, cols, cudnn=12.5) for cols in (1024, 64, 256)]
     del cases[0].samples_us["cudnn"]
-    draw.race(cases)
+    draw.baselines(cases)
     figure, plain, sentence = shown.take()
-    assert plain == "<figure: Ahead of the best peer at 3 of 3 shapes in float32>"
+    assert plain == "<figure: Ahead of the best baseline at 3 of 3 shapes in float32>"
     assert sentence == (
-        "Of 3 shapes in float32: ahead 3, level 0, lost 0; the least lead is 1.25 times the "
-        "speed of cuDNN at 4194304 x 64."
+        "Of 3 shapes in float32: ahead 3, level 0, lost 0; the smallest speedup is 1.25, over "
+        "cuDNN at 4194304 x 64."
     )
     axes = figure.axes[0]
     lines = {line.get_color(): line for line in axes.lines}
@@ -38,41 +35,41 @@ def test_lines_of_shares_over_columns(shown) -> None:
     assert {text.get_text() for text in axes.texts} - {""} == {"a copy", "ours", "PyTorch", "cuDNN"}
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="no cases"):
-        draw.race([])
+        draw.baselines([])
 
 
 def test_lost_and_level_shapes_are_counted_and_the_worst_is_named(shown) -> None:
     lost = race_case(2**18, 1024, quack=9.0)
     slower = race_case(2**20, 256, cudnn=9.95, torch=10.02)
     alone = dataclasses.replace(race_case(2**22, 64), samples_us={"06_registers": [10.0]})
-    draw.race([lost, slower, alone])
+    draw.baselines([lost, slower, alone])
     _, plain, sentence = shown.take()
-    assert plain == "<figure: Ahead of the best peer at 1 of 3 shapes in float32>"
+    assert plain == "<figure: Ahead of the best baseline at 1 of 3 shapes in float32>"
     assert sentence == (
-        "Of 3 shapes in float32: ahead 1, level 0, level (slower) 1, lost 1; the least lead is "
-        "0.90 times the speed of QuACK at 262144 x 1024."
+        "Of 3 shapes in float32: ahead 1, level 0, level (slower) 1, lost 1; the smallest "
+        "speedup is 0.90, over QuACK at 262144 x 1024."
     )
-    draw.race([alone])
+    draw.baselines([alone])
     assert shown.take()[2] == "Of 1 shape in float32: ahead 1, level 0, lost 0."
 
 
-def test_forfeits_are_counted_though_there_is_no_line_of_ours(shown) -> None:
+def test_unsupported_shapes_are_counted_though_there_is_no_line_of_ours(shown) -> None:
     lost = dataclasses.replace(race_case(2**18, 1024), step="")
     del lost.samples_us["06_registers"]
-    draw.race([race_case(2**20, 256), lost])
+    draw.baselines([race_case(2**20, 256), lost])
     figure, plain, sentence = shown.take()
-    assert plain == "<figure: Ahead of the best peer at 1 of 2 shapes in float32>"
-    assert "ahead 1, level 0, lost 0, without a kernel of ours 1;" in sentence
+    assert plain == "<figure: Ahead of the best baseline at 1 of 2 shapes in float32>"
+    assert "ahead 1, level 0, lost 0, unsupported 1;" in sentence
     lines = {line.get_color(): [*line.get_xdata()] for line in figure.axes[0].lines}
     assert lines[style.look("ours")[0]] == [256] and lines[style.look("torch")[0]] == [256, 1024]
-    draw.race([lost])
-    assert "without a kernel of ours 1." in shown.take()[2]
+    draw.baselines([lost])
+    assert "unsupported 1." in shown.take()[2]
 
 
 def test_few_rows_are_bars(shown) -> None:
     cases = [race_case(*shape, dtype="bfloat16", cudnn=12.5) for shape in FEW_SHAPES[1:3]]
     del cases[0].samples_us["cudnn"]
-    draw.race(cases)
+    draw.baselines(cases)
     figure, plain, _ = shown.take()
     axes = figure.axes[0]
     assert plain.endswith("at 2 of 2 shapes in bfloat16>")
@@ -113,12 +110,12 @@ def test_leads_over_rows_and_columns(shown) -> None:
         race_case(4, 77, quack=9.95),
         *(none, alone, early),
     ]
-    draw.lead(cases)
+    draw.speedups(cases)
     figure, plain, sentence = shown.take()
-    assert plain == "<figure: Times as fast as the best peer, float32>"
+    assert plain == "<figure: Speedup over the best baseline, float32>"
     assert sentence == (
-        "Of 8 shapes in float32: ahead 4, level 1, level (slower) 1, lost 1, without a kernel of "
-        "ours 1; the least lead is 0.90 times the speed of QuACK at 3486174 x 77."
+        "Of 8 shapes in float32: ahead 4, level 1, level (slower) 1, lost 1, unsupported 1; "
+        "the smallest speedup is 0.90, over QuACK at 3486174 x 77."
     )
     found = fields(figure)
     numbers = {place: number for place, (number, _) in found.items()}
@@ -133,24 +130,26 @@ def test_leads_over_rows_and_columns(shown) -> None:
         ("512", "1"): "2.00+",
     }
     fills = {place: fill for place, (_, fill) in found.items()}
-    assert fills["77", "2^28 in all"] == to_hex(race.LOST)
-    assert fills["4096", "8192"] == to_hex(race.LEVEL)
-    assert fills["77", "4"] == to_hex(race.BEHIND)
-    assert fills["50257", "8192"] == to_hex(race.NONE)
+    assert fills["77", "2^28 in all"] == to_hex(comparison.LOST)
+    assert fills["4096", "8192"] == to_hex(comparison.LEVEL)
+    assert fills["77", "4"] == to_hex(comparison.BEHIND)
+    assert fills["50257", "8192"] == to_hex(comparison.NONE)
     red, _, blue = to_rgb(fills["4096", "2^28 in all"])
     assert blue > red and fills["77", "8192"] == fills["512", "1"] != fills["4096", "2^28 in all"]
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="no cases"):
-        draw.lead([])
+        draw.speedups([])
 
 
 def test_words_of_all_shapes_can_be_read(shown) -> None:
-    draw.lead([race_case(*shape, "bfloat16", quack=9.9) for shape in raced("bfloat16")])
+    draw.speedups([race_case(*shape, "bfloat16", quack=9.9) for shape in raced("bfloat16")])
     assert complaints(shown.take()[0]) == []
 
 
 def test_lead_is_saved_without_a_screen(tmp_path) -> None:
-    race.save_lead(tmp_path / "lead.png", [race_case()], dpi=50, metadata={"Description": "x"})
+    comparison.save_speedups(
+        tmp_path / "lead.png", [race_case()], dpi=50, metadata={"Description": "x"}
+    )
     assert b"Description\0x" in (tmp_path / "lead.png").read_bytes()
 
 
@@ -167,19 +166,23 @@ def test_what_is_level_or_lost_is_named_the_least_first(shown) -> None:
     draw.not_ahead(cases)
     figure, plain, sentence = shown.take()
     axes = figure.axes[0]
-    assert plain == "<figure: Where ours is not ahead, float32>"
+    assert plain == "<figure: Where ours is not ahead of the best baseline>"
     assert sentence == (
-        "Of 4 shapes in float32: level at 1, level (slower) at 1: 4 x 4096 to QuACK, lost at 1: "
+        "Of 4 cases: level at 1, level (slower) at 1: 4 x 4096 to QuACK, lost at 1: "
         "8 x 4096 to cuDNN."
     )
     ticks = [tick.get_text() for tick in axes.get_yticklabels()]
     assert ticks == ["8 x 4096, cuDNN", "4 x 4096, QuACK", "8192 x 4096, QuACK"]
     bars = [(round(bar.get_width(), 1), to_hex(bar.get_facecolor())) for bar in axes.patches]
     assert bars == [
-        *((-10.0, to_hex(race.LOST)), (-0.5, to_hex(race.BEHIND)), (0.2, to_hex(style.GREY)))
+        *(
+            (-10.0, to_hex(comparison.LOST)),
+            (-0.5, to_hex(comparison.BEHIND)),
+            (0.2, to_hex(style.GREY)),
+        )
     ]
     assert complaints(figure) == []
     draw.not_ahead(cases[:2])
-    assert shown.take()[2] == "Of 2 shapes in float32: level at 1, lost at none."
+    assert shown.take()[2] == "Of 2 cases: level at 1, lost at none."
     with pytest.raises(ValueError, match="no case is level"):
         draw.not_ahead(cases[:1])
