@@ -27,8 +27,8 @@ from ..gpu import Gpu
 from ..plan import DTYPES
 
 FOLDER = Path("exports")  # listed in .gitignore
-SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py", "jax": ".py"}
-HIDDEN = {"torch", "cupy", "jax", *sys.stdlib_module_names}  # modules by a file of their name
+SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py"}
+HIDDEN = {"torch", "cupy", *sys.stdlib_module_names}  # modules by a file of their name
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -134,11 +134,6 @@ class Driver:
         self.memory[address.value][: size.value] = value.value
         return 0
 
-    def cuPointerGetAttribute(self, value, number, address) -> int:
-        assert number == 9
-        value._obj.value = 0
-        return 0
-
     def cuStreamIsCapturing(self, stream, status) -> int:
         if not (self.stack or stream.value):
             return INVALID_CONTEXT  # the default stream is that of a context

@@ -1,6 +1,5 @@
 """The exported Python files where they belong: on a GPU, with PyTorch and CuPy as installed."""
 
-import os
 import sys
 import threading
 from types import ModuleType
@@ -355,52 +354,3 @@ def test_streams_that_come_and_go_do_not_mix(arrays) -> None:
     assert all((y == wanted).all() for y in found)
     kept = arrays.device(0)._streams
     assert all(len(kept[handle].given.addresses) == 1 for handle in handles), "the others are freed"
-
-
-# ---- JAX -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def jax() -> ModuleType:
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # others are here too
-    jax = pytest.importorskip("jax")
-    if jax.default_backend() != "gpu":
-        pytest.skip("JAX finds no GPU")
-    return jax
-
-
-@pytest.fixture(scope="module")
-def through_xla(jax, tmp_path_factory) -> ModuleType:
-    return imported("jax", "jax_softmax", tmp_path_factory.mktemp("jax"))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [*SHAPES[:13], *FEW_ROWS])
-def test_softmax_of_jax_arrays_is_right(shape: tuple, dtype: str, jax, through_xla) -> None:
-    x = (jax.random.normal(jax.random.key(1), shape) * 4).astype(dtype)
-    check_softmax(np.asarray(x), np.asarray(through_xla.softmax(x)))
-
-
-def test_jax_transforms_it(jax, through_xla) -> None:
-    x = jax.random.normal(jax.random.key(1), (6, 5, 1000))
-    mine, theirs = through_xla.softmax, jax.nn.softmax
-    weights = jax.numpy.arange(1000.0)
-    for transformed in (
-        lambda softmax: jax.jit(lambda x: softmax(x * 2) + 1)(x),
-        lambda softmax: jax.vmap(softmax)(x),
-        lambda softmax: jax.jit(jax.vmap(jax.vmap(softmax)))(x),
-        lambda softmax: jax.grad(lambda x: (softmax(x) * weights).sum())(x),
-        lambda softmax: softmax(x, 0),
-        lambda softmax: softmax(x.astype("float16"), 1),
-    ):
-        np.testing.assert_allclose(transformed(mine), transformed(theirs), rtol=2e-4, atol=1e-5)
-
-
-def test_jax_runs_it_again_and_again(jax, through_xla) -> None:
-    """As XLA's threads call it: with and without a workspace, results beside each other."""
-    inputs = [jax.random.normal(jax.random.key(n), FEW_ROWS[n % 3]) for n in range(6)]
-    steps = jax.jit(lambda inputs: [through_xla.softmax(x) for x in inputs])
-    for _ in range(20):
-        found = steps(inputs)
-    for x, y in zip(inputs, found, strict=True):
-        check_softmax(np.asarray(x), np.asarray(y))

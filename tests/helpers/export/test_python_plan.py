@@ -39,7 +39,7 @@ def planned(text: str) -> ModuleType:
     """An exported file's plan, which needs none of the framework's packages."""
     module = ModuleType("exported")
     sys.modules["exported"] = module  # where typing.NamedTuple looks for what a file defines
-    text = re.sub(r"^(import|from) (cupy|jax|torch).*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^(import|from) (cupy|torch).*\n", "", text, flags=re.MULTILINE)
     before, launching, rest = text.partition("# ---- compiling and launching")
     kernels = rest[rest.index("# ---- the kernels") :]
     exec(compile(before + kernels, "exported.py", "exec"), vars(module))
@@ -78,15 +78,16 @@ def differences(module: ModuleType, wanted: dict) -> Iterator[Matrix]:
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    """The file that has softmax alone."""
-    return write(request("best", []), "jax")
+    return write(request("best", []), "torch")
 
 
 def test_exported_plan_is_that_of_choose_and_of_the_header(text: str, wanted: dict) -> None:
     assert len(wanted) > 8000 and None in wanted.values()
     assert list(differences(planned(text), wanted)) == []
     files = {found[0] for found in wanted.values() if found}
-    assert files == set(planned(text).KERNELS), "every kernel of the ranking is met"
+    assert files == {entry[0] for entry in planned(text).RANKING}, (
+        "every kernel of the ranking is met"
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,11 +136,6 @@ def test_what_no_kernel_takes_is_refused(matrix: tuple, error: type, text: str) 
 
 
 @pytest.fixture(scope="module")
-def of_torch() -> str:
-    return write(request("best", []), "torch")
-
-
-@pytest.fixture(scope="module")
 def wanted_around() -> dict[tuple[Around, Matrix, int], tuple[str, Launch] | None]:
     """The project's plans of all that is computed beside softmax; None where it refuses."""
     chance, dtypes = random.Random(0), tuple(np.dtype(name) for name in DTYPES)
@@ -159,8 +155,8 @@ def other_plans(module: ModuleType, wanted: dict) -> Iterator[tuple]:
             yield asked, matrix, inner
 
 
-def test_exported_plans_around_softmax_are_those_of_choose(of_torch, wanted_around) -> None:
-    assert list(other_plans(planned(of_torch), wanted_around)) == []
+def test_exported_plans_around_softmax_are_those_of_choose(text, wanted_around) -> None:
+    assert list(other_plans(planned(text), wanted_around)) == []
     met = {plan[0] for plan in wanted_around.values() if plan}
     assert {file for files in AROUND.values() for file in files} <= met
     assert sum(plan is None for plan in wanted_around.values()) > 500
@@ -182,29 +178,29 @@ def test_exported_plans_around_softmax_are_those_of_choose(of_torch, wanted_arou
         ("    elif inner != 1:", "    elif False:"),
     ],
 )
-def test_a_changed_line_around_is_noticed(line, changed, of_torch, wanted_around) -> None:
-    assert line in of_torch
-    module = planned(of_torch.replace(line, changed))
+def test_a_changed_line_around_is_noticed(line, changed, text, wanted_around) -> None:
+    assert line in text
+    module = planned(text.replace(line, changed))
     try:
         assert next(other_plans(module, wanted_around), None)
     except (KeyError, TypeError):
         pass
 
 
-def test_a_softmax_that_is_only_scaled_has_the_plan_of_the_fused(of_torch: str) -> None:
-    module = planned(of_torch)
+def test_a_softmax_that_is_only_scaled_has_the_plan_of_the_fused(text: str) -> None:
+    module = planned(text)
     assert module.plan(64, 4096, operation="scaled_softmax").kernel == "12_fused"
     with pytest.raises(module.Refused, match="12_fused: it does not take rows = 64, cols = 64"):
         module.plan(64, 64, operation="scaled_softmax")
 
 
-def test_what_is_no_operation_is_refused_by_name(of_torch: str, text: str) -> None:
+def test_what_is_no_operation_is_refused_by_name(text: str) -> None:
     with pytest.raises(ValueError, match="there are kernels of softmax, .* none of attention"):
-        planned(of_torch).plan(64, 4096, operation="attention")
+        planned(text).plan(64, 4096, operation="attention")
     with pytest.raises(ValueError, match="kernels of softmax alone, none of cross_entropy"):
-        planned(text).plan(64, 4096, operation="cross_entropy")
+        planned(write(request("07_warp", []), "cupy")).plan(64, 4096, operation="cross_entropy")
     with pytest.raises(ValueError, match="13_any_axis: it does not build LOG = 1"):
-        planned(of_torch).plan(64, 4096, features={"LOG": 1}, inner=2)
+        planned(text).plan(64, 4096, features={"LOG": 1}, inner=2)
 
 
 def test_an_old_gpu_is_refused_by_every_kernel(text: str) -> None:
@@ -220,7 +216,7 @@ def test_one_kernel_takes_what_its_header_takes() -> None:
         module.plan(64, 1025)
 
 
-@pytest.mark.parametrize("framework", ["torch", "cupy", "jax"])
+@pytest.mark.parametrize("framework", ["torch", "cupy"])
 def test_the_head_of_one_kernel_promises_softmax_alone(framework: str) -> None:
     head = ast.get_docstring(ast.parse(write(request("07_warp", []), framework)))
     calls = re.findall(r"^    .* = (\w+)\(", head, flags=re.MULTILINE)
@@ -252,7 +248,7 @@ def test_a_plan_says_why(text: str) -> None:
 # ---- the file as text --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("framework", ["torch", "cupy", "jax"])
+@pytest.mark.parametrize("framework", ["torch", "cupy"])
 def test_the_file_is_clean_and_says_where_it_comes_from(framework: str) -> None:
     text = write(request("best", [], "fast_softmax"), framework)
     command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", "exported.py", "-"]
