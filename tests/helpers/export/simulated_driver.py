@@ -212,19 +212,20 @@ class Driver:
         return 0
 
 
-def loaded(
-    text: str,
-    packages: dict,
-    driver: Driver,
-    nvrtc: bool = False,
-    module: ModuleType | None = None,
-) -> ModuleType:
+def without_gpu(module: ModuleType, driver: Driver) -> ModuleType:
+    """An exported file over a driver; it leaves compiling to the SIMT machine."""
+    module._driver = lambda: driver
+    module.machine_code = lambda *what: pickle.dumps(what)
+    return module
+
+
+def loaded(text: str, packages: dict, driver: Driver, nvrtc: bool = False) -> ModuleType:
     """An exported file as it is imported where `packages` are installed, over a driver; it compiles
-    with NVRTC, or leaves that to the SIMT machine. A `module` is loaded anew."""
-    module = module or ModuleType("exported")
+    with NVRTC, or leaves that to the SIMT machine."""
+    module = ModuleType("exported")
     with mock.patch.dict(sys.modules, {**packages, module.__name__: module}):
         exec(compile(text, "exported.py", "exec"), vars(module))
-    module._driver = lambda: driver
-    if not nvrtc:
-        module.machine_code = lambda *what: pickle.dumps(what)
-    return module
+    if nvrtc:
+        module._driver = lambda: driver
+        return module
+    return without_gpu(module, driver)
