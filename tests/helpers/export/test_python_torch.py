@@ -507,6 +507,12 @@ def test_transforms_derivatives_and_other_classes_are_pytorchs(place: Place) -> 
     own = lambda x: torch.softmax(x, -1)  # noqa: E731
     assert torch.equal(vmap(softmax)(x), vmap(own)(x))
     assert torch.equal(jvp(softmax, (x,), (x,))[1], jvp(own, (x,), (x,))[1])
+    with torch.autograd.forward_ad.dual_level():
+        mine, theirs = (
+            torch.autograd.forward_ad.unpack_dual(f(torch.autograd.forward_ad.make_dual(x, x)))
+            for f in (softmax, own)
+        )
+    assert torch.equal(mine.tangent, theirs.tangent)
     derived = x.as_subclass(Derived)
     assert type(softmax(derived)) is Derived and torch.equal(softmax(derived), own(derived))
     assert not place.kernels()

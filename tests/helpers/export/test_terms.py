@@ -60,7 +60,7 @@ def test_python_divides_as_c_does() -> None:
 def test_no_plan_of_the_largest_matrices_passes_64_bits(step: str) -> None:
     """What headers compute exactly, an exported plan computes in long long."""
     contract = load(step).header
-    largest = [(2**a, 2**b) for a in range(0, 32, 3) for b in (0, 5, 10, 15, 20, 25, 30)]
+    largest = [(2**a, 2**b) for a in range(0, 32, 6) for b in (0, 10, 20, 30)]
     largest += [(MAX_INT, 1), (1, MAX_INT), (MAX_INT, 2**24), (2**24, MAX_INT)]
     for (rows, cols), dtype, gpu in itertools.product(largest, contract.dtypes, GPUS):
         rows, cols = min(rows, MAX_INT), min(cols, MAX_INT)
