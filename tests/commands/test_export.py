@@ -57,13 +57,6 @@ def test_the_head_names_the_file(tmp_path: Path) -> None:
     assert '#define FAST_SELF "my kernels.cu"' in text
 
 
-def test_no_kernel_is_the_best(tmp_path: Path) -> None:
-    one, other = tmp_path / "softmax.cu", tmp_path / "other" / "softmax.cu"
-    other.parent.mkdir()
-    assert exported("best", "8x32000", "-o", one) == exported("8x32000", "-o", other) == 0
-    assert one.read_text() == other.read_text()
-
-
 def test_shapes_may_come_after_options(tmp_path: Path) -> None:
     one, other = tmp_path / "fast.cu", tmp_path / "other" / "fast.cu"
     other.parent.mkdir()
