@@ -498,7 +498,7 @@ def test_who_follows_a_call_sees_the_operator(place: Place) -> None:
 
 def test_transforms_derivatives_and_other_classes_are_pytorchs(place: Place) -> None:
     torch, softmax, x = place.torch, place.module.softmax, place.values(6, 100)
-    from torch.func import jvp, vmap
+    from torch.func import grad, jvp, vmap
 
     class Derived(torch.Tensor):
         pass
@@ -506,6 +506,7 @@ def test_transforms_derivatives_and_other_classes_are_pytorchs(place: Place) -> 
     own = lambda x: torch.softmax(x, -1)  # noqa: E731
     assert torch.equal(vmap(softmax)(x), vmap(own)(x))
     assert torch.equal(jvp(softmax, (x,), (x,))[1], jvp(own, (x,), (x,))[1])
+    assert torch.equal(*(grad(lambda x, f=f: f(x).square().sum())(x) for f in (softmax, own)))
     with torch.autograd.forward_ad.dual_level():
         mine, theirs = (
             torch.autograd.forward_ad.unpack_dual(f(torch.autograd.forward_ad.make_dual(x, x)))
