@@ -160,9 +160,9 @@ def test_everything_else_gets_the_answer_of_pytorch(place: Place) -> None:
         mine, theirs = fast.softmax(tensor, dim), torch.softmax(tensor, dim)
         assert (mine.shape, mine.dtype, mine.device) == (theirs.shape, theirs.dtype, theirs.device)
         assert mine.is_meta or torch.equal(mine, theirs)
-    for wrong, error in ((2, IndexError), (-3, IndexError)):
+    for wrong in (2, -3):
         for tensor in (x, x.clone().requires_grad_()):
-            with pytest.raises(error):
+            with pytest.raises(IndexError):
                 fast.softmax(tensor, wrong)
     with pytest.raises(TypeError):
         fast.softmax([1.0, 2.0])
@@ -643,7 +643,7 @@ def test_another_pytorch_has_the_operator_alone(name: str, made) -> None:
     )
     copy = made(f"without{name}", changed=without)
     for x in (copy.values(4, 64), copy.torch.nn.Parameter(copy.values(4, 64))):
-        same(copy, x.detach() if name == "_is_tracing" else x)
+        same(copy, x)
 
 
 def test_a_gpu_that_no_kernel_is_for_gets_the_answer_of_pytorch(made) -> None:
