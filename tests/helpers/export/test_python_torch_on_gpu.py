@@ -55,6 +55,14 @@ def test_any_dimension_of_much(gpu: Place) -> None:
         same(gpu, gpu.values(*shape, dtype="bfloat16"), 1)
 
 
+def test_what_is_on_another_gpu_is_refused_by_pytorch(gpu: Place) -> None:
+    """No kernel reads what another GPU's stream may still write."""
+    if gpu.torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    with pytest.raises(RuntimeError):
+        gpu.module.scaled_masked_softmax(gpu.values(4, 512), gpu.mask(4, 512).to("cuda:1"))
+
+
 # ---- graphs, streams, threads --------------------------------------------------------------------
 
 
