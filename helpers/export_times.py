@@ -342,7 +342,7 @@ def _graph(call: Callable, inputs: list, count: int) -> tuple:
         call(x)  # compiles
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    # Another thread of this process (JAX has some) may do what no capture allows of its own.
+    # Another thread of this process may do what no capture allows of its own.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         results = [call(inputs[number % len(inputs)]) for number in range(count)]
     graph.replay()

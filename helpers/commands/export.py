@@ -10,25 +10,25 @@ softmax_backward-LOG1), or "best" for those that ought to be fastest for softmax
 columns, of 13 outer x dim x inner, each a number or LOW..HIGH; C++ is compiled for those,
 Python for what it meets: so SHAPES, --dtype, --gpu, --strides and --anywhere are for C++ alone. The
 plan is that of the header, for the GPU at hand or an H200; --gpu names others, as many as wanted.
-The file is exports/NAME.cu or exports/NAME.py, which git does not see, or what -o names.
+The file is exports/NAME.cu or exports/NAME.py, which git does not see, or what -o names;
+--force replaces one that is there.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 from pathlib import Path
 
 from ..export import cpp, python
-from ..export.asked import BEST, Asked, Refused, request
+from ..export.asked import Asked, Refused, request
 from ..gpu import Gpu
 from ..plan import DTYPES
 
 FOLDER = Path("exports")  # listed in .gitignore
-SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py", "jax": ".py"}
-HIDDEN = {"torch", "cupy", "jax", *sys.stdlib_module_names}  # modules by a file of their name
+SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py"}
+HIDDEN = {"torch", "cupy", *sys.stdlib_module_names}  # modules by a file of their name
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("kernel", nargs="?", default=BEST, metavar="KERNEL")
+    parser.add_argument("kernel", metavar="KERNEL")
     parser.add_argument("shapes", nargs="*", metavar="SHAPES", help="8192x50304, 1..4096x32000")
     parser.add_argument(
         "--as", dest="language", choices=SUFFIXES, default="cpp", help="cpp if not given"
@@ -106,10 +106,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--anywhere", action="store_true", help=help)
     parser.add_argument("-o", "--output", type=Path, help="the file, instead of one in exports")
     parser.add_argument("--force", action="store_true", help="replace the file")
-    options = parser.parse_intermixed_args(arguments)  # shapes may come after options
-    if re.match(r"\d+(\.\.\d+)?x\d", options.kernel):  # a shape, so no kernel is named
-        options.kernel, options.shapes = BEST, [options.kernel, *options.shapes]
-    return options
+    return parser.parse_intermixed_args(arguments)  # shapes may come after options
 
 
 def dtypes(text: str) -> tuple[str, ...]:

@@ -38,8 +38,8 @@ from ..export_times import (
 )
 from ..races import DTYPES
 from ..records import REFERENCE_GPU, gpu_folder, utc_now
-from ..shapes import RACE_SHAPES, place, raced
-from ..simt.options import at_least, rows_x_cols
+from ..shapes import place, raced
+from ..simt.options import at_least
 from ..tables import lines_of
 
 
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     if times_path(folder).is_file() and not options.fresh:
         times.cases = load_times(folder).cases
     best, failed = best_peers(folder), []
-    wanted = [(dtype, *s) for dtype in options.dtypes for s in options.shapes or raced(dtype)]
+    wanted = [(dtype, *shape) for dtype in DTYPES for shape in raced(dtype)]
     missing = to_time(wanted, times, best)
     if options.warm:
         jobs = [(name, *key) for key, peer in missing.items() for name in (peer, OURS) if name]
@@ -113,9 +113,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
-    help = f"instead of the {len(RACE_SHAPES)} of the race"
-    parser.add_argument("--shapes", nargs="+", type=rows_x_cols, metavar="ROWSxCOLS", help=help)
     help = "compile ours and the peers in N processes first"
     parser.add_argument("--warm", type=at_least(0), default=0, metavar="N", help=help)
     parser.add_argument("--fresh", action="store_true", help="forget what is recorded")

@@ -16,6 +16,6 @@ The modules, lowest first; each imports from those above it alone:
     cpp_call   what functions of C++ are called with
     cpp_text   what is the same in every C++ file
     cpp        one C++ file, which nvcc compiles
-    python     one Python file, for PyTorch, CuPy or JAX
+    python     one Python file, for PyTorch or CuPy
     parts      what a Python file is put together of; imported by nobody
 """

@@ -1,4 +1,4 @@
-"""One Python file for PyTorch, CuPy or JAX.
+"""One Python file for PyTorch or CuPy.
 
 It is put together of the files of `parts/`, which are Python to be read and checked as it stands,
 and of what the headers and `choose` say, as Python: a function for each Build table, a line a case.
@@ -35,7 +35,6 @@ FRAMEWORKS = {
         "CuPy's arrays",
         "CuPy 13 or newer for CUDA 12 or 13, NVRTC",
     ),
-    "jax": (("jax_arrays",), "JAX's arrays", "JAX 0.5 or newer for CUDA 12 or 13"),
 }
 FUNCTIONS = {  # for the head: how they are called; of one kernel there is the first alone
     "torch": """\
@@ -49,7 +48,6 @@ y = scaled_masked_softmax(x, mask, scale=0.125, bias=bias, dropout_p=0.1, seed=7
 dx = softmax_backward(y, dy, scale=0.125)
 loss, statistics = cross_entropy(logits, target, label_smoothing=0.1)
 dx = cross_entropy_backward(logits, target, statistics, dloss, label_smoothing=0.1, out=logits)""",
-    "jax": "y = softmax(x)  # along the last axis",
 }
 WRITTEN = "# ---- written by the export"  # in parts/planning.py, above what is replaced
 NAME, CONTENT = '"softmax_worklog"', 'CONTENT = ""'  # in parts/pytorch.py
@@ -57,7 +55,7 @@ WIDTH = 100
 
 
 def write(asked: Asked, framework: str) -> str:
-    """The file for a framework: "torch", "cupy" or "jax". It takes every dtype and shape that its
+    """The file for a framework: "torch" or "cupy". It takes every dtype and shape that its
     kernels take, whatever was asked for. Raises `Refused` with a sentence."""
     for step in asked.kernels:
         if not of_a_matrix(step):
@@ -69,7 +67,7 @@ def write(asked: Asked, framework: str) -> str:
             raise Refused(f"{step} computes no softmax, which is what a Python file is for")
     parts, what, needs = FRAMEWORKS[framework]
     ranks = RANKING if asked.best else _alone(asked.kernels[0])
-    around = AROUND if asked.best and framework != "jax" else {}
+    around = AROUND if asked.best else {}
     tables = [*_tables(ranks), *_tables_around(around)]
     name = "softmax_worklog" if asked.name == "softmax" else asked.name
     texts = [_Part(name) for name in ("planning", "launching", *parts)]
@@ -132,7 +130,7 @@ def _imports(lines: list[str]) -> str:
 
     def group(line: str) -> tuple:
         root = line.split()[1].split(".")[0]
-        rank = 0 if root == "__future__" else 2 if root in ("torch", "cupy", "jax") else 1
+        rank = 0 if root == "__future__" else 2 if root in FRAMEWORKS else 1
         return rank, line.startswith("from"), line
 
     groups: dict[int, list[str]] = {}

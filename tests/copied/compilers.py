@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sysconfig
@@ -16,6 +17,7 @@ from helpers.simt.compile import include_folders
 
 INSTALL = "make test installs it into .venv with CUDA 13, make nvcc PYTHON=... into another Python"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
+NO_RUN = ("-Xptxas=-O0",)  # for kernels that are not run
 
 
 @lru_cache
@@ -73,9 +75,12 @@ def host_compiled(folder: Path, *arguments: str | Path) -> subprocess.CompletedP
 
 def _kept(folder: Path, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a compiler. Of one file, what it made and said is kept beside the compiled kernels, for
-    the same command and the same content of every file that it reads."""
+    the same compiler, command and text."""
     native = "-arch=native" in command  # another GPU may be at hand
-    entry = key(folder, command) if "-c" in command and not native else None
+    entry = None
+    if "-c" in command and not native:
+        what = repr((version(command[0]), command, text_of(folder, folder / command[-1])))
+        entry = f"{hashlib.sha256(what.encode()).hexdigest()}.cubin"
     made = folder / f"{Path(command[-1]).stem}.o"
     if entry and (body := cache.read(entry)):
         said, _, content = body.partition(b"\n")
@@ -87,19 +92,11 @@ def _kept(folder: Path, command: Sequence[str]) -> subprocess.CompletedProcess[s
     return done
 
 
-def key(folder: Path, command: Sequence[str]) -> str | None:
-    """The name in the cache of what a compiler makes of a file, the last argument; None if it does
-    not tell which files it reads."""
-    asked = [argument for argument in command if argument != "-c"]
-    said = subprocess.run([*asked, "-M"], cwd=folder, capture_output=True, text=True)
-    # All of each file, for nvcc reads it once for the GPU and once for the CPU.
-    files = said.stdout.replace("\\\n", " ").partition(": ")[2].split()
-    paths = [folder / file for file in files]
-    if said.returncode or not paths or not all(path.is_file() for path in paths):
-        return None
-    content = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
-    what = repr((version(command[0]), command, content))
-    return f"{hashlib.sha256(what.encode()).hexdigest()}.cubin"
+def text_of(folder: Path, file: Path) -> str:
+    """A file, and behind it what it includes that is not the compiler's own."""
+    text = file.read_text(encoding="utf-8")
+    names = re.findall(r'^#include "(.+)"', text, re.MULTILINE)
+    return "".join([text, *(text_of(folder, folder / name) for name in names)])
 
 
 @lru_cache

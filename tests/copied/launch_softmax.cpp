@@ -1,7 +1,5 @@
-// A launch of a CUDA of main memory that computes the softmax, or the copy. WRONG=n makes element n of
-// the results wrong.
+// A launch of a CUDA of main memory that computes the softmax, or the copy.
 #include <cmath>
-#include <cstdlib>
 #include <string>
 
 #include "exported.h"
@@ -30,10 +28,6 @@ struct Launch {
             for (int col = 0; col < cols; ++col) sum += std::exp(float(from[col]) - top);
             for (int col = 0; col < cols; ++col)
                 to[col] = copies ? from[col] : T(float(std::exp(float(from[col]) - top) / sum));
-        }
-        if (const char* wrong = std::getenv("WRONG")) {
-            T& element = y[std::atol(wrong)];
-            element = std::isnan(float(element)) ? T(0.0f) : T(NAN);
         }
     }
 };

@@ -4,7 +4,7 @@ kernels are launched with, what they refuse, and on a GPU what they compute."""
 import ctypes
 import math
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from helpers.gpu import H200, Gpu
 from helpers.mode import gpu_for_plans
 from helpers.operations import MATRIX, Sizes
 from helpers.references import allowed, expected, make_inputs, outputs
-from tests.copied.compilers import compiled, host_compiled, needs_nvcc
+from tests.copied.compilers import NO_RUN, compiled, host_compiled, needs_nvcc
 
 FOLDER = Path(__file__).parent
 SUCCESS, INVALID, MISALIGNED, NOT_SUPPORTED = 0, 1, 716, 801
@@ -106,11 +106,11 @@ def library_text(gpu: Gpu) -> str:
     return "".join(case.text(gpu) for case in CASES)
 
 
-def calls(cases: Sequence[Case]) -> str:
+def calls() -> str:
     """A file that declares each function as its file says, and has one of it that C knows."""
     lines = [f"#include <{name}>" for name in ("cuda_bf16.h", "cuda_fp16.h", "cuda_runtime_api.h")]
     lines.append("#include <cstdint>")
-    for case in cases:
+    for case in CASES:
         known = parameters(case)
         declared = ", ".join([*known.values(), "cudaStream_t stream"])
         names = ", ".join([*known, "stream"])
@@ -189,12 +189,14 @@ class Pretended(Library):
         return super().__call__(case, values, stream)
 
 
-def pretended(folder: Path, text: str, *options: str) -> Pretended:
-    (folder / "family.cu").write_text(text)
-    done = compiled(folder, "-arch=sm_90", "-Xcompiler=-fPIC", *options, "-c", "family.cu")
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Pretended:
+    folder = tmp_path_factory.mktemp("family")
+    (folder / "family.cu").write_text(library_text(H200))
+    done = compiled(folder, *NO_RUN, "-arch=sm_90", "-Xcompiler=-fPIC", "-c", "family.cu")
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
     includes = (f'#include "{FOLDER / name}.cpp"\n' for name in ("launch_told", "without_gpu"))
-    (folder / "runtime.cpp").write_text("".join([*includes, calls(CASES)]))
+    (folder / "runtime.cpp").write_text("".join([*includes, calls()]))
     done = host_compiled(folder, "-fPIC", "-c", "runtime.cpp")
     assert done.returncode == 0, done.stderr
     command = ["g++", "-shared", "-Wl,-Bsymbolic", "family.o", "runtime.o", "-o", "library.so"]
@@ -202,15 +204,12 @@ def pretended(folder: Path, text: str, *options: str) -> Pretended:
     return Pretended(folder / "library.so")
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Pretended:
-    return pretended(tmp_path_factory.mktemp("family"), library_text(H200))
-
-
 # ---- without a GPU ------------------------------------------------------------------------------
 
 
-def check_launch(case: Case, library: Pretended) -> None:
+@needs_nvcc
+@each_case
+def test_a_kernel_is_launched_with_what_was_given(case: Case, library: Pretended) -> None:
     """The kernel gets each argument in its place, and neutral ones for what is not asked for."""
     values, bound = case.values(), case.bound()
     library.launched.clear()
@@ -229,8 +228,9 @@ def check_launch(case: Case, library: Pretended) -> None:
         assert found[name] == wanted, name
 
 
-def check_refusals(case: Case, library: Pretended) -> None:
-    """Wrong use gives an error and launches nothing."""
+@needs_nvcc
+@each_case
+def test_wrong_use_is_an_error_and_launches_nothing(case: Case, library: Pretended) -> None:
     library.launched.clear()
     values = case.values()
     for what, changed, wanted in wrong_uses(case, values):
@@ -275,18 +275,6 @@ def wrong_uses(case: Case, values: Mapping) -> Iterator[tuple[str, dict[str, obj
 
 @needs_nvcc
 @each_case
-def test_a_kernel_is_launched_with_what_was_given(case: Case, library: Pretended) -> None:
-    check_launch(case, library)
-
-
-@needs_nvcc
-@each_case
-def test_wrong_use_is_an_error_and_launches_nothing(case: Case, library: Pretended) -> None:
-    check_refusals(case, library)
-
-
-@needs_nvcc
-@each_case
 def test_a_matrix_that_no_build_is_for_is_refused(case: Case, library: Pretended) -> None:
     library.launched.clear()
     name = "dim" if "dim" in case.values() else "cols"
@@ -320,71 +308,6 @@ def test_a_gradient_may_take_the_place_of_its_logits(library: Pretended) -> None
     assert found["x"] == found["dx"] == address(values["x"])
 
 
-# ---- programs -----------------------------------------------------------------------------------
-
-
-def linked(folder: Path, cases: Sequence[Case], *arguments: str) -> None:
-    """A program of objects, by nvcc, that calls each function with nothing but zeros."""
-    lines = [calls(cases), "int main()", "{", "    int wrong = 0;"]
-    for case in cases:
-        zeros = ", ".join("0" for _ in parameters(case))
-        lines.append(f"    wrong += ::{case.name}({zeros}, nullptr) != cudaSuccess;")
-    (folder / "main.cu").write_text("\n".join([*lines, "    return wrong;", "}", ""]))
-    done = compiled(folder, *arguments, "main.cu", "-o", "program")
-    assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    assert subprocess.run([folder / "program"]).returncode == 0  # nothing is launched for nothing
-
-
-@needs_nvcc
-def test_all_functions_link_into_one_program(library: Pretended) -> None:
-    linked(library.folder, CASES, "family.o")
-
-
-@needs_nvcc
-def test_functions_link_as_relocatable_device_code(tmp_path: Path) -> None:
-    """As older GPUs have them, each in a file of its own."""
-    cases = [case for case in CASES if case.name in ("axis", "loss")]
-    options = "-arch=sm_80", "-rdc=true"
-    for case in cases:
-        (tmp_path / f"{case.name}.cu").write_text(case.text(Gpu(80, H200.sms, H200.l2)))
-        done = compiled(tmp_path, *options, "-c", f"{case.name}.cu")
-        assert done.returncode == 0 and "warning" not in done.stderr, done.stderr
-    linked(tmp_path, cases, *options, *(f"{case.name}.o" for case in cases))
-
-
-# ---- mistakes -----------------------------------------------------------------------------------
-
-DEFECTS = {  # a mistake in each file, and whether it is found in what is launched or refused
-    "biased": ("<int>(given.bias_rows)", "<int>(matrix.rows)", check_launch),
-    "masked": ("given.mask_repeat < 1 || ", "", check_refusals),
-    "causal": ("<int>(given.mask_rows)", "<int>(given.mask_repeat)", check_launch),
-    "dropped": ("!(given.p >= 0 && given.p <= 1)", "given.p < 0 || given.p > 1", check_refusals),
-    "axis": ("product(outer, inner), dim", "outer * inner, dim", check_refusals),
-    "back": (
-        "matrix.cols, matrix.size, 16, true}",
-        "matrix.cols, matrix.size, 16, false}",
-        check_refusals,
-    ),
-    "anew": ("!given.y || !given.dy ||", "!given.y ||", check_refusals),
-    "loss": ("1, 1, 8, 8, false}", "1, 1, 8, 1, false}", check_refusals),
-    "gradient": ("array.address == other.address", "true", check_refusals),
-}
-
-
-@needs_nvcc
-def test_mistakes_are_noticed(tmp_path: Path) -> None:
-    text = library_text(H200)
-    for case in CASES:
-        right, wrong, _ = DEFECTS[case.name]
-        own = case.text(H200)
-        assert own.count(right) == 1, case
-        text = text.replace(own, own.replace(right, wrong))
-    library = pretended(tmp_path, text, "-Xptxas=-O0")  # of kernels that do not run
-    for case in CASES:
-        with pytest.raises(AssertionError):
-            DEFECTS[case.name][2](case, library)
-
-
 # ---- on a GPU -----------------------------------------------------------------------------------
 
 
@@ -392,7 +315,7 @@ def test_mistakes_are_noticed(tmp_path: Path) -> None:
 def on_gpu(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("gpu")
     (folder / "family.cu").write_text(library_text(gpu_for_plans()))
-    (folder / "calls.cu").write_text(calls(CASES))
+    (folder / "calls.cu").write_text(calls())
     options = "-arch=native", "-shared", "-Xcompiler=-fPIC", "-o", "library.so"
     done = compiled(folder, *options, "family.cu", "calls.cu")
     assert done.returncode == 0, done.stderr

@@ -113,10 +113,19 @@ def test_the_best_peer_is_that_of_the_race_which_tensors_are_given_to(record: Ti
     assert best_peers("nvidia-other") == found, "the reference GPU's, where there is no race"
 
 
+def test_the_recorded_race_names_a_peer_at_every_shape_that_is_timed() -> None:
+    known = best_peers(REFERENCE_GPU)
+    assert {case.key for case in load_times().cases} <= {*known}
+    assert {*known.values()} == {TORCH, *export_times.CALLED}
+
+
+SHAPES = ((64, 4096), (8, 8192), (4, 4096), (2, 4096))
+
+
 class Timed:
     """What the command asks to be timed, on a GPU that is made up."""
 
-    def __init__(self, monkeypatch, there: set[str]) -> None:
+    def __init__(self, monkeypatch, there: set[str], shapes: tuple = SHAPES) -> None:
         self.measured, self.compiled = {}, []
         for name, value in (
             ("has_gpu", lambda: True),
@@ -131,6 +140,8 @@ class Timed:
         monkeypatch.setattr(peers, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs))
         monkeypatch.setattr(time_export, "installed", there.__contains__)
         monkeypatch.setattr(time_export, "measure", self.measure)
+        of = {"float32": shapes}
+        monkeypatch.setattr(time_export, "raced", lambda dtype: of.get(dtype, ()))
 
     def measure(self, dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:
         self.measured[rows, cols] = peer
@@ -139,12 +150,9 @@ class Timed:
         return case(rows, cols, **{NOTHING: 1.0}, **({peer: 6.0} if peer else {}))
 
 
-SHAPES = ("--dtypes", "float32", "--shapes", "64x4096", "8x8192", "4x4096", "2x4096")
-
-
 def test_each_shape_is_timed_beside_its_best_peer(record: Times, monkeypatch, capsys) -> None:
     timed = Timed(monkeypatch, {QUACK, LIGER})
-    assert time_export.main([*SHAPES, "--warm", "2"]) == 0
+    assert time_export.main(["--warm", "2"]) == 0
     assert timed.measured == {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
     assert [(name, *shape) for name, _, *shape in timed.compiled] == [
         *((LIGER, 64, 4096), (OURS, 64, 4096), (QUACK, 8, 8192), (OURS, 8, 8192)),
@@ -152,15 +160,15 @@ def test_each_shape_is_timed_beside_its_best_peer(record: Times, monkeypatch, ca
     ]
     assert "64 x 4096 08_cluster liger 2.00 4.50 6.00" in capsys.readouterr().out
     timed.measured.clear()
-    assert time_export.main([*SHAPES]) == 0 and not timed.measured, "all are there"
+    assert time_export.main([]) == 0 and not timed.measured, "all are there"
 
 
 def test_a_peer_that_was_not_installed_is_timed_when_it_is(record: Times, monkeypatch) -> None:
     timed = Timed(monkeypatch, {LIGER})
-    time_export.main([*SHAPES])
+    time_export.main([])
     assert timed.measured[8, 8192] == "" and timed.measured[64, 4096] == LIGER
     timed = Timed(monkeypatch, {QUACK, LIGER})
-    time_export.main([*SHAPES])
+    time_export.main([])
     assert timed.measured == {(8, 8192): QUACK}
 
 
@@ -191,8 +199,8 @@ def test_a_peer_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(monke
 def test_a_shape_where_ours_is_wrong_is_told_and_the_others_are_timed(
     record: Times, monkeypatch, capsys
 ) -> None:
-    Timed(monkeypatch, set())
-    assert time_export.main(["--dtypes", "float32", "--shapes", "5x3", "8x8192"]) == 1
+    Timed(monkeypatch, set(), ((5, 3), (8, 8192)))
+    assert time_export.main([]) == 1
     assert "5 x 3: wrong\n" in capsys.readouterr().err
     assert [one.key[1:] for one in load_times().cases] == [(64, 4096), (8, 8192)]
 

@@ -278,13 +278,6 @@ def device(index: int) -> Device:
     return Device(index)
 
 
-def device_of(address: int) -> int:
-    """The number of the GPU that an address is on."""
-    number = ctypes.c_int()  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-    _ask("cuPointerGetAttribute", ctypes.byref(number), 9, ctypes.c_uint64(address))
-    return number.value
-
-
 class _Stream:
     """A stream: its memory, and where the driver answers what it is asked. Threads that launch on
     it share this: they are told the same."""

@@ -134,11 +134,6 @@ class Driver:
         self.memory[address.value][: size.value] = value.value
         return 0
 
-    def cuPointerGetAttribute(self, value, number, address) -> int:
-        assert number == 9
-        value._obj.value = 0
-        return 0
-
     def cuStreamIsCapturing(self, stream, status) -> int:
         if not (self.stack or stream.value):
             return INVALID_CONTEXT  # the default stream is that of a context
@@ -217,19 +212,20 @@ class Driver:
         return 0
 
 
-def loaded(
-    text: str,
-    packages: dict,
-    driver: Driver,
-    nvrtc: bool = False,
-    module: ModuleType | None = None,
-) -> ModuleType:
+def without_gpu(module: ModuleType, driver: Driver) -> ModuleType:
+    """An exported file over a driver; it leaves compiling to the SIMT machine."""
+    module._driver = lambda: driver
+    module.machine_code = lambda *what: pickle.dumps(what)
+    return module
+
+
+def loaded(text: str, packages: dict, driver: Driver, nvrtc: bool = False) -> ModuleType:
     """An exported file as it is imported where `packages` are installed, over a driver; it compiles
-    with NVRTC, or leaves that to the SIMT machine. A `module` is loaded anew."""
-    module = module or ModuleType("exported")
+    with NVRTC, or leaves that to the SIMT machine."""
+    module = ModuleType("exported")
     with mock.patch.dict(sys.modules, {**packages, module.__name__: module}):
         exec(compile(text, "exported.py", "exec"), vars(module))
-    module._driver = lambda: driver
-    if not nvrtc:
-        module.machine_code = lambda *what: pickle.dumps(what)
-    return module
+    if nvrtc:
+        module._driver = lambda: driver
+        return module
+    return without_gpu(module, driver)

@@ -41,22 +41,16 @@ def numbers(part: Range | None) -> range:
 @pytest.mark.parametrize(
     ("kernel", "shape", "dtype", "gpu"),
     [
-        ("best", "1..40x200..300", "bfloat16", H200),
-        ("best", "4090..4099x250..264", "float32", H200),
+        ("best", "1..40x200..240", "bfloat16", H200),
         ("best", "14..18x8185..8195", "float32", H200),
         ("best", "1..3x1..90", "float32", A100),
-        ("07_warp", "5x1..1030", "float16", H200),
         ("08_cluster", "1..70x32760..32780", "float32", H200),
         ("09_grid", "1..12x262140..262152", "float16", H200),
         ("11_any_row", "10..20x12280..12300", "float32", H200),
         ("variants/11_short_rows", "3..5x1..300", "float16", H200),
-        ("06_registers", "1..9x1..9", "float32", H200),
         ("12_fused-MASK2", "60..70x1000..1100", "bfloat16", H200),
-        ("12_fused-WIDE1", "1..9x4090..4110", "float16", H200),
-        ("13_any_axis", "1..30x60..70x1..40", "bfloat16", A100),
-        ("13_any_axis", "1..30x500..520x3136", "float32", H200),
-        ("13_any_axis", "200..300x2048x512", "float32", H200),
-        ("14_backward-FROM_X1", "1..9x1..2100", "bfloat16", H200),
+        ("13_any_axis", "1..12x60..70x1..40", "bfloat16", A100),
+        ("14_backward-FROM_X1", "1..3x1..2100", "bfloat16", H200),
         ("15_cross_entropy", "20..40x30000..30010", "float32", H200),
         ("variants/15_gradient", "1..3x30000..34000", "bfloat16", A100),
     ],
@@ -78,9 +72,7 @@ def test_a_small_range_has_the_builds_of_its_shapes(kernel, shape, dtype, gpu, m
     ("kernel", "shape", "dtype"),
     [
         ("best", "1..65536x1000", "bfloat16"),
-        ("best", "1..100000x50257..50260", "float32"),
         ("best", "1..64x200000..300000", "float32"),
-        ("11_any_row", "1..100000x30000..60000", "float16"),
         ("variants/11_any_length", "1..300x1..50257", "float32"),
     ],
 )
@@ -108,14 +100,6 @@ def test_a_range_that_takes_too_long_is_not_said_to_need_many_builds(monkeypatch
         builds(asked)
 
 
-def test_a_forgotten_half_of_a_range_is_noticed(monkeypatch) -> None:
-    halved = module._halved
-    monkeypatch.setattr(module, "_halved", lambda *boxes: halved(*boxes)[::2])
-    asked = request("08_cluster", ["1..70x32768"], "f", ["float32"], [H200])
-    needed = {build_at(asked, rows, 32768) for rows in range(1, 71)}
-    assert {*builds(asked)} != needed
-
-
 def test_a_range_with_too_many_builds_says_how_many() -> None:
     asked = request("07_warp", ["1..1000x1..1024"], "f", ["float32"], [H200])
     needed = {build_at(asked, 1000, cols) for cols in range(1, 1025)}
@@ -137,46 +121,37 @@ def test_several_shapes_dtypes_and_gpus_add_up() -> None:
     assert {*builds(asked)} == single and len(single) == len(builds(asked))
 
 
-def test_a_shape_is_a_range() -> None:
+def test_a_shape_is_a_range_and_another_axis_has_three_sizes() -> None:
     asked = request("06_registers", ["8x4096", "1..9x32"], "f")
     assert asked.shapes[0] == Shapes(Range(8, 8), Range(4096, 4096))
     assert [str(shapes) for shapes in asked.shapes] == ["8x4096", "1..9x32"]
     assert asked.dtypes == (np.dtype("float32"),)
-
-
-def test_another_axis_has_three_sizes() -> None:
     asked = request("13_any_axis", ["1..64x1024x3136"])
     assert asked.shapes == (Shapes(Range(1, 64), Range(1024, 1024), Range(3136, 3136)),)
     assert [str(shapes) for shapes in asked.shapes] == ["1..64x1024x3136"]
-    with pytest.raises(Refused, match="'64x64' is not OUTERxDIMxINNER, each a number or"):
-        request("13_any_axis", ["64x64"])
-    with pytest.raises(Refused, match="'3x64x64' is not ROWSxCOLS, each a number or"):
-        request("12_fused", ["3x64x64"])
 
 
-def test_too_many_axes_are_refused() -> None:
-    asked = request("13_any_axis", ["1x1..2147483647x1..2147483647"])
-    with pytest.raises(Refused, match="are too many lengths of an axis to find all their builds"):
-        builds(asked)
-
-
-def test_a_feature_that_is_not_built_is_told() -> None:
-    said = "takes no float32 matrix of 64x4096: kernels/12_fused.cu does not build .*WIDE = 1"
+@pytest.mark.parametrize(
+    ("step", "shape", "said"),
+    [
+        ("13_any_axis", "64x64", "'64x64' is not OUTERxDIMxINNER, each a number or"),
+        ("12_fused", "3x64x64", "'3x64x64' is not ROWSxCOLS, each a number or"),
+        ("13_any_axis", "1x1..2147483647x1..2147483647", "are too many lengths of an axis to find"),
+        (
+            *("12_fused-WIDE1", "64x4096"),
+            "takes no float32 matrix of 64x4096: kernels/12_fused.cu does not build .*WIDE = 1",
+        ),
+        ("14_backward-MASK1", "64x4096", "14_backward.cu has no MASK"),
+        ("variants/00_read", "64x64", "variants/00_read computes read: it is not exported"),
+        (
+            *("softmax_backward-MASK1", "64x4096"),
+            "softmax_backward has no MASK = 1; its features: LOG = no",
+        ),
+    ],
+)
+def test_a_refusal_says_why(step: str, shape: str, said: str) -> None:
     with pytest.raises(Refused, match=said):
-        builds(request("12_fused-WIDE1", ["64x4096"]))
-    with pytest.raises(Refused, match="14_backward.cu has no MASK"):
-        request("14_backward-MASK1", ["64x4096"])
-
-
-def test_what_is_no_softmax_and_nothing_around_it_is_not_exported() -> None:
-    with pytest.raises(Refused, match="variants/00_read computes read: it is not exported"):
-        request("variants/00_read", ["64x64"])
-
-
-def test_a_function_is_named_as_its_operation() -> None:
-    names = ("08_cluster", "12_fused", "14_backward-LOG1", "15_cross_entropy")
-    found = [request(step, ["64x4096"]).name for step in names]
-    assert found == ["softmax", "softmax", "softmax_backward", "cross_entropy"]
+        builds(request(step, [shape]))
 
 
 @pytest.mark.parametrize(
@@ -190,10 +165,6 @@ def test_a_function_is_named_as_its_operation() -> None:
         ("cross_entropy_backward", "variants/15_gradient", "64x4096"),
     ],
 )
-def test_an_operation_stands_for_its_kernel(name: str, step: str, shape: str) -> None:
+def test_an_operation_stands_for_its_kernel_and_names_it(name: str, step: str, shape: str) -> None:
     assert request(name, [shape]) == request(step, [shape])
-
-
-def test_features_that_an_operation_has_not_are_told() -> None:
-    with pytest.raises(Refused, match="softmax_backward has no MASK = 1; its features: LOG = no"):
-        request("softmax_backward-MASK1", ["64x4096"])
+    assert request(step, [shape]).name == name.partition("-")[0]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from helpers.catalogue import RANKING, split_trial, steps, variants
 from helpers.export import cpp
@@ -168,51 +167,3 @@ def test_what_is_best_is_what_choose_picks_at_ten_thousand_matrices(tmp_path: Pa
             wrong.append(f"{matrix}: {found} instead of {wanted}")
     assert wrong == []
     assert seen == {*files, None}
-
-
-@needs_headers
-@pytest.mark.parametrize(
-    ("right", "wrong"),
-    [
-        (
-            "if (rows <= 16 && row > 32768) CLUSTER = 16;",
-            "if (rows < 16 && row > 32768) CLUSTER = 16;",
-        ),
-        ("PACKS <= 4 * size", "PACKS <= 3 * size"),
-        ("plan.grid = rows * CLUSTER;", "plan.grid = rows;"),
-        ("4 * rows * row > 5 * l2", "4 * rows * row > 6 * l2"),
-        ("plan.cluster = CLUSTER;", ""),
-        ("const long long cols = matrix.cols;", "const int cols = int(matrix.cols);"),
-    ],
-)
-def test_a_changed_plan_is_noticed(right: str, wrong: str, tmp_path: Path) -> None:
-    text = cpp.write(exported("08_cluster", ["float32"]))
-    assert right in text
-    if "int" in wrong:  # as in a program that computes in int
-        text = text.replace("long long row = cols * size", "int row = cols * int(size)")
-        text = text.replace(
-            "const long long rows = matrix.rows;", "const int rows = int(matrix.rows);"
-        )
-    program = Program(tmp_path, {"of_08_cluster": text.replace(right, wrong)})
-    many = matrices(3000, (np.dtype("float32"),))
-    assert differences(program, [("of_08_cluster", "08_cluster", matrix) for matrix in many])
-
-
-@needs_headers
-@pytest.mark.parametrize(
-    ("step", "right", "wrong"),
-    [
-        ("13_any_axis", "const long long outer = rows / inner;", "const long long outer = rows;"),
-        ("13_any_axis", "matrix.rows % matrix.inner != 0", "false"),
-        ("13_any_axis", "const long long line = inner * size;", "const long long line = size;"),
-        ("12_fused-WIDE1", "const long long WIDE = 1;", "const long long WIDE = 0;"),
-        ("14_backward-LOG1", "const long long LOG = 1;", "const long long LOG = 0;"),
-    ],
-)
-def test_a_changed_plan_around_softmax_is_noticed(
-    step: str, right: str, wrong: str, tmp_path: Path
-) -> None:
-    text = cpp.write(exported(step))
-    assert right in text
-    program = Program(tmp_path, {name_of(step): text.replace(right, wrong)})
-    assert differences(program, [(name_of(step), step, matrix) for matrix in drawn(step, 1500)])

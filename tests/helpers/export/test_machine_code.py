@@ -17,19 +17,12 @@ from tests.copied.compilers import compiled, needs_nvcc, nvcc
 
 CASES = [
     ("01_naive", 64, 1000, "float32"),
-    ("05_float4", 64, 1000, "float32"),
-    ("06_registers", 64, 4096, "float32"),
-    ("07_warp", 64, 100, "float32"),
     ("07_warp", 64, 256, "bfloat16"),
-    ("08_cluster", 64, 32000, "float32"),
     ("08_cluster", 8192, 50304, "bfloat16"),
-    ("variants/08_ahead", 64, 524288, "float32"),
     ("09_grid", 1, 1048576, "float32"),
-    ("10_sixteen_bit", 64, 256, "float16"),
     ("11_any_row", 8192, 50257, "float32"),
     ("variants/11_short_rows", 65536, 77, "bfloat16"),
     ("variants/11_any_length", 4, 3000001, "float32"),
-    ("12_fused", 64, 4096, "float32"),
     ("12_fused-MASK2-WIDE1", 64, 8192, "bfloat16"),
     ("14_backward-LOG1", 64, 4096, "float32"),
     ("15_cross_entropy", 4096, 128256, "bfloat16"),
@@ -69,14 +62,6 @@ def test_an_export_has_the_machine_code_that_is_measured(step, rows, cols, dtype
     assert differences(own(step, rows, cols, dtype), Build(text)) == []
 
 
-def test_a_changed_instruction_is_noticed() -> None:
-    case = CASES[5]
-    text = kernels_of(exported(*case))
-    changed = text.replace("#define PACKS", "#define PACKS 1 +")
-    assert changed != text
-    assert differences(own(*case), Build(changed))
-
-
 def instructions(cubin: bytes) -> list[bytes]:
     """Of every kernel."""
     elf = Elf(cubin)
@@ -94,7 +79,7 @@ def test_nvcc_makes_the_same_instructions_of_it(tmp_path: Path) -> None:
     """By the compile line in its head, where nvcc and NVRTC are of one version."""
     if release() != nvrtc.nvrtcVersion()[1:]:
         pytest.skip("nvcc and NVRTC are of different versions")
-    cases = [CASES[3], CASES[6], CASES[10]]
+    cases = CASES[1:4]
     (tmp_path / "three.cu").write_text("".join(exported(*case, f"of_{case[0]}") for case in cases))
     done = compiled(tmp_path, "-arch=sm_90", "-cubin", "three.cu", "-o", "three.cubin")
     assert done.returncode == 0, done.stderr

@@ -69,15 +69,6 @@ def same_code(module: ModuleType, found, capability: int) -> str:
     return found.kernel
 
 
-def test_another_option_is_other_machine_code(module: ModuleType) -> None:
-    """So the test above can fail."""
-    kernel, found = module.KERNELS["08_cluster"], module.plan(64, 4096)
-    module.COMPILER_OPTIONS = module.COMPILER_OPTIONS[1:]  # without -ftz
-    made = Elf(module.machine_code(kernel.text, found.options, 90))
-    ours = machine_code(Build(kernel.text, found.options))[kernel.function].instructions
-    assert made.content(f".text.{kernel.function}") != ours
-
-
 def test_a_kernel_is_compiled_once(module: ModuleType, tmp_path, monkeypatch) -> None:
     first = module.machine_code(SMALL, ("-DVALUE=1",), 90)
     assert len(list((tmp_path / "kept").iterdir())) == 1

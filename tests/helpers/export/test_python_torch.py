@@ -1,413 +1,682 @@
-"""The exported PyTorch file, run as it stands over the SIMT machine. What PyTorch itself makes of
-it is tested on a GPU, in test_python_on_gpu.py."""
+"""The exported PyTorch file with PyTorch as installed: results and gradients against fp64, which
+calls reach a kernel, and what PyTorch itself makes of the operators. Every test of `place` runs on
+the CPU, where kernels run on the SIMT machine, and on a GPU."""
 
 import re
-import threading
-from functools import partial
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 
-from helpers.check import check_softmax
 from helpers.export.asked import request
 from helpers.export.python import write
 from helpers.gpu import Gpu
-from tests.helpers.export import simulated_driver, stand_in_torch
-from tests.helpers.export.exported_file import DTYPES, OLD, check_noticed, values
-from tests.helpers.export.stand_in_torch import Here
+from tests.helpers.export.conftest import Place
+from tests.helpers.export.exported_file import OLD
+
+DTYPES = ("float32", "float16", "bfloat16")
+ROUNDING = {"float64": 2**-24, "float32": 2**-24, "float16": 2**-11, "bfloat16": 2**-8}
+LEAST = {
+    "float64": 0.0,
+    "float32": 0.0,
+    "float16": 2**-25,
+    "bfloat16": 0.0,
+}  # half of what small numbers are apart
+SHAPES = {
+    "cpu": ((33, 64), (7, 77), (2, 3, 1000), (3, 5001), (129,), (5, 512), (1, 65536)),
+    "cuda": ((33, 256), (7, 1000), (5, 4096), (64, 50257), (3, 65536), (2, 3, 5, 512)),
+}
+AXES = (((5, 64), 0), ((3, 100, 7), 1), ((2, 16, 1, 3), 1), ((4, 5, 6, 50), 2), ((2, 40, 8), -2))
 
 
-@pytest.fixture(scope="module")
-def text() -> str:
-    return write(request("best", [], "fast_softmax"), "torch")
+def close(place: Place, found, wanted, dtype: str, size=1.0, terms=0.0, small=0.0) -> None:
+    """Within a few roundings of an element, of `size` times the largest of its row, and of the
+    `terms` that it is a sum of, which may cancel; and within `small` roundings of the numbers of
+    float16 below 2^-14, which are as large however small the number is."""
+    assert found.shape == wanted.shape
+    found, wanted = found.double(), wanted.double()
+    assert place.torch.equal(found.isnan(), wanted.isnan())
+    finite = wanted.isfinite()
+    assert place.torch.equal(found[~finite].nan_to_num(), wanted[~finite].nan_to_num())
+    found, wanted = found.where(finite, 0), wanted.where(finite, 0)
+    largest = wanted.abs().amax(-1, keepdim=True) if wanted.dim() else 0
+    scale = wanted.abs() + size * largest + terms
+    off = (found - wanted).abs() / (16 * ROUNDING[dtype] * scale + LEAST[dtype] * small + 1e-30)
+    assert off.max() <= 1, f"{float(off.max()):.3g} times what is allowed"
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [*zip([(33, 64), (7, 77), (2, 3, 1000), (3, 5001), (129,)], 2 * DTYPES, strict=False)],
-)
-def test_it_computes_softmax(shape: tuple, dtype, here: Here) -> None:
-    x = values(*shape, dtype=dtype)
-    for dim in (-1, len(shape) - 1):
-        check_softmax(x, here.softmax(here.put(x), dim).host)
-    assert not here.torch.own and not here.torch.dispatched
-    assert len(here.driver.launches) == 2
+def check(place: Place, mine: Callable, theirs: Callable, dtype: str, *inputs, size=1.0) -> None:
+    """The result and the gradients by all inputs, against PyTorch's in fp64."""
+    ours = [x.detach().clone().requires_grad_() for x in inputs]
+    exact = [x.detach().double().requires_grad_() for x in inputs]
+    y, z = mine(*ours), theirs(*exact)
+    assert y.is_contiguous()
+    close(place, y.detach(), z.detach(), str(y.dtype).removeprefix("torch."), size)
+    dy = place.values(*y.shape, scale=1.0).to(y.dtype)
+    found = place.torch.autograd.grad(y, ours, dy)
+    wanted = place.torch.autograd.grad(z, exact, dy.double())
+    for by, gradient, right in zip(inputs, found, wanted, strict=True):
+        assert gradient.dtype == by.dtype
+        close(place, gradient, right, dtype, size, *summed(z.detach(), dy.double(), by.shape))
 
 
-def test_rows_may_be_apart_and_start_anywhere(here: Here) -> None:
-    x = here.put(values(9, 600))[:, 3:504]
-    check_softmax(x.host, here.softmax(x).host)
-    assert here.driver.launches[-1].x_stride == 600
-    x = here.put(values(9, 3, 40))[:, 1]  # one row of three
-    check_softmax(x.host, here.softmax(x).host)
-    assert here.driver.launches[-1].x_stride == 120
+def summed(z, dy, shape: tuple[int, ...]) -> tuple:
+    """The terms of a gradient by x, or by what was broadcast to it, each as large as it is: y (dy -
+    sum of y dy), or dy - exp(y) (sum of dy) of a logarithm. 0 for what has another shape.
+
+    And how much of a rounding of small numbers, r, a gradient of softmax has. PyTorch rounds y,
+    then y dy, then the gradient, y dy - y (sum of y dy). If y is off by r, y dy is by r (1 + |dy|),
+    and the sum by as much of each column, of which the gradient has y times. With r (sum of y dy),
+    and r for the gradient itself, that is r (2 + |dy| + |sum of y dy| + y sum of (1 + |dy|))."""
+    if z.dim() < len(shape) or z.shape[-1] != shape[-1] and shape[-1] != 1:
+        return 0.0, 0.0
+    z, dy = z.nan_to_num(0.0, 0.0, 0.0), dy.abs()
+    if (z < 0).any():
+        terms = dy + z.exp() * (1 + z.abs()) * dy.sum(-1, keepdim=True)
+        return terms.sum_to_size(shape), 0.0
+    total = (z * dy).sum(-1, keepdim=True)
+    small = 2 + dy + total + z * (1 + dy).sum(-1, keepdim=True)
+    return (z * (dy + total)).sum_to_size(shape), small.sum_to_size(shape)
 
 
-def test_where_a_tensor_starts_is_part_of_what_is_kept(here: Here) -> None:
-    whole = here.put(values(4 * 64)).host
-    for first in (0, 1, 2, 4):
-        x = here.torch.Tensor(whole[first : first + 192].reshape(3, 64))
-        check_softmax(x.host, here.softmax(x).host)
+def is_softmax(place: Place, y, x, dim: int = -1) -> None:
+    """y is softmax of x, as PyTorch computes it in fp64."""
+    assert (y.shape, y.dtype) == (x.shape, x.dtype) and y.is_contiguous()
+    name = str(x.dtype).removeprefix("torch.")
+    close(place, y.movedim(dim, -1), place.torch.softmax(x.double(), dim).movedim(dim, -1), name)
 
 
-def test_other_strides_are_copied_first(here: Here) -> None:
-    for x in (
-        here.put(values(40, 9)).transpose(1, 0),
-        here.put(values(4, 6, 40))[:, :3],
-        here.put(values(4, 6, 40)).transpose(1, 0, 2),
-        here.put(values(4, 80))[:, ::2],
-    ):
-        y = here.softmax(x)
-        check_softmax(np.ascontiguousarray(x.host), y.host)
-        assert y.host.flags.c_contiguous
-    assert not here.torch.own
+def same(place: Place, x, dim: int = -1) -> None:
+    """Softmax of x is right, and by a kernel."""
+    is_softmax(place, place.module.softmax(x, dim), x, dim)
+    assert place.kernels()
 
 
-def test_the_strides_of_a_tensor_are_part_of_what_is_kept(here: Here) -> None:
-    whole = here.put(values(8, 96)).host
-    for x in (whole[:3, :48], whole[::2, :48][:3], here.put(whole[:3, :48]).host):
-        check_softmax(np.ascontiguousarray(x), here.softmax(here.torch.Tensor(x)).host)
-    assert [launch.x_stride for launch in here.driver.launches[:2]] == [96, 192]
-
-
-def test_results_are_allocated_past_the_dispatcher_where_that_can_be(text: str) -> None:
-    here = Here(text)
-    x = values(4, 64)
-    check_softmax(x, here.softmax(here.put(x)).host)
-    assert here.torch.allocated == [(4, 64)]
-    text = text.replace("guards._empty_strided_cuda", "guards._none")
-    here = Here(text)
-    check_softmax(x, here.softmax(here.put(x)).host)
-    assert here.torch.allocated == [(4, 64)]
-
-
-def test_a_call_is_made_once(here: Here) -> None:
-    x = here.put(values(4, 64))
-    here.softmax(x)
-    here.driver.calls.clear()
-    here.module._call_for = None
-    here.softmax(x)
-    assert here.driver.calls == {} and len(here.driver.launches) == 2
-
-
-def test_shapes_that_keep_changing_fill_no_memory(here: Here) -> None:
-    here.module.MOST_CALLS = 4
-    for rows in range(1, 9):
-        here.softmax(here.put(values(rows, 64)))
-    assert len(here.module._calls) <= 4
-
-
-def test_everything_else_gets_the_answer_of_pytorch(here: Here) -> None:
-    x, put, own = values(6, 8), here.put, here.torch.own
-    for tensor, dim in (
-        (put(x.astype(np.float64)), -1),
-        (put(x.astype(np.float64)), 0),
-        (put(x, device="cpu"), -1),
-        (put(np.float32(3).reshape(())), -1),
-    ):
-        here.softmax(tensor, dim)
-        assert own.pop() == dim and not own
-    for dim in (2, -3):
-        with pytest.raises(IndexError):
-            here.softmax(put(x), dim)
-    assert not here.driver.launches
-
-
-def test_what_needs_a_gradient_is_the_operator(here: Here) -> None:
-    x = here.put(values(6, 8), requires_grad=True)
-    check_softmax(x.host, here.softmax(x).host)
-    assert here.torch.dispatched == ["softmax"]
-    here.torch.state.grad = False
-    check_softmax(x.host, here.softmax(x).host)
-    assert here.torch.dispatched == ["softmax"]
+# ---- softmax and its logarithm -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_any_dimension_has_a_kernel(dtype, here: Here) -> None:
-    for shape, dim in (((3, 40, 8), 1), ((40, 24), 0), ((3, 40, 8), -3), ((2, 16, 1, 3), 1)):
-        x = values(*shape, dtype=dtype)
-        y = here.softmax(here.put(x), dim).host
-        check_softmax(np.moveaxis(x, dim, -1), np.moveaxis(y, dim, -1))
-        assert here.driver.launches[-1].function == "softmax_any_axis"
-        assert here.driver.launches[-1].dim == shape[dim]
-    assert not here.torch.own
+def test_softmax_its_logarithm_and_their_gradients(dtype: str, place: Place) -> None:
+    """By a kernel of the logarithm, and of a gradient, where rows are whole packs of 16 bytes."""
+    torch, fast = place.torch, place.module
+    for shape in SHAPES[place.device]:
+        x = place.values(*shape, dtype=dtype)
+        check(place, fast.softmax, lambda x: torch.softmax(x, -1), dtype, x)
+        packs = shape[-1] * x.itemsize % 16 == 0
+        assert place.kernels()[1:] == ["14_backward"] * packs
+        # Softmax is the exponential of a rounded logarithm: off by as much as that is large.
+        check(place, fast.log_softmax, lambda x: torch.log_softmax(x, -1), dtype, x, size=16)
+        logarithm = ["12_fused"] * (packs and shape[-1] * x.itemsize >= 1024)
+        assert place.kernels() == [*logarithm, *["14_backward"] * packs]
 
 
-def test_dimensions_of_one_behind_it_make_rows(here: Here) -> None:
-    x = values(5, 96, 1, 1)
-    y = here.softmax(here.put(x), 1).host
-    check_softmax(x[..., 0, 0], y[..., 0, 0])
-    assert here.driver.launches[-1].function == "softmax_warp"
-    x = here.put(values(5, 192, 1, 1))[:, ::2]  # elements apart, as rows of one would be
-    check_softmax(x.host[..., 0, 0], here.softmax(x, 1).host[..., 0, 0])
-    assert not here.torch.own
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("shape", "dim"), AXES)
+def test_any_dimension_and_its_gradient(shape, dim: int, dtype: str, place: Place) -> None:
+    torch, fast = place.torch, place.module
+    x = place.values(*shape, dtype=dtype).movedim(dim, -1).contiguous()
+
+    def along(softmax: Callable, whole: bool = True) -> Callable:
+        def found(x):  # `check` knows rows
+            x = x.movedim(-1, dim)
+            return softmax(x.contiguous() if whole else x, dim).movedim(dim, -1).contiguous()
+
+        return found
+
+    check(place, along(fast.softmax), along(torch.softmax), dtype, x)
+    assert place.kernels() == ["13_any_axis"]
+    check(place, along(fast.softmax, False), along(torch.softmax), dtype, x)
+    check(place, along(fast.log_softmax), along(torch.log_softmax), dtype, x, size=16)
 
 
-def test_another_dimension_of_other_strides_is_copied_first(here: Here) -> None:
-    x = here.put(values(40, 3, 8)).transpose(1, 0, 2)
-    y = here.softmax(x, 1).host
-    check_softmax(np.moveaxis(x.host, 1, -1), np.moveaxis(y, 1, -1))
-    x = here.torch.Tensor(here.put(values(4 * 40 * 8 + 1)).host[1:].reshape(4, 40, 8))
-    y = here.softmax(x, 1).host  # starts between two packs
-    check_softmax(np.moveaxis(x.host, 1, -1), np.moveaxis(y, 1, -1))
-    assert not here.torch.own
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_strides_and_any_start(dtype: str, place: Place) -> None:
+    """One shape at several places and with several strides: both are part of what is kept."""
+    whole, flat = place.values(9, 600, dtype=dtype), place.values(9 * 501 + 8, dtype=dtype)
+    for first in (0, 1, 3, 8):
+        same(place, whole[:, first : first + 501])
+        same(place, flat[first : first + 9 * 501].view(9, 501))
+    deep = place.values(4, 6, 5, 96, dtype=dtype)
+    views = (
+        *(deep[:, 2], deep[:, :3], deep[..., ::2], deep.transpose(1, 3), deep[1:3, 1:4], deep[:2]),
+        *(deep.permute(2, 0, 1, 3), deep[:, :1], deep[0, 0, 0], deep[:1].expand(3, 6, 5, 96)),
+        deep.to(memory_format=place.torch.channels_last),
+    )
+    for x in views:
+        same(place, x)
+        same(place, x, x.dim() - 1)
+    for x in (whole.view(40, 27, 5)[1:], flat[1 : 1 + 4480].view(4, 140, 8), deep.transpose(0, 2)):
+        same(place, x, 1)
+    ones = place.values(5, 192, 1, 1, dtype=dtype)
+    for x in (ones, ones[:, ::2]):  # dimensions of one behind it: rows
+        same(place, x, 1)
 
 
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2, 0, 3)])
-def test_an_empty_tensor_gives_an_empty_one(shape: tuple, here: Here) -> None:
-    assert here.softmax(here.put(values(*shape))).shape == shape
-    assert not here.driver.launches and not here.torch.own
+def test_everything_else_gets_the_answer_of_pytorch(place: Place) -> None:
+    torch, fast, x = place.torch, place.module, place.values(6, 8)
+    cases = [(x.double(), 0), (x.double(), -1), (x[0, 0], -1), (x[0, 0], 0), (x.to("meta"), -1)]
+    cases += [(x[:0], -1), (x[:0], 0), (x[:, :0], -1)]
+    cases += [(x.cpu(), -1)] if place.device == "cuda" else []
+    for tensor, dim in cases:
+        mine, theirs = fast.softmax(tensor, dim), torch.softmax(tensor, dim)
+        assert (mine.shape, mine.dtype, mine.device) == (theirs.shape, theirs.dtype, theirs.device)
+        assert mine.is_meta or torch.equal(mine, theirs)
+    for wrong in (2, -3):
+        for tensor in (x, x.clone().requires_grad_()):
+            with pytest.raises(IndexError):
+                fast.softmax(tensor, wrong)
+    with pytest.raises(TypeError):
+        fast.softmax([1.0, 2.0])
+    for more in ({}, {"requires_grad": True}, {"layout": torch.jagged}):
+        nested = torch.nested.nested_tensor([x[0], x[1]], **more)
+        assert torch.equal(*(f(nested, 1).values() for f in (fast.softmax, torch.softmax)))
+    for shape in ((4, 40), (4, 515)):  # short rows, and rows that are no whole packs
+        x = place.values(*shape)
+        assert torch.equal(fast.log_softmax(x), torch.log_softmax(x, -1))
+    assert not place.kernels()
+    with torch.autocast(place.device, torch.bfloat16):
+        y = fast.softmax(place.values(6, 8, dtype="float16"))
+    assert y.dtype == torch.float32 and place.kernels()
 
 
-def test_what_no_kernel_takes_gets_the_answer_of_pytorch(text: str) -> None:
-    here = Here(text, Gpu(70, 80, 6 * 2**20))
-    here.softmax(here.put(values(4, 64)))
-    assert here.torch.own == [-1] and not here.driver.launches
+def test_calls_are_kept_and_shapes_that_keep_changing_fill_no_memory(place: Place) -> None:
+    fast, x = place.module, place.values(4, 64)
+    with pytest.MonkeyPatch.context() as patched:
+        fast.softmax(x)
+        patched.setattr(fast, "_call_for", None)  # nothing is made anew
+        fast.softmax(x)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fast, "MOST_CALLS", 4)
+        for rows in range(1, 9):
+            same(place, place.values(rows, 64))
+        assert len(fast._calls) <= 4
 
 
-# ---- who must know of a call -------------------------------------------------------------------
+# ---- scale, masks, bias, dropout -----------------------------------------------------------------
+
+SHAPE = 2, 3, 5, 512  # batch, heads, queries, keys
+MASKS = (SHAPE, (5, 512), (2, 1, 1, 512), (2, 1, 5, 512), (3, 5, 512), (1, 3, 1, 512), (512,))
 
 
-@pytest.mark.parametrize(
-    "switch", [{"dynamo": True}, {"modes": 1}, {"function_modes": True}, {"tracing": True}]
-)
-def test_a_compiler_and_modes_see_the_operator(switch: dict, here: Here) -> None:
-    vars(here.torch.state).update(switch)
-    x = values(4, 64)
-    check_softmax(x, here.softmax(here.put(x)).host)
-    assert here.torch.dispatched == ["softmax"] and not here.torch.own
-    here.softmax(here.put(x), 0)
-    assert here.torch.dispatched == ["softmax"] * 2
-    with pytest.raises(IndexError):
-        here.softmax(here.put(x), 2)
-    assert here.torch.dispatched == ["softmax"] * 2 and here.torch.own == [2]
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize(("shape", "dtype"), [*zip((*MASKS, (5, 1)), 3 * DTYPES, strict=False)])
+def test_masks_scales_and_biases(shape: tuple, dtype: str, log: bool, place: Place) -> None:
+    torch, fast = place.torch, place.module
+    x, bias = place.values(*SHAPE, dtype=dtype), place.values(*shape, dtype=dtype)
+    mask = place.mask(*shape)
+    later = torch.ones(5, 512, dtype=torch.bool, device=place.device).triu(1)
+    own = torch.log_softmax if log else torch.softmax
+
+    def mine(x, bias=None, mask=None, **more):
+        return fast.scaled_masked_softmax(x, mask, scale=0.125, bias=bias, log=log, **more)
+
+    def theirs(x, bias=None, mask=None):
+        z = x * 0.125 if bias is None else x * 0.125 + bias
+        return own(z if mask is None else z.masked_fill(mask, -torch.inf), -1)
+
+    hidden = mask | later
+    for given, right, by, size in (
+        (lambda x: mine(x, mask=mask), lambda x: theirs(x, mask=mask), (x,), 16),
+        (mine, theirs, (x, bias), 64),
+        (
+            lambda x: mine(x, None, mask, is_causal=True),
+            lambda x: theirs(x, None, hidden),
+            (x,),
+            16,
+        ),
+        (
+            lambda x, bias: mine(x, bias, is_causal=True),
+            lambda x, bias: theirs(x, bias, later),
+            *((x, bias), 64),
+        ),
+    ):
+        check(place, given, right, dtype, *by, size=size)
+        assert place.kernels() == ["12_fused", "14_backward"]
 
 
-@pytest.mark.parametrize("name", ["_len_torch_dispatch_stack", "_is_tracing"])
-def test_another_pytorch_has_the_operator_alone(name: str, text: str) -> None:
-    """Without what tells who follows a call, every call goes by the dispatcher."""
-    here = Here(text, without=name)
-    x = values(4, 64)
-    for kind in (here.torch.Tensor, here.torch.nn.Parameter):
-        check_softmax(x, here.softmax(here.put(x, kind)).host)
-    assert here.torch.dispatched == ["softmax"] * 2 and not here.torch.own
+def test_rows_of_a_mask_that_repeat_are_not_written_out(cpu: Place) -> None:
+    for shape, rows, repeat in (((5, 512), 5, 1), ((2, 1, 1, 512), 2, 15)):
+        cpu.module.scaled_masked_softmax(cpu.values(*SHAPE), cpu.mask(*shape))
+        launch = cpu.module.runtime.launches[-1]
+        assert (launch.mask_rows, launch.mask_repeat) == (rows, repeat)
 
 
-def test_what_is_no_tensor_gets_the_error_of_pytorch(here: Here) -> None:
-    with pytest.raises(AttributeError, match="host"):  # that of the stand-in's own softmax
-        here.softmax([1.0, 2.0])
+@pytest.mark.parametrize("cols", [256, 77])  # by a kernel, and by PyTorch's own operations
+def test_a_causal_mask_of_one_dimension_keeps_the_first_column(cols: int, place: Place) -> None:
+    for mask in (None, place.mask(cols)):
+        x = place.values(cols).requires_grad_()
+        y = place.module.scaled_masked_softmax(x, mask, is_causal=True)
+        assert y.tolist() == [1, *[0] * (cols - 1)]
+        y.sum().backward()
+        assert x.grad.shape == (cols,)
 
 
-def test_a_parameter_and_a_fake_tensor_are_the_operator(here: Here) -> None:
-    x = values(4, 64)
-    here.torch.state.grad = False
-    check_softmax(x, here.softmax(here.put(x, here.torch.nn.Parameter)).host)
-    fake = here.softmax(here.put(x, here.torch.FakeTensor))
-    assert here.torch.dispatched == ["softmax"] * 2
-    assert fake.shape == (4, 64) and len(here.driver.launches) == 1
+def test_a_row_that_is_wholly_hidden_is_nan(place: Place) -> None:
+    """The gradient of its softmax too, but that of its logarithm is 0; other rows do not notice."""
+    mask = place.torch.zeros(4, 512, dtype=bool, device=place.device)
+    mask[2] = True
+    for log, own in ((False, place.torch.softmax), (True, place.torch.log_softmax)):
+        x = place.values(4, 512).requires_grad_()
+        y = place.module.scaled_masked_softmax(x, mask, log=log)
+        assert y[2].isnan().all()
+        y[:, ::2].sum().backward()
+        assert (x.grad[2] == 0).all() if log else x.grad[2].isnan().all()
+        right = place.values(4, 512).double().requires_grad_()
+        own(right, -1)[:, ::2].sum().backward()
+        rows = [0, 1, 3]
+        place.torch.testing.assert_close(
+            x.grad[rows].double(), right.grad[rows], rtol=1e-4, atol=1e-4
+        )
 
 
-def test_transforms_derivatives_and_other_classes_are_pytorchs(here: Here) -> None:
-    x = here.put(values(4, 64))
-    here.torch.state.transforms = "vmap"
-    here.softmax(x)
-    here.torch.state.transforms = None
-    here.torch.autograd.forward_ad._current_level = 0
-    here.softmax(x)
-    here.torch.autograd.forward_ad._current_level = -1
+def test_float32_of_sixteen_bits_and_a_scale_alone(place: Place) -> None:
+    torch, fused = place.torch, place.module.scaled_masked_softmax
+    for dtype in DTYPES:
+        x = place.values(8, 1024, dtype=dtype)
+        check(
+            place,
+            lambda x: fused(x, scale=0.5, dtype=torch.float32),
+            lambda x: torch.softmax(x * 0.5, -1),
+            *(dtype, x),
+        )
+    assert place.kernels() == ["12_fused", "14_backward"] * 3
+    with torch.autocast(place.device, dtype=torch.bfloat16):
+        assert fused(x, scale=0.5).dtype == place.module.log_softmax(x).dtype == torch.float32
 
-    class Sharded(here.torch.Tensor):
+
+def test_what_no_kernel_takes_is_composed_of_pytorchs_operations(place: Place) -> None:
+    torch = place.torch
+    x, mask, bias = place.values(2, 5, 77), place.mask(5, 77), place.values(5, 77)
+    hidden = mask | torch.ones(5, 77, dtype=torch.bool, device=place.device).triu(1)
+    for log, own in ((False, torch.softmax), (True, torch.log_softmax)):
+
+        def mine(x, bias, log=log):
+            given = {"bias": bias, "scale": 0.5, "is_causal": True, "log": log}
+            return place.module.scaled_masked_softmax(x, mask, **given)
+
+        def theirs(x, bias, own=own):
+            return own((0.5 * x + bias).masked_fill(hidden, -torch.inf), -1)
+
+        for kind in (torch.float32, torch.float64):
+            check(place, mine, theirs, "float32", x.to(kind), bias.to(kind), size=64)
+    assert not place.kernels()
+
+
+def test_what_a_mask_or_a_bias_must_be(place: Place) -> None:
+    x, fused = place.values(4, 512), place.module.scaled_masked_softmax
+    for given, error, words in (
+        ((x, x), TypeError, "mask is of bool, True where x is hidden, not torch.float32"),
+        ((x, place.mask(2, 4, 512)), ValueError, r"mask of \(2, 4, 512\) is not broadcast to"),
+    ):
+        with pytest.raises(error, match=words):
+            fused(*given)
+    with pytest.raises(ValueError, match=r"bias of \(3, 512\) is not broadcast"):
+        fused(x, bias=place.values(3, 512))
+
+
+@pytest.mark.parametrize("how", ["plain", "scaled", "causal", "biased", "wide"])
+@pytest.mark.parametrize("cols", [41, 256, 1024])
+def test_dropout_and_its_gradient(cols: int, how: str, place: Place) -> None:
+    """Rows of a composed kernel and of one that drops, which rounds p down to a multiple of
+    1/65536 and divides by what that leaves. 256 columns of 16 bits are short, those of the float32
+    of their softmax are not."""
+    torch, fast, p = place.torch, place.module, 0.3
+    dtype, scale = ("float16", 1.0) if how == "wide" else ("float32", 1.0 + (how == "scaled"))
+    x, bias = place.values(24, cols, dtype=dtype), place.values(cols) if how == "biased" else None
+    options = {"scale": scale, "bias": bias, "is_causal": how == "causal"}
+    options |= {"dtype": torch.float32 if how == "wide" else None}
+
+    def drop(x):
+        torch.manual_seed(1)
+        return fast.scaled_masked_softmax(x, dropout_p=p, **options)
+
+    kept, whole = drop(x) != 0, fast.scaled_masked_softmax(x, **options)
+    assert abs(kept[whole != 0].float().mean() - 0.7) < 0.05
+    dropped = int(p * 65536) / 65536 if kernel_drops(cols, how) else p
+    place.kernels()
+    later = torch.ones(24, cols, dtype=torch.bool, device=place.device).triu(1) & (how == "causal")
+
+    def exact(x):
+        z = (scale * x + (0 if bias is None else bias)).masked_fill(later, -torch.inf)
+        return torch.softmax(z, -1) * (kept | (whole == 0)) / (1 - dropped)
+
+    check(place, drop, exact, dtype, x, size=4)
+    if kernel_drops(cols, how):  # y is computed anew where x is not enough
+        again = [] if how == "plain" else ["12_fused"]
+        assert place.kernels() == ["12_fused", *again, "14_backward"]
+    torch.manual_seed(2)
+    assert not torch.equal(drop(x), fast.scaled_masked_softmax(x, dropout_p=p, **options))
+
+
+def kernel_drops(cols: int, how: str) -> bool:
+    return cols == 1024 or cols == 256 and how != "wide"
+
+
+def test_dropout_depends_on_no_default(place: Place) -> None:
+    """Of bfloat16 there are 256 numbers, of which more or less than p are below it; and the seed is
+    drawn on the CPU."""
+    torch = place.torch
+    for cols in (41, 512):
+        x, found = place.values(64, cols), []
+        for kind, device in ((torch.float32, "cpu"), (torch.bfloat16, "meta")):
+            torch.manual_seed(1)
+            try:
+                torch.set_default_dtype(kind)
+                torch.set_default_device(device)
+                found.append(place.module.scaled_masked_softmax(x, dropout_p=0.01))
+            finally:
+                torch.set_default_dtype(torch.float32)
+                torch.set_default_device(None)
+        assert torch.equal(*found) and (found[0] == 0).any()
+
+
+def test_dropout_that_no_kernel_builds_is_pytorchs(place: Place) -> None:
+    x = place.values(6, 512)
+    y = place.module.scaled_masked_softmax(x, dropout_p=0.5, log=True)
+    assert 0.3 < (y == 0).float().mean() < 0.7 and place.kernels() == ["12_fused"]
+    assert not place.module.scaled_masked_softmax(x, dropout_p=1.0).any()
+
+
+# ---- cross-entropy -------------------------------------------------------------------------------
+
+
+def check_loss(place: Place, x, target, dtype: str, z_loss: float, **options) -> None:
+    def theirs(x):
+        more = z_loss * x.logsumexp(-1) ** 2 * (target != -100)
+        more = more if options["reduction"] == "none" else more.sum()
+        more = more / 39 if options["reduction"] == "mean" else more
+        return place.torch.nn.functional.cross_entropy(x, target, **options) + more
+
+    def mine(x):
+        return place.module.cross_entropy(x, target, z_loss=z_loss, **options)
+
+    check(place, mine, theirs, dtype, x, size=4)
+    assert place.kernels() == ["15_cross_entropy", "variants/15_gradient"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cross_entropy_and_its_gradient(dtype: str, place: Place) -> None:
+    torch = place.torch
+    for cols in (7, 301) if place.device == "cpu" else (7, 1000, 32000, 50257, 128256):
+        x = place.values(40, cols, dtype=dtype, scale=1.0)
+        target = torch.arange(40, device=place.device) * 41 % cols
+        target[3] = -100
+        for reduction in ("mean", "sum", "none"):
+            for smoothing, z_loss in ((0.0, 0.0), (0.1, 1e-3), (1, 0.0)):
+                options = {"label_smoothing": smoothing, "reduction": reduction}
+                check_loss(place, x, target, dtype, z_loss, **options)
+    with torch.autocast(place.device, dtype=torch.bfloat16):
+        assert place.module.cross_entropy(x, target).dtype == torch.float32
+
+
+def test_one_row_none_and_no_columns(place: Place) -> None:
+    """No target is a class of no columns, so all are NaN but those that are ignored."""
+    torch, loss = place.torch, place.module.cross_entropy
+    x, own = place.values(300), torch.nn.functional.cross_entropy
+    five = torch.tensor(5, device=place.device)
+    torch.testing.assert_close(loss(x, five), own(x, five))
+    empty = torch.zeros(0, dtype=torch.int64, device=place.device)
+    assert loss(place.values(0, 5), empty, reduction="none").shape == (0,)
+    place.kernels()
+    x = place.values(3, 0).requires_grad_()
+    target = torch.tensor([0, -100, 5], device=place.device)
+    y = loss(x, target, reduction="none")
+    assert y.isnan().tolist() == [True, False, True] and y[1] == 0
+    assert torch.autograd.grad(y.sum(), x)[0].shape == (3, 0) and not place.kernels()
+
+
+def test_other_losses_are_pytorchs(place: Place) -> None:
+    torch, loss, own = (
+        place.torch,
+        place.module.cross_entropy,
+        place.torch.nn.functional.cross_entropy,
+    )
+    x, target = place.values(4, 5), torch.zeros(4, dtype=torch.int64, device=place.device)
+    for given in (
+        (place.values(4, 5, 6), target[:, None].expand(4, 6).contiguous()),  # classes in the middle
+        (x, torch.softmax(x, -1)),  # probabilities
+        (x.double(), target),
+    ):
+        assert torch.equal(loss(*given, reduction="sum"), own(*given, reduction="sum"))
+    for smoothing in (-0.1, float("nan")):
+        options = {"label_smoothing": smoothing}
+        mine, theirs = loss(x, target, **options), own(x, target, **options)
+        assert torch.equal(mine.nan_to_num(7.0), theirs.nan_to_num(7.0))
+    for given, options, error in (
+        ((place.values(4, 5, 6), target[:, None].expand(4, 5)), {}, RuntimeError),
+        ((x, target.int()), {}, RuntimeError),
+        ((x, target), {"label_smoothing": 1.5}, RuntimeError),
+        ((x, target), {"reduction": "max"}, ValueError),
+        ((x, torch.softmax(x, -1)), {"z_loss": 0.1}, ValueError),
+    ):
+        with pytest.raises(error):
+            loss(*given, **options)
+    ignored = torch.tensor([1, -100, 4, 0], device=place.device)
+    x = x.double() * 0
+    x[1, 2] = torch.inf
+    assert torch.allclose(
+        loss(x, ignored, z_loss=0.5), own(x, ignored) + 0.5 * torch.tensor(5.0).log() ** 2
+    )
+    assert not place.kernels()
+
+
+# ---- what PyTorch makes of it ------------------------------------------------------------------
+
+
+def test_who_follows_a_call_sees_the_operator(place: Place) -> None:
+    """Modes, tracing, autograd, views that PyTorch resolves, and classes that are tensors."""
+    torch, softmax, x = place.torch, place.module.softmax, place.values(4, 64)
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Dispatched(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    class Called(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            seen.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    operator = f"{place.module.OPERATORS}.softmax.default"
+    for mode in (Dispatched, Called):
+        seen.clear()
+        with mode():
+            softmax(x)
+            softmax(x, 0)
+        assert seen.count(operator) == 2
+    assert "softmax" in str(torch.jit.trace(softmax, x, check_trace=False).graph)
+    assert softmax(x.clone().requires_grad_()).grad_fn
+    assert softmax(torch.nn.Parameter(x)).grad_fn
+    negated = torch._neg_view(x)
+    assert negated.is_neg() and torch.allclose(softmax(negated), torch.softmax(negated, -1))
+    traced = make_fx(lambda x: softmax(x), tracing_mode="fake")(x)
+    assert operator in {str(node.target) for node in traced.graph.nodes}
+
+
+def test_transforms_derivatives_and_other_classes_are_pytorchs(place: Place) -> None:
+    torch, softmax, x = place.torch, place.module.softmax, place.values(6, 100)
+    from torch.func import grad, jvp, vmap
+
+    class Derived(torch.Tensor):
         pass
 
-    here.softmax(Sharded(x.host))
-    assert here.torch.own == [-1] * 3 and not here.driver.launches
+    own = lambda x: torch.softmax(x, -1)  # noqa: E731
+    assert torch.equal(vmap(softmax)(x), vmap(own)(x))
+    assert torch.equal(jvp(softmax, (x,), (x,))[1], jvp(own, (x,), (x,))[1])
+    assert torch.equal(*(grad(lambda x, f=f: f(x).square().sum())(x) for f in (softmax, own)))
+    with torch.autograd.forward_ad.dual_level():
+        mine, theirs = (
+            torch.autograd.forward_ad.unpack_dual(f(torch.autograd.forward_ad.make_dual(x, x)))
+            for f in (softmax, own)
+        )
+    assert torch.equal(mine.tangent, theirs.tangent)
+    derived = x.as_subclass(Derived)
+    assert type(softmax(derived)) is Derived and torch.equal(softmax(derived), own(derived))
+    assert not place.kernels()
 
 
-def test_a_negated_view_is_not_read_as_it_lies(here: Here) -> None:
-    x = here.put(values(4, 64))
-    x.negative = True
-    here.softmax(x)
-    assert here.torch.dispatched == ["softmax"], "PyTorch resolves it on the way"
+def test_a_second_derivative_is_refused_by_name(place: Place) -> None:
+    x = place.values(6, 256).requires_grad_()
+    target = place.torch.zeros(6, dtype=place.torch.int64, device=place.device)
+    for y in (place.module.softmax(x).square().sum(), place.module.cross_entropy(x, target)):
+        (dx,) = place.torch.autograd.grad(y, x, create_graph=True)
+        with pytest.raises(NotImplementedError, match="softmax.* has no second derivative"):
+            place.torch.autograd.grad(dx.sum(), x)
 
 
-@pytest.mark.parametrize("dynamo", [False, True])
-def test_a_nested_tensor_gets_the_answer_of_pytorch(dynamo: bool, here: Here) -> None:
-    here.torch.state.dynamo = dynamo
-    x = here.put(values(4, 64))
-    x.is_nested = True
-    here.softmax(x)
-    assert here.torch.own == [-1] and not here.torch.dispatched
+def test_the_operators_are_sound(place: Place) -> None:
+    torch = place.torch
+    operators, check = getattr(torch.ops, place.module.OPERATORS), torch.library.opcheck
+    x = place.values(2, 5, 512).requires_grad_()
+    mask, bias = place.mask(5, 512), place.values(5, 512).requires_grad_()
+    seed, plain = torch.tensor(5), x.detach()
+    for view in (x, plain[:, :3], plain.transpose(0, 1), plain[..., 1:], plain[:0]):
+        check(operators.softmax.default, (view, 1))
+    check(operators.log_softmax.default, (x, -1))
+    short = plain[..., :77].clone().requires_grad_()
+    for given in (
+        (x, mask, bias, 0.5, False, False, False, 0.0, None),
+        (x, mask, None, 0.5, True, True, False, 0.0, None),
+        (x, None, None, 0.5, True, False, False, 0.3, seed),
+        (plain.bfloat16().requires_grad_(), None, None, 0.5, True, False, True, 0.0, None),
+        (short, mask[:, :77], None, 1.0, *[False] * 3, 0.0, None),
+    ):
+        check(operators.scaled_masked_softmax.default, given)
+    target = torch.arange(5, device=place.device)
+    given = plain[0].clone().requires_grad_(), target, -100, 0.1, 0.01
+    check(operators.cross_entropy.default, given)
+    assert not operators.cross_entropy(*given)[1].requires_grad
+    y = torch.softmax(plain, -1)
+    check(operators.softmax_backward.default, (y, plain, -1, 0.5, *[False] * 3, 0.0, None))
+    given = plain[0], target, place.values(5, 2), place.values(5), -100, 0.1, 0.01
+    check(operators.cross_entropy_backward.default, given)
 
 
-def test_autocast_computes_in_float32(here: Here) -> None:
-    here.torch.state.autocast = True
-    x = values(4, 64, dtype=np.float16)
-    y = here.softmax(here.put(x))
-    assert y.dtype == "float32"
-    check_softmax(x.astype(np.float32), y.host)
+def block(fast) -> Callable:
+    """All of it in one function of scores, a mask, logits and targets."""
+
+    def found(x, mask, logits, target):
+        y = fast.scaled_masked_softmax(x * 2, mask, scale=0.5, is_causal=True)
+        z = fast.softmax(y + 1, 1) + fast.log_softmax(x, -1)
+        return z.square().sum() + fast.cross_entropy(logits, target, label_smoothing=0.1)
+
+    return found
 
 
-# ---- devices, streams, graphs ------------------------------------------------------------------
+def arguments(place: Place, rows: int) -> tuple:
+    x = place.values(3, rows, 512, scale=1.0).requires_grad_()
+    logits = place.values(rows, 1000).requires_grad_()
+    return x, place.mask(rows, 512), logits, place.torch.arange(rows, device=place.device)
 
 
-def test_the_current_stream_is_used(here: Here) -> None:
-    x = here.put(values(4, 64))
-    for stream in (0, 5):
-        here.torch.state.stream = stream
-        here.softmax(x)
-    assert [launch.stream for launch in here.driver.launches] == [0, 5]
+def test_it_compiles_with_its_gradients_without_a_break(place: Place) -> None:
+    """A compiler is given the operators, and Autograd finds their gradients."""
+    torch, names = place.torch, []
+    from torch._dynamo.backends.debugging import aot_eager
+
+    def backend(graph, inputs):
+        names.extend(str(node.target) for node in graph.graph.nodes)
+        return aot_eager(graph, inputs)
+
+    torch._dynamo.reset()
+    given = arguments(place, 10)
+    compiled = torch.compile(block(place.module), fullgraph=True, backend=backend)
+    found = torch.autograd.grad(compiled(*given), (given[0], given[2]))
+    wanted = torch.autograd.grad(block(place.module)(*given), (given[0], given[2]))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    met = "scaled_masked_softmax", "softmax", "log_softmax", "cross_entropy"
+    assert {f"{place.module.OPERATORS}.{name}.default" for name in met} <= {*names}
 
 
-def test_another_current_device_is_left_as_it_is(text: str) -> None:
-    here = Here(text)
-    here.torch.state.devices, here.torch.state.device = 2, 1
-    seen = []
-    here.torch._C._cuda_getCurrentRawStream = lambda i: seen.append(here.torch.state.device) or 0
-    x = here.put(values(4, 64))
-    here.softmax(x)
-    assert seen == [0] and here.torch.state.device == 1
+def test_samples_of_pytorchs_own_tests(place: Place) -> None:
+    torch = place.torch
+    methods = pytest.importorskip("torch.testing._internal.common_methods_invocations")
+    (info,) = (op for op in methods.op_db if op.name == "softmax" and not op.variant_test_name)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        for sample in info.sample_inputs(place.device, dtype):
+            given = {**dict(zip(["dim"], sample.args, strict=False)), **sample.kwargs}
+            mine = place.module.softmax(sample.input, given["dim"])
+            torch.testing.assert_close(mine, torch.softmax(sample.input, given["dim"]))
 
 
-def test_a_captured_call_clears_a_workspace_of_the_graph(text: str) -> None:
-    here = Here(text, OLD)
-    x = here.put(values(1, 40001))
-    cleared = []
-    zeros = here.torch.zeros
-    here.torch.zeros = lambda *a, **k: cleared.append(zeros(*a, **k)) or cleared[-1]
-    here.softmax(x)
-    here.driver.capturing.add(0)
-    check_softmax(x.host, here.softmax(x).host)
-    here.softmax(x)
-    used = [launch.workspace for launch in here.driver.launches]
-    assert used[1:] == [tensor.data_ptr() for tensor in cleared] and used[0] not in used[1:]
+# ---- copies, older versions, GPUs, streams: over the SIMT machine alone --------------------------
 
 
-def test_threads_do_not_mix_their_arguments(here: Here) -> None:
-    x = [here.put(values(4, 64) + n) for n in range(4)]
-    y = [here.softmax(tensor) for tensor in x]
-    found = {}
-    work = [
-        threading.Thread(target=lambda n=n: found.update({n: here.softmax(x[n])}))
-        for n in range(len(x))
-    ]
-    for thread in work:
-        thread.start()
-    for thread in work:
-        thread.join()
-    for n, tensor in enumerate(y):
-        assert (found[n].host == tensor.host).all()
+@pytest.fixture
+def made(torch, tmp_path) -> Callable[..., Place]:
+    """Another copy of the file."""
+    from tests.helpers.export.torch_on_cpu import on_cpu
+
+    return lambda name, *more, **options: Place(
+        torch, on_cpu(tmp_path, name, *more, **options), "cpu"
+    )
 
 
-def beside_each_other(*texts: str) -> None:
-    """A file, another of the same name and the first again, as three packages may have brought
-    them: each runs its own kernels, and of what is the same one is registered."""
-    driver = simulated_driver.Driver()
-    packages = stand_in_torch.stand_in(driver)
-    torch = packages["torch"]
-    x = torch.put(values(4, 64), requires_grad=True)
-    for module in [simulated_driver.loaded(text, packages, driver) for text in texts]:
-        assert module.OPERATORS in torch.operators and module.NAME == "fast_softmax"
-        check_softmax(x.host, module.softmax(x).host)
-    assert torch.dispatched == ["softmax"] * 3
-    functions = [launch.function for launch in driver.launches]
-    assert functions == ["softmax_warp", "softmax_shared", "softmax_warp"]
-    assert len(torch.operators) == 2
+def test_exports_of_one_name_live_beside_each_other(made) -> None:
+    """Of what is the same one is registered; what differs has operators of its own."""
+    copies = [made("beside"), made("beside", step="03_shared"), made("beside")]
+    assert copies[0].module.OPERATORS == copies[2].module.OPERATORS != copies[1].module.OPERATORS
+    for copy, kernel in zip(copies, ("07_warp", "03_shared", "07_warp"), strict=True):
+        with pytest.MonkeyPatch.context() as patched:
+            for other in copies:  # an operator may be that of the first copy
+                patched.setattr(other, "noted", copy.noted)
+            y = copy.module.softmax(copy.values(4, 64).requires_grad_())
+            assert y.grad_fn and copy.noted == [kernel]
 
 
-def test_two_exports_of_one_name_live_beside_each_other(text: str) -> None:
-    other = write(request("03_shared", [], "fast_softmax"), "torch")
-    beside_each_other(text, other, text)
-    by_name_alone = [
-        re.sub('^CONTENT = "\\w+"', 'CONTENT = ""', t, flags=re.M) for t in (text, other)
-    ]
-    with pytest.raises(AssertionError):
-        beside_each_other(*by_name_alone, by_name_alone[0])
-
-
-def test_a_name_is_that_of_the_file_and_of_its_content(text: str) -> None:
-    again, other = (write(request("best", [], name), "torch") for name in ("fast_softmax", None))
+def test_a_name_is_that_of_the_file_and_of_its_content() -> None:
+    text, again, other = (write(request("best", [], n), "torch") for n in ("fast", "fast", None))
     assert text == again and 'NAME = "softmax_worklog"' in other
     (digest,) = re.findall(r'^CONTENT = "(\w{8})"  #', text, flags=re.MULTILINE)
     assert digest not in other
 
 
-# ---- these tests can fail ----------------------------------------------------------------------
-
-views = test_the_strides_of_a_tensor_are_part_of_what_is_kept
-apart = test_rows_may_be_apart_and_start_anywhere
-start = test_where_a_tensor_starts_is_part_of_what_is_kept
-copied = test_other_strides_are_copied_first
-needs = test_what_needs_a_gradient_is_the_operator
-last = partial(test_it_computes_softmax, (3, 5001), np.float32)
-axes = partial(test_any_dimension_has_a_kernel, np.float32)
-ones = test_dimensions_of_one_behind_it_make_rows
-across = test_another_dimension_of_other_strides_is_copied_first
-other = test_everything_else_gets_the_answer_of_pytorch
-classes = test_transforms_derivatives_and_other_classes_are_pytorchs
-nested = test_a_nested_tensor_gets_the_answer_of_pytorch
-seen = test_a_compiler_and_modes_see_the_operator
+@pytest.mark.parametrize("name", ["_len_torch_dispatch_stack", "_is_tracing"])
+def test_another_pytorch_has_the_operator_alone(name: str, made) -> None:
+    """Without what tells who follows a call, every call goes by the dispatcher, and without a
+    function that allocates past that, results come from PyTorch's own."""
+    without = (
+        (rf"torch\._C\.{name}", "torch._C._none"),
+        ("guards._empty_strided_cpu", "guards._none"),
+    )
+    copy = made(f"without{name}", changed=without)
+    for x in (copy.values(4, 64), copy.torch.nn.Parameter(copy.values(4, 64))):
+        same(copy, x)
 
 
-@pytest.mark.parametrize(
-    ("line", "changed", "noticed"),
-    [
-        (" & 15, dim, log\n", " & 3, dim, log\n", start),
-        ("x.is_contiguous() or x.stride(), x.dtype", "x.dtype", views),
-        ("_compiling()\n        or", "", partial(seen, {"dynamo": True})),
-        ("or type(x) is not Tensor\n", "\n", test_a_parameter_and_a_fake_tensor_are_the_operator),
-        ("or _dispatch_modes()", "", partial(seen, {"modes": 1})),
-        ("or _function_modes()", "", partial(seen, {"function_modes": True})),
-        ("or _tracing()", "", partial(seen, {"tracing": True})),
-        ("or _transforms() is not None", "", classes),
-        ("or forward_ad._current_level >= 0", "", classes),
-        ("_transforms() is None and forward_ad._current_level < 0", "True", classes),
-        ("return type(x) in (Tensor, torch.nn.Parameter)", "return True", classes),
-        (
-            "_is_plain = _is_known",
-            "_is_plain = lambda x: type(x) is Tensor",
-            partial(test_another_pytorch_has_the_operator_alone, "_is_tracing"),
-        ),
-        ("or _autocast()", "", test_autocast_computes_in_float32),
-        ("memory_format=torch.contiguous_format", "memory_format=None", apart),
-        ("x = x.float()", "pass", test_autocast_computes_in_float32),
-        ("or (x.requires_grad and torch.is_grad_enabled())", "", needs),
-        (
-            "and -x.dim() <= dim < x.dim()):\n        return lambda",
-            "):\n        return lambda",
-            other,
-        ),
-        ("(x) and -x.dim() <= dim < x.dim()", "(x)", partial(seen, {"dynamo": True})),
-        ("address & 15, dim, log\n", "address & 15, log\n", axes),
-        ("elif inner > 1:", "elif False:", axes),
-        ("prod(x.shape[dim:][1:])", "prod(x.shape[dim + 1 :])", last),
-        ("if x.shape[-1] == cols else None", "", ones),
-        ("stride = cols if x.is_contiguous() else stride", "", ones),
-        ("if not _is_whole(x) if log or inner > 1 else stride is None", "if False", across),
-        ("x.is_contiguous() and x.data_ptr() % 16 == 0", "x.is_contiguous()", across),
-        ("or x.is_neg()", "", test_a_negated_view_is_not_read_as_it_lies),
-        ("except RuntimeError:  # nested", "except KeyError:  #", partial(nested, False)),
-        ("and not t.is_nested", "", partial(nested, True)),
-        ('"FakeTensor"', '""', test_a_parameter_and_a_fake_tensor_are_the_operator),
-        ("current_stream(index)", "0", test_the_current_stream_is_used),
-        (
-            "if x.numel() == 0:",
-            "if False:",
-            partial(test_an_empty_tensor_gives_an_empty_one, (5, 0)),
-        ),
-        ("_called(_whole(x), dim, log)", "_called(x, dim, log)", copied),
-        ("stride = row_stride(x.shape, x.stride())", "stride = x.shape[-1]", apart),
-        ("elif stride != end:", "elif False:", copied),
-        ("if cols > 1 and strides[-1] != 1:", "if False:", copied),
-        ("_calls[key] = call", "pass", test_a_call_is_made_once),
-        ("if len(_calls) >= MOST_CALLS:", "if 0:", test_shapes_that_keep_changing_fill_no_memory),
-        # These take the text, to import it for another GPU.
-        ("if several and", "if not several and", test_another_current_device_is_left_as_it_is),
-        (
-            "except Refused:",
-            "except KeyError:",
-            test_what_no_kernel_takes_gets_the_answer_of_pytorch,
-        ),
-    ],
-)
-def test_a_changed_line_is_noticed(line: str, changed: str, noticed, text: str) -> None:
-    check_noticed(noticed, text, Here, line, changed)
+def test_a_gpu_that_no_kernel_is_for_gets_the_answer_of_pytorch(made) -> None:
+    copy = made("old", Gpu(70, 80, 6 * 2**20))
+    x = copy.values(4, 64)
+    assert copy.torch.equal(copy.module.softmax(x), copy.torch.softmax(x, -1))
+    assert not copy.kernels()
+
+
+def test_the_current_stream_and_device_are_used(made) -> None:
+    copy = made("streams")
+    runtime, x = copy.module.runtime, copy.values(4, 64)
+    for runtime.stream in (0, 5):
+        copy.module.softmax(x)
+    assert [launch.stream for launch in runtime.launches] == [0, 5]
+    runtime.count, runtime.current, seen = 2, 1, []
+    runtime.CurrentRawStream = lambda index: seen.append(runtime.current) or 0
+    copy.module._calls.clear()
+    copy.module.softmax(x)
+    assert seen == [None] and runtime.current == 1, "that of the tensor, and then as before"
+
+
+def test_a_graph_has_a_workspace_of_its_own_and_no_dropout(made) -> None:
+    copy = made("graph", OLD)
+    runtime, x = copy.module.runtime, copy.values(1, 40001)
+    copy.module.softmax(x)
+    runtime.capturing.add(0)
+    same(copy, x)
+    copy.module.softmax(x)
+    used = [launch.workspace for launch in runtime.launches if launch.cooperative]
+    assert len({*used}) == 3
+    with pytest.raises(RuntimeError, match="would drop the same at every replay"):
+        copy.module.scaled_masked_softmax(copy.values(6, 256), dropout_p=0.5)
+    copy.module.scaled_masked_softmax(copy.values(6, 256), scale=0.5)

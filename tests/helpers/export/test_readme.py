@@ -30,17 +30,11 @@ def files(tmp_path: Path, monkeypatch) -> Path:
 
 def test_the_commands_write_what_the_examples_import(files: Path) -> None:
     written = {file.stem: ast.parse(file.read_text()) for file in files.glob("*.py")}
-    assert len(written) == len(COMMANDS) == 3
+    assert len(written) == len(COMMANDS) == 2
     for example in EXAMPLES:
         (name,) = re.findall(r"^from (\w+) import softmax$", example, flags=re.M)
         defined = {node.name for node in written[name].body if hasattr(node, "name")}
         assert {"softmax", "plan"} <= defined
-
-
-def test_the_examples_are_short() -> None:
-    assert len(EXAMPLES) == 2
-    for example in EXAMPLES:
-        assert len([line for line in example.splitlines() if line]) <= 10
 
 
 @pytest.mark.gpu

@@ -7,7 +7,7 @@ import pytest
 from helpers.bound import load
 from helpers.catalogue import steps, variants
 from helpers.export.asked import exports
-from helpers.export.terms import as_cpp, as_python, least_value
+from helpers.export.terms import as_cpp
 from helpers.expressions import Expression
 from helpers.plan import INPUTS, MAX_BYTES, MAX_INT
 from tests.helpers.export.plans import GPUS
@@ -15,26 +15,17 @@ from tests.helpers.export.plans import GPUS
 LEAST = dict.fromkeys(INPUTS, 1) | {"share": 0, "any": float("-inf")}
 
 
-@pytest.mark.parametrize(
-    ("text", "cpp"),
-    [
-        ("rows*cols + 3", "rows * cols + 3"),
-        ("rows * (cols + 3)", "rows * (cols + 3)"),
+def test_terms_guard_what_divides_and_nest_without_a_warning() -> None:
+    """What no header of today has; the rest is compared at random matrices, in test_cpp.py."""
+    for text, cpp in (
         ("rows - (cols - 3)", "rows - (cols - 3)"),
         ("rows / (cols / 2)", "rows / divisor(cols / 2)"),
-        ("rows / cols / 2", "rows / cols / 2"),
         ("rows % share == 0", "rows % divisor(share) == 0"),
         ("rows > 1 || cols > 1 && size == 2", "rows > 1 || (cols > 1 && size == 2)"),
-        ("(rows > 1 || cols > 1) && size == 2", "(rows > 1 || cols > 1) && size == 2"),
         ("(rows > 1) == (cols > 1)", "(rows > 1) == (cols > 1)"),
-        ("min(rows, max(1, cols))", "lesser(rows, greater(1, cols))"),
-        ("ceil_div(rows, share)", "ceil_div(rows, divisor(share))"),
-        ("power_of_two(ceil_div(rows, 4096))", "power_of_two(ceil_div(rows, 4096))"),
         ("rows < 4294967296", "rows < 4294967296LL"),
-    ],
-)
-def test_terms_keep_their_order_and_guard_what_divides(text: str, cpp: str) -> None:
-    assert as_cpp(Expression(text).tree, LEAST) == cpp
+    ):
+        assert as_cpp(Expression(text).tree, LEAST) == cpp
 
 
 @pytest.mark.parametrize("text", ["(rows - cols) / 2", "any % 2", "ceil_div(rows - 2, 3)"])
@@ -43,24 +34,11 @@ def test_what_may_be_negative_is_not_divided(text: str) -> None:
         as_cpp(Expression(text).tree, LEAST)
 
 
-@pytest.mark.parametrize(
-    ("text", "least"),
-    [("rows + 3", 4), ("rows - 1", 0), ("rows - cols", float("-inf")), ("rows > 7", 0)],
-)
-def test_the_least_value_is_known(text: str, least: float) -> None:
-    assert least_value(Expression(text).tree, LEAST) == least
-
-
-def test_python_divides_as_c_does() -> None:
-    text = as_python(Expression("(rows + 3)/4 > 2 && cols % 2 == 0 || size == 2"))
-    assert text == "(rows + 3) // 4 > 2 and cols % 2 == 0 or size == 2"
-
-
 @pytest.mark.parametrize("step", [*filter(exports, (*steps(), *variants()))])
 def test_no_plan_of_the_largest_matrices_passes_64_bits(step: str) -> None:
     """What headers compute exactly, an exported plan computes in long long."""
     contract = load(step).header
-    largest = [(2**a, 2**b) for a in range(0, 32, 3) for b in (0, 5, 10, 15, 20, 25, 30)]
+    largest = [(2**a, 2**b) for a in range(0, 32, 6) for b in (0, 10, 20, 30)]
     largest += [(MAX_INT, 1), (1, MAX_INT), (MAX_INT, 2**24), (2**24, MAX_INT)]
     for (rows, cols), dtype, gpu in itertools.product(largest, contract.dtypes, GPUS):
         rows, cols = min(rows, MAX_INT), min(cols, MAX_INT)
