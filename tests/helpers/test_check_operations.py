@@ -234,17 +234,6 @@ def test_arguments_that_do_not_fit_are_named(named: dict, message: str) -> None:
         bind(FUSED, 5, 33, features={"MASK": 1}).run(x, poisoned(x), **named)
 
 
-def test_what_an_operation_has_and_a_kernel_has_not_is_refused() -> None:
-    x = make_input(5, 33)
-    code = FUSED.replace("float p,", "float q,")
-    with pytest.raises(
-        ValueError, match="^fused computes softmax, so it must take x, y, rows, col"
-    ):
-        bind(code, 5, 33).run(x, poisoned(x))
-    with pytest.raises(TypeError, match="takes y, dy, dx, scale, not p"):
-        bind(BACKWARD, 5, 33).run(x, x, poisoned(x), p=0.5)
-
-
 def test_an_output_may_be_an_input_where_the_header_says_so() -> None:
     x = np.ones((5, 33), np.float32)
     statistics, rows = np.zeros((5, 2), np.float32), np.zeros(5, np.float32)

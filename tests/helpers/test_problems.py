@@ -112,11 +112,6 @@ def test_each_operation_is_timed_beside_its_yardstick(name, chosen, dtype, simul
     assert case.moved == case.bytes == problem.moved and case.copy_samples_us
 
 
-def test_softmax_alone_is_timed_beside_a_copy_with_neutral_numbers(simulated) -> None:
-    problem, cases = measured(FUSED, {})
-    assert problem.plain and set(cases) == {"it", "00_copy"} and not cases["it"].yardstick
-
-
 WRONG = {
     "mask": (FUSED, {"MASK": 1}, "MASK == 1 && mask", "MASK == 9 && mask"),
     "scale": (FUSED, {"LOG": 1}, "scale * float", "float"),

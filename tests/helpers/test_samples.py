@@ -28,13 +28,6 @@ def test_noise_is_no_difference_and_a_difference_is_one(count: int) -> None:
     assert found >= 180
 
 
-def test_medians_alone_would_decide_from_noise() -> None:
-    random = np.random.default_rng(2)
-    pairs = [(noisy(random, 10, 7), noisy(random, 10, 7)) for _ in range(50)]
-    values = [samples.ratio(*pair).value for pair in pairs]
-    assert all(value != 1 for value in values)
-
-
 def test_series_of_different_lengths_and_the_same_interval_each_time() -> None:
     one, other = [10.0, 10.1, 10.2] * 7, [5.0, 5.1, 5.2]
     estimate = samples.ratio(one, other)
@@ -58,11 +51,6 @@ def test_difference_is_of_pairs_so_that_a_drift_of_both_is_none() -> None:
         samples.difference([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="without samples"):
         samples.difference([], [])
-
-
-def test_first_sample_is_discarded_and_short_calls_have_more() -> None:
-    assert samples.kept([99.0, 1.0, 2.0]) == [1.0, 2.0]
-    assert [samples.wanted(us) for us in (2.0, 49.9, 50.0, 500.0)] == [21, 21, 7, 7]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8, 11])

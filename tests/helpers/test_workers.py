@@ -1,14 +1,13 @@
 """Work dealt out to GPUs, with workers that touch none: they say what they see or fail."""
 
 import os
-import pickle
 import time
 from collections import deque
 
 import pytest
 
 from helpers import workers
-from helpers.workers import VISIBLE, Failure, deal, one_line
+from helpers.workers import VISIBLE, Failure, deal
 
 
 def worker(task: str) -> tuple[str, str, int]:
@@ -45,14 +44,6 @@ def test_one_job_is_done_here_in_order_and_takes_what_is_added() -> None:
     assert (blamed.reason, blamed.culprit) == ("wrong result", "07_warp")
 
 
-def test_interruption_is_no_failure() -> None:
-    def interrupted(task: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(deal(interrupted, deque(["a"])))
-
-
 def test_each_gpu_has_one_process_that_takes_the_next_task() -> None:
     """A slow task holds one GPU while the other does the rest; failures stay with their tasks, and
     a process that dies is replaced."""
@@ -78,24 +69,3 @@ def test_after_an_error_that_breaks_its_gpu_the_rest_is_done_in_a_new_process(mo
     assert seen["a"][2] == os.getpid()
     assert isinstance(seen["raise"], Failure)
     assert seen["b"][1] == "3" and seen["b"][2] != os.getpid()
-
-
-def test_names_of_gpus(monkeypatch) -> None:
-    cupy = pytest.importorskip("cupy")
-    monkeypatch.undo()
-    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 2)
-    monkeypatch.delenv(VISIBLE, raising=False)
-    assert [workers.gpu_names(jobs) for jobs in (1, 2, 8)] == [["0"], ["0", "1"], ["0", "1"]]
-    monkeypatch.setenv(VISIBLE, "4,GPU-ab")
-    assert workers.gpu_names(2) == ["4", "GPU-ab"]
-
-
-def test_message_names_no_folder_and_has_no_colours() -> None:
-    error = OSError("no '/opt/site/lib.so' \x1b[91m\x1b[1m(see ~/log):\x1b[0m 1/2 of a/b\nmore")
-    assert one_line(error) == "OSError: no 'lib.so' (see log): 1/2 of a/b"
-
-
-def test_failure_survives_the_way_to_another_process() -> None:
-    failure = pickle.loads(pickle.dumps(Failure("why", "who")))
-    assert (failure.reason, failure.culprit, str(failure)) == ("why", "who", "who: why")
-    assert str(Failure("why")) == "why"
