@@ -76,43 +76,31 @@ def read_only(array: np.ndarray) -> np.ndarray:
 # ---- arrays -----------------------------------------------------------------------------------
 
 X, Y = arrays()
-BAD_ARRAYS = {
-    "transposed input": (make_input(COLS, ROWS).T, Y, TypeError, "x is not C-contiguous"),
-    "strided input": (make_input(ROWS, 2 * COLS)[:, ::2], Y, TypeError, "x is not C-contiguous"),
-    "columns of a wider input": (
-        make_input(ROWS, COLS + 1)[:, :COLS],
-        Y,
-        TypeError,
-        "pass numpy.ascontiguousarray(x)",
-    ),
-    "transposed output": (X, np.zeros((COLS, ROWS), np.float32).T, TypeError, "y is not C-cont"),
-    "double input": (X.astype(np.float64), Y, TypeError, "x is float64, the kernel takes float32"),
-    "integer input": (X.astype(np.int32), Y, TypeError, "x is int32, the kernel takes float32"),
-    "half output": (X, Y.astype(np.float16), TypeError, "y is float16, the kernel takes float32"),
-    "list": (
-        X.tolist(),
-        Y,
-        TypeError,
-        "x must be a numpy array of one or more dimensions, not a Python list",
-    ),
-    "number": (X, 0.0, TypeError, "y must be a numpy array of one or more dimensions, not a"),
-    "scalar array": (X, np.array(0, np.float32), TypeError, "y must be a numpy array of one or"),
-    "read-only output": (X, read_only(np.zeros_like(X)), ValueError, "y is read-only"),
-    "longer output": (X, arrays(ROWS + 1)[1], ValueError, "y has shape (7, 8), which is not rows"),
-    "shorter input": (X[:-1], Y, ValueError, "x has shape (5, 8), which is not rows x cols"),
-    "other shape of output": (X, Y.reshape(COLS, ROWS), ValueError, "y has shape (8, 6), which is"),
-    "flat output": (X, Y.reshape(-1), ValueError, "x has shape (6, 8), y has shape (48,)"),
-    "masked input": (np.ma.masked_invalid(X), Y, TypeError, "not a numpy.ma.MaskedArray"),
-}
+WIDE = make_input(ROWS, COLS + 1)
+BAD_ARRAYS = [  # x, y, what is said
+    (make_input(COLS, ROWS).T, Y, "x is not C-contiguous"),
+    (WIDE[:, :COLS], Y, "pass numpy.ascontiguousarray(x)"),
+    (X, np.zeros((COLS, ROWS), np.float32).T, "y is not C-cont"),
+    (X.astype(np.float64), Y, "x is float64, the kernel takes float32"),
+    (X.astype(np.int32), Y, "x is int32, the kernel takes float32"),
+    (X, Y.astype(np.float16), "y is float16, the kernel takes float32"),
+    (X.tolist(), Y, "x must be a numpy array of one or more dimensions, not a Python list"),
+    (X, 0.0, "y must be a numpy array of one or more dimensions, not a"),
+    (X, np.array(0, np.float32), "y must be a numpy array of one or"),
+    (None, Y, "x must be a numpy array, not None"),
+    (X, read_only(np.zeros_like(X)), "y is read-only"),
+    (X, arrays(ROWS + 1)[1], "y has shape (7, 8), which is not rows x cols = 6 x 8"),
+    (X[:-1], Y, "x has shape (5, 8), which is not rows x cols"),
+    (X, Y.reshape(COLS, ROWS), "y has shape (8, 6), which is"),
+    (X, Y.reshape(-1), "x has shape (6, 8), y has shape (48,)"),
+    (np.ma.masked_invalid(X), Y, "not a numpy.ma.MaskedArray"),
+]
 
 
-@pytest.mark.parametrize("case", BAD_ARRAYS)
-@pytest.mark.parametrize("name", ["00_copy", "01_naive"])
-def test_array_that_does_not_fit_is_named(name: str, case: str) -> None:
-    x, y, error, text = BAD_ARRAYS[case]
-    kernel = raw(name)
-    args = (x, y, ROWS, COLS)
-    assert text in refusal(kernel, *shape_of(kernel, ROWS, COLS), args, error=error)
+@pytest.mark.parametrize(("x", "y", "text"), BAD_ARRAYS, ids=[text for *_, text in BAD_ARRAYS])
+def test_array_that_does_not_fit_is_named(x, y, text: str) -> None:
+    kernel = raw("00_copy")
+    assert text in refusal(kernel, *shape_of(kernel, ROWS, COLS), (x, y, ROWS, COLS))
 
 
 def test_output_in_place_is_refused() -> None:
@@ -170,39 +158,37 @@ def test_rows_that_are_apart_are_held_against_the_strides() -> None:
 
 # ---- numbers ----------------------------------------------------------------------------------
 
-BAD_NUMBERS = {
-    "Python float for float": (48, 0.5, TypeError, "factor is a Python float, which CuPy passes"),
-    "Python int for float": (48, 2, TypeError, "pass numpy.float32(2)"),
-    "Python bool for float": (48, True, TypeError, "factor is a Python bool"),
-    "double for float": (
-        48,
-        np.float64(0.5),
-        TypeError,
-        "factor is a numpy.float64; the kernel takes a float",
-    ),
-    "half for float": (
-        48,
-        np.float16(0.5),
-        TypeError,
-        "factor is a numpy.float16; the kernel takes a float",
-    ),
-    "array for float": (48, np.ones(1, np.float32), TypeError, "factor must be a number (float)"),
-    "scalar array for float": (48, np.array(2, np.float32), TypeError, "factor must be a number"),
-    "text for float": (48, "2", TypeError, "factor is a Python str"),
-    "nothing for float": (48, None, TypeError, "factor is a Python NoneType"),
-    "float for int": (48.0, np.float32(2), TypeError, "count must be an integer (int), not 48.0"),
-    "numpy float for int": (np.float32(48), np.float32(2), TypeError, "count must be an integer"),
-    "bool for int": (True, np.float32(2), TypeError, "count must be an integer (int), not True"),
-    "array for int": (np.arange(2), np.float32(2), TypeError, "count must be a number (int)"),
-    "too large for int": (2**31, np.float32(2), ValueError, "count = 2147483648 does not fit"),
-    "too small for int": (-(2**31) - 1, np.float32(2), ValueError, "does not fit the kernel's int"),
-}
+TWO = np.float32(2)
+BAD_NUMBERS = [  # the kernel, its numbers, what is said
+    (SCALE, (48, 0.5), "factor is a Python float, which CuPy passes"),
+    (SCALE, (48, 2), "pass numpy.float32(2)"),
+    (SCALE, (48, True), "factor is a Python bool"),
+    (SCALE, (48, np.float64(0.5)), "factor is a numpy.float64; the kernel takes a float"),
+    (SCALE, (48, np.float16(0.5)), "factor is a numpy.float16; the kernel takes a float"),
+    (SCALE, (48, np.ones(1, np.float32)), "factor must be a number (float)"),
+    (SCALE, (48, np.array(2, np.float32)), "factor must be a number"),
+    (SCALE, (48, "2"), "factor is a Python str"),
+    (SCALE, (48, None), "factor is a Python NoneType"),
+    (SCALE, (48.0, TWO), "count must be an integer (int), not 48.0"),
+    (SCALE, (np.float32(48), TWO), "count must be an integer"),
+    (SCALE, (True, TWO), "count must be an integer (int), not True"),
+    (SCALE, (np.arange(2), TWO), "count must be a number (int)"),
+    (SCALE, (2**31, TWO), "count = 2147483648 does not fit"),
+    (SCALE, (-(2**31) - 1, TWO), "does not fit the kernel's int"),
+    (NUMBERS, (1, 0, 0), "number is a Python int, which CuPy passes as 8 bytes; the kernel takes"),
+    (NUMBERS, ("1", 0, 0), "number is a Python str; the kernel takes a double"),
+    (NUMBERS, (None, 0, 0), "number is a Python NoneType; the kernel takes a double"),
+    (NUMBERS, (np.float32(1), 0, 0), "number is a numpy.float32; the kernel takes a double"),
+    (NUMBERS, (0.5, -1, 0), "small = -1 does not fit the kernel's unsigned"),
+    (NUMBERS, (0.5, 2**32, 0), "small = 4294967296 does not fit the kernel's unsigned"),
+    (NUMBERS, (0.5, 0, 2**63), "does not fit the kernel's long long"),
+]
 
 
-@pytest.mark.parametrize("case", BAD_NUMBERS)
-def test_number_that_does_not_fit_is_named(case: str) -> None:
-    count, factor, error, text = BAD_NUMBERS[case]
-    assert text in refusal(SCALE, 1, 64, (X, Y, count, factor), error=error)
+@pytest.mark.parametrize(("kernel", "numbers", "text"), BAD_NUMBERS)
+def test_number_that_does_not_fit_is_named(kernel, numbers: tuple, text: str) -> None:
+    arrays = (X, Y) if kernel is SCALE else (np.zeros(3),)
+    assert text in refusal(kernel, 1, 64, (*arrays, *numbers))
 
 
 def test_numbers_that_fit_are_passed_unchanged() -> None:
@@ -211,25 +197,6 @@ def test_numbers_that_fit_are_passed_unchanged() -> None:
         for large in (-(2**62), np.int64(-(2**62))):
             launch(NUMBERS, 1, 1, (y, number, 2**32 - 1, large))
             assert list(y) == [0.1, 2.0**32 - 1, -(2.0**62)]
-
-
-@pytest.mark.parametrize(
-    ("args", "text"),
-    [
-        (
-            (1, 0, 0),
-            "number is a Python int, which CuPy passes as 8 bytes; the kernel takes a double",
-        ),
-        (("1", 0, 0), "number is a Python str; the kernel takes a double"),
-        ((None, 0, 0), "number is a Python NoneType; the kernel takes a double"),
-        ((np.float32(1), 0, 0), "number is a numpy.float32; the kernel takes a double"),
-        ((0.5, -1, 0), "small = -1 does not fit the kernel's unsigned"),
-        ((0.5, 2**32, 0), "small = 4294967296 does not fit the kernel's unsigned"),
-        ((0.5, 0, 2**63), "does not fit the kernel's long long"),
-    ],
-)
-def test_number_outside_its_type_is_named(args: tuple, text: str) -> None:
-    assert text in refusal(NUMBERS, 1, 1, (np.zeros(3), *args))
 
 
 @pytest.mark.parametrize("kind", [np.int16, np.int32, np.int64, np.uint16])
@@ -243,7 +210,7 @@ def test_numpy_integers_serve_as_rows_and_cols(kind: type) -> None:
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(0, COLS), (-1, COLS), (ROWS, 0), (ROWS, -1)])
-@pytest.mark.parametrize("name", ["00_copy", "01_naive", "02_online"])
+@pytest.mark.parametrize("name", ["00_copy", "01_naive"])
 def test_empty_matrix_is_refused(name: str, rows: int, cols: int) -> None:
     kernel = raw(name)
     x = np.zeros((max(rows, 0), max(cols, 0)), np.float32)

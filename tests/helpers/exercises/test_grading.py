@@ -1,5 +1,5 @@
-"""Every stub fails at what it is about, every solution passes, a learner's file is made once and
-kept, and the verdict has a plain and a rich form."""
+"""Every solution passes, a learner's file is made once and kept, and the verdict has a plain and a
+rich form. What the verdict on each stub says stands in its notebook, which nbval compares."""
 
 import re
 
@@ -13,40 +13,6 @@ from helpers.paths import KERNELS
 from tests.helpers.exercises.answers import solution
 
 BLANK = re.compile(r"^ *// ---- (write|and) here ----$", flags=re.MULTILINE)
-FAILS_AT = {
-    "00_copy_a_row": "NO a warp's lanes touch no more sectors",
-    "00_flat_copy": "row 0, column 0: expected 154, seen nothing",
-    "01_columns": "NO y is the softmax of each column",
-    "01_log_softmax": "NO y is the logarithm of softmax of each row .* seen nothing",
-    "02_two_pairs": "NO y is the softmax of each row",
-    "02_one_pass": "NO y is the softmax of each row .* seen inf",
-    "03_one_array": "line 39: race on shared memory: .* line 34",
-    "03_tree": "race on shared memory",
-    "04_eight_lanes": "line 40: not all lanes that the mask names come to this exchange",
-    "04_butterfly": "NO y is the softmax of each row",
-    "05_any_columns": "line 39: misaligned load",
-    "05_vector_loop": "NO y is the softmax of each row .* seen nothing",
-    "06_read_once": "NO x is read once, .* At 64 x 128, x is read three times, in lines 29, 37 and",
-    "06_keep": "NO y is the softmax of each row .* seen NaN",
-    "07_half_warps": "NO two rows move .* line 29 move 256 bytes on average, and 512 is the most",
-    "07_lanes": "NO y is the softmax of each row",
-    "08_two_blocks": "NO y is the softmax of each row",
-    "08_send": "line 19: read of an uninitialised variable",
-    "09_letters": "NO a block waits for what the others write",
-    "09_publish": "NO y is the softmax of each row",
-    "10_eight_at_once": "NO y is the softmax of each row",
-    "10_widen": "NO y is the softmax of each row",
-    "11_ends": "NO what lies between boundaries .* of line 28 move 1\\d\\d? bytes on average",
-    "11_run": "NO y is the softmax of each row .* seen nothing",
-    "12_causal": "NO packs of which a row sees nothing .* 10240 bytes of x are loaded, in line 31",
-    "12_window": "NO y is the softmax of what each row sees .* seen NaN",
-    "13_banks": "NO no lanes wait for one bank .* line 46 takes 8 turns",
-    "13_pairs": "NO y is the softmax of each column .* expected 0, seen 1;",
-    "14_log": "NO y is the way back of log-softmax, .* expected 149, seen -0.03",
-    "14_merge": "NO y is softmax's way back where dy is x, .* seen NaN",
-    "15_target": "line 49: race on global memory: .* line 47",
-    "15_lse": "NO y is softmax, less 1 in the target's column .* seen inf",
-}
 
 
 def made(steps: list[Step]) -> Verdict:
@@ -72,14 +38,6 @@ def own(tmp_path, monkeypatch):
 
 
 # ---- stubs and solutions ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_stub_fails_at_what_it_is_about(name):
-    verdict = judge(name, stub(name))
-    said = " ".join(str(verdict).split())
-    assert not verdict.passed and re.search(FAILS_AT[name], said), said
-    assert re.search(rf"Edit mine/answers/{name}\.cu\b.* and run this cell again\.$", said)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
