@@ -72,6 +72,9 @@ class Computer:
         else:
             install.DRIVER.write_text(CLOSED.format(version))
 
+    def lock(self, major: int) -> None:
+        (self.folder / f"requirements/cuda{major}.txt").write_text("other==1\n")
+
     def run(self, command: list[str]) -> tuple[int, str]:
         step = "venv" if "venv" in command else "pip" if "pip" in command else command[-1]
         self.commands.append([step, *command])
@@ -287,14 +290,6 @@ def test_second_run_installs_nothing(
     assert install.STAMP.stat().st_mtime > 0  # or make would run it again and again
 
 
-def test_changed_lock_installs_into_the_same_venv(computer: Computer) -> None:
-    computer.setup()
-    (computer.folder / "requirements/cuda12.txt").write_text("other==1\n")
-    assert computer.setup() == (0, ["pass"])
-    (computer.folder / "requirements/cuda13.txt").write_text("other==1\n")
-    assert computer.setup() == (0, ["pass", "pip", install.CHECK])
-
-
 def test_failed_update_is_not_taken_for_the_old_state(computer: Computer) -> None:
     lock = computer.folder / "requirements/cuda13.txt"
     old = lock.read_text()
@@ -307,30 +302,24 @@ def test_failed_update_is_not_taken_for_the_old_state(computer: Computer) -> Non
     assert computer.setup() == (0, ["venv", "pip", install.CHECK])
 
 
-def test_other_cuda_makes_a_new_venv(computer: Computer) -> None:
+AGAIN = {  # what has changed since the first run -> the steps that the second takes
+    "another CUDA": (lambda c: c.driver("550.54.15"), ["pass", "venv", "pip", install.CHECK]),
+    "another Python": (lambda c: c.system(version=(3, 13)), ["pass", "venv", "pip", install.CHECK]),
+    "no python": (lambda c: install.venv_python().unlink(), ["pass", "venv", "pip", install.CHECK]),
+    "no stamp": (lambda c: install.STAMP.unlink(), ["venv", "pip", install.CHECK]),
+    "the lock": (lambda c: c.lock(13), ["pass", "pip", install.CHECK]),
+    "another lock": (lambda c: c.lock(12), ["pass"]),
+}
+
+
+@pytest.mark.parametrize("changed", AGAIN)
+def test_second_run_does_what_the_change_asks_for(computer: Computer, changed: str) -> None:
+    change, steps = AGAIN[changed]
     computer.setup()
-    computer.driver("550.54.15")
-    assert computer.setup() == (0, ["pass", "venv", "pip", install.CHECK])
+    change(computer)
+    assert computer.setup() == (0, steps)
+    assert all("--clear" in command for step, *command in computer.commands if step == "venv")
     assert computer.setup() == (0, ["pass"])
-
-
-def test_other_python_makes_a_new_venv(computer: Computer) -> None:
-    computer.setup()
-    computer.system(version=(3, 13))
-    assert computer.setup() == (0, ["pass", "venv", "pip", install.CHECK])
-
-
-def test_broken_venv_is_made_anew(computer: Computer) -> None:
-    computer.setup()
-    install.venv_python().unlink()
-    assert computer.setup() == (0, ["pass", "venv", "pip", install.CHECK])
-
-
-def test_half_made_venv_is_made_anew(computer: Computer) -> None:
-    computer.setup()
-    install.STAMP.unlink()
-    status, steps = computer.setup()
-    assert status == 0 and steps[0] == "venv" and "--clear" in computer.commands[0]
 
 
 # ------------------------------------------------------------ the real thing, offline

@@ -7,14 +7,16 @@ from html.parser import HTMLParser
 import pytest
 
 from helpers import rich, show
-from helpers.catalogue import source, steps
+from helpers.catalogue import source
 from helpers.check import check_softmax
+from helpers.draw.style import READABLE, contrast
 from helpers.launch import launch, simulate
 from helpers.reading import of_output
 from helpers.references import make_input, poisoned
 from helpers.simt.places import own_file
 from tests.helpers.sources import raw
 
+SOME = ("01_naive", "08_cluster", "12_fused")  # nbval compares what notebooks show of all
 LISTED = re.compile(r" *(\d+) ([+ ]) (.*)")
 
 
@@ -67,7 +69,7 @@ def of_html(page: str) -> list[tuple[int, str, str]]:
 # ---- a kernel ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", steps())
+@pytest.mark.parametrize("name", SOME)
 def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
     assert show.kernel(f"{name}.cu", header=True) is None
     text = source(f"{name}.cu")
@@ -127,7 +129,7 @@ def test_a_line_in_another_place_is_new_since_one_kernel_but_not_since_two(shown
 # ---- its body ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", steps())
+@pytest.mark.parametrize("name", SOME)
 def test_body_first_and_everything_else_under_it(name: str, shown) -> None:
     show.kernel(f"{name}.cu", body=True)
     show.kernel(f"{name}.cu")
@@ -237,19 +239,11 @@ def test_source_is_no_markup(shown) -> None:
     assert of_html(page)[2][2] == code.splitlines()[2]
 
 
-def luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    ]
-    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-@pytest.mark.parametrize("ground", [rich.GROUND, *(ground for _, ground in rich.MARKS.values())])
-@pytest.mark.parametrize("ink", [rich.INK, rich.MUTED, *rich.COLOURS.values()])
-def test_every_colour_reads_on_every_ground(ink: str, ground: str) -> None:
-    light, dark = sorted(map(luminance, (ink, ground)), reverse=True)
-    assert (light + 0.05) / (dark + 0.05) >= 4.5
+def test_every_colour_reads_on_every_ground() -> None:
+    pytest.importorskip("matplotlib")  # which knows colours
+    grounds = [rich.GROUND, *(ground for _, ground in rich.MARKS.values())]
+    for ink in (rich.INK, rich.MUTED, *rich.COLOURS.values()):
+        assert min(contrast(ink, ground) for ground in grounds) >= READABLE, ink
 
 
 # ---- differences ------------------------------------------------------------------------------

@@ -110,6 +110,7 @@ FIGURES = {  # name -> what draws it, from true data or from changed data
     "letters": lambda changed: draw.letters(traced(ANOTHER_BLOCK if changed else MAIL)),
 }
 
+# Those whose text is laid out by its width.
 DEPEND_ON_FONTS = ("step", "few rows", "stacked bars", "heat", "sectors", "owners", "life")
 
 

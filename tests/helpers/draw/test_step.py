@@ -12,7 +12,7 @@ from helpers.catalogue import TORCH, UNFUSED
 from helpers.draw import style
 from helpers.races import Race, save_race
 from helpers.records import Record, save_record
-from helpers.shapes import AXES, FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
+from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
 from tests import made_up
 from tests.helpers.draw.looks import complaints
 from tests.made_up import steady
@@ -294,22 +294,3 @@ def test_series_has_each_step_in_its_colour(shown) -> None:
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
         draw.series(steps, dtype="bfloat16", family="grid")
-
-
-def test_another_axis_is_drawn_where_its_columns_are_as_far_apart_as_predicted(
-    predicted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    predicted("01_naive", rows=2**19, cols=512, inner=1024, share=0.9)
-    shapes = [(rows, dim) for rows, dim, inner in AXES if inner == 1024]
-    record = made_up.record(shapes=[*shapes, (2**18, 1024)])
-    inner = [1024] * len(shapes) + [256]
-    cases = [
-        dataclasses.replace(case, inner=one) for case, one in zip(record.cases, inner, strict=True)
-    ]
-    pair = step.Pair(dataclasses.replace(record, cases=cases), None, "float32", "axes")
-    monkeypatch.setattr(Record, "of_family", lambda record, *_: record.cases)
-    assert sorted(pair.own) == [16, 64, 512, 2048, 8192]
-    figure = step._lines(pair, None, True)
-    label = "elements of a column, 1024 apart (the array always has $2^{28}$ elements)"
-    assert figure.axes[0].get_xlabel() == label
-    assert pair.finding.endswith(" of a copy's speed at columns of 512")
