@@ -176,9 +176,11 @@ def bound_apart(rows: int, cols: int, dtype: str = "float32") -> BoundKernel:
     return bind(APART, rows, cols, dtype, x_stride=cols + 5, y_stride=cols + 2)
 
 
-@pytest.mark.parametrize("phases", [(0, 0), (1, 3), (2, 1)], ids=str)
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize(("rows", "cols"), [(4, 100), (3, 7), (5, 1), (1, 40)])
+@pytest.mark.parametrize("phases", [(0, 0), (1, 3)], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "cols", "dtype"),
+    [(4, 100, "float32"), (3, 7, "float16"), (5, 1, "bfloat16"), (1, 40, "float32")],
+)
 def test_rows_that_are_apart_are_taken_at_any_element(rows, cols, dtype: str, phases) -> None:
     x = make_input(rows, cols, dtype=dtype)
     far, y = apart(x, cols + 5, phases[0], np.nan), apart(poisoned(x), cols + 2, phases[1], 7)

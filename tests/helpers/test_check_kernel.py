@@ -73,6 +73,7 @@ def test_correct_kernels_are_accepted() -> None:
     verdict = check_kernel(raw("01_naive"), shapes=[(3, 7), (129, 31)])
     assert verdict == "softmax_naive: right on 2 shapes and 12 rows with -inf, NaN or +inf"
     assert "right on 8 shapes" in check_kernel(raw("00_copy"), shapes=QUICK_SHAPES)
+    assert "right on 10 shapes" in check_kernel(LANES), "a file compiled for each: long rows too"
 
 
 def test_shapes_that_the_header_refuses_are_left_out() -> None:

@@ -1,6 +1,7 @@
 """The GPU at hand, and the one that a record names."""
 
 import json
+import sys
 
 import pytest
 
@@ -33,3 +34,9 @@ def test_gpu_in_use_is_described_as_records_hold_it() -> None:
     assert gpu.of_record(described) == gpu.gpu_in_use()
     assert described["name"] == gpu.gpu_name() and described["memory_bytes"] > 2**30
     assert gpu.gpu_in_use().capability >= 70 and gpu.gpu_in_use().sms > 1
+
+
+def test_versions_are_unknown_where_a_tool_is_missing() -> None:
+    assert gpu.run_quietly(["no-such-command-anywhere"]) == "unknown"
+    assert gpu.run_quietly([sys.executable, "-c", "raise SystemExit(3)"]) == "unknown"
+    assert gpu.run_quietly([sys.executable, "-c", "print(' 580.1 ')"]) == "580.1"

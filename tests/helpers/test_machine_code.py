@@ -74,3 +74,9 @@ def test_a_build_of_the_series_is_the_same_under_another_name() -> None:
     bound = load("08_cluster").bind(17, 16384)
     renamed = bound.kernel.code.replace("softmax_cluster", "softmax").replace("warp_shift", "w")
     assert differences(Build(bound.kernel.code, bound.options), Build(renamed, bound.options)) == []
+
+
+def test_number_of_kernels_is_compared() -> None:
+    assert differences(Build(KERNEL), Build("")) == ["1 and 0 kernels"]
+    second = 'extern "C" __global__ void second(float* y) { y[0] = 0.0f; }'
+    assert sorted(machine_code(Build(KERNEL + second))) == ["scale", "second"]

@@ -65,3 +65,8 @@ def test_everyone_stands_behind_everyone_equally_often(count: int) -> None:
         for pair in itertools.pairwise([(place + turn) % count for place in range(count)])
     }
     assert count < 3 or len(rotated) < len(behind), "a rotation would not do"
+
+
+def test_first_sample_is_discarded_and_short_calls_have_more() -> None:
+    assert samples.kept([99.0, 1.0, 2.0]) == [1.0, 2.0]
+    assert [samples.wanted(us) for us in (2.0, 49.9, 50.0, 500.0)] == [21, 21, 7, 7]

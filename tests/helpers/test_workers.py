@@ -1,6 +1,7 @@
 """Work dealt out to GPUs, with workers that touch none: they say what they see or fail."""
 
 import os
+import pickle
 import time
 from collections import deque
 
@@ -69,3 +70,19 @@ def test_after_an_error_that_breaks_its_gpu_the_rest_is_done_in_a_new_process(mo
     assert seen["a"][2] == os.getpid()
     assert isinstance(seen["raise"], Failure)
     assert seen["b"][1] == "3" and seen["b"][2] != os.getpid()
+
+
+def test_names_of_gpus(monkeypatch) -> None:
+    cupy = pytest.importorskip("cupy")
+    monkeypatch.undo()
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", lambda: 2)
+    monkeypatch.delenv(VISIBLE, raising=False)
+    assert [workers.gpu_names(jobs) for jobs in (1, 2, 8)] == [["0"], ["0", "1"], ["0", "1"]]
+    monkeypatch.setenv(VISIBLE, "4,GPU-ab")
+    assert workers.gpu_names(2) == ["4", "GPU-ab"]
+
+
+def test_failure_survives_the_way_to_another_process() -> None:
+    failure = pickle.loads(pickle.dumps(Failure("why", "who")))
+    assert (failure.reason, failure.culprit, str(failure)) == ("why", "who", "who: why")
+    assert str(Failure("why")) == "why"

@@ -6,10 +6,10 @@ import pytest
 from matplotlib.text import Text
 
 from helpers import bind, draw, simulate, source
-from helpers.draw.reduction import OUTSIDE, Meeting, follow
+from helpers.draw.reduction import OUTSIDE, Level, Meeting, follow
 from helpers.simt import KernelText, Trace
 from helpers.simt import simulate as run
-from tests.helpers.draw.looks import Shown, complaints
+from tests.helpers.draw.looks import Shown, complaints, texts
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -47,7 +47,7 @@ def test_a_tree_halves_from_barrier_to_barrier(tree: Trace) -> None:
     assert [isinstance(part, Meeting) for part in found.parts] == [True, False] * 4
 
 
-def test_boxes_hold_the_pairs_that_threads_store(tree: Trace) -> None:
+def test_boxes_hold_the_pairs_that_threads_store(tree: Trace, shown: Shown) -> None:
     x = np.random.default_rng(0).normal(size=(2, 20)).astype(np.float32)[0]
     values = follow(tree, 0).values
     for row, live in enumerate((8, 4, 2, 1)):
@@ -56,6 +56,11 @@ def test_boxes_hold_the_pairs_that_threads_store(tree: Trace) -> None:
             mine = np.concatenate([x[start::8] for start in range(thread, 8, live)])
             pair = mine.max(), np.exp(mine - mine.max()).sum()
             assert values[row, thread] == [f"{one:.2f}" for one in pair]
+    draw.reduction(tree)
+    figure = shown.take()[0]
+    written = {text.get_text() for text in texts(figure)}
+    assert {number for pair in values.values() for number in pair} <= written
+    assert complaints(figure) == []
 
 
 def test_butterflies_and_the_pairs_of_warps(shown: Shown) -> None:
@@ -128,3 +133,20 @@ def test_pairs_of_a_cluster_come_from_other_blocks(shown: Shown) -> None:
     assert (level.from_outside, level.times) == (12, 2)
     draw.reduction(trace)
     assert complaints(shown.take()[0]) == []
+
+
+ALONE = """extern "C" __global__ void alone(const float* x, float* y)
+{
+    __shared__ float s[64];
+    s[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    y[threadIdx.x] = s[threadIdx.x];
+}
+"""
+
+
+def test_too_many_levels_become_one() -> None:
+    code = ALONE.replace("y[threadIdx.x] = s[threadIdx.x]", "if (threadIdx.x == 0) s[0] += s[k]")
+    code = code.replace("    if (", "    #pragma unroll 1\n    for (int k = 1; k < 64; k++) if (")
+    (level,) = follow(run_text(code, 1, 64), 0).levels
+    assert level.edges == {(thread, 0) for thread in range(1, 64)} and isinstance(level, Level)

@@ -294,3 +294,24 @@ def test_series_has_each_step_in_its_colour(shown) -> None:
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
         draw.series(steps, dtype="bfloat16", family="grid")
+
+
+def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> None:
+    from matplotlib.figure import Figure
+
+    saved = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path, **_: saved.append(figure))
+    monkeypatch.setattr(records, "series", lambda: [steady("01_x"), steady("02_x")])
+    here = {"02_x": steady("02_x", us=40.0).case(65536, 4096)}
+    here["09_x"] = steady("09_x").of_family("few")[0]  # no figure of the series has it
+    step.save_series(tmp_path / "series.png", here)
+    step.save_series(tmp_path / "series.png")
+    ringed, plain = (
+        [line for line in figure.axes[0].lines if line.get_markeredgecolor() == "black"]
+        for figure in saved
+    )
+    (point,) = ringed
+    assert (point.get_xdata()[0], point.get_ydata()[0]) == (4096, here["02_x"].gbps)
+    assert (point.get_color(), point.get_marker()) == style.look("02_x")
+    said = [any("measured here" in text.get_text() for text in f.axes[0].texts) for f in saved]
+    assert (said, plain) == ([True, False], [])
