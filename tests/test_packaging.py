@@ -1,6 +1,5 @@
 """The two package lists, the locks, the Makefile, CI and pytest's set-up agree with each other."""
 
-import ast
 import importlib.util
 import os
 import re
@@ -136,15 +135,6 @@ def test_conda_names_the_same_packages(major: int) -> None:
     assert set(conda_packages()) - CONDA_ONLY == pip_names
 
 
-def test_conda_keeps_the_lower_bounds_of_pip() -> None:
-    conda = conda_packages()
-    for requirement in wanted(12):
-        lowest = [str(s) for s in requirement.specifier if s.operator == ">="]
-        spec = conda[CONDA_NAME.get(requirement.name, requirement.name)]
-        if spec and lowest:
-            assert spec.split(",")[0] == lowest[0], requirement.name
-
-
 def test_one_range_of_pythons() -> None:
     oldest, newest = PYTHONS[-1], PYTHONS[0]
     assert PROJECT["requires-python"] == f">={oldest[0]}.{oldest[1]}"
@@ -205,23 +195,6 @@ def make(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
-@needs_make
-def test_help_lists_every_target() -> None:
-    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M).group(1)
-    listed = re.findall(r"^  make (\w+) +\S", make().stdout, re.M)
-    assert listed == targets.split()
-
-
-@needs_make
-def test_make_test_runs_everything() -> None:
-    commands = make("-n", "test", "PYTHON=python", "ARGS=-x").stdout.splitlines()
-    assert commands == [
-        "python -m ruff check .",
-        "python -m pytest -n 2 --dist worksteal -q -p no:nbval tests -x",
-        "python -m pytest -n 2 --dist loadfile -q -p helpers.lean --nbval notebooks",
-    ]
-
-
 LOCK_12, LOCK_13, LOCK_NVCC = (f"requirements/{name}.txt" for name in LOCKS)
 READY, NVCC = ".venv/installed.txt", ".venv/nvcc.txt"
 
@@ -273,14 +246,6 @@ def test_nvcc_is_installed_beside_cuda_13_and_until_it_succeeds(
     make("-C", str(tmp_path), "-f", str(ROOT / "Makefile"), NVCC)
     assert (tmp_path / "asked").exists() == asked
     assert (tmp_path / NVCC).exists() == done
-
-
-@needs_make
-@pytest.mark.parametrize("target", ["run", "lab", "test", "lint", "notebooks", "figures"])
-def test_python_given_means_no_venv(target: str) -> None:
-    commands = make("-n", "-j4", target, "PYTHON=some-python").stdout
-    assert re.search("^some-python (-m|helpers/commands/)", commands, re.MULTILINE)
-    assert not any(word in commands for word in (".venv", "install.py", "pip install"))
 
 
 @needs_make
@@ -337,10 +302,6 @@ def test_lax_nbval_may_run_live(
     assert not seen.warm, "a kernel that uses a GPU is started as a reader starts it"
 
 
-def test_plain_pytest_leaves_the_mode_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert configured(monkeypatch, None, nbval=False, nbval_lax=False).environ == {}
-
-
 @pytest.mark.parametrize(
     ("gpu", "replay", "reason"),
     [(False, None, "no GPU"), (True, "1", "SOFTMAX_REPLAY=1"), (True, "0", ""), (True, None, "")],
@@ -352,56 +313,3 @@ def test_gpu_tests_say_why_they_are_skipped(
     monkeypatch.setitem(sys.modules, "cupy", fake)
     seen = configured(monkeypatch, replay)
     assert seen.module.why_not_live() == reason
-
-
-@pytest.mark.parametrize("live", [False, True])
-def test_gpu_tests_are_left_out_by_number_or_skipped_alone(
-    monkeypatch: pytest.MonkeyPatch, live: bool
-) -> None:
-    module = configured(monkeypatch, "0" if live else "1").module
-    fake = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-
-    def collected(*marks: str) -> tuple[list[str], list[str], list]:
-        """(marks of what is left, what the summary says, markers that were added)."""
-        config, added = SimpleNamespace(stash={}), []
-        items = [
-            SimpleNamespace(
-                nodeid=f"{number}",
-                mark=mark,
-                get_closest_marker=lambda name, mark=mark: name == mark or None,
-                add_marker=added.append,
-            )
-            for number, mark in enumerate(marks)
-        ]
-        module.pytest_collection_modifyitems(config, items)
-        return [item.mark for item in items], [*config.stash.values()], added
-
-    if live:
-        assert collected("gpu", "", "gpu") == (["gpu", "", "gpu"], [], [])
-        return
-    left, said, added = collected("gpu", "", "gpu")
-    assert (left, added) == ([""], [])
-    assert said == ["2 tests that need a GPU were left out: SOFTMAX_REPLAY=1"]
-    left, said, added = collected("gpu", "gpu")
-    assert (left, said, len(added)) == (["gpu", "gpu"], [], 2)
-
-
-JUPYTER_BRINGS = r"^(import|from) (nbformat|jsonschema)\b"
-
-
-def test_tests_that_need_jupyter_are_known() -> None:
-    """A machine that only records has no Jupyter: what imports what it brings cannot be
-    collected."""
-    conftest = ast.parse((ROOT / "conftest.py").read_text(encoding="utf-8"))
-    listed = next(
-        ast.literal_eval(node.value)
-        for node in conftest.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "NEED_JUPYTER"
-    )
-    needing = [
-        path.relative_to(ROOT).as_posix()
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        if re.search(JUPYTER_BRINGS, path.read_text(encoding="utf-8"), re.MULTILINE)
-    ]
-    assert needing == sorted(listed)

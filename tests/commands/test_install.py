@@ -1,9 +1,13 @@
 """helpers/commands/install.py decides and speaks as promised, on machines that this one is not."""
 
 import ast
+import hashlib
 import os
 import shutil
+import subprocess
 import sys
+import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,6 +71,9 @@ class Computer:
             install.DRIVER.unlink(missing_ok=True)
         else:
             install.DRIVER.write_text(CLOSED.format(version))
+
+    def lock(self, major: int) -> None:
+        (self.folder / f"requirements/cuda{major}.txt").write_text("other==1\n")
 
     def run(self, command: list[str]) -> tuple[int, str]:
         step = "venv" if "venv" in command else "pip" if "pip" in command else command[-1]
@@ -220,16 +227,6 @@ def test_python_out_of_range(
     assert said.startswith("This is Python {}.{}; install one".format(*version))
 
 
-def test_another_python_takes_over(computer: Computer, capsys: pytest.CaptureFixture[str]) -> None:
-    calls: list[list[str]] = []
-    computer.system(version=(3, 8))
-    computer.patch.setattr(install, "other_python", lambda: "folder/python3.11")
-    computer.patch.setattr(install.subprocess, "call", lambda command: calls.append(command) or 7)
-    assert computer.setup() == (7, [])
-    assert calls == [["folder/python3.11", str(SOURCE.resolve())]]
-    assert "python3 is 3.8; using python3.11 instead." in capsys.readouterr().out
-
-
 @posix
 def test_the_newest_python_that_starts_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -293,14 +290,6 @@ def test_second_run_installs_nothing(
     assert install.STAMP.stat().st_mtime > 0  # or make would run it again and again
 
 
-def test_changed_lock_installs_into_the_same_venv(computer: Computer) -> None:
-    computer.setup()
-    (computer.folder / "requirements/cuda12.txt").write_text("other==1\n")
-    assert computer.setup() == (0, ["pass"])
-    (computer.folder / "requirements/cuda13.txt").write_text("other==1\n")
-    assert computer.setup() == (0, ["pass", "pip", install.CHECK])
-
-
 def test_failed_update_is_not_taken_for_the_old_state(computer: Computer) -> None:
     lock = computer.folder / "requirements/cuda13.txt"
     old = lock.read_text()
@@ -313,27 +302,86 @@ def test_failed_update_is_not_taken_for_the_old_state(computer: Computer) -> Non
     assert computer.setup() == (0, ["venv", "pip", install.CHECK])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda computer: computer.driver("550.54.15"),  # another CUDA
-        lambda computer: computer.system(version=(3, 13)),
-        lambda computer: install.venv_python().unlink(),
-    ],
-    ids=["cuda", "python", "broken"],
-)
-def test_an_environment_that_does_not_fit_is_made_anew(computer: Computer, change) -> None:
+AGAIN = {  # what has changed since the first run -> the steps that the second takes
+    "another CUDA": (lambda c: c.driver("550.54.15"), ["pass", "venv", "pip", install.CHECK]),
+    "another Python": (lambda c: c.system(version=(3, 13)), ["pass", "venv", "pip", install.CHECK]),
+    "no python": (lambda c: install.venv_python().unlink(), ["pass", "venv", "pip", install.CHECK]),
+    "no stamp": (lambda c: install.STAMP.unlink(), ["venv", "pip", install.CHECK]),
+    "the lock": (lambda c: c.lock(13), ["pass", "pip", install.CHECK]),
+    "another lock": (lambda c: c.lock(12), ["pass"]),
+}
+
+
+@pytest.mark.parametrize("changed", AGAIN)
+def test_second_run_does_what_the_change_asks_for(computer: Computer, changed: str) -> None:
+    change, steps = AGAIN[changed]
     computer.setup()
     change(computer)
-    assert computer.setup() == (0, ["pass", "venv", "pip", install.CHECK])
+    assert computer.setup() == (0, steps)
+    assert all("--clear" in command for step, *command in computer.commands if step == "venv")
     assert computer.setup() == (0, ["pass"])
 
 
-def test_half_made_venv_is_made_anew(computer: Computer) -> None:
-    computer.setup()
-    install.STAMP.unlink()
-    status, steps = computer.setup()
-    assert status == 0 and steps[0] == "venv" and "--clear" in computer.commands[0]
+# ------------------------------------------------------------ the real thing, offline
+
+
+def wheel(folder: Path, name: str, files: dict[str, str]) -> str:
+    """Write a toy wheel; return its line for a lock."""
+    info = f"{name}-1.0.dist-info"
+    files = files | {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": "",
+    }
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, text in files.items():
+            archive.writestr(member, text)
+    return f"{name}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+def test_installs_for_real_from_wheels_at_hand(tmp_path: Path) -> None:
+    """A project with two toy wheels goes through pip and venv; then through a lock with a wheel
+    that is not there, and one with a wheel that is no longer what it was."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    nvrtc = "from types import SimpleNamespace\ndef nvrtcVersion():\n"
+    nvrtc += "    return SimpleNamespace(value=0), 13, 0\n"
+    good = wheel(wheels, "cupy", {"cupy.py": ""})
+    good += wheel(wheels, "cuda_bindings", {"cuda/bindings/nvrtc.py": nvrtc})
+    script = tmp_path / "helpers" / "commands" / "install.py"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SOURCE, script)
+    locks = [tmp_path / "requirements" / f"cuda{major}.txt" for major in (12, 13)]
+    locks[0].parent.mkdir()
+    pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": os.devnull}
+
+    def setup(lock: str) -> subprocess.CompletedProcess[str]:
+        for path in locks:
+            path.write_text(lock)
+        command = [sys.executable, str(script)]
+        return subprocess.run(command, env=os.environ | pip, capture_output=True, text=True)
+
+    first = setup(good)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "\nInstalled in " in first.stdout
+
+    start = time.monotonic()
+    second = setup(good)
+    assert second.returncode == 0 and "up to date" in second.stdout
+    assert time.monotonic() - start < 2
+
+    stamp = tmp_path / ".venv" / "installed.txt"
+    installed = stamp.read_text()
+    missing = setup(good + f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n")
+    assert missing.returncode == 1 and len(missing.stderr.splitlines()) == 1
+    assert "No matching distribution found for no-such-package==1.0" in missing.stderr
+
+    stamp.write_text(installed)  # or the environment would be made anew, which takes seconds
+    before = wheel(wheels, "toy", {"toy.py": ""})
+    after = wheel(wheels, "toy", {"toy.py": "changed = True\n"})
+    changed = setup(good + before)
+    assert changed.returncode == 1 and after.rstrip()[-64:] in changed.stderr
 
 
 @pytest.mark.parametrize(("level", "status"), [(None, 130), ("1", 0)])

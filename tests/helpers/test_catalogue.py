@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers import catalogue, shapes
+from helpers import shapes
 from helpers.bound import load
 from helpers.catalogue import (
     ASKED_FOR,
@@ -23,19 +23,12 @@ from helpers.catalogue import (
 from helpers.evidence.cases import SMALL_TRIALS
 from helpers.gpu import H200, Gpu
 from helpers.header import header
-from helpers.paths import KERNELS
 from helpers.shapes import RACE_SHAPES, REFERENCE_SHAPE
 
 SHAPES = (
     *((1, 1), (33, 64), (33, 1000), (5, 8), (4096, 12672), (8388608, 32), (262144, 1024)),
     *((1, 32768), (3, 20000), (16, 131072), (1, 1048576), (4096, 2048), REFERENCE_SHAPE),
 )
-
-
-def test_source_starts_with_a_line_directive() -> None:
-    first, rest = source("variants/01_naive_fast.cu").split("\n", 1)
-    assert first == '#line 1 "kernels/variants/01_naive_fast.cu"'
-    assert rest == (KERNELS / "variants" / "01_naive_fast.cu").read_text(encoding="utf-8")
 
 
 def test_missing_kernel_file_lists_the_files_there_are() -> None:
@@ -144,15 +137,6 @@ def test_a_gpu_without_clusters_has_06_where_it_takes_whole_packs() -> None:
             assert choose(*shape, dtype, H200) != "06_registers", shape
 
 
-def test_the_gpu_in_use_is_chosen_for(monkeypatch) -> None:
-    """An H200 in replay, as `bind` plans."""
-    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
-    assert choose(4096, 4096) == choose(4096, 4096, gpu=H200) == "08_cluster"
-    older = Gpu(80, 108, 40 * 2**20)
-    monkeypatch.setattr("helpers.catalogue.gpu_for_plans", lambda: older)
-    assert choose(4096, 4096) == "06_registers"
-
-
 def test_integers_of_numpy_choose_alike_and_others_are_named() -> None:
     for kind in (np.int32, np.int64, np.uint32):
         assert choose(kind(256), kind(2**20), gpu=H200) == "variants/08_ahead"
@@ -201,16 +185,6 @@ def test_why_says_so_of_what_is_around_softmax(given: dict, taken: str) -> None:
     first, *others = why(8192, 4096, gpu=H200, **given).splitlines()
     assert first.startswith(taken) and not others
     assert first.partition(":")[0] == choose(8192, 4096, gpu=H200, **given)
-
-
-def test_why_says_what_was_passed_over_around_softmax(monkeypatch) -> None:
-    assert {*catalogue.REASONS} >= {file for files in catalogue.AROUND.values() for file in files}
-    files = {**catalogue.AROUND, "softmax_backward": ("15_cross_entropy", "14_backward")}
-    monkeypatch.setattr(catalogue, "AROUND", files)
-    gradient = {"operation": "softmax_backward", "features": {"LOG": 1}, "gpu": H200}
-    taken, passed = why(8, 4096, **gradient).splitlines()
-    assert taken.startswith("14_backward-LOG1: ")
-    assert passed.startswith("not 15_cross_entropy (a loss, in one read") and "LOG = 1" in passed
 
 
 def test_why_says_what_was_taken_and_what_was_passed_over() -> None:
@@ -294,12 +268,6 @@ def test_an_operation_has_its_kernel(asked: dict, step: str) -> None:
     assert choose(8192, 4096, gpu=H200, **asked) == step
     rows, inner = (8192, asked.get("inner", 1))
     assert load(step).accepts(rows, 4096, inner=inner)
-
-
-def test_an_axis_that_is_the_last_and_features_that_are_none_are_softmax() -> None:
-    plain = choose(8192, 4096, gpu=H200)
-    assert choose(8192, 4096, gpu=H200, operation="softmax_any_axis") == plain
-    assert choose(8192, 4096, gpu=H200, features={"MASK": "none"}) == plain
 
 
 @pytest.mark.parametrize(

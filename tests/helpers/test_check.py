@@ -20,33 +20,8 @@ def right(x: np.ndarray) -> np.ndarray:
 # ---- planted defects --------------------------------------------------------------------------
 
 
-def zeros(x):
-    return np.zeros_like(x)
-
-
-def constant(x):
-    return np.full_like(x, 1 / x.shape[1])
-
-
-def shifted_columns(x):
-    return np.roll(right(x), 1, axis=1)
-
-
-def dropped_tail(x):
-    y = right(x)
-    y[:, -1] = 0
-    return y
-
-
-def unwritten_tail(x):
-    y = right(x)
-    y[-1, -1] = NAN
-    return y
-
-
-def one_nan(x):
-    y = right(x)
-    y[len(y) // 2, y.shape[1] // 3] = NAN
+def changed(y: np.ndarray, place: tuple, value: float) -> np.ndarray:
+    y[place] = value
     return y
 
 
@@ -65,19 +40,10 @@ def no_maximum(x):
         return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
-def swapped_rows(x):
-    return np.roll(right(x), 1, axis=0)
-
-
-def unnormalised(x):
-    return np.exp(x - x.max(axis=1, keepdims=True))
-
-
 def wrong_stride(x):
     """Row i is read from i * (cols - 1) instead of i * cols."""
-    rows, cols = x.shape
-    starts = np.arange(rows) * (cols - 1)
-    return right(x.reshape(-1)[starts[:, None] + np.arange(cols)])
+    starts = np.arange(len(x)) * (x.shape[1] - 1)
+    return right(x.reshape(-1)[starts[:, None] + np.arange(x.shape[1])])
 
 
 def half_precision_sum(x):
@@ -88,61 +54,47 @@ def half_precision_sum(x):
     return exponentials / total.astype(np.float32)
 
 
-def unwritten(x):
-    return poisoned(x)
-
-
-DEFECTS = (
-    zeros,
-    constant,
-    shifted_columns,
-    dropped_tail,
-    unwritten_tail,
-    one_nan,
-    stale_half,
-    no_maximum,
-    swapped_rows,
-    unnormalised,
-    wrong_stride,
-    half_precision_sum,
-    unwritten,
-)
+DEFECTS = {  # name -> what it makes of x, the hint that the message gives
+    "zeros": (np.zeros_like, "all zero"),
+    "constant": (lambda x: np.full_like(x, 1 / x.shape[1]), ""),
+    "shifted columns": (
+        lambda x: np.roll(right(x), 1, axis=1),
+        "the largest element is at another",
+    ),
+    "dropped tail": (lambda x: changed(right(x), np.s_[:, -1], 0), ""),
+    "unwritten tail": (lambda x: changed(right(x), (-1, -1), NAN), ""),
+    "one NaN": (lambda x: changed(right(x), (len(x) // 2, x.shape[1] // 3), NAN), "are NaN"),
+    "stale half": (stale_half, ""),
+    "no maximum": (no_maximum, ""),
+    "swapped rows": (lambda x: np.roll(right(x), 1, axis=0), ""),
+    "unnormalised": (lambda x: np.exp(x - x.max(axis=1, keepdims=True)), "do not sum to 1; the wo"),
+    "wrong stride": (wrong_stride, ""),
+    "half precision sum": (half_precision_sum, ""),
+    "unwritten": (poisoned, "nothing was written, or every row overflowed"),
+}
 # With one column the only right answer is 1, with one row there is no other row: here these are
 # no defects, and the checker has to accept them.
-RIGHT_WITH_ONE_COLUMN = {
-    constant,
-    shifted_columns,
-    stale_half,
-    swapped_rows,
-    unnormalised,
-    wrong_stride,
-    half_precision_sum,
-}
-RIGHT_WITH_ONE_ROW = {swapped_rows, wrong_stride}
-
-
-def is_harmless(defect: Callable, rows: int, cols: int) -> bool:
-    return (cols == 1 and defect in RIGHT_WITH_ONE_COLUMN) or (
-        rows == 1 and defect in RIGHT_WITH_ONE_ROW
-    )
+RIGHT_WITH_ONE_ROW = {"swapped rows", "wrong stride"}
+RIGHT_WITH_ONE_COLUMN = {"constant", "shifted columns", "stale half", "unnormalised"}
+RIGHT_WITH_ONE_COLUMN |= {"half precision sum", *RIGHT_WITH_ONE_ROW}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.__name__)
-def test_planted_defect_is_rejected(defect: Callable, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("name", DEFECTS)
+def test_planted_defect_is_rejected(name: str, shape: tuple[int, int]) -> None:
+    defect, hint = DEFECTS[name]
     x = make_input(*shape)
     y = defect(x)
     assert y.shape == x.shape and y.dtype == np.float32
-    if is_harmless(defect, *shape):
+    harmless = (shape[1] == 1 and name in RIGHT_WITH_ONE_COLUMN) or (
+        shape[0] == 1 and name in RIGHT_WITH_ONE_ROW
+    )
+    if harmless:
         check_softmax(x, y)
     else:
-        with pytest.raises(WrongResult, match=r"elements? (is|are) wrong, first at row \d+"):
+        with pytest.raises(WrongResult, match=r"elements? (is|are) wrong, first at row \d+") as e:
             check_softmax(x, y)
-
-
-def test_each_defect_is_rejected_at_several_shapes() -> None:
-    for defect in DEFECTS:
-        assert sum(not is_harmless(defect, *shape) for shape in SHAPES) >= 4, defect.__name__
+        assert shape not in ((3, 7), (4, 1000)) or hint in str(e.value)
 
 
 @pytest.mark.parametrize("cols", [2, 7, 1000, 4097])
@@ -186,29 +138,7 @@ def test_wrong_shape_or_dtype_is_rejected(check: Callable, y: np.ndarray) -> Non
         check(x, y)
 
 
-@pytest.mark.parametrize("shape", [(3, 7), (4, 1000)], ids=str)
-@pytest.mark.parametrize(
-    ("defect", "hint"),
-    [
-        (zeros, "all zero"),
-        (unwritten, "nothing was written, or every row overflowed"),
-        (one_nan, "some elements are NaN"),
-        (unnormalised, "rows do not sum to 1; the worst sums to"),
-        (shifted_columns, "the largest element is at another place"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_message_hints_at_the_mistake(defect: Callable, hint: str, shape) -> None:
-    x = make_input(*shape)
-    with pytest.raises(WrongResult, match=hint):
-        check_softmax(x, defect(x))
-
-
 # ---- correct answers --------------------------------------------------------------------------
-
-
-def rounded_reference(x):
-    return right(x)
 
 
 def plain_fp32(x):
@@ -242,7 +172,7 @@ def fast_fp32(x):
 @pytest.mark.parametrize("cols", [1, 7, 31, 32, 33, 1000, 1024, 4097, 32768])
 @pytest.mark.parametrize(
     "evaluation",
-    [rounded_reference, plain_fp32, serial_fp32, online_fp32, fast_fp32],
+    [right, plain_fp32, serial_fp32, online_fp32, fast_fp32],
     ids=lambda evaluation: evaluation.__name__,
 )
 def test_correct_answer_is_accepted(evaluation: Callable, cols: int) -> None:
@@ -283,11 +213,11 @@ def test_half_precision_result_is_accepted_if_rounded_once(cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", [7, 1000, 4097])
-@pytest.mark.parametrize("defect", [zeros, constant, half_precision_sum, unnormalised])
-def test_half_precision_result_is_rejected_if_wrong(defect: Callable, cols: int) -> None:
+@pytest.mark.parametrize("name", ["zeros", "constant", "half precision sum", "unnormalised"])
+def test_half_precision_result_is_rejected_if_wrong(name: str, cols: int) -> None:
     x = make_input(16, cols).astype(np.float16)
     with pytest.raises(WrongResult):
-        check_softmax(x, defect(x.astype(np.float32)).astype(np.float16))
+        check_softmax(x, DEFECTS[name][0](x.astype(np.float32)).astype(np.float16))
 
 
 SIXTEEN_BIT = ("float16", "bfloat16")
@@ -321,7 +251,13 @@ def sum_in_16_bits(x):
 @pytest.mark.parametrize("cols", [7, 1000, 4097])
 @pytest.mark.parametrize("dtype", SIXTEEN_BIT)
 @pytest.mark.parametrize(
-    "defect", [truncated, sum_in_16_bits, zeros, constant, shifted_columns, unwritten, dropped_tail]
+    "defect",
+    [
+        truncated,
+        sum_in_16_bits,
+        *(DEFECTS[name][0] for name in ("zeros", "constant", "shifted columns", "unwritten")),
+        DEFECTS["dropped tail"][0],
+    ],
 )
 def test_16_bit_result_is_rejected_if_wrong(defect: Callable, dtype: str, cols: int) -> None:
     x = make_input(16, cols, dtype=dtype)

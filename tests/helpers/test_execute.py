@@ -10,15 +10,13 @@ from helpers.bound import bind
 from helpers.check import apart, check_softmax
 from helpers.execute import (
     KernelBug,
-    active_clusters,
     as_declared,
     device_dtype,
     enqueue,
     prepare,
     to_gpu,
 )
-from helpers.gpu import Gpu
-from helpers.launch import launch, simulate
+from helpers.launch import launch
 from helpers.plan import Plan
 from helpers.references import make_input, poisoned
 from helpers.simt import CompileError, span
@@ -76,16 +74,6 @@ def test_what_cupy_cannot_compile_is_said_as_the_machine_says_it() -> None:
     assert any("2 > int two" in line for line in caught.value._render_traceback_())
 
 
-def test_an_ordinary_call_is_enqueued_through_cupy() -> None:
-    calls = []
-
-    def kernel(grid, block, arguments, shared_mem) -> None:
-        calls.append((grid, block, arguments, shared_mem))
-
-    enqueue(kernel, Plan(7, 64, 16), ["x", "y", 3, 5])
-    assert calls == [((7,), (64,), ("x", "y", 3, 5), 16)]
-
-
 def test_a_programmatic_call_is_enqueued_through_the_driver(monkeypatch) -> None:
     """With the plan's sizes and both attributes; rows and cols as ints, strides as long longs,
     addresses as pointers."""
@@ -125,10 +113,6 @@ def test_a_programmatic_call_is_enqueued_through_the_driver(monkeypatch) -> None
         enqueue(kernel, plan, [array, array, np.int32(3), array])
 
 
-def test_without_clusters_there_are_none_to_count() -> None:
-    assert active_clusters(None, Plan(6, 96, 0)) is None
-
-
 def test_numbers_go_in_the_size_that_the_kernel_reads() -> None:
     wide = Parameter("count", "long long", pointer=False, const=False)
     assert type(as_declared(wide, np.int32(7))) is np.int64
@@ -136,22 +120,6 @@ def test_numbers_go_in_the_size_that_the_kernel_reads() -> None:
     assert as_declared(unknown, 7) == 7
     assert device_dtype(make_input(1, 8, dtype="bfloat16").dtype) == np.uint16
     assert device_dtype(np.dtype(np.float16)) == np.float16
-
-
-def test_the_machine_is_told_names_and_architecture_unless_the_caller_does(monkeypatch) -> None:
-    """The machine has what 9.0 has; a file that claims more is compiled for that."""
-    told = []
-    monkeypatch.setattr("helpers.simt.simulate", lambda *args, **options: told.append(options))
-    for arch in ("75", "100"):
-        code = edited("01_naive", ("sm_75", f"sm_{arch}"))
-        later = bind(code, 3, 7, gpu=Gpu(120, 148, 2**26))
-        later.simulate(make_input(3, 7), np.zeros((3, 7), np.float32))
-    names = ["x", "y", "rows", "cols"]
-    assert told == [{"names": names, "arch": f"compute_{arch}"} for arch in (90, 100)]
-    values = (make_input(3, 7), np.zeros((3, 7), np.float32), 3, 7)
-    given = {"names": ["a", "b"], "arch": "compute_80"}
-    simulate(bind(edited("01_naive"), 3, 7).compiled, 1, 128, values, **given)
-    assert told[-1] == given
 
 
 # ---- on a GPU ---------------------------------------------------------------------------------

@@ -123,11 +123,6 @@ def test_a_key_twice_is_named_with_the_second_line() -> None:
         header(code)
 
 
-def test_an_empty_key_is_named() -> None:
-    with pytest.raises(HeaderError, match=rf"^{FILE}:\d+: Shared is empty|missing: Shared"):
-        header(EXAMPLE.replace("Shared:   0", "Shared:"))
-
-
 # ---- the Build table --------------------------------------------------------------------------
 
 REFUSED_TABLES = {
@@ -214,12 +209,6 @@ def test_plan_computes_macros_values_launch_and_workspace() -> None:
     assert plain.options == () and plain.macros == {} and not plain.cooperative
     assert (plain.grid, plain.block, plain.shared_mem, plain.workspace) == (2, 128, 0, 0)
     assert (plain.cluster, plain.programmatic) == (1, False)
-
-
-def test_two_macros_have_a_meaning_for_the_launch() -> None:
-    code = with_build("CLUSTER = 4\nPROGRAMMATIC = rows <= 16", "CLUSTER, PROGRAMMATIC")
-    assert header(code).plan(16, 64).cluster == 4 and header(code).plan(16, 64).programmatic
-    assert not header(code).plan(17, 64).programmatic
 
 
 def test_plan_takes_other_values() -> None:
@@ -336,12 +325,6 @@ def test_strides_that_do_not_fit_are_named(case: str) -> None:
 def test_the_stride_of_a_single_row_does_not_matter() -> None:
     assert header(EXAMPLE).plan(1, 7, x_stride=12, y_stride=9) == header(EXAMPLE).plan(1, 7)
     assert "less than a row" in header(EXAMPLE).why_not(1, 7, x_stride=6)
-
-
-def test_align_may_be_the_size_of_an_element() -> None:
-    sizes = {dtype.name: header(APART).align(dtype) for dtype in header(APART).dtypes}
-    assert sizes == {"float32": 4, "float16": 2, "bfloat16": 2}
-    assert header(EXAMPLE).align("float32") == 4 and header(PER_SHAPE).align("float16") == 4
 
 
 def test_what_a_plan_may_ask_for_follows_the_capability() -> None:
@@ -520,9 +503,3 @@ def test_options_choose_the_dtype_of_a_kernel() -> None:
     only = header(PER_SHAPE.replace("float32, float16, bfloat16", "float16, bfloat16"))
     assert only.plan(3, 64, "float16").options == ("-DWIDTH=2", "-DLANES=32", "-DBIG=0")
     assert only.dtype == np.float16 and not only.accepts(3, 64)
-
-
-def test_options_that_the_header_does_not_know_stay() -> None:
-    options = ("-DWIDTH=2", "-O3", "-DFLOAT16", "-DOWN=7")
-    plan = header(PER_SHAPE, options).plan(3, 64, "bfloat16")
-    assert plan.options == ("-DWIDTH=2", "-DLANES=32", "-DBIG=0", "-DBFLOAT16", "-O3", "-DOWN=7")

@@ -12,7 +12,7 @@ import pytest
 
 from helpers import mode, profile
 from helpers.catalogue import UNFUSED, steps
-from helpers.predict import ASK, REFUSE, asked, keep, kept, mine_of, predict
+from helpers.predict import ASK, REFUSE, keep, kept, mine_of, predict
 from helpers.records import REFERENCE_SHAPE, load_record, predicted_at, predictions
 
 MODULE = importlib.import_module("helpers.predict")  # helpers.predict is the function
@@ -91,10 +91,6 @@ def equations(line: str) -> list[tuple[str, float, float]]:
 def off(value: float, right: float) -> bool:
     """Whether a right side is not its value to two digits or so."""
     return abs(value / right - 1) > 0.025
-
-
-def test_every_step_of_the_core_notebooks_is_asked_about() -> None:
-    assert asked() == sorted(STEPS) == STEPS and len(STEPS) >= 12
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -184,15 +180,6 @@ def test_page_has_everything_in_both_forms(step: str, answer, shown) -> None:
     assert entry["because"][:30] not in texts["text/markdown"].split("<details")[0]
 
 
-@pytest.mark.parametrize(
-    ("answer", "line"),
-    [(None, ASK), (0.3, "Yours: 0.30."), (1, "Yours: 1.00."), (np.float32(0.25), "Yours: 0.25.")],
-)
-def test_page_says_what_was_answered(answer, line: str, shown) -> None:
-    predict(STEP, answer)
-    assert line in shown[0]["text/plain"].splitlines()
-
-
 WRONG = ["0.3", 30, 0, -0.1, float("nan"), True, [0.3], 1j, Decimal("0.3"), {}, np.zeros(2)]
 
 
@@ -224,15 +211,6 @@ def test_a_prediction_is_kept_and_remembered(shown, mine) -> None:
     assert mine_of(STEP) == 0.3 and mine_of("05_float4") is None
 
 
-def test_a_later_prediction_replaces_it_and_the_same_keeps_its_time(mine, monkeypatch) -> None:
-    times = iter(["first", "second"])
-    monkeypatch.setattr(MODULE, "utc_now", lambda: next(times))
-    assert keep(STEP, 0.3) == keep(STEP, 0.3) == ""
-    assert json.loads(mine.read_text())[STEP]["utc"] == "first"
-    assert keep(STEP, 0.4) == ""
-    assert json.loads(mine.read_text())[STEP] == {"share": 0.4, "utc": "second"}
-
-
 def test_a_forced_replay_neither_reads_nor_writes(shown, mine, monkeypatch) -> None:
     keep(STEP, 0.3)
     before = mine.read_bytes()
@@ -243,12 +221,6 @@ def test_a_forced_replay_neither_reads_nor_writes(shown, mine, monkeypatch) -> N
     assert "Yours: 0.70." in shown[1]["text/plain"].splitlines()
     assert mine.read_bytes() == before
     assert (kept(), mine_of(STEP), mine_of(STEP, 0.7)) == ({}, None, 0.7)
-
-
-@pytest.mark.parametrize("switch", ["0", ""])
-def test_it_is_kept_in_every_other_mode(switch: str, mine, monkeypatch) -> None:
-    monkeypatch.setenv(mode.SWITCH, switch)
-    assert keep(STEP, 0.3) == "" and kept() == {STEP: 0.3} and mine.exists()
 
 
 def test_a_folder_that_cannot_be_written_costs_a_sentence(shown, mine) -> None:
@@ -266,30 +238,3 @@ def test_a_damaged_file_is_named_and_left_alone(shown, mine) -> None:
     said = " ".join(shown[0]["text/plain"].split())
     assert "Yours: 0.30. It is not kept: mine/predictions.json is no JSON or cut short" in said
     assert mine.read_text() == '{"03_shared": ' and kept() == {}
-
-
-def test_entries_that_are_no_share_are_left_out(mine) -> None:
-    mine.parent.mkdir()
-    entries = {"a": {"share": 0.3}, "b": {"share": "0.3"}, "c": 0.3, "d": {}, "e": {"share": 7}}
-    mine.write_text(json.dumps(entries))
-    assert kept() == {"a": 0.3}
-
-
-# ---- the plot of a step -----------------------------------------------------------------------
-
-
-def test_a_steps_plot_has_the_kept_prediction_where_it_was_made(mine, monkeypatch, capsys) -> None:
-    draw = pytest.importorskip("matplotlib") and importlib.import_module("helpers.draw")
-    monkeypatch.setattr("IPython.display.display", lambda *_, **__: None)
-    monkeypatch.setenv(draw.style.PICTURES, "0")
-    keep("07_warp", 0.75)
-
-    def said(*arguments, **options) -> str:
-        draw.step(load_record("07_warp"), None, *arguments, **options)
-        return " ".join(capsys.readouterr().out.split())
-
-    assert "0.75 by you" in said()
-    assert "0.66 by you" in said(0.66)
-    assert "by you" not in said("a third") and "by you" not in said(dtype="bfloat16")
-    monkeypatch.setenv(mode.SWITCH, "1")
-    assert "by you" not in said() and "0.66 by you" in said(0.66)

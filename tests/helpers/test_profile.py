@@ -146,20 +146,6 @@ def test_blocks_that_fit() -> None:
     assert profile.blocks_by_registers(registers=255, warps=32) == 0, "8 such warps fit"
 
 
-def test_active_blocks_are_at_most_those_that_fit() -> None:
-    record = load_record("06_registers")
-    for cols in (1024, 4096, 16384):
-        case = record.case(2**28 // cols, cols)
-        active = profile.active_blocks(case, "06_registers")
-        assert active <= profile.blocks_that_fit(record, case) * 1.01
-
-
-def test_sectors_are_in_units_of_a_copy() -> None:
-    assert profile.l2_sectors("00_copy", *REFERENCE_SHAPE) == (1, 1)
-    read, written = profile.l2_sectors("01_naive", *REFERENCE_SHAPE)
-    assert read > 3 and written > 0.9
-
-
 def test_l1_l2_and_dram_answer_two_reads() -> None:
     """1.5 sectors of the L2's counter for each from DRAM, one for each that the L2 had."""
     for step in ("03_shared", "04_shuffle", "05_float4"):
@@ -171,30 +157,8 @@ def test_l1_l2_and_dram_answer_two_reads() -> None:
             assert counted == pytest.approx(1.5 * dram + l2, rel=0.03)
 
 
-def test_a_warp_of_the_copy_loads_512_bytes_at_once() -> None:
-    rows, cols = REFERENCE_SHAPE
-    assert profile.loads("00_copy", rows, cols) == rows * cols * 4 / 512
-
-
-def test_a_row_of_the_tree_is_read_from_shared_memory() -> None:
-    rows, cols = REFERENCE_SHAPE
-    halves = profile.shared_wavefronts_per_row("03_shared", rows, cols)
-    neighbours = profile.shared_wavefronts_per_row("variants/03_shared_interleaved", rows, cols)
-    assert 30 < halves < neighbours < 300, "the same loads; neighbours first have bank conflicts"
-
-
 def test_the_array_version_reads_five_matrices_and_writes_three() -> None:
     launches = profile.unfused_launches()
     us, read, written = (sum(launch[column] for launch in launches) for column in (1, 2, 3))
     assert us == pytest.approx(sum(seen["gpu__time_duration.sum"] for seen in UNFUSED) / 1e3)
     assert read == pytest.approx(5, rel=0.05) and written == pytest.approx(3, rel=0.05)
-
-
-def test_another_unit_is_refused() -> None:
-    with pytest.raises(ValueError, match="'zzz' is none of l1tex, lts, dram"):
-        profile.busy("zzz", "01_naive", *REFERENCE_SHAPE)
-
-
-def test_another_reason_is_refused() -> None:
-    with pytest.raises(ValueError, match="'barriers' is none of long_scoreboard, "):
-        profile.waiting_share("01_naive", *REFERENCE_SHAPE, why="barriers")

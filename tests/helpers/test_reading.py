@@ -12,7 +12,6 @@ from helpers.reading import (
     of_markdown,
     of_output,
     reading,
-    stated,
 )
 
 new_markdown = nbformat.v4.new_markdown_cell
@@ -87,10 +86,6 @@ def test_fences_are_code_and_those_of_cuda_are_kernels() -> None:
     assert of_markdown(text) == Reading(words=2, code=2, kernel_new=1)
 
 
-def test_blank_lines_of_code_do_not_count() -> None:
-    assert reading(notebook(new_code("x = 1\n\n\ny = 2\n"))) == Reading(code=2)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -121,11 +116,6 @@ def test_a_rich_output_counts_by_its_plain_form() -> None:
     assert reading(notebook(new_code("", outputs=outputs))) == Reading(output=1)
 
 
-def test_an_error_counts_as_it_is_shown() -> None:
-    outputs = [new_output("error", ename="E", evalue="e", traceback=["\x1b[31mE\x1b[0m: e", "2"])]
-    assert reading(notebook(new_code("", outputs=outputs))) == Reading(output=2)
-
-
 def test_an_exercise_and_a_folded_prediction_are_outside() -> None:
     asked = "What share?\nOur prediction, and its sum: 0.5 of a copy.\n  1 / 2 = 0.5\n"
     whole = notebook(
@@ -137,12 +127,6 @@ def test_an_exercise_and_a_folded_prediction_are_outside() -> None:
     assert reading(whole) == Reading(words=1 + 4 + 2, code=1, output=1)
     plainly = notebook(new_markdown("## The exercise that we did"), new_code("a = 1"))
     assert reading(plainly) == Reading(words=5, code=1)
-
-
-def test_stated_minutes_stand_in_the_first_cell() -> None:
-    assert stated(notebook(new_markdown("# T\n**Time**: 15 minutes."))) == 15
-    assert stated(notebook(new_markdown("# T\n**Time**: fifteen minutes."))) is None
-    assert stated(notebook(new_markdown("# T"), new_markdown("**Time**: 15 minutes"))) is None
 
 
 def test_limits_go_by_the_number_and_the_folder() -> None:
@@ -173,13 +157,3 @@ def test_command_prints_a_line_a_notebook(series, capsys) -> None:
     assert right.split() == ["00_a", "0.0", "5", "15", "3", "0", "0", "0", "0"]
     assert misstates.endswith("is 5")
     assert long.startswith("deeper/00_why") and long.endswith("too long")
-
-
-def test_command_takes_the_names_it_is_given(series, capsys) -> None:
-    assert command.main(["01"]) == 1
-    assert len(capsys.readouterr().out.splitlines()) == 2
-    assert command.main(["00_a"]) == 0
-    assert command.main(["00"]) == 1
-    assert "deeper/00_why" in capsys.readouterr().out
-    assert command.main(["77"]) == 2
-    assert "no notebook starts with 77" in capsys.readouterr().err

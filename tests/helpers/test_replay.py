@@ -6,17 +6,9 @@ import pytest
 from helpers import bench, replay
 from helpers.catalogue import source
 from helpers.problems import Problem
-from helpers.records import Case, launch_of, load_record
+from helpers.records import Case, launch_of
 from helpers.shapes import FEW_SHAPES, LIVE_AXES
 from tests import made_up
-
-
-def test_a_live_measurement_does_not_claim_to_be_recorded() -> None:
-    recorded = load_record("01_naive")
-    live = replay.LiveRecord(**vars(recorded))
-    assert live.origin().startswith("measured now on") and "recorded" not in live.origin()
-    assert live.label.endswith("now")
-    assert recorded.origin().startswith("recorded on")
 
 
 def live(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], Problem]]:
@@ -105,13 +97,3 @@ def test_an_edited_kernel_is_replayed_as_an_earlier_version(monkeypatch) -> None
     monkeypatch.setenv("SOFTMAX_REPLAY", "1")
     (record,) = replay.timings({"01_naive": Kernel})
     assert record.origin().endswith("for an earlier version of the kernel")
-
-
-def test_what_is_no_dict_or_no_family_is_refused_in_replay_too() -> None:
-    with pytest.raises(TypeError, match="takes a dict of name -> kernel, .* not a list"):
-        replay.timings(["01_naive"])
-    with pytest.raises(
-        ValueError,
-        match="shapes are one of grid, long, unaligned, vocabularies, few, square, axes, not 'zz'",
-    ):
-        replay.timings({"01_naive": None}, shapes="zz")

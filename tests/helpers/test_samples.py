@@ -18,21 +18,14 @@ def noisy(random: np.random.Generator, us: float, count: int) -> list[float]:
 def test_noise_is_no_difference_and_a_difference_is_one(count: int) -> None:
     random = np.random.default_rng(1)
     wrong = found = 0
-    for _ in range(200):
+    for _ in range(80):
         one, same, slower = (noisy(random, us, count) for us in (10, 10, 10.2))
         equal, longer = samples.ratio(same, one), samples.ratio(slower, one)
         assert equal.low <= equal.value <= equal.high
         wrong += equal.above(1) or equal.below(1)
         found += longer.above(1)
-    assert wrong <= 20, "a verdict from noise"
-    assert found >= 180
-
-
-def test_medians_alone_would_decide_from_noise() -> None:
-    random = np.random.default_rng(2)
-    pairs = [(noisy(random, 10, 7), noisy(random, 10, 7)) for _ in range(50)]
-    values = [samples.ratio(*pair).value for pair in pairs]
-    assert all(value != 1 for value in values)
+    assert wrong <= 8, "a verdict from noise"
+    assert found >= 72
 
 
 def test_series_of_different_lengths_and_the_same_interval_each_time() -> None:
@@ -60,11 +53,6 @@ def test_difference_is_of_pairs_so_that_a_drift_of_both_is_none() -> None:
         samples.difference([], [])
 
 
-def test_first_sample_is_discarded_and_short_calls_have_more() -> None:
-    assert samples.kept([99.0, 1.0, 2.0]) == [1.0, 2.0]
-    assert [samples.wanted(us) for us in (2.0, 49.9, 50.0, 500.0)] == [21, 21, 7, 7]
-
-
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8, 11])
 def test_everyone_stands_behind_everyone_equally_often(count: int) -> None:
     rounds = [*itertools.islice(samples.orders(count), count if count % 2 == 0 else 2 * count)]
@@ -77,3 +65,8 @@ def test_everyone_stands_behind_everyone_equally_often(count: int) -> None:
         for pair in itertools.pairwise([(place + turn) % count for place in range(count)])
     }
     assert count < 3 or len(rotated) < len(behind), "a rotation would not do"
+
+
+def test_first_sample_is_discarded_and_short_calls_have_more() -> None:
+    assert samples.kept([99.0, 1.0, 2.0]) == [1.0, 2.0]
+    assert [samples.wanted(us) for us in (2.0, 49.9, 50.0, 500.0)] == [21, 21, 7, 7]

@@ -23,31 +23,6 @@ def predict(monkeypatch, **steps: dict) -> None:
         monkeypatch.setattr(module, "predictions", lambda: steps)
 
 
-def test_summary_says_what_is_not_recorded_or_not_current(monkeypatch) -> None:
-    predict(monkeypatch, **{"01_naive": {"share": 0.25}})
-
-    def load(step: str) -> Record:
-        if step == "99_x":
-            raise FileNotFoundError
-        return steady(step)
-
-    monkeypatch.setattr(tables, "load_record", load)
-    monkeypatch.setattr(Record, "is_current", lambda record: record.step == "01_naive")
-    verdicts = {"01_naive": "right", "02_online": "zero at (1, 2)\nmore", "99_x": "right"}
-    empty, units, _, head, *lines = summary_table(verdicts, "here").splitlines()
-    assert empty == "" and units.startswith("GB/s = 2 x rows x columns")
-    assert head.split()[-2:] == ["kernel", "here"]
-    gbps = f"{2 * 2**28 * 4 / 20 / 1e3:.0f}"
-    cells = [" ".join(line.split()) for line in lines]
-    assert cells == [
-        f"01_naive 65536 x 4096 {gbps} 0.500 1.250 0.25 NVIDIA Test, 2030-01-02 right",
-        f"02_online 65536 x 4096 {gbps} 0.500 1.250 none NVIDIA Test, 2030-01-02 (earlier version) "
-        "zero at (1, 2)",
-        "99_x not recorded yet right",
-    ]
-    assert lines[2].index("right") == head.index("kernel")
-
-
 def test_summary_has_what_was_timed_here_first_and_the_record_beside_it(monkeypatch) -> None:
     predict(monkeypatch, **{"01_naive": {"share": 0.25}})
 

@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from helpers import workers
-from helpers.workers import VISIBLE, Failure, deal, one_line
+from helpers.workers import VISIBLE, Failure, deal
 
 
 def worker(task: str) -> tuple[str, str, int]:
@@ -43,14 +43,6 @@ def test_one_job_is_done_here_in_order_and_takes_what_is_added() -> None:
     failed, blamed = seen[1][1], seen[2][1]
     assert (failed.reason, failed.culprit) == ("ValueError: not this", "")
     assert (blamed.reason, blamed.culprit) == ("wrong result", "07_warp")
-
-
-def test_interruption_is_no_failure() -> None:
-    def interrupted(task: str) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(deal(interrupted, deque(["a"])))
 
 
 def test_each_gpu_has_one_process_that_takes_the_next_task() -> None:
@@ -88,11 +80,6 @@ def test_names_of_gpus(monkeypatch) -> None:
     assert [workers.gpu_names(jobs) for jobs in (1, 2, 8)] == [["0"], ["0", "1"], ["0", "1"]]
     monkeypatch.setenv(VISIBLE, "4,GPU-ab")
     assert workers.gpu_names(2) == ["4", "GPU-ab"]
-
-
-def test_message_names_no_folder_and_has_no_colours() -> None:
-    error = OSError("no '/opt/site/lib.so' \x1b[91m\x1b[1m(see ~/log):\x1b[0m 1/2 of a/b\nmore")
-    assert one_line(error) == "OSError: no 'lib.so' (see log): 1/2 of a/b"
 
 
 def test_failure_survives_the_way_to_another_process() -> None:

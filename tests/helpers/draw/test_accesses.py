@@ -28,11 +28,6 @@ def naive() -> Trace:
     return traced("01_naive.cu", 64, 8)
 
 
-@pytest.fixture(scope="module")
-def interleaved() -> Trace:
-    return traced("variants/03_shared_interleaved.cu", 2, 256)
-
-
 def the(trace, line, warp=0, block=0, nth=0, kind=None, memory="global") -> WatchedAccess:
     (one,) = chosen(trace, line, warp, block, nth, kind, memory)
     return one.access
@@ -52,13 +47,6 @@ def test_a_line_is_found_by_number_and_by_text_without_regard_to_spaces(naive: T
     assert found.line == 30 and found.kind == "load" and found.array == "x"
     for text in ("fmaxf(row_max, x[col])", "fmaxf(row_max,x[ col ])", "row_max = fmaxf"):
         assert the(naive, text) is found
-
-
-def test_text_counts_only_in_lines_that_reach_the_memory(interleaved: Trace) -> None:
-    text = "maxima[mine], sums[mine]"
-    assert source("variants/03_shared_interleaved.cu").count("sums") > 4
-    assert the(interleaved, text, memory="shared").line == 50
-    assert the(interleaved, "x[col], 1.0f").memory == "global"
 
 
 INLINED = """#line 1 "inlined.cu"
@@ -84,33 +72,11 @@ def test_what_an_inlined_function_loads_is_found_by_the_line_that_calls_it() -> 
     assert "stands in no line" in refusal(trace, "extern")
 
 
-def test_kind_chooses_where_a_line_loads_and_stores(naive: Trace) -> None:
-    assert the(naive, "y[col]").kind == "load" and the(naive, "y[col]").array == "x"
-    assert the(naive, "y[col]", kind="store").array == "y"
-    assert refusal(naive, "y[col]", kind="atomic") == (
-        "line 37 of 01_naive.cu has no atomic of global memory: kind is 'load' or 'store'"
-    )
-
-
 def test_nth_counts_the_accesses_of_one_warp(naive: Trace) -> None:
     for nth in (0, 3, 7, -1):
         assert the(naive, 34, nth=nth).offsets[0] == 4 * (nth % 8)
     assert the(naive, 34, warp=1).offsets[0] == 32 * 8 * 4
     assert "warp 0 of block 0 has 8 loads in line 34 of 01_naive.cu" in refusal(naive, 34, nth=8)
-
-
-def test_a_block_is_a_number_or_a_place(interleaved: Trace) -> None:
-    for block in (1, (1, 0, 0)):
-        assert the(interleaved, "x[col], 1.0f", block=block).block == (1, 0, 0)
-
-
-def test_one_line_for_each_trace(naive: Trace, interleaved: Trace) -> None:
-    both = {"a": naive, "b": interleaved}
-    found = chosen(both, (30, "x[col], 1.0f"), 0, 0, 0, None, "global")
-    assert [(one.label, one.access.line) for one in found] == [("a", 30), ("b", 40)]
-    assert [one.name for one in found] == ["a, line 30", "b, line 40"]
-    with pytest.raises(ValueError, match="3 lines for 2 traces"):
-        chosen(both, (30, 40, 50), 0, 0, 0, None, "global")
 
 
 def test_what_is_not_there_or_not_the_only_one_is_listed(naive: Trace) -> None:
@@ -127,17 +93,6 @@ def test_what_is_not_there_or_not_the_only_one_is_listed(naive: Trace) -> None:
     assert refusal(naive, 30, memory="shared").endswith("was seen to reach shared memory")
     assert "there are warp 0 of block 0, warp 1 of block 0" in refusal(naive, 30, warp=2)
     assert "warp 0 of block 5 does not reach line 30" in refusal(naive, 30, block=5)
-
-
-def test_what_holds_no_accesses_or_is_no_trace_is_refused(naive: Trace) -> None:
-    x = np.zeros((32, 8), np.float32)
-    bare = bind(source("01_naive.cu"), 32, 8).simulate(x, np.zeros_like(x))
-    assert "watch=True" in refusal(bare, 30)
-    for wrong in (None, x, {"a": None}):
-        with pytest.raises(TypeError, match="trace"):
-            chosen(wrong, 30, 0, 0, 0, None, "global")
-    with pytest.raises(ValueError, match="no trace"):
-        chosen({}, 30, 0, 0, 0, None, "global")
 
 
 # ---- turns --------------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
 """Charts of evidence say their numbers, and everything on them can be read."""
 
-import io
 import math
 
 import pytest
-from PIL import Image
 
 from helpers import draw
 from helpers.draw import charts, style
@@ -45,13 +43,6 @@ def test_bars_have_their_values_and_what_is_marked_stands_out(shown) -> None:
         draw.bars({}, "Loads", "KB", "So.")
 
 
-def test_values_below_zero_stand_off_their_bars(shown) -> None:
-    draw.bars({"short": -1.5, "long": 0.3}, "Gain", "%", "Short rows lose.")
-    figure, _, _ = shown.take()
-    assert words(figure) == ["-1.5", "0.3"] and widths(figure) == [-1.5, 0.3]
-    assert complaints(figure) == []
-
-
 def face_of(patch) -> str:
     from matplotlib.colors import to_hex
 
@@ -70,63 +61,6 @@ def test_stacked_bars_say_parts_and_sum(shown) -> None:
     assert words(figure) == ["71.2", "50.1", "51.2", "20", "50"], "0.1 is too narrow for its value"
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["loads", "tree"]
     assert complaints(figure) == []
-
-
-def test_many_parts_and_a_limit_keep_clear_of_each_other(shown) -> None:
-    parts = ("load the row", "exchange with others", "store", "wait for the last", "launch")
-    values = {str(blocks): dict.fromkeys(parts, 2) for blocks in (1, 2)}
-    draw.bars(values, "Blocks", "us", "So.", stacked=True, limit=("a copy", 3))
-    figure, _, _ = shown.take()
-    (named,) = [text for text in figure.axes[0].texts if text.get_text() == "a copy"]
-    legend = figure.axes[0].get_legend()
-    assert named.get_window_extent().y1 <= legend.get_window_extent().y0 + 1
-    first, second = (text.get_window_extent() for text in legend.get_texts()[:2])
-    assert first.y0 > second.y0 and complaints(figure) == []
-
-
-def test_groups_have_a_bar_a_part_named_once(shown) -> None:
-    values = {"one": {"requests": 4, "sectors": 32}, "other": {"sectors": 4}}
-    draw.bars(values, "Traffic", "a load", "Eight times.", log=True)
-    figure, _, _ = shown.take()
-    assert words(figure) == ["4  requests", "32  sectors", "4"]
-    places = charts.bar_chart(values, "Traffic", "").places
-    assert sorted(places, key=places.get) == [
-        ("one", "requests"),
-        ("one", "sectors"),
-        ("other", "sectors"),
-    ]
-    assert figure.axes[0].get_xscale() == "log" and complaints(figure) == []
-
-
-def test_long_names_of_parts_are_not_cut() -> None:
-    loaded = {"filled by the rows, twice": 4096, "04_shuffle": 4096, "05_float4": 4096}
-    values = {"16 rows of 1024": loaded, "16 rows of 1001": dict.fromkeys(loaded, 4900)}
-    figure = charts.bar_chart(values, "Sectors that loads touch", "sectors").figure
-    picture = Image.open(io.BytesIO(style._png(figure))).convert("L")
-    width, height = picture.size
-    edge = picture.crop((width - 1, 0, width, height))
-    assert edge.getextrema()[0] > 250, "no letter is cut"
-
-
-def test_a_step_has_its_colour_in_any_chart(shown) -> None:
-    draw.bars({"03_shared": 1, "torch": 2}, "Steps", "us", "So.")
-    figure, _, _ = shown.take()
-    colors = [style.look(name)[0].lower() for name in ("03_shared", "torch")]
-    assert [face_of(patch) for patch in figure.axes[0].patches] == colors
-    draw.curves({"03_shared": ([1, 2], [3, 4]), "L1": ([1, 2], [1, 9])}, "T", "x", "y", "So.")
-    figure, _, _ = shown.take()
-    assert figure.axes[0].lines[0].get_color().lower() == colors[0]
-    assert figure.axes[0].lines[0].get_marker() == style.look("03_shared")[1]
-    names = ("one", "two", "03_shared", "three")
-    draw.curves({name: ([1, 2], [3, 4]) for name in names}, "T", "x", "y", "So.", mark="one")
-    drawn = [line.get_marker() for line in shown.take()[0].axes[0].lines]
-    assert len({*drawn}) == 4, "what is no step takes no step's marker"
-
-
-def test_a_label_that_begins_with_a_number_is_no_step(shown) -> None:
-    draw.bars({"16 bytes a thread": 1, "4 bytes a thread": 2}, "Copies", "us", "So.")
-    figure, _, _ = shown.take()
-    assert {face_of(patch) for patch in figure.axes[0].patches} == {style.BLUE.lower()}
 
 
 def test_curves_are_named_at_their_ends(shown) -> None:
@@ -168,15 +102,3 @@ def test_heat_map_has_a_number_in_each_field_and_frames_the_marked(shown) -> Non
         draw.heat([1], [2], [[None]], "Pieces", "bytes", "blocks", "None.")
     with pytest.raises(ValueError, match="values of 2 rows and 2 columns"):
         draw.heat([1, 2], ["4 KB", "8 KB"], *arguments)
-
-
-@pytest.mark.parametrize(
-    "value, text",
-    [
-        *((0, "0"), (-0.0000915, "0"), (0.00099, "0"), (0.001, "0.001"), (-0.0123, "-0.0123")),
-        *((0.5362, "0.536"), (7.1, "7.1"), (12.345, "12.3"), (2281.4, "2281"), (20, "20")),
-    ],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert charts.short(value) == text
-    assert charts.plain(1048576.0) == "1048576" and charts.plain(0.5) == "0.5"

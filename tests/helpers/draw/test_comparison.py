@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from helpers import draw
-from helpers.draw import comparison, style
-from helpers.shapes import FEW_SHAPES, raced
+from helpers.draw import style
 from tests.helpers.draw.looks import complaints
 from tests.made_up import race_case
 
@@ -64,21 +63,6 @@ def test_unsupported_shapes_are_counted_though_there_is_no_line_of_ours(shown) -
     assert lines[style.look("ours")[0]] == [256] and lines[style.look("torch")[0]] == [256, 1024]
     draw.baselines([lost])
     assert "unsupported 1." in shown.take()[2]
-
-
-def test_few_rows_are_bars(shown) -> None:
-    cases = [race_case(*shape, dtype="bfloat16", cudnn=12.5) for shape in FEW_SHAPES[1:3]]
-    del cases[0].samples_us["cudnn"]
-    draw.baselines(cases)
-    figure, plain, _ = shown.take()
-    axes = figure.axes[0]
-    assert plain.endswith("at 2 of 2 shapes in bfloat16>")
-    shares = [round(bar.get_width(), 3) for bar in axes.patches]
-    assert shares == [0.97, 0.485, 0.97, 0.776, 0.485]
-    texts = [text.get_text() for text in axes.texts]
-    assert texts[:3] == ["a copy", "0.97  ours", "0.48  PyTorch"]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["4 x 102400", "16 x 131072"]
-    assert complaints(figure) == []
 
 
 # ---- the lead over all shapes ------------------------------------------------------------------
@@ -139,18 +123,6 @@ def test_leads_over_rows_and_columns(shown) -> None:
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="no cases"):
         draw.speedups([])
-
-
-def test_words_of_all_shapes_can_be_read(shown) -> None:
-    draw.speedups([race_case(*shape, "bfloat16", quack=9.9) for shape in raced("bfloat16")])
-    assert complaints(shown.take()[0]) == []
-
-
-def test_lead_is_saved_without_a_screen(tmp_path) -> None:
-    comparison.save_speedups(
-        tmp_path / "lead.png", [race_case()], dpi=50, metadata={"Description": "x"}
-    )
-    assert b"Description\0x" in (tmp_path / "lead.png").read_bytes()
 
 
 # ---- where we are not ahead --------------------------------------------------------------------

@@ -110,6 +110,9 @@ FIGURES = {  # name -> what draws it, from true data or from changed data
     "letters": lambda changed: draw.letters(traced(ANOTHER_BLOCK if changed else MAIL)),
 }
 
+# Those whose text is laid out by its width.
+DEPEND_ON_FONTS = ("step", "few rows", "stacked bars", "heat", "sectors", "owners", "life")
+
 
 @pytest.fixture
 def digest(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
@@ -129,10 +132,11 @@ def digest(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def test_digest_changes_with_the_data_and_not_with_fonts(name: str, digest) -> None:
     """Versions of Matplotlib measure words differently; another font does so even more."""
     once = digest(FIGURES[name], False)
-    memory._width.cache_clear()
-    with matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans Mono"]}):
-        assert digest(FIGURES[name], False) == once
-    memory._width.cache_clear()
+    if name in DEPEND_ON_FONTS:
+        memory._width.cache_clear()
+        with matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans Mono"]}):
+            assert digest(FIGURES[name], False) == once
+        memory._width.cache_clear()
     assert digest(FIGURES[name], True) != once
 
 

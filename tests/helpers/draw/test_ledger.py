@@ -84,17 +84,6 @@ def test_the_readers_are_drawn_beside_ours(shown) -> None:
     assert complaints(figure) == []
 
 
-@pytest.mark.parametrize("share", [0.01, 1.5])
-def test_nothing_is_cut_off_by_wild_guesses(share: float, shown) -> None:
-    for step in drawn():
-        keep(step, share)
-    draw.ledger()
-    figure, *_ = shown.take()
-    assert complaints(figure) == []
-    left, right = figure.axes[0].get_xlim()
-    assert all(left < x < right for x, _ in marks(figure))
-
-
 def test_a_forced_replay_shows_the_same_whatever_is_kept(shown, monkeypatch) -> None:
     monkeypatch.setenv(mode.SWITCH, "1")
     draw.ledger()

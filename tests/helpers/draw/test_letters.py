@@ -93,17 +93,3 @@ def test_a_chain_is_one_group(shown: Shown) -> None:
     figure, _, sentence = shown.take()
     assert complaints(figure) == []
     assert sentence.startswith("19 blocks send 1 letter of 4 bytes to 19 blocks, in 19 pairs")
-
-
-def test_where_blocks_work_alone_the_sentence_says_so(shown: Shown) -> None:
-    x = np.ones((40, 100), np.float32)
-    draw.letters(bind(source("03_shared.cu"), 40, 100).simulate(x, x * 0, watch=True))
-    figure, _, sentence = shown.take()
-    assert sentence == "No block reads what another one wrote: each works alone."
-    assert complaints(figure) == []
-
-
-def test_a_trace_without_events_is_refused() -> None:
-    x = np.ones((1, 100), np.float32)
-    with pytest.raises(ValueError, match="watch=True"):
-        draw.letters(bind(source("03_shared.cu"), 1, 100).simulate(x, x * 0))

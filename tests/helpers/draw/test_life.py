@@ -8,7 +8,7 @@ from helpers import bind, draw, simulate, source
 from helpers.draw.life import MARKS, lived
 from helpers.simt import KernelText
 from helpers.simt import simulate as run
-from tests.helpers.draw.looks import Shown, complaints, texts
+from tests.helpers.draw.looks import Shown, complaints
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
@@ -59,17 +59,6 @@ def test_marks_stand_in_order_and_after_a_barrier_at_the_same_place(waiting) -> 
     assert found.warps[0].marks[-1][0] > found.barriers[0]
 
 
-def test_the_picture_says_steps_and_who_waits(waiting, shown: Shown) -> None:
-    draw.life(waiting)
-    figure, plain, sentence = shown.take()
-    assert complaints(figure) == []
-    assert plain == "<figure: the life of block 0, in steps: instructions, not time>"
-    assert sentence == "3 warps meet at 2 barriers: warp 0 waits at none, warps 1 and 2 at 1."
-    legend = {text.get_text() for text in texts(figure)}
-    assert {"global load", "shuffle", "waits", "barrier"} <= legend
-    assert not {"shared memory", "other block's"} & legend
-
-
 SAID = {
     32: "1 warp meets at 6 barriers, and nobody waits there.",
     256: (
@@ -90,16 +79,6 @@ def test_words_can_be_read(block: int, shown: Shown) -> None:
     assert " ".join(sentence.split()) == SAID[block]
 
 
-def test_without_a_barrier_nobody_waits(shown: Shown) -> None:
-    kernel = cupy.RawKernel(source("01_naive.cu"), "softmax_naive")
-    x = np.ones((64, 4), np.float32)
-    for block in (256, 1024):
-        draw.life(simulate(kernel, 1, block, (x, x * 0, 64, 4), watch=True))
-        figure, _, sentence = shown.take()
-        said = f"{block // 32} warps meet at no barrier: nobody waits for another warp."
-        assert sentence == said and complaints(figure) == []
-
-
 def test_a_cluster_waits_and_writes_elsewhere(shown: Shown) -> None:
     x = np.ones((1, 8192), np.float32)
     small = {"CLUSTER": 4, "THREADS": 64, "PACKS": 8}
@@ -109,8 +88,3 @@ def test_a_cluster_waits_and_writes_elsewhere(shown: Shown) -> None:
     assert kinds == {*MARKS} and len(found.barriers) == 1
     draw.life(trace)
     assert complaints(shown.take()[0]) == []
-
-
-def test_mistakes_are_named(waiting) -> None:
-    with pytest.raises(ValueError, match="does not follow a block 2"):
-        draw.life(waiting, 2)

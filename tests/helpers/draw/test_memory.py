@@ -71,20 +71,6 @@ extern "C" __global__ __cluster_dims__(2) void other(const float* x, float* y, i
     cluster.sync();
 }
 """
-BULK = """extern "C" __global__ void bulk(float* y)
-{
-    __shared__ __align__(16) float s[1024];
-    for (int k = threadIdx.x; k < 1024; k += 32) s[k] = k;
-    asm volatile("fence.proxy.async;" ::: "memory");
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        unsigned from = (unsigned)__cvta_generic_to_shared(s);
-        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
-            :: "l"(y), "r"(from), "r"(4096) : "memory");
-        asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");
-    }
-}
-"""
 
 
 def others() -> Trace:
@@ -102,11 +88,6 @@ def naive() -> Trace:
 @pytest.fixture(scope="module")
 def shared() -> Trace:
     return traced("03_shared", 64, 256)
-
-
-@pytest.fixture(scope="module")
-def interleaved() -> Trace:
-    return traced("variants/03_shared_interleaved", 2, 1024)
 
 
 def fills(figure: Figure, kind=Rectangle) -> Counter:
@@ -198,77 +179,7 @@ def test_gaps_are_marked_where_memory_is_left_out(shown: Shown) -> None:
     assert marks(LANES * 7 % 200) == 0  # every sector from 0 to 24 is wanted
 
 
-@pytest.mark.parametrize(
-    "step, rows, cols, dtype, line, kind, says",
-    [
-        ("05_float4", 4, 2048, "float32", "y4[pack]", None, "16 sectors and stores all 512 bytes"),
-        ("05_float4", 5, 1001, "float32", "x[single], 1.0f", None, "1 sector and uses 4 of 32"),
-        ("07_warp", 40, 37, "float16", "from[pack]", None, "2 sectors and uses all 64 bytes"),
-        ("10_sixteen_bit", 32, 512, "float16", "__ldcs", None, "16 sectors and uses all 512"),
-        ("08_cluster", 2, 16384, "float32", "__stcs", None, "16 sectors and stores all 512 bytes"),
-        ("01_naive", 64, 3, "float32", "y[col]", "store", "12 sectors and stores 128 of 384 bytes"),
-    ],
-)
-def test_other_kernels(step, rows, cols, dtype, line, kind, says, shown: Shown) -> None:
-    draw.sectors(traced(step, rows, cols, dtype), line, kind=kind)
-    figure, _, sentence = shown.take()
-    assert says in sentence and complaints(figure) == []
-
-
-def test_a_bulk_copy_is_one_lane_and_many_sectors(shown: Shown) -> None:
-    args = (np.zeros(1024, np.float32),)
-    trace = simulate(KernelText(BULK, "bulk"), 1, 32, args, names=("y",), watch=True)
-    draw.sectors(trace, "cp.async.bulk.global")
-    figure, _, sentence = shown.take()
-    assert "one request of 1 lane touches 128 sectors and stores all 4,096 bytes" in sentence
-    assert complaints(figure) == []
-
-
-def test_a_reader_s_edit_changes_the_picture(shown: Shown) -> None:
-    """The classic mistake against its repair, in one line of a kernel of one's own."""
-    said = []
-    for index in ("threadIdx.x", "threadIdx.x * 8"):
-        draw.sectors(gathered_by(index), "x[")
-        said.append(shown.take()[2])
-    assert "touches 4 sectors" in said[0] and "touches 32 sectors" in said[1]
-
-
-def gathered_by(index: str) -> Trace:
-    code = GATHER.replace("index[threadIdx.x]", index)
-    args = np.zeros(2048, np.float32), LANES, np.zeros(32, np.float32)
-    return simulate(KernelText(code, "gather"), 1, 32, args, names=("x", "i", "y"), watch=True)
-
-
 # ---- banks --------------------------------------------------------------------------------------
-
-
-def test_neighbours_first_wants_few_banks(interleaved: Trace, shown: Shown) -> None:
-    for nth, banks in ((0, 16), (2, 8), (4, 4)):
-        draw.banks(interleaved, "maxima[mine], sums[mine]", nth=nth)
-        figure, _, sentence = shown.take()
-        wanted = 32 // banks
-        assert sentence == (
-            f"Line 50: 32 lanes want {wanted} words of each of {banks} banks: {wanted} turns, "
-            "conflict-free would be 1."
-        )
-        assert fills(figure)[BLUE] == 32 + 1 and complaints(figure) == []
-        assert color_of(figure, "1 request") == ink(RED)
-        assert len({to for _, to in threads(figure)}) == banks
-
-
-def test_upper_half_into_lower_half_beside_neighbours_first(
-    shared: Trace, interleaved: Trace, shown: Shown
-) -> None:
-    draw.banks({"03": shared, "other": interleaved}, ("maxima[other]", "maxima[mine]"), nth=2)
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: lanes on banks, 03, line 52 and other, line 50>"
-    assert sentence == (
-        "03, line 52: 32 lanes want 1 word of each of 32 banks: 1 turn, and no bank conflict; "
-        "other, line 50: 32 lanes want 4 words of each of 8 banks: 4 turns, conflict-free would "
-        "be 1."
-    )
-    assert color_of(figure, "1 request, 1 turn: no bank conflict") == ink(GREEN)
-    assert complaints(figure) == []
 
 
 @pytest.mark.parametrize(
@@ -292,18 +203,6 @@ def test_words_that_lanes_share(index, element, blue, green, says, shown: Shown)
     drawn = fills(figure)
     cut = 5 * 1 if "16 turns" in sentence else 0  # turns that are left out serve one word each
     assert drawn[BLUE] == blue + (blue > 0) and drawn[GREEN] == green - cut + (green > 0)
-
-
-def test_many_turns_are_cut_short(shown: Shown) -> None:
-    draw.banks(within(LANES * 32), "s[index")
-    figure, _, sentence = shown.take()
-    assert sentence == (
-        "Line 6: 32 lanes want 32 words of one bank: 32 turns, conflict-free would be 1."
-    )
-    said = [one.get_text() for one in texts(figure)]
-    assert "21 more turns" in said and "turn 10" in said and "turn 32" in said
-    assert fills(figure)[BLUE] == 11 + 1 and "turn 11" not in said
-    assert complaints(figure) == []
 
 
 # ---- moves --------------------------------------------------------------------------------------
@@ -335,16 +234,6 @@ def test_bars_are_as_long_as_the_counts(naive: Trace, shown: Shown) -> None:
     assert [text for text in said if text in ("30", "34", "37")] == ["30", "34", "37"]
 
 
-def test_bank_conflicts_are_more_than_the_bytes_need(interleaved: Trace, shown: Shown) -> None:
-    draw.moves(interleaved)
-    figure = shown.take()[0]
-    counts = [c for c in interleaved.own_counters().values() if c.shared_load_requests]
-    said = [one for one in texts(figure) if one.get_text() == "3.92 a request"]
-    assert len(said) == 5 and {one.get_color() for one in said} == {ink(RED)}
-    assert sum(c.shared_load_bank_conflicts > 0 for c in counts) == 3  # and two lines store so
-    assert fills(figure)[memory.WASTE] == 5 + 1 and complaints(figure) == []
-
-
 def test_every_kind_of_memory_has_its_bar(shown: Shown) -> None:
     trace = others()
     bars = {(bar.kind, bar.color) for bar in memory._bars(trace)}
@@ -363,42 +252,3 @@ def test_every_kind_of_memory_has_its_bar(shown: Shown) -> None:
     assert sentence.endswith(f", and {local}.")
     assert [one.get_color() for one in texts(figure) if "of local" in one.get_text()] == [ink(RED)]
     assert complaints(figure) == []
-
-
-@pytest.mark.parametrize(
-    "step, rows, cols, dtype",
-    [
-        ("05_float4", 4, 2048, "float32"),
-        ("07_warp", 32, 40, "float32"),
-        ("08_cluster", 2, 16384, "float32"),
-        ("09_grid", 1, 65536, "float32"),
-        ("10_sixteen_bit", 32, 512, "float16"),
-    ],
-)
-def test_moves_of_other_kernels(step, rows, cols, dtype, shown: Shown) -> None:
-    draw.moves(traced(step, rows, cols, dtype, watch=()))  # counters are enough
-    figure, _, sentence = shown.take()
-    assert "writes y once" in sentence and complaints(figure) == []
-    assert ("(workspace counted with them)" in sentence) == (step == "09_grid")
-    (verdict,) = [one for one in texts(figure) if "no more than asked for" in one.get_text()]
-    assert verdict.get_color() == ink(GREEN)
-    bars = [one.get_width() for one in figure.findobj(Rectangle) if one.get_height() == 12]
-    assert min(bars) >= 1  # a short one is seen too
-
-
-def test_a_kernel_that_moves_nothing_is_refused() -> None:
-    code = 'extern "C" __global__ void idle(float* y) {}'
-    trace = simulate(KernelText(code, "idle"), 1, 32, (np.zeros(1, np.float32),))
-    with pytest.raises(ValueError, match="no line of its own"):
-        draw.moves(trace)
-
-
-# ---- words --------------------------------------------------------------------------------------
-
-
-def test_long_names_and_code_are_cut_short(naive: Trace, shown: Shown) -> None:
-    label = "a thread for each row, as a first attempt would have it"
-    draw.sectors({label: naive}, 30)
-    draw_texts = shown.take()
-    assert complaints(draw_texts[0]) == [] and label in draw_texts[2]
-    assert any(one.get_text().endswith("…") for one in texts(draw_texts[0]))

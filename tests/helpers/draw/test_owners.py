@@ -4,11 +4,8 @@ import cupy
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
-from matplotlib.textpath import TextPath
 
 from helpers import draw, simulate, source
-from helpers.draw import style
-from helpers.draw.owners import TOP, _color
 from helpers.simt import KernelText
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints, texts
@@ -129,29 +126,6 @@ def test_a_block_has_a_row_and_neighbours_with_one_owner_are_one_cell(trees, sho
     assert sentence.startswith("Block 0 loads row 0; a row belongs to one block")
 
 
-def test_a_large_matrix_is_drawn_in_as_coarse_cells_as_its_owners_allow(shown: Shown) -> None:
-    trace = trace_of("03_shared", 2, 1024, 2, 64, 512)
-    draw.owners(trace, by="warp")
-    figure, _, sentence = shown.take()
-    assert numbers(figure) == ["0", "1"] * 16 * 2
-    assert sentence.startswith("Warp 0 loads columns 0 to 31, 64 to 95, 128 to 159, ... of row 0")
-
-
-def test_a_thread_per_row(shown: Shown) -> None:
-    trace = trace_of("01_naive", 40, 20, 1, 256)
-    draw.owners(trace)
-    figure, _, sentence = shown.take()
-    assert numbers(figure) == [str(row) for row in range(16)]  # the first rows
-    assert "⋮" in {text.get_text() for text in texts(figure)}
-    assert sentence.startswith("Lane 0 of warp 0 loads row 0; a row belongs to one lane; each elem")
-    assert complaints(figure) == []
-
-
-def test_what_is_only_stored_shows_who_stores(trees, shown: Shown) -> None:
-    draw.owners(trees, "block", "y")
-    assert shown.take()[2].startswith("Block 0 stores row 0")
-
-
 def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Shown) -> None:
     x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
     trace = run(KernelText(PAIRS, "pairs"), 1, 64, (x, y), names=("x", "y"), watch=True)
@@ -164,55 +138,3 @@ def test_what_several_load_is_hatched_and_what_nobody_loads_is_empty(shown: Show
     draw.owners(trace, "block", rows=4, cols=16)
     figure, _, sentence = shown.take()
     assert numbers(figure) == ["0"] and "more than one" not in sentence
-
-
-@pytest.mark.parametrize("by", ["lane", "warp", "block"])
-def test_numbers_can_be_read_on_every_colour(by: str) -> None:
-    for number in range(32):
-        color = _color(number, by)
-        assert style.contrast(style.ink_on(color), color) >= style.READABLE
-
-
-def test_numbers_of_narrow_cells_keep_off_their_edges(shown: Shown) -> None:
-    draw.owners(trace_of("06_registers", 2, 512, 2, 32))
-    figure, _, _ = shown.take()
-    figure.set_dpi(100)
-    figure.draw_without_rendering()
-    (_, owned, _) = figure.findobj(PolyCollection)
-    assert {"0", "12", "31"} <= {*numbers(figure)}
-    for text in texts(figure):
-        ink = TextPath((0, 0), text.get_text(), size=text.get_fontsize()).get_extents()
-        for cell, edge in zip(cells(figure), owned.get_linewidths(), strict=True):
-            if cell.contains(*text.get_position()):
-                free = cell.width - (ink.width + edge) * 100 / 72
-                assert free / 2 > 1.2, f"{text.get_text()} has {free / 2:.1f} pixels on each side"
-    assert complaints(figure) == []
-
-
-def test_row_stands_beside_its_number(shown: Shown) -> None:
-    for rows in (1, 3):
-        draw.owners(trace_of("03_shared", rows, 256, rows, 64, 512), by="block")
-        heights = {text.get_text(): text.get_position()[1] for text in texts(shown.take()[0])}
-        assert heights["row"] == TOP + 13
-        assert rows == 1 or heights["1"] == heights["row"] + 26
-
-
-def test_an_array_that_nobody_touches_is_empty(shown: Shown) -> None:
-    code = 'extern "C" __global__ void idle(const float* x) {}'
-    x = np.ones((3, 50), np.float32)
-    trace = run(KernelText(code, "idle"), 1, 32, (x,), names=("x",), watch=True)
-    draw.owners(trace)
-    figure, _, sentence = shown.take()
-    assert sentence == "Nobody loads an element of x." and numbers(figure) == []
-    assert complaints(figure) == []
-
-
-def test_mistakes_are_named(trees) -> None:
-    with pytest.raises(ValueError, match="'lane', 'warp', 'block', not 'thread'"):
-        draw.owners(trees, "thread")
-    with pytest.raises(ValueError, match="no array 'z'; its arrays: x, y"):
-        draw.owners(trees, array="z")
-    with pytest.raises(ValueError, match="x has 1200 elements, not 7 x 300"):
-        draw.owners(trees, rows=7, cols=300)
-    with pytest.raises(ValueError, match=r"watch=True"):
-        draw.owners(trace_of("03_shared", 1, 32, 1, 32, 256, watch=()))

@@ -12,7 +12,7 @@ from helpers.catalogue import TORCH, UNFUSED
 from helpers.draw import style
 from helpers.races import Race, save_race
 from helpers.records import Record, save_record
-from helpers.shapes import AXES, FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
+from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
 from tests import made_up
 from tests.helpers.draw.looks import complaints
 from tests.made_up import steady
@@ -21,7 +21,6 @@ pytest.importorskip("matplotlib")
 
 # Functions of the packages have these names.
 step, predict = map(importlib.import_module, ("helpers.draw.step", "helpers.predict"))
-VOCABULARIES = [(4096, cols) for cols in (32000, 50257, 128256, 151936, 262144)]
 GBPS = 2 * 4 * 2**28 / 1e3  # of one microsecond over the grid
 
 
@@ -111,22 +110,6 @@ def test_title_sentence_and_marks_say_what_came_out(predicted, shown) -> None:
     assert figure.axes[0].get_ylabel() == "GB/s" and figure.axes[0].get_ylim()[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("us", "said", "arrow"),
-    [
-        (20.1, "as fast as 02_x", []),
-        (21.0, "1.05 times as fast as 02_x", []),
-        (10.0, "0.50 times as fast as 02_x", ["× 0.50"]),
-        (245.0, "12 times as fast as 02_x", ["× 12"]),
-    ],
-)
-def test_arrow_where_there_is_room_for_one(us: float, said: str, arrow: list, shown) -> None:
-    draw.step(steady("03_x", us=20), steady("02_x", us=us))
-    figure, plain, _ = shown.take()
-    assert plain == f"<figure: 03_x: {said} at 4096 columns>"
-    assert [word for word in words(figure) if word.startswith("×")] == arrow
-
-
 def test_prediction_that_was_kept_is_drawn_where_it_was_made(predicted, monkeypatch, shown) -> None:
     monkeypatch.setattr(predict, "kept", lambda: {"07_x": 0.25})
     predicted("07_x", share=0.5, rows=2**23, cols=32)
@@ -141,46 +124,7 @@ def test_prediction_that_was_kept_is_drawn_where_it_was_made(predicted, monkeypa
     assert marks(figure) == [], "not where it was made"
 
 
-def test_copy_variants_and_what_is_not_there(capsys, shown) -> None:
-    draw.step(steady("00_copy", us=10.0))
-    figure, plain, sentence = shown.take()
-    assert plain == f"<figure: 00_copy: {GBPS / 10:.0f} GB/s at 4096 columns>"
-    assert words(figure) == ["00_copy"] and "of a copy" not in sentence
-    draw.step(steady("variants/03_thread0"), steady("03_x", us=10.0))
-    _, plain, _ = shown.take()
-    assert plain == "<figure: 03_thread0: 0.50 times as fast as 03_x at 4096 columns>"
-    assert draw.step(steady("03_x"), dtype="bfloat16") is None
-    assert capsys.readouterr().out == "03_x in bfloat16: not measured at these shapes\n"
-    with pytest.raises(
-        ValueError,
-        match="shapes are one of grid, few, sweep, unaligned, square, vocabularies, axes, long",
-    ):
-        draw.step(steady("03_x"), family="short")
-
-
-def test_smaller_gpu_has_fewer_rows_and_the_same_columns(predicted, shown) -> None:
-    predicted("03_x", share=0.55)
-    small = [(rows // 8, cols) for rows, cols in GRID_SHAPES[:5]] + [(2**13, 4096)]
-    draw.step(steady("03_x", small), steady("02_x", small, us=40.0))
-    figure, plain, _ = shown.take()
-    assert plain == "<figure: 03_x: 2.0 times as fast as 02_x at 4096 columns>"
-    assert "predicted 0.55" in words(figure)
-    assert "has $2^{25}$ elements" in figure.axes[0].get_xlabel()
-    mixed = steady("03_x", [*small, GRID_SHAPES[9]])
-    draw.step(mixed)
-    assert "has up to $2^{28}$ elements" in shown.take()[0].axes[0].get_xlabel()
-
-
 # ---- what is drawn ------------------------------------------------------------------------------
-
-
-def test_long_rows_with_the_copy_over_all_of_them(shown) -> None:
-    draw.step(steady("08_x"), steady("07_x", GRID_SHAPES[:6]), family="long")
-    figure, _, _ = shown.take()
-    every = [2**k for k in range(5, 21)]
-    color = style.look("08_x")[0]
-    assert lines(figure) == {"#555555 -": every[:6], "#000000 --": every, f"{color} -": every}
-    assert figure.axes[0].lines[0].get_marker() == style.look("07_x")[1]
 
 
 def test_copy_of_another_gpu_is_no_ceiling(shown) -> None:
@@ -252,14 +196,6 @@ def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, s
     assert {f"{color} :", f"{color} -"} < {*lines(figure)}
     (bold,) = [text for text in figure.axes[0].texts if text.get_text() == "07_x"]
     assert bold.get_fontweight() == "bold"
-
-
-def test_another_dtype_is_named_and_alone(shown) -> None:
-    both = partial(steady, dtypes=("float32", "bfloat16"))
-    draw.step(both("10_x"), both("07_x", us=40.0), dtype="bfloat16")
-    figure, plain, sentence = shown.take()
-    assert plain == "<figure: 10_x: 2.0 times as fast as 07_x at 4096 columns in bfloat16>"
-    assert f"columns in bfloat16: {GBPS / 40:.0f} GB/s" in sentence, "half the bytes"
 
 
 # ---- few rows -----------------------------------------------------------------------------------
@@ -340,26 +276,6 @@ def test_other_operation_stands_beside_its_yardstick_alone(monkeypatch, shown) -
     assert {"PyTorch", "01_x", "a copy"} < {*words(figure)} and "PyTorch" in sentence
 
 
-def test_series_leaves_out_other_operations(shown) -> None:
-    draw.series([steady("02_x"), steady("03_x", us=10.0), moves_more(steady("14_x"))])
-    figure, plain, _ = shown.take()
-    assert "14_x" not in words(figure) and "03_x" in plain
-    with pytest.raises(ValueError, match="no record holds"):
-        draw.series([moves_more(steady("14_x"))])
-
-
-def test_lengths_that_lie_close_get_one_label_and_equal_rows_are_named(shown) -> None:
-    draw.step(steady("15_x", VOCABULARIES), family="vocabularies")
-    figure, _, _ = shown.take()
-    axes = figure.axes[0]
-    assert axes.get_xlabel() == "columns of a row (4096 rows)"
-    assert len({128256, 151936} & {*axes.get_xticks()}) == 1
-    assert {32000, 50257, 262144} < {*axes.get_xticks()}
-    figure.draw_without_rendering()
-    boxes = [label.get_window_extent() for label in axes.get_xticklabels()]
-    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
-
-
 # ---- the series ---------------------------------------------------------------------------------
 
 
@@ -378,12 +294,6 @@ def test_series_has_each_step_in_its_colour(shown) -> None:
     assert complaints(figure) == []
     with pytest.raises(ValueError, match="no record holds grid cases in bfloat16"):
         draw.series(steps, dtype="bfloat16", family="grid")
-
-
-def test_series_is_saved_as_a_file(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(records, "series", lambda: [steady("01_x"), steady("02_x")])
-    step.save_series(tmp_path / "series.png", metadata={"Description": "of two"})
-    assert b"Description\0of two" in (tmp_path / "series.png").read_bytes()
 
 
 def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> None:
@@ -405,22 +315,3 @@ def test_what_was_timed_here_is_ringed_in_the_series(monkeypatch, tmp_path) -> N
     assert (point.get_color(), point.get_marker()) == style.look("02_x")
     said = [any("measured here" in text.get_text() for text in f.axes[0].texts) for f in saved]
     assert (said, plain) == ([True, False], [])
-
-
-def test_another_axis_is_drawn_where_its_columns_are_as_far_apart_as_predicted(
-    predicted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    predicted("01_naive", rows=2**19, cols=512, inner=1024, share=0.9)
-    shapes = [(rows, dim) for rows, dim, inner in AXES if inner == 1024]
-    record = made_up.record(shapes=[*shapes, (2**18, 1024)])
-    inner = [1024] * len(shapes) + [256]
-    cases = [
-        dataclasses.replace(case, inner=one) for case, one in zip(record.cases, inner, strict=True)
-    ]
-    pair = step.Pair(dataclasses.replace(record, cases=cases), None, "float32", "axes")
-    monkeypatch.setattr(Record, "of_family", lambda record, *_: record.cases)
-    assert sorted(pair.own) == [16, 64, 512, 2048, 8192]
-    figure = step._lines(pair, None, True)
-    label = "elements of a column, 1024 apart (the array always has $2^{28}$ elements)"
-    assert figure.axes[0].get_xlabel() == label
-    assert pair.finding.endswith(" of a copy's speed at columns of 512")

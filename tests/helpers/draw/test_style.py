@@ -67,10 +67,6 @@ def distance(one: str, other: str, view: str) -> float:
     return float(np.linalg.norm(seen[0] - seen[1]))
 
 
-def contrast_on_white(color: str) -> float:
-    return 1.05 / (TO_XYZ[1] @ linear(color) + 0.05)
-
-
 def complaints(looks: dict[str, style.Look]) -> list[str]:
     """Which lines of one figure cannot be told apart, by whom."""
     found = []
@@ -87,31 +83,6 @@ def complaints(looks: dict[str, style.Look]) -> list[str]:
 @pytest.mark.parametrize("figure", FIGURES)
 def test_lines_that_share_a_figure_are_apart(figure: str) -> None:
     assert complaints({name: style.look_of(name) for name in FIGURES[figure]}) == []
-
-
-def test_lines_that_look_alike_are_named() -> None:
-    red_and_green = {"one": style.Look("#A85A00", "o"), "other": style.Look("#6E7300", "s")}
-    assert [line.rpartition(" in ")[2] for line in complaints(red_and_green)] == [
-        "deuteranopia",
-        "protanopia",
-    ]
-    same_marker = {"one": style.Look("#000000", "o"), "other": style.Look("#0072B2", "o")}
-    assert complaints(same_marker) == ["one and other: alike in grey"]
-
-
-def test_colours_are_measured_right() -> None:
-    assert lab(linear("#FFFFFF")) == pytest.approx([100, 0, 0], abs=0.01)
-    assert lab(linear("#FF0000")) == pytest.approx([53.24, 80.09, 67.20], abs=0.02)
-    assert contrast_on_white("#000000") == pytest.approx(21)
-    assert distance("#777777", "#777777", "protanopia") == 0
-    assert lab(np.array(SEEN["deuteranopia"]) @ linear("#777777"))[1:] == pytest.approx(0, abs=0.01)
-
-
-def test_contrast_is_what_it_is_elsewhere() -> None:
-    assert style.contrast("#ffffff", "black") == pytest.approx(21)
-    assert style.contrast("#767676", "white") == pytest.approx(4.54, abs=0.005)
-    for color in style.COLORS:
-        assert style.contrast("white", color) == pytest.approx(contrast_on_white(color), rel=1e-3)
 
 
 COLORS = {style.look(name)[0] for name in (*STEPS, *style.OTHERS)}
@@ -135,14 +106,6 @@ def test_black_or_white_can_be_read_on_any_colour() -> None:
         fill = (red, green, blue)
         assert style.contrast(style.ink_on(fill), fill) >= style.READABLE
     assert style.ink_on(style.LIT) == style.BLACK and style.ink_on(style.BLUE) == "#ffffff"
-
-
-def test_every_line_has_contrast_on_white() -> None:
-    for name in (*STEPS, *style.OTHERS):
-        assert contrast_on_white(style.look(name)[0]) >= 3, name
-    for color in (*charts.PARTS, charts.QUIET):
-        assert contrast_on_white(color) >= 3, color
-    assert contrast_on_white(style.ORANGE) < 3
 
 
 def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
@@ -170,15 +133,6 @@ def test_whatever_is_recorded_has_a_look_and_a_trial_that_of_its_step() -> None:
 # ---- the page -----------------------------------------------------------------------------------
 
 
-def test_long_title_is_wrapped_inside_the_figure() -> None:
-    for words in (1, 12, 30):
-        figure, _ = style.chart("coalesced " * words)
-        figure.canvas.draw()
-        (text,) = figure.texts
-        assert text.get_window_extent().x1 <= figure.get_figwidth() * figure.get_dpi()
-        assert text.get_text().split() == ["coalesced"] * words
-
-
 def test_figure_is_a_png_with_a_plain_form_and_a_sentence(monkeypatch, capsys) -> None:
     shown = []
     monkeypatch.setattr(
@@ -197,36 +151,3 @@ def test_figure_is_a_png_with_a_plain_form_and_a_sentence(monkeypatch, capsys) -
     assert shown[-1][0][0]["text/plain"].count("\n") == 1  # wider than 80 columns
     with pytest.raises(ValueError, match="needs a sentence"):
         style.finish(figure, "Half as fast", " ")
-
-
-def test_without_pictures_words_are_where_they_would_be(monkeypatch, capsys) -> None:
-    shown = []
-    monkeypatch.setattr("IPython.display.display", lambda data, **about: shown.append(data))
-    places = []
-    for pictures in ("0", "1"):
-        monkeypatch.setenv(style.PICTURES, pictures)
-        figure, axes = style.chart("Half as fast")
-        axes.set_ylabel("GB/s")
-        unknown = axes.get_position().get_points()
-        style.finish(figure, "Half as fast", "It is.")
-        places.append(axes.get_position().get_points())
-    (words, picture), (one, other) = shown, places
-    assert words == {**picture, "image/png": b""} and len(picture["image/png"]) > 1000
-    assert capsys.readouterr().out == "It is.\n" * 2
-    assert abs(one - other).max() < 0.01 < abs(one - unknown).max()
-
-
-def test_picture_of_few_bytes_looks_as_the_full_one(monkeypatch) -> None:
-    figure, axes = style.chart("Half as fast")
-    for number, color in enumerate(style.COLORS):
-        axes.plot([0, 1], [number, number + 1], color=color, linewidth=3)
-    full, shown = io.BytesIO(), []
-    figure.savefig(full, format="png", dpi=2 * figure.get_dpi())
-    monkeypatch.setattr("IPython.display.display", lambda data, **about: shown.append(data))
-    style.finish(figure, "Half as fast", "It is half as fast.")
-    small = shown[0]["image/png"]
-    assert len(small) < 0.6 * len(full.getvalue())
-    full.seek(0)
-    before, after = (plt.imread(one)[..., :3] for one in (full, io.BytesIO(small)))
-    assert before.shape == after.shape
-    assert abs(before - after).max() < 0.15 and abs(before - after).mean() < 0.002

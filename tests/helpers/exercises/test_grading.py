@@ -1,54 +1,18 @@
-"""Every stub fails at what it is about, every solution passes, a learner's file is made once and
-kept, and the verdict has a plain and a rich form."""
+"""Every solution passes, a learner's file is made once and kept, and the verdict has a plain and a
+rich form. What the verdict on each stub says stands in its notebook, which nbval compares."""
 
 import re
 
 import pytest
 
-from helpers.catalogue import source, step_number, steps
-from helpers.draw.style import READABLE, contrast
+from helpers.catalogue import step_number, steps
 from helpers.exercises import EXERCISES, grade
-from helpers.exercises.grading import conditions, judge
+from helpers.exercises.grading import judge
 from helpers.exercises.verdict import Step, Verdict, verdict
 from helpers.paths import KERNELS
-from helpers.simt.cuda_text import strip_comments
 from tests.helpers.exercises.answers import solution
 
 BLANK = re.compile(r"^ *// ---- (write|and) here ----$", flags=re.MULTILINE)
-FAILS_AT = {
-    "00_copy_a_row": "NO a warp's lanes touch no more sectors",
-    "00_flat_copy": "row 0, column 0: expected 154, seen nothing",
-    "01_columns": "NO y is the softmax of each column",
-    "01_log_softmax": "NO y is the logarithm of softmax of each row .* seen nothing",
-    "02_two_pairs": "NO y is the softmax of each row",
-    "02_one_pass": "NO y is the softmax of each row .* seen inf",
-    "03_one_array": "line 39: race on shared memory: .* line 34",
-    "03_tree": "race on shared memory",
-    "04_eight_lanes": "line 40: not all lanes that the mask names come to this exchange",
-    "04_butterfly": "NO y is the softmax of each row",
-    "05_any_columns": "line 39: misaligned load",
-    "05_vector_loop": "NO y is the softmax of each row .* seen nothing",
-    "06_read_once": "NO x is read once, .* At 64 x 128, x is read three times, in lines 29, 37 and",
-    "06_keep": "NO y is the softmax of each row .* seen NaN",
-    "07_half_warps": "NO two rows move .* line 29 move 256 bytes on average, and 512 is the most",
-    "07_lanes": "NO y is the softmax of each row",
-    "08_two_blocks": "NO y is the softmax of each row",
-    "08_send": "line 19: read of an uninitialised variable",
-    "09_letters": "NO a block waits for what the others write",
-    "09_publish": "NO y is the softmax of each row",
-    "10_eight_at_once": "NO y is the softmax of each row",
-    "10_widen": "NO y is the softmax of each row",
-    "11_ends": "NO what lies between boundaries .* of line 28 move 1\\d\\d? bytes on average",
-    "11_run": "NO y is the softmax of each row .* seen nothing",
-    "12_causal": "NO packs of which a row sees nothing .* 10240 bytes of x are loaded, in line 31",
-    "12_window": "NO y is the softmax of what each row sees .* seen NaN",
-    "13_banks": "NO no lanes wait for one bank .* line 46 takes 8 turns",
-    "13_pairs": "NO y is the softmax of each column .* expected 0, seen 1;",
-    "14_log": "NO y is the way back of log-softmax, .* expected 149, seen -0.03",
-    "14_merge": "NO y is softmax's way back where dy is x, .* seen NaN",
-    "15_target": "line 49: race on global memory: .* line 47",
-    "15_lse": "NO y is softmax, less 1 in the target's column .* seen inf",
-}
 
 
 def made(steps: list[Step]) -> Verdict:
@@ -77,14 +41,6 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", EXERCISES)
-def test_stub_fails_at_what_it_is_about(name):
-    verdict = judge(name, stub(name))
-    said = " ".join(str(verdict).split())
-    assert not verdict.passed and re.search(FAILS_AT[name], said), said
-    assert re.search(rf"Edit mine/answers/{name}\.cu\b.* and run this cell again\.$", said)
-
-
-@pytest.mark.parametrize("name", EXERCISES)
 def test_solution_passes(name):
     verdict = judge(name, solution(name))
     assert verdict.passed, str(verdict)
@@ -102,15 +58,6 @@ def test_every_notebook_has_a_repair_and_a_blank_with_stub_and_solution():
     assert all(BLANK.search(stub(name)) for name in blanks)
 
 
-@pytest.mark.parametrize("name", EXERCISES)
-def test_stub_states_its_minutes_and_gives_nothing_away(name):
-    header = stub(name).partition("\n\n")[0]
-    (minutes,) = re.findall(r"^// (\d+) minutes\. \S", header, flags=re.MULTILINE)
-    assert 3 <= int(minutes) <= 15
-    assert "// Wastes:   for you to find\n" in header
-    assert "for you to find" not in solution(name)
-
-
 @pytest.mark.parametrize("name", [*EXERCISES][1::2])
 def test_solution_of_a_blank_adds_lines_and_changes_none(name):
     """So what is given is right, and the blank the one place to work at."""
@@ -118,14 +65,6 @@ def test_solution_of_a_blank_adds_lines_and_changes_none(name):
     given = code_lines(stub(name))
     assert all(line in solved for line in given)
     assert "// ---- write here ----" in [line.strip() for line in given]
-
-
-@pytest.mark.parametrize("name", EXERCISES)
-def test_conditions_are_tried_at_two_shapes_and_one_unaligned(name):
-    exercise = EXERCISES[name]
-    size = 2 if exercise.dtype == "float16" else 4
-    assert len(exercise.shapes) >= 4 and len(conditions(exercise)) >= 5
-    assert any(cols * size % 32 for _, cols in exercise.shapes)
 
 
 # ---- the learner's file -----------------------------------------------------------------------
@@ -174,11 +113,6 @@ def test_a_file_that_is_no_kernel_is_refused_in_words(own, text):
     )
 
 
-def test_unknown_exercise_is_refused():
-    with pytest.raises(ValueError, match="no exercise 'nope'; there are: 00_copy_a_row, 00_flat_"):
-        grade("nope")
-
-
 # ---- the verdict ------------------------------------------------------------------------------
 
 
@@ -195,27 +129,6 @@ def test_verdict_is_text_within_80_columns_and_a_page_that_marks_the_line(name):
     assert page.count(f"{line[1]} &gt; " if line else "&gt; <") >= bool(line)
 
 
-def test_what_stands_between_backticks_is_code_on_a_page_and_as_it_is_in_text():
-    verdict = judge("04_eight_lanes", stub("04_eight_lanes"))
-    assert "or an `if` or" in " ".join(str(verdict).split())
-    page = verdict.html
-    assert "or an <code>if</code> or" in page and "`" not in page
-    steps = [Step("1 < 2", False, "`a<b>` and `c`, not \N{GRAVE ACCENT} alone")]
-    assert "<code>a&lt;b&gt;</code> and <code>c</code>, not ` alone" in made(steps).html
-
-
-def test_signs_are_read_in_any_theme_and_conditions_begin_below_each_other():
-    pytest.importorskip("matplotlib")  # which knows colours
-    steps = [Step("one", True), Step("two", False, "no"), Step("three", None)]
-    signs = re.findall(r'<b style="([^"]*)">(.)</b> ', made(steps).html)
-    assert [sign for _, sign in signs] == ["\u2713", "\u2717", "\u2013"]
-    for style, _ in signs:
-        look = dict(part.split(":") for part in style.split(";"))
-        assert contrast(look["color"], look["background-color"]) >= READABLE
-        assert (look["display"], look["text-indent"]) == ("inline-block", "0")
-    assert len({re.search(r";width:([^;]*)", style)[1] for style, _ in signs}) == 1
-
-
 def test_conditions_behind_the_first_that_fails_are_named_and_not_looked_at():
     text = str(judge("04_eight_lanes", stub("04_eight_lanes")))
     marks = [line[:4].strip() for line in text.splitlines()[:-1] if not line.startswith("    ")]
@@ -229,9 +142,3 @@ def test_a_line_past_a_comment_of_several_lines_is_numbered_right():
     text = text.replace("\nextern", "\n/* one\n   two\n   three */\nextern", 1)
     line = next(n for n, one in enumerate(text.splitlines(), 1) if "__activemask" in one)
     assert f"Line {line}: __activemask()" in str(judge("04_butterfly", text))
-
-
-def test_stubs_are_those_that_source_reads():
-    """Notebooks may show one."""
-    for name in EXERCISES:
-        assert strip_comments(source(f"exercises/{name}.cu")).strip()
