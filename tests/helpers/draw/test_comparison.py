@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from helpers import draw
-from helpers.draw import style
+from helpers.draw import comparison, style
 from tests.helpers.draw.looks import complaints
 from tests.made_up import race_case
 
