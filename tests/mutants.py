@@ -235,7 +235,9 @@ def instrument(copy: Path, mutants: list[Mutant], folder: Path) -> None:
     """Let each mutant's place report that it is executed; edit each kernel without an effect."""
     by_path = defaultdict(list)
     for number, mutant in enumerate(mutants):
-        by_path[mutant.path].append((number, mutant))
+        target = copy / mutant.path
+        if target.is_file() and mutant.row(target.read_text(encoding="utf-8")) is not None:
+            by_path[mutant.path].append((number, mutant))
     kernels = [(n, m.path) for n, m in enumerate(mutants) if m.subsystem == "kernels"]
     (folder / "hits.py").write_text(f"MUTANTS = {kernels!r}\n{HITS}")
     for path, numbered in by_path.items():
