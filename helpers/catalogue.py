@@ -8,7 +8,6 @@ Build table ("07_warp-ROWS2", "01_naive-b32").
 from __future__ import annotations
 
 import inspect
-import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -331,9 +330,6 @@ def _why_around(operation: Operation, features: Mapping[str, int], inner: int, *
         passed = [f"not {tuned.trial} ({tuned.reason}): {old}"]
     elif tuned:
         taken = [f"{tuned.trial}: {tuned.reason}"]
-    for other in itertools.takewhile(lambda other: other != file, AROUND[operation.name]):
-        _, refused = _refused(other, features, shape, aligned)
-        passed.append(f"not {other} ({REASONS[other]}): {refused}")
     why_shipped = f"{shipped}: {REASONS[file]}"
     if taken:
         why_shipped = f"not {shipped} ({REASONS[file]}): it is the shipped plan"

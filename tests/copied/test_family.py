@@ -191,7 +191,11 @@ class Pretended(Library):
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Pretended:
-    folder = tmp_path_factory.mktemp("family")
+    return pretended(tmp_path_factory.mktemp("family"))
+
+
+def pretended(folder: Path) -> Pretended:
+    """All exported functions, compiled in a folder over a CUDA of main memory."""
     (folder / "family.cu").write_text(library_text(H200))
     done = compiled(folder, *NO_RUN, "-arch=sm_90", "-Xcompiler=-fPIC", "-c", "family.cu")
     assert done.returncode == 0 and "warning" not in done.stderr, done.stderr

@@ -186,7 +186,7 @@ def cpp_answers() -> dict[str, dict]:
     launched with which arguments; of an address the name of the array that it is of."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        library = test_family.pretended(Path(folder), test_family.library_text(H200))
+        library = test_family.pretended(Path(folder))
         for case in test_family.CASES:
             values = case.values()
             sizes = loaded(case.step).operation.sizes

@@ -185,6 +185,8 @@ def test_causal_hides_what_is_above_the_diagonal(place) -> None:
     x = values(2, 256, 256)
     y = place.module.scaled_masked_softmax(place.put(x), is_causal=True)
     check(place.host(y), x, {"MASK": 2}, mask_rows=256, mask_repeat=1)
+    y = place.module.scaled_masked_softmax(place.put(x[0]), is_causal=True)
+    check(place.host(y), x[0], {"MASK": 2}, mask_rows=256, mask_repeat=1)
     one = place.host(place.module.scaled_masked_softmax(place.put(x[0, 0]), is_causal=True))
     assert one[0] == 1 and not one[1:].any()
 
