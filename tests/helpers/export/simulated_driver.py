@@ -117,6 +117,8 @@ class Driver:
         return self._hand_out(function, made)
 
     def cuFuncSetAttribute(self, function, attribute, value) -> int:
+        if attribute == 14 and value not in (0, 1):  # clusters of more than 8 blocks: no or yes
+            return INVALID_VALUE
         self.objects[function.value - 1].attributes[attribute] = value
         return 0
 
