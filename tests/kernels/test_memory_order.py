@@ -34,9 +34,8 @@ def instructions(code: str, dtype: str, cols: int = 20000, **changes: int) -> li
 
 def test_files_are_those_that_this_is_about() -> None:
     taken = ["08_cluster", "09_grid", "10_sixteen_bit", "variants/08_ahead"]
-    assert STREAMING == [*taken, "variants/09_every_warp"]
-    assert PROGRAMMATIC == ["08_cluster", "09_grid", "variants/09_every_warp"]
-    assert BY_LETTERS == ["09_grid", "variants/09_every_warp", "variants/11_any_length"]
+    assert STREAMING == taken and PROGRAMMATIC == ["08_cluster", "09_grid"]
+    assert BY_LETTERS == ["09_grid", "variants/11_any_length"]
 
 
 # ---- what is asked of caches ------------------------------------------------------------------

@@ -297,34 +297,29 @@ def test_a_special_row_does_not_change_the_next(dtype: str) -> None:
 
 
 def computed_in_groups(
-    name: str, x: np.ndarray, sms: int = H200.sms, code: str | None = None, **changes: int
+    x: np.ndarray, sms: int = H200.sms, code: str = CODE["09_grid"], **changes: int
 ) -> tuple:
-    """(y, findings, workspace) of a kernel whose blocks share rows by letters."""
+    """(y, findings, workspace) of a kernel whose blocks exchange results through global memory."""
     gpu = Gpu(H200.capability, sms, H200.l2)
-    kernel = Kernel(code or CODE[name], changes=tuple(changes.items()))
+    kernel = Kernel(code, changes=tuple(changes.items()))
     bound = kernel.bind(*x.shape, x.dtype, gpu)
     *_, workspace = values = bound.arguments(x, poisoned(x))
     findings = bound.simulate_arguments(values).findings
     return values[1], findings, workspace
 
 
-BY_LETTERS = ("09_grid", "variants/09_every_warp")
-
-
 @pytest.mark.parametrize(("sms", "changes"), [(1, {}), (4, {}), (4, {"BLOCKS": 2})], ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", BY_LETTERS)
-def test_groups_of_blocks_take_row_after_row(name: str, dtype: str, sms: int, changes) -> None:
+def test_groups_of_blocks_take_row_after_row(dtype: str, sms: int, changes) -> None:
     for x in (make_input(7, 20000, dtype=dtype), special_rows(20000, dtype)):
-        y, findings, workspace = computed_in_groups(name, x, sms, **changes)
+        y, findings, workspace = computed_in_groups(x, sms, **changes)
         check_softmax(x, y)
         assert not findings and not workspace.any()
 
 
-@pytest.mark.parametrize(("name", "cols"), [(BY_LETTERS[0], 200000), (BY_LETTERS[1], 131072)])
-def test_a_row_may_have_more_blocks_than_a_warp_has_lanes(name: str, cols: int) -> None:
-    x = make_input(1, cols)
-    y, findings, workspace = computed_in_groups(name, x, few_packs=1)
+def test_a_row_may_have_more_blocks_than_a_warp_has_lanes() -> None:
+    x = make_input(1, 200000)
+    y, findings, workspace = computed_in_groups(x, few_packs=1)
     assert len(workspace) > 8 * 32**2
     check_softmax(x, y)
     assert not findings and not workspace.any()
@@ -338,10 +333,10 @@ def test_a_second_row_and_every_box_are_tested() -> None:
     some = code.replace(full, full.replace("BLOCKS", "min(32, BLOCKS)"))
     assert code not in (one_row, some)
     x = make_input(7, 20000)
-    y, _, _ = computed_in_groups("09_grid", x, 4, one_row)
+    y, _, _ = computed_in_groups(x, 4, one_row)
     with pytest.raises(WrongResult):
         check_softmax(x, y)
-    _, _, workspace = computed_in_groups("09_grid", make_input(1, 131072), code=some, few_packs=1)
+    _, _, workspace = computed_in_groups(make_input(1, 131072), code=some, few_packs=1)
     assert workspace.any()
 
 
