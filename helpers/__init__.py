@@ -60,7 +60,7 @@ this package from within; tests/helpers/test_layers.py holds them to it.
 from . import draw, profile, show
 from .bound import bind, load
 from .catalogue import choose, source
-from .check import WrongResult, check_kernel, check_softmax
+from .check import check_kernel, check_softmax
 from .evidence.numerics import numerics
 from .evidence.sass import loads_in_a_row, opcodes, sass
 from .exercises import grade
@@ -74,7 +74,6 @@ from .shapes import REFERENCE_SHAPE
 
 __all__ = [
     "REFERENCE_SHAPE",
-    "WrongResult",
     "bind",
     "check_kernel",
     "check_softmax",

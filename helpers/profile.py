@@ -143,11 +143,6 @@ def stalled(
     return nsight(step, rows, cols, dtype)[name]
 
 
-def loads(step: str, rows: int, cols: int, dtype: str = "float32") -> float:
-    """Loads from global memory that warps make."""
-    return nsight(step, rows, cols, dtype)["l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"]
-
-
 # ---- bytes in flight ----------------------------------------------------------------------------
 
 # Little's law, J. D. C. Little, Operations Research 9 (1961): what is under way = rate * time under

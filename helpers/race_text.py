@@ -384,8 +384,8 @@ def chained_alone() -> list[str]:
     return [
         "Softmax back to back with producer and consumer kernels: one kernel writes x just "
         "before, and another reads y just after. Either x is still in the L2 cache (*fresh*), or "
-        "it has been *evicted*. The saving is the time that our kernel saves, as a fraction of the "
-        "time that the best baseline adds to the other two kernels. The baselines here are "
+        "it has been *evicted*. The saving is the time by which ours is faster, as a fraction of "
+        "the time that the best baseline adds to the other two kernels. The baselines here are "
         f"{', '.join(names)}.",
         "",
         *chained_table({name: group for name, group in groups.items() if group}),
