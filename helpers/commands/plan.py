@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         gpu = replace(gpu_for_plans(), **changes) if changes else None
         strides = options.x_stride, options.y_stride
         if step == "choose":
-            matrix = *shape, gpu, *strides, not options.unaligned, not options.unlike
+            matrix = *shape, gpu, *strides
             step = choose(*matrix)
             print(f"{why(*matrix)}\n")
         bound = load(step).bind(*shape, gpu, *strides)
@@ -71,10 +71,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("x", "y"):
         help = f"elements from one row of {name} to the next, cols if not given"
         parser.add_argument(f"--{name}-stride", type=at_least(1), help=help)
-    help = "for choose: x and y may start at any element"
-    parser.add_argument("--unaligned", action="store_true", help=help)
-    help = "for choose: they may start at different places between multiples of 16 bytes"
-    parser.add_argument("--unlike", action="store_true", help=help)
     parser.add_argument("--sms", type=at_least(1), help="multiprocessors of the GPU")
     parser.add_argument("--l2", type=at_least(1), metavar="BYTES", help="its L2 cache")
     parser.add_argument("--capability", type=at_least(1), help="its compute capability, 90 for 9.0")

@@ -28,7 +28,7 @@ from ..records import (
     save_record,
     takes,
 )
-from ..shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, REFERENCE_SHAPE, Run
+from ..shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE, Run
 from ..simt.words import counted
 
 
@@ -53,8 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name in names
     }
     plan_for = gpu.of_record(device)
-    shapes = GRID_SHAPES if options.quick else (*RECORDED_SHAPES, *AXES)
-    sizes = [Sizes(*shape) for shape in bench.shapes_that_fit(shapes)]
+    sizes = [Sizes(*shape) for shape in bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))]
     runs = [
         Run(rows, cols, dtype, inner)
         for rows, cols, inner in sizes
@@ -95,7 +94,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.record", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the grid of shapes alone")
     parser.add_argument("--fresh", action="store_true", help="measure recorded cases again")
     parser.add_argument(
         "--steps",

@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable
 
 from .. import bench, gpu, workers
-from ..bound import load
-from ..catalogue import AROUND, as_it_is, candidates, out_of_date, with_features
+from ..catalogue import AROUND, as_it_is, candidates, out_of_date
 from ..contests import Entry, Kind
 from ..operations import ANY_AXIS, OPERATIONS, SOFTMAX
 from ..plan import DTYPES
@@ -41,8 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse_arguments(arguments)
     try:
         todo = entries(options)
-        for name in options.kernels:
-            refuse_other(name, todo)
         if options.show:
             return show()
         if options.forget:
@@ -67,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
             share = (began + 60 * options.minutes - now) / (len(todo) - number)
             until = now + SEARCHED * share
             try:
-                tune(where, options.kernels, timer, compilers, until, device, versions)
+                tune(where, timer, compilers, until, device, versions)
             except (workers.Failure, ValueError) as failure:  # ValueError: no kernel takes it
                 failed += 1
                 print(f"{where.name}: {failure}", file=sys.stderr, flush=True)
@@ -96,17 +93,8 @@ def entries(options: argparse.Namespace) -> list[Entry]:
     return found
 
 
-def refuse_other(name: str, todo: list[Entry]) -> None:
-    """Raise `ValueError` for a kernel that computes something else, `FileNotFoundError`."""
-    computed = load(name).operation
-    for where in todo:
-        if computed.name != where.kind.operation:
-            raise ValueError(f"{name} computes {computed.name}, not {where.kind.operation}")
-
-
 def tune(
     where: Entry,
-    kernels: list[str],
     timer: Callable,
     reasons: Callable,
     until: float,
@@ -118,8 +106,6 @@ def tune(
     machine, began = gpu.of_record(device), time.perf_counter()
     operation, features, inner = where.kind
     first = candidates(*where[:3], machine, FILES, operation, dict(features), inner)
-    named = [with_features(kernel, dict(features)) for kernel in kernels]
-    taking = [kernel for kernel in named if load(kernel).accepts(*where[:3], machine, inner=inner)]
     folder = gpu.gpu_folder(device["name"])
     before = [plan.trial for plan in read_plans(folder) if entry_of(plan) == where]
 
@@ -137,7 +123,7 @@ def tune(
         where,
         machine,
         first[0],
-        taking if kernels else [*first, *before],
+        [*first, *before],
         lambda names, few: timer(where, names, few),
         lambda trials: reasons(where, trials),
         lambda: until - time.perf_counter(),
@@ -254,8 +240,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         "--features", nargs="+", type=feature, default=[], metavar="NAME=VALUE", help=help
     )
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=[DTYPES[0]])
-    help = f"only these files or trials, not the {FILES} that suit a shape best"
-    parser.add_argument("--kernels", nargs="+", default=[], metavar="STEP", help=help)
     help = "for all shapes together (5)"
     parser.add_argument("--minutes", type=minutes, default=5.0, metavar="M", help=help)
     parser.add_argument("--show", action="store_true", help="print what was tuned; time nothing")

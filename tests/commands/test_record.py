@@ -10,7 +10,7 @@ from helpers.catalogue import TORCH, UNFUSED, known_steps, step_number, steps
 from helpers.commands import record
 from helpers.plan import DTYPES
 from helpers.records import Case, launch_of, load_record, takes
-from helpers.shapes import AXES, GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES, Run
+from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES, Run
 from helpers.workers import Failure
 from tests import made_up
 
@@ -116,7 +116,7 @@ def test_pytorch_is_timed_at_the_grid_where_it_is_installed(fake_gpu, torch) -> 
 
 
 def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, capsys) -> None:
-    assert record.main(["--quick"]) == 0
+    assert record.main([]) == 0
     assert "00_torch is not recorded: torch is not installed\n" in capsys.readouterr().out
     assert fake_gpu.measured and not any(TORCH in names for names, *_ in fake_gpu.measured)
     fake_gpu.measured.clear()
@@ -136,23 +136,12 @@ def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
 
 
 def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypatch) -> None:
-    asked = []
-
-    def keep(shapes) -> list:
-        asked.append(list(shapes))
-        return []
-
-    monkeypatch.setattr(bench, "shapes_that_fit", keep)
-    assert record.main(["--quick"]) == record.main([]) == 0
-    assert asked == [
-        list(GRID_SHAPES),
-        [*RECORDED_SHAPES, *AXES],
-    ]
     monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: list(shapes))
-    assert record.main(["--quick", "--steps", "01_naive", "--dtypes", "float16"]) == 0
+    assert record.main(["--steps", "01_naive", "--dtypes", "float16"]) == 0
     assert fake_gpu.measured == [], "no header of 01 to 06 lists float16"
-    assert record.main(["--quick", "--steps", "01_naive", "--dtypes", "float32"]) == 0
-    assert len(fake_gpu.measured) == len(GRID_SHAPES)
+    assert record.main(["--steps", "01_naive", "--dtypes", "float32"]) == 0
+    recorded = [tuple(shape) for _, *shape in fake_gpu.measured]
+    assert recorded == [shape for shape in RECORDED_SHAPES if takes("01_naive", *shape, "float32")]
 
 
 # ---- failures ---------------------------------------------------------------------------------

@@ -21,13 +21,13 @@ from helpers.gpu import H200, Gpu
 from helpers.operations import OPERATIONS
 from helpers.references import make_inputs, outputs
 from helpers.simt import Trace, simulate
-from tests.copied import compilers, test_family
+from tests.copied import compilers, family
 from tests.hardware.cases import Case, compared, patterns, reported, source
 from tests.hardware.ragged import ragged
 from tests.helpers.export.simulated_driver import Driver
 from tests.helpers.export.simulated_driver import loaded as loaded_over
 from tests.helpers.export.stand_in_cupy import stand_in
-from tests.simt import global_races, order_races, test_pairs, test_strangers
+from tests.simt import global_races, order_races, pairs, strangers
 from tests.simt.launches import PLANTED
 
 # ---- plans --------------------------------------------------------------------------------------
@@ -186,15 +186,15 @@ def cpp_answers() -> dict[str, dict]:
     launched with which arguments; of an address the name of the array that it is of."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        library = test_family.pretended(Path(folder))
-        for case in test_family.CASES:
+        library = family.pretended(Path(folder))
+        for case in family.CASES:
             values = case.values()
             sizes = loaded(case.step).operation.sizes
             calls = {"as it should be": {}}
             fewer = ((name, n) for name in sizes for n in (1, 2, 32, 1000) if n < values[name])
             calls |= {f"{name} = {n}": {name: n} for name, n in fewer}
-            calls |= {what: changed for what, changed, _ in test_family.wrong_uses(case, values)}
-            names = {test_family.address(v): n for n, v in values.items() if hasattr(v, "ctypes")}
+            calls |= {what: changed for what, changed, _ in family.wrong_uses(case, values)}
+            names = {family.address(v): n for n, v in values.items() if hasattr(v, "ctypes")}
             for what, changed in calls.items():
                 library.launched.clear()
                 status = library(case, values | changed)
@@ -246,7 +246,7 @@ def _counted(case: Case) -> list[Trace]:
 
 def _third_party(case: tuple, *spoilt: str) -> list[Trace]:
     compute, *arguments = case
-    machine = test_strangers.Simt(*spoilt, limit=50_000) if spoilt else test_strangers.Simt()
+    machine = strangers.Simt(*spoilt, limit=50_000) if spoilt else strangers.Simt()
     compute(machine, *arguments)
     return machine.traces
 
@@ -262,8 +262,8 @@ def _rules(module) -> dict[str, Callable[[], list[Trace]]]:
 
 
 def _spoilt() -> Iterable[tuple[str, Callable[[], list[Trace]]]]:
-    for number, (case, old, new, _) in enumerate(test_strangers.SPOILT):
-        name = f"{test_strangers.name_of(case)}, line {number} spoilt"
+    for number, (case, old, new, _) in enumerate(strangers.SPOILT):
+        name = f"{strangers.name_of(case)}, line {number} spoilt"
         yield name, lambda case=case, old=old, new=new: _third_party(case, old, new)
 
 
@@ -310,16 +310,16 @@ def sets() -> dict[str, dict[str, Callable[[], list[Trace]]]]:
         "series": _series(),
         "strangers": {
             **{
-                test_strangers.name_of(case): lambda case=case: _third_party(case)
-                for case in test_strangers.RUNS
+                strangers.name_of(case): lambda case=case: _third_party(case)
+                for case in strangers.RUNS
             },
             **dict(_spoilt()),
         },
         "pairs": {
             f"{file}, {'racy' if racy else 'right'}": lambda file=file, racy=racy: [
-                test_pairs.run(file, racy)
+                pairs.run(file, racy)
             ]
-            for file in test_pairs.FILES
+            for file in pairs.FILES
             for racy in (True, False)
         },
     }
