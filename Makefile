@@ -60,7 +60,7 @@ lab: $(READY) ## open your copy of the first notebook, mine/00_the_limit.ipynb, 
 test: $(READY) $(NVCC) ## ruff, the tests, and every notebook against its committed output
 	$(PY) -m ruff check .
 	$(PY) -m pytest -n 2 --dist worksteal -q -p no:nbval tests $(ARGS)
-	$(PY) -m pytest -n 2 --dist loadfile -q -p helpers.lean --nbval notebooks
+	$(PY) -m pytest -n 2 --dist loadfile -q -p helpers.base.lean --nbval notebooks
 
 gpu: ## the tests that need a GPU, alone
 	$(GPU_PY) -m pytest -m gpu tests $(ARGS)

@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from helpers import lean  # noqa: F401
-from helpers.home import stand_in_for_home
+from helpers.base import lean  # noqa: F401
+from helpers.base.home import stand_in_for_home
 from tests import warm_kernels
 
 # Where kernels are only recorded and tested there is no Jupyter, and these import what it brings.

@@ -7,14 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import bench, catalogue, paths
-from helpers.catalogue import WITHOUT_FILE
-from helpers.chain import COPY
-from helpers.chains import ChainCase, variants
-from helpers.gpu import H200
-from helpers.races import RaceCase
-from helpers.records import Case, Record, launch_of, step_hash
-from helpers.shapes import (
+from helpers.base import paths
+from helpers.base.gpu import H200
+from helpers.catalogue import dispatch, registry
+from helpers.catalogue.registry import WITHOUT_FILE
+from helpers.measure import bench
+from helpers.measure.chain import COPY
+from helpers.measure.chains import ChainCase, variants
+from helpers.measure.races import RaceCase
+from helpers.measure.records import Case, Record, launch_of, step_hash
+from helpers.problem.shapes import (
     FEW_SHAPES,
     GRID_SHAPES,
     LONG_SHAPES,
@@ -106,7 +108,7 @@ def chain_case(
     """A case of what is chosen and its variants, which add so many microseconds to a chain of 100,
     in the order of `variants` and its last with all others; peers likewise, the copy 9.5."""
     random = np.random.default_rng(0)
-    step = catalogue.choose(rows, cols, dtype)
+    step = dispatch.choose(rows, cols, dtype)
     names = variants(step, rows, cols, dtype)
     added = {COPY: 9.5, **dict(itertools.zip_longest(names, us[: len(names)], fillvalue=us[-1]))}
     added |= peers
@@ -133,7 +135,7 @@ class Kernels:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
         self.folder = folder / "kernels"
         shutil.copytree(paths.KERNELS, self.folder)
-        monkeypatch.setattr(catalogue, "KERNELS", self.folder)
+        monkeypatch.setattr(registry, "KERNELS", self.folder)
 
     def edit(self, file: str, *changes: tuple[str, str], as_file: str = "") -> None:
         """The file as it is in the repository but for these changes, as `as_file` if given."""

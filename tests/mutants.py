@@ -37,11 +37,17 @@ SUBSYSTEMS = {
     "kernels": ["kernels/[0-9]*.cu", "kernels/variants/*.cu"],
     "simt": ["helpers/simt/**/*.py"],
     "plan": [
-        f"helpers/{name}.py" for name in ("plan", "bound", "expressions", "header", "problems")
+        *(f"helpers/catalogue/{name}.py" for name in ("plan", "expressions", "header")),
+        *("helpers/run/bound.py", "helpers/measure/problems.py"),
     ],
-    "dispatch": [f"helpers/{name}.py" for name in ("catalogue", "operations", "tuned", "shapes")],
+    "dispatch": [
+        *(f"helpers/catalogue/{name}.py" for name in ("registry", "dispatch", "tuned")),
+        "helpers/problem/*.py",
+    ],
     "export": ["helpers/export/**/*.py"],
-    "statistics": [f"helpers/{name}.py" for name in ("samples", "bench", "records", "races")],
+    "statistics": [
+        f"helpers/measure/{name}.py" for name in ("samples", "bench", "records", "races")
+    ],
 }
 SHARES = {"kernels": 0.5, "simt": 0.18, "plan": 0.1, "dispatch": 0.06, "export": 0.1}
 SWAPS = {

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.reading import (
+from helpers.page.reading import (
     DETAILS,
     FENCE,
     FORMULA,
@@ -24,7 +24,7 @@ from helpers.reading import (
     stated,
     words_of,
 )
-from helpers.rich import FIGURE
+from helpers.page.rich import FIGURE
 
 # A measured figure typed in prose: 4283 GB/s, 0.88 of a copy, 12 us, 3 x faster than a copy.
 MEASURED = re.compile(

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from helpers.catalogue import steps
+from helpers.base.paths import ROOT, core_notebooks, deeper_notebooks
+from helpers.catalogue.registry import steps
 from helpers.commands import figures
-from helpers.paths import ROOT, core_notebooks, deeper_notebooks
-from helpers.reading import name_of
+from helpers.page.reading import name_of
 from tests.earlier import EARLIER
 
 nbformat = pytest.importorskip("nbformat")  # not where kernels are only recorded and tested
@@ -79,7 +79,8 @@ def test_readme_headers_and_plot_show_the_records():
 
 
 def test_a_changed_record_makes_the_readme_stale(monkeypatch):
-    from helpers import records, tables
+    from helpers.measure import records
+    from helpers.page import tables
 
     real = figures.load_record
 

@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]  # that of helpers.paths, which no kernel may have imported
+ROOT = Path(__file__).parents[1]  # that of helpers.base.paths, which no kernel may have imported
 PRELOADED = ["cuda.bindings.nvrtc", "cupy", "ipykernel.kernelapp"]
 PRELOADED += ["matplotlib.backends.backend_agg", "matplotlib.figure", "matplotlib.ticker"]
 PRELOADED += ["concurrent.futures.process", "ml_dtypes", "numpy.random", "statistics"]

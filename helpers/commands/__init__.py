@@ -2,8 +2,8 @@
 
 import sys
 
-from .. import lean  # noqa: F401
-from ..home import stand_in_for_home
+from ..base import lean  # noqa: F401
+from ..base.home import stand_in_for_home
 
 if sentence := stand_in_for_home():  # before a command imports CuPy, which fails without a home
     print(sentence, file=sys.stderr, flush=True)

@@ -18,10 +18,10 @@ import sys
 import time
 from collections import Counter, deque
 
-from .. import bench, gpu, peers, workers
-from ..bound import load
-from ..chain import COPY
-from ..chains import (
+from ..base import gpu
+from ..measure import bench, peers, workers
+from ..measure.chain import COPY
+from ..measure.chains import (
     TITLES,
     VERDICTS,
     ChainCase,
@@ -36,14 +36,15 @@ from ..chains import (
     shown,
     table,
 )
-from ..contests import GROUPS, Entry, linked
-from ..peers_around import NOT_OFFERED
-from ..races import DTYPES, load_race
-from ..records import REFERENCE_GPU, gpu_folder, recorded_gpus
-from ..shapes import CHAIN_SHAPES, place
+from ..measure.contests import GROUPS, Entry, linked
+from ..measure.peers_around import NOT_OFFERED
+from ..measure.races import DTYPES, load_race
+from ..measure.records import REFERENCE_GPU, gpu_folder, recorded_gpus
+from ..page.tables import lines_of
+from ..problem.shapes import CHAIN_SHAPES, place
+from ..run.bound import load
 from ..simt.options import at_least, rows_x_cols
 from ..simt.words import counted, often
-from ..tables import lines_of
 
 
 def main(arguments: list[str] | None = None) -> int:

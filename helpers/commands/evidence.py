@@ -23,14 +23,15 @@ import importlib.util
 import shutil
 import sys
 
-from .. import gpu, workers
-from ..evidence.cases import EvidenceCase, examined_steps, run_kernels
-from ..evidence.counters import CountersPart
-from ..evidence.numerics import NumericsPart
-from ..evidence.part import update
-from ..evidence.sanitizer import SanitizerPart
-from ..evidence.sass import SassPart
-from ..records import folder_of, gpu_folder, utc_now
+from ..base import gpu
+from ..measure import workers
+from ..measure.evidence.cases import EvidenceCase, examined_steps, run_kernels
+from ..measure.evidence.counters import CountersPart
+from ..measure.evidence.numerics import NumericsPart
+from ..measure.evidence.part import update
+from ..measure.evidence.sanitizer import SanitizerPart
+from ..measure.evidence.sass import SassPart
+from ..measure.records import folder_of, gpu_folder, utc_now
 
 PARTS = {part.name: part for part in (CountersPart, SassPart, NumericsPart, SanitizerPart)}
 TOOLS = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}

@@ -17,13 +17,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from ..catalogue import UNFUSED, split_trial, step_number, steps, variants
-from ..draw.comparison import save_speedups
-from ..draw.step import A_COPY, COPY, eager, save_series
-from ..paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
-from ..race_text import around_block, every_case, every_case_path, race_block
-from ..races import COPIES, DTYPES, best_copies, best_copy, race_cases
-from ..records import (
+from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
+from ..catalogue.registry import UNFUSED, split_trial, step_number, steps, variants
+from ..measure.races import COPIES, DTYPES, best_copies, best_copy, race_cases
+from ..measure.records import (
     REFERENCE_GPU,
     load_record,
     predictions,
@@ -31,8 +28,11 @@ from ..records import (
     recorded_steps,
     series,
 )
-from ..shapes import FEW_SHAPES, place
-from ..tables import summary_table
+from ..page.draw.comparison import save_speedups
+from ..page.draw.step import A_COPY, COPY, eager, save_series
+from ..page.race_text import around_block, every_case, every_case_path, race_block
+from ..page.tables import summary_table
+from ..problem.shapes import FEW_SHAPES, place
 
 README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")

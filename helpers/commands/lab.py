@@ -20,9 +20,9 @@ from jupyter_server.services.contents.largefilemanager import AsyncLargeFileMana
 from nbformat.sign import NotebookNotary
 from tornado.web import HTTPError
 
-from ..json_files import read_json, write_json
-from ..notebooks import NO_NOTEBOOK, text_of
-from ..paths import MINE, NOTEBOOKS, ROOT, core_notebooks, deeper_notebooks
+from ..base.json_files import read_json, write_json
+from ..base.paths import MINE, NOTEBOOKS, ROOT, core_notebooks, deeper_notebooks
+from ..page.notebooks import NO_NOTEBOOK, text_of
 
 FIRST = "00_the_limit.ipynb"
 STATE = ".copied.json"  # in mine/: page -> fingerprint of what was copied

@@ -21,9 +21,9 @@ from pathlib import Path
 import nbformat
 from nbconvert import HTMLExporter
 
-from ..json_files import read_json
-from ..notebooks import NO_NOTEBOOK
-from ..paths import BUILD, ROOT, core_notebooks, deeper_notebooks
+from ..base.json_files import read_json
+from ..base.paths import BUILD, ROOT, core_notebooks, deeper_notebooks
+from ..page.notebooks import NO_NOTEBOOK
 
 PAGES = BUILD / "pages"
 LANGUAGES = {".cu": "cuda", ".py": "python", ".json": "json", ".txt": "text", ".sh": "bash"}

@@ -17,11 +17,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ..bound import BoundKernel, load
-from ..catalogue import choose, split_trial, why
-from ..mode import gpu_for_plans, replaying
-from ..plan import DTYPES
-from ..shapes import place
+from ..base.mode import gpu_for_plans, replaying
+from ..catalogue.dispatch import choose, why
+from ..catalogue.plan import DTYPES
+from ..catalogue.registry import split_trial
+from ..problem.shapes import place
+from ..run.bound import BoundKernel, load
 from ..simt import CUPY_OPTIONS
 from ..simt.hardware import STATIC_SHARED_BYTES
 from ..simt.options import at_least

@@ -17,11 +17,12 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from .. import bench, gpu, peers, workers
-from ..contested import Task
-from ..contests import ALONE, GROUPS, Entry, entries
-from ..peers_around import NOT_OFFERED
-from ..races import (
+from ..base import gpu
+from ..measure import bench, peers, workers
+from ..measure.contested import Task
+from ..measure.contests import ALONE, GROUPS, Entry, entries
+from ..measure.peers_around import NOT_OFFERED
+from ..measure.races import (
     COPIES,
     DRAWS,
     DTYPES,
@@ -35,8 +36,8 @@ from ..races import (
     run_task,
     save_race,
 )
-from ..records import gpu_folder
-from ..shapes import RACE_FAMILIES, RACE_SHAPES, race_family, raced
+from ..measure.records import gpu_folder
+from ..problem.shapes import RACE_FAMILIES, RACE_SHAPES, race_family, raced
 from ..simt.options import at_least, rows_x_cols
 from ..simt.words import counted
 

@@ -1,7 +1,7 @@
 """How long the notebooks take to read: `python -m helpers.commands.reading [NAME ...]`.
 
-One line a notebook, core and deeper: the honest minutes that helpers/reading.py computes, what the
-notebook states and what it may take, and what is read in it. The exit status is 1 if one is too
+One line a notebook, core and deeper: the honest minutes that helpers/page/reading.py computes, what
+the notebook states and what it may take, and what is read in it. The exit status is 1 if one is too
 long or states other minutes.
 """
 
@@ -14,9 +14,9 @@ from pathlib import Path
 
 import nbformat
 
-from ..paths import core_notebooks, deeper_notebooks
-from ..reading import limit, name_of, reading, stated
-from ..tables import lines_of
+from ..base.paths import core_notebooks, deeper_notebooks
+from ..page.reading import limit, name_of, reading, stated
+from ..page.tables import lines_of
 
 COLUMNS = [("notebook", "<36"), ("minutes", ">8"), ("states", ">7"), ("limit", ">6")]
 COLUMNS += [("words", ">6"), ("code", ">5"), ("output", ">7"), ("kernel: new", ">12")]

@@ -16,19 +16,13 @@ from collections import deque
 from collections.abc import Mapping
 from functools import partial
 
-from .. import bench, gpu, peers, workers
-from ..catalogue import TORCH, known_steps
-from ..operations import Sizes
-from ..plan import DTYPES
-from ..records import (
-    Record,
-    gpu_folder,
-    open_record,
-    record_path,
-    save_record,
-    takes,
-)
-from ..shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE, Run
+from ..base import gpu
+from ..catalogue.plan import DTYPES
+from ..catalogue.registry import TORCH, known_steps
+from ..measure import bench, peers, workers
+from ..measure.records import Record, gpu_folder, open_record, record_path, save_record, takes
+from ..problem.operations import Sizes
+from ..problem.shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE, Run
 from ..simt.words import counted
 
 

@@ -18,13 +18,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from ..catalogue import known_steps
-from ..chains import chains_path
-from ..evidence.part import part_path
-from ..races import race_path
-from ..records import REFERENCE_GPU, record_path, recorded_gpus
-from ..simt.words import counted
-from ..stamps import (
+from ..catalogue.registry import known_steps
+from ..measure.chains import chains_path
+from ..measure.evidence.part import part_path
+from ..measure.races import race_path
+from ..measure.records import REFERENCE_GPU, record_path, recorded_gpus
+from ..measure.stamps import (
     OldTexts,
     Outcome,
     Refused,
@@ -33,6 +32,7 @@ from ..stamps import (
     stamp_race,
     stamp_record,
 )
+from ..simt.words import counted
 
 PARTS = ("records", "race", "chain", "counters", "sass", "sanitizer")
 

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from .. import bench
-from ..catalogue import source, steps
-from ..check import check_kernel
-from ..draw.step import save_series
-from ..header import header
-from ..mode import SWITCH, describe_mode, replaying
-from ..paths import BUILD, core_notebooks, deeper_notebooks
-from ..records import Case, predicted_at
+from ..base.mode import SWITCH, describe_mode, replaying
+from ..base.paths import BUILD, core_notebooks, deeper_notebooks
+from ..catalogue.header import header
+from ..catalogue.registry import source, steps
+from ..measure import bench
+from ..measure.records import Case, predicted_at
+from ..measure.workers import Failure
+from ..page.draw.step import save_series
+from ..page.tables import summary_table
+from ..run.check import check_kernel
 from ..simt.options import at_least
-from ..tables import summary_table
-from ..workers import Failure
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -94,7 +94,7 @@ def chosen_notebooks(options: argparse.Namespace) -> list[Path]:
 def run_notebooks(paths: Sequence[Path], save: bool, force: bool, jobs: int) -> list[str]:
     """Execute notebooks, `jobs` at a time, and say of each as it ends what became of it; returns
     the names of those that failed."""
-    from .. import notebooks  # takes a while, which the first line need not wait for
+    from ..page import notebooks  # takes a while, which the first line need not wait for
 
     ended, failed, terminal = 0, [], sys.stdout.isatty()
     wide = max(len(path.stem) for path in paths)

@@ -14,10 +14,10 @@ import re
 import sys
 from dataclasses import replace
 
-from ..bound import bind, kernel_of
-from ..launch import simulate
-from ..plan import DTYPES
-from ..references import make_inputs, outputs
+from ..catalogue.plan import DTYPES
+from ..run.bound import bind, kernel_of
+from ..run.launch import simulate
+from ..run.references import make_inputs, outputs
 from ..simt import KernelText, Trace, command
 from ..simt.command import Launch, Launches
 

@@ -16,8 +16,9 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 
-from .. import gpu, peers
-from ..export_times import (
+from ..base import gpu
+from ..measure import peers
+from ..measure.export_times import (
     CALLED,
     NOTHING,
     OURS,
@@ -36,11 +37,11 @@ from ..export_times import (
     table,
     times_path,
 )
-from ..races import DTYPES
-from ..records import REFERENCE_GPU, gpu_folder, utc_now
-from ..shapes import place, raced
+from ..measure.races import DTYPES
+from ..measure.records import REFERENCE_GPU, gpu_folder, utc_now
+from ..page.tables import lines_of
+from ..problem.shapes import place, raced
 from ..simt.options import at_least
-from ..tables import lines_of
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,16 +19,17 @@ import sys
 import time
 from collections.abc import Callable
 
-from .. import bench, gpu, workers
-from ..catalogue import AROUND, as_it_is, candidates, out_of_date
-from ..contests import Entry, Kind
-from ..operations import ANY_AXIS, OPERATIONS, SOFTMAX
-from ..plan import DTYPES
-from ..records import utc_now
-from ..samples import ratio
+from ..base import gpu
+from ..catalogue.dispatch import AROUND, as_it_is, candidates, out_of_date
+from ..catalogue.plan import DTYPES
+from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
+from ..measure import bench, workers
+from ..measure.contests import Entry, Kind
+from ..measure.records import utc_now
+from ..measure.samples import ratio
+from ..measure.tuning import Compilers, Search, Timer
+from ..problem.operations import ANY_AXIS, OPERATIONS, SOFTMAX
 from ..simt.options import at_least
-from ..tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
-from ..tuning import Compilers, Search, Timer
 
 FILES = 3  # kernels that a shape is tried with
 SEARCHED = 0.65  # of a shape's time; the rest is for holding the best against the shipped plan

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..mode import replay_is_forced
-from ..paths import KERNELS, MINE
+from ..base.mode import replay_is_forced
+from ..base.paths import KERNELS, MINE
 
 ANSWERS = MINE / "answers"
 

@@ -8,9 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ..bound import BoundKernel, bind
-from ..header import header
-from ..references import make_input
+from ..catalogue.header import header
+from ..run.bound import BoundKernel, bind
+from ..run.references import make_input
 from ..simt import Counters, Trace
 from ..simt.cuda_text import kernel_names
 from .results import unwritten

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..references import make_input, special_rows
+from ..run.references import make_input, special_rows
 from ..simt import Counters, Trace
 from ..simt.words import are, counted
 from .attempt import Attempt, Run, Shape, limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..arguments import checked
+from ..base.arguments import checked
 from ..simt import CompileError, UnsupportedPTX
 from .answers import answer, shown_name
 from .attempt import Attempt

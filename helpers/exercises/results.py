@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..references import UNIT_ROUNDOFF, reference, tolerance
+from ..run.references import UNIT_ROUNDOFF, reference, tolerance
 
 # NaN with bits that no arithmetic makes: what still has them was never written.
 UNWRITTEN = {2: np.uint16(0x7DEA), 4: np.uint32(0x7FDEADBE)}

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, escape
+from ..page.rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, escape
 from ..simt.words import counted
 
 MARKS = {  # kept -> as text, as a sign, its colour, and the ground that it has in any theme

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..bound import load
-from ..catalogue import AROUND, RANKING, split_trial, with_features
-from ..gpu import Gpu
-from ..mode import gpu_for_plans
-from ..operations import COPY, SOFTMAX, Operation
-from ..paths import REPO_URL
-from ..plan import DTYPES, MAX_INT
+from ..base.gpu import Gpu
+from ..base.mode import gpu_for_plans
+from ..base.paths import REPO_URL
+from ..catalogue.dispatch import AROUND, RANKING, with_features
+from ..catalogue.plan import DTYPES, MAX_INT
+from ..catalogue.registry import split_trial
+from ..problem.operations import COPY, SOFTMAX, Operation
+from ..run.bound import load
 from ..simt.cuda_text import code_hash
 
 BEST = "best"  # instead of a kernel: those that `choose` picks of softmax

@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..bound import Kernel, load
-from ..catalogue import RANKING, split_trial
-from ..expressions import Expression
-from ..gpu import Gpu
-from ..plan import CLUSTERS_SINCE, MAX_BLOCK, MAX_BYTES, MAX_GRID, MAX_INT, Header
+from ..base.gpu import Gpu
+from ..catalogue.dispatch import RANKING
+from ..catalogue.expressions import Expression
+from ..catalogue.plan import CLUSTERS_SINCE, MAX_BLOCK, MAX_BYTES, MAX_GRID, MAX_INT, Header
+from ..catalogue.registry import split_trial
+from ..run.bound import Kernel, load
 from .asked import Asked, Refused, Shapes
 from .intervals import SATURATED, Boxes, Interval, product
 

@@ -12,9 +12,9 @@ import textwrap
 from collections.abc import Iterable
 from functools import cached_property
 
-from ..bound import load
-from ..catalogue import source, split_trial
-from ..plan import DTYPE_OPTIONS, MAX_BYTES, MAX_INT, option_name
+from ..catalogue.plan import DTYPE_OPTIONS, MAX_BYTES, MAX_INT, option_name
+from ..catalogue.registry import source, split_trial
+from ..run.bound import load
 from ..simt.cuda_text import strip_comments
 from ..simt.words import counted
 from .asked import LICENCE, Asked, Refused

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from ..bound import Kernel
-from ..operations import ANY_AXIS, COPY, CROSS_ENTROPY, MATRIX, STATISTICS, Argument
-from ..plan import MAX_INT
+from ..catalogue.plan import MAX_INT
+from ..problem.operations import ANY_AXIS, COPY, CROSS_ENTROPY, MATRIX, STATISTICS, Argument
+from ..run.bound import Kernel
 from .asked import Refused
 
 TYPES = {

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..bound import Kernel
-from ..catalogue import RANKING, Rank, split_trial
-from ..expressions import Expression
-from ..plan import CLUSTERS_SINCE, INPUTS, MAX_BLOCK, MAX_GRID, OF_AN_AXIS, BuildValue
+from ..catalogue.dispatch import RANKING, Rank
+from ..catalogue.expressions import Expression
+from ..catalogue.plan import CLUSTERS_SINCE, INPUTS, MAX_BLOCK, MAX_GRID, OF_AN_AXIS, BuildValue
+from ..catalogue.registry import split_trial
+from ..run.bound import Kernel
 from .asked import Refused
 from .builds import file_of
 from .terms import as_cpp, least_value

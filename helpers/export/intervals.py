@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..expressions import OPERATORS, Expression
+from ..catalogue.expressions import OPERATORS, Expression
 
 SATURATED = 2**61  # what is larger counts as this
 MODULUS = 2**32  # by which a remainder is known at most

@@ -15,11 +15,12 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..bound import load
-from ..catalogue import AROUND, RANKING, Rank, split_trial
-from ..expressions import Expression
-from ..gpu import H200, SHARED_KB
-from ..plan import INPUTS, OF_AN_AXIS, Header
+from ..base.gpu import H200, SHARED_KB
+from ..catalogue.dispatch import AROUND, RANKING, Rank
+from ..catalogue.expressions import Expression
+from ..catalogue.plan import INPUTS, OF_AN_AXIS, Header
+from ..catalogue.registry import split_trial
+from ..run.bound import load
 from .asked import PROJECT, TUNED_ON, Asked, Refused, of_a_matrix
 from .terms import PYTHON_FUNCTIONS, as_python
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from math import inf
 
-from ..expressions import Expression
+from ..catalogue.expressions import Expression
 
-# The functions of FUNCTIONS in `helpers.expressions`, for a file of Python that brings its own.
+# The functions of FUNCTIONS in `helpers.catalogue.expressions`, for a file of Python that brings
+# its own.
 PYTHON_FUNCTIONS = '''\
 def ceil_div(number, by):
     return -(-number // by)

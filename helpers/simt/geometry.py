@@ -13,14 +13,7 @@ from math import prod
 
 import numpy as np
 
-from .hardware import (
-    SM_BLOCKS,
-    SM_SHARED_BYTES,
-    SM_THREADS,
-    SMS,
-    SYSTEM_SHARED_BYTES,
-    WARP,
-)
+from .hardware import SM_BLOCKS, SM_SHARED_BYTES, SM_THREADS, SMS, SYSTEM_SHARED_BYTES, WARP
 
 BATCH_THREADS = 32768
 BATCH_BYTES = 16 << 20  # of shared and local memory

@@ -15,17 +15,18 @@ from typing import NamedTuple
 import numpy as np
 
 import helpers
-from helpers import catalogue, profile
-from helpers.bound import bind, load
-from helpers.chains import load_chains
+from helpers.base.paths import KERNELS
+from helpers.catalogue import registry
+from helpers.catalogue.header import header
 from helpers.commands import export, plan, reading, simulate, tune
-from helpers.evidence.part import read_part
-from helpers.header import header
-from helpers.launch import launch
-from helpers.paths import KERNELS
-from helpers.races import load_race
-from helpers.records import load_record, predictions
-from helpers.shapes import REFERENCE_SHAPE
+from helpers.measure.chains import load_chains
+from helpers.measure.evidence.part import read_part
+from helpers.measure.races import load_race
+from helpers.measure.records import load_record, predictions
+from helpers.page import profile
+from helpers.problem.shapes import REFERENCE_SHAPE
+from helpers.run.bound import bind, load
+from helpers.run.launch import launch
 from helpers.simt import KernelText, command
 
 
@@ -50,7 +51,7 @@ def a_header(number: int) -> Input:
     """A kernel file whose header is changed in one to three places."""
     r = random.Random(f"header {number}")
     file = r.choice(FILES)
-    lines = catalogue.source(file).splitlines()
+    lines = registry.source(file).splitlines()
     places = [
         place for place, line in enumerate(lines) if re.match(r"// ?[A-Z][a-z]+: |//    ", line)
     ]

@@ -15,10 +15,11 @@ import nbformat
 import pytest
 from jupyterlab.labapp import LabApp
 
-from helpers import gpu, paths, records, workers
+from helpers.base import gpu, paths
 from helpers.commands import chain, evidence, figures, lab, pages, restamp
-from helpers.evidence import part
-from helpers.records import load_record
+from helpers.measure import records, workers
+from helpers.measure.evidence import part
+from helpers.measure.records import load_record
 from tests.bad_input.inputs import ODD_JSON, TEXTS, Input, _somewhere
 
 STEP = "01_naive"

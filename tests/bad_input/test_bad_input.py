@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from helpers import mode, paths, records
-from helpers.bound import load
-from helpers.evidence import part
-from helpers.paths import RECORDS
-from helpers.records import load_record, predictions
+from helpers.base import mode, paths
+from helpers.base.paths import RECORDS
+from helpers.measure import records
+from helpers.measure.evidence import part
+from helpers.measure.records import load_record, predictions
+from helpers.run.bound import load
 
 pytest.importorskip("nbformat")  # which some commands want; not where kernels are only recorded
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers import mode
+from helpers.base import mode
 
 pytest.importorskip("jupyterlab")  # not where kernels are only recorded
 

@@ -7,7 +7,7 @@ import functools
 import traceback
 from pathlib import Path
 
-from helpers.paths import ROOT
+from helpers.base.paths import ROOT
 
 TELLING = (ValueError, TypeError, LookupError, OSError, AssertionError, RuntimeError)
 LONGEST = 1000  # characters of a sentence: one that lists the files there are has many

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, chain, chains, gpu, peers, records, workers
-from helpers.catalogue import plain
-from helpers.chain import COPY, ORDINARY, Series
-from helpers.chains import ChainCase, load_chains, variants
+from helpers.base import gpu
+from helpers.catalogue.registry import plain
 from helpers.commands import chain as command
-from helpers.contests import Entry, Kind, linked
-from helpers.races import Race
-from helpers.workers import Failure
+from helpers.measure import bench, chain, chains, peers, records, workers
+from helpers.measure.chain import COPY, ORDINARY, Series
+from helpers.measure.chains import ChainCase, load_chains, variants
+from helpers.measure.contests import Entry, Kind, linked
+from helpers.measure.races import Race
+from helpers.measure.workers import Failure
 from tests import made_up
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]

@@ -10,13 +10,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers import catalogue, gpu, records, workers
-from helpers.bound import load
-from helpers.catalogue import UNFUSED
+from helpers.base import gpu
+from helpers.catalogue import registry
+from helpers.catalogue.registry import UNFUSED
 from helpers.commands import evidence
-from helpers.evidence import cases as launches
-from helpers.evidence import counters, numerics, sanitizer, sass
-from helpers.evidence.cases import (
+from helpers.measure import records, workers
+from helpers.measure.evidence import cases as launches
+from helpers.measure.evidence import counters, numerics, sanitizer, sass
+from helpers.measure.evidence.cases import (
     UNFUSED_CASE,
     Batch,
     EvidenceCase,
@@ -24,9 +25,10 @@ from helpers.evidence.cases import (
     run_tool,
     worker_command,
 )
-from helpers.execute import device_dtype
-from helpers.records import launch_of, step_hash
-from helpers.references import make_input
+from helpers.measure.records import launch_of, step_hash
+from helpers.run.bound import load
+from helpers.run.execute import device_dtype
+from helpers.run.references import make_input
 from tests import made_up
 
 # The cases follow --worker in every command. A metric counts up from run to run, so that a test
@@ -81,9 +83,9 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         (gpu, "has_gpu", lambda: True),
         (gpu, "describe_device", lambda: made_up.DEVICE),
         (gpu, "describe_versions", lambda: dict(versions)),
-        (catalogue, "steps", lambda: step_list),
-        (catalogue, "variants", lambda: variant_list),
-        (catalogue, "TRIALS", trials),
+        (registry, "steps", lambda: step_list),
+        (registry, "variants", lambda: variant_list),
+        (registry, "TRIALS", trials),
         (launches, "SMALL_TRIALS", ()),
         (sass, "compile_cubin", lambda code, options, arch: b"cubin"),
         (numerics, "collect_numerics", lambda: {"errors": dict.fromkeys(numerics.NUMERICS, {})}),
@@ -309,7 +311,7 @@ def test_head_and_stamps_stay_until_what_they_are_of_is_made_anew(tools) -> None
 
 def test_what_is_not_asked_for_any_more_is_dropped(tools, monkeypatch) -> None:
     tools.run()
-    monkeypatch.setattr(catalogue, "steps", lambda: ["07_warp"])
+    monkeypatch.setattr(registry, "steps", lambda: ["07_warp"])
     tools.asked()
     assert tools.run() == 0 and tools.asked() == []
     for name in ("counters", "sass", "sanitizer"):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.base.paths import ROOT
 from helpers.commands.export import FOLDER, main
-from helpers.paths import ROOT
 
 
 def exported(*arguments: object) -> int:

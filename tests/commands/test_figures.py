@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from helpers import bench, records, tables
 from helpers.commands import figures
-from helpers.records import Case, Record
+from helpers.measure import bench, records
+from helpers.measure.records import Case, Record
+from helpers.page import tables
 from tests.made_up import DEVICE
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}

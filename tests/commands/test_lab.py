@@ -20,9 +20,9 @@ import pytest
 from nbformat.sign import NotebookNotary
 from tornado.web import HTTPError
 
-from helpers import notebooks
+from helpers.base.paths import ROOT
 from helpers.commands import lab
-from helpers.paths import ROOT
+from helpers.page import notebooks
 
 FIRST, DEEP = "00_the_limit.ipynb", "deeper/00_why.ipynb"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from helpers.base.paths import core_notebooks, deeper_notebooks
 from helpers.commands import pages
-from helpers.paths import core_notebooks, deeper_notebooks
-from helpers.rich import FIGURE
+from helpers.page.rich import FIGURE
 
 PIXEL = "iVBORw0KGgo="  # as far as anybody looks
 

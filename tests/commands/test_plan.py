@@ -2,11 +2,11 @@
 
 import pytest
 
-from helpers import mode
-from helpers.bound import Kernel
-from helpers.catalogue import UNFUSED, known_steps
+from helpers.base import mode
+from helpers.catalogue.registry import UNFUSED, known_steps
 from helpers.commands.plan import MOST_STATIC_BYTES, main
-from helpers.records import load_record, record_path
+from helpers.measure.records import load_record, record_path
+from helpers.run.bound import Kernel
 from tests.helpers.sources import APART
 
 DYNAMIC = "cudaFuncAttributeMaxDynamicSharedMemorySize"

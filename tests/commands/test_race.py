@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, catalogue, contested, gpu, peers, peers_around, races, records, workers
+from helpers.base import gpu
+from helpers.catalogue import dispatch
 from helpers.commands import race
-from helpers.contested import Task
-from helpers.contests import ALONE, Entry, Kind, entries
-from helpers.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
-from helpers.records import Case
-from helpers.shapes import raced
-from helpers.workers import Failure
+from helpers.measure import bench, contested, peers, peers_around, races, records, workers
+from helpers.measure.contested import Task
+from helpers.measure.contests import ALONE, Entry, Kind, entries
+from helpers.measure.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
+from helpers.measure.records import Case
+from helpers.measure.workers import Failure
+from helpers.problem.shapes import raced
 from tests import made_up
 from tests.made_up import OURS
 
 COPIED = "variants/00_copy_bulk"
-CHOOSE = catalogue.choose  # as it is before a test replaces it
+CHOOSE = dispatch.choose  # as it is before a test replaces it
 # torch.compile is so far behind that it is not timed in other processes.
 TIMES = {OURS: 10.0, "torch": 40.0, "compile": 24.0, "triton": 12.5, bench.COPY: 9.5}
 
@@ -37,7 +39,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
             with bench.blaming(name):
                 make(rows, cols, dtype).run(None, None)
         measured.append((dtype, rows, cols, list(makers)))
-        copy, step = [TIMES[bench.COPY]] * 7, catalogue.choose(rows, cols, dtype)
+        copy, step = [TIMES[bench.COPY]] * 7, dispatch.choose(rows, cols, dtype)
         return {
             name: Case(
                 dtype,
@@ -74,7 +76,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (gpu, "has_gpu", lambda: True),
         (gpu, "describe_device", lambda: made_up.DEVICE),
         (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
-        (catalogue, "choose", lambda rows, cols, *_, **__: OURS),
+        (dispatch, "choose", lambda rows, cols, *_, **__: OURS),
         (contested, "launch_of", lambda step, rows, cols, *_: records.launch_of(step, rows, cols)),
         (races, "gpu_in_use", lambda: gpu.H200),
         (races, "rival_copies", lambda *_: [COPIED]),
@@ -258,7 +260,7 @@ def test_ours_is_compiled_ahead_as_it_is_chosen(machine, monkeypatch) -> None:
     made = []
     monkeypatch.setattr(peers, "gpu_in_use", lambda: gpu.H200)
     monkeypatch.setattr(peers, "fresh_pool", contextlib.nullcontext)
-    monkeypatch.setattr(catalogue, "choose", CHOOSE)
+    monkeypatch.setattr(dispatch, "choose", CHOOSE)
     monkeypatch.setattr(
         bench, "maker", lambda step, inner: lambda *shape: made.append((step, inner, *shape))
     )
@@ -286,7 +288,7 @@ def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
 
 def test_shape_that_none_of_our_kernels_takes_is_a_forfeit(machine, monkeypatch, capsys) -> None:
     """Planted: it vanishes, or is raced again and again."""
-    monkeypatch.setattr(catalogue, "choose", lambda rows, *_: OURS if rows > 64 else None)
+    monkeypatch.setattr(dispatch, "choose", lambda rows, *_: OURS if rows > 64 else None)
     run("--dtypes", "float32")
     case = recorded()["float32", 64, 2048]
     assert (case.verdict, case.step, case.kernel_hash, case.launch) == ("forfeit", "", "", {})
@@ -294,7 +296,7 @@ def test_shape_that_none_of_our_kernels_takes_is_a_forfeit(machine, monkeypatch,
     assert "64 x 2048 float32: torch 0.237" in capsys.readouterr().out
     run("--dtypes", "float32")
     assert len(machine) == 2
-    monkeypatch.setattr(catalogue, "choose", lambda *_: OURS)
+    monkeypatch.setattr(dispatch, "choose", lambda *_: OURS)
     run("--dtypes", "float32")
     assert len(machine) == 3 and recorded()["float32", 64, 2048].verdict == "ahead"
 

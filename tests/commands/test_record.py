@@ -5,13 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers import bench, gpu, peers, records, workers
-from helpers.catalogue import TORCH, UNFUSED, known_steps, step_number, steps
+from helpers.base import gpu
+from helpers.catalogue.plan import DTYPES
+from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, step_number, steps
 from helpers.commands import record
-from helpers.plan import DTYPES
-from helpers.records import Case, launch_of, load_record, takes
-from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES, Run
-from helpers.workers import Failure
+from helpers.measure import bench, peers, records, workers
+from helpers.measure.records import Case, launch_of, load_record, takes
+from helpers.measure.workers import Failure
+from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES, Run
 from tests import made_up
 
 

@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, catalogue, chain, paths, records, stamps
-from helpers.chain import ORDINARY
-from helpers.chains import Chains, load_chains, save_chains
+from helpers.base import paths
+from helpers.base.json_files import write_json
+from helpers.catalogue import dispatch
 from helpers.commands import restamp
-from helpers.evidence.part import hashes_of, part_path, read_part
-from helpers.json_files import write_json
-from helpers.races import Race, load_race, save_race
-from helpers.records import launch_of, load_record, save_record, step_hash
-from helpers.stamps import OldTexts, Refused, nvrtc_version
+from helpers.measure import bench, chain, records, stamps
+from helpers.measure.chain import ORDINARY
+from helpers.measure.chains import Chains, load_chains, save_chains
+from helpers.measure.evidence.part import hashes_of, part_path, read_part
+from helpers.measure.races import Race, load_race, save_race
+from helpers.measure.records import launch_of, load_record, save_record, step_hash
+from helpers.measure.stamps import OldTexts, Refused, nvrtc_version
 from tests import made_up
 from tests.made_up import FOLDER, race_case
 
@@ -146,9 +148,9 @@ def test_text_is_looked_for_in_all_of_git(kernels, monkeypatch) -> None:
 
 
 def test_race_is_stamped_case_by_case(kernels, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(catalogue, "choose", lambda rows, *_: f"0{rows % 7}_naive")
+    monkeypatch.setattr(dispatch, "choose", lambda rows, *_: f"0{rows % 7}_naive")
     monkeypatch.setattr(
-        catalogue, "choose", lambda rows, *_: "01_naive" if rows > 9 else "02_online"
+        dispatch, "choose", lambda rows, *_: "01_naive" if rows > 9 else "02_online"
     )
     cases = [
         dataclasses.replace(

@@ -13,11 +13,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from helpers import bench, notebooks, paths
+from helpers.base import paths
 from helpers.commands import run
-from helpers.rich import FIGURE
-from helpers.shapes import Run
-from helpers.workers import Failure
+from helpers.measure import bench
+from helpers.measure.workers import Failure
+from helpers.page import notebooks
+from helpers.page.rich import FIGURE
+from helpers.problem.shapes import Run
 from tests import made_up
 
 

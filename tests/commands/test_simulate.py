@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import mode
+from helpers.base import mode
+from helpers.base.paths import ROOT
 from helpers.commands.simulate import main
-from helpers.paths import ROOT
 
 SCALE = """
 extern "C" __global__ void scale(const float* x, float* y, int n, float a)

@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, catalogue, gpu, mode, tuned
-from helpers.catalogue import choose, why
+from helpers.base import gpu, mode
+from helpers.base.gpu import H200
+from helpers.catalogue import dispatch, tuned
+from helpers.catalogue.dispatch import choose, why
+from helpers.catalogue.plan import Plan
 from helpers.commands import plan as plan_command
 from helpers.commands import tune as command
-from helpers.gpu import H200
-from helpers.plan import Plan
-from helpers.workers import Failure
+from helpers.measure import bench
+from helpers.measure.workers import Failure
 from tests.helpers.test_tuning import SHORT, MadeUp
 from tests.made_up import DEVICE, FOLDER, VERSIONS, Kernels
 
@@ -53,7 +55,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
         (tuned, "MINE", tmp_path),
         (tuned, "gpu_name", lambda: DEVICE["name"]),
         (tuned, "replaying", lambda: False),
-        (catalogue, "gpu_for_plans", lambda: H200),
+        (dispatch, "gpu_for_plans", lambda: H200),
         (gpu, "has_gpu", lambda: True),
         (gpu, "gpu_name", lambda: DEVICE["name"]),
         (gpu, "describe_device", lambda: DEVICE),
@@ -146,7 +148,7 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
     )
     assert choose(*SHORT) == "10_sixteen_bit"
     (kernels.folder / "10_sixteen_bit.cu").unlink()
-    assert tuned.read_plans(FOLDER) and catalogue.out_of_date(tuned.read_plans(FOLDER)[0], H200)
+    assert tuned.read_plans(FOLDER) and dispatch.out_of_date(tuned.read_plans(FOLDER)[0], H200)
 
 
 @pytest.mark.parametrize("damage", ['{"schema": 1, "plans": [{}]}', '{"schema": 2}'])

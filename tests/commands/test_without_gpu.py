@@ -4,7 +4,8 @@ import importlib
 
 import pytest
 
-from helpers import gpu, records
+from helpers.base import gpu
+from helpers.measure import records
 
 
 @pytest.mark.parametrize(

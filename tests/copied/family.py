@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers.bound import BoundKernel, load
-from helpers.catalogue import choose
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue.dispatch import choose
 from helpers.export import cpp
 from helpers.export.asked import request
 from helpers.export.cpp_call import Call
-from helpers.gpu import H200, Gpu
-from helpers.operations import MATRIX, Sizes
-from helpers.references import make_inputs, outputs
+from helpers.problem.operations import MATRIX, Sizes
+from helpers.run.bound import BoundKernel, load
+from helpers.run.references import make_inputs, outputs
 from tests.copied.compilers import NO_RUN, compiled, host_compiled
 
 FOLDER = Path(__file__).parent

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from helpers.bound import load
-from helpers.catalogue import steps, variants
+from helpers.base.gpu import H200, Gpu
+from helpers.base.mode import gpu_for_plans
+from helpers.catalogue.registry import steps, variants
 from helpers.export import cpp, cpp_call
 from helpers.export.asked import of_a_matrix, request
-from helpers.gpu import H200, Gpu
-from helpers.mode import gpu_for_plans
+from helpers.run.bound import load
 from tests.copied.compilers import NO_RUN, compiled, host_compiled, needs_headers, needs_nvcc
 
 FOLDER = Path(__file__).parent

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from helpers.bound import load
-from helpers.gpu import H200
-from helpers.mode import gpu_for_plans
-from helpers.references import allowed, expected
+from helpers.base.gpu import H200
+from helpers.base.mode import gpu_for_plans
+from helpers.run.bound import load
+from helpers.run.references import allowed, expected
 from tests.copied.compilers import compiled, needs_nvcc
 from tests.copied.family import (
     CASES,

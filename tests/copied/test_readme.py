@@ -5,8 +5,8 @@ import shlex
 import subprocess
 from pathlib import Path
 
+from helpers.base.paths import ROOT
 from helpers.commands.export import main
-from helpers.paths import ROOT
 from tests.copied.compilers import needs_nvcc, nvcc
 
 SECTION = re.search(

@@ -13,13 +13,14 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from helpers.bound import BoundKernel, load
-from helpers.catalogue import AROUND, TRIALS, choose, split_trial, steps, variants, with_features
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue.dispatch import AROUND, choose, with_features
+from helpers.catalogue.registry import TRIALS, split_trial, steps, variants
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.gpu import H200, Gpu
-from helpers.operations import OPERATIONS
-from helpers.references import make_inputs, outputs
+from helpers.problem.operations import OPERATIONS
+from helpers.run.bound import BoundKernel, load
+from helpers.run.references import make_inputs, outputs
 from helpers.simt import Trace, simulate
 from tests.copied import compilers, family
 from tests.hardware.cases import Case, compared, patterns, reported, source

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.evidence.cases import shown
-from helpers.execute import to_gpu
-from helpers.gpu import describe_device, describe_versions, has_gpu
+from helpers.base.gpu import describe_device, describe_versions, has_gpu
+from helpers.measure.evidence.cases import shown
+from helpers.run.execute import to_gpu
 from helpers.simt import NSIGHT_METRICS, SHARED_METRICS
 from helpers.simt.cuda_text import code_hash
 

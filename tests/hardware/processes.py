@@ -11,8 +11,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.mode import SWITCH
-from helpers.paths import ROOT
+from helpers.base.mode import SWITCH
+from helpers.base.paths import ROOT
 
 
 @dataclass

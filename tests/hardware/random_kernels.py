@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.gpu import describe_device, describe_versions, has_gpu
+from helpers.base.gpu import describe_device, describe_versions, has_gpu
 from helpers.simt.cuda_text import code_hash
 from tests.simt.random_programs import (
     BLOCKS,

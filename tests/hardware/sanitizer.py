@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
         for name, one in planted.items():
             print(name, one.launch.grid, one.launch.block, one.launch.shared_mem, one.marks)
         return 0
-    from helpers.gpu import has_gpu
+    from helpers.base.gpu import has_gpu
 
     if not has_gpu():
         print("compute-sanitizer watches a GPU, and CuPy finds no GPU", file=sys.stderr)
@@ -174,8 +174,8 @@ def pickled(one) -> dict:
 
 def run_all(options: argparse.Namespace, planted: dict) -> int:
     """Run everything, print progress, write the data."""
-    from helpers.evidence.sanitizer import TOOLS
-    from helpers.gpu import describe_device, describe_versions
+    from helpers.base.gpu import describe_device, describe_versions
+    from helpers.measure.evidence.sanitizer import TOOLS
 
     head = {
         "device": describe_device(),
@@ -329,7 +329,7 @@ def reports(text: str) -> list[dict]:
 
 def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], str]) -> int:
     """Write the data; returns 1 if a tool ran nothing."""
-    from helpers.evidence.sanitizer import TOOLS
+    from helpers.measure.evidence.sanitizer import TOOLS
     from helpers.simt.cuda_text import code_hash
 
     kernels = {}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import cupy
 
-from helpers.bound import bind
-from helpers.catalogue import source
+from helpers.catalogue.registry import source
+from helpers.run.bound import bind
 from helpers.simt.cuda_text import kernel_names
 
 FOLDER = Path(__file__).parent

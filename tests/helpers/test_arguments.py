@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from helpers.arguments import checked
+from helpers.base.arguments import checked
 
 
 @checked

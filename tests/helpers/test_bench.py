@@ -8,13 +8,13 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers import bench
-from helpers.bound import BoundKernel, load
-from helpers.check import check_copy, check_softmax
-from helpers.gpu import H200
-from helpers.references import reference
-from helpers.shapes import GRID_SHAPES, RECORDED_SHAPES
-from helpers.workers import Failure
+from helpers.base.gpu import H200
+from helpers.measure import bench
+from helpers.measure.workers import Failure
+from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES
+from helpers.run.bound import BoundKernel, load
+from helpers.run.check import check_copy, check_softmax
+from helpers.run.references import reference
 from tests.helpers.fake_cupy import fake_cupy as made
 
 

@@ -4,13 +4,13 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers.bound import BoundKernel, bind, kernel_of, load
-from helpers.catalogue import source
-from helpers.check import apart, check_softmax
-from helpers.execute import KernelBug
-from helpers.gpu import H200, Gpu
-from helpers.header import header
-from helpers.references import make_input, poisoned, reference
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue.header import header
+from helpers.catalogue.registry import source
+from helpers.run.bound import BoundKernel, bind, kernel_of, load
+from helpers.run.check import apart, check_softmax
+from helpers.run.execute import KernelBug
+from helpers.run.references import make_input, poisoned, reference
 from helpers.simt.cuda_text import kernel_names
 from tests.helpers.sources import APART, LANES, TOGETHER, edited
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from helpers import shapes
-from helpers.bound import load
-from helpers.catalogue import (
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue.dispatch import choose, why
+from helpers.catalogue.header import header
+from helpers.catalogue.registry import (
     ASKED_FOR,
     TRIALS,
     UNFUSED,
     asking,
-    choose,
     known_steps,
     plain,
     source,
@@ -18,12 +18,11 @@ from helpers.catalogue import (
     step_number,
     steps,
     variants,
-    why,
 )
-from helpers.evidence.cases import SMALL_TRIALS
-from helpers.gpu import H200, Gpu
-from helpers.header import header
-from helpers.shapes import RACE_SHAPES, REFERENCE_SHAPE
+from helpers.measure.evidence.cases import SMALL_TRIALS
+from helpers.problem import shapes
+from helpers.problem.shapes import RACE_SHAPES, REFERENCE_SHAPE
+from helpers.run.bound import load
 
 SHAPES = (
     *((1, 1), (33, 64), (33, 1000), (5, 8), (4096, 12672), (8388608, 32), (262144, 1024)),

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers import bench, chain, samples
-from helpers.bench import Candidate
-from helpers.bound import load
-from helpers.chain import COPY, ORDINARY
-from helpers.check import check_copy, check_softmax
-from helpers.contests import Kind
-from helpers.gpu import H200
-from helpers.references import reference
-from helpers.workers import Failure
+from helpers.base.gpu import H200
+from helpers.measure import bench, chain, samples
+from helpers.measure.bench import Candidate
+from helpers.measure.chain import COPY, ORDINARY
+from helpers.measure.contests import Kind
+from helpers.measure.workers import Failure
+from helpers.run.bound import load
+from helpers.run.check import check_copy, check_softmax
+from helpers.run.references import reference
 
 WRITE, SWEEP, READ = 2.0, 30.0, 1.0  # microseconds
 LARGE = 101, 40  # no room in the L2: timed fresh alone

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import catalogue, chain, chains, peers, records
-from helpers.catalogue import plain
-from helpers.chain import COPY
-from helpers.chains import (
+from helpers.base.gpu import H200
+from helpers.catalogue import dispatch, registry
+from helpers.catalogue.registry import plain
+from helpers.measure import chain, chains, peers, records
+from helpers.measure.chain import COPY
+from helpers.measure.chains import (
     VERDICTS,
     ChainCase,
     Chains,
@@ -23,11 +25,10 @@ from helpers.chains import (
     save_chains,
     variants,
 )
-from helpers.contests import Entry
-from helpers.gpu import H200
-from helpers.races import DTYPES
-from helpers.records import REFERENCE_GPU, launch_of, step_hash
-from helpers.shapes import CHAIN_SHAPES
+from helpers.measure.contests import Entry
+from helpers.measure.races import DTYPES
+from helpers.measure.records import REFERENCE_GPU, launch_of, step_hash
+from helpers.problem.shapes import CHAIN_SHAPES
 from tests import made_up
 from tests.earlier import EARLIER
 from tests.made_up import chain_case
@@ -63,7 +64,7 @@ LARGE, FEW = (65536, 4096), (1, 32000)  # streams, with a hint; streams
 
 
 def asked(*what: str) -> str:
-    return catalogue.asking("08_cluster", dict.fromkeys(what, 1))
+    return registry.asking("08_cluster", dict.fromkeys(what, 1))
 
 
 def test_variants_are_all_that_a_table_may_ask_for() -> None:
@@ -87,7 +88,7 @@ def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dt
     assert min(sizes) < 2e5 and max(sizes) > 8e8
     assert all(rows * cols % 8 == 0 for rows, cols in CHAIN_SHAPES), "the reader takes 16 bytes"
     for shape in CHAIN_SHAPES:
-        step = catalogue.choose(*shape, dtype, H200)
+        step = dispatch.choose(*shape, dtype, H200)
         own, *others = variants(step, *shape, dtype, H200)
         assert launch_of(own, *shape, dtype, H200) == launch_of(step, *shape, dtype, H200)
         assert plain(step) in (own, *others)

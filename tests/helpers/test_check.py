@@ -6,8 +6,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from helpers.check import WrongResult, check_copy, check_softmax
-from helpers.references import TINY, UNIT_ROUNDOFF, make_input, poisoned, reference, special_rows
+from helpers.run.check import WrongResult, check_copy, check_softmax
+from helpers.run.references import (
+    TINY,
+    UNIT_ROUNDOFF,
+    make_input,
+    poisoned,
+    reference,
+    special_rows,
+)
 
 SHAPES = ((1, 1), (5, 1), (1, 2), (3, 7), (133, 33), (4, 1000), (1, 4097), (3, 32768))
 INF, NAN = np.inf, np.nan

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from helpers import check
-from helpers.bound import bind, kernel_of
-from helpers.check import WrongResult, check_kernel
-from helpers.execute import KernelBug
-from helpers.header import header
-from helpers.operations import OPERATIONS
-from helpers.plan import HeaderError
-from helpers.references import make_input, poisoned, reference
+from helpers.catalogue.header import header
+from helpers.catalogue.plan import HeaderError
+from helpers.problem.operations import OPERATIONS
+from helpers.run import check
+from helpers.run.bound import bind, kernel_of
+from helpers.run.check import WrongResult, check_kernel
+from helpers.run.execute import KernelBug
+from helpers.run.references import make_input, poisoned, reference
 from tests.helpers.family import ANY_AXIS, BACKWARD, CROSS_ENTROPY, EACH, FUSED, GRADIENT
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")

@@ -6,19 +6,12 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers.bound import bind
-from helpers.check import apart, check_softmax
-from helpers.execute import (
-    KernelBug,
-    as_declared,
-    device_dtype,
-    enqueue,
-    prepare,
-    to_gpu,
-)
-from helpers.launch import launch
-from helpers.plan import Plan
-from helpers.references import make_input, poisoned
+from helpers.catalogue.plan import Plan
+from helpers.run.bound import bind
+from helpers.run.check import apart, check_softmax
+from helpers.run.execute import KernelBug, as_declared, device_dtype, enqueue, prepare, to_gpu
+from helpers.run.launch import launch
+from helpers.run.references import make_input, poisoned
 from helpers.simt import CompileError, span
 from helpers.simt.cuda_text import Parameter
 from tests.helpers.sources import APART, TOGETHER, edited

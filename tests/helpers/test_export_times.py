@@ -6,10 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers import export_times, gpu, peers, races
-from helpers.bench import PROTOCOL as RACED
+from helpers.base import gpu
+from helpers.base.gpu import H200
 from helpers.commands import time_export
-from helpers.export_times import (
+from helpers.measure import export_times, peers, races
+from helpers.measure.bench import PROTOCOL as RACED
+from helpers.measure.export_times import (
     LIGER,
     NOTHING,
     OURS,
@@ -24,9 +26,8 @@ from helpers.export_times import (
     summary,
     times_path,
 )
-from helpers.gpu import H200
-from helpers.races import Race, save_race
-from helpers.records import REFERENCE_GPU, step_hash
+from helpers.measure.races import Race, save_race
+from helpers.measure.records import REFERENCE_GPU, step_hash
 from tests.made_up import VERSIONS, race_case
 
 DEVICE = {

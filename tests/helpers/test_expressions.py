@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.expressions import DivisionByZero, Expression, ExpressionError
+from helpers.catalogue.expressions import DivisionByZero, Expression, ExpressionError
 
 NAMES = {"rows": 33, "cols": 1000, "block": 128}
 

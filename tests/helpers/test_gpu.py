@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from helpers import gpu
-from helpers.gpu import H200, Gpu
-from helpers.paths import RECORDS
+from helpers.base import gpu
+from helpers.base.gpu import H200, Gpu
+from helpers.base.paths import RECORDS
 
 
 def test_gpu_of_a_record_is_read_back() -> None:

@@ -5,10 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from helpers.catalogue import source
-from helpers.gpu import H200, Gpu
-from helpers.header import KEYS, OPTIONAL_KEYS, STRIDES, header
-from helpers.plan import HeaderError
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue.header import KEYS, OPTIONAL_KEYS, STRIDES, header
+from helpers.catalogue.plan import HeaderError
+from helpers.catalogue.registry import source
 from tests.helpers.sources import APART
 
 EXAMPLE = source("01_naive.cu")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers import home
-from helpers.paths import ROOT
+from helpers.base import home
+from helpers.base.paths import ROOT
 from helpers.simt import cache, compile
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="HOME is no matter there")

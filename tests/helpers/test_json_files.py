@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.json_files import read_json, write_json
+from helpers.base.json_files import read_json, write_json
 
 
 def test_what_is_written_is_read_and_alone(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from helpers.bound import bind
-from helpers.check import apart, check_softmax
-from helpers.execute import KernelBug
-from helpers.header import header
-from helpers.launch import launch, simulate
-from helpers.references import make_input, poisoned
+from helpers.catalogue.header import header
+from helpers.run.bound import bind
+from helpers.run.check import apart, check_softmax
+from helpers.run.execute import KernelBug
+from helpers.run.launch import launch, simulate
+from helpers.run.references import make_input, poisoned
 from helpers.simt import CompileError
 from tests.helpers.sources import APART, TOGETHER, raw, shape_of
 

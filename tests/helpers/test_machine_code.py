@@ -2,8 +2,8 @@
 
 import pytest
 
-from helpers.bound import load
-from helpers.machine_code import Build, differences, machine_code
+from helpers.measure.machine_code import Build, differences, machine_code
+from helpers.run.bound import load
 
 KERNEL = """
 __constant__ float table[2] = {1.0f, 2.0f};

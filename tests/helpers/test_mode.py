@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from helpers import mode
-from helpers.gpu import H200, Gpu
+from helpers.base import mode
+from helpers.base.gpu import H200, Gpu
 
 
 @pytest.mark.parametrize("value", ["yes", "2", "true", " 1"])

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers import foreign, peers
-from helpers.check import WrongResult
-from helpers.paths import ROOT
-from helpers.references import make_input, reference
+from helpers.base.paths import ROOT
+from helpers.measure import foreign, peers
+from helpers.run.check import WrongResult
+from helpers.run.references import make_input, reference
 
 
 def installed(name: str) -> bool:

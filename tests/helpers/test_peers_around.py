@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers import foreign, peers, peers_around
-from helpers.bench import poison_outputs
-from helpers.check import WrongResult
-from helpers.contests import GROUPS, Entry, Kind, entries
-from helpers.operations import Sizes
-from helpers.peers_around import NOT_OFFERED, OFFERS, check_result, torch_dtypes
-from helpers.problems import Problem
-from helpers.references import expected
+from helpers.measure import foreign, peers, peers_around
+from helpers.measure.bench import poison_outputs
+from helpers.measure.contests import GROUPS, Entry, Kind, entries
+from helpers.measure.peers_around import NOT_OFFERED, OFFERS, check_result, torch_dtypes
+from helpers.measure.problems import Problem
+from helpers.problem.operations import Sizes
+from helpers.run.check import WrongResult
+from helpers.run.references import expected
 from tests.helpers.fake_cupy import fake_cupy
 
 ROWS, COLS, INNER = 40, 20, 5

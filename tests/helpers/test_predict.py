@@ -10,12 +10,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from helpers import mode, profile
-from helpers.catalogue import UNFUSED, steps
-from helpers.predict import ASK, REFUSE, keep, kept, mine_of, predict
-from helpers.records import REFERENCE_SHAPE, load_record, predicted_at, predictions
+from helpers.base import mode
+from helpers.catalogue.registry import UNFUSED, steps
+from helpers.measure.records import REFERENCE_SHAPE, load_record, predicted_at, predictions
+from helpers.page import profile
+from helpers.page.predict import ASK, REFUSE, keep, kept, mine_of, predict
 
-MODULE = importlib.import_module("helpers.predict")  # helpers.predict is the function
+MODULE = importlib.import_module("helpers.page.predict")  # helpers.predict is the function
 STEPS = [UNFUSED, *(step for step in steps() if step != "00_copy")]
 STEP = "03_shared"
 

@@ -8,15 +8,15 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers import bench, peers, peers_around, races
-from helpers.bound import BoundKernel, bind, load
-from helpers.contested import Task
-from helpers.contests import Entry, Kind
-from helpers.gpu import H200
-from helpers.operations import OPERATIONS, SUMMED, Sizes
-from helpers.problems import Problem, _Sample
-from helpers.references import expected
-from helpers.workers import Failure
+from helpers.base.gpu import H200
+from helpers.measure import bench, peers, peers_around, races
+from helpers.measure.contested import Task
+from helpers.measure.contests import Entry, Kind
+from helpers.measure.problems import Problem, _Sample
+from helpers.measure.workers import Failure
+from helpers.problem.operations import OPERATIONS, SUMMED, Sizes
+from helpers.run.bound import BoundKernel, bind, load
+from helpers.run.references import expected
 from tests.helpers.fake_cupy import fake_cupy
 from tests.helpers.family import ANY_AXIS, BACKWARD, CROSS_ENTROPY, EACH, FUSED, GRADIENT
 

@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from helpers import profile
-from helpers.bound import load
-from helpers.catalogue import split_trial
-from helpers.evidence.counters import case_of
-from helpers.gpu import H200
-from helpers.paths import RECORDS
-from helpers.records import REFERENCE_GPU, launch_of, load_record
-from helpers.shapes import REFERENCE_SHAPE
+from helpers.base.gpu import H200
+from helpers.base.paths import RECORDS
+from helpers.catalogue.registry import split_trial
+from helpers.measure.evidence.counters import case_of
+from helpers.measure.records import REFERENCE_GPU, launch_of, load_record
+from helpers.page import profile
+from helpers.problem.shapes import REFERENCE_SHAPE
+from helpers.run.bound import load
 
 FILE = json.loads((RECORDS / REFERENCE_GPU / "counters.json").read_text())
 LARGE = {

@@ -4,13 +4,14 @@ import dataclasses
 
 import pytest
 
-from helpers import bench, chain, chains, race_text, races, records
-from helpers.chains import ChainCase
-from helpers.contests import GROUPS
-from helpers.paths import ROOT
-from helpers.races import DTYPES, Race, RaceCase, save_race
-from helpers.records import REFERENCE_GPU
-from helpers.shapes import RACE_TABLE, raced
+from helpers.base.paths import ROOT
+from helpers.measure import bench, chain, chains, races, records
+from helpers.measure.chains import ChainCase
+from helpers.measure.contests import GROUPS
+from helpers.measure.races import DTYPES, Race, RaceCase, save_race
+from helpers.measure.records import REFERENCE_GPU
+from helpers.page import race_text
+from helpers.problem.shapes import RACE_TABLE, raced
 from tests.made_up import DEVICE, OURS, chain_case, race_case
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}

@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers import bench, catalogue, peers, races, records
-from helpers.contests import entries
-from helpers.gpu import H200
-from helpers.races import (
+from helpers.base.gpu import H200
+from helpers.catalogue import dispatch
+from helpers.measure import bench, peers, races, records
+from helpers.measure.contests import entries
+from helpers.measure.races import (
     DTYPES,
     Race,
     RaceCase,
@@ -22,7 +23,7 @@ from helpers.races import (
     race_path,
     save_race,
 )
-from helpers.records import REFERENCE_GPU
+from helpers.measure.records import REFERENCE_GPU
 from tests import made_up
 from tests.earlier import EARLIER
 from tests.made_up import OURS, race_case
@@ -221,7 +222,7 @@ def test_all_that_was_measured_survives_and_is_checked(folder: Path) -> None:
     ],
 )
 def test_why_a_case_is_raced_again(change: dict, why: str, monkeypatch) -> None:
-    monkeypatch.setattr(catalogue, "choose", lambda *_: OURS)
+    monkeypatch.setattr(dispatch, "choose", lambda *_: OURS)
     versions = {**made_up.VERSIONS, "torch": "2"}
     race = Race(made_up.DEVICE, versions, made_up.UTC, [bench.PROTOCOL])
     launch = records.launch_of(OURS, 1024, 4096)
@@ -239,7 +240,7 @@ def test_programmatic_launch_over_an_ordinary_copy_is_raced_again(monkeypatch) -
         race_case(*shape), step=step, kernel_hash=records.step_hash(step), launch=launch
     )
     assert launch["PROGRAMMATIC"]
-    monkeypatch.setattr(catalogue, "choose", lambda *_: step)
+    monkeypatch.setattr(dispatch, "choose", lambda *_: step)
     race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [bench.PROTOCOL])
     race.add(case)
     assert race.why_again(*shape, "float32", ["torch"]) == ""

@@ -3,16 +3,9 @@
 import nbformat
 import pytest
 
+from helpers.base.paths import core_notebooks
 from helpers.commands import reading as command
-from helpers.paths import core_notebooks
-from helpers.reading import (
-    Reading,
-    limit,
-    name_of,
-    of_markdown,
-    of_output,
-    reading,
-)
+from helpers.page.reading import Reading, limit, name_of, of_markdown, of_output, reading
 
 new_markdown = nbformat.v4.new_markdown_cell
 new_code = nbformat.v4.new_code_cell
@@ -146,8 +139,8 @@ def series(tmp_path, monkeypatch):
     (tmp_path / "deeper").mkdir()
     for name, text in texts.items():
         nbformat.write(notebook(new_markdown(text)), tmp_path / f"{name}.ipynb")
-    monkeypatch.setattr("helpers.reading.NOTEBOOKS", tmp_path)
-    monkeypatch.setattr("helpers.paths.NOTEBOOKS", tmp_path)
+    monkeypatch.setattr("helpers.page.reading.NOTEBOOKS", tmp_path)
+    monkeypatch.setattr("helpers.base.paths.NOTEBOOKS", tmp_path)
 
 
 def test_command_prints_a_line_a_notebook(series, capsys) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from helpers import bench, catalogue, records
-from helpers.bound import load
-from helpers.catalogue import (
+from helpers.base.gpu import H200
+from helpers.base.paths import RECORDS
+from helpers.catalogue import dispatch, registry
+from helpers.catalogue.registry import (
     TORCH,
     TRIALS,
     UNFUSED,
@@ -18,9 +19,8 @@ from helpers.catalogue import (
     steps,
     variants,
 )
-from helpers.gpu import H200
-from helpers.paths import RECORDS
-from helpers.records import (
+from helpers.measure import bench, records
+from helpers.measure.records import (
     REFERENCE_GPU,
     Record,
     launch_of,
@@ -31,7 +31,7 @@ from helpers.records import (
     save_record,
     takes,
 )
-from helpers.shapes import (
+from helpers.problem.shapes import (
     CROSSOVER_SHAPES,
     EVEN_SHAPE,
     FEW_SHAPES,
@@ -41,6 +41,7 @@ from helpers.shapes import (
     SWEEP_SHAPES,
     UNALIGNED_SHAPES,
 )
+from helpers.run.bound import load
 from tests import made_up
 from tests.earlier import EARLIER
 from tests.made_up import VERSIONS
@@ -499,7 +500,7 @@ def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> Non
         for case in load_record(file).select(shapes, dtype):
             found[case.shape][file] = case.share
     for shape, shares in found.items():
-        chosen = catalogue.choose(*shape, dtype, H200)
+        chosen = dispatch.choose(*shape, dtype, H200)
         assert shares[chosen] > 0.94 * max(shares.values()), (shape, chosen, shares)
 
 
@@ -516,7 +517,7 @@ def test_pytorch_is_no_step_of_the_series(tmp_path: Path, monkeypatch) -> None:
 def test_recorder_takes_what_later_kernels_take(kernels, monkeypatch) -> None:
     change = ("Dtype:    float32", "Dtype:    float32, float16")
     kernels.edit("05_float4.cu", change, as_file="07_new.cu")
-    monkeypatch.setattr(catalogue, "TRIALS", ("07_new-UNROLL1",))
+    monkeypatch.setattr(registry, "TRIALS", ("07_new-UNROLL1",))
     for shape in (GRID_SHAPES[0], LONG_SHAPES[0], FEW_SHAPES[1]):
         assert takes("07_new", *shape) and takes("07_new", *shape, "float16")
         assert not takes("07_new-UNROLL1", *shape, "float16"), "trials: two dtypes"

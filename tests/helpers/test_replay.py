@@ -3,11 +3,12 @@
 import cupy
 import pytest
 
-from helpers import bench, replay
-from helpers.catalogue import source
-from helpers.problems import Problem
-from helpers.records import Case, launch_of
-from helpers.shapes import FEW_SHAPES, LIVE_AXES
+from helpers.catalogue.registry import source
+from helpers.measure import bench
+from helpers.measure.problems import Problem
+from helpers.measure.records import Case, launch_of
+from helpers.page import replay
+from helpers.problem.shapes import FEW_SHAPES, LIVE_AXES
 from tests import made_up
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from helpers import samples
+from helpers.measure import samples
 
 
 def noisy(random: np.random.Generator, us: float, count: int) -> list[float]:

@@ -6,13 +6,13 @@ from html.parser import HTMLParser
 
 import pytest
 
-from helpers import rich, show
-from helpers.catalogue import source
-from helpers.check import check_softmax
-from helpers.draw.style import READABLE, contrast
-from helpers.launch import launch, simulate
-from helpers.reading import of_output
-from helpers.references import make_input, poisoned
+from helpers.catalogue.registry import source
+from helpers.page import rich, show
+from helpers.page.draw.style import READABLE, contrast
+from helpers.page.reading import of_output
+from helpers.run.check import check_softmax
+from helpers.run.launch import launch, simulate
+from helpers.run.references import make_input, poisoned
 from helpers.simt.places import own_file
 from tests.helpers.sources import raw
 

@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
-from helpers import records, tables
-from helpers.records import Record
-from helpers.tables import summary_table
+from helpers.measure import records
+from helpers.measure.records import Record
+from helpers.page import tables
+from helpers.page.tables import summary_table
 from tests.made_up import steady
 
 

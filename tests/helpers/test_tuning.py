@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers import tuning, workers
-from helpers.bench import COPY
-from helpers.bound import load
-from helpers.contests import Entry, Kind
-from helpers.gpu import H200
-from helpers.plan import Plan
-from helpers.records import Case
-from helpers.tuning import Search, Timer, bound_at, knobs, look, values
-from helpers.workers import Failure
+from helpers.base.gpu import H200
+from helpers.catalogue.plan import Plan
+from helpers.measure import tuning, workers
+from helpers.measure.bench import COPY
+from helpers.measure.contests import Entry, Kind
+from helpers.measure.records import Case
+from helpers.measure.tuning import Search, Timer, bound_at, knobs, look, values
+from helpers.measure.workers import Failure
+from helpers.run.bound import load
 
 WHERE = (65536, 4096, "float32")
 SHORT = (65536, 512, "bfloat16")

@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 
 import pytest
 
-from helpers.typed_json import Count, Date, Dtype, Must, Natural, Samples, typed
+from helpers.base.typed_json import Count, Date, Dtype, Must, Natural, Samples, typed
 
 FILE = Path("somewhere/nvidia-test/x.json")
 

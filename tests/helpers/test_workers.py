@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 
-from helpers import workers
-from helpers.workers import VISIBLE, Failure, deal
+from helpers.measure import workers
+from helpers.measure.workers import VISIBLE, Failure, deal
 
 
 def worker(task: str) -> tuple[str, str, int]:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from helpers.bound import BoundKernel, Kernel, load
-from helpers.catalogue import choose, source, split_trial
-from helpers.check import WrongResult, apart, check_softmax
-from helpers.execute import device_dtype
-from helpers.references import make_input, poisoned, special_rows
+from helpers.catalogue.dispatch import choose
+from helpers.catalogue.registry import source, split_trial
+from helpers.run.bound import BoundKernel, Kernel, load
+from helpers.run.check import WrongResult, apart, check_softmax
+from helpers.run.execute import device_dtype
+from helpers.run.references import make_input, poisoned, special_rows
 
 AROUND = -7.0  # what stands around y, and must still stand there
 GROUPS, LAUNCHES = 18, 6

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 import pytest
 from cuda.bindings import nvrtc
 
-from helpers.bound import Kernel, bind
-from helpers.catalogue import AROUND, RANKING, source, steps, variants
-from helpers.gpu import H200, Gpu
-from helpers.header import KEYS, OPTIONAL_KEYS, header
-from helpers.operations import COPY, SOFTMAX, Sizes
-from helpers.paths import KERNELS
-from helpers.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
-from helpers.references import make_inputs, outputs
+from helpers.base.gpu import H200, Gpu
+from helpers.base.paths import KERNELS
+from helpers.catalogue.dispatch import AROUND, RANKING
+from helpers.catalogue.header import KEYS, OPTIONAL_KEYS, header
+from helpers.catalogue.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
+from helpers.catalogue.registry import source, steps, variants
+from helpers.problem.operations import COPY, SOFTMAX, Sizes
+from helpers.run.bound import Kernel, bind
+from helpers.run.references import make_inputs, outputs
 from helpers.simt import cache, dependencies
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 from helpers.simt.cuda_text import code_hash, kernel_names, signature, strip_comments

@@ -7,9 +7,9 @@ import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
 import numpy as np
 import pytest
 
-from helpers.bound import bind, load
-from helpers.catalogue import source
-from helpers.check import WrongResult, check_kernel
+from helpers.catalogue.registry import source
+from helpers.run.bound import bind, load
+from helpers.run.check import WrongResult, check_kernel
 from helpers.simt import compile_ptx
 
 FUSED, BACK = source("12_fused.cu"), source("14_backward.cu")

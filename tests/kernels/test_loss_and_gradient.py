@@ -4,12 +4,12 @@ changed is found."""
 import numpy as np
 import pytest
 
-from helpers.bound import Kernel, bind
-from helpers.catalogue import source
-from helpers.check import WrongResult, check_kernel
-from helpers.execute import KernelBug
-from helpers.operations import BACKWARD, CROSS_ENTROPY_BACKWARD, Sizes
-from helpers.references import UNIT_ROUNDOFF, Exact, Rows, allowed, expected, make_input
+from helpers.catalogue.registry import source
+from helpers.problem.operations import BACKWARD, CROSS_ENTROPY_BACKWARD, Sizes
+from helpers.run.bound import Kernel, bind
+from helpers.run.check import WrongResult, check_kernel
+from helpers.run.execute import KernelBug
+from helpers.run.references import UNIT_ROUNDOFF, Exact, Rows, allowed, expected, make_input
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 

@@ -10,11 +10,11 @@ import re
 
 import pytest
 
-from helpers import catalogue
-from helpers.bound import bind
-from helpers.catalogue import source, split_trial, steps, variants
-from helpers.header import header
-from helpers.references import make_input, poisoned
+from helpers.catalogue import registry
+from helpers.catalogue.header import header
+from helpers.catalogue.registry import source, split_trial, steps, variants
+from helpers.run.bound import bind
+from helpers.run.references import make_input, poisoned
 from helpers.simt import compile_ptx
 
 NAMES = (*steps(), *variants())
@@ -50,7 +50,7 @@ def accesses_of_matrices(name: str, dtype: str, code: str = "", **changes: int) 
 
 
 def check_streaming(name: str, dtype: str, code: str = "") -> None:
-    off = dict(split_trial(catalogue.plain(name)).changes)
+    off = dict(split_trial(registry.plain(name)).changes)
     plain = accesses_of_matrices(name, dtype, code, **off)
     assert {i.removesuffix(".nc").removesuffix(".ca") for i in plain} == {"ld.global", "st.global"}
     streaming = accesses_of_matrices(name, dtype, code, **{**off, "STREAMING": 1})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.paths import KERNELS
+from helpers.base.paths import KERNELS
 from helpers.simt.cuda_text import strip_comments
 
 # (name, file) -> why it may differ there from what other files say.

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from helpers.bound import Kernel, load
-from helpers.catalogue import steps, variants
-from helpers.check import check_case, check_kernel
-from helpers.operations import COPY, SOFTMAX, Sizes
-from helpers.references import make_inputs
+from helpers.catalogue.registry import steps, variants
+from helpers.problem.operations import COPY, SOFTMAX, Sizes
+from helpers.run.bound import Kernel, load
+from helpers.run.check import check_case, check_kernel
+from helpers.run.references import make_inputs
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 

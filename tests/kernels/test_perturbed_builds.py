@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import pytest
 
-from helpers.bound import BoundKernel, bind
-from helpers.catalogue import source, steps, variants
-from helpers.check import WrongResult, apart, check_outputs, check_softmax
-from helpers.gpu import H200, Gpu
-from helpers.header import header
-from helpers.operations import SOFTMAX
-from helpers.references import make_input, make_inputs, outputs, poisoned
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue.header import header
+from helpers.catalogue.registry import source, steps, variants
+from helpers.problem.operations import SOFTMAX
+from helpers.run.bound import BoundKernel, bind
+from helpers.run.check import WrongResult, apart, check_outputs, check_softmax
+from helpers.run.references import make_input, make_inputs, outputs, poisoned
 from helpers.simt import CompileError, compile_ptx
 
 FILES = [name for name in (*steps(), *variants()) if header(source(f"{name}.cu")).build]

@@ -8,11 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from helpers.bound import Kernel
-from helpers.catalogue import choose, source, steps, variants
-from helpers.gpu import Gpu
-from helpers.header import header
-from helpers.plan import DTYPES, MAX_BLOCK, MAX_GRID, Plan
+from helpers.base.gpu import Gpu
+from helpers.catalogue.dispatch import choose
+from helpers.catalogue.header import header
+from helpers.catalogue.plan import DTYPES, MAX_BLOCK, MAX_GRID, Plan
+from helpers.catalogue.registry import source, steps, variants
+from helpers.run.bound import Kernel
 
 SIZES = [(sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (4, 50, 126)]
 CAPABILITIES = (75, 80, 86, 89, 100, 120)

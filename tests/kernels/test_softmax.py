@@ -7,14 +7,14 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers.bound import Kernel, bind, load
-from helpers.catalogue import source, steps, variants
-from helpers.check import UNTOUCHED, WrongResult, apart, check_copy, check_kernel, check_softmax
-from helpers.gpu import H200, Gpu
-from helpers.header import header
-from helpers.mode import SWITCH
-from helpers.operations import COPY, SOFTMAX
-from helpers.references import make_input, poisoned, special_rows
+from helpers.base.gpu import H200, Gpu
+from helpers.base.mode import SWITCH
+from helpers.catalogue.header import header
+from helpers.catalogue.registry import source, steps, variants
+from helpers.problem.operations import COPY, SOFTMAX
+from helpers.run.bound import Kernel, bind, load
+from helpers.run.check import UNTOUCHED, WrongResult, apart, check_copy, check_kernel, check_softmax
+from helpers.run.references import make_input, poisoned, special_rows
 from helpers.simt.cuda_text import kernel_names
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.paths import ROOT
+from helpers.base.paths import ROOT
 from helpers.simt import cache
 
 NAME = "0" * 64 + ".ptx"

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from helpers.catalogue import source
+from helpers.catalogue.registry import source
 from helpers.simt.cuda_text import code_hash, is_template, kernel_names, signature
 
 EXAMPLE = source("01_naive.cu")

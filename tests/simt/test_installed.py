@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.paths import ROOT
+from helpers.base.paths import ROOT
 
 if sys.version_info >= (3, 11):
     import tomllib

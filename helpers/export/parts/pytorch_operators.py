@@ -10,17 +10,7 @@ from torch import Tensor
 from .broadcasting import rows_of
 from .launching import Launch, device
 from .planning import Refused
-from .pytorch import (
-    DTYPES,
-    NAME,
-    OPERATORS,
-    _called,
-    _composed,
-    _later,
-    _like,
-    _operator,
-    _whole,
-)
+from .pytorch import DTYPES, NAME, OPERATORS, _called, _composed, _later, _like, _operator, _whole
 
 
 def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:

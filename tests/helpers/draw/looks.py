@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from helpers.draw import style
+from helpers.page.draw import style
 
 POINTS = 9  # of text, at least
 TOUCH = 1.0  # pixels by which two words may overlap: extents are of whole letters

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pytest
 
-from helpers.bound import bind
-from helpers.catalogue import source
-from helpers.draw.accesses import Shown, chosen
-from helpers.paths import ROOT
+from helpers.base.paths import ROOT
+from helpers.catalogue.registry import source
+from helpers.page.draw.accesses import Shown, chosen
+from helpers.run.bound import bind
 from helpers.simt import KernelText, Trace, WatchedAccess, simulate
 
 MEASURED = json.loads((ROOT / "tests/data/shared_wavefronts_h200.json").read_text())["cases"]

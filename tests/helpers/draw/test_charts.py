@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from helpers import draw
-from helpers.draw import charts, style
+from helpers.page import draw
+from helpers.page.draw import charts, style
 from tests.helpers.draw.looks import complaints
 
 pytest.importorskip("matplotlib")

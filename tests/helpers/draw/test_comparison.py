@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from helpers import draw
-from helpers.draw import comparison, style
+from helpers.page import draw
+from helpers.page.draw import comparison, style
 from tests.helpers.draw.looks import complaints
 from tests.made_up import race_case
 

@@ -7,12 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from helpers import draw
-from helpers.draw import labels, memory, style
-from helpers.draw.canvas import flow
-from helpers.draw.digest import digest_of
-from helpers.draw.style import FIGURE, PICTURES
-from helpers.records import load_record
+from helpers.measure.records import load_record
+from helpers.page import draw
+from helpers.page.draw import labels, memory, style
+from helpers.page.draw.canvas import flow
+from helpers.page.draw.digest import digest_of
+from helpers.page.draw.style import FIGURE, PICTURES
 from helpers.simt import KernelText, Trace, simulate
 
 matplotlib = pytest.importorskip("matplotlib")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.draw import labels, style
+from helpers.page.draw import labels, style
 
 pytest.importorskip("matplotlib")
 

@@ -5,15 +5,16 @@ import importlib
 
 import pytest
 
-from helpers import draw, mode
-from helpers.predict import asked, keep
-from helpers.records import load_record, predictions, record_path
+from helpers.base import mode
+from helpers.measure.records import load_record, predictions, record_path
+from helpers.page import draw
+from helpers.page.predict import asked, keep
 from tests.helpers.draw.looks import complaints
 
 pytest.importorskip("matplotlib")
 
-LEDGER = importlib.import_module("helpers.draw.ledger")  # helpers.draw.ledger is the function
-PREDICT = importlib.import_module("helpers.predict")
+LEDGER = importlib.import_module("helpers.page.draw.ledger")  # helpers.draw.ledger is the function
+PREDICT = importlib.import_module("helpers.page.predict")
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from matplotlib.patches import FancyArrowPatch
 
-from helpers import bind, draw, source
-from helpers.draw.letters import sent
+from helpers import bind, source
+from helpers.page import draw
+from helpers.page.draw.letters import sent
 from helpers.simt import KernelText, Trace
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints, texts

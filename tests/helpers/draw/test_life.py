@@ -4,8 +4,9 @@ import cupy
 import numpy as np
 import pytest
 
-from helpers import bind, draw, simulate, source
-from helpers.draw.life import MARKS, lived
+from helpers import bind, simulate, source
+from helpers.page import draw
+from helpers.page.draw.life import MARKS, lived
 from helpers.simt import KernelText
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints

@@ -6,9 +6,9 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from helpers import draw
-from helpers.draw.machine import LEVELS
-from helpers.draw.style import LIT
+from helpers.page import draw
+from helpers.page.draw.machine import LEVELS
+from helpers.page.draw.style import LIT
 from tests.helpers.draw.looks import Shown, complaints, texts
 
 
@@ -31,8 +31,8 @@ def test_an_unknown_part_is_refused_with_those_that_are_there() -> None:
 
 def test_complaints_can_be_made(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LEVELS, "grid", ("all blocks " * 12, "a grid"))
-    monkeypatch.setattr(sys.modules["helpers.draw.machine"], "NAME", 8)
-    monkeypatch.setattr(sys.modules["helpers.draw.machine"], "DARK", "#999999")
+    monkeypatch.setattr(sys.modules["helpers.page.draw.machine"], "NAME", 8)
+    monkeypatch.setattr(sys.modules["helpers.page.draw.machine"], "DARK", "#999999")
     draw.machine("grid")
     found = complaints(shown.take()[0])
     for piece in ("has 8 points", "lies on 'a block stays", "is cut off", "has a contrast of 2.8"):

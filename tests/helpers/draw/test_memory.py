@@ -8,10 +8,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, Rectangle
 
-from helpers import draw
-from helpers.bound import load
-from helpers.draw import memory
-from helpers.draw.style import BLUE, GREEN, PALE, PINK, RED, ink
+from helpers.page import draw
+from helpers.page.draw import memory
+from helpers.page.draw.style import BLUE, GREEN, PALE, PINK, RED, ink
+from helpers.run.bound import load
 from helpers.simt import KernelText, Trace, simulate
 from tests.helpers.draw.looks import Shown, complaints, texts
 

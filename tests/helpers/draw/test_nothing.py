@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from helpers import bind, draw, source
+from helpers import bind, source
+from helpers.page import draw
 from helpers.simt import KernelText, simulate
 from tests.helpers.draw.looks import Shown, complaints
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
 
-from helpers import draw, simulate, source
+from helpers import simulate, source
+from helpers.page import draw
 from helpers.simt import KernelText
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints, texts

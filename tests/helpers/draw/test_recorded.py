@@ -2,11 +2,11 @@
 
 import pytest
 
-from helpers import draw
-from helpers.catalogue import UNFUSED
-from helpers.races import race_cases
-from helpers.records import load_record
-from helpers.shapes import FEW_SHAPES
+from helpers.catalogue.registry import UNFUSED
+from helpers.measure.races import race_cases
+from helpers.measure.records import load_record
+from helpers.page import draw
+from helpers.problem.shapes import FEW_SHAPES
 from tests.helpers.draw.looks import complaints
 
 pytest.importorskip("matplotlib")

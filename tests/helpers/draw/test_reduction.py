@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from helpers import bind, draw, simulate, source
-from helpers.draw.reduction import OUTSIDE, Level, Meeting, follow
+from helpers import bind, simulate, source
+from helpers.page import draw
+from helpers.page.draw.reduction import OUTSIDE, Level, Meeting, follow
 from helpers.simt import KernelText, Trace
 from helpers.simt import simulate as run
 from tests.helpers.draw.looks import Shown, complaints, texts

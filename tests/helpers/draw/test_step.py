@@ -7,12 +7,13 @@ from functools import partial
 
 import pytest
 
-from helpers import draw, races, records
-from helpers.catalogue import TORCH, UNFUSED
-from helpers.draw import style
-from helpers.races import Race, save_race
-from helpers.records import Record, save_record
-from helpers.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
+from helpers.catalogue.registry import TORCH, UNFUSED
+from helpers.measure import races, records
+from helpers.measure.races import Race, save_race
+from helpers.measure.records import Record, save_record
+from helpers.page import draw
+from helpers.page.draw import style
+from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
 from tests import made_up
 from tests.helpers.draw.looks import complaints
 from tests.made_up import steady
@@ -20,7 +21,7 @@ from tests.made_up import steady
 pytest.importorskip("matplotlib")
 
 # Functions of the packages have these names.
-step, predict = map(importlib.import_module, ("helpers.draw.step", "helpers.predict"))
+step, predict = map(importlib.import_module, ("helpers.page.draw.step", "helpers.page.predict"))
 GBPS = 2 * 4 * 2**28 / 1e3  # of one microsecond over the grid
 
 

@@ -11,8 +11,9 @@ import itertools
 import numpy as np
 import pytest
 
-from helpers import catalogue, peers
-from helpers.draw import charts, style
+from helpers.catalogue import registry
+from helpers.measure import peers
+from helpers.page.draw import charts, style
 
 plt = pytest.importorskip("matplotlib.pyplot")
 
@@ -41,7 +42,7 @@ TO_XYZ = np.array(
 )
 STEPS = [f"{number:02}_x" for number in range(1, 16)]
 FIGURES = {
-    "series": [*STEPS[:8], catalogue.UNFUSED, "torch", "copy"],
+    "series": [*STEPS[:8], registry.UNFUSED, "torch", "copy"],
     "short rows": [*STEPS[6:10], "torch", "copy"],
     "rows that start anywhere": [STEPS[3], *STEPS[6:8], STEPS[10], "torch", "copy"],
     "race": [*peers.PEERS, "ours", "copy"],
@@ -109,7 +110,7 @@ def test_black_or_white_can_be_read_on_any_colour() -> None:
 
 
 def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
-    looks = [style.look_of(name) for name in (*STEPS, catalogue.UNFUSED, "torch")]
+    looks = [style.look_of(name) for name in (*STEPS, registry.UNFUSED, "torch")]
     assert len({look.marker for look in looks}) == len(looks)
     for one, other in itertools.combinations(STEPS[:11], 2):
         assert style.look(one)[0] != style.look(other)[0]
@@ -119,7 +120,7 @@ def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
 
 
 def test_whatever_is_recorded_has_a_look_and_a_trial_that_of_its_step() -> None:
-    for name in (*catalogue.known_steps(), *peers.PEERS):
+    for name in (*registry.known_steps(), *peers.PEERS):
         color, marker = style.look(name)
         assert color.startswith("#") and marker is not None
     assert style.look("06_registers-PACKS2") == style.look("06_registers")

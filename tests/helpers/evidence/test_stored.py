@@ -4,33 +4,26 @@ import itertools
 
 import pytest
 
-from helpers import catalogue
-from helpers.bound import BoundKernel, load
-from helpers.catalogue import (
-    ANY_LENGTH,
-    UNFUSED,
-    source,
-    split_trial,
-    step_number,
-    steps,
-    variants,
-)
-from helpers.evidence import cases as launches
-from helpers.evidence.cases import EvidenceCase, cases
-from helpers.evidence.counters import case_of
-from helpers.evidence.part import read_part
-from helpers.evidence.sanitizer import TOOLS
-from helpers.evidence.sass import compilations
-from helpers.problems import Problem, numbers_of
-from helpers.records import launch_of, plan_of
-from helpers.references import make_input, poisoned
-from helpers.shapes import (
+from helpers.catalogue import registry
+from helpers.catalogue.dispatch import ANY_LENGTH
+from helpers.catalogue.registry import UNFUSED, source, split_trial, step_number, steps, variants
+from helpers.measure.evidence import cases as launches
+from helpers.measure.evidence.cases import EvidenceCase, cases
+from helpers.measure.evidence.counters import case_of
+from helpers.measure.evidence.part import read_part
+from helpers.measure.evidence.sanitizer import TOOLS
+from helpers.measure.evidence.sass import compilations
+from helpers.measure.problems import Problem, numbers_of
+from helpers.measure.records import launch_of, plan_of
+from helpers.problem.shapes import (
     LARGE_LONG_SHAPES,
     LARGE_SHAPES,
     SMALL_16_BIT_SHAPES,
     SMALL_LONG_SHAPES,
     SMALL_SHAPES,
 )
+from helpers.run.bound import BoundKernel, load
+from helpers.run.references import make_input, poisoned
 from helpers.simt import NSIGHT_METRICS, Trace
 from helpers.simt.cuda_text import code_hash
 from tests import made_up
@@ -190,9 +183,9 @@ def test_evidence_asks_for_long_rows_and_16_bits_from_07_on(tmp_path, monkeypatc
     for name in ("07_some", "10_other", "variants/07_tried"):
         dtypes = ("Dtype:    float32", "Dtype:    float32, bfloat16")
         kernels.edit("05_float4.cu", dtypes, as_file=f"{name}.cu")
-    monkeypatch.setattr(catalogue, "steps", lambda: ["07_some", "10_other"])
-    monkeypatch.setattr(catalogue, "variants", lambda: ["variants/07_tried"])
-    monkeypatch.setattr(catalogue, "TRIALS", ())
+    monkeypatch.setattr(registry, "steps", lambda: ["07_some", "10_other"])
+    monkeypatch.setattr(registry, "variants", lambda: ["variants/07_tried"])
+    monkeypatch.setattr(registry, "TRIALS", ())
     monkeypatch.setattr(launches, "SMALL_TRIALS", ())
     small = cases("small")
     of_step = [case[1:] for case in small if case.step == "07_some"]
@@ -224,8 +217,8 @@ def test_disassembly_is_of_each_shape_that_is_compiled(tmp_path, monkeypatch) ->
         ('extern "C"', 'const int lanes = LANES;\nextern "C"'),
         as_file="07_some.cu",
     )
-    monkeypatch.setattr(catalogue, "steps", lambda: ["07_some"])
-    monkeypatch.setattr(catalogue, "variants", lambda: [])
+    monkeypatch.setattr(registry, "steps", lambda: ["07_some"])
+    monkeypatch.setattr(registry, "variants", lambda: [])
     found = {name: options for name, _, options in compilations()}
     assert found["07_some at 262144 x 1024 float32"] == ("-DLANES=16",)
     assert found["07_some at 65536 x 4096 bfloat16"] == ("-DLANES=32", "-DBFLOAT16")

@@ -14,8 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers.base.paths import KERNELS
 from helpers.exercises.grading import judge
-from helpers.paths import KERNELS
 
 
 def solution(name: str) -> str:

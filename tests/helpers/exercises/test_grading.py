@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from helpers.catalogue import step_number, steps
+from helpers.base.paths import KERNELS
+from helpers.catalogue.registry import step_number, steps
 from helpers.exercises import EXERCISES, grade
 from helpers.exercises.grading import judge
 from helpers.exercises.verdict import Step, Verdict, verdict
-from helpers.paths import KERNELS
 from tests.helpers.exercises.answers import solution
 
 BLANK = re.compile(r"^ *// ---- (write|and) here ----$", flags=re.MULTILINE)

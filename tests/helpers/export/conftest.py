@@ -7,15 +7,16 @@ from unittest import mock
 
 import pytest
 
-from helpers import bound, catalogue
+from helpers.catalogue import registry
+from helpers.run import bound
 from tests.helpers.export.exported_file import imported
 
 
 @pytest.fixture(scope="module", autouse=True)
 def kernel_files_are_read_once() -> Iterator[None]:
     """They plan ten thousands of matrices and change no kernel file; other tests change some."""
-    kept = cache(catalogue.source)
-    with mock.patch.object(catalogue, "source", kept), mock.patch.object(bound, "source", kept):
+    kept = cache(registry.source)
+    with mock.patch.object(registry, "source", kept), mock.patch.object(bound, "source", kept):
         yield
 
 

@@ -9,9 +9,9 @@ from types import ModuleType
 import ml_dtypes
 import numpy as np
 
+from helpers.base.gpu import Gpu
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.gpu import Gpu
 
 OLD = Gpu(80, 8, 2**20)
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)

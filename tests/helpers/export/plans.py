@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from helpers import bound
-from helpers.bound import Kernel
-from helpers.catalogue import AROUND, RANKING, choose, split_trial, with_features
-from helpers.gpu import Gpu
-from helpers.operations import OPERATIONS
+from helpers.base.gpu import Gpu
+from helpers.catalogue.dispatch import AROUND, RANKING, choose, with_features
+from helpers.catalogue.registry import split_trial
+from helpers.problem.operations import OPERATIONS
+from helpers.run import bound
+from helpers.run.bound import Kernel
 
 load = cache(bound.load)
 MB = 2**20

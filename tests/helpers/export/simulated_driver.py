@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from helpers import simt
-from helpers.gpu import H200, Gpu
+from helpers.base.gpu import H200, Gpu
 from helpers.simt.cuda_text import signature
 
 PARAMETERS = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float}

@@ -5,7 +5,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from helpers.gpu import H200, Gpu
+from helpers.base.gpu import H200, Gpu
 from tests.helpers.export import simulated_driver
 
 

@@ -5,12 +5,12 @@ import random
 import numpy as np
 import pytest
 
-from helpers.bound import load
-from helpers.catalogue import choose
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue.dispatch import choose
 from helpers.export import builds as module
 from helpers.export.asked import Asked, Range, Refused, Shapes, request
 from helpers.export.builds import Build, builds, file_of
-from helpers.gpu import H200, Gpu
+from helpers.run.bound import load
 
 A100 = Gpu(80, 108, 40 * 2**20)
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from helpers.catalogue import RANKING, split_trial, steps, variants
+from helpers.base.gpu import H200, Gpu
+from helpers.catalogue.dispatch import RANKING
+from helpers.catalogue.registry import split_trial, steps, variants
 from helpers.export import cpp
 from helpers.export.asked import Asked, of_a_matrix, request
 from helpers.export.cpp_plan import identifier
-from helpers.gpu import H200, Gpu
 from tests.copied.compilers import host_compiled, needs_headers
 from tests.helpers.export.plans import (
     GPUS,

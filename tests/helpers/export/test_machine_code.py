@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from cuda.bindings import nvrtc
 
-from helpers.bound import load
+from helpers.base.gpu import H200
 from helpers.export import cpp
 from helpers.export.asked import request
-from helpers.gpu import H200
-from helpers.machine_code import Build, Elf, differences
+from helpers.measure.machine_code import Build, Elf, differences
+from helpers.run.bound import load
 from helpers.simt import compile_cubin
 from tests.copied.compilers import compiled, needs_nvcc, nvcc
 

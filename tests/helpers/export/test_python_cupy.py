@@ -8,12 +8,18 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from helpers.check import check_outputs, check_softmax
+from helpers.base.gpu import H200, Gpu
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.gpu import H200, Gpu
-from helpers.operations import BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, SOFTMAX, Sizes
-from helpers.references import make_inputs
+from helpers.problem.operations import (
+    BACKWARD,
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
+    SOFTMAX,
+    Sizes,
+)
+from helpers.run.check import check_outputs, check_softmax
+from helpers.run.references import make_inputs
 from tests.helpers.export.exported_file import DTYPES, OLD, imported, values
 from tests.helpers.export.stand_in_cupy import Here
 

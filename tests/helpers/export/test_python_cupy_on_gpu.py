@@ -6,9 +6,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from helpers.check import check_outputs, check_softmax
-from helpers.operations import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, Sizes
-from helpers.references import make_inputs
+from helpers.problem.operations import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, Sizes
+from helpers.run.check import check_outputs, check_softmax
+from helpers.run.references import make_inputs
 from tests.helpers.export.exported_file import imported
 from tests.helpers.export.test_python_torch_on_gpu import FEW_ROWS, SHAPES
 

@@ -12,12 +12,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from helpers.bound import load
-from helpers.catalogue import AROUND, steps, variants
+from helpers.base.paths import ROOT
+from helpers.catalogue.dispatch import AROUND
+from helpers.catalogue.plan import DTYPES
+from helpers.catalogue.registry import steps, variants
 from helpers.export.asked import Refused, of_a_matrix, request
 from helpers.export.python import write
-from helpers.paths import ROOT
-from helpers.plan import DTYPES
+from helpers.run.bound import load
 from helpers.simt.cuda_text import code_hash
 from tests.helpers.export.plans import (
     MB,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from helpers.base.gpu import Gpu
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.gpu import Gpu
 from tests.helpers.export.conftest import Place
 from tests.helpers.export.exported_file import OLD
 

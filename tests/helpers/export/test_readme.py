@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from helpers.base.paths import ROOT
 from helpers.commands.export import main
-from helpers.paths import ROOT
 
 SECTION = re.search(
     r"^## Copy a kernel\n(.*?)^## ", (ROOT / "README.md").read_text("utf-8"), re.M | re.S

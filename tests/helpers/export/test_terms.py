@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from helpers.bound import load
-from helpers.catalogue import steps, variants
+from helpers.catalogue.expressions import Expression
+from helpers.catalogue.plan import INPUTS, MAX_BYTES, MAX_INT
+from helpers.catalogue.registry import steps, variants
 from helpers.export.asked import exports
 from helpers.export.terms import as_cpp
-from helpers.expressions import Expression
-from helpers.plan import INPUTS, MAX_BYTES, MAX_INT
+from helpers.run.bound import load
 from tests.helpers.export.plans import GPUS
 
 LEAST = dict.fromkeys(INPUTS, 1) | {"share": 0, "any": float("-inf")}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from helpers.gpu import H200, Gpu
+from helpers.base.gpu import H200, Gpu
 from tests.helpers.export.exported_file import imported
 from tests.helpers.export.simulated_driver import Driver, without_gpu
 

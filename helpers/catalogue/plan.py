@@ -1,0 +1,431 @@
+"""What a header says: which shapes a kernel takes, and how it is compiled and launched for one.
+
+`helpers.header` reads it from the text of a kernel file.
+"""
+
+from __future__ import annotations
+
+import operator
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
+import numpy as np
+
+from ..base.arguments import short, shown
+from ..base.gpu import H200, Gpu
+from ..problem.operations import SOFTMAX, Operation, Sizes
+from ..simt import ShownShort
+from .expressions import DivisionByZero, Expression, ExpressionError
+
+# A file takes the first dtype of its header unless one of these is defined.
+DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
+DTYPES = ("float32", *DTYPE_OPTIONS)
+INPUTS = ("rows", "cols", "size", "row", "sms", "l2", "capability", "x_stride", "y_stride")
+OF_AN_AXIS = ("outer", "dim", "inner")  # beside them, where an operation has these sizes
+CLUSTERS_SINCE = 90  # the compute capability that has clusters and programmatic launches
+
+# CUDA's limits (programming guide, technical specifications per compute capability).
+MAX_GRID = 2**31 - 1
+MAX_BLOCK = 1024
+MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
+# Of a matrix, what the addresses of a machine reach; so the products that headers make of its rows
+# and its bytes fit 64 bits.
+MAX_BYTES = 2**57
+
+
+class HeaderError(ShownShort, ValueError):
+    """What is wrong with a header: file, line, key and reason."""
+
+
+def integer(name: str, value) -> int:
+    """An integer of any type as Python's, which does not overflow; `TypeError` names any other."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {shown(value)}") from None
+
+
+def known_dtype(dtype: str | np.dtype | type) -> np.dtype:
+    """NumPy's dtype; `ValueError` for what NumPy knows as none."""
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {short(dtype)}") from None
+
+
+def row_strides(cols: int, x_stride, y_stride) -> tuple[int, int]:
+    """Elements from one row of x to the next, and of y: cols where they are not given. Raises
+    `TypeError` for what is no integer."""
+    return (
+        cols if x_stride is None else integer("x_stride", x_stride),
+        cols if y_stride is None else integer("y_stride", y_stride),
+    )
+
+
+def inputs(
+    rows: int, cols: int, dtype: str | np.dtype, gpu: Gpu, x_stride: int, y_stride: int
+) -> dict[str, int]:
+    """What an expression of a header may read of a matrix and a GPU: `INPUTS`."""
+    size = np.dtype(dtype).itemsize
+    values = (rows, cols, size, cols * size, gpu.sms, gpu.l2, gpu.capability, x_stride, y_stride)
+    return dict(zip(INPUTS, values, strict=True))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a kernel is compiled and launched for one shape and dtype."""
+
+    grid: int  # blocks
+    block: int  # threads
+    shared_mem: int  # bytes of dynamic shared memory
+    workspace: int = 0  # bytes of zeros in global memory, the fifth argument; 0: no such argument
+    cooperative: bool = False  # whether all blocks must run at once
+    options: tuple[str, ...] = ()  # for the compiler
+    macros: Mapping[str, int] = field(default_factory=dict)  # of the Build table
+    values: Mapping[str, int] = field(default_factory=dict)  # of its names in lower case
+    arch: int = 0  # the lowest compute capability that the file claims, 75 for sm_75
+
+    @property
+    def programmatic(self) -> bool:
+        """Whether it may be launched before its predecessor on the stream has ended."""
+        return bool(self.macros.get("PROGRAMMATIC"))
+
+    @property
+    def alike(self) -> bool:
+        """Whether x and y must start equally far from a multiple of 16 bytes."""
+        return self.macros.get("LATE") == 0
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.macros.get("CLUSTER", 1)
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """Grid, block, shared_mem and the macros of the Build table, as a record holds them."""
+        sizes = {"grid": self.grid, "block": self.block, "shared_mem": self.shared_mem}
+        return {**sizes, **self.macros}
+
+
+@dataclass(frozen=True)
+class BuildValue:
+    """One name of the Build table: the first case whose condition holds is its value."""
+
+    name: str
+    cases: tuple[tuple[Expression, Expression | None], ...]  # (value, when)
+    where: str  # file, line and key
+
+    @property
+    def is_macro(self) -> bool:
+        return self.name.isupper()
+
+    def value(self, names: Mapping[str, int]) -> int | None:
+        """None if no case holds."""
+        for value, when in self.cases:
+            if when is None or when.value(names):
+                return value.value(names)
+        return None
+
+
+@dataclass(frozen=True)
+class Header:
+    """The contract at the top of a kernel file. `header` makes it."""
+
+    file: str  # as the source names itself
+    fields: Mapping[str, str]
+    build: tuple[BuildValue, ...]
+    numbers: Mapping[str, int]  # integers that the source defines, as the options change them
+    options: tuple[str, ...]  # that the kernel is compiled with
+    fixed: Mapping[str, int]  # names of the Build table whose value is given
+    lines: Mapping[str, int]  # key -> its line
+    table_lines: tuple[str, ...]  # of the Build table, its key blanked out
+    # block, block condition, grid, Shared, Workspace, Columns, Features
+    rules: Mapping[str, Expression]
+    operation: Operation = SOFTMAX
+    made_for: Mapping[str, int] = field(default_factory=dict)  # features that the file always has
+
+    def align(self, dtype: str | np.dtype) -> int:
+        """Bytes that the addresses of x and y must be a multiple of."""
+        align = self.fields["Align"]
+        return np.dtype(dtype).itemsize if align == "size" else int(align)
+
+    @property
+    def features(self) -> dict[str, int]:
+        """What is computed beside the operation: the value of each feature that the file has."""
+        table = {entry.name: entry.cases[0][0].value({}) for entry in self.built_features}
+        known = {**self.numbers, **table, **self.fixed, **self.made_for}
+        return {name: known[name] for name in self.operation.features if name in known}
+
+    @cached_property
+    def built_features(self) -> tuple[BuildValue, ...]:
+        """The features of the Build table, each of which is a plain number."""
+        return tuple(entry for entry in self.build if entry.name in self.operation.features)
+
+    def changes_for(self, features: Mapping[str, int | str]) -> dict[str, int]:
+        """What the file is to be changed by for features, given by number or by word. Raises
+        `ValueError` naming one that its operation has not or that the file does not build."""
+        changes = {}
+        for name, wanted in features.items():
+            value = self.operation.value(name, wanted)
+            if value == self.features.get(name, 0):
+                continue
+            if name not in self.features or name in self.made_for:
+                built = ", ".join(name for name in self.features if name not in self.made_for)
+                raise ValueError(
+                    f"{self.file} does not build {name} = {value}; it builds {built or 'none'}"
+                )
+            changes[name] = value
+        return changes
+
+    @cached_property
+    def strided(self) -> bool:
+        """Whether rows may be further apart than cols; then the kernel takes both strides."""
+        return "Strides" in self.fields
+
+    @cached_property
+    def dtypes(self) -> tuple[np.dtype, ...]:
+        """What the file can be compiled for; the first needs no option."""
+        return tuple(np.dtype(name) for name in self.fields["Dtype"].split(", "))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """What the kernel takes if it is compiled with `options`."""
+        chosen = [name for name, option in DTYPE_OPTIONS.items() if option in self.options]
+        return np.dtype(chosen[0]) if chosen else self.dtypes[0]
+
+    @property
+    def arch(self) -> int:
+        """The lowest compute capability that the file claims, 75 for sm_75."""
+        return int(self.fields["Arch"].removeprefix("sm_"))
+
+    @property
+    def cooperative(self) -> bool:
+        """Whether all blocks must run at once."""
+        return self.fields["Launch"].endswith(", cooperative")
+
+    @cached_property
+    def macros(self) -> tuple[str, ...]:
+        """The macros that the code must be compiled with."""
+        return tuple(value.name for value in self.build if value.is_macro)
+
+    def table(self) -> str:
+        """The Build table as the file has it, without comment marks; empty if there is none."""
+        return textwrap.dedent("\n".join(self.table_lines))
+
+    def why_not(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        gpu: Gpu = H200,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
+        inner: int = 1,
+    ) -> str:
+        """Why the kernel does not take a shape, dtype and strides on a GPU; "" if it does.
+
+        A stride counts elements from one row to the next, cols if it is not given; of a single row
+        it does not matter. The columns of a row are `inner` elements apart. Raises `TypeError` for
+        sizes that are no integers.
+        """
+        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride, inner)
+        return found if isinstance(found, str) else ""
+
+    def _plan_or_reason(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype,
+        gpu: Gpu,
+        x_stride: int | None,
+        y_stride: int | None,
+        inner: int,
+    ) -> tuple[Plan, Mapping[str, int]] | str:
+        """The plan with the header's block size and the names that it read, or why there is none.
+        Raises what `why_not` raises."""
+        rows, cols, inner = integer("rows", rows), integer("cols", cols), integer("inner", inner)
+        strides = row_strides(cols, x_stride, y_stride)
+        if known_dtype(dtype) not in self.dtypes:
+            return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
+        if gpu.capability < self.arch:
+            return f"{self.file} needs {self.fields['Arch']}, the GPU is sm_{gpu.capability}"
+        refused = (
+            f"the kernel cannot take rows = {rows}, cols = {cols}; its header says "
+            f"rows >= 1, {self.fields['Columns']}"
+        )
+        if rows < 1 or cols < 1:
+            return refused
+        for name, number in (("rows", rows), ("cols", cols)):
+            if number > MAX_INT:
+                return f"{name} = {number} does not fit the kernel's int"
+        if inner != 1 and "inner" not in self.operation.sizes:
+            return f"{self.file} takes rows whose columns follow each other: inner = 1, not {inner}"
+        if inner < 1 or rows % inner:
+            return f"rows = {rows} is not outer * inner, with inner = {inner}"
+        for name, number in zip(("x_stride", "y_stride"), strides, strict=True):
+            if number < cols:
+                return f"{name} = {number} is less than a row, which has cols = {cols}"
+            if rows * number * np.dtype(dtype).itemsize > MAX_BYTES:
+                return f"{name} = {number} makes a matrix of more than {MAX_BYTES} bytes"
+        if not self.strided and rows > 1 and strides != (cols, cols):
+            return (
+                f"{self.file} takes rows that follow each other: x_stride = y_stride = cols = "
+                f"{cols}, not {strides[0]} and {strides[1]}"
+            )
+        try:
+            names = self.names(rows, cols, dtype, gpu, *strides, inner)
+            if names and "Features" in self.rules and not self._value("Features", names, None):
+                return self._not_built()
+            if names is None:
+                return f"{refused}; no case of its Build table holds"
+            if not self._value("Columns", names, None):
+                return refused
+            return self._plan(names, dtype, None, gpu), names
+        except HeaderError as error:
+            return str(error)
+        except DivisionByZero:  # the table of a long row may have no sense for a short one
+            return refused
+
+    def _not_built(self) -> str:
+        asked = ", ".join(f"{name} = {value}" for name, value in self.features.items())
+        return f"{self.file} does not build {asked}; its header says {self.fields['Features']}"
+
+    def accepts(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        gpu: Gpu = H200,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
+        inner: int = 1,
+    ) -> bool:
+        """Whether the kernel takes this shape, dtype and strides on a GPU."""
+        return not self.why_not(rows, cols, dtype, gpu, x_stride, y_stride, inner)
+
+    def plan(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype = "float32",
+        block: int | None = None,
+        gpu: Gpu = H200,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
+        inner: int = 1,
+    ) -> Plan:
+        """How to compile and launch the kernel for a matrix of rows x cols on a GPU.
+
+        `block` replaces the header's block size. Raises `ValueError` if the file does not take the
+        shape, the dtype or the strides, rules the block size out, or asks for what the GPU does not
+        allow, `TypeError` for what is no integer.
+        """
+        block = None if block is None else integer("block", block)
+        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride, inner)
+        if isinstance(found, str):
+            raise ValueError(found)
+        plan, names = found
+        return plan if block is None else self._plan(names, dtype, block, gpu)
+
+    def _plan(
+        self, names: Mapping[str, int], dtype: str | np.dtype, block: int | None, gpu: Gpu
+    ) -> Plan:
+        names = dict(names)
+        macros = {name: names[name] for name in self.macros}
+        if gpu.capability < CLUSTERS_SINCE:
+            for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
+                if macros.get(name, 0) > most:
+                    raise HeaderError(
+                        f"{self.file}: {name} = {macros[name]} needs sm_{CLUSTERS_SINCE}, the GPU "
+                        f"is sm_{gpu.capability}"
+                    )
+        names["block"] = block if block is not None else self._value("block", names, MAX_BLOCK, 1)
+        if not 1 <= names["block"] <= MAX_BLOCK:
+            raise ValueError(f"block = {names['block']} is not 1 to {MAX_BLOCK}")
+        condition = self.rules.get("block condition")
+        if condition and not self._value("block condition", names, None):
+            raise ValueError(
+                f"block = {names['block']} is not what the header asks: {condition.text}"
+            )
+        own = [f"-D{name}={value}" for name, value in macros.items()]
+        if np.dtype(dtype) != self.dtypes[0]:
+            own.append(DTYPE_OPTIONS[np.dtype(dtype).name])
+        kept = [
+            option
+            for option in self.options
+            if option_name(option) not in macros and option not in DTYPE_OPTIONS.values()
+        ]
+        return Plan(
+            self._value("grid", names, MAX_GRID, 1),
+            names["block"],
+            self._value("Shared", names, gpu.max_shared),
+            self._value("Workspace", names, None, 1) if "Workspace" in self.rules else 0,
+            self.cooperative,
+            (*own, *kept),
+            macros,
+            {entry.name: names[entry.name] for entry in self.build if not entry.is_macro},
+            self.arch,
+        )
+
+    def _value(self, rule: str, names: Mapping[str, int], most: int | None, least: int = 0) -> int:
+        """A rule's value; `HeaderError` if it has none or is outside CUDA's limits."""
+        expression = self.rules[rule]
+        where = f"{self.file}:{self.lines[rule if rule in self.lines else 'Launch']}: {rule}"
+        shape = f"rows = {names['rows']}, cols = {names['cols']}"
+        try:
+            value = expression.value(names)
+        except DivisionByZero:
+            if rule in ("Columns", "Features"):
+                raise
+            raise HeaderError(f"{where}: `{expression.text}` divides by zero at {shape}") from None
+        except ExpressionError as error:
+            raise HeaderError(f"{where}: {error} at {shape}") from None
+        if value < least or most is not None and value > most:
+            limits = f"{least} to {most}" if most is not None else f"at least {least}"
+            raise HeaderError(
+                f"{where}: `{expression.text}` is {value} at {shape}; CUDA allows {limits}"
+            )
+        return value
+
+    def names(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype,
+        gpu: Gpu = H200,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
+        inner: int = 1,
+    ) -> dict[str, int] | None:
+        """What the header's expressions may read for a shape, the Build table's values included;
+        None if no case of the table holds. Raises `HeaderError` for a value that C would not have
+        or that is no macro, `DivisionByZero`."""
+        strides = row_strides(cols, x_stride, y_stride)
+        names = {**inputs(rows, cols, dtype, gpu, *strides), **self.numbers}
+        if "inner" in self.operation.sizes:
+            sizes = Sizes(rows, cols, inner).names
+            names |= {name: sizes[name] for name in OF_AN_AXIS}
+        for entry in self.build:
+            value = self.fixed.get(entry.name)
+            if value is None:
+                try:
+                    value = entry.value(names)
+                except DivisionByZero:
+                    raise
+                except ExpressionError as error:
+                    shape = f"rows = {rows}, cols = {cols}"
+                    raise HeaderError(f"{entry.where}: {entry.name}: {error} at {shape}") from None
+                if value is None:
+                    return None
+            if entry.is_macro and not 0 <= value <= MAX_INT:
+                raise HeaderError(f"{entry.where}: {entry.name} = {value} is no macro")
+            names[entry.name] = value
+        return names
+
+
+def option_name(option: str) -> str:
+    """What a compiler option defines: "PACKS" of "-DPACKS=4"."""
+    return option.removeprefix("-D").partition("=")[0]

@@ -1,0 +1,511 @@
+"""Time kernels on a GPU: a CUDA graph over rotating buffers, in turn with a same-size copy.
+
+Why a graph: launching from Python costs more than a short kernel takes. Why rotating buffers:
+calls that reuse one buffer measure the L2 cache. Why in turn with a copy: clocks and temperature
+drift, and only a ratio within one run survives that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.gpu import gpu_in_use
+from ..catalogue.registry import UNFUSED, WITHOUT_FILE
+from ..problem.operations import COPY as COPIES
+from ..problem.operations import Sizes
+from ..problem.shapes import (
+    EVEN_SHAPE,
+    FEW_SHAPES,
+    LIVE_AXES,
+    LIVE_COLUMNS,
+    SQUARE_SHAPE,
+    Run,
+    Shape,
+)
+from ..run.bound import BoundKernel, load
+from ..run.check import WrongResult, check_copy, check_softmax
+from ..run.execute import active_clusters
+from . import samples
+from .problems import SAMPLED, Problem, has_nan, matrix, numbers_of, poison, rotations, rounded
+from .records import Case
+from .workers import Failure, one_line
+
+PROTOCOL = {
+    "version": 2,
+    "timing": "one CUDA graph of `calls` calls over rotating buffers; time of a replay / calls",
+    "buffers": "inputs and outputs together past three times the L2 cache",
+    "order": "implementations and copies replayed in turn, each as often behind each other",
+    "samples": f"{samples.MANY} of a call below {samples.SHORT_US:g} us, {samples.FEW} of a longer "
+    "one; before them one that is discarded",
+    "launch": "ordinary; kernels for programmatic launches so too, beside a copy launched so",
+    "warmup_s": 0.2,
+    "calls": "at least 50 and one per buffer, fewer (never below 3) if a replay took over 50 ms",
+    "input": "normal values, row shifts of 100 to 200, seeded",
+    "check": "sampled rows against fp64, all elements for NaN, before and after timing",
+}
+COPY, PROGRAMMATIC_COPY = "00_copy", "timing/copy_programmatic"
+# For a first look, among others that keep the clocks up.
+FEW_WARMUP_S, FEW_REPLAY_MS = 0.03, 10
+
+
+@dataclass
+class Candidate:
+    """Something to time: `run(x, y)` enqueues one call on the current stream by an ordinary launch.
+    x and y are CuPy arrays of the dtype, for bfloat16 of uint16; of another operation than softmax
+    its arrays in their order."""
+
+    run: Callable
+    launch: dict[str, int]
+    attributes: dict[str, int]
+    compare: Callable[[np.ndarray, np.ndarray], None] | None
+    run_programmatic: Callable | None = None  # the same by a programmatic launch
+    late: bool = False  # to be run on a y that starts an element later than x
+    judge: Callable[[Sequence], None] | None = None  # instead of `compare`: of all arrays
+
+
+@contextlib.contextmanager
+def blaming(name: str):
+    """What fails within raises a `Failure` that names this candidate, unless it names one. An error
+    on the GPU shows at the next wait, and each candidate is waited for."""
+    try:
+        yield
+    except Failure:
+        raise
+    except WrongResult as error:
+        raise Failure(f"wrong result: {error.summary}", name) from error
+    except Exception as error:
+        raise Failure(one_line(error), name) from error
+
+
+Maker = Callable[[int, int, str], Candidate]  # for rows, cols and dtype
+
+
+def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = None) -> Candidate:
+    """A kernel of the series, bound to a shape and a dtype, with `numbers_of` if none are given."""
+    bound.prepare()
+    workspace, kernel = bound.workspace(), bound.compiled
+    attributes = {
+        "registers": kernel.num_regs,
+        "local_bytes": kernel.local_size_bytes,
+        "static_shared_bytes": kernel.shared_size_bytes,
+    }
+    clusters = active_clusters(kernel, bound.plan)
+
+    problem = Problem.of(bound)
+    numbers = numbers_of(bound) if numbers is None else numbers
+
+    def enqueues(bound: BoundKernel) -> Callable:
+        return lambda *arrays: bound.enqueue(*arrays, workspace=workspace, **numbers)
+
+    run = enqueues(bound)
+    candidate = Candidate(
+        run,
+        bound.launch,
+        attributes if clusters is None else {**attributes, "active_clusters": clusters},
+        check_copy if bound.operation is COPIES else check_softmax,
+        late=bound.plan.macros.get("LATE") == 1,
+        judge=None if problem.plain else partial(problem.verify, numbers),
+    )
+    if not bound.plan.programmatic:
+        return candidate
+    macros = {**bound.plan.macros, "PROGRAMMATIC": 0}  # for the launch: the options stay
+    ordinary = replace(bound, plan=replace(bound.plan, macros=macros))
+    ordinary.prepare()
+    early = run if problem.plain else None  # the others have no yardstick that is launched so
+    return replace(candidate, run=enqueues(ordinary), run_programmatic=early)
+
+
+def copied_shape(rows: int, cols: int, dtype: str) -> Shape:
+    """The matrix of floats that a copy takes of a matrix: as many bytes, in 16 bits of an odd
+    number of elements two more. It is flat to a copy, and has whole packs a row where it can."""
+    if np.dtype(dtype).itemsize == 2:
+        if cols % 2 == 0:
+            cols //= 2
+        elif rows % 2 == 0:
+            rows //= 2
+        else:
+            rows, cols = 1, (rows * cols + 1) // 2
+    return (cols, rows) if cols % 4 and rows % 4 == 0 else (rows, cols)
+
+
+def copy_maker(name: str) -> Maker:
+    """What makes a copy kernel over as many bytes as a matrix has."""
+
+    def make(rows: int, cols: int, dtype: str = "float32") -> Candidate:
+        shape = copied_shape(rows, cols, dtype)
+        return kernel_candidate(load(name).bind(*shape, gpu=gpu_in_use()))
+
+    return make
+
+
+def yardstick_maker(problem: Problem) -> Maker:
+    """What makes the kernel that moves as many bytes as a problem, over arrays of its own."""
+
+    def make(*_) -> Candidate:
+        sizes = problem.yardstick.sizes
+        step = problem.operation.yardstick
+        return kernel_candidate(load(step).bind(sizes.rows, sizes.cols, gpu=gpu_in_use()))
+
+    return make
+
+
+def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
+    """Softmax as five CuPy array operations with preallocated results, for float32 and float16."""
+    import cupy
+
+    scratch = cupy.empty((rows, cols), dtype)
+    column = cupy.empty((rows, 1), dtype)
+
+    def run(x, y) -> None:
+        cupy.amax(x, axis=1, keepdims=True, out=column)
+        cupy.subtract(x, column, out=scratch)
+        cupy.exp(scratch, out=scratch)
+        cupy.sum(scratch, axis=1, keepdims=True, out=column)
+        cupy.divide(scratch, column, out=y)
+
+    return Candidate(run, {"grid": 0, "block": 0, "shared_mem": 0}, {}, check_softmax)
+
+
+def maker(step: str, inner: int = 1, numbers: Mapping[str, float] | None = None) -> Maker:
+    """What makes the candidate of a step, a variant or a trial for a shape and dtype; `numbers` are
+    those of `kernel_candidate`."""
+    if step == UNFUSED:
+        return unfused_candidate
+
+    def make(rows: int, cols: int, dtype: str) -> Candidate:
+        bound = load(step).bind(rows, cols, dtype, gpu_in_use(), inner=inner)
+        return kernel_candidate(bound, numbers)
+
+    return make
+
+
+class Task(NamedTuple):
+    """Steps to be timed together, against the same copy."""
+
+    run: Run
+    names: tuple[str, ...]
+
+
+def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[str, Case]:
+    """The case of each step of a task, and of the copy or of what else moves as many bytes; steps
+    that compute the same are timed together. Raises what `measure` raises."""
+    found: dict[str, Case] = {}
+    together: dict[Problem, list[str]] = {}
+    rows, cols, dtype, inner = task.run
+    for name in task.names:
+        together.setdefault(problem_of(name, Sizes(rows, cols, inner), dtype), []).append(name)
+    for problem, names in together.items():
+        more = (inner,) if inner > 1 else ()
+        makers = {name: maker_of(name, *more) for name in names}
+        found |= measure(makers, rows, cols, dtype, problem=problem)
+    return found
+
+
+def problem_of(step: str, sizes: Sizes, dtype: str) -> Problem:
+    """What a step, a variant or a trial computes at a shape; softmax where there is no file."""
+    if step in WITHOUT_FILE:
+        return Problem(sizes, dtype)
+    kernel = load(step)
+    if kernel.operation is COPIES:
+        return Problem(sizes, dtype)  # beside softmax, on its arrays
+    features = tuple((name, value) for name, value in kernel.features.items() if value)
+    return Problem(sizes, dtype, kernel.operation, features)
+
+
+def measure(
+    makers: dict[str, Maker],
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    few: int = 0,
+    problem: Problem | None = None,
+) -> dict[str, Case]:
+    """Time candidates and a copy kernel in turn at one shape. With `few` so many samples of each
+    are taken behind a short warm-up: a first look, which no record is made of. `problem` is what
+    they all compute, softmax if it is not given; the yardstick of its operation stands for the
+    copy.
+
+    Returns each name's case. Raises `Failure` that names the candidate which cannot be made or run,
+    or whose output is wrong before or after timing: a broken kernel has no time. It names nobody if
+    there is no room for the buffers.
+    """
+    with blaming(""), fresh_pool():
+        return _measure(makers, problem or Problem(Sizes(rows, cols), dtype), few)
+
+
+def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, Case]:
+    import cupy
+
+    shape = *problem.sizes[:2], problem.dtype
+    yardstick = COPY if problem.plain else problem.operation.yardstick
+    make_yardstick = copy_maker(COPY) if problem.plain else yardstick_maker(problem)
+    candidates, problems = {}, {yardstick: problem if problem.plain else problem.yardstick}
+    problems |= dict.fromkeys(makers, problem)
+    for name, make in {yardstick: make_yardstick, **makers}.items():
+        with blaming(name):
+            candidates[name] = make(*shape)
+    if any(candidate.run_programmatic for candidate in candidates.values()):
+        problems[PROGRAMMATIC_COPY] = problem
+        with blaming(PROGRAMMATIC_COPY):
+            candidates[PROGRAMMATIC_COPY] = copy_maker(PROGRAMMATIC_COPY)(*shape)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
+    with stream:
+        buffers = {one: buffers_for(one) for one in dict.fromkeys(problems.values())}
+        launches = {  # (name, launch) -> what enqueues a call
+            (name, launch): run
+            for name, candidate in candidates.items()
+            for launch, run in (
+                ("ordinary", candidate.run),
+                ("programmatic", candidate.run_programmatic),
+            )
+            if run and (name, launch) != (PROGRAMMATIC_COPY, "ordinary")
+        }
+        buffers_of = {
+            name: [(x, later(y)) for x, y in buffers[problem]]
+            if one.late
+            else buffers[problems[name]]
+            for name, one in candidates.items()
+        }
+        for (name, _), run in launches.items():  # of all, before any is timed at length
+            arrays = buffers_of[name][0]
+            poison_outputs(problems[name], arrays)
+            with blaming(name):
+                run(*arrays)
+                verify(candidates[name], arrays, problem.dtype)
+        timings: dict[tuple[str, str], _Timing] = {}
+        for (name, launch), run in launches.items():
+            with blaming(name):
+                timings[name, launch] = _Timing(run, buffers_of[name], stream, few)
+        # The copy is timed twice per round. The second series is the denominator of the copy's
+        # own record, so that its share of itself shows the noise.
+        again = candidates[yardstick].run, buffers_of[yardstick]
+        timings[yardstick, "again"] = _Timing(*again, stream, few)
+        _replay_in_turn(timings)
+        for (name, _), timing in timings.items():
+            arrays = buffers_of[name][min(timing.calls, len(buffers_of[name])) - 1]
+            poison_outputs(problems[name], arrays)
+            with blaming(name):
+                timing.graph.launch(stream)  # what was timed is what must have written it
+                verify(candidates[name], arrays, problem.dtype)
+    taken = {key: samples.kept(timing.samples_us) for key, timing in timings.items()}
+    return {
+        name: Case(
+            problem.dtype,
+            problem.sizes.rows,
+            problem.sizes.cols,
+            candidate.launch,
+            taken[name, "ordinary"],
+            taken[yardstick, "again" if name == yardstick else "ordinary"],
+            timings[name, "ordinary"].calls,
+            "right before and after timing",
+            candidate.attributes,
+            PROTOCOL["version"],
+            taken.get((name, "programmatic"), []),
+            taken[PROGRAMMATIC_COPY, "programmatic"] if candidate.run_programmatic else [],
+            problem.sizes.inner,
+            0 if problem.plain else problem.moved,
+            "" if problem.plain else yardstick,
+        )
+        for name, candidate in candidates.items()
+        if name != PROGRAMMATIC_COPY
+    }
+
+
+def _replay_in_turn(timings: Mapping[tuple[str, str], _Timing]) -> None:
+    """Replay until each has its samples. Who is replayed behind a copy finds the L2 otherwise than
+    behind a kernel that leaves hints in it, which is 1 or 2% of a short call."""
+    keys = list(timings)
+    for order in samples.orders(len(keys)):
+        due = [keys[place] for place in order if timings[keys[place]].is_due]
+        if not due:
+            return
+        for key in due:
+            with blaming(key[0]):
+                timings[key].replay()
+
+
+class _Timing:
+    """One launch of a candidate: its graph and its samples, in the order they were taken."""
+
+    def __init__(self, run: Callable, buffers: Sequence, stream, few: int = 0):
+        import cupy
+
+        self.stream, self.few = stream, few
+        single_ms = self._warm_up(run, buffers, FEW_WARMUP_S if few else PROTOCOL["warmup_s"])
+        self.calls = max(len(buffers), 50)
+        most_ms = FEW_REPLAY_MS if few else 50
+        if single_ms * self.calls > most_ms:
+            self.calls = max(3, math.ceil(most_ms / single_ms))
+        stream.begin_capture()
+        for call in range(self.calls):
+            run(*buffers[call % len(buffers)])
+        self.graph = stream.end_capture()
+        self.graph.upload(stream)
+        self.start, self.stop = cupy.cuda.Event(), cupy.cuda.Event()
+        self.samples_us: list[float] = []
+
+    def _warm_up(self, run: Callable, buffers: Sequence, seconds: float) -> float:
+        """Run for so long, that clocks are up; returns the milliseconds of one call, the mean of
+        several that follow each other: a short one alone takes less than its launch."""
+        import cupy
+
+        begin, calls, start, stop = time.perf_counter(), 0, cupy.cuda.Event(), cupy.cuda.Event()
+        burst = 1
+        while time.perf_counter() - begin < seconds or calls < 2:
+            start.record(self.stream)
+            for _ in range(burst):
+                run(*buffers[calls % len(buffers)])
+                calls += 1
+            stop.record(self.stream)
+            stop.synchronize()
+            single_ms = cupy.cuda.get_elapsed_time(start, stop) / burst
+            burst = 20 if single_ms < 1 else 1
+        return single_ms
+
+    @property
+    def is_due(self) -> bool:
+        """Whether samples are missing of those that a call as short as the shortest has."""
+        taken = len(samples.kept(self.samples_us))
+        return not taken or taken < (self.few or samples.wanted(min(self.samples_us)))
+
+    def replay(self) -> None:
+        import cupy
+
+        self.start.record(self.stream)
+        self.graph.launch(self.stream)
+        self.stop.record(self.stream)
+        self.stop.synchronize()
+        elapsed = cupy.cuda.get_elapsed_time(self.start, self.stop)
+        self.samples_us.append(round(1e3 * elapsed / self.calls, 4))
+
+
+def buffers_for(problem: Problem) -> list[tuple]:
+    """Sets of the arrays of a problem, together past three times the GPU's L2 cache."""
+    import cupy
+
+    if problem.plain:
+        return rotating_buffers(*problem.sizes[:2], problem.dtype)
+    l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
+    random = cupy.random.default_rng(0)
+    return [problem.buffers(random) for _ in range(rotations(problem, l2_bytes))]
+
+
+def poison_outputs(problem: Problem, arrays: Sequence) -> None:
+    for array, written in zip(arrays, problem.written, strict=True):
+        if written:
+            poison(array)
+
+
+def rotating_buffers(rows: int, cols: int, dtype: str) -> list[tuple]:
+    """Pairs (x, y) on the GPU, together past three times its L2 cache; no two inputs alike."""
+    import cupy
+
+    l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
+    random = cupy.random.default_rng(0)
+    buffers = []
+    for _ in range(rotations(Problem(Sizes(rows, cols), dtype), l2_bytes)):
+        x = with_room(rounded(matrix(random, rows, cols), dtype))
+        y = with_room(cupy.empty_like(x))
+        poison(y)
+        buffers.append((x, y))
+    return buffers
+
+
+def with_room(matrix):
+    """The same in memory of two elements more: a copy moves whole floats, and `later` begins an
+    element later."""
+    import cupy
+
+    room = cupy.empty(matrix.size + 2, matrix.dtype)
+    room[:-2] = matrix.reshape(-1)
+    return room[:-2].reshape(matrix.shape)
+
+
+def later(matrix):
+    """A matrix in the same memory that begins an element later than one of `with_room`."""
+    return matrix.base[1:-1].reshape(matrix.shape)
+
+
+def verify(candidate: Candidate, arrays: Sequence, dtype: str) -> None:
+    """Check an output on the GPU: every element for NaN, sampled rows against fp64."""
+    import cupy
+
+    cupy.cuda.get_current_stream().synchronize()
+    if candidate.judge:
+        return candidate.judge(arrays)
+    x, y = arrays
+    if bool(has_nan(y).any()):
+        raise WrongResult(f"left NaN in its output at {x.shape}")
+    rows = x.shape[0]
+    count = min(rows, max(3, SAMPLED // x.shape[1]))  # of a few long rows the last one too
+    sample = np.unique(np.linspace(0, rows - 1, count).astype(np.int64))
+    try:
+        candidate.compare(*(cupy.asnumpy(array[sample]).view(dtype) for array in (x, y)))
+    except WrongResult as error:
+        raise WrongResult(f"at {x.shape}: {error.summary}", error.values) from None
+
+
+@contextlib.contextmanager
+def fresh_pool():
+    """Give CuPy's memory back between shapes: 2 GiB buffers of another shape do not fit twice."""
+    import cupy
+
+    try:
+        yield
+    finally:
+        cupy.get_default_memory_pool().free_all_blocks()
+
+
+# ---- shapes that a GPU has room for -------------------------------------------------------------
+
+
+LIVE_FAMILIES = (*LIVE_COLUMNS, "few", "square", "axes")
+LIVE_BYTES = 64  # of an element: two sets of three arrays and of the yardstick's, and scratch
+
+
+def live_shapes(shapes: str = "grid") -> list[tuple[int, ...]]:
+    """Five or six shapes of a family: "few" as they are recorded, the others with as many rows
+    as fit a quarter of the GPU's free memory; an even number, which the copy needs in 16 bits; of
+    "axes" with their inner."""
+    import cupy
+
+    if shapes == "few":
+        return [*FEW_SHAPES]
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    elements = min(2**28, 2 ** int(math.log2(free / LIVE_BYTES)))
+    if shapes == "square":
+        return shapes_that_fit([SQUARE_SHAPE])
+    if shapes == "axes":
+        return [(elements // (dim * inner) * inner, dim, inner) for dim, inner in LIVE_AXES]
+    return [(elements // cols // 2 * 2, cols) for cols in LIVE_COLUMNS[shapes]]
+
+
+def shapes_that_fit(shapes: Sequence[Shape]) -> list[Shape]:
+    """Shapes whose buffers (two inputs, two outputs, scratch) fit this GPU's free memory, with
+    their inner if they have one.
+
+    A smaller GPU records the grid with fewer rows, and leaves out rows that must go evenly into
+    clusters.
+    """
+    import cupy
+
+    free, _ = cupy.cuda.runtime.memGetInfo()
+    kept = []
+    for shape in shapes:
+        rows, cols, *inner = shape
+        while 24 * rows * cols > free * 0.9:
+            rows //= 2
+        if inner:
+            rows -= rows % inner[0]
+        if rows and (shape != EVEN_SHAPE or rows == EVEN_SHAPE[0]):
+            kept.append((rows, cols, *inner))
+    return list(dict.fromkeys(kept))

@@ -1,0 +1,292 @@
+"""Time softmax in a pipeline: between a kernel that writes x and a kernel that reads y.
+
+Where calls of one kernel follow each other (`helpers.measure.bench`), x comes from DRAM and nobody
+reads y. Here a CUDA graph holds, over rotating buffers, a kernel that writes x, softmax, and a
+kernel that reads y; another graph holds the first and the last alone. They are replayed in turn,
+and what softmax takes is the difference of a pair. So it pays for what it leaves the reader to
+fetch, and is paid for what it leaves in the L2: the difference may be less than its own bytes take,
+even negative. What is around softmax is timed in its place: the writer writes the gradient that
+comes in, or x, the reader reads what comes out first.
+
+    fresh      x has just been written: the L2 holds as much of it as it can
+    evicted    between writer and softmax twice the L2 is read, in both graphs
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.gpu import gpu_in_use
+from ..run.bound import load
+from . import bench, samples
+from .bench import COPY, Candidate, Maker, blaming, fresh_pool
+from .contests import ALONE, Entry, Kind
+from .problems import Problem
+
+READER = "timing/sums"
+ORDINARY = ", ordinary launch"  # of a kernel that is made for programmatic ones
+STATES = ("fresh", "evicted")
+SWEPT = 2  # L2s that are read to evict x
+MOST_EVICTED = 4  # L2s: a larger x has left it by itself when its writer ends
+LEAST_CALLS, LONGEST_MS = 50, 20  # of a replay
+PROTOCOL = {
+    "version": 1,
+    "timing": "a CUDA graph of `calls` calls of writer, softmax and reader over rotating buffers, "
+    "and one of writer and reader; softmax takes the difference of two replays / calls",
+    "buffers": "sources and outputs together past three times the L2 cache, x beside them",
+    "states": f"fresh: softmax right behind the writer; evicted: {SWEPT} times the L2 are read "
+    f"between them, in both graphs, where x is no larger than {MOST_EVICTED} times the L2",
+    "order": "each graph right behind that without softmax; candidates in turn, each as often "
+    "behind each other",
+    "samples": f"{samples.MANY} where a copy in softmax's place takes less than "
+    f"{samples.SHORT_US:g} us, else {samples.FEW}; before them one that is discarded",
+    "launch": "as planned; kernels for programmatic launches also by an ordinary one",
+    "warmup_s": 0.2,
+    "calls": f"at least {LEAST_CALLS} and, fresh, one per buffer; fewer (never below 3) if a "
+    f"replay took over {LONGEST_MS} ms",
+    "input": "normal values, row shifts of 100 to 200, seeded",
+    "check": "sampled rows against fp64, all elements for NaN, before and after timing",
+}
+
+
+class Ends(NamedTuple):
+    """What stands around softmax; each enqueues on the current stream."""
+
+    write: Callable  # (source, x)
+    sweep: Callable  # ()
+    read: Callable  # (y)
+
+
+class Buffers(NamedTuple):
+    """A set of arrays on the GPU."""
+
+    source: object  # what the writer reads
+    arrays: tuple  # of softmax, or of what stands in its place
+    fed: int  # which of them the writer writes
+    outputs: tuple[int, ...]  # and which are written by what is timed; the first is read
+
+    @property
+    def checked(self) -> tuple:
+        """With the source in the place of what the writer writes of it."""
+        return (*self.arrays[: self.fed], self.source, *self.arrays[self.fed + 1 :])
+
+
+class Series(NamedTuple):
+    """The samples of one state, microseconds a call; those of one place in both lists of a name
+    were taken one right after the other."""
+
+    calls: int  # of a replay
+    chain_us: dict[str, list[float]]
+    base_us: dict[str, list[float]]  # without softmax
+
+
+def states_of(rows: int, cols: int, dtype: str, l2: int) -> tuple[str, ...]:
+    """The states in which a shape is timed on a GPU with so many bytes of L2."""
+    size = rows * cols * np.dtype(dtype).itemsize
+    return STATES if size <= MOST_EVICTED * l2 else STATES[:1]
+
+
+def measure(
+    makers: Mapping[str, Maker], rows: int, cols: int, dtype: str, kind: Kind = ALONE
+) -> dict[str, Series]:
+    """Time candidates and a copy, each as the link of a chain, in each state of a shape.
+
+    A candidate that may be launched programmatically is timed so under its name, and by an ordinary
+    launch under its name and `ORDINARY`. Raises `Failure` that names the candidate which cannot be
+    made or run, or whose output is wrong before or after timing.
+    """
+    with blaming(""), fresh_pool():
+        return _measure(makers, Entry(rows, cols, dtype, kind))
+
+
+def _measure(makers: Mapping[str, Maker], entry: Entry) -> dict[str, Series]:
+    import cupy
+
+    rows, cols, dtype, kind = entry
+    links: dict[str, Candidate] = {}
+    around = ends(rows, cols, dtype)
+    problem, copy = entry.problem, bench.copy_maker(COPY)
+    if kind != ALONE:
+        around = around._replace(read=reader_of_all())
+
+        def copy(*_) -> Candidate:
+            return stand_in(problem, around)
+
+    for name, make in {COPY: copy, **makers}.items():
+        with blaming(name):
+            links.update(launches(name, make(rows, cols, dtype)))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
+    with stream:
+        buffers = [with_source(problem, arrays) for arrays in bench.buffers_for(problem)]
+        l2 = cupy.cuda.Device().attributes["L2CacheSize"]
+        found = {}
+        for state in states_of(rows, cols, dtype, l2):
+            found[state] = _State(around, state == "evicted", buffers, stream).time(links, dtype)
+    return found
+
+
+def places(problem: Problem) -> tuple[int, tuple[int, ...]]:
+    """Which of its arrays the writer writes, and which come out."""
+    names = [argument.name for argument in problem.operation.arrays(dict(problem.features))]
+    outputs = tuple(number for number, written in enumerate(problem.written) if written)
+    return names.index("dy" if "dy" in names else "x"), outputs
+
+
+def with_source(problem: Problem, arrays: Sequence) -> Buffers:
+    """The arrays of a problem in a pipeline."""
+    import cupy
+
+    fed, outputs = places(problem)
+    into = list(arrays)
+    into[fed] = cupy.empty_like(arrays[fed])
+    return Buffers(arrays[fed], tuple(into), fed, outputs)
+
+
+def stand_in(problem: Problem, around: Ends) -> Candidate:
+    """What stands around softmax where a copy does else: a copy of what the writer wrote, or where
+    nothing as large comes out, a kernel that only reads it."""
+    fed, (first, *_) = places(problem)
+
+    def run(*arrays) -> None:
+        if arrays[first].nbytes == arrays[fed].nbytes:
+            around.write(arrays[fed], arrays[first])
+        else:
+            around.read(arrays[fed])
+
+    return Candidate(run, {}, {}, None, judge=lambda arrays: None)
+
+
+def launches(name: str, candidate: Candidate) -> dict[str, Candidate]:
+    """A candidate under the names of its launches, as planned first."""
+    if candidate.run_programmatic is None:
+        return {name: candidate}
+    planned = Candidate(
+        candidate.run_programmatic, candidate.launch, candidate.attributes, candidate.compare
+    )
+    return {name: planned, name + ORDINARY: candidate}
+
+
+def reader(rows: int, cols: int) -> Callable:
+    """`READER` of a matrix of floats."""
+    import cupy
+
+    bound = load(READER).bind(rows, cols, gpu=gpu_in_use())
+    result = cupy.empty(bound.plan.grid * bound.plan.block // 32, cupy.float32)
+    run = bench.kernel_candidate(bound).run
+    return lambda x: run(x, result)
+
+
+def reader_of_all() -> Callable:
+    """`READER` of arrays of any size, each size bound once, before a graph is captured."""
+    bound: dict[int, Callable] = {}
+
+    def read(array) -> None:
+        words = array.nbytes // 4
+        if words not in bound:
+            bound[words] = reader(1, words)
+        bound[words](array)
+
+    return read
+
+
+def ends(rows: int, cols: int, dtype: str) -> Ends:
+    """Writer, sweep and reader: the copy, which keeps the values, and `READER` twice."""
+    import cupy
+
+    swept = cupy.zeros(SWEPT * gpu_in_use().l2 // 4, cupy.float32)
+    sweep = reader(1, swept.size)
+    return Ends(
+        bench.copy_maker(COPY)(rows, cols, dtype).run,
+        lambda: sweep(swept),
+        reader(rows, cols * np.dtype(dtype).itemsize // 4),
+    )
+
+
+class _State:
+    """Chains over the buffers of a shape, with a sweep in them or without."""
+
+    def __init__(self, around: Ends, swept: bool, buffers: Sequence[tuple], stream):
+        self.around, self.swept, self.buffers, self.stream = around, swept, buffers, stream
+
+    def time(self, links: Mapping[str, Candidate], dtype: str) -> Series:
+        for name, link in links.items():
+            with blaming(name):
+                self._check(link, dtype, 0, lambda link=link: self._call(link, 0))
+        calls = self._calls(links[COPY])
+        base = self._graph(None, calls)
+        graphs = {}
+        for name, link in links.items():
+            with blaming(name):
+                graphs[name] = self._graph(link, calls)
+        chain_us, base_us = ({name: [] for name in links} for _ in range(2))
+        names = list(links)
+        for order in samples.orders(len(names)):
+            for name in (names[place] for place in order):
+                with blaming(name):
+                    base_us[name].append(self._replay(base, calls))
+                    chain_us[name].append(self._replay(graphs[name], calls))
+            taken, without = samples.kept(chain_us[COPY]), samples.kept(base_us[COPY])
+            if taken and len(taken) >= samples.wanted(taken[0] - without[0]):
+                break
+        for name, link in links.items():
+            last = (calls - 1) % len(self.buffers)
+            with blaming(name):  # what was timed is what must have written y
+                self._check(link, dtype, last, lambda name=name: graphs[name].launch(self.stream))
+        return Series(
+            calls,
+            {name: samples.kept(series) for name, series in chain_us.items()},
+            {name: samples.kept(series) for name, series in base_us.items()},
+        )
+
+    def _call(self, link: Candidate | None, number: int) -> None:
+        """One call of the chain, over one of the buffers; without a link, that of both ends."""
+        one = self.buffers[number % len(self.buffers)]
+        self.around.write(one.source, one.arrays[one.fed])
+        if self.swept:
+            self.around.sweep()
+        if link is not None:
+            link.run(*one.arrays)
+        self.around.read(one.arrays[one.outputs[0]])
+
+    def _check(self, link: Candidate, dtype: str, place: int, run: Callable) -> None:
+        """Hold what a run leaves in a buffer's outputs against its source: x was poisoned too."""
+        one = self.buffers[place]
+        for number in (one.fed, *one.outputs):
+            bench.poison(one.arrays[number])
+        run()
+        bench.verify(link, one.checked, dtype)
+
+    def _calls(self, copy: Candidate) -> int:
+        """How many calls a replay has; the copy's chain is replayed until the GPU is warm."""
+        calls = LEAST_CALLS if self.swept else max(LEAST_CALLS, len(self.buffers))
+        graph, begin, us = self._graph(copy, calls), time.perf_counter(), 0.0
+        while not us or time.perf_counter() - begin < PROTOCOL["warmup_s"]:
+            us = self._replay(graph, calls)
+        return calls if us * calls <= 1e3 * LONGEST_MS else max(3, math.ceil(1e3 * LONGEST_MS / us))
+
+    def _graph(self, link: Candidate | None, calls: int):
+        for number in range(min(calls, len(self.buffers))):
+            self._call(link, number)  # what a first call on a buffer prepares is not captured
+        self.stream.begin_capture()
+        for number in range(calls):
+            self._call(link, number)
+        graph = self.stream.end_capture()
+        graph.upload(self.stream)
+        return graph
+
+    def _replay(self, graph, calls: int) -> float:
+        """Microseconds a call."""
+        import cupy
+
+        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record(self.stream)
+        graph.launch(self.stream)
+        stop.record(self.stream)
+        stop.synchronize()
+        return round(1e3 * cupy.cuda.get_elapsed_time(start, stop) / calls, 4)

@@ -1,0 +1,153 @@
+"""What the tools look at: the launches, the program that makes them, and how a tool is run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...base.gpu import Gpu
+from ...base.mode import SWITCH
+from ...base.paths import ROOT
+from ...catalogue import registry
+from ...catalogue.plan import DTYPE_OPTIONS
+from ...catalogue.registry import UNFUSED, known_steps, step_number
+from ...problem.operations import Sizes
+from ...problem.shapes import (
+    LARGE_LONG_SHAPES,
+    LARGE_SHAPES,
+    LARGE_UNALIGNED_SHAPES,
+    REFERENCE_SHAPE,
+    SMALL_16_BIT_SHAPES,
+    SMALL_LONG_SHAPES,
+    SMALL_SHAPES,
+)
+from ...run.execute import to_gpu
+from ...run.references import make_input
+from .. import bench
+from ..records import launch_of
+
+SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one cluster takes row after row
+
+
+class EvidenceCase(NamedTuple):
+    """One launch that the tools look at."""
+
+    step: str
+    rows: int
+    cols: int
+    dtype: str = "float32"
+
+    @classmethod
+    def parse(cls, text: str) -> EvidenceCase:
+        """The reverse of `str`."""
+        step, rows, cols, dtype = text.split(":")
+        return cls(step, int(rows), int(cols), dtype)
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
+
+
+UNFUSED_CASE = EvidenceCase(UNFUSED, *REFERENCE_SHAPE)
+
+
+class Batch(NamedTuple):
+    """What a tool looks at in one go: launches of one step."""
+
+    step: str
+    cases: tuple[EvidenceCase, ...] = ()
+    tool: str = ""  # of compute-sanitizer
+
+    def __str__(self) -> str:
+        launches = f": {len(self.cases)} launches" if self.cases else ""
+        return f"{self.tool} {self.step}{launches}".lstrip()
+
+
+def examined_steps() -> list[str]:
+    """Everything that has a record, and trials that are not recorded."""
+    return [*known_steps(), *SMALL_TRIALS]
+
+
+def cases(which: str = "all", gpu: Gpu | None = None) -> list[EvidenceCase]:
+    """The launches of kernels, planned for a GPU, in the order in which the files list them; those
+    at small shapes first, which are all if `which` is "small"."""
+    chosen = []
+    later_variants = (name for name in registry.variants() if step_number(name) >= 7)
+    for step in (*registry.steps(), *later_variants, *SMALL_TRIALS):
+        later = step_number(step) >= 7
+        shapes = (*SMALL_SHAPES, *(SMALL_LONG_SHAPES if later else ()))
+        chosen += [EvidenceCase(step, *shape) for shape in shapes]
+        for dtype in DTYPE_OPTIONS if later else ():
+            chosen += [EvidenceCase(step, *shape, dtype) for shape in SMALL_16_BIT_SHAPES]
+    tried = (*registry.steps(), *registry.variants(), *registry.TRIALS)
+    for step in tried if which == "all" else ():
+        later = step_number(step) >= 7
+        shapes = (*LARGE_SHAPES, *(LARGE_LONG_SHAPES if later else ()))
+        if step_number(step) == 11:
+            shapes = (*shapes, *LARGE_UNALIGNED_SHAPES)
+        dtypes = ("float32", "bfloat16") if later and step in registry.steps() else ("float32",)
+        chosen += [EvidenceCase(step, *shape, dtype) for dtype in dtypes for shape in shapes]
+    return [case for case in chosen if launch_of(*case, gpu)]
+
+
+# ---- the program that the tools watch -----------------------------------------------------------
+
+
+def run_kernels(chosen: Sequence[EvidenceCase]) -> None:
+    """Launch each case once and show the profilers nothing else; every array in an allocation of
+    its own, so that compute-sanitizer sees its end."""
+    import cupy
+    from cupyx.profiler import profile
+
+    cupy.cuda.set_allocator(None)
+    for case in chosen:
+        candidate = bench.maker(case.step)(case.rows, case.cols, case.dtype)
+        problem = bench.problem_of(case.step, Sizes(case.rows, case.cols), case.dtype)
+        if problem.plain:
+            x = input_on_gpu(case.rows, case.cols, case.dtype)
+            y = bench.later(bench.with_room(x)) if candidate.late else cupy.empty_like(x)
+            arrays = x, y
+        elif case.rows * case.cols < 2**20:
+            arrays = tuple(map(to_gpu, problem.host_arrays().values()))
+        else:
+            arrays = problem.buffers(cupy.random.default_rng(0))
+        cupy.cuda.Device().synchronize()
+        with profile():
+            candidate.run(*arrays)
+            cupy.cuda.Device().synchronize()
+
+
+def input_on_gpu(rows: int, cols: int, dtype: str):
+    """A CuPy array of seeded normal values in shifted rows; bfloat16 as uint16. A small one is that
+    of `make_input`, which a test gives to the SIMT machine; a large one is made on the GPU, since
+    the host takes seconds for it."""
+    import cupy
+
+    if rows * cols < 2**20:
+        return to_gpu(make_input(rows, cols, dtype=dtype))
+    x = cupy.random.default_rng(0).standard_normal((rows, cols), dtype=cupy.float32)
+    x += cupy.linspace(-200, 200, rows, dtype=cupy.float32)[:, None]
+    if dtype != "bfloat16":
+        return x.astype(dtype, copy=False)
+    return cupy.ascontiguousarray(x.view(cupy.uint16)[:, 1::2])  # rounded towards zero
+
+
+def worker_command(chosen: Sequence[EvidenceCase | str]) -> list[str]:
+    """What runs `run_kernels` in a process that a tool can watch."""
+    return [sys.executable, "-m", "helpers.commands.evidence", "--worker", *map(str, chosen)]
+
+
+def run_tool(command: list[str]) -> subprocess.CompletedProcess:
+    """Run a tool over the worker, which must use the GPU even where replay is asked for."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        # Each ncu locks a file in TMPDIR, and would wait for the one that profiles another GPU.
+        live = {**os.environ, SWITCH: "0", "TMPDIR": folder}
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=live)
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command as a reader would type it."""
+    return " ".join(["python" if part == sys.executable else part for part in command])

@@ -1,0 +1,96 @@
+"""What each file of evidence holds, which is asked of it when it is read."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypedDict
+
+from ...base.gpu import Device
+from ...base.typed_json import Count, Date, Dtype, Must, Natural
+from ...catalogue.registry import UNFUSED
+from ..records import Versions
+
+_Metric = Annotated[float, Must("0 or more", lambda number: number >= 0)]
+_Names = Annotated[dict[str, str], Must("hashes by kernel file", bool)]
+
+
+class _Head(TypedDict):
+    device: Device
+    versions: Versions
+    utc: Date
+
+
+class _Stamp(TypedDict):
+    kernel: str
+
+
+class _Stamped(TypedDict, total=False):
+    stamped: list[_Stamp]
+
+
+class _Counted(TypedDict):
+    metrics: dict[str, _Metric]
+
+
+class _Launch(_Counted):
+    kernel: str
+
+
+class _OfDtype(TypedDict, total=False):
+    dtype: Dtype  # float32 where there is none
+
+
+class _CountedLaunch(_Counted, _OfDtype):
+    step: str
+    rows: Count
+    cols: Count
+    launch: dict[str, Natural]
+
+
+_Unfused = TypedDict("_Unfused", {UNFUSED: list[_Launch]}, total=False)
+
+
+class Counters(_Head, _Stamped, _Unfused):
+    hashes: _Names
+    cases: list[_CountedLaunch]
+
+
+class _Verdict(TypedDict):
+    steps: dict[str, Natural]
+
+
+class Sanitizer(_Head, _Stamped):
+    hashes: _Names
+    cases: list[tuple[str, Count, Count, Dtype]]
+    launches: list[dict[str, Natural]]
+    tools: dict[str, _Verdict]
+
+
+class _Disassembly(TypedDict):
+    options: list[str]
+    in_order: list[str]
+    counts: dict[str, Count]
+
+
+class Sass(_Head, _Stamped):
+    hashes: _Names
+    kernels: dict[str, _Disassembly]
+
+
+class _Error(TypedDict):
+    max_ulp: _Metric
+    mean_ulp: _Metric
+
+
+class Numerics(_Head):
+    errors: dict[str, dict[str, _Error]]
+
+
+_PAIRED = Must(
+    "one with a launch for each case", lambda file: len(file["cases"]) == len(file["launches"])
+)
+FORMS = {
+    "counters": Counters,
+    "sanitizer": Annotated[Sanitizer, _PAIRED],
+    "sass": Sass,
+    "numerics": Numerics,
+}

@@ -1,0 +1,350 @@
+"""What a call of the exported PyTorch softmax costs beside PyTorch's own and beside the peer that
+is best at a shape, as the race has found it: reader and writer.
+
+Three times, each in turn with the others: that of the host until a call returns, that of calls one
+after the other (whichever of host and GPU is slower), and that of calls in a CUDA graph, which the
+host has no part in. The result is `notebooks/records/<gpu>/export.json`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from ..base.gpu import Device, Gpu, gpu_in_use, of_record
+from ..base.json_files import named, write_json
+from ..base.typed_json import Count, Date, Dtype, Samples
+from ..catalogue.dispatch import choose
+from ..export.asked import request
+from ..export.python import write
+from ..problem.shapes import place
+from . import peers
+from .contests import ALONE
+from .foreign import compiled
+from .races import load_race, race_path
+from .records import (
+    REFERENCE_GPU,
+    SCHEMA,
+    Protocol,
+    Versions,
+    fields_of,
+    folder_of,
+    read_record,
+    step_hash,
+    utc_now,
+)
+from .samples import kept, orders
+
+PROTOCOL = {
+    "version": 1,
+    "host_us": "time until a call returns: `burst` calls behind an idle GPU, none waited for",
+    "eager_us": "the same calls between two CUDA events",
+    "graph_us": "a CUDA graph of `calls` calls between two events; every result in memory of its "
+    "own, inputs together past three times the L2 cache",
+    "order": "implementations in turn, each as often behind each other; the first round discarded",
+}
+BURST, ROUNDS = 50, 22
+MOST_BYTES = 8 << 30  # of the results of a graph
+# Of an operator that only allocates: what any custom operator costs.
+NOTHING = "nothing"
+OURS, TORCH = "ours", "torch"
+# Peers of the race that are called with a tensor and return another.
+QUACK, LIGER, COMPILE = CALLED = "quack", "liger", "compile"
+Key = tuple[str, int, int]  # dtype, rows, columns
+
+
+@dataclass(frozen=True)
+class TimesCase:
+    """One shape: microseconds a call of each implementation."""
+
+    dtype: Dtype
+    rows: Count
+    cols: Count
+    step: str  # that `choose` picked
+    hash: str  # of its file
+    calls: Count  # in a graph
+    host_us: dict[str, Samples]
+    eager_us: dict[str, Samples]
+    graph_us: dict[str, Samples]
+    skipped: dict[str, str] = field(default_factory=dict)  # who was left out -> why
+    protocol: int = PROTOCOL["version"]
+
+    @property
+    def key(self) -> Key:
+        return self.dtype, self.rows, self.cols
+
+    def is_current(self, gpu: Gpu) -> bool:
+        """Whether it is of the kernel that would be chosen now, as its text is."""
+        step = choose(self.rows, self.cols, self.dtype, gpu)
+        return (step, step_hash(step)) == (self.step, self.hash)
+
+    def holds(self, names: Iterable[str]) -> bool:
+        """Whether all of these were timed, or left out for a reason."""
+        return set(names) <= {*self.host_us, *self.skipped}
+
+
+@dataclass
+class Times:
+    """All cases of one GPU."""
+
+    device: Device
+    versions: Versions
+    utc: Date
+    protocols: list[Protocol]  # of its cases
+    cases: list[TimesCase] = field(default_factory=list)
+    schema: int = SCHEMA
+
+    def is_current(self) -> bool:
+        """Whether each case is of the kernel that would be chosen now."""
+        gpu = of_record(self.device)
+        return all(case.is_current(gpu) for case in self.cases)
+
+
+def times_path(gpu: str = REFERENCE_GPU) -> Path:
+    return folder_of(gpu) / "export.json"
+
+
+def load_times(gpu: str = REFERENCE_GPU) -> Times:
+    """Raises `FileNotFoundError` that says how it is made, `ValueError` for a damaged file."""
+    path = times_path(gpu)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no times of {gpu}: `python -m helpers.commands.time_export` on that GPU takes them"
+        )
+    times = read_record(path, Times)
+    for number, case in enumerate(times.cases):
+        for part in ("host_us", "eager_us", "graph_us"):
+            if missing := {OURS, TORCH} - {*getattr(case, part)}:
+                raise ValueError(f"{named(path)}: cases[{number}].{part} lacks {min(missing)}")
+    return times
+
+
+def save_times(times: Times, gpu: str) -> None:
+    times.utc = utc_now()
+    write_json(times_path(gpu), fields_of(times))
+
+
+TITLES = ("rows x columns", "kernel", "best peer", *(f"{what} {name}" for what in ("host", "eager",
+          "graph") for name in ("ours", "torch", "peer")))  # fmt: skip
+
+
+def table(cases: Sequence[TimesCase], best: Mapping[Key, str]) -> Iterator[list[str]]:
+    """Cells under `TITLES`: medians in microseconds, a dash for what was not timed. `best` is what
+    `best_peers` gives."""
+    for case in cases:
+        peer = best.get(case.key, "-")
+        cells = [place(case.rows, case.cols, case.dtype), case.step, peer]
+        for part in (case.host_us, case.eager_us, case.graph_us):
+            medians = {name: f"{statistics.median(us):.2f}" for name, us in part.items()}
+            cells += [medians.get(name, "-") for name in (OURS, TORCH, peer)]
+        yield cells
+
+
+def summary(cases: Sequence[TimesCase], best: Mapping[Key, str]) -> list[str]:
+    """What the medians of all cases say together, a line each; nothing of none."""
+    if not cases:
+        return []
+    host = sorted(_median(case.host_us, OURS) - _median(case.host_us, TORCH) for case in cases)
+    said = [
+        f"host: {statistics.median(host):+.2f} us beside torch in the median, {host[-1]:+.2f} at "
+        f"most, more than +3 at {sum(us > 3 for us in host)} of {len(host)}"
+    ]
+    beside = [(case, best[case.key]) for case in cases if best.get(case.key) in case.graph_us]
+    for what in ("eager", "graph") if beside else ():
+        parts = [(getattr(case, f"{what}_us"), peer) for case, peer in beside]
+        leads = [_median(part, peer) / _median(part, OURS) for part, peer in parts]
+        said.append(
+            f"{what}: {min(leads):.2f} to {max(leads):.2f} times as fast as the best peer, at "
+            f"{len(leads)} of {len(cases)}"
+        )
+    return said
+
+
+def _median(part: Mapping[str, list[float]], name: str) -> float:
+    return statistics.median(part[name])
+
+
+# ---- who is timed beside it ---------------------------------------------------------------------
+
+
+def best_peers(gpu: str) -> dict[Key, str]:
+    """The best of `CALLED` and `TORCH` in the race of a GPU, for each of its cases of softmax; in
+    that of the reference GPU where there is none. Raises what `load_race` raises."""
+    race = load_race(gpu if race_path(gpu).is_file() else REFERENCE_GPU)
+    found = {}
+    for case in race.cases:
+        if case.kind == ALONE and (names := {TORCH, *CALLED} & {*case.samples_us}):
+            found[(case.dtype, *case.shape)] = max(sorted(names), key=case.share)
+    return found
+
+
+def installed(name: str) -> bool:
+    """Whether a peer is there, whatever shapes it takes."""
+    return not peers.why_not(name, 8, 1024, "float32").endswith(peers.ABSENT)
+
+
+# ---- timing, on a GPU with PyTorch --------------------------------------------------------------
+
+
+@functools.cache
+def exported() -> ModuleType:
+    """The file for PyTorch, written and imported."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "softmax_timed.py"
+        file.write_text(write(request("best", [], "softmax_timed"), "torch"), encoding="utf-8")
+        sys.path.insert(0, folder)
+        try:
+            return importlib.import_module("softmax_timed")
+        finally:
+            sys.path.remove(folder)
+
+
+def implementation(name: str) -> Callable:
+    """The call of one tensor that returns another: `OURS`, `TORCH`, `NOTHING` or one of `CALLED`,
+    each a function of Python, whose call costs them the same."""
+    import torch
+
+    if name == OURS:
+        ours = exported()
+        return lambda x: ours.softmax(x)
+    if name == TORCH:
+        return lambda x: torch.softmax(x, -1)
+    if name == NOTHING:
+        _library_of_nothing()
+        return lambda x: torch.ops.softmax_worklog_nothing.nothing(x)
+    if name == QUACK:
+        quack = importlib.import_module("quack.softmax")
+        return lambda x: quack.softmax(x)
+    if name == LIGER:
+        liger = importlib.import_module("liger_kernel.ops.softmax").LigerSoftmaxFunction
+        return lambda x: liger.apply(x)
+    torch.compiler.reset()  # else a call looks through what other shapes were compiled to
+    return compiled(lambda x: torch.softmax(x, -1))
+
+
+@functools.cache  # an operator lives as long as its library
+def _library_of_nothing():
+    import torch
+
+    library = torch.library.Library("softmax_worklog_nothing", "FRAGMENT")
+    library.define("nothing(Tensor x) -> Tensor")
+    library.impl("nothing", torch.empty_like, "CUDA")
+    return library
+
+
+def compile_ahead(name: str, dtype: str, rows: int, cols: int) -> str:
+    """Call one once, for what it keeps on disk; returns what went wrong, or ""."""
+    import torch
+
+    try:
+        implementation(name)(torch.zeros(rows, cols, dtype=getattr(torch, dtype), device="cuda"))
+        torch.cuda.synchronize()
+        peers.free_memory()
+        return ""
+    except Exception as error:  # it is met again, and recorded
+        return f"{name} at {place(rows, cols, dtype)}: {type(error).__name__}"
+
+
+def measure(dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:
+    """Time a shape, beside a peer if one is named: one that refuses the shape, fails or is wrong is
+    left out, with the reason. Raises `AssertionError` if ours is wrong there."""
+    import torch
+
+    peers.free_memory()
+    size = rows * cols * getattr(torch, dtype).itemsize
+    l2 = gpu_in_use().l2
+    inputs = [
+        torch.randn(rows, cols, device="cuda").to(getattr(torch, dtype))
+        for _ in range(max(2, math.ceil(3 * l2 / (2 * size))))
+    ]
+    wanted = torch.softmax(inputs[0][:64].double(), -1).to(inputs[0].dtype)
+    calls = {name: implementation(name) for name in (OURS, TORCH, NOTHING)}
+    torch.testing.assert_close(calls[OURS](inputs[0])[:64], wanted)
+    skipped = {}
+    if peer in CALLED and (reason := _join(calls, peer, dtype, inputs[0], wanted)):
+        skipped[peer] = reason
+    count = max(3, min(max(len(inputs), BURST), MOST_BYTES // size))
+    host: dict[str, list[float]] = {name: [] for name in calls}
+    eager: dict[str, list[float]] = {name: [] for name in calls}
+    in_graph: dict[str, list[float]] = {name: [] for name in calls if name != NOTHING}
+    graphs = {name: _graph(calls[name], inputs, count) for name in in_graph}
+    names = list(calls)
+    for _, order in zip(range(ROUNDS), orders(len(names)), strict=False):
+        for name in (names[number] for number in order):
+            us = _burst(calls[name], inputs)
+            host[name].append(us[0])
+            eager[name].append(us[1])
+            if name in graphs:
+                in_graph[name].append(round(_between_events(graphs[name][0].replay) / count, 4))
+    step = choose(rows, cols, dtype, gpu_in_use())  # as exported: no plan that was tuned here
+    series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
+    return TimesCase(dtype, rows, cols, step, step_hash(step), count, *series, skipped)
+
+
+def _join(calls: dict[str, Callable], peer: str, dtype: str, x, wanted) -> str:
+    """Put a peer among those that are timed; returns why it is left out, or ""."""
+    import torch
+
+    if reason := peers.why_not(peer, *x.shape, dtype):
+        return reason
+    try:
+        call = implementation(peer)
+        torch.testing.assert_close(call(x)[:64], wanted)
+    except Exception as error:  # whatever it raises, the others are timed
+        return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    calls[peer] = call
+    return ""
+
+
+def _burst(call: Callable, inputs: list) -> tuple[float, float]:
+    """Microseconds a call: of the host, and between events."""
+    import torch
+
+    def run() -> None:
+        nonlocal host
+        begin = time.perf_counter()
+        for number in range(BURST):
+            call(inputs[number % len(inputs)])
+        host = time.perf_counter() - begin
+
+    host = 0.0
+    torch.cuda.synchronize()
+    between = _between_events(run)
+    return round(1e6 * host / BURST, 4), round(between / BURST, 4)
+
+
+def _between_events(run: Callable[[], None]) -> float:
+    """Microseconds between two events around what is enqueued."""
+    import torch
+
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    stop.record()
+    stop.synchronize()
+    return 1e3 * start.elapsed_time(stop)
+
+
+def _graph(call: Callable, inputs: list, count: int) -> tuple:
+    """A graph of so many calls, and their results, which it writes anew."""
+    import torch
+
+    for x in inputs[:2]:
+        call(x)  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    # Another thread of this process may do what no capture allows of its own.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        results = [call(inputs[number % len(inputs)]) for number in range(count)]
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph, results

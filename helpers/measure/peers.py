@@ -1,0 +1,519 @@
+"""Softmax, and what is around it, as other people wrote it, as candidates for `bench.measure`.
+
+    torch       eager PyTorch, with the output given
+    compile     torch.compile for one shape, autotuned: best of several processes
+    triton      the scheme of Triton's fused-softmax tutorial: programs that stay and take every
+                n-th row, a row padded to a power of two
+    liger       the Triton kernel of Liger-Kernel
+    quack       QuACK, in CUTLASS's Python language
+    flashinfer  FlashInfer's OnlineSoftmax, built from its headers
+    cudnn       cudnnSoftmaxForward
+
+What they offer beside softmax says `helpers.measure.peers_around`. None of them is needed for
+anything else here; `requirements/peers.txt` lists what they come from. All get CuPy's memory
+without a copy, write to an output that is given, and run on CuPy's current stream, so that they can
+be captured into the same kind of CUDA graph as our kernels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import gc
+import hashlib
+import importlib.metadata
+import importlib.util
+import math
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, TimeoutError, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ..base.gpu import gpu_in_use
+from ..catalogue.registry import TORCH
+from ..run.check import WrongResult
+from ..run.references import reference, tolerance, ulp
+from ..simt.words import are
+from . import bench, peers_around
+from .bench import Candidate, fresh_pool
+from .contests import ALONE, Entry, Kind
+from .foreign import ACCURATE, INSTANCE, Call, compiled, cudnn, cudnn_call, folders, with_tensors
+
+PACKAGES = (
+    *("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
+    *("flashinfer-python", "cudnn"),
+)
+ABSENT = "is not installed"  # how the reason ends why a peer is not there at all
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Somebody else's softmax."""
+
+    title: str  # its name as people know it
+    packages: tuple[str, ...]  # what it imports
+    make: Callable[[int, int, str], Call]  # (rows, cols, dtype) -> a call on CuPy arrays
+    refuses: Callable[[int, int], str] = lambda cols, itemsize: ""  # (cols, bytes) -> why, or ""
+    absent: Callable[[], str] = lambda: ""  # what else is not installed
+    note: str = ""
+    disk_cache: bool = False  # whether what one process compiles serves another
+    draws: bool = False  # whether it tunes anew in each process, with another result
+
+
+def why_not(name: str, rows: int, cols: int, dtype: str, kind: Kind = ALONE) -> str:
+    """Why a peer cannot run a shape here, in a few words; "" if it should."""
+    peer = PEERS[name]
+    for package in peer.packages:
+        if importlib.util.find_spec(package) is None:
+            return f"{package} {ABSENT}"
+    if missing := peer.absent():
+        return f"{missing} {ABSENT}"
+    if kind != ALONE:
+        return peers_around.why_not(name, peer.title, Entry(rows, cols, dtype, kind))
+    return peer.refuses(cols, np.dtype(dtype).itemsize)
+
+
+def title(name: str) -> str:
+    """What people call a peer; any other name as it is."""
+    return PEERS[name].title if name in PEERS else name
+
+
+def note(name: str, kind: Kind = ALONE) -> str:
+    """What is to be known of how a peer is called; "" if nothing."""
+    return PEERS[name].note if kind == ALONE else peers_around.OFFERS[kind.operation][name].note
+
+
+def candidate(name: str, rows: int, cols: int, dtype: str, kind: Kind = ALONE) -> Candidate:
+    """A peer for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols), 16-bit
+    ones of any 2-byte type, and enqueues one call on CuPy's current stream; around softmax those
+    of the operation.
+
+    Ask `why_not` first. What a peer compiles it compiles here or in its first call.
+    """
+    peer = PEERS[name]
+    if kind != ALONE:
+        entry, offer = Entry(rows, cols, dtype, kind), peers_around.OFFERS[kind.operation][name]
+        judge = partial(
+            entry.problem.verify,
+            kind.numbers,
+            check=peers_around.check_result,
+            unwritten=offer.unwritten,
+        )
+        return Candidate(offer.make(entry), {}, {}, None, judge=judge)
+    return Candidate(peer.make(rows, cols, dtype), {}, {}, Precision())
+
+
+def step_maker(step: str, *inner: int) -> bench.Maker:
+    """What makes the candidate of a step, as `bench.maker`, and for `TORCH` of eager PyTorch."""
+    if step != TORCH:
+        return bench.maker(step, *inner)
+
+    def make(rows: int, cols: int, dtype: str) -> Candidate:
+        free_memory()
+        return candidate("torch", rows, cols, dtype)
+
+    return make
+
+
+LESS_PRECISE = 1.0  # ulp of the output: what rounding one intermediate result to it may cost
+HALF_ULP = 0.5  # of a correctly rounded 16-bit output
+
+
+def check_result(x: np.ndarray, y: np.ndarray) -> float:
+    """Return 0.0 if y is a precise softmax of x; if it is less precise, its largest error in ulp
+    of its dtype. Raise `WrongResult` if it is wrong.
+
+    The reference is softmax in fp64. Our own kernels must be within `references.tolerance` of it:
+    the usual error of fp32 arithmetic and half an ulp of a 16-bit output. A baseline is
+
+    - precise within 1e-4 of each value beyond that;
+    - less precise within `LESS_PRECISE` ulp of the output dtype beyond that;
+    - wrong in all other cases, and if it has NaN where the reference has none, or the reverse.
+    """
+    expected, given = reference(x), y.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error, allowed = np.abs(given - expected), tolerance(x, expected)
+        precise = (error <= allowed + 1e-4 * expected) | (np.isnan(given) & np.isnan(expected))
+        right = precise | (error <= allowed + LESS_PRECISE * ulp(expected, x.dtype))
+        ulps = error / ulp(expected, x.dtype)
+    if not right.all():
+        wrong = np.count_nonzero(~right)
+        worst = ulps[~right].max()
+        raise WrongResult(
+            f"{wrong} of {x.size} elements {are(wrong)} wrong, by up to {worst:.1f} ulp"
+        )
+    return float(ulps[~precise].max(initial=0.0))
+
+
+@dataclass
+class Precision:
+    """`check_result` that keeps the largest error of the results that are less precise."""
+
+    worst_ulp: float = 0.0
+
+    def __call__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.worst_ulp = max(self.worst_ulp, check_result(x, y))
+
+
+def versions() -> dict[str, str]:
+    """Version of each of `PACKAGES` that is there; cuDNN's is that of its library."""
+    found = {}
+    for package in PACKAGES[:-1]:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    if library := cudnn():
+        library.cudnnGetVersion.restype = ctypes.c_size_t
+        found["cudnn"] = str(library.cudnnGetVersion())
+    return found
+
+
+def free_memory() -> None:
+    """Give back what PyTorch keeps for the streams of earlier shapes; no graph may be in use."""
+    gc.collect()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+
+
+# ---- PyTorch and what takes its tensors ---------------------------------------------------------
+
+
+def _torch(rows: int, cols: int, dtype: str) -> Call:
+    import torch
+
+    return with_tensors(lambda x, y: torch.softmax(x, -1, out=y), dtype, dtype)
+
+
+def _compile(rows: int, cols: int, dtype: str) -> Call:
+    return with_tensors(_compiled_softmax(), dtype, dtype)
+
+
+@functools.cache
+def _compiled_softmax() -> Call:
+    """Compiled anew for every shape. The copy into y ends as the store of the last kernel; a
+    result that is returned would be allocated by each call."""
+    import torch
+
+    def softmax_into(x, y) -> None:
+        y.copy_(torch.softmax(x, -1))
+
+    return compiled(softmax_into)
+
+
+def _quack(rows: int, cols: int, dtype: str) -> Call:
+    # The package has a function of the same name, which hides the module.
+    return with_tensors(importlib.import_module("quack.softmax")._softmax_fwd, dtype, dtype)
+
+
+def _quack_refuses(cols: int, itemsize: int) -> str:
+    if cols % (16 // itemsize):
+        return f"QuACK needs cols % {16 // itemsize} == 0"
+    if cols * itemsize > 16 * 227 * 1024:
+        return "QuACK holds a row in the shared memory of at most 16 blocks of 227 KB"
+    return ""
+
+
+# ---- Triton -------------------------------------------------------------------------------------
+
+
+def _liger(rows: int, cols: int, dtype: str) -> Call:
+    liger = importlib.import_module("liger_kernel.ops.softmax")
+    width, warps = liger.calculate_settings(cols)
+    kernel = liger._softmax_single_block_forward_kernel[(rows,)]
+
+    def call(x, y) -> None:
+        kernel(y, cols, x, cols, cols, BLOCK_SIZE=width, num_warps=warps)
+
+    return with_tensors(call, dtype, dtype)
+
+
+def _liger_refuses(cols: int, itemsize: int) -> str:
+    return "Liger refuses more than 65536 columns" if cols > 65536 else ""
+
+
+def _triton(rows: int, cols: int, dtype: str) -> Call:
+    """As many programs as the GPU holds at once, by registers and shared memory; the loads of up
+    to three later rows are under way while a row is computed."""
+    import torch
+    import triton
+
+    kernel, width, warps = _padded_rows_kernel(), triton.next_power_of_2(cols), 8
+    gpu = triton.runtime.driver.active.utils.get_device_properties(0)
+    # All stages but one need a buffer of a row; 1 KB stays for the reductions.
+    buffers = (gpu["max_shared_mem"] - 1024) // (width * np.dtype(dtype).itemsize)
+    constants = {"WIDTH": width, "STAGES": min(4, 1 + buffers), "num_warps": warps}
+    pointer = getattr(torch, dtype)  # stands for an aligned tensor of this type
+    built = kernel.warmup(pointer, pointer, rows, cols, grid=(1,), **constants)
+    built._init_handles()  # loads the kernel, which tells its registers
+    by_registers = gpu["max_num_regs"] // (built.n_regs * gpu["warpSize"] * warps)
+    by_shared = gpu["max_shared_mem"] // max(1, built.metadata.shared)
+    programs = min(rows, gpu["multiprocessor_count"] * max(1, min(by_registers, by_shared)))
+
+    def call(x, y) -> None:
+        kernel[(programs,)](y, x, rows, cols, **constants)
+
+    return with_tensors(call, dtype, dtype)
+
+
+def _triton_refuses(cols: int, itemsize: int) -> str:
+    return "a row of more than 65536 columns fits no program's registers" if cols > 65536 else ""
+
+
+@functools.cache
+def _padded_rows_kernel():
+    """The kernel, made here because Triton is optional."""
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def padded_rows(y, x, rows, cols, WIDTH: tl.constexpr, STAGES: tl.constexpr):
+        columns = tl.arange(0, WIDTH)
+        inside = columns < cols
+        for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=STAGES):
+            place = row * cols + columns
+            values = tl.load(x + place, mask=inside, other=-float("inf")).to(tl.float32)
+            terms = tl.exp(values - tl.max(values, axis=0))
+            tl.store(y + place, terms / tl.sum(terms, axis=0), mask=inside)
+
+    return padded_rows
+
+
+# ---- cuDNN --------------------------------------------------------------------------------------
+
+
+def _cudnn_softmax(rows: int, cols: int, dtype: str) -> Call:
+    """A row is one image of `cols` channels and one pixel."""
+    sizes = (rows, cols, 1, 1)
+    return cudnn_call("cudnnSoftmaxForward", ACCURATE, INSTANCE, sizes, dtype, dtype)
+
+
+# ---- FlashInfer ---------------------------------------------------------------------------------
+
+# Its `softmax` for float32 with a temperature of 1; with a workspace as large as its own.
+FLASHINFER = """
+#include <flashinfer/sampling.cuh>
+extern "C" int softmax(float* x, float* y, unsigned rows, unsigned cols, void* workspace,
+                       size_t bytes, cudaStream_t stream)
+{
+    return flashinfer::sampling::OnlineSoftmax<float>(x, y, rows, cols, nullptr, 1.0f, workspace,
+                                                      bytes, false, stream);
+}
+"""
+FLASHINFER_WORKSPACE = 2**20
+
+
+def _nvcc() -> str | None:
+    homes = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    places = [Path(home, "bin") for home in homes if home]
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(map(str, places)))
+
+
+def _flashinfer_absent() -> str:
+    if not folders("flashinfer", "data", "include", "flashinfer"):
+        return "flashinfer"
+    return "" if _nvcc() else "nvcc, with which flashinfer is built,"
+
+
+@functools.cache
+def _flashinfer_library() -> ctypes.CDLL:
+    """Built once a version. Raises `RuntimeError` with the first error of nvcc."""
+    (include, *_) = folders("flashinfer", "data", "include")
+    header = (include / "flashinfer" / "sampling.cuh").read_bytes()
+    name = hashlib.sha256(header + FLASHINFER.encode()).hexdigest()[:16]
+    library = CACHE / "flashinfer" / f"{name}.so"
+    if not library.is_file():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        source = library.with_suffix(".cu")
+        source.write_text(FLASHINFER)
+        # CuRAND's headers, which it includes, may come with PyTorch instead of with nvcc.
+        for package in ("curand", "cu13"):
+            for folder in folders("nvidia", package, "include"):
+                for file in folder.glob("curand*.h"):
+                    shutil.copy(file, library.parent)
+        scratch = library.with_suffix(f".{os.getpid()}.tmp")
+        options = ["-shared", "-Xcompiler", "-fPIC", "-O3", "-std=c++17", "-arch=native"]
+        includes = [f"-I{include}", f"-I{library.parent}"]
+        done = subprocess.run(
+            [_nvcc(), *options, *includes, "-o", str(scratch), str(source)],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "error" in line]
+            raise RuntimeError(f"nvcc: {(errors or ['no message'])[0]}")
+        os.replace(scratch, library)
+    return ctypes.CDLL(str(library))
+
+
+def _flashinfer(rows: int, cols: int, dtype: str) -> Call:
+    import cupy
+
+    if dtype != "float32":
+        raise TypeError("FlashInfer's softmax takes float32")
+    library = _flashinfer_library()
+    workspace = cupy.empty(FLASHINFER_WORKSPACE, cupy.uint8)
+
+    def call(x, y) -> None:
+        pointers = [ctypes.c_void_p(array.data.ptr) for array in (x, y, workspace)]
+        stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
+        sizes = ctypes.c_uint(rows), ctypes.c_uint(cols)
+        room = ctypes.c_size_t(FLASHINFER_WORKSPACE)
+        if status := library.softmax(*pointers[:2], *sizes, pointers[2], room, stream):
+            raise RuntimeError(f"FlashInfer's softmax returned {status}")
+
+    return call
+
+
+def _flashinfer_refuses(cols: int, itemsize: int) -> str:
+    return "" if itemsize == 4 else "FlashInfer's softmax takes float32 alone"
+
+
+# ---- all of them --------------------------------------------------------------------------------
+
+PEERS = {
+    "torch": Peer("PyTorch", ("torch",), _torch),
+    "compile": Peer("torch.compile", ("torch", "triton"), _compile, disk_cache=True, draws=True),
+    "triton": Peer(
+        "Triton tutorial", ("torch", "triton"), _triton, _triton_refuses, disk_cache=True
+    ),
+    "liger": Peer(
+        "Liger",
+        ("torch", "triton", "liger_kernel"),
+        _liger,
+        _liger_refuses,
+        note="its kernel, with an output that is given; Liger itself allocates one",
+        disk_cache=True,
+    ),
+    "quack": Peer(
+        "QuACK",
+        ("torch", "tvm_ffi", "cutlass", "quack"),
+        _quack,
+        _quack_refuses,
+        disk_cache=True,
+    ),
+    "flashinfer": Peer(
+        "FlashInfer",
+        (),
+        _flashinfer,
+        _flashinfer_refuses,
+        _flashinfer_absent,
+        note="by an ordinary launch",
+    ),
+    "cudnn": Peer("cuDNN", (), _cudnn_softmax, absent=lambda: "" if cudnn() else "cuDNN"),
+}
+
+
+# ---- compiling ahead ----------------------------------------------------------------------------
+
+# Where Inductor and Triton keep what they compiled for a race, of the race alone because the
+# warm-up deletes from it.
+CACHE = Path(tempfile.gettempdir()) / "softmax-worklog-race"
+
+
+def use_cache() -> None:
+    """Have the peers that compile keep it in `CACHE`; to be called before they are imported."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
+    os.environ["TRITON_CACHE_DIR"] = str(CACHE / "triton")
+    os.environ["QUACK_CACHE_DIR"] = str(CACHE / "quack")
+
+
+@contextlib.contextmanager
+def tuned_anew(number: int) -> Iterator[None]:
+    """Have processes that are started within find nothing of what others tuned; `number` names the
+    folder that they keep theirs in, which is emptied. What Triton compiled serves them."""
+    folder, before = CACHE / f"inductor-{number}", os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    shutil.rmtree(folder, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
+
+
+def warm_up(
+    cases: Sequence[Entry],
+    names: Sequence[str],
+    workers: int,
+    seconds: float = math.inf,
+) -> None:
+    """Fill the peers' caches on disk, and CuPy's with our kernels, from several processes, since
+    compiling takes most of a race, in the order of the cases and for so many seconds at most.
+
+    torch.compile also tunes as it compiles. What it found while the processes shared the GPU is
+    deleted: the race tunes again, with what is compiled.
+    """
+    cached = [name for name in names if PEERS[name].disk_cache]
+    able = {case: [name for name in cached if not why_not(name, *case)] for case in cases}
+    jobs = [(name, *case) for case in cases for name in (*able[case], OURS)]
+    in_processes(compile_ahead, jobs, workers, seconds)
+
+
+def in_processes(
+    compile_it: Callable[..., str],
+    jobs: Sequence[tuple],
+    workers: int,
+    seconds: float = math.inf,
+) -> None:
+    """Have processes compile what each job names, by a function of this package that returns what
+    went wrong, and forget what was tuned meanwhile. All as of `warm_up`."""
+    began = time.perf_counter()
+    context = multiprocessing.get_context("spawn")
+    done = 0
+    with ProcessPoolExecutor(workers, context, _compile_in_one_thread) as pool:
+        tasks = [pool.submit(compile_it, *job) for job in jobs]
+        try:
+            for task in as_completed(tasks, None if seconds == math.inf else max(0.0, seconds)):
+                done += 1
+                if failure := task.result():
+                    print(f"warm-up: {failure}", flush=True)
+        except BrokenProcessPool:
+            print("warm-up: a process ended; what is missing is compiled later", flush=True)
+        except TimeoutError:
+            print("warm-up: out of time; what is missing is compiled later", flush=True)
+        for task in tasks:
+            task.cancel()
+    for tuned in CACHE.rglob("*.best_config"):
+        tuned.unlink()
+    print(f"warm-up of {done} kernels: {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def _compile_in_one_thread() -> None:
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+OURS = "ours"  # the name of what is chosen, among those of peers
+
+
+def compile_ahead(name: str, *case) -> str:
+    """Run a peer once in a contest in this process, which the case is an `Entry` of, or compile
+    our own kernel; returns what went wrong, or ""."""
+    import cupy
+
+    entry = Entry(*case)
+    rows, cols, dtype, kind = entry
+    try:
+        with fresh_pool():
+            if name == OURS:
+                if step := kind.choose(rows, cols, dtype, gpu_in_use()):
+                    bench.maker(step, kind.inner)(rows, cols, dtype)
+                return ""
+            arrays = peers_around.empty_arrays(entry.problem)
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                candidate(name, *entry).run(*arrays)
+                stream.synchronize()
+        return ""
+    except Exception as error:  # the race meets it again and records it
+        return f"{name} at {entry.name}: {type(error).__name__}"

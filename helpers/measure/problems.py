@@ -1,0 +1,278 @@
+"""What is timed: an operation at a shape, its arrays on the GPU, and whether its result is right.
+
+Softmax of x into y, and a copy of it, share arrays that `bench` makes; kernels of other operations
+get those that they take, and beside them a yardstick kernel gets as many bytes of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+
+from ..problem.operations import COPY, MATRIX, SOFTMAX, SUMMED, Operation, Sizes, array_shape
+from ..run.bound import BoundKernel, load
+from ..run.check import WrongResult, check_outputs
+from ..run.references import make_inputs, outputs
+
+# Numbers that an operation is timed with: none neutral, so that nothing can be left out.
+NUMBERS: Mapping[str, float] = MappingProxyType(
+    {"scale": 0.37, "p": 0.1, "seed": 2**33 + 7, "offset": 5, "smoothing": 0.1, "z_loss": 1e-4}
+)
+ROOM = 512  # a yardstick's columns are a multiple of it, or of its power of two below
+SAMPLED = 200_000  # elements, about, of which a result is held against fp64
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operation with its features at a shape and dtype."""
+
+    sizes: Sizes
+    dtype: str = "float32"
+    operation: Operation = SOFTMAX
+    features: tuple[tuple[str, int], ...] = ()  # those that are not 0
+
+    @classmethod
+    def of(cls, bound: BoundKernel) -> Problem:
+        """What a bound kernel computes."""
+        features = tuple((name, value) for name, value in bound.features.items() if value)
+        return cls(bound.sizes, bound.dtype.name, bound.operation, features)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is softmax or a copy of x into y, both of a dtype."""
+        return self.operation in (SOFTMAX, COPY) and not self.features
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The rows of a bias and of a mask: one for all rows, and one for each of them."""
+        return {"bias_rows": 1, "mask_rows": self.sizes.rows, "mask_repeat": 1}
+
+    @property
+    def moved(self) -> int:
+        """Bytes to read and to write, at least."""
+        features = dict(self.features)
+        return sum(self.operation.moved(self.sizes, self.dtype, features, self.numbers))
+
+    @property
+    def yardstick(self) -> Problem:
+        """What moves as many bytes, to less than ten thousandth, as much of them to read and as
+        much to write."""
+        operation = load(self.operation.yardstick).operation
+        of_a_float = sum(operation.moved(Sizes(ROOM, ROOM), "float32", {})) / ROOM**2
+        floats = max(1, int(self.moved / of_a_float))
+        cols = min(8 * ROOM, 2 ** (floats.bit_length() - 1))
+        return Problem(Sizes(floats // cols, cols), "float32", operation)
+
+    @property
+    def written(self) -> tuple[bool, ...]:
+        """Of each array whether it is an output."""
+        return tuple(argument.output for argument in self.operation.arrays(dict(self.features)))
+
+    # ---- on the GPU -----------------------------------------------------------------------------
+
+    def buffers(self, random) -> tuple:
+        """The arrays of the operation, of CuPy: inputs like those of `references.make_inputs`, and
+        outputs full of NaN; bfloat16 as its bits."""
+        import cupy
+
+        rows, cols, inner = self.sizes
+        features, found = dict(self.features), {}
+        x = matrix(random, rows, cols)
+        for argument in self.operation.arrays(features):
+            name, kind = argument.name, argument.numpy_dtype(self.dtype).name
+            shape = array_shape(argument, self.numbers, self.sizes)
+            if argument.output:
+                found[name] = cupy.empty(shape, "uint16" if kind == "bfloat16" else kind)
+                poison(found[name])
+                continue
+            if name in ("x", "a") or (name == "y" and features.get("FROM_X")):
+                value = x
+            elif name == "y":
+                value = _softmax(x, features.get("LOG", 0))
+            elif name == "mask":
+                value = random.random(shape, dtype=cupy.float32) < 0.3
+            elif name == "target":
+                value = random.integers(0, cols, shape)
+            elif name == "statistics":
+                value = _statistics(widened(rounded(x, self.dtype)))
+            else:
+                value = random.standard_normal(shape, dtype=cupy.float32)
+            if argument.shape == MATRIX and inner > 1 and value.ndim == 2:
+                value = value.reshape(self.sizes.outer, cols, inner)
+            found[name] = rounded(value, kind)
+        return tuple(found.values())
+
+    def host_arrays(self) -> dict[str, np.ndarray]:
+        """The same in NumPy's, of `references.make_inputs`, for a small shape: a test gives them to
+        the SIMT machine."""
+        features = dict(self.features)
+        values = make_inputs(self.operation, self.sizes, self.dtype, features)
+        written = outputs(self.operation, values, self.sizes, self.dtype, features)
+        every = {**values, **written}
+        return {array.name: every[array.name] for array in self.operation.arrays(features)}
+
+    def verify(
+        self,
+        numbers: Mapping[str, float],
+        given: Sequence,
+        check: Callable[..., None] = check_outputs,
+        unwritten: Sequence[str] = (),
+    ) -> None:
+        """Check what a kernel wrote that was given these numbers: every element for NaN, sampled
+        rows by `check`, against fp64. Outputs that are `unwritten` are nobody's."""
+        import cupy
+
+        asked = self.operation.arrays(dict(self.features))
+        arrays = {argument.name: array for argument, array in zip(asked, given, strict=True)}
+        asked = [argument for argument in asked if argument.name not in unwritten]
+        for argument in asked:
+            if argument.output and bool(has_nan(arrays[argument.name]).any()):
+                raise WrongResult(f"left NaN in {argument.name} at {self.sizes}")
+        take = _Sample(self)
+        host = {}
+        for argument in asked:
+            array = arrays[argument.name]
+            if argument.name == "mask":
+                host["mask"] = _OnDemand(array)
+                continue
+            part = take(argument.shape, array)
+            host[argument.name] = cupy.asnumpy(part).view(argument.numpy_dtype(self.dtype))
+        outputs = {argument.name: host.pop(argument.name) for argument in asked if argument.output}
+        features = dict(self.features)
+        values = self.operation.complete({**host, **numbers}, features, self.sizes)
+        try:
+            check(self.operation, values, outputs, features, take.rows)
+        except WrongResult as error:
+            raise WrongResult(f"at {self.sizes}: {error.summary}", error.values) from None
+
+
+def numbers_of(bound: BoundKernel) -> dict[str, object]:
+    """The numbers that a kernel is timed with, of those that it takes; of softmax alone, which
+    others are beside, none but neutral ones."""
+    if Problem.of(bound).plain:
+        return {}
+    asked = {a.name for a in bound.operation.asked(bound.features) if not a.shape}
+    declared = {parameter.name for parameter in bound.kernel.parameters}
+    return {name: value for name, value in NUMBERS.items() if name in asked & declared}
+
+
+class _Sample:
+    """Rows, evenly spread, the first and the last among them; of three axes columns of some."""
+
+    def __init__(self, problem: Problem) -> None:
+        rows, cols, inner = self.sizes = problem.sizes
+        count = max(3, SAMPLED // cols)
+        if inner > 1:
+            self.outer = _spread(problem.sizes.outer, max(2, count // inner))
+            self.inner = _spread(inner, count)
+            self.rows = None
+        else:
+            summed = any(one.shape == ("sums",) for one in problem.operation.arguments)
+            self.together = _rows_of_sums(rows, cols) if summed else 1
+            first = _spread(rows // self.together, count) * self.together
+            self.rows = (first[:, None] + np.arange(self.together)).reshape(-1)
+
+    def __call__(self, shape: Sequence[str], array):
+        rows, cols, inner = self.sizes
+        if inner > 1:
+            return array[self.outer][:, :, self.inner]
+        if shape[0] == "rows":
+            return array[self.rows]
+        if shape == ("sums",):
+            groups = self.rows[:: self.together] // self.together
+            return array.reshape(rows // self.together, -1)[groups].reshape(-1)
+        return array
+
+
+def _rows_of_sums(rows: int, cols: int) -> int:
+    """How many rows whole sums are of: one if it has whole sums itself, all if no number fits."""
+    for together in (1, SUMMED // cols):
+        if together and together * cols % SUMMED == 0 and rows % together == 0:
+            return together
+    return rows
+
+
+def _spread(count: int, most: int) -> np.ndarray:
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.int64))
+
+
+class _OnDemand:
+    """An array on the GPU whose rows are fetched when somebody indexes it."""
+
+    def __init__(self, array) -> None:
+        self.array = array
+
+    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
+        import cupy
+
+        return cupy.asnumpy(self.array[rows])
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+
+def matrix(random, rows: int, cols: int):
+    """Normal values, each row shifted by 100 to 200 up or down, as float32 on the GPU."""
+    import cupy
+
+    x = random.standard_normal((rows, cols), dtype=cupy.float32)
+    shifts = random.random((rows, 1), dtype=cupy.float32) * 100 + 100
+    x += cupy.where(random.random((rows, 1)) < 0.5, shifts, -shifts)
+    return x
+
+
+def _statistics(x):
+    """(rows, 2): the maximum of each row and log(sum(exp(x - maximum)))."""
+    import cupy
+
+    top = x.max(axis=1, keepdims=True)
+    return cupy.concatenate([top, cupy.log(cupy.exp(x - top).sum(axis=1, keepdims=True))], axis=1)
+
+
+def _softmax(x, log: int):
+    import cupy
+
+    top, log_sum = cupy.hsplit(_statistics(x), 2)
+    logarithm = x - top - log_sum
+    return logarithm if log else cupy.exp(logarithm)
+
+
+def rounded(x, dtype: str):
+    """A float32 array on the GPU in another dtype, to nearest even; bfloat16 as its bits."""
+    import cupy
+
+    if dtype != "bfloat16":
+        return x.astype(dtype, copy=False)
+    bits = x.view(cupy.uint32)
+    bits = bits + (((bits >> 16) & 1) + 0x7FFF)
+    return (bits >> 16).astype(cupy.uint16)
+
+
+def widened(x):
+    """The reverse of `rounded`: an array of any dtype as float32."""
+    import cupy
+
+    if x.dtype.kind != "u":
+        return x.astype(cupy.float32)
+    return (x.astype(cupy.uint32) << 16).view(cupy.float32)
+
+
+def poison(y) -> None:
+    """Fill an output with NaN: what is not written stays visible."""
+    y.fill(0x7FFF if y.dtype.kind == "u" else np.nan)
+
+
+def has_nan(y):
+    """Of each element of an array on the GPU whether it is NaN."""
+    import cupy
+
+    return (y & 0x7FFF) > 0x7F80 if y.dtype.kind == "u" else cupy.isnan(y)
+
+
+def rotations(problem: Problem, l2_bytes: int) -> int:
+    """So many sets of arrays, two at least, pass three times the L2 cache."""
+    return max(2, math.ceil(3 * l2_bytes / problem.moved))

@@ -1,0 +1,489 @@
+"""Races: our kernels against the peers, and what is said of the result.
+
+At each shape one `bench.measure` call times our kernel, every peer that can run the shape, and
+copies, replayed in turn in one process: only such figures are compared with each other. What is
+around softmax is raced at the shapes of `helpers.measure.contests`, beside the yardstick of the
+operation in the copy's place. A peer that tunes anew in each process is timed in more of them,
+beside ours, and its best counts. The result is `notebooks/records/<gpu>/race.json`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..base.arguments import checked
+from ..base.gpu import H200, Gpu, gpu_in_use
+from ..base.json_files import named
+from ..base.typed_json import Count, Date, Dtype, Natural, Samples, Time
+from ..catalogue import registry
+from ..problem.shapes import RACE_SHAPES, REFERENCE_SHAPE
+from ..run.bound import load
+from . import bench, peers, samples
+from .contested import CaseOfContest, Computed, Contested, Task, read_contested, write_contested
+from .contests import ALONE, Entry, Kind, entries
+from .peers_around import NOT_OFFERED
+from .records import REFERENCE_GPU, Case, folder_of, load_record, step_hash, utc_now
+
+DTYPES = ("float32", "bfloat16")
+TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
+ROOM = 0.97  # a best peer below this share of a copy must be beaten, not equalled
+DRAWS = 3  # processes in which a peer that tunes anew is timed, if it comes near
+NEAR = 0.9  # a share of the best, after two draws; one may be much worse than the next:
+HOPE = 0.5  # after the first
+MATTERS = 2**30  # bytes read and written, from which on the recorded copies are what they are here
+SLOWER = "level (slower)"  # slower beyond run-to-run variation, by no more than the tolerance
+VERDICTS = ("ahead", "level", SLOWER, "LOSS", "forfeit")
+COPIES = "variants/00_copy"  # how the names of the other copies begin
+REASONS = ("new", "ours", "peers")  # why a shape is raced, what gains most first
+MARKS = {
+    "+": "ours starts before the call ahead of it has ended, which no other does; its ordinary "
+    "launch is not timed yet",
+    "#": "ours was timed with an earlier version of the kernel, or with another kernel or launch "
+    "than is chosen now",
+}
+
+
+class Beside(NamedTuple):
+    """Samples of one process, in microseconds a call."""
+
+    samples_us: list[float]
+    ours_us: list[float]
+    copy_us: list[float]
+
+    @property
+    def share(self) -> float:
+        return statistics.median(self.copy_us) / statistics.median(self.samples_us)
+
+
+@dataclass(frozen=True)
+class Added:
+    """Peers timed beside ours and a copy in a later process than the case, and with what."""
+
+    samples_us: dict[str, Samples]  # step, peers and copy -> as those of a case
+    versions: dict[str, str]
+    utc: Date
+    less_precise: dict[str, float] = field(default_factory=dict)  # as of a case
+
+
+@dataclass(frozen=True)
+class RaceCase(CaseOfContest):
+    """One shape: our kernel, the peers and the copy, timed in turn."""
+
+    dtype: Dtype
+    rows: Count
+    cols: Count
+    step: str  # our kernel; "" if none takes the shape
+    kernel_hash: str
+    launch: dict[str, Natural]  # of our kernel
+    samples_us: dict[str, Samples]  # step or peer -> microseconds a call, one a replay
+    copy_samples_us: Samples
+    calls: dict[str, Count]  # calls per replay
+    skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
+    notes: dict[str, str] = field(default_factory=dict)
+    gpu: Gpu = H200  # the race's, whose file names it once
+    protocol: int = 1  # as of a record's case
+    programmatic_us: list[Time] = field(default_factory=list)  # of our kernel, as a record's case
+    programmatic_copy_us: list[Time] = field(default_factory=list)
+    copies_us: dict[str, Samples] = field(default_factory=dict)  # other copies -> as samples_us
+    # Of the other processes in which what a peer tunes anew in each was timed: who -> samples.
+    draws: list[dict[str, Samples]] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
+    less_precise: dict[str, float] = field(default_factory=dict)  # peer -> error, ulp
+    added: list[Added] = field(default_factory=list)
+    # Of what is around softmax (`contests.Kind`); the copies are then its yardstick's.
+    operation: Computed = ALONE.operation
+    features: dict[str, Count] = field(default_factory=dict)
+    inner: Count = 1
+    moved: Natural = 0  # bytes that it must read and write, where that is not each element once
+
+    @property
+    def copy_us(self) -> float:
+        return statistics.median(self.copy_samples_us)
+
+    @property
+    def copy_gbps(self) -> float:
+        size = self.moved or 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize
+        return size / self.copy_us / 1e3
+
+    def beside(self, name: str) -> Beside:
+        """The samples of a competitor and of those beside it, of the process in which it was
+        fastest."""
+        found = [
+            Beside(one[name], one.get(self.step, []), one[bench.COPY])
+            for one in (
+                {**self.samples_us, bench.COPY: self.copy_samples_us},
+                *self.draws,
+                *(later.samples_us for later in self.added),
+            )
+            if name in one
+        ]
+        return found[0] if name == self.step else max(found, key=lambda one: one.share)
+
+    @property
+    def timed(self) -> list[str]:
+        """Ours and the peers that were timed, in the first process or in one of `added`."""
+        later = [name for one in self.added for name in one.samples_us]
+        return [name for name in dict.fromkeys([*self.samples_us, *later]) if name != bench.COPY]
+
+    def precision(self, name: str) -> float:
+        """The largest error in ulp of a peer whose result is less precise; 0.0 of another."""
+        known = [self.less_precise, *(one.less_precise for one in self.added)]
+        return max(one.get(name, 0.0) for one in known)
+
+    def median_us(self, name: str) -> float:
+        return statistics.median(self.beside(name).samples_us)
+
+    def share(self, name: str) -> float:
+        """Bandwidth as a share of the same-size copy's."""
+        return self.beside(name).share
+
+    @property
+    def best_copy(self) -> str:
+        """The fastest copy, the plain one or another."""
+        copies = {bench.COPY: self.copy_samples_us, **self.copies_us}
+        return min(copies, key=lambda name: statistics.median(copies[name]))
+
+    def share_of_copy(self, copy: str) -> float:
+        """Bandwidth of another copy as a share of the plain one's."""
+        return self.copy_us / statistics.median(self.copies_us.get(copy, self.copy_samples_us))
+
+    def share_of_best_copy(self, name: str) -> float:
+        """Bandwidth as a share of the best same-size copy's."""
+        return self.share(name) / self.share_of_copy(self.best_copy)
+
+    @property
+    def programmatic_share(self) -> float | None:
+        """Bandwidth of ours by a programmatic launch as a share of a copy launched so; None if it
+        was not timed."""
+        if not self.programmatic_us:
+            return None
+        copied = statistics.median(self.programmatic_copy_us)
+        return copied / statistics.median(self.programmatic_us)
+
+    @property
+    def best_peer(self) -> str | None:
+        """The fastest peer; None if none was timed."""
+        return max((n for n in self.timed if n != self.step), key=self.share, default=None)
+
+    def lead_over(self, name: str) -> samples.Estimate:
+        """How many times as fast as a peer we are."""
+        beside = self.beside(name)
+        return samples.ratio(beside.samples_us, beside.ours_us)
+
+    @property
+    def lead(self) -> float:
+        """How many times as fast as the best peer we are; infinite without a peer, 0 if none of our
+        kernels takes the shape."""
+        if self.step not in self.samples_us:
+            return 0.0
+        return self.lead_over(self.best_peer).value if self.best_peer else np.inf
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`: a LOSS is slower than the best peer by more than the tolerance, or not
+        faster where that peer leaves room below the copy; a forfeit has no kernel of ours. What is
+        ahead, slower or lost is so beyond the spread of both."""
+        if self.step not in self.samples_us:
+            return "forfeit"
+        if not self.best_peer:
+            return "ahead"
+        lead, room = self.lead_over(self.best_peer), self.share(self.best_peer) < ROOM
+        if lead.below(1 - TOLERANCE) or (room and lead.below(1)):
+            return "LOSS"
+        if lead.above(1 + TOLERANCE):
+            return "ahead"
+        return SLOWER if lead.below(1) else "level"
+
+    @property
+    def forfeits(self) -> dict[str, str]:
+        """Peer -> why it was not timed at a shape that it was asked to run; one that is not
+        installed, or computes no such thing, is not in the race."""
+        return {
+            name: reason
+            for name, reason in self.skipped.items()
+            if not reason.endswith((peers.ABSENT, NOT_OFFERED))
+        }
+
+    def to_draw(self) -> tuple[str, ...]:
+        """The peers to be timed in one more process: those that tune anew in each and are near the
+        best, or after one draw have hope to be."""
+        if self.protocol == 1 or self.step not in self.samples_us:
+            return ()
+        best, wanted = max(map(self.share, self.samples_us)), []
+        for name in self.samples_us:
+            drawn = 1 + sum(name in draw for draw in self.draws)
+            near = HOPE if drawn == 1 else NEAR
+            if name in peers.PEERS and peers.PEERS[name].draws and drawn < DRAWS:
+                wanted += [name] if self.share(name) >= near * best else []
+        return tuple(wanted)
+
+    @property
+    def overlaps_unlike_the_copy(self) -> bool:
+        """Whether ours was launched programmatically and the copy not, as protocol 1 had it."""
+        return self.protocol == 1 and bool(self.launch.get("PROGRAMMATIC"))
+
+    def is_current(self) -> bool:
+        """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
+        step = self.chosen_now
+        return self.step == step and (self.kernel_hash, self.launch) == (
+            (step_hash(step), self.launch_now(step)) if step else ("", {})
+        )
+
+    @property
+    def marks(self) -> str:
+        """Those of `MARKS` that the case has."""
+        overlaps = "+" if self.overlaps_unlike_the_copy else ""
+        return overlaps + ("" if self.is_current() else "#")
+
+
+@dataclass
+class Race(Contested):
+    """The race on one GPU."""
+
+    cases: list[RaceCase] = field(default_factory=list)
+
+    def why_again(
+        self, rows: int, cols: int, dtype: str, names: Sequence[str], kind: Kind = ALONE
+    ) -> str:
+        """Why a shape is to be raced (again), one of `REASONS`; "" if it holds it with our kernel
+        as it is now and with each of the peers in the version of now, timed or left out. A peer
+        that is not installed now stays as it was."""
+        known = [case for case in self.cases if case.entry == (rows, cols, dtype, kind)]
+        if not known:
+            return "new"
+        case = known[0]
+        if not case.is_current() or case.overlaps_unlike_the_copy:
+            return "ours"
+        asked = set(names) <= {*case.timed, *case.skipped}
+        now = self.compared_versions().items()
+        return "" if asked and now <= case.versions.items() else "peers"
+
+    def add(self, case: RaceCase) -> None:
+        """Put a case in the place of the one that it had of that shape; cases are in the order of
+        the dtypes and shapes, then of the contests, whichever came first."""
+        case = replace(case, versions=case.versions or self.compared_versions())
+        others = [other for other in self.cases if other.entry != case.entry]
+        alone = [Entry(*shape, dtype) for dtype, shape in itertools.product(DTYPES, RACE_SHAPES)]
+        order = {entry: place for place, entry in enumerate([*alone, *entries()])}
+        self.cases = sorted([*others, case], key=lambda case: order.get(case.entry, len(order)))
+
+    def add_draw(self, entry: Entry, named: dict[str, list[float]]) -> RaceCase:
+        """Put what another process measured into the case of a contest; returns the case."""
+        (place,) = (place for place, case in enumerate(self.cases) if case.entry == entry)
+        case = self.cases[place]
+        self.cases[place] = replace(case, draws=[*case.draws, named])
+        return self.cases[place]
+
+
+# ---- the file -----------------------------------------------------------------------------------
+
+
+def race_path(gpu: str) -> Path:
+    return folder_of(gpu) / "race.json"
+
+
+@checked
+def load_race(gpu: str = REFERENCE_GPU) -> Race:
+    """Read a race. Raises `FileNotFoundError` that says how it is made, `ValueError` that names the
+    file for one that is damaged or of another version of this program."""
+    path = race_path(gpu)
+    if not path.is_file():
+        raise FileNotFoundError(f"no race of {gpu}: `make race` on that GPU makes it")
+    race = read_contested(path, Race)
+    for number, case in enumerate(race.cases):
+        if any(bench.COPY not in draw for draw in case.draws):
+            raise ValueError(f"{named(path)}: cases[{number}].draws has one without {bench.COPY}")
+        if any({bench.COPY, case.step} - {*later.samples_us} for later in case.added):
+            raise ValueError(
+                f"{named(path)}: cases[{number}].added has one without {bench.COPY} or {case.step}"
+            )
+    versions = race.compared_versions()
+    race.cases = [replace(case, versions=case.versions or versions) for case in race.cases]
+    return race
+
+
+def save_race(race: Race, gpu: str) -> None:
+    write_contested(race_path(gpu), race)
+
+
+def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Race:
+    """The race to go on with, an empty one without any. Its cases stay, whatever they were timed
+    with: `Race.why_again` tells which are to be raced again."""
+    now = Race(device, versions, utc_now(), [bench.PROTOCOL])
+    if not fresh and race_path(gpu).is_file():
+        now.go_on_from(load_race(gpu))
+    return now
+
+
+# ---- what is said of it -------------------------------------------------------------------------
+
+
+@checked
+def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
+    """The recorded cases of a dtype in the order of `RACE_SHAPES`; raises as `load_race`."""
+    known = {case.entry: case for case in load_race(gpu).cases}
+    wanted = [Entry(*shape, dtype) for shape in RACE_SHAPES]
+    return [known[entry] for entry in wanted if entry in known]
+
+
+def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
+    """(rows, cols, dtype) -> bandwidth of the fastest copy kernel as a share of the plain one's,
+    at the shapes where several were timed in turn; empty without a race."""
+    try:
+        cases = load_race(gpu).cases
+    except FileNotFoundError:
+        return {}
+    return {
+        (*case.shape, case.dtype): case.share_of_copy(case.best_copy)
+        for case in cases
+        if case.kind == ALONE and case.copies_us
+    }
+
+
+def best_copy(copies: Mapping[tuple[int, int, str], float], case: Case) -> float | None:
+    """Of `best_copies` what stands beside a case; None of another yardstick than the copy."""
+    if case.yardstick not in ("", bench.COPY):
+        return None
+    return copies.get((case.rows, case.cols, case.dtype))
+
+
+def versions_of(race: Race) -> dict[str, str]:
+    """Those of its versions that cases are of; of what was not installed when it was gone on with,
+    as most of its cases of softmax have them."""
+    found = [case.versions for case in race.cases if case.kind == ALONE]
+    return {**max(found, key=found.count, default={}), **race.compared_versions()}
+
+
+def around_cases(recorded: Race) -> list[RaceCase]:
+    """Its cases around softmax at the shapes of `contests.GROUPS`, in that order."""
+    known = {case.entry: case for case in recorded.cases}
+    return [known[entry] for entry in entries() if entry in known]
+
+
+@checked
+def race_origin(gpu: str = REFERENCE_GPU) -> str:
+    """One sentence on where the figures of softmax come from, with the peers' versions; in lines
+    that fit a notebook."""
+    race = load_race(gpu)
+    known = versions_of(race)
+    versions = ", ".join(f"{name} {known[name]}" for name in peers.PACKAGES if name in known)
+    return textwrap.fill(
+        f"recorded on {race.device['name']}, last updated on {race.utc[:10]} "
+        f"(driver {known['driver']}, {versions})",
+        100,
+        break_on_hyphens=False,
+    )
+
+
+def explained_marks(cases: Sequence[RaceCase]) -> list[str]:
+    """A line for each of `MARKS` that any of the cases has."""
+    seen = "".join(case.marks for case in cases)
+    return [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in seen]
+
+
+# ---- one shape ----------------------------------------------------------------------------------
+
+
+def run_task(task: Task) -> RaceCase:
+    """Time our kernel, the peers that can run the shape, and copies. Raises `Failure`, which names
+    our kernel, the peer or the copy that is wrong or fails."""
+    (rows, cols, dtype, kind), skipped = task.entry, task.skipped()
+    step = kind.choose(rows, cols, dtype, gpu_in_use())
+    racing = [name for name in task.peers if name not in skipped]
+    copies = [] if kind != ALONE else rival_copies(rows, cols, dtype)
+    copies = [name for name in copies if name not in task.failed]
+    cases, less_precise = measure_beside(step, racing, copies, task.entry)
+    timed = {name: cases[name] for name in filter(None, (step, *racing))}
+    of_ours = cases.get(step) or cases[kind.yardstick]
+    notes = {name: peers.note(name, kind) for name in racing}
+    return RaceCase(
+        dtype,
+        rows,
+        cols,
+        step,
+        step_hash(step) if step else "",
+        of_ours.launch if step else {},
+        {name: case.samples_us for name, case in timed.items()},
+        of_ours.copy_samples_us,
+        {name: case.calls for name, case in timed.items()},
+        skipped,
+        {name: note for name, note in notes.items() if note},
+        gpu_in_use(),
+        of_ours.protocol,
+        of_ours.programmatic_us,
+        of_ours.programmatic_copy_us,
+        {name: cases[name].samples_us for name in copies},
+        less_precise=less_precise,
+        operation=kind.operation,
+        features=dict(kind.features),
+        inner=kind.inner,
+        moved=of_ours.moved,
+    )
+
+
+def measure_beside(
+    step: str, names: Sequence[str], copies: Sequence[str], entry: Entry
+) -> tuple[dict[str, Case], dict[str, float]]:
+    """The cases of our kernel, unless it is "", of peers and of copies, timed in turn; and the
+    errors in ulp of the peers that are less precise."""
+    peers.free_memory()
+    rows, cols, dtype, kind = entry
+    alone = kind == ALONE
+    of_ours = () if alone else (kind.inner, kind.numbers)
+    makers = {step: bench.maker(step, *of_ours)} if step else {}
+    compared: dict[str, object] = {}
+    makers |= {name: maker_of(name, kind, compared) for name in names}
+    makers |= {name: bench.copy_maker(name) for name in copies}
+    problem = {} if alone else {"problem": entry.problem}
+    cases = bench.measure(makers, rows, cols, dtype, **problem)
+    found = {name: one for name, one in compared.items() if isinstance(one, peers.Precision)}
+    return cases, {name: round(one.worst_ulp, 2) for name, one in found.items() if one.worst_ulp}
+
+
+def maker_of(name: str, kind: Kind, compared: dict[str, object] | None = None) -> bench.Maker:
+    """What makes the candidate of a peer; what compares its result is put into `compared`."""
+
+    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
+        candidate = peers.candidate(name, rows, cols, dtype, kind)
+        if compared is not None:
+            compared[name] = candidate.compare
+        return candidate
+
+    return make
+
+
+def rival_copies(rows: int, cols: int, dtype: str) -> list[str]:
+    """The copies that may be faster than the plain one: of a large matrix those that the records
+    say are, of a smaller one those that come near it there."""
+    size = 2 * rows * cols * np.dtype(dtype).itemsize
+    shape, least = bench.copied_shape(rows, cols, dtype), 1.0 if size >= MATTERS else NEAR
+    return [
+        name
+        for name in registry.variants()
+        if name.startswith(COPIES)
+        and load(name).accepts(*shape, gpu=gpu_in_use())
+        and load_record(name).case(*REFERENCE_SHAPE).share >= least
+    ]
+
+
+class Draw(NamedTuple):
+    """Peers to be timed beside our kernel at a shape, in a process that tunes them anew."""
+
+    entry: Entry
+    step: str
+    peers: tuple[str, ...]
+
+
+def run_draw(draw: Draw) -> dict[str, list[float]]:
+    """Who -> samples in this process, of the copy too. Raises as `run_task`."""
+    cases, _ = measure_beside(draw.step, draw.peers, (), draw.entry)
+    named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.peers))}
+    return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}

@@ -1,0 +1,536 @@
+"""Recorded timings: one JSON file per GPU and step, written on that GPU, replayed anywhere.
+
+    notebooks/records/<gpu>/<step>.json   timings of a kernel beside a same-size copy
+    notebooks/records/predictions.json    written by hand, before the measurement
+
+What else stands in that folder: race.json (`helpers.measure.races`), chain.json
+(`helpers.measure.chains`), export.json (`helpers.measure.export_times`), and
+`helpers.measure.evidence`.
+
+GB/s is 2 * rows * cols * itemsize / time: one read and one write of every element, whatever the
+kernel really moved. 1 GB = 10^9 bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import numpy as np
+
+from ..base.arguments import checked
+from ..base.gpu import Device, Gpu, of_record
+from ..base.gpu import gpu_folder as gpu_folder  # who records names the folder by it
+from ..base.json_files import named, read_json, write_json
+from ..base.paths import RECORDS
+from ..base.typed_json import Count, Date, Dtype, Must, Natural, Samples, Share, Time, typed
+from ..catalogue import registry
+from ..catalogue.plan import Plan
+from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
+from ..problem.operations import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, SOFTMAX
+from ..problem.shapes import (
+    EVEN_SHAPE,
+    FEW_SHAPES,
+    FUSED_COLUMNS,
+    GRID_SHAPES,
+    REFERENCE_SHAPE,
+    SWEEP_SHAPES,
+    UNALIGNED_FEW,
+    Run,
+    Shape,
+    family_of,
+)
+from ..run.bound import Kernel, load
+from ..simt.cuda_text import code_hash
+
+REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
+MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
+AROUND = 12  # the first step of what is around softmax
+SCHEMA = 2  # 1 had one protocol for all cases of a file
+LEFT_OUT_IF_EMPTY = (  # of a case, in its file
+    *("attributes", "programmatic_us", "programmatic_copy_us", "copies_us", "draws"),
+    *("moved", "yardstick"),
+)
+
+
+class Protocol(TypedDict):
+    """How cases were timed, in words; its number is what a case names."""
+
+    version: int
+
+
+Versions = Annotated[
+    dict[str, str],
+    Must(
+        "the versions of driver, nvrtc and cupy", lambda names: names.keys() >= {*MUST_NOT_CHANGE}
+    ),
+]
+
+
+class _AskedFor(TypedDict, total=False):
+    rows: Count
+    cols: Count
+    inner: Count
+    dtype: Dtype
+    question: str
+    choices: list[tuple[Share, str]]  # a share, and why
+    sum: list[str]
+
+
+class Prediction(_AskedFor):
+    """An entry of the ledger; with a `question` it has `choices` and `sum` too."""
+
+    share: Share
+    because: str
+
+
+_ASKING = {"question", "choices", "sum"}
+_KNOWN = Must(
+    f"one with no other keys than {', '.join(Prediction.__annotations__)}",
+    lambda entry: entry.keys() <= Prediction.__annotations__.keys(),
+)
+_WHOLE = Must(
+    "one with all or none of question, choices and sum",
+    lambda entry: len(_ASKING & entry.keys()) in (0, len(_ASKING)),
+)
+
+
+class _Before(TypedDict):
+    """What is asked of a file of schema 1 before it is made one of schema 2."""
+
+    protocol: Protocol
+    cases: list[dict]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel at one shape, timed in turn with a copy kernel of the same size."""
+
+    dtype: Dtype
+    rows: Count
+    cols: Count
+    launch: dict[str, Natural]  # grid, block, shared_mem, and the macros of a Build table
+    samples_us: Samples  # time per call of each replay, microseconds
+    copy_samples_us: Samples
+    calls: Count  # calls per replay
+    check: str  # verdict on the output, before and after timing
+    # registers, local and shared bytes; of a cluster also how many of them run at once
+    attributes: dict[str, int] = field(default_factory=dict)
+    protocol: int = 1  # version of the protocol that it was timed by, which its file describes
+    # From protocol 2 on `samples_us` are by an ordinary launch, and a kernel that is made for
+    # programmatic ones is timed so too, beside a copy that is launched the same way.
+    programmatic_us: list[Time] = field(default_factory=list)
+    programmatic_copy_us: list[Time] = field(default_factory=list)
+    inner: Count = 1  # elements from one column to the next
+    # Of another operation than softmax: the bytes that it must move, and the kernel that moves as
+    # many, whose samples stand for the copy's.
+    moved: int = 0
+    yardstick: str = ""
+
+    @property
+    def shape(self) -> Shape:
+        return self.rows, self.cols
+
+    @property
+    def family(self) -> str:
+        return family_of(*self.shape, self.inner)
+
+    @property
+    def run(self) -> Run:
+        """What tells it from the other cases of a record."""
+        return Run(self.rows, self.cols, self.dtype, self.inner)
+
+    @property
+    def bytes(self) -> int:
+        """One read and one write of every element, of another operation what it must move."""
+        return self.moved or 2 * self.matrix_bytes
+
+    @property
+    def matrix_bytes(self) -> int:
+        """What x takes: rows x cols elements."""
+        return self.rows * self.cols * np.dtype(self.dtype).itemsize
+
+    @property
+    def median_us(self) -> float:
+        return statistics.median(self.samples_us)
+
+    @property
+    def gbps(self) -> float:
+        return self.bytes / self.median_us / 1e3
+
+    @property
+    def copy_us(self) -> float:
+        """Microseconds of the same-size copy."""
+        return statistics.median(self.copy_samples_us)
+
+    @property
+    def copy_gbps(self) -> float:
+        return self.bytes / self.copy_us / 1e3
+
+    @property
+    def share(self) -> float:
+        """Bandwidth as a share of the same-size copy's."""
+        return self.gbps / self.copy_gbps
+
+    @property
+    def spread(self) -> float:
+        """(slowest - fastest) / median of the samples."""
+        return (max(self.samples_us) - min(self.samples_us)) / self.median_us
+
+
+@dataclass
+class Record:
+    """All cases of one step on one GPU."""
+
+    step: str
+    kernel_hash: str
+    device: Device
+    versions: Versions
+    utc: Date
+    protocols: list[Protocol]  # of its cases
+    attributes: dict[str, int] = field(default_factory=dict)  # of the case measured last
+    cases: list[Case] = field(default_factory=list)
+    schema: int = SCHEMA
+    # What proved, each time the text changed, that the machine code did not
+    # (`helpers.measure.stamps`).
+    stamped: list[dict] = field(default_factory=list)
+
+    @checked
+    def case(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> Case:
+        """The case of a shape. Raises `KeyError` that names step and shape if it is missing."""
+        for case in self.cases:
+            if case.run == (rows, cols, dtype, inner):
+                return case
+        raise KeyError(f"no record of {self.step} at {rows} x {cols} {dtype}")
+
+    def select(self, shapes: Iterable[Shape], dtype: str = "float32") -> list[Case]:
+        """The recorded cases of matrices among `shapes`, in that order; others are left out."""
+        known = {case.shape: case for case in self.cases if (case.dtype, case.inner) == (dtype, 1)}
+        return [known[shape] for shape in shapes if shape in known]
+
+    @checked
+    def of_family(self, shapes: str = "grid", dtype: str = "float32") -> list[Case]:
+        """The recorded cases of a dtype at the shapes of one of `FAMILIES`: by columns, few rows in
+        the order of `FEW_SHAPES`. Raises `ValueError` that lists the names for another."""
+        wanted = FAMILIES.get(shapes)
+        if wanted is None:
+            raise ValueError(f"shapes are one of {', '.join(FAMILIES)}, not {shapes!r}")
+        found = [case for case in self.cases if case.dtype == dtype and case.family in wanted]
+        if shapes == "few":
+            return sorted(found, key=lambda case: FEW_SHAPES.index(case.shape))
+        return sorted(found, key=lambda case: case.cols)
+
+    @property
+    def headline(self) -> Case:
+        """The case that stands for a step: the one that was predicted, or if there is none, its
+        longest rows in the first dtype of the record. Raises `ValueError` if it holds no case."""
+        if not self.cases:
+            raise ValueError(f"the record of {self.step} holds no case")
+        try:
+            return self.case(*predicted_at(self.step))
+        except KeyError:
+            dtype = self.cases[0].dtype
+            families = (self.of_family(name, dtype) for name in ("long", "unaligned"))
+            return next((cases for cases in families if cases), self.cases)[-1]
+
+    @property
+    def in_series(self) -> bool:
+        """Whether a step belongs in one figure with all others: it takes float32, computes softmax
+        alone and is not made for few rows."""
+        around = self.step not in WITHOUT_FILE and step_number(self.step) >= AROUND
+        return bool(self.of_family()) and self.headline.family != "few" and not around
+
+    @property
+    def gpu(self) -> Gpu:
+        """What plans depend on, of the GPU that it was measured on."""
+        return of_record(self.device)
+
+    @property
+    def label(self) -> str:
+        """Where and when it was measured."""
+        return f"{self.device['name']}, {self.utc[:10]}"
+
+    def origin(self) -> str:
+        """One sentence on where the figures come from; says so if the kernel changed since."""
+        sentence = (
+            f"recorded on {self.device['name']} on {self.utc[:10]} "
+            f"(driver {self.versions['driver']}, NVRTC {self.versions['nvrtc']}, "
+            f"CuPy {self.versions['cupy']}"
+        )
+        sentence += f", PyTorch {self.versions['torch']})" if self.step == TORCH else ")"
+        return (
+            sentence if self.is_current() else f"{sentence}, for an earlier version of the kernel"
+        )
+
+    def is_current(self) -> bool:
+        """Whether the kernel's code and its launch rule are still the recorded ones."""
+        if self.kernel_hash != step_hash(self.step):
+            return False
+        kernel = None if self.step in WITHOUT_FILE else load(self.step)  # read once for all cases
+        return all(self.launched_so(case, kernel) for case in self.cases)
+
+    def launched_so(self, case: Case, kernel: Kernel | None = None) -> bool:
+        """Whether a case's launch is what the header asks for now; `kernel` is the step's, if it is
+        at hand."""
+        return self.step in WITHOUT_FILE or case.launch == launch_of(
+            kernel or self.step, *case.shape, case.dtype, self.gpu, case.inner
+        )
+
+    def lacks(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> bool:
+        """Whether the step is to be recorded at a shape and dtype, and has no such case yet."""
+        run = Run(rows, cols, dtype, inner)
+        known = {case.run for case in self.cases}
+        return run not in known and takes(self.step, rows, cols, dtype, self.gpu, inner)
+
+    def add(self, case: Case, order: Sequence[Run] = ()) -> None:
+        """Put a case in: those of `order` in that order, whichever came first, others before them
+        as they come."""
+        places = {run: place for place, run in enumerate(order)}
+        self.cases.append(case)
+        self.cases.sort(key=lambda case: places.get(case.run, -1))
+        self.attributes = case.attributes
+
+
+# Name -> the families of shapes that it means, in tables and figures.
+FAMILIES = {
+    **{name: (name,) for name in ("grid", "few", "sweep", "unaligned")},
+    **{name: (name,) for name in ("square", "vocabularies", "axes")},
+    "long": ("grid", "long"),
+}
+
+
+# ---- kernels as they are now --------------------------------------------------------------------
+
+
+def step_hash(step: str) -> str:
+    """Hash of what a step measures: its kernel's code, or the name of what has no kernel file."""
+    if step in WITHOUT_FILE:
+        return step
+    return code_hash(registry.source(f"{split_trial(step).file}.cu"))
+
+
+def launch_of(step: str | Kernel, *where, **more) -> dict[str, int]:
+    """The launch that a step's header asks for, of the arguments of `plan_of`: grid, block, shared
+    memory and macros; empty if it does not take the shape or the dtype."""
+    plan = plan_of(step, *where, **more)
+    return plan.launch if plan else {}
+
+
+def plan_of(
+    step: str | Kernel,
+    rows: int,
+    cols: int,
+    dtype: str = "float32",
+    gpu: Gpu | None = None,
+    inner: int = 1,
+) -> Plan | None:
+    """How a step's header has it compiled and launched on a GPU (`mode.gpu_for_plans` if none is
+    given); None if it does not take the shape or the dtype."""
+    kernel = load(step) if isinstance(step, str) else step
+    try:
+        return kernel.bind(rows, cols, dtype, gpu, inner=inner).plan
+    except ValueError:
+        return None
+
+
+def takes(
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, inner: int = 1
+) -> bool:
+    """Whether a step is to be recorded at a shape and dtype: its header accepts them; the sweep is
+    for the steps before 07 in float32, long and few rows for what comes after, rows that go evenly
+    into seven clusters for kernels whose clusters stay; a trial is recorded in float32 and
+    bfloat16, and so is PyTorch at the grid and at rows that start anywhere.
+
+    Rows that start anywhere are for 11, to which nothing else is, for PyTorch, and for the steps
+    from 04 on, the first that reads rows well, that take some of them.
+
+    What is around softmax, from 12 on, is recorded in float32 and bfloat16: another axis at `AXES`,
+    cross-entropy at vocabularies, the others at the grid and long rows of `FUSED_COLUMNS`, and 12
+    also at the square."""
+    family = family_of(rows, cols, inner)
+    if step not in WITHOUT_FILE and step_number(step) >= AROUND:
+        if family not in _families_of(step, cols) or dtype not in ("float32", "bfloat16"):
+            return False
+        return bool(plan_of(step, rows, cols, dtype, gpu, inner))
+    if family in ("axes", "square", "vocabularies"):
+        return False
+    if step == TORCH:
+        return dtype in ("float32", "bfloat16") and family in ("grid", "unaligned")
+    anywhere = family == "unaligned" or (rows, cols) in UNALIGNED_FEW
+    if anywhere != (step != UNFUSED and step_number(step) == 11):
+        if not (anywhere and step in registry.steps() and step_number(step) >= 4):
+            return False
+        return family == "unaligned" and bool(plan_of(step, rows, cols, dtype, gpu))
+    later = step != UNFUSED and step_number(step) >= 7
+    sweep, few = (rows, cols) in SWEEP_SHAPES, (rows, cols) in FEW_SHAPES
+    if sweep and (later or dtype != "float32" or step not in (UNFUSED, *registry.steps())):
+        return False
+    if not later and (few or cols > GRID_SHAPES[-1][1]):
+        return False
+    if step in registry.TRIALS and dtype == "float16":
+        return False
+    if step == UNFUSED:
+        return dtype == "float32"
+    plan = plan_of(step, rows, cols, dtype, gpu)
+    return bool(plan) and ((rows, cols) != EVEN_SHAPE or "clusters" in plan.values)
+
+
+def _families_of(step: str, cols: int) -> tuple[str, ...]:
+    """The families of shapes at which what is around softmax is recorded, for so many columns."""
+    operation = load(step).operation
+    if "inner" in operation.sizes:
+        return ("axes",)
+    if operation in (CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD):
+        return ("vocabularies",)
+    square = ("square",) if operation is SOFTMAX else ()
+    return (*square, *(("grid", "long") if cols in FUSED_COLUMNS else ()))
+
+
+# ---- files --------------------------------------------------------------------------------------
+
+
+def folder_of(gpu: str) -> Path:
+    """Where everything that was recorded on a GPU stands."""
+    return RECORDS / gpu
+
+
+def record_path(step: str, gpu: str = REFERENCE_GPU) -> Path:
+    return folder_of(gpu) / f"{step}.json"
+
+
+@checked
+def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
+    """Read a record. Raises `FileNotFoundError` that says how records are made, `ValueError` that
+    names the file for one that is damaged or of another version of this program."""
+    split_trial(step)  # raises for what is no name
+    path = record_path(step, gpu)
+    if not path.is_file():
+        raise FileNotFoundError(f"no record of {step} on {gpu}: `make record` on that GPU makes it")
+    record = read_record(path, Record)
+    if record.step != step:
+        raise ValueError(f"{named(path)} is a record of {record.step}, not of {step}")
+    return record
+
+
+def read_record(path: Path, whole: type):
+    """The `whole` of a file, a dataclass. Raises `ValueError` that names the file for one that is
+    damaged, has another schema, or does not describe a case's protocol, and what is not of the
+    type that `whole` says with its key."""
+    fields = read_json(path)
+    if fields.get("schema") == 1:
+        fields = _upgraded(path, fields)
+    if fields.get("schema") != SCHEMA:
+        raise ValueError(
+            f"{named(path)} has schema {fields.get('schema')}, this version reads {SCHEMA}"
+        )
+    found = typed(path, fields, whole)
+    described = {protocol["version"] for protocol in found.protocols}
+    for case in found.cases:
+        if case.protocol not in described:
+            raise ValueError(f"{named(path)} does not describe protocol {case.protocol} of a case")
+    return found
+
+
+def _upgraded(path: Path, fields: dict) -> dict:
+    """A file of schema 1 as schema 2 has it; readers have such of their own GPUs."""
+    before = typed(path, fields, _Before)
+    version = before["protocol"]["version"]
+    cases = [{**case, "protocol": version} for case in before["cases"]]
+    kept = {key: value for key, value in fields.items() if key != "protocol"}
+    return {**kept, "protocols": [before["protocol"]], "cases": cases, "schema": 2}
+
+
+def save_record(record: Record, gpu: str) -> None:
+    write_json(record_path(record.step, gpu), fields_of(record))
+
+
+def fields_of(whole) -> dict:
+    """A record or a race as its file has it."""
+    fields = asdict(whole)
+    for case in fields["cases"]:
+        for key in LEFT_OUT_IF_EMPTY:
+            if not case.get(key, True):
+                del case[key]
+        if case.get("inner") == 1:
+            del case["inner"]
+    return fields
+
+
+def open_record(
+    step: str, gpu: str, device: dict, versions: dict, protocol: dict, fresh: bool = False
+) -> Record:
+    """The record to go on with: cases stay if their kernel, launch rule and versions are those of
+    now, whatever protocol they were timed by; without any it is an empty one."""
+    if not fresh and record_path(step, gpu).is_file():
+        record = load_record(step, gpu)
+        names = (*MUST_NOT_CHANGE, "torch")  # which the record of PyTorch alone has
+        if record.kernel_hash == step_hash(step) and not changed(record.versions, versions, names):
+            go_on_with(record, protocol)
+            record.cases = [case for case in record.cases if record.launched_so(case)]
+            return record
+    return Record(step, step_hash(step), device, versions, utc_now(), [protocol])
+
+
+def go_on_with(whole, protocol: dict) -> None:
+    """Have a record or a race describe the protocol of the cases that will come. If it has another
+    one of that number, cases timed by it are dropped: a number has one meaning."""
+    version = protocol["version"]
+    if protocol not in whole.protocols:
+        whole.cases = [case for case in whole.cases if case.protocol != version]
+    others = [other for other in whole.protocols if other["version"] != version]
+    whole.protocols = [*others, protocol]
+
+
+def changed(
+    before: Mapping[str, str],
+    now: Mapping[str, str],
+    names: Sequence[str] = MUST_NOT_CHANGE,
+) -> list[str]:
+    """Whose version is not that of before, of driver, NVRTC and CuPy or of `names`: what stands
+    under one heading must be comparable."""
+    return [name for name in names if before.get(name) != now.get(name)]
+
+
+def utc_now() -> str:
+    """As records have it: "2030-01-02T03:04:05+00:00"."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def recorded_steps() -> list[Record]:
+    """The records of the array version and of every softmax step that has one, in order."""
+    names = [UNFUSED, *(step for step in registry.steps() if step != "00_copy")]
+    return [load_record(name) for name in names if record_path(name).is_file()]
+
+
+def series() -> list[Record]:
+    """Those of them that belong in one figure."""
+    return [record for record in recorded_steps() if record.in_series]
+
+
+def recorded_gpus() -> list[str]:
+    """Names of the folders with records, the reference GPU first."""
+    found = sorted(folder.name for folder in RECORDS.iterdir() if folder.is_dir())
+    return sorted(found, key=lambda name: name != REFERENCE_GPU)
+
+
+# ---- predictions --------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1)
+def predictions() -> dict[str, Prediction]:
+    """The prediction ledger: step -> {"share": of a copy at `REFERENCE_SHAPE`, "because": ...}."""
+    path = RECORDS / "predictions.json"
+    entry = Annotated[Prediction, _KNOWN, _WHOLE]
+    return typed(path, read_json(path), dict[str, entry])
+
+
+def predicted_at(step: str) -> Run:
+    """Where a step was predicted: at `REFERENCE_SHAPE` in float32 unless the entry names others."""
+    expected = predictions().get(step, {})
+    named = {name: expected[name] for name in Run._fields if name in expected}
+    return Run(*REFERENCE_SHAPE)._replace(**named)

@@ -1,0 +1,222 @@
+"""Which access of a trace a figure is of, and what it costs: sectors, used bytes, turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...simt import Trace, WatchedAccess
+from ...simt.hardware import BANKS, SECTOR, WARP, WORD
+from ...simt.words import counted
+
+Traces = Trace | Mapping[str, Trace]
+Line = int | str | Sequence[int | str]
+Turn = dict[int, list[int]]  # by the first bank of what is served: the lanes that get it
+
+
+# ---- one access ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An access that a figure shows, and where it comes from."""
+
+    label: str  # "" if it is the only one
+    trace: Trace
+    access: WatchedAccess
+
+    @property
+    def name(self) -> str:
+        return f"{self.label or self.trace.file}, line {self.access.line}"
+
+    @property
+    def code(self) -> str:
+        return self.trace.own_lines()[self.access.line].strip()
+
+    @property
+    def block(self) -> int:
+        return block_number(self.trace, self.access)
+
+    @property
+    def lanes(self) -> int:
+        """How many take part."""
+        return int(self.access.mask.sum())
+
+    # ---- of global memory ----
+
+    @property
+    def sectors(self) -> int:
+        return self.access.sectors
+
+    @cached_property
+    def used(self) -> int:
+        """Bytes that lanes want, each counted once."""
+        first = self.access.offsets[self.access.mask]
+        return len(np.unique(first[:, None] + np.arange(self.access.width)))
+
+    @property
+    def moved(self) -> int:
+        """Bytes of the sectors."""
+        return self.sectors * SECTOR
+
+    @property
+    def wasteful(self) -> bool:
+        """Whether fewer sectors would hold as many bytes as the lanes ask for."""
+        return self.sectors > -(-self.lanes * self.access.width // SECTOR)
+
+    # ---- of shared memory ----
+
+    @property
+    def lanes_at_once(self) -> int:
+        """Lanes that are served together: 32, or 16 and 8 of them for accesses of 8 and 16 bytes;
+        twice as many where pairs of lanes load from one address."""
+        words = max(1, self.access.width // WORD)
+        pairs, active = self.access.offsets.reshape(-1, 2), self.access.mask.reshape(-1, 2)
+        alike = (pairs[:, 0] == pairs[:, 1]) | ~active.all(axis=1)
+        return (
+            WARP // words * (2 if self.access.kind == "load" and words > 1 and alike.all() else 1)
+        )
+
+    @cached_property
+    def groups(self) -> list[list[Turn]]:
+        """The turns (wavefronts) of each group of lanes that is served together.
+
+        In a turn a bank serves one word, to all lanes that want it; what a lane wants of several
+        banks, it gets at once. Groups without a lane that takes part take no turn.
+        """
+        access, groups = self.access, []
+        for start in range(0, WARP, self.lanes_at_once):
+            turns: list[Turn] = []
+            wanted: dict[int, list[int]] = {}  # of a bank: its words, in the order of the lanes
+            group = np.flatnonzero(access.mask[start : start + self.lanes_at_once]) + start
+            for lane in group.tolist():
+                word = int(access.offsets[lane]) // WORD
+                words = wanted.setdefault(word % BANKS, [])
+                if word not in words:
+                    words.append(word)
+                turn = words.index(word)
+                if turn == len(turns):
+                    turns.append({})
+                turns[turn].setdefault(word % BANKS, []).append(lane)
+            if turns:
+                groups.append(turns)
+        return groups
+
+    @property
+    def turns(self) -> list[Turn]:
+        return [turn for group in self.groups for turn in group]
+
+
+def block_number(trace: Trace, access: WatchedAccess) -> int:
+    """The linear number of an access's block."""
+    (x, y, z), (wide, high, _) = access.block, trace.shape.grid
+    return x + wide * (y + high * z)
+
+
+# ---- choosing -----------------------------------------------------------------------------------
+
+
+def labelled(trace: Traces) -> list[tuple[str, Trace]]:
+    """(label, trace) of a trace, whose label is "", or of several."""
+    if isinstance(trace, Trace):
+        return [("", trace)]
+    if not isinstance(trace, Mapping):
+        raise TypeError(
+            f"not a trace but {type(trace).__name__}: simulate(..., watch=True) gives one"
+        )
+    if not trace:
+        raise ValueError("no trace to draw: {label: trace} is empty")
+    for label, one in trace.items():
+        if not isinstance(one, Trace):
+            raise TypeError(f"{label!r} is no trace but {type(one).__name__}")
+    return [*trace.items()]
+
+
+def chosen(
+    trace: Traces,
+    line: Line,
+    warp: int,
+    block: int | tuple[int, int, int],
+    nth: int,
+    kind: str | None,
+    memory: str,
+) -> list[Shown]:
+    """The access that is asked for of each trace; see `memory.sectors`.
+
+    Raises `TypeError` for what is no trace, `ValueError` that says what there is.
+    """
+    traces = labelled(trace)
+    lines = [line] * len(traces) if isinstance(line, int | str) else [*line]
+    if len(lines) != len(traces):
+        raise ValueError(f"{counted(len(lines), 'line')} for {counted(len(traces), 'trace')}")
+    return [
+        Shown(label, one, _access(one, wanted, warp, block, nth, kind, memory))
+        for (label, one), wanted in zip(traces, lines, strict=True)
+    ]
+
+
+def _access(
+    trace: Trace, line: int | str, warp: int, block, nth: int, kind: str | None, memory: str
+) -> WatchedAccess:
+    if not trace.accesses:
+        raise ValueError(f"the trace of {trace.file} kept no accesses: simulate(..., watch=True)")
+    reached = [one for one in trace.accesses if one.memory == memory]
+    number = _line_number(trace, line, sorted({one.line for one in reached}), memory)
+    here = [one for one in reached if one.line == number]
+    ours = [
+        one for one in here if one.warp == warp and block in (one.block, block_number(trace, one))
+    ]
+    who = f"warp {warp} of block {block}"
+    if not ours:
+        there = sorted({(block_number(trace, one), one.warp) for one in here})
+        some = ", ".join(f"warp {w} of block {b}" for b, w in there[:4])
+        more = f" and {len(there) - 4} more" if len(there) > 4 else ""
+        raise ValueError(
+            f"{who} does not reach line {number} of {trace.file}; there are {some}{more}"
+        )
+    kinds = [*dict.fromkeys(one.kind for one in ours)]
+    if kind is not None and kind not in kinds:
+        raise ValueError(
+            f"line {number} of {trace.file} has no {kind} of {memory} memory: kind is "
+            f"{' or '.join(map(repr, kinds))}"
+        )
+    ours = [one for one in ours if one.kind == (kind or kinds[0])]
+    if not -len(ours) <= nth < len(ours):
+        raise ValueError(
+            f"{who} has {counted(len(ours), ours[0].kind)} in line {number} of {trace.file}, so "
+            f"nth goes from 0 to {len(ours) - 1}"
+        )
+    return ours[nth]
+
+
+def _line_number(trace: Trace, line: int | str, there: Sequence[int], memory: str) -> int:
+    """The line meant by a number or a piece of text, among those that reach this memory."""
+    text = trace.own_lines()
+    listed = "".join(f"\n{number:5}: {text[number].strip()}" for number in there)
+    if not there:
+        raise ValueError(f"no line of {trace.file} was seen to reach {memory} memory")
+    if not isinstance(line, str):
+        if line in there:
+            return line
+        raise ValueError(
+            f"line {line} of {trace.file} does not reach {memory} memory; these do:{listed}"
+        )
+    piece = "".join(line.split())
+    holds = {number for number in text if piece and piece in "".join(text[number].split())}
+    found = [number for number in there if number in holds]
+    found = found or [number for number in there if trace.callers(number) & holds]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = "".join(f"\n{number:5}: {text[number].strip()}" for number in found)
+        raise ValueError(
+            f"{line!r} stands in {len(found)} lines of {trace.file} that reach {memory} memory; "
+            f"give more of its text, or its number:{listed}"
+        )
+    raise ValueError(
+        f"{line!r} stands in no line of {trace.file} that reaches {memory} memory; "
+        f"these do:{listed}"
+    )

@@ -1,0 +1,370 @@
+"""Charts of any numbers: bars, curves, a heat map. They are labelled where the numbers are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import textwrap
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...base.arguments import checked
+from . import labels, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Limit = tuple[str, float]  # its name and where it is
+# Of parts and of lines that are no step. What was not marked is paler.
+PARTS = (style.BLUE, "#C86400", "#00806A", "#A03C78", "#777777", "#1E4B0F")
+QUIET = "#8396A6"
+DASHED = {"color": style.BLACK, "linestyle": "--", "linewidth": 1.3, "zorder": 4}  # a limit
+
+
+@checked
+def bars(
+    values: Mapping[str, float] | Mapping[str, Mapping[str, float]],
+    title: str,
+    unit: str,
+    says: str,
+    stacked: bool = False,
+    mark: str | Collection[str] | None = None,
+    limit: Limit | None = None,
+    log: bool = False,
+) -> None:
+    """Draw horizontal bars with their values, the first on top.
+
+    `values` are label -> number, or label -> {part: number}: bars beside each other, or one bar of
+    all parts if `stacked`. `unit` names the axis. `mark` is a label or several (of parts, if there
+    are parts) that stand out. `limit` draws a line at a value, as ("256 KB of L1", 256). `log`
+    doubles the value at each step of the axis. `says` is the sentence under it.
+
+    Raises `ValueError` for no values, or for a `mark` that is none of the labels.
+    """
+    chart = bar_chart(values, title, unit, stacked, mark, limit, log)
+    style.finish(chart.figure, title, says)
+
+
+class Bars(NamedTuple):
+    """A chart of bars."""
+
+    figure: Figure
+    axes: Axes
+    places: dict[tuple[str, str], float]  # (label, part) -> height of its bar's middle
+
+
+def bar_chart(
+    values: Mapping,
+    title: str,
+    unit: str,
+    stacked: bool = False,
+    mark: str | Collection[str] | None = None,
+    limit: Limit | None = None,
+    log: bool = False,
+    colors: Mapping[str, str] | None = None,
+    most: float | None = None,
+    form: Callable[[float], str] | None = None,
+) -> Bars:
+    """The figure of `bars`. `colors` are those of labels or parts; bars past `most` are cut; `form`
+    writes a value. None has no bar, and a NaN leaves room for one."""
+    if not values:
+        raise ValueError("no values to draw")
+    grouped = isinstance(next(iter(values.values())), Mapping)
+    table = values if grouped else {label: {label: value} for label, value in values.items()}
+    table = {
+        label: {part: value for part, value in numbers.items() if value is not None}
+        for label, numbers in table.items()
+    }
+    parts = list(dict.fromkeys(part for numbers in table.values() for part in numbers))
+    marked = _marked(mark, parts)
+    colors = colors or {
+        part: _color(part, place * grouped, marked) for place, part in enumerate(parts)
+    }
+    beside = grouped and not stacked
+    thick, gap = (0.18, 0.16) if beside else (0.28, 0.12)  # inches
+    places, middles, top = {}, [], 0.0
+    for label, numbers in table.items():
+        count = len(numbers) if beside else 1
+        middles.append(top + count * thick / 2)
+        for number, part in enumerate(numbers):
+            places[label, part] = top + (number * beside + 0.5) * thick
+        top += count * thick + gap
+    rest = 1.0 + 0.3 * bool(limit) + 0.3 * stacked
+    figure, axes = style.chart(title, rest + top)
+    if log:
+        axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(plain)
+    form, first = form or short, next(iter(table))
+    ends = []
+    for label, numbers in table.items():
+        begin = 0.0
+        for part, value in numbers.items():
+            if math.isnan(value):
+                continue
+            y, shown = places[label, part], min(value, 1.12 * most) if most else value
+            axes.barh(y, shown, 0.9 * thick, left=begin, color=colors[part])
+            begin += shown * stacked
+            if not stacked:
+                cut = " \N{RIGHTWARDS ARROW}" if shown < value else ""
+                text = form(value) + cut + (f"  {part}" if beside and label == first else "")
+                ends.append((shown, y, text, part in marked))
+        if stacked:
+            ends.append((begin, middles[[*table].index(label)], form(begin), False))
+    axes.set_ylim(top - gap / 2, -gap / 2)
+    if limit:
+        axes.axvline(limit[1], **DASHED)
+        labels.add(axes, limit[1], axes.get_ylim()[1], limit[0], (0, 3), fontsize=9.5)
+    clear = {"bbox": {"color": "white", "pad": 0.5}} if limit else {}  # of the limit's line
+    for x, y, text, bold in ends:
+        look = {"fontsize": 9.5, "fontweight": "bold" if bold else "normal", **clear}
+        labels.add(axes, max(x, 0), y, text, (4, 0), **look)  # off a bar to the left of 0
+    axes.set_yticks(middles, [textwrap.fill(label, 26) for label in table])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(unit)
+    if stacked:
+        _name_parts(axes, table, parts, colors, places, bool(limit))
+    return Bars(figure, axes, places)
+
+
+@checked
+def curves(
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    title: str,
+    x: str,
+    y: str,
+    says: str,
+    logx: bool = True,
+    logy: bool = False,
+    mark: str | Collection[str] | None = None,
+    limit: Limit | None = None,
+) -> None:
+    """Draw lines, each named at its end; a step has its own colour and marker.
+
+    `lines` are label -> (xs, ys); `x` and `y` name the axes with their units, which double at each
+    step with `logx` and `logy`. `mark` is a label or several that stand out; `limit` draws a level
+    line, as ("256 KB of L1", 256). `says` is the sentence under it.
+
+    Raises `ValueError` for no lines, or for a `mark` that is none of the labels.
+    """
+    if not lines:
+        raise ValueError("no lines to draw")
+    figure, axes = style.chart(title)
+    marked, ends = _marked(mark, [*lines]), []
+    taken = {known.marker for label in lines if (known := _look(label))}
+    markers = itertools.cycle([marker for marker in style.MARKERS if marker not in taken])
+    for number, (label, (xs, ys)) in enumerate(lines.items()):
+        color, known = _color(label, number, marked), _look(label)
+        marker = known.marker if known else next(markers)
+        stands_out = label in marked or not marked
+        width = 3 if label in marked else 2
+        shape = {"marker": marker or None, "linestyle": known.line if known else "-"}
+        axes.plot(xs, ys, color=color, linewidth=width, markersize=5.5, **shape)
+        ink = color if stands_out else style.DARK
+        ends.append(labels.End(xs[-1], ys[-1], label, ink, 10, label in marked))
+    scales(axes, [x for xs, _ in lines.values() for x in xs], logx, logy)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    if limit:
+        axes.axhline(limit[1], **DASHED)
+    labels.at_ends(axes, ends)
+    if limit:
+        places = [(x, limit[1]) for x in axes.get_xlim()]
+        labels.beside(axes, places, limit[0], ((4, 3), (-4, 3), (4, -3), (-4, -3)), fontsize=9.5)
+    style.finish(figure, title, says)
+
+
+@checked
+def heat(
+    rows: Sequence[object],
+    cols: Sequence[object],
+    values: Sequence[Sequence[float | None]],
+    title: str,
+    x: str,
+    y: str,
+    says: str,
+    mark: tuple[object, object] | Collection[tuple[object, object]] | None = None,
+) -> None:
+    """Draw a table of numbers whose fields are the darker the higher the number.
+
+    `values[i][j]` belongs to `rows[i]` (`y` names them) and `cols[j]` (`x`); None or NaN leaves the
+    field empty. `mark` is a (row, col) or several that get a frame. `says` is the sentence under
+    it. Raises `ValueError` for values of another shape, or a `mark` that is not there.
+    """
+    import matplotlib as mpl
+
+    if len(values) != len(rows) or any(len(line) != len(cols) for line in values):
+        raise ValueError(f"values of {len(rows)} rows and {len(cols)} columns are needed")
+    marked = [mark] if isinstance(mark, tuple) and mark in _fields(rows, cols) else [*(mark or ())]
+    if unknown := [field for field in marked if field not in _fields(rows, cols)]:
+        raise ValueError(f"{unknown[0]!r} is no (row, column) of the values")
+    known = [value for line in values for value in line if _is_number(value)]
+    if not known:
+        raise ValueError("no values to draw")
+    norm = mpl.colors.Normalize(min(known), max(known) + 1e-30)
+    map_of = mpl.colormaps["Blues"]
+    fields = [
+        [
+            Field(short(value), map_of(0.08 + 0.84 * norm(value)), (rows[i], cols[j]) in marked)
+            if _is_number(value)
+            else None
+            for j, value in enumerate(line)
+        ]
+        for i, line in enumerate(values)
+    ]
+    style.finish(heat_map(rows, cols, fields, title, x, y), title, says)
+
+
+class Field(NamedTuple):
+    """A field of a heat map."""
+
+    text: str
+    fill: str | tuple[float, ...]  # its colour
+    framed: bool = False
+
+
+def heat_map(
+    rows: Sequence[object],
+    cols: Sequence[object],
+    fields: Sequence[Sequence[Field | None]],
+    title: str,
+    x: str,
+    y: str,
+    high: float = 0.42,
+) -> Figure:
+    """The figure of fields, None where there is none; each is `high` inches high."""
+    import matplotlib as mpl
+
+    figure, axes = style.chart(title, 1.2 + high * len(rows))
+    for i, line in enumerate(fields):
+        for j, field in enumerate(line):
+            if field is None:
+                continue
+            edge = {"edgecolor": style.BLACK, "linewidth": 2.5} if field.framed else {}
+            patch = {"facecolor": field.fill, "edgecolor": "white", "linewidth": 1.5, **edge}
+            above = {"zorder": 3 if field.framed else 2, "clip_on": False}
+            axes.add_patch(mpl.patches.Rectangle((j - 0.5, i - 0.5), 1, 1, **above, **patch))
+            cell = {
+                "ha": "center",
+                "va": "center",
+                "color": style.ink_on(field.fill),
+                "fontweight": "bold" if field.framed else "normal",
+                "zorder": 4,
+            }
+            axes.text(j, i, field.text, fontsize=10, **cell)
+    axes.set_xlim(-0.5, len(cols) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xticks(range(len(cols)), [str(name) for name in cols])
+    axes.set_yticks(range(len(rows)), [str(name) for name in rows])
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    return figure
+
+
+# ---- what they share ----------------------------------------------------------------------------
+
+
+def short(value: float) -> str:
+    """Three digits without exponent or zeros at the end: "0.536", "12.5", "7.1", "2281". What is
+    smaller than a thousandth is "0"."""
+    if abs(value) < 0.001:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def plain(value: float, _: int = 0) -> str:
+    """A number at a tick: "0.5", "1048576"."""
+    return f"{value:.10g}"
+
+
+def scales(axes: Axes, xs: Sequence[float], logx: bool, logy: bool) -> None:
+    """Axes that double at each step with plain numbers, or linear ones; heights start at zero."""
+    if logx:
+        axes.set_xscale("log", base=2)
+        powers = all(math.log2(x).is_integer() for x in xs if x > 0)
+        axes.xaxis.set_major_formatter(plain)
+        if powers and len({*xs}) <= 8:
+            axes.set_xticks(sorted({*xs}))
+    if logy:
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter(plain)
+    else:
+        axes.set_ylim(bottom=0, top=axes.get_ylim()[1] * 1.05)
+    axes.minorticks_off()
+
+
+def _marked(mark: str | Collection[str] | None, known: Sequence[str]) -> set[str]:
+    marked = {mark} if isinstance(mark, str) else {*(mark or ())}
+    if unknown := marked - {*known}:
+        raise ValueError(f"{min(unknown)!r} is none of {', '.join(known)}")
+    return marked
+
+
+def _look(label: str) -> style.Look | None:
+    """How a step, a copy or a peer looks everywhere; None for another label."""
+    try:
+        return style.look_of(label)
+    except ValueError:
+        return None
+
+
+def _color(label: str, number: int, marked: Collection[str]) -> str:
+    if marked and label not in marked:
+        return QUIET
+    known = _look(label)
+    return known.color if known else PARTS[number % len(PARTS)]
+
+
+def _is_number(value: float | None) -> bool:
+    return value is not None and not math.isnan(value)
+
+
+def _fields(rows: Sequence[object], cols: Sequence[object]) -> list[tuple[object, object]]:
+    return [(row, col) for row in rows for col in cols]
+
+
+def _name_parts(
+    axes: Axes,
+    table: Mapping[str, Mapping[str, float]],
+    parts: Sequence[str],
+    colors: Mapping[str, str],
+    places: Mapping[tuple[str, str], float],
+    limit: bool,
+) -> None:
+    """The parts' names over the bars, each beside a square of its colour, and their values where
+    they fit."""
+    from matplotlib.patches import Patch
+
+    across = min(3 if max(map(len, parts)) > 16 else 4, len(parts))
+    ordered = [part for column in range(across) for part in parts[column::across]]  # in lines
+    axes.legend(
+        [Patch(color=colors[part]) for part in ordered],
+        ordered,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=1.8 if limit else 0.2,  # over the name of the limit
+        ncols=across,
+        frameon=False,
+        fontsize=9.5,
+        handlelength=1,
+        handleheight=1,
+        columnspacing=1.2,
+    )
+    axes.figure.draw_without_rendering()
+    for label, numbers in table.items():
+        begin = 0.0
+        for part, value in numbers.items():
+            middle = {"ha": "center", "va": "center", "fontsize": 9}
+            middle["color"] = style.ink_on(colors[part])
+            text = axes.text(begin + value / 2, places[label, part], short(value), **middle)
+            begin += value
+            left, right = axes.transData.transform([(begin - value, 0), (begin, 0)])[:, 0]
+            if text.get_window_extent().width + 4 > right - left:
+                text.set_visible(False)

@@ -1,0 +1,228 @@
+"""The comparison with other libraries: fractions of copy bandwidth, speedups over all shapes."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...base.arguments import checked
+from ...measure import peers
+from ...measure.races import SLOWER, RaceCase
+from ...problem.shapes import FEW_SHAPES, place
+from ...simt.words import counted
+from . import charts, labels, style
+
+OURS = "ours"
+
+
+@checked
+def baselines(cases: Sequence[RaceCase]) -> None:
+    """Draw each kernel's fraction of copy bandwidth over the length of a row: ours bold, each
+    baseline in its colour. A few rows are drawn as bars.
+
+    The cases should be of one dtype and one family, such as 2^28 elements each. Raises `ValueError`
+    if there are none.
+    """
+    if not cases:
+        raise ValueError("no cases to draw")
+    counts = Counter(case.verdict for case in cases)
+    title = f"Ahead of the best baseline at {counts['ahead']} of {_shapes(cases)}"
+    draw = _bars if all(case.shape in FEW_SHAPES for case in cases) else _lines
+    style.finish(draw(cases, title), title, says(cases))
+
+
+def says(cases: Sequence[RaceCase]) -> str:
+    """Return the counts of the verdicts and the smallest speedup in a sentence."""
+    counts = Counter(case.verdict for case in cases)
+    worst = min(cases, key=lambda case: case.lead or float("inf"))
+    score = f"ahead {counts['ahead']}, level {counts['level']}, "
+    score += f"{SLOWER} {counts[SLOWER]}, " if counts[SLOWER] else ""
+    score += f"lost {counts['LOSS']}"
+    if counts["forfeit"]:
+        score += f", unsupported {counts['forfeit']}"
+    beside = ""
+    if worst.best_peer and worst.lead:
+        best, where = peers.title(worst.best_peer), place(*worst.shape)
+        beside = f"; the smallest speedup is {worst.lead:.2f}, over {best} at {where}"
+    return f"Of {_shapes(cases)}: {score}{beside}."
+
+
+# ---- speedups over all shapes ------------------------------------------------------------------
+
+ALL = "2^28\nin all"  # one column for matrices of 2^28 elements, whose numbers of rows differ
+# Fills of shapes where we are not ahead; the others are blue.
+LEVEL, BEHIND, LOST, NONE = "#E4E4E4", "#FADCB8", "#F0A860", "#222222"
+FILLS = {"level": LEVEL, SLOWER: BEHIND, "LOSS": LOST}
+FAR = 2.0  # the speedup from which on the blue stays the same
+
+
+@checked
+def speedups(cases: Sequence[RaceCase]) -> None:
+    """Draw the speedup over the best baseline, over rows and columns: blue where we are ahead, grey
+    where level, pale orange where level but slower, orange where lost, black where no kernel of
+    ours takes the shape.
+
+    The cases should be of one dtype. Raises `ValueError` if there are none.
+    """
+    figure, title = _speedups(cases)
+    style.finish(figure, title, says(cases))
+
+
+def save_speedups(path: Path, cases: Sequence[RaceCase], **options) -> None:
+    """Save the same figure without a screen; `options` are those of matplotlib's `savefig`."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    _speedups(cases)[0].savefig(path, **options)
+
+
+def _speedups(cases: Sequence[RaceCase]):
+    """Return (figure, title); there is a line for each number of columns."""
+    if not cases:
+        raise ValueError("no cases to draw")
+
+    def rows_of(case: RaceCase) -> float:
+        size = case.rows * case.cols
+        return math.inf if abs(size / 2**28 - 1) < 0.01 else case.rows
+
+    rows = sorted({rows_of(case) for case in cases})
+    columns = sorted({case.cols for case in cases})
+    known = {(case.cols, rows_of(case)): case for case in cases}
+    fields = [[_field(known.get((cols, row))) for row in rows] for cols in columns]
+    names = [ALL if row == math.inf else f"{row}" for row in rows]
+    title = f"Speedup over the best baseline, {cases[0].dtype}"
+    x = "rows (blue: ahead, grey: level, pale orange: slower, orange: lost, black: no kernel)"
+    return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.21), title
+
+
+def _field(case: RaceCase | None) -> charts.Field | None:
+    if case is None:
+        return None
+    if case.verdict == "forfeit":
+        return charts.Field("none", NONE, True)
+    text = "alone" if case.lead == math.inf else f"{case.lead:.{2 if case.lead < 9.995 else 1}f}"
+    text += "+" if case.overlaps_unlike_the_copy else ""
+    if case.verdict == "ahead":
+        return charts.Field(text, _blue(case.lead))
+    return charts.Field(text, FILLS[case.verdict], case.verdict == "LOSS")
+
+
+def _blue(lead: float) -> tuple[float, ...]:
+    import matplotlib as mpl
+
+    dark = math.log(min(max(lead, 1.0), FAR)) / math.log(FAR)
+    return mpl.colormaps["Blues"](0.2 + 0.7 * dark)
+
+
+# ---- where we are not ahead --------------------------------------------------------------------
+
+
+@checked
+def not_ahead(cases: Sequence[RaceCase]) -> None:
+    """Draw, as bars, the shapes at which we are level with the best baseline (grey), level but
+    slower (pale orange) or lose to it (orange): how many percent faster we are, the least first;
+    the baseline is named.
+
+    Raises `ValueError` if we are ahead at all of them.
+    """
+    shown = [case for case in cases if case.verdict in FILLS]
+    if not shown:
+        raise ValueError("no case is level or lost")
+    shown.sort(key=lambda case: case.lead)
+    names = {f"{_where(case)}, {peers.title(case.best_peer)}": case for case in shown}
+    title = "Where ours is not ahead of the best baseline"
+    chart = charts.bar_chart(
+        {name: _faster(case) for name, case in names.items()},
+        title,
+        "% faster (grey: level, pale orange: slower, orange: lost)",
+        mark=[name for name, case in names.items() if case.verdict == "LOSS"],
+        colors={name: {**FILLS, "level": style.GREY}[case.verdict] for name, case in names.items()},
+        form=lambda percent: f"{round(percent, 1) + 0:.1f}",  # no -0.0
+    )
+    chart.axes.axvline(0, color=style.BLACK, linewidth=1)
+    counts = Counter(case.verdict for case in shown)
+    says = f"Of {counted(len(cases), 'case')}: level at {counts['level']}"
+    for verdict, word in ((SLOWER, SLOWER), ("LOSS", "lost")):
+        of_it = [case for case in shown if case.verdict == verdict]
+        words = [f"{_where(case)} to {peers.title(case.best_peer)}" for case in of_it]
+        if of_it or verdict == "LOSS":
+            says += f", {word} at "
+            says += f"{len(words)}: {', '.join(words)}" if words else "none"
+    says += "."
+    style.finish(chart.figure, title, says)
+
+
+def _where(case: RaceCase) -> str:
+    return place(*case.shape, case.dtype)
+
+
+def _faster(case: RaceCase) -> float:
+    return 100 * (case.lead - 1)
+
+
+def _shapes(cases: Sequence[RaceCase]) -> str:
+    return f"{counted(len(cases), 'shape')} in {cases[0].dtype}"
+
+
+def _named(cases: Sequence[RaceCase]) -> dict[str, list[RaceCase]]:
+    """Return the kernels to draw, ours last, each with the cases in which it was timed."""
+    timed = {name: [case for case in cases if name in case.timed] for name in peers.PEERS}
+    timed[OURS] = [case for case in cases if case.step in case.samples_us]
+    return {name: cases for name, cases in timed.items() if cases}
+
+
+def _share(case: RaceCase, name: str) -> float:
+    return case.share(case.step if name == OURS else name)
+
+
+def _lines(cases: Sequence[RaceCase], title: str):
+    figure, axes = style.chart(title, 4.3)
+    axes.axhline(1, color=style.BLACK, linestyle="--", linewidth=1.5)
+    ends = []
+    for name, timed in _named(cases).items():
+        known = style.look_of(name)
+        timed = sorted(timed, key=lambda case: case.cols)
+        cols, shares = [case.cols for case in timed], [_share(case, name) for case in timed]
+        bold = name == OURS
+        wide = {"linewidth": 3.4, "markersize": 7} if bold else {"linewidth": 1.5, "markersize": 5}
+        line = {"color": known.color, "marker": known.marker, "linestyle": known.line}
+        axes.plot(cols, shares, **line, **wide)
+        ends.append(
+            labels.End(
+                cols[-1], shares[-1], peers.title(name), known.color, 11.5 if bold else 10, bold
+            )
+        )
+    charts.scales(axes, [case.cols for case in cases], True, False)
+    columns = sorted({case.cols for case in cases})
+    axes.set_xticks(columns[:: 1 if len(columns) < 8 else 2])
+    axes.set_xlabel("columns of a row")
+    axes.set_ylabel("fraction of copy bandwidth")
+    labels.add(axes, columns[0], 1, "a copy", (0, 4), color=style.BLACK, fontweight="bold")
+    labels.at_ends(axes, ends)
+    return figure
+
+
+def _bars(cases: Sequence[RaceCase], title: str):
+    values = {
+        place(*case.shape): {
+            peers.title(name): _share(case, name)
+            for name, timed in reversed(_named(cases).items())
+            if case in timed
+        }
+        for case in cases
+    }
+    unit = "fraction of copy bandwidth"
+    limit, colors = (
+        ("a copy", 1.0),
+        {peers.title(name): style.look(name)[0] for name in _named(cases)},
+    )
+    chart = charts.bar_chart(
+        *(values, title, unit),
+        mark=OURS,
+        limit=limit,
+        colors=colors,
+        form=lambda share: f"{share:.2f}" if share >= 0.005 else "<0.01",
+    )
+    return chart.figure

@@ -1,0 +1,120 @@
+"""What was predicted beside what was measured, step by step: ours and the reader's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...measure.records import load_record, predictions, record_path
+from ..predict import asked, kept
+from . import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NEAR = 0.1  # measured / predicted is at most so far from 1
+
+
+class Entry(NamedTuple):
+    """Shares of a copy's speed, at the shape where a step was predicted."""
+
+    step: str
+    measured: float
+    ours: float
+    mine: float | None = None
+
+    def near(self, said: float) -> bool:
+        return abs(self.measured / said - 1) <= NEAR
+
+    def off(self, said: float) -> float:
+        """How many times too high or too low a prediction was: 1 or more."""
+        return max(said / self.measured, self.measured / said)
+
+
+def ledger(last: str | None = None) -> None:
+    """Draw what was measured of every step that `predict` asks about and that has a record, up to
+    the step `last` if it is given, and as hollow marks what we predicted and what you did. Yours
+    are left out where SOFTMAX_REPLAY=1 forces a replay.
+
+    Raises `ValueError` if `last` is none of these steps."""
+    mine = kept()
+    steps = [step for step in asked() if record_path(step).is_file()]
+    if last:
+        steps = steps[: steps.index(last) + 1]
+    records = {step: load_record(step) for step in steps}
+    entries = [
+        Entry(step, record.headline.share, predictions()[step]["share"], mine.get(step))
+        for step, record in records.items()
+    ]
+    title = _title(entries)
+    gpu = records[entries[-1].step].device["name"]
+    style.finish(_draw(entries, title, gpu), title, _says(entries))
+
+
+def _title(entries: Sequence[Entry]) -> str:
+    near = sum(entry.near(entry.ours) for entry in entries)
+    return f"Of our {len(entries)} predictions, {near} came within 10 percent"
+
+
+def _says(entries: Sequence[Entry]) -> str:
+    """The sentence: what we missed, and how the reader did."""
+    missed = [entry for entry in entries if not entry.near(entry.ours)]
+    high = sum(entry.ours > entry.measured for entry in missed)
+    worst = max(entries, key=lambda entry: entry.off(entry.ours))
+    text = (
+        f"{_title(entries)} of what was measured; of the others {high} were too high and "
+        f"{len(missed) - high} too low; farthest off, as a ratio, is {worst.step}, "
+        f"{worst.ours:.2f} predicted and {worst.measured:.2f} measured."
+    )
+    if mine := [entry for entry in entries if entry.mine is not None]:
+        near = sum(entry.near(entry.mine) for entry in mine)
+        closer = sum(entry.off(entry.mine) < entry.off(entry.ours) for entry in mine)
+        text += f" Of your {len(mine)}, {near} came within 10 percent, "
+        text += f"and {closer} closer than ours."
+    return text
+
+
+def _draw(entries: Sequence[Entry], title: str, gpu: str) -> Figure:
+    figure, axes = style.chart(title, 1.3 + 0.3 * len(entries))
+    inks = [style.look(entry.step)[0] for entry in entries]
+    for row, (entry, ink) in enumerate(zip(entries, inks, strict=True)):
+        said = [entry.ours, *([] if entry.mine is None else [entry.mine])]
+        ends = min(entry.measured, *said), max(entry.measured, *said)
+        axes.plot(ends, [row, row], color=style.PALE, linewidth=2, zorder=2)
+        marker = style.look(entry.step)[1]
+        axes.plot(entry.measured, row, marker=marker, color=ink, markersize=8, zorder=3)
+        for share, edge in zip(said, (ink, style.BLACK), strict=False):
+            hollow = {"markerfacecolor": "none", "markeredgecolor": edge, "markeredgewidth": 1.8}
+            axes.plot(share, row, "D", markersize=10, zorder=4, **hollow)  # as in a step's plot
+    axes.set_yticks(range(len(entries)), [entry.step for entry in entries])
+    axes.set_ylim(len(entries) - 0.4, -1.2)  # with room for the heads of the columns
+    axes.set_xlim(0, 1.05 * max(line.get_xdata()[-1] for line in axes.lines))
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(f"share of a copy's, or its yardstick's, speed, {gpu}")
+    right = 26
+    if any(entry.mine is not None for entry in entries):
+        _column(axes, right, "◇ yours", [entry.mine for entry in entries])
+        right += 54
+    _column(axes, right, "◇ ours", [entry.ours for entry in entries], inks)
+    measured = [entry.measured for entry in entries]
+    _column(axes, right + 66, "● measured", measured, inks, fontweight="bold")
+    return figure
+
+
+def _column(
+    axes: Axes,
+    right: float,
+    head: str,
+    shares: Sequence[float | None],
+    inks: Sequence[str] | None = None,
+    **look,
+) -> None:
+    """Shares as numbers, `right` points to the right of the axes, in the colours of their marks."""
+    texts = [head, *("" if share is None else f"{share:.2f}" for share in shares)]
+    colors = [style.BLACK, *(inks or [style.BLACK] * len(shares))]
+    place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}
+    look = {"ha": "center", "va": "center", "fontsize": 10, "annotation_clip": False, **look}
+    for row, (text, color) in enumerate(zip(texts, colors, strict=True)):
+        axes.annotate(text, (1, row - 1), (right, 0), color=style.ink(color), **place, **look)

@@ -1,0 +1,204 @@
+"""A block's life: what each of its warps does, step by step, and where it waits for the others.
+
+A step is an instruction that a warp executes, branches aside: what a trace knows. It is no time:
+a load from DRAM is one step, and so is an addition.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from ...base.arguments import checked
+from ...simt import Event, Trace, WatchedAccess
+from ...simt.geometry import Place
+from ...simt.words import counted
+from .canvas import NAME, Box, canvas, end_of, words
+from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish
+from .walk import find_block, in_order, in_words
+
+MARKS = {  # what is marked, in the order of the legend
+    "global load": BLUE,
+    "global store": RED,
+    "shared memory": ORANGE,
+    "other block's": PINK,
+    "shuffle": GREEN,
+}
+BAND = "#EEEEEE"  # where a warp executes something that is not marked
+LEFT, RIGHT, TOP = 72, PAGE - 16, 70  # pixels
+
+
+@dataclass
+class Warp:
+    """What a warp did, on the clock of its block: it counts steps, and stands while it waits."""
+
+    marks: list[tuple[int, str]] = field(default_factory=list)  # (when, one of MARKS)
+    waits: list[tuple[int, int]] = field(default_factory=list)  # (from, to)
+    steps: int = 0
+    end: int = 0
+
+
+@dataclass
+class Life:
+    warps: dict[int, Warp]
+    barriers: list[int]  # when they opened
+
+
+@checked
+def life(trace: Trace, block: int | Place = 0) -> None:
+    """Show a block's life: a band for each warp, in steps, with marks where it loads, stores and
+    shuffles; it is hatched where the warp waits at a barrier, which goes across as a line.
+
+    The trace is one of `simulate(..., watch=True)`, `block` a number or (x, y, z). A step is an
+    instruction, not a time. Raises `ValueError` for a block that the trace does not follow.
+    """
+    _draw(lived(trace, block), block)
+
+
+def lived(trace: Trace, block: int | Place) -> Life:
+    """What happened when. Raises what `life` does."""
+    place = find_block(trace, block)
+    warps: dict[int, Warp] = defaultdict(Warp)
+    behind: dict[int, int] = defaultdict(int)  # how long a warp has waited in all
+    arrived: dict[int, int] = {}
+    barriers: list[int] = []
+    leaving: list[Event] = []
+
+    def open_barrier() -> None:
+        """A barrier opens when the last warp has come; then all go on."""
+        ours = {event.warp: event.step for event in leaving}
+        came = {warp: arrived.pop(warp, step + behind[warp]) for warp, step in ours.items()}
+        if came:
+            barriers.append(max(came.values()))
+        for warp, when in came.items():
+            if when < barriers[-1]:
+                warps[warp].waits.append((when, barriers[-1]))
+            behind[warp] = barriers[-1] - ours[warp]
+        leaving.clear()
+
+    for event, accesses in in_order(trace):
+        if event.block != place:
+            continue
+        if event.kind in ("barrier leave", "cluster leave"):
+            leaving.append(event)
+            continue
+        open_barrier()
+        warp, now = warps[event.warp], event.step + behind[event.warp]
+        if event.kind in ("barrier arrive", "cluster wait"):
+            arrived[event.warp] = now
+        if what := _mark(event, accesses):
+            warp.marks.append((now, what))
+        warp.steps, warp.end = max(warp.steps, event.step), max(warp.end, now)
+    open_barrier()
+    return Life(dict(sorted(warps.items())), barriers)
+
+
+def _mark(event: Event, accesses: list[WatchedAccess]) -> str:
+    """Which mark an event gets, if any."""
+    if event.kind == "shuffle":
+        return "shuffle"
+    verb, _, memory = event.kind.partition(" ")
+    reached = {one.memory for one in accesses} or {memory}
+    if "remote" in reached:
+        return "other block's"
+    if verb == "copy" or "global" in reached:
+        return "global load" if verb in ("load", "copy") else "global store"
+    return "shared memory" if "shared" in reached else ""
+
+
+# ---- drawing ------------------------------------------------------------------------------------
+
+
+def _draw(found: Life, block: int | Place) -> None:
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Rectangle
+
+    pitch = max(13, min(34, 380 // len(found.warps)))
+    bottom = TOP + pitch * len(found.warps)
+    figure, axes = canvas(bottom + 46)
+    title = f"the life of block {block}, in steps: instructions, not time"
+    words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    end = max(1, *(warp.end for warp in found.warps.values()))
+
+    def at(step: int) -> float:
+        return LEFT + (RIGHT - LEFT) * step / end
+
+    kinds = {what for warp in found.warps.values() for _, what in warp.marks}
+    waited = any(warp.waits for warp in found.warps.values())
+    _legend(axes, [what for what in MARKS if what in kinds], waited, bool(found.barriers))
+    every = -(-14 // pitch)
+    for place, (number, warp) in enumerate(found.warps.items()):
+        y, high = TOP + place * pitch, pitch - max(3, pitch // 5)
+        if place % every == 0:
+            words(axes, LEFT - 10, y + high / 2, f"warp {number}", color=DARK, ha="right")
+        axes.add_patch(Rectangle((LEFT, y), at(warp.end) - LEFT, high, facecolor=BAND))
+        for start, stop in warp.waits:
+            _waiting(axes, Box(at(start), y, at(stop) - at(start), high))
+        for what in MARKS:
+            xs = [at(when) for when, mark in warp.marks if mark == what]
+            lines = [[(x, y), (x, y + high)] for x in xs]
+            width = max(0.9, min(2.2, (RIGHT - LEFT) / end * 0.72))
+            axes.add_collection(LineCollection(lines, colors=MARKS[what], linewidths=width))
+    for when in found.barriers:
+        x = at(when)
+        axes.plot([x, x], [TOP - 5, bottom], color=BLACK, linewidth=1.3, zorder=4)
+    _steps(axes, end, at, bottom)
+    # Steps differ from compiler to compiler: the order of marks and the number of waits do not.
+    order = [
+        [number, [what for _, what in warp.marks], len(warp.waits)]
+        for number, warp in found.warps.items()
+    ]
+    finish(figure, title, _sentence(found), [title, len(found.barriers), order])
+
+
+def _waiting(axes, box: Box) -> None:
+    from matplotlib.patches import Rectangle
+
+    style = {"facecolor": "white", "edgecolor": GREY, "linewidth": 0, "hatch": "/////"}
+    axes.add_patch(Rectangle((box.x, box.y), box.width, box.height, **style))
+
+
+def _legend(axes, kinds: list[str], waited: bool, met: bool) -> None:
+    from matplotlib.patches import Rectangle
+
+    x, y = 10, 46
+    for what in kinds:
+        axes.plot([x + 2, x + 2], [y - 7, y + 6], color=MARKS[what], linewidth=2.6)
+        x = end_of(words(axes, x + 9, y, what)) + 16
+    if waited:
+        _waiting(axes, Box(x, y - 6, 18, 12))
+        axes.add_patch(Rectangle((x, y - 6), 18, 12, fill=False, edgecolor=GREY, linewidth=0.6))
+        x = end_of(words(axes, x + 24, y, "waits")) + 16
+    if met:
+        axes.plot([x + 2, x + 2], [y - 8, y + 8], color=BLACK, linewidth=1.3)
+        words(axes, x + 9, y, "barrier")
+
+
+def _steps(axes, end: int, at, bottom: float) -> None:
+    """The scale below."""
+    sizes = (size * 10**power for power in range(9) for size in (1, 2, 5))
+    every = next(size for size in sizes if end / size <= 9)
+    for step in range(0, end + 1, every):
+        axes.plot([at(step)] * 2, [bottom + 2, bottom + 6], color=DARK, linewidth=0.8)
+        words(axes, at(step), bottom + 16, str(step), color=DARK, ha="center")
+    words(axes, LEFT, bottom + 35, "steps of the block: instructions, and waiting", color=DARK)
+
+
+def _sentence(found: Life) -> str:
+    """Numbers of barriers, not of steps: those differ from compiler to compiler."""
+    count, barriers = len(found.warps), len(found.barriers)
+    who = f"{counted(count, 'warp')} meet{'s' * (count == 1)}"
+    if not barriers:
+        return f"{who} at no barrier: nobody waits for another warp."
+    met = f"{who} at {counted(barriers, 'barrier')}"
+    waits: dict[int, list[int]] = defaultdict(list)
+    for number, warp in found.warps.items():
+        waits[len(warp.waits)].append(number)
+    if not any(waits):
+        return f"{met}, and nobody waits there."
+    parts = [
+        f"warp{'s' * (len(warps) > 1)} {in_words(warps)} at {times or 'none'}"
+        for times, warps in sorted(waits.items())
+    ]
+    parts[0] = parts[0].replace(" at ", f" wait{'s' * (len(waits[min(waits)]) == 1)} at ", 1)
+    return f"{met}: {', '.join(parts)}."

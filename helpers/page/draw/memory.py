@@ -1,0 +1,569 @@
+"""What a kernel asks of memory: lanes on sectors, lanes on banks, traffic beside the source.
+
+All is drawn from a trace, so that an edited kernel changes its picture. `sectors` and `banks` need
+the addresses that `simulate(..., watch=True)` keeps, `moves` only counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from ...base.arguments import checked
+from ...simt import Counters, Trace, WatchedAccess
+from ...simt.hardware import BANKS, SECTOR, WARP, WORD
+from ...simt.words import counted
+from .accesses import Line, Shown, Traces, Turn, chosen, labelled
+from .canvas import canvas
+from .digest import FONT_PLACED
+from .style import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    INCHES,
+    LIT,
+    ORANGE,
+    PAGE,
+    PALE,
+    PINK,
+    RED,
+    finish,
+    ink,
+    ink_on,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LINE = 128  # bytes that caches keep together: four sectors
+EDGE = 3  # pixels that a figure leaves free on either side
+WIDE = (PAGE - 2 * EDGE) / WARP  # from lane to lane
+PITCH = 20.0  # the same where words stand before the lanes
+LEFT = PAGE - EDGE - WARP * PITCH
+WASTE = "#F6D9C3"  # a pale vermilion: moved, and not asked for
+TITLE = {"fontsize": 10, "fontweight": "bold", "va": "center"}
+NOTE = {"fontsize": 9, "color": DARK, "va": "center"}
+CODE = {**NOTE, "family": "monospace"}
+
+
+# ---- lanes on sectors ---------------------------------------------------------------------------
+
+
+@checked
+def sectors(
+    trace: Traces,
+    line: Line,
+    warp: int = 0,
+    block: int | tuple[int, int, int] = 0,
+    nth: int = 0,
+    kind: str | None = None,
+) -> None:
+    """Draw one access of a warp to global memory: its lanes, and the 32-byte sectors they touch.
+
+    `trace` is of `simulate(..., watch=True)`; of `{label: trace}` several stand below each other on
+    one scale. `line` is a number, or a piece of the source line's text without regard to spaces; a
+    tuple holds one for each trace. `nth` chooses among the accesses of this warp in this line,
+    counted from 0; where a line loads and stores, `kind` does ("load", "store", "atomic"), else the
+    first counts.
+
+    Raises `TypeError` for what is no trace; `ValueError`, with what there is, for a trace that kept
+    no accesses, and for a line, warp, block or access that is not there or is not the only one.
+    """
+    shown = chosen(trace, line, warp, block, nth, kind, "global")
+    scale = min(_Strip(one.access).scale for one in shown)
+    panel = 194.0
+    bottom = panel * len(shown)
+    axes = _axes(bottom + 12)
+    for number, one in enumerate(shown):
+        _draw_sectors(axes, one, panel * number, scale)
+    stores = all(one.access.kind == "store" for one in shown)
+    keys = [(BLUE, "stored" if stores else "asked for")]
+    if any(one.used < one.moved for one in shown):
+        keys.append((WASTE, "not stored" if stores else "fetched along"))
+    if not all(one.access.mask.all() for one in shown):
+        keys.append(("circle", "takes no part"))
+    explained = "box: a 32-byte sector; bracket: in one 128-byte line"
+    _legend(axes, bottom, keys, explained)
+    finish(axes.figure, f"lanes on sectors, {_names(shown)}", _say_sectors(shown))
+
+
+class _Strip:
+    """The touched sectors side by side, with a gap where memory is left out."""
+
+    def __init__(self, access: WatchedAccess):
+        first = access.offsets[access.mask] + access.start
+        self.piece = min(access.width, 16)  # bytes that are drawn as one box
+        pieces = (first[:, None] + np.arange(0, access.width, self.piece)).reshape(-1)
+        self.asked = {int(byte) for byte in pieces}
+        self.sectors = np.unique(np.r_[pieces, first + access.width - 1] // SECTOR)
+        self.jumps = np.diff(self.sectors)
+        new_line = self.sectors[1:] * SECTOR % LINE == 0
+        wide = 12.0 if len(self.sectors) <= 16 else 5.0
+        gaps = np.where(self.jumps > 1, wide, np.where(new_line, 9.0, 4.0))
+        self.gaps = gaps * min(1, 200 / max(1, gaps.sum()))
+
+    @property
+    def scale(self) -> float:
+        """Pixels a byte, at most: all sectors fit, and no box is wider than a lane."""
+        room = WARP * WIDE - self.gaps.sum()
+        return min(room / (SECTOR * len(self.sectors)), WIDE / self.piece)
+
+    def left(self, scale: float) -> np.ndarray:
+        """Where each sector begins; all of them stand in the middle of the lanes."""
+        left = np.r_[0, np.cumsum(SECTOR * scale + self.gaps)]
+        return (PAGE - left[-1] - SECTOR * scale) / 2 + left
+
+
+def _draw_sectors(axes: Axes, one: Shown, top: float, scale: float) -> None:
+    access, strip = one.access, _Strip(one.access)
+    color = GREEN if one.used == one.moved else RED if one.wasteful else DARK
+    _heading(axes, top, one, _traffic(one), color)
+    lanes, boxes, height = top + 58, top + 118, 36
+    lane_x = _lanes(axes, lanes, access.mask, EDGE, WIDE)
+    left = strip.left(scale)
+    hair = min(0.6, strip.piece * scale / 8)  # between the pieces
+    place = dict(zip(strip.sectors.tolist(), left.tolist(), strict=True))
+    for sector, x in place.items():
+        _box(axes, x, boxes, SECTOR * scale, height, WASTE)
+        for byte in range(0, SECTOR, strip.piece):
+            at = x + byte * scale
+            if sector * SECTOR + byte in strip.asked:
+                _box(axes, at, boxes, strip.piece * scale, height, BLUE)
+            if byte:
+                axes.plot([at, at], [boxes, boxes + height], color="white", linewidth=hair)
+        _box(axes, x, boxes, SECTOR * scale, height, "none", DARK, 0.5)
+    for gap in np.flatnonzero(strip.jumps > 1).tolist():
+        at = left[gap + 1] - strip.gaps[gap] / 2
+        axes.plot([at, at], [boxes - 3, boxes + height + 3], ":", color=DARK, linewidth=0.8)
+    for lane in np.flatnonzero(access.mask).tolist():
+        byte = int(access.offsets[lane]) + access.start
+        at = place[byte // SECTOR] + (byte % SECTOR + strip.piece / 2) * scale
+        _thread(axes, (lane_x[lane], lanes), (at, boxes))
+    _name_bytes(axes, boxes + height, one, strip, left, scale)
+
+
+def _name_bytes(
+    axes: Axes, top: float, one: Shown, strip: _Strip, left: np.ndarray, scale: float
+) -> None:
+    """Brackets below the sectors of each 128-byte line, and from which byte of the array on."""
+    lines = strip.sectors * SECTOR // LINE
+    starts = np.flatnonzero(np.r_[True, np.diff(lines) != 0])
+    ends = np.r_[starts[1:], len(lines)] - 1
+    last_right = left[-1] + SECTOR * scale
+    regular = len(lines) > 2 and strip.jumps[0] * SECTOR > LINE and np.ptp(strip.jumps) == 0
+    if regular:  # numbers for the first and the last will do
+        text = f"{int(strip.jumps[0]) * SECTOR:,} bytes from one sector to the next"
+        axes.text((left[0] + last_right) / 2, top + 18, text, ha="center", **NOTE)
+        starts, ends = starts[[0, -1]], ends[[0, -1]]
+    free = 0.0
+    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+        x, right = float(left[first]), float(left[last] + SECTOR * scale)
+        axes.plot([x, x, right, right], [top + 3, top + 7, top + 7, top + 3], color=GREY, lw=0.8)
+        byte = int(strip.sectors[first]) * SECTOR - one.access.start
+        text = f"{byte:,}" if first else _place_of(byte, one.access.array or "memory")
+        x = right - _width(text) - 2 if regular and first else x
+        if free <= x <= PAGE - _width(text):
+            axes.text(x, top + 18, text, **NOTE, **FONT_PLACED)
+            free = x + _width(text) + 8
+
+
+def _place_of(byte: int, array: str) -> str:
+    return f"byte {byte:,} of {array}" if byte >= 0 else f"{-byte} bytes before {array}"
+
+
+def _traffic(one: Shown) -> str:
+    verb = "stored" if one.access.kind == "store" else "used"
+    if one.used == one.moved:
+        share = f"every byte is {verb}"
+    elif one.moved % one.used:
+        share = f"{one.used:,} of {one.moved:,} bytes are {verb}"
+    else:
+        share = f"1 byte of {one.moved // one.used} is {verb}"
+    return f"1 request, {counted(one.sectors, 'sector')}: {share}"
+
+
+def _say_sectors(shown: Sequence[Shown]) -> str:
+    parts = []
+    for number, one in enumerate(shown):
+        bytes_ = f"{one.used:,} of {one.moved:,}" if one.used < one.moved else f"all {one.moved:,}"
+        stores = one.access.kind == "store"
+        if number:
+            verb = "stored" if stores else "used"
+            parts.append(f"{one.name}: {counted(one.sectors, 'sector')}, {bytes_} bytes {verb}")
+            continue
+        where = f"{one.name}" if one.label else f"Line {one.access.line}"
+        lanes = "" if one.lanes == WARP else f" of {counted(one.lanes, 'lane')}"
+        parts.append(
+            f"{where}, warp {one.access.warp}: one request{lanes} touches "
+            f"{counted(one.sectors, 'sector')} and {'stores' if stores else 'uses'} {bytes_} bytes"
+        )
+    return "; ".join(parts) + "."
+
+
+# ---- lanes on banks -----------------------------------------------------------------------------
+
+
+@checked
+def banks(
+    trace: Traces,
+    line: Line,
+    warp: int = 0,
+    block: int | tuple[int, int, int] = 0,
+    nth: int = 0,
+    kind: str | None = None,
+) -> None:
+    """Draw one access of a warp to shared memory: its lanes, the 32 banks, and the turns it takes.
+
+    In a turn (a wavefront) each bank serves one 4-byte word, to all lanes that want it. Parameters
+    and errors are those of `sectors`.
+    """
+    shown = chosen(trace, line, warp, block, nth, kind, "shared")
+    tops = [0.0]
+    for one in shown:
+        tops.append(tops[-1] + 172 + PITCH * len(_rows_of(one.turns)))
+    axes = _axes(tops[-1] + 12)
+    for one, top in zip(shown, tops, strict=False):
+        _draw_banks(axes, one, top)
+    served = [lanes for one in shown for turn in one.turns for lanes in turn.values()]
+    keys = [(BLUE, "serves this lane")] if min(map(len, served)) == 1 else []
+    if max(map(len, served)) > 1:
+        keys.append((GREEN, "serves so many lanes with one word"))
+    keys.append(("box", "idle"))
+    if not all(one.access.mask.all() for one in shown):
+        keys.append(("circle", "takes no part"))
+    _legend(axes, tops[-1], keys, "turn: a wavefront")
+    finish(axes.figure, f"lanes on banks, {_names(shown)}", _say_banks(shown))
+
+
+ROWS = 12  # of turns; more are cut short
+
+
+def _rows_of(turns: Sequence[Turn]) -> list[int | None]:
+    """The turns that are drawn; None stands for those left out."""
+    numbers: list[int | None] = [*range(len(turns))]
+    return numbers if len(turns) <= ROWS else [*numbers[: ROWS - 2], None, numbers[-1]]
+
+
+def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
+    access, turns, least = one.access, one.turns, len(one.groups)
+    free = len(turns) == least
+    verdict = "no bank conflict" if free else f"conflict-free would be {least}"
+    verdict = f"1 request, {counted(len(turns), 'turn')}: {verdict}"
+    _heading(axes, top, one, verdict, GREEN if free else RED)
+    lanes, header, words = top + 58, top + 132, max(1, access.width // WORD)
+    lane_x = _lanes(axes, lanes, access.mask, LEFT, PITCH)
+    for y, text in ((lanes, "lane"), (header, "bank")):
+        axes.text(LEFT - 7, y, text, ha="right", **NOTE)
+    for bank in range(BANKS):
+        axes.text(lane_x[bank], header, str(bank), ha="center", **NOTE)
+    for lane in np.flatnonzero(access.mask).tolist():
+        bank = int(access.offsets[lane]) // WORD % BANKS
+        _thread(axes, (lane_x[lane], lanes), (LEFT + (bank + words / 2) * PITCH, header - 10))
+    behind_groups = np.cumsum([len(group) for group in one.groups]).tolist()
+    for row, number in enumerate(_rows_of(turns)):
+        y = header + 12 + row * PITCH
+        if number is None:
+            text = counted(len(turns) - ROWS + 1, "more turn")
+            axes.text(LEFT + WARP * PITCH / 2, y + PITCH / 2, text, ha="center", **NOTE)
+            continue
+        axes.text(LEFT - 7, y + PITCH / 2, f"turn {number + 1}", ha="right", **NOTE)
+        _box(axes, LEFT, y, BANKS * PITCH, PITCH, "white", PALE, 0.5)
+        between = LEFT + np.arange(1, BANKS) * PITCH
+        axes.vlines(between, y, y + PITCH, color=PALE, linewidth=0.5, zorder=1)
+        for bank, served in turns[number].items():
+            _served(axes, y, bank, words, served, turns[number])
+        if number + 1 in behind_groups[:-1]:
+            axes.plot([LEFT - 50, PAGE - EDGE], [y + PITCH] * 2, color=DARK, linewidth=1)
+
+
+def _served(axes: Axes, y: float, bank: int, words: int, lanes: list[int], turn: Turn) -> None:
+    """A word, or several in neighbouring banks, and who gets it."""
+    x, width = LEFT + bank * PITCH, words * PITCH
+    text, fill = (str(lanes[0]), BLUE) if len(lanes) == 1 else (f"×{len(lanes)}", GREEN)
+    _box(axes, x, y, width, PITCH, fill, "white", 0.8)
+    style = {**NOTE, "color": ink_on(fill), "ha": "center"}
+    if _width(text) <= width:
+        axes.text(x + width / 2, y + PITCH / 2, text, **style)
+    elif bank + 1 in turn or bank == BANKS - 1:  # no room beside it
+        axes.text(x + width / 2, y + PITCH / 2, str(len(lanes)), **style)
+    else:
+        _box(axes, x + width, y + 1, _width(text) + 6, PITCH - 2, "white", **FONT_PLACED)
+        axes.text(x + width + 3, y + PITCH / 2, text, **{**NOTE, "color": ink(GREEN)})
+
+
+def _say_banks(shown: Sequence[Shown]) -> str:
+    parts = []
+    for one in shown:
+        access, least, needed = one.access, len(one.groups), len(one.turns)
+        lanes, want = counted(one.lanes, "lane"), "wants" if one.lanes == 1 else "want"
+        taken: dict[int, int] = {}  # of a bank: words
+        for turn in one.turns:
+            for bank in turn:
+                taken[bank] = taken.get(bank, 0) + 1
+        most = max(taken.values())
+        if access.width > WORD:
+            wanted = f"{access.width} bytes each, and {one.lanes_at_once} lanes are served at once"
+        elif len(taken) == 1:
+            wanted = f"{counted(most, 'word')} of one bank"
+        elif len({*taken.values()}) == 1:
+            wanted = f"{counted(most, 'word')} of each of {len(taken)} banks"
+        else:
+            wanted = f"{sum(taken.values())} words, {most} of them of one bank"
+        if needed == least:
+            verdict = f"{counted(needed, 'turn')}, and no bank conflict"
+        else:
+            verdict = f"{needed} turns, conflict-free would be {least}"
+        who = one.name if one.label else f"Line {access.line}"
+        parts.append(f"{who}: {lanes} {want} {wanted}: {verdict}")
+    return "; ".join(parts) + "."
+
+
+# ---- traffic beside the source ------------------------------------------------------------------
+
+
+@checked
+def moves(trace: Traces) -> None:
+    """Draw requests, sectors of global memory and wavefronts of shared memory as bars beside the
+    source lines that ask for them; pale is what is more than the bytes need.
+
+    Of `{label: trace}` several stand below each other on one scale. Raises `TypeError` for what is
+    no trace, `ValueError` for a trace without an access in the kernel's own lines.
+    """
+    panels = [(label or one.file, one, _bars(one)) for label, one in labelled(trace)]
+    for name, _, bars in panels:
+        if not bars:
+            raise ValueError(f"{name} has no line of its own that loads or stores")
+    every = [bar for *_, bars in panels for bar in bars]
+    row, head = 27.0, 35.0
+    bottom = sum(head + row * len(bars) for *_, bars in panels) + 4
+    wasted = any(bar.wasted for bar in every)
+    axes = _axes(bottom + (32 if wasted else 12))
+    most, top = max(max(bar.pieces, bar.requests) for bar in every), 0.0
+    for name, one, bars in panels:
+        verdict, color = _total(one.counters)
+        axes.text(EDGE, top + 14, name, **TITLE)
+        axes.text(PAGE - EDGE, top + 14, verdict, color=ink(color), ha="right", **TITLE)
+        for number, bar in enumerate(bars):
+            repeated = number and bars[number - 1].line == bar.line
+            code = "" if repeated else one.own_lines()[bar.line].strip()
+            _draw_bar(axes, top + head + row * (number + 0.1), bar, code, most)
+        top += head + row * len(bars)
+    keys = [(color, text) for color, text in MEMORIES if color in {bar.color for bar in every}]
+    _legend(axes, bottom, [*keys, ("thin", "requests")])
+    if wasted:
+        _legend(axes, bottom + 20, [(WASTE, "more than the bytes need")])
+    names = " and ".join(name for name, *_ in panels)
+    finish(axes.figure, f"what moves in {names}", _say_moves(panels))
+
+
+MEMORIES = (
+    (BLUE, "global memory: sectors"),
+    (ORANGE, "shared memory: wavefronts"),
+    (RED, "local memory: sectors"),
+    (PINK, "atomics, other blocks"),
+)
+
+
+class _Bar(NamedTuple):
+    """What one source line asks of one memory."""
+
+    line: int
+    kind: str  # "load", "store", ...
+    color: str
+    requests: int
+    pieces: int  # sectors or wavefronts; 0 where they are not counted
+    ideal: float  # as many as the bytes need
+
+    @property
+    def wasted(self) -> bool:
+        return self.pieces > 1.001 * self.ideal
+
+
+def _bars(trace: Trace) -> list[_Bar]:
+    bars = []
+    for line, c in trace.own_counters().items():
+        copied = c.copied_in_bytes + c.copied_out_bytes
+        for kind, requests, pieces, asked in (
+            ("load", c.load_requests, c.load_sectors, c.load_bytes),
+            ("copy", c.copy_requests, c.copy_sectors, copied),
+            ("store", c.store_requests, c.store_sectors, c.store_bytes),
+        ):
+            bars.append(_Bar(line, kind, BLUE, requests, pieces, min(pieces, asked / SECTOR)))
+        counted = vars(c)
+        for kind in ("load", "store"):
+            requests, pieces, conflicts = (
+                counted[f"shared_{kind}_{what}"]
+                for what in ("requests", "wavefronts", "bank_conflicts")
+            )
+            bars.append(_Bar(line, kind, ORANGE, requests, pieces, pieces - conflicts))
+            requests, pieces = (counted[f"local_{kind}_{what}"] for what in ("requests", "sectors"))
+            bars.append(_Bar(line, kind, RED, requests, pieces, pieces))
+        bars.append(_Bar(line, "remote", PINK, c.remote_requests, 0, 0))
+        bars.append(_Bar(line, "atomic", PINK, c.atomic_requests, 0, 0))
+    return [bar for bar in bars if bar.requests]
+
+
+def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
+    number, text, kind, start, full = 33, 41, 326, 332, 200
+    if code:
+        axes.text(number, y, str(bar.line), ha="right", **CODE)
+        axes.text(
+            text, y, _fitting(code, kind - _width(bar.kind) - 10 - text, 9, "monospace"), **CODE
+        )
+    axes.text(kind, y, bar.kind, ha="right", **NOTE)
+    size = full / most
+    if bar.pieces:
+        if bar.wasted:
+            _box(axes, start, y - 8, bar.pieces * size, 12, WASTE, RED, 0.5)
+        _box(axes, start, y - 8, max(1, bar.ideal * size), 12, bar.color)  # 1: to be seen
+        _box(axes, start, y + 5.5, max(1, bar.requests * size), 3.5, DARK)
+        count, what = f"{bar.pieces:,}", f"{_short(bar.pieces / bar.requests)} a request"
+    else:
+        _box(axes, start, y - 8, max(1, bar.requests * size), 12, bar.color)
+        count, what = f"{bar.requests:,}", f"request{'' if bar.requests == 1 else 's'}"
+    x = start + max(bar.pieces, bar.requests) * size + 6
+    axes.text(x, y, count, **{**NOTE, "color": "black"})
+    color = ink(RED) if bar.pieces and bar.wasted else DARK
+    axes.text(x + _width(count) + 7, y, what, **{**NOTE, "color": color}, **FONT_PLACED)
+
+
+def _total(counters: Counters) -> tuple[str, str]:
+    """All sectors of global memory beside the bytes that were asked for, and a colour; those of
+    local memory, which nobody asked for."""
+    moved = counted(_sectors_of(counters), "sector")
+    if local := _local_sectors_of(counters):
+        return f"{moved}, and {local:,} of local memory", RED
+    ratio = _short(counters.fetch_ratio)
+    if float(ratio) <= 1:
+        return f"{moved}, no more than asked for", GREEN
+    return f"{moved}, {ratio} times what is asked for", RED
+
+
+def _sectors_of(counters: Counters) -> int:
+    return counters.load_sectors + counters.store_sectors + counters.copy_sectors
+
+
+def _local_sectors_of(counters: Counters) -> int:
+    return counters.local_load_sectors + counters.local_store_sectors
+
+
+def _say_moves(panels: Sequence[tuple[str, Trace, list[_Bar]]]) -> str:
+    parts = []
+    for name, trace, _ in panels:
+        c, said = trace.counters, name
+        if {"x", "y"} <= {*trace.arrays}:
+            matrix = trace.arrays["x"]
+            read, written = c.passes(matrix.elements, matrix.dtype.itemsize)
+            said += f" reads x {_times(read)} and writes y {_times(written)}"
+            if others := [name for name in trace.arrays if name not in ("x", "y")]:
+                said += f" ({' and '.join(others)} counted with them)"
+        said += f": {counted(_sectors_of(c), 'sector')}"
+        if c.fetch_ratio:
+            ratio = _short(c.fetch_ratio)
+            said += f", {ratio} byte{'' if ratio == '1' else 's'} moved for each one asked for"
+        if local := _local_sectors_of(c):
+            said += f", and {counted(local, 'sector')} of local memory"
+        parts.append(said)
+    return "; ".join(parts) + "."
+
+
+def _times(number: float) -> str:
+    text = _short(number)
+    return {"1": "once", "2": "twice", "3": "three times"}.get(text, f"{text} times")
+
+
+# ---- drawing ------------------------------------------------------------------------------------
+
+
+def _axes(height: float) -> Axes:
+    return canvas(height)[1]
+
+
+def _box(
+    axes: Axes, x, y, width, height, fill: str, edge: str = "none", line: float = 0, **style
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    style |= {"facecolor": fill, "edgecolor": edge, "linewidth": line}
+    axes.add_patch(Rectangle((x, y), width, height, **style))
+
+
+def _lanes(axes: Axes, y: float, mask: np.ndarray, left: float, pitch: float) -> list[float]:
+    """The lanes of a warp as numbered circles, pale those that take no part; where they stand."""
+    from matplotlib.patches import Circle
+
+    middle = (left + (np.arange(WARP) + 0.5) * pitch).tolist()
+    for lane, active in enumerate(mask.tolist()):
+        style = {"facecolor": LIT, "edgecolor": BLUE} if active else {"fill": False, "ec": PALE}
+        axes.add_patch(Circle((middle[lane], y), 9.4, linewidth=1, **style))
+        style = {"color": "black" if active else ink(GREY), "va": "center_baseline", "ha": "center"}
+        axes.text(middle[lane], y, str(lane), fontsize=9, **style)
+    return middle
+
+
+def _thread(axes: Axes, lane: tuple[float, float], end: tuple[float, float]) -> None:
+    """From a lane's circle to what it wants."""
+    (x, y), (to_x, to_y) = lane, end
+    axes.plot([x, to_x], [y + 9.4, to_y], color=BLUE, linewidth=0.8, alpha=0.7)
+
+
+def _heading(axes: Axes, top: float, one: Shown, verdict: str, color: str) -> None:
+    """Title and verdict, and below them the source line and the warp."""
+    right = PAGE - EDGE
+    axes.text(right, top + 14, verdict, color=ink(color), ha="right", **TITLE)
+    who = f"warp {one.access.warp}, block {one.block}"
+    axes.text(right, top + 34, who, ha="right", **NOTE)
+    bold = 10, "sans-serif", "bold"
+    title = _fitting(one.name, right - _width(verdict, *bold) - 12 - EDGE, *bold)
+    axes.text(EDGE, top + 14, title, **TITLE)
+    code = _fitting(one.code, right - _width(who) - 12 - EDGE, 9, "monospace")
+    axes.text(EDGE, top + 34, code, **CODE)
+
+
+def _legend(axes: Axes, y: float, keys: Sequence[tuple[str, str]], explained: str = "") -> None:
+    from matplotlib.patches import Circle
+
+    x = float(EDGE)
+    for fill, label in keys:
+        if fill == "circle":
+            style = {"fill": False, "edgecolor": PALE, "linewidth": 1, **FONT_PLACED}
+            axes.add_patch(Circle((x + 7, y), 6.3, **style))
+        elif fill == "thin":
+            _box(axes, x, y - 1.75, 14, 3.5, DARK, **FONT_PLACED)
+        elif fill == "box":
+            _box(axes, x, y - 5.5, 14, 11, "white", PALE, 0.8, **FONT_PLACED)
+        else:
+            _box(axes, x, y - 5.5, 14, 11, fill, **FONT_PLACED)
+        axes.text(x + 20, y, label, **NOTE, **FONT_PLACED)
+        x += 20 + _width(label) + 20
+    axes.text(x, y, explained, **NOTE, **FONT_PLACED)
+
+
+@cache
+def _width(text: str, size: float = 9, family: str = "sans-serif", weight: str = "normal") -> float:
+    """Pixels that a text takes, if its letters are fitted to a coarse raster."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
+    font = FontProperties(family=[family], weight=weight, size=size)
+    path = TextPath((0, 0), text, prop=font)
+    return 1.07 * float(path.get_extents().width) * PAGE / (72 * INCHES) if text.strip() else 0.0
+
+
+def _fitting(text: str, room: float, *font) -> str:
+    """A text, cut short where there is no room for all of it."""
+    width = _width(text, *font)
+    return text if width <= room else text[: int(len(text) * room / width) - 1].rstrip() + "…"
+
+
+def _names(shown: Sequence[Shown]) -> str:
+    return " and ".join(one.name for one in shown)
+
+
+def _short(number: float) -> str:
+    """With as many digits as tell something: 4, 3.92, 32."""
+    return f"{number:.0f}" if abs(number - round(number)) < 0.005 else f"{number:.3g}"

@@ -1,0 +1,314 @@
+"""Who loads which element of a matrix: a lane, a warp or a block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...base.arguments import checked
+from ...simt import Trace
+from ...simt.hardware import WARP
+from .canvas import NAME, Box, canvas, words
+from .style import (
+    BLUE,
+    DARK,
+    GREEN,
+    GREY,
+    LIT,
+    ORANGE,
+    PALE,
+    PINK,
+    RED,
+    SKY,
+    YELLOW,
+    finish,
+    ink_on,
+)
+from .walk import in_words
+
+COLUMNS, ROWS = 33, 16  # of cells that are drawn: a cell has room for the number of a lane
+LEFT, TOP, WIDTH = 66, 54, 606  # pixels: where the matrix begins, and how wide it is at most
+DIGIT = 8.2  # pixels of width
+NARROW = 20  # pixels: so wide a cell has thin edges, which leave two digits room
+NOBODY = -1
+UNITS = ("lane", "warp", "block")
+VERBS = {
+    "load": ("loads", "loaded"),
+    "store": ("stores", "stored"),
+    "atomic": ("changes", "changed"),
+}
+HUES = (SKY, ORANGE, GREEN, PINK, YELLOW, BLUE, RED, GREY)
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Of each element, as arrays of shape (rows, cols)."""
+
+    block: np.ndarray  # linear number, or NOBODY
+    thread: np.ndarray  # within its block
+    several: dict[str, np.ndarray]  # bool: others do so too; for each unit
+    times: np.ndarray  # how often
+    width: np.ndarray  # bytes of a lane's access
+    kind: str  # "load", "store" or "atomic"
+
+    @property
+    def does(self) -> str:
+        return VERBS[self.kind][0]
+
+    def unit(self, by: str) -> np.ndarray:
+        """A number for each lane, warp or block of the launch; or NOBODY."""
+        if by == "block":
+            return self.block
+        whole = self.block * 1024 + self.thread
+        return np.where(self.block < 0, NOBODY, whole // WARP if by == "warp" else whole)
+
+    def number(self, by: str) -> np.ndarray:
+        """The number of that lane within its warp, or of that warp within its block."""
+        return {"lane": self.thread % WARP, "warp": self.thread // WARP, "block": self.block}[by]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Neighbouring elements with one owner."""
+
+    box: Box
+    number: int | None  # of the lane, the warp or the block; None: nobody's
+    several: bool
+
+
+@checked
+def owners(
+    trace: Trace,
+    by: str = "lane",
+    array: str = "x",
+    rows: int | None = None,
+    cols: int | None = None,
+) -> None:
+    """Show which lane, warp or block loads each element of `array`; which one stores it, if nobody
+    loads it. What several load is hatched.
+
+    The trace is one of `simulate(..., watch=True)`. `rows` and `cols` are those of the array, if it
+    has two dimensions. Of a large matrix the first rows and columns are drawn; neighbours with one
+    owner share a cell, but for those that a lane moves in accesses of different width.
+
+    Raises `ValueError` for another `by`, for an array that the launch did not have, and for rows
+    and columns that are not as many as its elements.
+    """
+    if by not in UNITS:
+        raise ValueError(f"by is {', '.join(map(repr, UNITS))}, not {by!r}")
+    found = _owners(trace, array, _shape(trace, array, rows, cols))
+    unit, number, several = found.unit(by), found.number(by), found.several[by]
+    width = found.width if by == "lane" else np.zeros_like(found.width)
+    tall, wide = (_grain((unit, several, width), *one) for one in ((0, ROWS), (1, COLUMNS)))
+    unit, number, several, width = (
+        one[::tall, ::wide][:ROWS, :COLUMNS] for one in (unit, number, several, width)
+    )
+    cut = tall * ROWS < found.block.shape[0], wide * COLUMNS < found.block.shape[1]
+    height = 26 if len(unit) <= 8 else 18
+    figure, axes = canvas(TOP + len(unit) * height + (34 if cut[0] else 14))
+    title = f"which {by} {found.does} each element of {array}"
+    words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+    cell = Box(LEFT, TOP, min(WIDTH / unit.shape[1], 2.5 * height), height)
+    cells = []
+    for top, left, down, right in _rectangles(unit, several, width):
+        x, y = LEFT + left * cell.width, TOP + top * height
+        box = Box(x, y, (right - left) * cell.width, (down - top) * height)
+        owner = None if unit[top, left] == NOBODY else int(number[top, left])
+        cells.append(Cell(box, owner, bool(several[top, left])))
+    _draw(axes, cells, by)
+    _frame(axes, cell, unit.shape, (tall, wide), cut)
+    finish(figure, title, _sentence(found, by, array))
+
+
+def _shape(trace: Trace, array: str, rows: int | None, cols: int | None) -> tuple[int, int]:
+    if array not in trace.arrays:
+        known = ", ".join(trace.arrays) or "none"
+        raise ValueError(f"the launch had no array {array!r}; its arrays: {known}")
+    if not trace.accesses and not trace.events:
+        raise ValueError("the trace holds no accesses: simulate(..., watch=True) keeps them")
+    given = trace.arrays[array]
+    if rows is None and cols is None and len(given.shape) == 2:
+        rows, cols = given.shape
+    count = given.elements
+    rows = count // (cols or count) if rows is None else rows
+    cols = count // rows if cols is None and rows else cols
+    if rows * cols != count or not count:
+        raise ValueError(f"{array} has {count} elements, not {rows} x {cols}")
+    return rows, cols
+
+
+def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
+    """Go through the loads of an array, or through its stores if there are none."""
+    ours = [one for one in trace.accesses if one.memory == "global" and one.array == array]
+    kinds = {one.kind for one in ours}
+    kind = next((one for one in VERBS if one in kinds), "load")
+    count, size = shape[0] * shape[1], trace.arrays[array].dtype.itemsize
+    block, thread = np.full(count, NOBODY), np.zeros(count, np.int64)
+    several = {unit: np.zeros(count, bool) for unit in UNITS}
+    times, width = np.zeros((2, count), np.int64)
+    across, up, _ = trace.shape.grid
+    for one in (access for access in ours if access.kind == kind):
+        per_lane = max(1, one.width // size)
+        first = trace.arrays[array].numbers(one.offsets[one.mask])
+        places = first[:, None] + np.arange(per_lane)
+        threads = np.broadcast_to(
+            one.warp * WARP + np.flatnonzero(one.mask)[:, None], places.shape
+        ).reshape(-1)
+        places = places.reshape(-1)
+        inside = (places >= 0) & (places < count)
+        places, threads = places[inside], threads[inside]
+        np.add.at(times, places, 1)
+        number = one.block[0] + across * (one.block[1] + up * one.block[2])
+        free = block[places] == NOBODY
+        block[places[free]], thread[places[free]] = number, threads[free]
+        width[places[free]] = one.width
+        others = block[places] != number
+        several["block"][places] |= others
+        several["warp"][places] |= others | (thread[places] // WARP != one.warp)
+        several["lane"][places[others | (thread[places] != threads)]] = True
+    shaped = {unit: flags.reshape(shape) for unit, flags in several.items()}
+    block, thread, times, width = (one.reshape(shape) for one in (block, thread, times, width))
+    return Owners(block, thread, shaped, times, width, kind)
+
+
+def _grain(told: Sequence[np.ndarray], axis: int, room: int) -> int:
+    """How many rows (axis 0) or columns share a cell: as many as needed and as are alike in all
+    that is told of them."""
+    grain, length = 1, told[0].shape[axis]
+    while grain * room < length and length % (2 * grain) == 0:
+        starts = np.arange(length) // (2 * grain) * (2 * grain)
+        if any((one != one.take(starts, axis)).any() for one in told):
+            break
+        grain *= 2
+    return grain
+
+
+def _rectangles(*told: np.ndarray) -> list[tuple[int, int, int, int]]:
+    """(top, left, bottom, right) of neighbouring cells that are alike, ends excluded."""
+    done: list[list[int]] = []
+    above: dict[tuple[int, ...], list[int]] = {}
+    for row in range(len(told[0])):
+        changes = np.any([np.diff(one[row].astype(int)) != 0 for one in told], axis=0)
+        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), told[0].shape[1]]
+        here = {}
+        for left, right in zip(edges, edges[1:], strict=False):
+            key = left, right, *(int(one[row, left]) for one in told)
+            if key in above:
+                above[key][2] = row + 1
+                here[key] = above[key]
+            else:
+                here[key] = [row, left, row + 1, right]
+                done.append(here[key])
+        above = here
+    return [tuple(one) for one in done]
+
+
+# ---- drawing ------------------------------------------------------------------------------------
+
+
+def _draw(axes, cells: list[Cell], by: str) -> None:
+    from matplotlib.collections import PolyCollection
+
+    def add(some: list[Cell], **style) -> None:
+        corners = [
+            [(one.x, one.y), (one.right, one.y), (one.right, one.bottom), (one.x, one.bottom)]
+            for one in (cell.box for cell in some)
+        ]
+        axes.add_collection(PolyCollection(corners, **style))
+
+    empty = [cell for cell in cells if cell.number is None]
+    owned = [cell for cell in cells if cell.number is not None]
+    hatched = [cell for cell in owned if cell.several]
+    colors = [_color(cell.number, by) for cell in owned]
+    add(empty, facecolors="white", edgecolors=PALE, linewidths=0.8)
+    edges = [0.5 if cell.box.width < NARROW else 1.2 for cell in owned]
+    add(owned, facecolors=colors, edgecolors="white", linewidths=edges)
+    add(hatched, facecolors="none", edgecolors=GREY, linewidths=0, hatch="////")
+    for cell, color in zip(owned, colors, strict=True):
+        box, number = cell.box, cell.number
+        crowded = by == "lane" and box.width < NARROW and number % 4 and number != WARP - 1
+        if box.width > DIGIT * len(str(number)) and not crowded:
+            style = {"color": ink_on(color), "ha": "center"}
+            style |= {"fontweight": "bold"} if cell.several else {}
+            words(axes, box.x + box.width / 2, box.middle, str(number), **style)
+
+
+def _color(number: int, by: str) -> tuple[float, ...]:
+    from matplotlib.colors import to_rgb
+
+    if by == "lane":  # from pale to blue, on all of which black is read well
+        share = number % WARP / (WARP - 1)
+        return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(SKY), strict=True))
+    return tuple(1 - 0.65 * (1 - part) for part in to_rgb(HUES[number % len(HUES)]))
+
+
+def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut) -> None:
+    """Numbers of rows and columns, and dots where more follow."""
+    rows, cols = shape
+    words(axes, 10, TOP - 9, "column", color=DARK)
+    words(axes, 10, TOP + cell.height / 2, "row", color=DARK)
+    every = next(step for step in (1, 2, 4, 8, 16, 32) if step * cell.width > 40)
+    for col in range(0, cols, every):
+        label = str(col * grain[1])
+        words(axes, LEFT + (col + 0.5) * cell.width, TOP - 9, label, color=DARK, ha="center")
+    for row in range(rows):
+        label = str(row * grain[0])
+        words(axes, LEFT - 8, TOP + (row + 0.5) * cell.height, label, color=DARK, ha="right")
+    if cut[0]:
+        words(axes, LEFT + 8, TOP + rows * cell.height + 10, "⋮", NAME, color=DARK)
+    if cut[1]:
+        words(axes, LEFT + cols * cell.width + 6, TOP + cell.height / 2, "…", NAME, color=DARK)
+
+
+# ---- the sentence -------------------------------------------------------------------------------
+
+
+def _sentence(found: Owners, by: str, array: str) -> str:
+    unit = found.unit(by)
+    if (unit == NOBODY).all():
+        return f"Nobody {found.does} an element of {array}."
+    first = unit.reshape(-1)[np.flatnonzero(unit.reshape(-1) != NOBODY)[0]]
+    place = tuple(np.argwhere(unit == first)[0])
+    name = f"{by.capitalize()} {found.number(by)[place]}"
+    if by == "lane" and (found.thread >= WARP).any():
+        name += f" of warp {found.thread[place] // WARP}"
+    parts = [f"{name} {found.does} {_elements(unit == first)}", f"a row belongs to {_row(found)}"]
+    if several := int(found.several[by].sum()):
+        parts.append(
+            f"{several} of {unit.size} elements belong{'s' * (several == 1)} to more than one {by}"
+        )
+    if missing := int((found.times == 0).sum()):
+        parts.append(f"nobody {found.does} {missing} element{'s' * (missing > 1)} of {array}")
+    elif found.times.min() == found.times.max() > 1:
+        parts.append(f"each element is {VERBS[found.kind][1]} {found.times.max()} times")
+    return "; ".join(parts) + "."
+
+
+def _elements(mine: np.ndarray) -> str:
+    """The elements of one owner in words: the same columns of some rows, or other ones in each."""
+    rows, cols = np.flatnonzero(mine.any(axis=1)), np.flatnonzero(mine.any(axis=0))
+    if not mine[np.ix_(rows, cols)].all():
+        parts = [_elements((np.arange(len(mine)) == row)[:, None] & mine) for row in rows[:2]]
+        return " and ".join(parts) if len(rows) == 2 else ", ".join([*parts, "..."])
+    where = f"row{'s' * (len(rows) > 1)} {in_words(rows)}"
+    if len(cols) == mine.shape[1]:
+        return where
+    return f"column{'s' * (len(cols) > 1)} {in_words(cols)} of {where}"
+
+
+def _row(found: Owners) -> str:
+    """What a row belongs to, in words."""
+    counts, even = {}, {}
+    for by in UNITS:
+        many = {len(np.unique(row[row != NOBODY])) for row in found.unit(by)}
+        counts[by], even[by] = max(many), "at most " * (len(many) > 1)
+    lanes, warps, blocks = counts.values()
+    if blocks > 1:
+        return f"{even['block']}{blocks} blocks"
+    if warps > 1:
+        return f"one block of {even['warp']}{warps} warps"
+    if lanes == 1:
+        return "one lane"
+    return f"{even['lane']}one warp" if lanes == WARP else f"{even['lane']}{lanes} lanes of a warp"

@@ -1,0 +1,471 @@
+"""The reduction of a block as it ran: which thread took whose value, level by level.
+
+A trace does not say what a thread computes, but whose values it loads from shared memory and takes
+by shuffles, and between which barriers. That is what is drawn: whatever a reader's kernel does.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import numpy as np
+
+from ...base.arguments import checked
+from ...simt import Event, Trace, WatchedAccess
+from ...simt.geometry import Place
+from ...simt.hardware import WARP, WORD
+from ...simt.words import counted
+from .canvas import NAME, Box, canvas, rounded, words
+from .style import BLACK, BLUE, DARK, GREEN, GREY, LIT, ORANGE, PAGE, PALE, finish, ink
+from .walk import find_block, in_order, pieces_of, shared_arrays
+
+OUTSIDE = -1  # stands for a thread of another block
+MOST_LEVELS = 40  # more are drawn as fewer
+LEFT, RIGHT, TOP = 100, 552, 62  # pixels: of the columns
+LETTER = 7.8  # pixels of width
+MEETINGS = {"barrier leave": "barrier", "cluster leave": "cluster barrier"}
+LABELS = {"shuffle": "shuffle", "shared": "shared memory", "global": "global memory"}
+COLORS = {"shuffle": GREEN, "shared": BLUE, "global": ORANGE}
+
+
+@dataclass
+class Level:
+    """Threads take values of others at the same time, or could."""
+
+    kind: str  # "shuffle", "shared" or "global": by which way
+    edges: frozenset[tuple[int, int]]  # (whose value, who takes it), linear in the block
+    lines: set[int]  # of the source
+    own: set[int] = field(default_factory=set)  # who loads what it stored itself
+    times: int = 1  # how often in a row
+    offers: dict[int, np.ndarray] = field(default_factory=dict)  # bits, by thread
+    to_all: bool = False  # the result goes to those who lack it
+
+    @property
+    def targets(self) -> set[int]:
+        return {target for _, target in self.edges}
+
+    @property
+    def keep(self) -> set[int]:
+        """Who goes on from a value of its own: in a register, or loaded where any thread does."""
+        return self.own if self.kind != "shuffle" and self.own else self.targets
+
+    @property
+    def merged(self) -> list[tuple[int, int]]:
+        return sorted(edge for edge in self.edges if edge[0] != OUTSIDE)
+
+    @property
+    def from_outside(self) -> int:
+        return sum(source == OUTSIDE for source, _ in self.edges)
+
+
+@dataclass
+class Meeting:
+    """A barrier that opened."""
+
+    kind: str  # "barrier" or "cluster barrier"
+
+
+@dataclass
+class Reduction:
+    """What happened to a block, in order; row r of the picture is behind the r-th level."""
+
+    parts: list[Level | Meeting]
+    values: dict[tuple[int, int], list[str]]  # what (row, thread) holds, where that is known
+    threads: int
+
+    @property
+    def levels(self) -> list[Level]:
+        return [part for part in self.parts if isinstance(part, Level)]
+
+
+@checked
+def reduction(trace: Trace, block: int | Place = 0) -> None:
+    """Show how the threads of a block merge their values: a column is a thread, a line leads from
+    whoever had a value to whoever took it, through shared memory or by a shuffle, and barriers go
+    across. Values are written where there is room: what the threads stored, or offered.
+
+    The trace is one of `simulate(..., watch=True)`, `block` a number or (x, y, z). What is done
+    several times in a row is drawn once.
+
+    Raises `ValueError` for a block that the trace does not follow.
+    """
+    _draw(follow(trace, block), f"how block {block} merges its values")
+
+
+# ---- reading the trace --------------------------------------------------------------------------
+
+
+@dataclass
+class _Phase:
+    """What a warp did between two barriers."""
+
+    levels: list[Level] = field(default_factory=list)
+    # Of each store: how many levels came before, thread, address, bits.
+    stores: list[tuple[int, int, int, np.ndarray]] = field(default_factory=list)
+    fresh: bool = False  # what is loaded next belongs to another level
+
+
+def follow(trace: Trace, block: int | Place) -> Reduction:
+    """Who took whose values in a block. Raises what `reduction` does."""
+    place = find_block(trace, block)
+    talked = shared_arrays(trace)
+    writers: dict[tuple[str, int], set[int]] = {}  # of a piece of memory: whose values are in it
+    phases: dict[tuple[int, int], _Phase] = defaultdict(_Phase)  # by (number, warp)
+    current: dict[int, int] = defaultdict(int)
+    meetings: list[Meeting] = []
+    opening = False
+    for event, accesses in in_order(trace):
+        accesses = [one for one in accesses if one.memory != "global" or one.array in talked]
+        if event.block != place:
+            for one in accesses:
+                if one.kind != "load" and (one.memory == "global" or one.owner == place):
+                    writers |= {
+                        piece: {OUTSIDE} for _, pieces in pieces_of(one) for piece in pieces
+                    }
+            continue
+        if event.kind in MEETINGS:
+            if not opening:
+                meetings.append(Meeting(MEETINGS[event.kind]))
+            current[event.warp] = len(meetings)
+        opening = event.kind in MEETINGS
+        phase = phases[current[event.warp], event.warp]
+        if event.kind == "shuffle":
+            _shuffle(phase, event)
+        elif event.kind == "warp barrier":
+            phase.fresh = True
+        for one in accesses:
+            _touch(phase, one, writers)
+    return _in_rows(phases, meetings, trace.shape.threads)
+
+
+def _shuffle(phase: _Phase, event: Event) -> None:
+    first, lanes = event.warp * WARP, np.flatnonzero(event.mask).tolist()
+    edges = {(first + int(event.sources[n]), first + n) for n in lanes if event.sources[n] != n}
+    if edges:
+        offers = {first + n: event.values[n : n + 1] for n in lanes}
+        phase.levels.append(Level("shuffle", frozenset(edges), {event.line}, offers=offers))
+
+
+def _touch(phase: _Phase, access: WatchedAccess, writers: dict[tuple[str, int], set[int]]) -> None:
+    """Note who wrote a piece of memory, or whose values a load takes."""
+    kind, away = "global" if access.memory == "global" else "shared", access.memory == "remote"
+    edges, own = set(), set()
+    for thread, pieces in pieces_of(access):
+        if away or access.memory == "local":
+            edges |= {(OUTSIDE, thread)} if away and access.kind == "load" else set()
+        elif access.kind == "store":
+            writers |= {piece: {thread} for piece in pieces}
+            if kind == "shared" and access.values is not None and access.values.itemsize >= WORD:
+                bits = access.values[thread % WARP].view(np.uint32)
+                phase.stores.append((len(phase.levels), thread, pieces[0][1], bits))
+        elif access.kind == "atomic":
+            writers |= {piece: writers.get(piece, set()) | {thread} for piece in pieces}
+        else:
+            found = set().union(*(writers.get(piece, ()) for piece in pieces))
+            edges |= {(writer, thread) for writer in found - {thread}}
+            own |= found & {thread}
+    phase.fresh |= access.kind == "store"
+    if not edges and not own:
+        return
+    if not phase.levels or phase.levels[-1].kind != kind or phase.fresh:
+        phase.levels.append(Level(kind, frozenset(), set()))
+    last, phase.fresh = phase.levels[-1], False
+    if edges and not last.edges:
+        last.lines.clear()  # rather name the lines that take from others
+    if edges or not last.edges:
+        last.lines.add(access.line)
+    last.edges, last.own = last.edges | edges, last.own | own
+
+
+def _folded(levels: list[Level]) -> tuple[list[Level], list[int]]:
+    """(the same with what repeats itself once, where each of them is there)."""
+    kept: list[Level] = []
+    where: list[int] = []
+    keys = [(level.kind, level.edges, level.own) for level in levels]
+    start = 0
+    while start < len(levels):
+        best = 1, 1  # how many levels, how often
+        for length in range(1, (len(levels) - start) // 2 + 1):
+            times = 1
+            while (
+                keys[start + times * length : start + (times + 1) * length]
+                == keys[start : start + length]
+            ):
+                times += 1
+            if times > 1 and times * length > best[0] * best[1]:
+                best = length, times
+        length, times = best
+        for number, level in enumerate(levels[start : start + length]):
+            same = levels[start + number : start + times * length : length]
+            lines = set().union(*(one.lines for one in same))
+            kept.append(Level(level.kind, level.edges, lines, level.own, times, level.offers))
+        where += [len(kept) - length + number % length for number in range(length * times)]
+        start += length * times
+    return kept, where
+
+
+def _in_rows(
+    phases: dict[tuple[int, int], _Phase], meetings: list[Meeting], threads: int
+) -> Reduction:
+    """Put the warps' levels beside each other, phase by phase, and find out what is where."""
+    parts: list[Level | Meeting] = []
+    held: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
+    last: dict[int, int] = defaultdict(int)  # the row in which a thread last took a value
+    row = 0
+    for number in range(len(meetings) + 1):
+        ours = [phase for (which, _), phase in phases.items() if which == number]
+        folded = [_folded(_shortened(phase.levels)) for phase in ours]
+        depth = max((len(kept) for kept, _ in folded), default=0)
+        for level in range(-1, depth):  # -1: before the first
+            here = [kept[level] for kept, _ in folded if 0 <= level < len(kept)]
+            joined = _joined(here, last) if here else None
+            if joined and (joined.edges or level + 1 < depth):
+                parts.append(joined)
+                for thread, bits in joined.offers.items():
+                    held[row, thread].setdefault(-1, bits)
+                row += 1
+                last |= dict.fromkeys(joined.targets | joined.keep, row)
+            for phase, (_, where) in zip(ours, folded, strict=True):
+                places = [-1, *where]
+                for before, thread, word, bits in phase.stores:
+                    if places[min(before, len(where))] == level:
+                        held[last[thread], thread][word] = bits
+        if number < len(meetings) and (parts or held):
+            parts.append(meetings[number])
+    return Reduction(parts, _written(held), threads)
+
+
+def _shortened(levels: list[Level]) -> list[Level]:
+    """One level instead of too many."""
+    if len(levels) <= MOST_LEVELS:
+        return levels
+    parts = [list(same) for _, same in groupby(levels, key=lambda one: one.kind)]
+    return [
+        Level(
+            same[0].kind,
+            frozenset().union(*(one.edges for one in same)),
+            set().union(*(one.lines for one in same)),
+        )
+        for same in parts
+    ]
+
+
+def _joined(levels: list[Level], last: dict[int, int]) -> Level:
+    """The same level of several warps as one."""
+    kinds = [level.kind for level in levels]
+    edges = frozenset().union(*(level.edges for level in levels))
+    lines, own = (
+        set().union(*sets) for sets in zip(*((x.lines, x.own) for x in levels), strict=True)
+    )
+    offers: dict[int, np.ndarray] = {}
+    for level in levels:
+        offers |= level.offers
+    to_all = all(_gives_away(level, last) for level in levels)
+    kind = max(kinds, key=kinds.count)
+    return Level(kind, edges, lines, own, max(level.times for level in levels), offers, to_all)
+
+
+def _gives_away(level: Level, last: dict[int, int]) -> bool:
+    """Whether one thread gives to others what it has merged and they have not."""
+    sources = {source for source, _ in level.edges}
+    if len(sources) != 1 or OUTSIDE in sources:
+        return False
+    (source,) = sources
+    latest = max(last[target] for target in level.targets)
+    return last[source] > latest or last[source] == latest > 0 and len(level.targets) > 1
+
+
+def _written(held: dict[tuple[int, int], dict[int, np.ndarray]]) -> dict[tuple, list[str]]:
+    """Bits as numbers: floats, or integers if no float would be as small."""
+    kept = {
+        key: np.concatenate(
+            [bits for where, bits in sorted(some.items()) if where >= 0 or len(some) == 1]
+        )
+        for key, some in held.items()
+    }
+    raw = np.concatenate([*kept.values(), np.zeros(0, np.uint32)])
+    integers = raw.any() and bool((raw < 1 << 23).all())
+
+    def text(bits: np.uint32) -> str:
+        if integers:
+            return str(bits.view(np.int32))
+        value = float(bits.view(np.float32))
+        large = abs(value) >= 1e4
+        return f"{value:.0e}" if large else f"{value:.{2 if abs(value) < 10 else 1}f}"
+
+    return {key: [text(one) for one in some] for key, some in kept.items()}
+
+
+# ---- drawing ------------------------------------------------------------------------------------
+
+
+def _draw(found: Reduction, title: str) -> None:
+    pitch = (RIGHT - LEFT) / found.threads
+    widest = max((len(text) for some in found.values.values() for text in some), default=0)
+    values = found.values if widest * LETTER < pitch - 4 else {}
+    tall = 15 * min(2, max(map(len, values.values()), default=0)) + 4 if values else 0
+    step = tall + 34 if values else min(44, max(24, 300 // max(1, len(found.levels))))
+    rows, lines = [TOP + tall / 2], []  # pixels from above
+    y = rows[0] + tall / 2
+    for part in found.parts:
+        if isinstance(part, Meeting):
+            y += 12
+            lines.append((y, part))
+        else:
+            y += step + 4 * (bool(lines) and lines[-1][0] == y)
+            rows.append(y - tall / 2)
+    figure, axes = canvas(y + 16 + 30 * (not found.levels))
+    words(axes, 10, 18, title[0].upper() + title[1:], NAME, fontweight="bold")
+
+    def at(thread: int) -> float:
+        return LEFT + (thread + 0.5) * pitch
+
+    if values:
+        offers = any(level.offers for level in found.levels)  # shuffles only
+        note = "in a box: what the thread has stored" + ", or offers to others" * offers
+        words(axes, PAGE - 10, 18, note, color=DARK, ha="right")
+    _columns(axes, found.threads, at, rows[-1])
+    for y, meeting in lines:
+        axes.plot([LEFT - 6, RIGHT + 6], [y, y], color=BLACK, linewidth=1.3, zorder=3)
+        words(axes, RIGHT + 14, y, meeting.kind)
+    dots = _lines(axes, found.levels, at, rows, pitch)
+    if not found.levels:
+        dots = {(0, thread) for thread in range(found.threads)}
+        words(axes, LEFT, rows[0] + 28, "no value goes from one thread to another", color=DARK)
+    _nodes(axes, dots, values, at, rows, pitch)
+    _labels(axes, found.levels, rows, [y for y, _ in lines])
+    finish(figure, title, _sentence(found, title))
+
+
+def _columns(axes, threads: int, at, bottom: float) -> None:
+    """The numbers of the threads above, and thin lines between warps."""
+    words(axes, 10, TOP - 20, "thread", color=DARK)
+    room = at(1) - at(0)
+    wide = 12 + LETTER * len(str(threads - 1))
+    every = next((n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256) if n * room > wide), 512)
+    for thread in range(0, threads, every):
+        words(axes, at(thread), TOP - 20, str(thread), color=DARK, ha="center")
+    for thread in range(WARP, threads, WARP):
+        x = (at(thread) + at(thread - 1)) / 2
+        axes.plot([x, x], [TOP - 6, bottom + 4], color=PALE, linewidth=0.8, zorder=1)
+
+
+def _lines(axes, levels: list[Level], at, rows: list[float], pitch: float) -> set[tuple[int, int]]:
+    """Draw who takes whose value; returns where a thread holds one, as (row, thread)."""
+    from matplotlib.collections import LineCollection
+
+    last: dict[int, int] = defaultdict(int)
+    dots: set[tuple[int, int]] = set()
+    thick = 1.6 if pitch > 20 else 0.9 if pitch > 5 else 0.4
+    for row, level in enumerate(levels, 1):
+        last |= dict.fromkeys(level.offers, row - 1)
+        dots |= {(row - 1, thread) for thread in level.offers}
+        dots |= {(last[source], source) for source, _ in level.merged}
+        dots |= {(last[thread], thread) for thread in level.keep}
+        style = {"colors": COLORS[level.kind], "linewidths": thick, "zorder": 2}
+        if level.to_all:
+            style |= {"colors": GREY, "linestyles": (0, (2, 2)), "linewidths": min(thick, 1.2)}
+        taken = [[(at(a), rows[last[a]]), (at(b), rows[row])] for a, b in level.merged]
+        kept = [[(at(b), rows[last[b]]), (at(b), rows[row])] for b in sorted(level.keep)]
+        axes.add_collection(LineCollection(taken, **style))
+        if not level.to_all:
+            axes.add_collection(LineCollection(kept, **style, alpha=0.35))
+        high, reach = (rows[row] - rows[row - 1]) / 2, min(14, 0.4 * pitch)
+        coming = [
+            [(at(b) - reach, rows[row] - high), (at(b), rows[row])]
+            for a, b in level.edges
+            if a == OUTSIDE
+        ]
+        axes.add_collection(LineCollection(coming, **style | {"colors": ORANGE}))
+        arrived = level.targets | (set() if level.to_all else level.keep)
+        last |= dict.fromkeys(arrived, row)
+        dots |= {(row, thread) for thread in arrived}
+    return dots
+
+
+def _labels(axes, levels: list[Level], rows: list[float], barriers: list[float]) -> None:
+    """What levels are, to their right, and where they stand in the source, to their left; once for
+    those that are alike and have no barrier between them."""
+    entries = []
+    for row, level in enumerate(levels, 1):
+        top = max([rows[row - 1], *(y for y in barriers if y < rows[row])])
+        right = "to all" if level.to_all else LABELS[level.kind]
+        if level.from_outside:
+            right = "other blocks"
+        if level.times > 1:
+            right += f" × {level.times}"
+        numbers = sorted(level.lines - {0})
+        more = f", {numbers[1]}" if len(numbers) == 2 else " ..." if len(numbers) > 2 else ""
+        left = f"line {numbers[0]}{more}" if numbers else ""
+        color = DARK if level.to_all else ORANGE if level.from_outside else COLORS[level.kind]
+        key = right, left, color, sum(y < rows[row] for y in barriers)
+        entries.append((key, top, rows[row]))
+    for (right, left, color, _), same in groupby(entries, key=lambda entry: entry[0]):
+        spans = [span for _, *span in same]
+        top, bottom = spans[0][0], spans[-1][1]
+        y = (top + bottom) / 2
+        words(axes, RIGHT + 14, y, right, color=ink(color))
+        words(axes, 10, y, left, color=DARK)
+        if len(spans) > 1:
+            xs = [RIGHT + 5, RIGHT + 8, RIGHT + 8, RIGHT + 5]
+            axes.plot(xs, [top + 3, top + 3, bottom, bottom], color=color, linewidth=1)
+
+
+def _nodes(axes, dots: Iterable[tuple[int, int]], values: dict, at, rows, pitch: float) -> None:
+    """What threads hold: a box with their values, or a dot."""
+    empty = sorted(dot for dot in dots if dot not in values)
+    size = min(5.5, max(1.2, 0.35 * pitch))
+    style = {"color": BLUE, "linestyle": "", "markeredgewidth": 0, "zorder": 4}
+    xs, ys = [at(thread) for _, thread in empty], [rows[row] for row, _ in empty]
+    axes.plot(xs, ys, marker="o", markersize=size, **style)
+    for (row, thread), texts in values.items():
+        shown = texts[:2]
+        wide = max(map(len, shown)) * LETTER + 8
+        high = 15 * len(shown) + 4
+        box = Box(at(thread) - wide / 2, rows[row] - high / 2, wide, high)
+        rounded(axes, box, radius=3, edgecolor=BLUE, facecolor=LIT, linewidth=1, zorder=4)
+        for place, text in enumerate(shown):
+            y = rows[row] + (place - (len(shown) - 1) / 2) * 14.5
+            words(axes, at(thread), y, text, ha="center", zorder=5)
+
+
+# ---- the sentence -------------------------------------------------------------------------------
+
+
+def _sentence(found: Reduction, title: str) -> str:
+    block = title.removeprefix("how ").split(" merges")[0]
+    levels = [level for level in found.levels if level.edges and not level.to_all]
+    barriers = sum(isinstance(part, Meeting) for part in found.parts)
+    if not levels:
+        return f"In {block} no thread takes a value from another: nothing is reduced."
+    runs = [
+        (count, len(list(same))) for count, same in groupby(len(level.edges) for level in levels)
+    ]
+    counts = [str(count) for count, _ in runs]
+    if len(runs) > 10:
+        taken = f"{sum(len(level.edges) for level in levels)} values taken from other threads"
+    elif max(times for _, times in runs) > 1:
+        taken = "values taken from other threads: " + ", then ".join(
+            f"{count} in each of {times} levels" if times > 1 else str(count)
+            for count, times in runs
+        )
+    else:
+        merged = ", ".join(counts[:-1]) + " and " * (len(counts) > 1) + counts[-1]
+        taken = f"{merged} value{'s' * (counts != ['1'])} taken from other threads"
+    parts = [f"{_many(len(levels), 'level')} and {_many(barriers, 'barrier')}: {taken}"]
+    if outside := sum(level.from_outside for level in levels):
+        parts[0] += f", {outside} of them from other blocks"
+    times = {level.times for level in levels}
+    if times != {1}:
+        often = "twice" if max(times) == 2 else f"{max(times)} times"
+        parts.append(f"{'each level runs' if len(times) == 1 else 'some levels run'} {often}")
+    if any(level.to_all for level in found.levels):
+        parts.append("then the result goes to all")
+    return "; ".join(parts) + "."
+
+
+def _many(count: int, what: str) -> str:
+    return counted(count, what) if count else f"no {what}s"

@@ -1,0 +1,144 @@
+"""What a reader predicts of a step, beside what we predicted: the question, choices, our sum.
+
+They stand in notebooks/records/predictions.json, next to the prediction that was written before the
+measurement. A reader's own are kept in mine/predictions.json, step -> {"share": of a copy's speed,
+"utc": when}. Where SOFTMAX_REPLAY=1 forces a replay, as for committed outputs, that file is neither
+read nor written, so that no output depends on it.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from numbers import Real
+
+from ..base.arguments import checked
+from ..base.json_files import named, read_json, write_json
+from ..base.mode import replay_is_forced
+from ..base.paths import MINE
+from ..catalogue.registry import steps
+from ..measure.records import predicted_at, predictions, utc_now
+from ..run.bound import load
+from .rich import COLUMNS, Rich, details, escape
+
+COPY = "00_copy"
+LARGEST = 1.5  # shares of a copy's speed that somebody may expect
+ASK = "Write yours, my_prediction = 0.3 say, and run the cell again."
+REFUSE = "my_prediction is a share of a copy's speed, such as 0.3."
+
+
+@checked
+def predict(step: str, my_prediction: object = None) -> None:
+    """Show the question of a step, three choices, the reader's answer, and ours with its sum.
+
+    `my_prediction` is a share of a copy's speed, above 0 and at most 1.5, and is kept for the
+    notebooks to come; None stands for the one that was kept. Anything else is answered by a
+    sentence. Raises `ValueError` that lists the steps for one without a question.
+    """
+    if step not in asked():
+        raise ValueError(f"there are questions for {', '.join(asked())}, not for {step!r}")
+    answer = _answer(step, my_prediction)
+    Rich(_plain(step, answer), markdown=_markdown(step, answer)).display()
+
+
+def asked() -> list[str]:
+    """The steps that have a question, in the order of the notebooks."""
+    return sorted(step for step, entry in predictions().items() if "question" in entry)
+
+
+def mine_of(step: str, my_prediction: object = None) -> float | None:
+    """The reader's share of a copy's speed to draw beside a step: `my_prediction`, or if that is
+    None the kept one; None where there is neither, or where it is no such share."""
+    if my_prediction is None:
+        return kept().get(step)
+    return float(my_prediction) if is_share(my_prediction) else None
+
+
+def is_share(value: object) -> bool:
+    """Whether somebody can mean a share of a copy's speed by it: a number above 0, at most 1.5."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value <= LARGEST
+
+
+# ---- the reader's file ------------------------------------------------------------------------
+
+
+def kept() -> dict[str, float]:
+    """Step -> share of all predictions that were kept; empty in a forced replay, and where the file
+    is damaged. An entry that is no share is left out."""
+    if replay_is_forced():
+        return {}
+    try:
+        entries = read_json(MINE / "predictions.json")
+    except (OSError, ValueError):
+        return {}
+    shares = {step: entry.get("share") for step, entry in entries.items() if type(entry) is dict}
+    return {step: float(share) for step, share in shares.items() if is_share(share)}
+
+
+def keep(step: str, share: float) -> str:
+    """Keep a prediction, except in a forced replay. Returns why that failed, or an empty string."""
+    if replay_is_forced() or kept().get(step) == share:
+        return ""
+    path = MINE / "predictions.json"
+    try:
+        entries = read_json(path) if path.exists() else {}
+        write_json(path, {**entries, step: {"share": share, "utc": utc_now()}})
+    except ValueError as error:
+        return f"It is not kept: {error}."
+    except OSError:
+        return f"It is not kept: {named(path)} cannot be written."
+    return ""
+
+
+def _answer(step: str, my_prediction: object) -> str:
+    """The line under the choices: what the reader answered, or how to."""
+    if my_prediction is None:
+        before = mine_of(step)
+        return ASK if before is None else f"Yours, from before: {before:.2f}."
+    if not is_share(my_prediction):
+        return REFUSE
+    share = float(my_prediction)
+    return f"Yours: {share:.2f}. {keep(step, share)}".rstrip()
+
+
+# ---- the page ---------------------------------------------------------------------------------
+
+
+def _markdown(step: str, answer: str) -> str:
+    """The page for a browser, with ours folded. What is folded is HTML without an empty line, which
+    every reader of Markdown leaves as it is."""
+    entry = predictions()[step]
+    choices = [f"- **{share:.2f}**: {why}" for share, why in entry["choices"]]
+    sum_of = escape("\n".join(entry["sum"]))
+    said = f"<b>{entry['share']:.2f}</b> {_where(step)}, written before the measurement"
+    ours = f"<p>{said}: {escape(entry['because'])}.</p><p>{_SUM}</p><pre>{sum_of}</pre>"
+    answer = answer.replace("my_prediction = 0.3", "`my_prediction = 0.3`")
+    blocks = [f"**Your prediction.** {entry['question']}", "\n".join(choices), answer]
+    return "\n\n".join([*blocks, details(_OURS, ours)])
+
+
+def _plain(step: str, answer: str) -> str:
+    """The same page as text of at most 80 columns."""
+    entry = predictions()[step]
+    lines = _wrapped(f"Your prediction. {entry['question']}")
+    for share, why in entry["choices"]:
+        lines += _wrapped(f"  {share:.2f}: {why}", indent=8)
+    lines += _wrapped(answer)
+    ours = f"{entry['share']:.2f} {_where(step)}, written before the measurement:"
+    lines += ["", *_wrapped(f"{_OURS}: {ours} {entry['because']}.")]
+    lines += [_SUM, *(f"  {line}" for line in entry["sum"])]
+    return "\n".join(lines)
+
+
+_OURS = "Our prediction, and its sum"
+_SUM = "As a sum, written out later:"
+
+
+def _where(step: str) -> str:
+    """Of whose speed the share is, and where."""
+    copies = step not in steps() or load(step).operation.yardstick == COPY
+    whose = "a copy's" if copies else "the yardstick's"
+    return f"of {whose} speed at {predicted_at(step).place()}"
+
+
+def _wrapped(text: str, indent: int = 0) -> list[str]:
+    return textwrap.wrap(text, COLUMNS, subsequent_indent=" " * indent)

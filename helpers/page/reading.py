@@ -1,0 +1,202 @@
+"""How long a notebook takes to read, counted from its text and the text of its outputs.
+
+Honest time = prose words / 130 a minute + 4 s a line of code + 3 s a line of text output; the lines
+of a kernel that is shown count 4 s where they are new and 1 s where not, folded or not.
+
+- Prose is Markdown, headings and tables too, without `<details>` blocks (hints and answers),
+  without lines of nothing but links and bold labels (navigation, questions for deeper notebooks),
+  addresses and pictures. A formula counts as many words as it has tokens: numbers, names, relations
+  and operators; braces, the signs of indices and commands of layout are not read.
+- Code is what is not blank in code cells and in code fences of Markdown; a fence of CUDA is a
+  kernel, all of whose lines are new.
+- Output is what is not blank in text: streams, errors, the plain form of anything rich. A line past
+  80 columns counts as the lines that it fills. A figure's plain form, `<figure: ...>`, is no text.
+- A kernel in an output is a listing of `show.kernel` (a heading, then numbered lines; where it says
+  since which step, `+` marks the new ones), a unified diff (`+` again), or any text from a line
+  with `#line` or `__global__` on, all new.
+
+Exercises are not counted, from a heading that begins with "Exercise" to the next one: they state
+their own minutes. Nor is our prediction in the output of `predict`: like a hint it is folded, for
+those who want it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from ..base.paths import NOTEBOOKS
+
+WORDS_A_MINUTE = 130
+SECONDS = {"code": 4, "output": 3, "kernel_new": 4, "kernel_known": 1}  # a line
+COLUMNS = 80  # of a page of text
+
+DETAILS = re.compile(r"<details\b.*?</details>", re.DOTALL | re.IGNORECASE)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+FORMULA = re.compile(r"\$\$(.+?)\$\$|\$(\S|\S[^$\n]*?\S)\$(?!\d)", re.DOTALL)
+TOKEN = re.compile(r"\\?[A-Za-z]+|\d+(?:\.\d+)?|[=<>+/*-]")
+LAYOUT = re.compile(
+    r"\\(begin|end)\s*\{\w+\*?\}"
+    r"|\\(frac|dfrac|tfrac|left|right|big|Big|text|mathrm|mathbf|operatorname|quad|qquad)\b"
+    r"|\\[,;:!\\ ]"
+)
+PICTURE = re.compile(r"!\[[^\]]*\]\([^)]*\)")
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+LABEL = re.compile(r"\*\*[^*]+\*\*:?|__[^_]+__:?")
+TAG = re.compile(r"</?[a-zA-Z][^>\n]*>")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+SECTION = re.compile(r"^(?=## )", re.MULTILINE)
+EXERCISE = re.compile(r"## Exercise")
+FOLDED = re.compile(r"^Our prediction, and its sum\b.*", re.DOTALL | re.MULTILINE)
+FIGURE = re.compile(r"<figure: .*>|<Figure size .*>", re.IGNORECASE)
+HEADING = re.compile(r"kernel(s/|\.cu\b).*\blines?\b")  # the first line of a listing
+NUMBERED = re.compile(r" *\d+ ([+ ])(.*)")  # and the others
+BARE = re.compile(r"#line \d|.*\b__global__\b")  # a kernel printed without numbers
+KERNEL_FENCES = ("cuda", "cu", "cpp", "c++", "c")
+
+LIMITS = {"core": 15, "late": 20, "deeper": 20}  # minutes; late: core notebooks from 07 on
+STATED = re.compile(r"\*\*Time\*\*:? *(\d+) minutes")
+
+
+@dataclass
+class Reading:
+    """What there is to read in a notebook: words of prose, lines of the other kinds."""
+
+    words: int = 0
+    code: int = 0
+    output: int = 0
+    kernel_new: int = 0  # lines of kernels that the reader has not seen before
+    kernel_known: int = 0
+
+    @property
+    def minutes(self) -> float:
+        lines = sum(getattr(self, kind) * seconds for kind, seconds in SECONDS.items())
+        return self.words / WORDS_A_MINUTE + lines / 60
+
+    @property
+    def to_state(self) -> int:
+        """The minutes that a notebook prints: rounded up to five."""
+        return 5 * math.ceil(self.minutes / 5)
+
+    def __add__(self, other: Reading) -> Reading:
+        return Reading(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+def reading(notebook) -> Reading:
+    """What there is to read in a notebook (an executed one, as nbformat reads it)."""
+    total, exercise = Reading(), False
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for section in SECTION.split(cell.source):
+                if section.startswith("## "):
+                    exercise = bool(EXERCISE.match(section))
+                total += Reading() if exercise else of_markdown(section)
+        elif cell.cell_type == "code" and not exercise:
+            total += Reading(code=len(filled(cell.source)))
+            for text in plain_texts(cell.outputs):
+                total += of_output(FOLDED.sub("", text))
+    return total
+
+
+def name_of(path: Path) -> str:
+    """A notebook's name in the series: 03_shared, deeper/03_banks."""
+    return path.relative_to(NOTEBOOKS).with_suffix("").as_posix()
+
+
+def limit(name: str) -> int:
+    """The minutes that the notebook of this name may take."""
+    if name.startswith("deeper/"):
+        return LIMITS["deeper"]
+    return LIMITS["late" if int(name[:2]) >= 7 else "core"]
+
+
+def stated(notebook) -> int | None:
+    """The minutes that a notebook's first cell prints (`**Time**: 15 minutes`), None if none."""
+    match = STATED.search(notebook.cells[0].source)
+    return int(match[1]) if match else None
+
+
+# ---- Markdown ---------------------------------------------------------------------------------
+
+
+def of_markdown(text: str) -> Reading:
+    """Words of a Markdown cell, and the lines of its fences."""
+    text = COMMENT.sub("", DETAILS.sub("", text))
+    total = Reading()
+    for language, body in FENCE.findall(text):
+        kind = "kernel_new" if language.lower() in KERNEL_FENCES else "code"
+        total += Reading(**{kind: len(filled(body))})
+    text = FENCE.sub("", text)
+    tokens = sum(tokens_of(double or single) for double, single in FORMULA.findall(text))
+    return total + Reading(words=tokens + words_of(FORMULA.sub(" ", text)))
+
+
+def tokens_of(formula: str) -> int:
+    """Numbers, names, relations and operators of a formula of LaTeX."""
+    return len(TOKEN.findall(LAYOUT.sub(" ", formula)))
+
+
+def words_of(text: str) -> int:
+    """Words of Markdown without formulas and fences; a word has a letter or a digit."""
+    total = 0
+    for line in PICTURE.sub("", text).splitlines():
+        if LINK.search(line) and not count(LABEL.sub("", LINK.sub("", line))):
+            continue  # navigation
+        total += count(TAG.sub(" ", LINK.sub(r"\1", line)))
+    return total
+
+
+def count(text: str) -> int:
+    return sum(any(map(str.isalnum, word)) for word in text.replace("|", " ").split())
+
+
+# ---- outputs ----------------------------------------------------------------------------------
+
+
+def plain_texts(outputs) -> Iterator[str]:
+    """The text of each output as a page without colours and pictures shows it."""
+    for output in outputs:
+        if output.output_type == "stream":
+            yield output.text
+        elif output.output_type == "error":
+            yield ANSI.sub("", "\n".join(output.traceback))
+        else:
+            yield output.data.get("text/plain", "")
+
+
+def of_output(text: str) -> Reading:
+    """Lines of a text output, those of kernels apart."""
+    lines = [line for line in filled(text) if not FIGURE.fullmatch(line.strip())]
+    if not lines:
+        return Reading()
+    if HEADING.match(lines[0]):
+        return of_listing(lines)
+    if lines[0].startswith("--- ") and lines[1:2] and lines[1].startswith("+++ "):
+        new = sum(line.startswith("+") for line in lines[2:])
+        return Reading(output=2, kernel_new=new, kernel_known=len(lines) - 2 - new)
+    shown = next((at for at, line in enumerate(lines) if BARE.match(line)), len(lines))
+    return Reading(output=sum(map(folds, lines[:shown])), kernel_new=len(lines) - shown)
+
+
+def of_listing(lines: list[str]) -> Reading:
+    """Lines of `show.kernel`. An indented line without a number goes on with the one above it;
+    where the heading does not say since when lines are new, all are."""
+    marks = [match[1] for match in map(NUMBERED.fullmatch, lines) if match and match[2].strip()]
+    said = [line for line in lines if not line[0].isspace()]
+    new = marks.count("+") if "+ is new" in " ".join(said) else len(marks)
+    return Reading(output=len(said), kernel_new=new, kernel_known=len(marks) - new)
+
+
+def filled(text: str) -> list[str]:
+    """The lines of a text that are not blank."""
+    return [line for line in text.splitlines() if line.strip()]
+
+
+def folds(line: str) -> int:
+    """How many lines a line fills on a page of text."""
+    return math.ceil(len(line) / COLUMNS)

@@ -1,0 +1,150 @@
+"""Timings for a notebook: measured now on a GPU, replayed from the records without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+
+from ..base.arguments import short
+from ..base.gpu import describe_device, describe_versions
+from ..base.mode import replaying
+from ..catalogue.dispatch import changes_of
+from ..catalogue.registry import UNFUSED, split_trial
+from ..measure import bench
+from ..measure.problems import Problem
+from ..measure.records import (
+    REFERENCE_GPU,
+    Case,
+    Record,
+    load_record,
+    record_path,
+    recorded_gpus,
+    utc_now,
+)
+from ..problem.operations import Sizes
+from ..run.bound import BoundKernel, Kernel, kernel_of
+from ..simt.cuda_text import code_hash
+
+
+@dataclass
+class LiveRecord(Record):
+    """Timings of a kernel as the notebook holds it, measured in this session at the shapes of one
+    family, with as many rows as fit this GPU."""
+
+    shapes: str = ""  # the name of that family
+
+    def of_family(self, shapes: str = "grid", dtype: str = "float32") -> list[Case]:
+        """As `Record.of_family`; the family that was measured is all of it, whatever its rows."""
+        if shapes != self.shapes or shapes == "few":
+            return super().of_family(shapes, dtype)
+        return sorted((case for case in self.cases if case.dtype == dtype), key=attrgetter("cols"))
+
+    @property
+    def label(self) -> str:
+        return f"{self.device['name']}, now"
+
+    def origin(self) -> str:
+        return (
+            f"measured now on {self.device['name']} (driver {self.versions['driver']}, "
+            f"NVRTC {self.versions['nvrtc']}, CuPy {self.versions['cupy']})"
+        )
+
+
+def timings(
+    kernels: Mapping[str, object], dtype: str = "float32", shapes: str = "grid"
+) -> list[Record]:
+    """Timings of several steps beside a same-size copy kernel, in the order given.
+
+    `kernels` maps the name of a step to its `cupy.RawKernel`, to the text of its file if it is
+    compiled for each shape, or to None for the array version "00_unfused"; the name of a trial has
+    the features of its record, "12_fused-MASK2". In replay mode the records of the reference GPU
+    are returned. Live, the kernels given are timed in turn at five or six shapes in `dtype`, which
+    takes some seconds: of a family of `bench.LIVE_FAMILIES`. Each is timed beside what moves as
+    many bytes as it must. A kernel that does not take a shape is left out there.
+
+    Raises `FileNotFoundError` if a step has no record, `Failure` that names a kernel which is wrong
+    or cannot be launched, `TypeError` or `ValueError` for other arguments.
+    """
+    if not isinstance(kernels, Mapping):
+        kind = type(kernels).__name__
+        raise TypeError(
+            f"timings takes a dict of name -> kernel, as {{'01_naive': kernel}}; not a {kind}"
+        )
+    if not isinstance(shapes, str) or shapes not in bench.LIVE_FAMILIES:
+        raise ValueError(f"shapes are one of {', '.join(bench.LIVE_FAMILIES)}, not {short(shapes)}")
+    if replaying():
+        records = []
+        for name, kernel in kernels.items():
+            record = load_record(name)
+            if kernel is not None and code_hash(text_of(kernel)) != record.kernel_hash:
+                record = replace(record, kernel_hash="edited")
+            records.append(record)
+        return records
+    return _measure_now(kernels, dtype, shapes)
+
+
+def text_of(kernel) -> str:
+    return kernel if isinstance(kernel, str) else kernel.code
+
+
+def as_named(name: str, kernel) -> Kernel:
+    """A kernel as the name of a trial asks for it: "12_fused-MASK2" of the text of 12_fused."""
+    unbound = kernel_of(kernel)
+    if unbound.raw is not None:
+        return unbound
+    trial = split_trial(name)
+    return kernel_of(unbound, trial.block, dict(changes_of(trial, unbound.header)))
+
+
+def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list[Record]:
+    named = {name: as_named(name, kernel) for name, kernel in kernels.items() if kernel is not None}
+
+    now, device, versions = utc_now(), describe_device(), describe_versions()
+    records = {
+        name: LiveRecord(
+            name,
+            code_hash(text_of(kernel)) if kernel is not None else UNFUSED,
+            device,
+            versions,
+            now,
+            [bench.PROTOCOL],
+            shapes=shapes,
+        )
+        for name, kernel in kernels.items()
+    }
+    for sizes in (Sizes(*shape) for shape in bench.live_shapes(shapes)):
+        bound = {
+            name: kernel.bind(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+            for name, kernel in named.items()
+            if kernel.accepts(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+        }
+        makers = {name: partial(_candidate, one) for name, one in bound.items()}
+        if UNFUSED in kernels and sizes.inner == 1:
+            makers[UNFUSED] = bench.unfused_candidate
+        together: dict[Problem, dict[str, bench.Maker]] = {}  # what computes the same
+        for name in filter(makers.__contains__, kernels):
+            problem = Problem.of(bound[name]) if name in bound else Problem(sizes, dtype)
+            problem = Problem(sizes, dtype) if problem.plain else problem  # a copy, say
+            together.setdefault(problem, {})[name] = makers[name]
+        for problem, some in together.items():
+            measured = bench.measure(some, sizes.rows, sizes.cols, dtype, problem=problem)
+            for name in some:
+                records[name].add(measured[name])
+    return list(records.values())
+
+
+def _candidate(bound: BoundKernel, *_) -> bench.Candidate:
+    return bench.kernel_candidate(bound)
+
+
+def recorded_beside(record: Record) -> list[Record]:
+    """Records of the same step to draw beside it: of GPUs that readers recorded, and beside a
+    live measurement the reference GPU's."""
+    return [
+        load_record(record.step, gpu)
+        for gpu in recorded_gpus()
+        if record_path(record.step, gpu).is_file()
+        and (gpu != REFERENCE_GPU or isinstance(record, LiveRecord))
+    ]

@@ -1,0 +1,521 @@
+"""Kernels, their differences, findings and tables, as a notebook shows them.
+
+Every function displays what it shows, in colour where there is a page and as text within 80 columns
+everywhere else, and returns None.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..base.arguments import checked
+from ..catalogue.registry import source
+from ..simt import Trace, around
+from ..simt.words import counted, often
+from .rich import (
+    COLUMNS,
+    Line,
+    Rich,
+    caption,
+    code_html,
+    code_plain,
+    details,
+    escape,
+    marked,
+    tokens_of,
+)
+
+MOST_ROWS, MOST_COLUMNS = 8, 6  # of a table
+FOLDED_UNDER = "folded under it:"
+
+
+@checked
+def kernel(
+    name_or_code: str,
+    since: str | Sequence[str] | None = None,
+    body: bool | Collection[str] = False,
+    without: Collection[str] = (),
+    off: Collection[str] = (),
+    folded: Collection[str] = (),
+    header: bool = False,
+) -> None:
+    """Show a kernel, its lines numbered as findings and `Trace.report` cite them.
+
+    `name_or_code` is a file below kernels/ ("03_shared.cu") or the text of a source. Lines of code
+    that stand in none of the files (or texts) `since` are marked; white space and comments do not
+    count. The comment that is the file's contract is left out unless `header`. With `body`, the
+    `__global__` function comes first, behind the functions and structs that `body` names, and the
+    rest is folded under it. What `without` names is left out, and named with its line: functions,
+    structs, and by "static_assert" and "#error" what only refuses macros and types. Statements
+    that begin with `if` or `for` on one of the conditions `off`, a macro or "CLUSTER > 1", are
+    folded too: where these are false they do nothing. So are the sections `folded` of a function's
+    body, from a comment `// ---- name ----` to the next one.
+
+    Raises `FileNotFoundError` for an unknown file, `ValueError` for an unknown function or section.
+    """
+    text = _read(name_or_code)
+    earlier = [since] if isinstance(since, str) else list(since or ())
+    new = _new_lines(text, [_read(one) for one in earlier]) if earlier else set()
+    parts = _parts(text)
+    beside = set() if isinstance(body, bool) else set(body)
+    if unknown := {*without, *beside} - {name for part in parts for name in part.names}:
+        known = ", ".join(dict.fromkeys(name for part in parts for name in part.names))
+        raise ValueError(f"{text.file} has no function {', '.join(sorted(unknown))}, but {known}")
+    start = 0 if header else _after_header(text)
+    left_out = [part for part in parts if part.names and {*part.names} <= {*without}]
+    headings = [part for part in parts if part.heading and _all_of_section(part, parts, left_out)]
+    gone = {at for part in [*left_out, *headings] for at in part.places} | {*range(start)}
+    chosen = [part for part in parts if part.kernel or not beside.isdisjoint(part.names)]
+    around = [at for part in chosen for at in (part.places[0] - 1, *part.places)]  # a blank line
+    first = [at for at in around if at >= start] if body else []
+    if not first:
+        first = [at for at in range(len(text.lines)) if at not in gone]
+
+    def lines(places: Sequence[int]) -> list[Line]:
+        places = _without_blank_ends(text, places)
+        return [Line(text.first + at, text.lines[at], "+" if at in new else " ") for at in places]
+
+    sections = _sections(text)
+    if unknown := {*folded} - {*sections}:
+        known = ", ".join(sections) or "none"
+        raise ValueError(f"{text.file} has no section {', '.join(sorted(unknown))}, but {known}")
+    under = {at for name in folded for at in sections[name]}
+    idle = [at for at in _statements_on(off, text) if at in first and at not in under]
+    shown = lines([at for at in first if at not in under and at not in idle])
+    folds = [(name, lines(sections[name])) for name in folded]
+    set_to = " is not 0" if all(map(str.isidentifier, off)) else ""
+    folds += [(f"where {' or '.join(off)}{set_to}", lines(idle))] if idle else []
+    folds += [(title, lines(places)) for title, places in _folds(parts, {*gone, *first})]
+    title = f"{text.title}, {counted(len(shown), 'line')}"
+    legend = f" is new since {' and '.join(map(_name, earlier))}"
+    pages = [caption(escape(title) + (f"; {marked('+')}{escape(legend)}" if earlier else ""))]
+    plain = textwrap.wrap(title + (f"; +{legend}" if earlier else ""), COLUMNS)
+    pages.append(code_html(shown))
+    plain += code_plain(shown)
+    if folds:
+        plain.append(FOLDED_UNDER)
+    for title, lines_of_fold in folds:
+        count = sum(line.mark == "+" for line in lines_of_fold)
+        marks = f", {count} new" if count else ""
+        summary = f"{title} ({counted(len(lines_of_fold), 'line')}{marks})"
+        pages.append(details(summary, code_html(lines_of_fold)))
+        plain += code_plain(lines_of_fold)
+    if left_out:
+        named = [
+            f"{name} (line {text.first + part.begins})" for part in left_out for name in part.names
+        ]
+        sentence = f"not shown: {', '.join(named)}"
+        pages.append(caption(escape(sentence)))
+        plain += textwrap.wrap(sentence, COLUMNS, subsequent_indent="    ")
+    Rich("\n".join(plain), "".join(pages)).display()
+
+
+def diff(old: str, new: str) -> None:
+    """Show, folded, what changed from one kernel to another: files or texts, as in `kernel`."""
+    before, after = _read(old), _read(new)
+    kept = [
+        [line.rstrip() for line in text.lines[_after_header(text) :]] for text in (before, after)
+    ]
+    raw = difflib.unified_diff(*kept, lineterm="", n=1)
+    changes = [line for line in raw if not line.startswith(("---", "+++"))]
+    come, go = (sum(line[0] == sign and line[1:] != "" for line in changes) for sign in "+-")
+    names = _name(old), _name(new)
+    if not changes:
+        Rich(f"no line of code differs between {names[0]} and {names[1]}").display()
+        return
+    summary = f"what changed from {names[0]} to {names[1]}: {counted(come, 'line')} new, {go} gone"
+    pieces: list[list[Line]] = []
+    for line in changes:
+        if line.startswith("@@"):
+            pieces.append([])
+        else:
+            pieces[-1].append(Line(None, line[1:], line[:1]))
+    page = "".join(code_html(piece) for piece in pieces)
+    plain = [f"--- {names[0]}", f"+++ {names[1]}"]
+    for piece in pieces:
+        plain.append("@@")
+        for line in piece:
+            plain += _wrapped(line.mark + line.text)
+    Rich("\n".join(plain), details(summary, page)).display()
+
+
+def findings(trace: Trace, most: int = 2) -> None:
+    """Show the bugs that a run found, each with the lines around its place; "no findings" if none.
+
+    Of more than `most` it says how many more there are.
+    """
+    pages: list[str] = []
+    plain: list[str] = []
+    for finding in trace.findings[:most]:
+        place = f"{finding.file}, line {finding.line}"
+        who = f"block {_place(finding.block)}, thread {_place(finding.thread)}"
+        says = f", {often(finding.count)}: {finding.message} (first: {who})"
+        sentence = f"{place}: {finding.kind}{says}"
+        plain += textwrap.wrap(sentence, COLUMNS, subsequent_indent="    ")
+        kind = f"<strong>{escape(finding.kind)}</strong>"
+        pages.append(caption(f"{escape(place)}: {kind}{escape(says)}"))
+        lines = [
+            Line(number, text, ">" if number == finding.line else " ")
+            for number, text in around(trace.code, finding.file, finding.line)
+        ]
+        if lines:
+            plain += code_plain(lines)
+            pages.append(code_html(lines))
+    if more := len(trace.findings[most:]):
+        plain.append(f"and {counted(more, 'more finding')}")
+        pages.append(caption(plain[-1]))
+    Rich("\n".join(plain) or "no findings", "".join(pages)).display()
+
+
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence],
+    mark: int | str | None = None,
+    caption: str = "",
+    formats: Sequence[str] = (),
+) -> None:
+    """Show a table; `head` names the columns, with units.
+
+    `mark` is the number of the row that matters, or what stands in its first cell. `formats` are
+    what `format` takes, one a column ("" for text), for cells that are no text already. Columns of
+    numbers are aligned at the right.
+
+    Raises `ValueError` for more than 8 rows or 6 columns, for text wider than 80 columns, a row of
+    another length than `head`, and a mark that is no row.
+    """
+    head, formats = list(head), [*formats, *[""] * (len(head) - len(formats))]
+    if len(rows) > MOST_ROWS or len(head) > MOST_COLUMNS:
+        raise ValueError(
+            f"{len(rows)} rows and {len(head)} columns are too much to read: a table has at most "
+            f"{MOST_ROWS} and {MOST_COLUMNS}; draw a chart, or leave out what does not matter"
+        )
+    for row in rows:
+        if len(row) != len(head):
+            raise ValueError(f"the row {list(row)} has {len(row)} cells for {len(head)} columns")
+    cells = [list(map(_formatted, row, formats)) for row in rows]
+    chosen = _chosen(cells, mark)
+    right = [all(_is_number(row[column]) for row in cells) for column in range(len(head))]
+    wide = [max(len(row[column]) for row in (head, *cells)) for column in range(len(head))]
+    plain = [
+        ("> " if at == chosen else "  ") * (chosen is not None)
+        + "  ".join(
+            f"{cell:>{width}}" if at_right else f"{cell:<{width}}"
+            for cell, width, at_right in zip(row, wide, right, strict=True)
+        ).rstrip()
+        for at, row in enumerate([head, *cells], -1)
+    ]
+    if (widest := max(map(len, plain))) > COLUMNS:
+        raise ValueError(
+            f"the table is {widest} columns wide, more than {COLUMNS}: shorten its cells"
+        )
+    rules = ["---:" if at_right else ":---" for at_right in right]
+    page = [_row(map(_markdown, head)), _row(rules)]
+    for at, row in enumerate(cells):
+        written = [_markdown(cell) for cell in row]
+        page.append(_row(f"**{cell}**" if cell and at == chosen else cell for cell in written))
+    if caption:
+        plain = [*textwrap.wrap(caption, COLUMNS), *plain]
+        page = [_markdown(caption), "", *page]
+    Rich("\n".join(plain), markdown="\n".join(page)).display()
+
+
+# ---- the text of a kernel -----------------------------------------------------------------------
+
+
+class _Text(NamedTuple):
+    file: str  # as findings name it
+    title: str
+    first: int  # number of the first line
+    lines: list[str]
+    code: list[str]  # the same without comments
+
+
+def _read(name_or_code: str) -> _Text:
+    """A kernel's file or text, with the numbers that its findings have."""
+    is_code = "\n" in name_or_code or "{" in name_or_code
+    whole = name_or_code if is_code else source(name_or_code)
+    named = re.match(r'#line (\d+) "(.*)"\n', whole)
+    text = whole[named.end() :] if named else whole
+    file, first = (named[2], int(named[1])) if named else ("kernel.cu", 1)
+    lines = text.rstrip().split("\n")
+    code = [
+        "".join(part for kind, part in tokens if kind != "comment")
+        for tokens in tokens_of("\n".join(lines))
+    ]
+    title = file
+    if is_code and named and _differs(whole, file.removeprefix("kernels/")):
+        title += " as edited"
+    return _Text(file, title, first, lines, code)
+
+
+def _differs(whole: str, name: str) -> bool:
+    try:
+        return whole != source(name)
+    except FileNotFoundError:
+        return False
+
+
+def _name(name_or_code: str) -> str:
+    """How a sentence names one of two kernels."""
+    text = _read(name_or_code)
+    return text.title.removeprefix("kernels/") if text.file != "kernel.cu" else "the other text"
+
+
+def _after_header(text: _Text) -> int:
+    """How many lines the contract takes: the comment at the start that has keys."""
+    end = next((at for at, line in enumerate(text.lines) if not line.startswith("//")), 0)
+    keys = any(re.match(r"// [A-Z][a-z]+: +\S", line) for line in text.lines[:end])
+    return end if keys else 0
+
+
+def _without_blank_ends(text: _Text, places: Sequence[int]) -> list[int]:
+    """Without blank lines at the ends; of several behind each other the first."""
+    kept: list[int] = []
+    for at in places:
+        if text.lines[at].strip() or (kept and text.lines[kept[-1]].strip()):
+            kept.append(at)
+    return kept[:-1] if kept and not text.lines[kept[-1]].strip() else kept
+
+
+def _all_of_section(heading: _Part, parts: Sequence[_Part], left_out: Sequence[_Part]) -> bool:
+    """Whether nothing of the section under a heading is shown."""
+    inside = [part for part in parts if part.section == heading.section and not part.heading]
+    return bool(inside) and all(part in left_out for part in inside)
+
+
+def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
+    """Which lines have code that stands in none of the earlier texts."""
+    filled = [at for at, line in enumerate(text.code) if line.strip()]
+    own = [text.code[at].strip() for at in filled]
+    new = {*filled}
+    for one in earlier:
+        other = [line.strip() for line in one.code if line.strip()]
+        if len(earlier) > 1:
+            new -= {at for at, line in zip(filled, own, strict=True) if line in {*other}}
+        else:
+            matcher = difflib.SequenceMatcher(None, other, own, autojunk=False)
+            for match in matcher.get_matching_blocks():
+                new -= {*filled[match.b : match.b + match.size]}
+    return new
+
+
+# ---- its parts --------------------------------------------------------------------------------
+
+
+@dataclass
+class _Part:
+    """Lines between two blank lines outside all braces."""
+
+    places: list[int]
+    begins: int  # where its code does
+    functions: list[str]  # defined there
+    structs: list[str]  # likewise
+    refuses: list[str]  # by static_assert or #error, if it does nothing else
+    kernel: bool  # whether one of them is __global__
+    section: str  # the comment `// ---- section ----` above it
+    heading: bool = False  # whether it is that comment
+
+    @property
+    def names(self) -> list[str]:
+        """What `without` may name."""
+        return [*dict.fromkeys((*self.functions, *self.structs, *self.refuses))]
+
+
+HEADING = re.compile(r"// -{2,} (.*?) -{2,}$")
+# A name, its parameters in parentheses, and then the function's brace.
+FUNCTION = re.compile(r"(\w+)\s*\((?:[^()]|\([^()]*\))*\)\s*$")
+STRUCT = re.compile(
+    r"^(?:template <[^\n]*> )?struct (?:alignas\([^)]*\) )?(\w+)\b[^;\n]*\{", re.MULTILINE
+)
+
+
+def _parts(text: _Text) -> list[_Part]:
+    found: list[_Part] = []
+    section = ""
+    for places in _paragraphs(text):
+        code = [text.code[at] for at in places]
+        if heading := HEADING.match(text.lines[places[0]]):
+            section = heading[1]
+        only_comment = not any(line.strip() for line in code)
+        part = _Part(
+            places,
+            next((at for at in places if text.code[at].strip()), places[0]),
+            list(_functions("\n".join(code))),
+            STRUCT.findall("\n".join(code)),
+            list(_refuses("\n".join(code))),
+            bool(re.search(r"\b__global__\b", "\n".join(code))),
+            section,
+            only_comment and bool(heading),
+        )
+        found.append(part)
+    return found
+
+
+def _paragraphs(text: _Text) -> Iterator[list[int]]:
+    """Places of lines that belong together: those up to a blank line outside all braces."""
+    depth, places = 0, []
+    for at, (line, tokens) in enumerate(
+        zip(text.lines, tokens_of("\n".join(text.lines)), strict=True)
+    ):
+        if line.strip() or depth:
+            places.append(at)
+        elif places:
+            yield places
+            places = []
+        code = "".join(part for kind, part in tokens if kind in ("", "cuda", "keyword"))
+        depth += code.count("{") - code.count("}")
+    if places:
+        yield places
+
+
+def _functions(code: str) -> Iterator[str]:
+    """The functions that a piece of code without comments defines."""
+    plain = re.sub(r'"(\\.|[^"\\])*"', '""', re.sub(r"^\s*#.*$", ";", code, flags=re.MULTILINE))
+    depth, before = 0, ""
+    for piece in re.split(r"([{};])", plain):
+        if piece == "{":
+            if not depth and (named := FUNCTION.search(before)):
+                yield named[1]
+            depth += 1
+        elif piece == "}":
+            depth -= 1
+        before = piece
+
+
+def _sections(text: _Text) -> dict[str, list[int]]:
+    """Places of the lines of each section of a body, its heading among them, by their names."""
+    found: dict[str, list[int]] = {}
+    name = ""
+    for at, line in enumerate(text.lines):
+        if heading := HEADING.match(line.lstrip()):
+            name = heading[1] if line[0].isspace() else ""
+        elif re.match(r"[^\s#]", line):  # the function ends
+            name = ""
+        if name:
+            found.setdefault(name, []).append(at)
+    return found
+
+
+def _statements_on(conditions: Collection[str], text: _Text) -> Iterator[int]:
+    """Places of statements that do nothing where C, one of `conditions`, is false, with the comment
+    and the pragma above them: `if (C)`, `if (C && ...)`, `for (...; C && ...; ...)`.
+
+    They begin and end with a line; one that has an `else` does something.
+    """
+    code = "\n".join(text.code)
+    any_of = "|".join(map(re.escape, conditions)) or "(?!)"
+    condition = rf"(?:if \(|for \([^;()]*; )(?:{any_of})(?: &&|\))"
+    for begin in re.finditer(rf"^ *{condition}", code, re.MULTILINE):
+        end = _end_of_statement(code, begin.end())
+        behind = code[end:]
+        if re.match(r"[^\n]*\S", behind) or re.match(r"\s*else\b", behind):
+            continue
+        at = code.count("\n", 0, begin.start())
+        until = code.count("\n", 0, end)
+        while re.match(r"\s*(//|#pragma)", text.lines[at - 1]):
+            at -= 1
+        yield from range(at, until + 1)
+
+
+def _end_of_statement(code: str, at: int) -> int:
+    """Behind the statement whose condition goes on at `at`: its `;`, or the end of its block."""
+    depth = 1  # of parentheses and braces: `at` is inside those of the condition
+    depth -= code[at - 1] == ")"
+    for place in range(at, len(code)):
+        depth += (code[place] in "({") - (code[place] in ")}")
+        if not depth and code[place] in ";}":
+            return place + 1
+    return len(code)
+
+
+def _refuses(code: str) -> Iterator[str]:
+    """By what a piece of code without comments refuses macros, if it does nothing else."""
+    plain = re.sub(r'"(\\.|[^"\\])*"', '""', code.replace("\\\n", " "))
+    for word, end, whole in (
+        ("static_assert", ";", r"static_assert\b.*"),
+        ("#error", "\n", r"#(if|error|endif)\b.*"),
+    ):
+        statements = [one.strip() for one in plain.split(end) if one.strip()]
+        if word in plain and all(re.fullmatch(whole, one, re.DOTALL) for one in statements):
+            yield word
+
+
+def _folds(parts: Sequence[_Part], shown: set[int]) -> Iterator[tuple[str, list[int]]]:
+    """(title, places) of the sections of what is not shown."""
+    sections: dict[str, list[_Part]] = {}
+    for part in parts:
+        if not shown.issuperset(part.places):
+            sections.setdefault(part.section, []).append(part)
+    for section, inside in sections.items():
+        if all(part.heading for part in inside):
+            continue
+        names = dict.fromkeys(name for part in inside for name in part.functions)
+        words = [", ".join(names)] if names else []
+        if not section and any(not part.functions for part in inside):
+            words.insert(0, "macros, types and constants")
+        title = ": ".join(filter(None, (section, "; ".join(words))))
+        places = range(inside[0].places[0], inside[-1].places[-1] + 1)
+        hidden = {at for part in inside for at in part.places}
+        own = {at for part in parts for at in part.places}
+        yield title, [at for at in places if at in hidden or at not in own]
+
+
+# ---- tables -----------------------------------------------------------------------------------
+
+
+def _chosen(cells: Sequence[Sequence[str]], mark: int | str | None) -> int | None:
+    """The number of the row that `mark` names."""
+    if mark is None:
+        return None
+    if isinstance(mark, str):
+        keys = [row[0] for row in cells]
+        if mark not in keys:
+            raise ValueError(f"no row begins with {mark!r}; there are: {', '.join(keys)}")
+        return keys.index(mark)
+    if not -len(cells) <= mark < len(cells):
+        raise ValueError(f"there is no row {mark} of {len(cells)}")
+    return mark % len(cells)
+
+
+def _formatted(cell, form: str) -> str:
+    return cell if isinstance(cell, str) else format(cell, form)
+
+
+def _is_number(cell: str) -> bool:
+    """Or none, or one with its unit."""
+    return not cell.strip("- ") or bool(
+        re.fullmatch(r"[-+~<>]? ?[.\d][.,\d]*( ?[%a-zA-Z/]+)?", cell)
+    )
+
+
+def _row(cells) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown(text: str) -> str:
+    """Text whose characters mean nothing to Markdown."""
+    return re.sub(r"([\\`*_{}\[\]<>|~$#&])", r"\\\1", text)
+
+
+# ---- text -------------------------------------------------------------------------------------
+
+
+def _place(place: tuple[int, int, int]) -> str:
+    """7 of (7, 0, 0)."""
+    return str(place if any(place[1:]) else place[0])
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line of a diff within 80 columns; what it goes on with is no line of its own."""
+    return textwrap.wrap(
+        line,
+        COLUMNS,
+        subsequent_indent=" " * min(len(line) - len(line[1:].lstrip()) + 4, COLUMNS // 2),
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    ) or [line.rstrip()]

@@ -1,0 +1,313 @@
+"""What a kernel may compute: the operations of the series, and what their kernels take.
+
+    // Computes: softmax_backward                in a header; softmax where there is no such line
+    // Computes: softmax with DROPOUT = 1        a file that is made for one value of a feature
+
+An operation names its arguments as kernels declare them. A feature is a macro that chooses what is
+computed beside it: 0 is without. A kernel that builds one has it in its Build table or defines it
+behind #ifndef, and declares every argument of each: an array that no feature asks for is a null
+pointer, a number that nobody gives is neutral. What is computed says `helpers.run.references`.
+
+The way is softmax's way in PyTorch, ends included:
+
+    y = dropout(softmax(scale * x + bias, where mask is 0)), or its logarithm
+
+Shapes are given in sizes: rows, cols and inner. A matrix of rows x cols has rows apart in memory
+where inner is above 1: then it is outer x dim x inner, rows = outer * inner and cols = dim.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Sizes(NamedTuple):
+    """How many rows are computed, of so many columns that are `inner` elements apart."""
+
+    rows: int
+    cols: int
+    inner: int = 1
+
+    @property
+    def outer(self) -> int:
+        return self.rows // self.inner
+
+    @property
+    def names(self) -> dict[str, int]:
+        """What a kernel may declare."""
+        sums = -(-self.rows * self.cols // SUMMED)
+        named = {"outer": self.outer, "dim": self.cols, "sums": sums, "2": 2}
+        return {**self._asdict(), **named}
+
+
+SUMMED = 512  # elements of each sum that `read` writes
+MATRIX, ROWS, NUMBER = ("rows", "cols"), ("rows",), ()
+STATISTICS = ("rows", "2")  # per row: its maximum m, and log(sum(exp(x - m)))
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An array or a number that kernels of an operation take."""
+
+    name: str
+    shape: tuple[str, ...]  # names of sizes or of other arguments; () of a number
+    dtype: str = "T"  # T is that of the header
+    output: bool = False
+    when: Mapping[str, int] = field(default_factory=dict)  # the features that ask for it
+    # Of a number that is not given: itself, or the first of these that there is: the rows of an
+    # array, a size.
+    neutral: float | tuple[str, ...] | None = None
+    between: tuple[float, float] | None = None  # what a number may be, both ends too
+
+    def asked(self, features: Mapping[str, int]) -> bool:
+        return all(features.get(name, 0) == value for name, value in self.when.items())
+
+    def numpy_dtype(self, dtype: str | np.dtype) -> np.dtype:
+        return np.dtype(dtype if self.dtype == "T" else self.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """What is computed, without how: arguments in the order of a kernel's parameters."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # words of its values
+    sizes: tuple[str, ...] = MATRIX
+    strided: bool = False  # whether its kernels may take x_stride and y_stride
+    yardstick: str = "00_copy"  # a kernel that does nothing but move as many bytes
+
+    def __repr__(self) -> str:
+        return f"Operation({self.name})"
+
+    def asked(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
+        """The arguments that features ask for."""
+        return tuple(argument for argument in self.arguments if argument.asked(features))
+
+    def arrays(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
+        return tuple(argument for argument in self.asked(features) if argument.shape)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """What every kernel declares, first and in this order: arrays, then sizes."""
+        always = (argument.name for argument in self.arrays({}))
+        return (*dict.fromkeys(always), *self.sizes)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """All that a kernel may declare, in this order."""
+        strides = ("x_stride", "y_stride") if self.strided else ()
+        names = (*self.required, *strides, *(argument.name for argument in self.arguments))
+        return (*dict.fromkeys(names), "workspace")
+
+    def complete(
+        self, given: Mapping[str, object], features: Mapping[str, int], sizes: Sizes
+    ) -> dict[str, object]:
+        """The arguments that features ask for, numbers that were not given neutral.
+
+        Raises `TypeError` naming an input that is missing and what is given but not asked for,
+        `ValueError` naming a number that may not be so.
+        """
+        values, asked = {}, self.asked(features)
+        if unknown := [name for name in given if name not in {a.name for a in asked}]:
+            takes = ", ".join(argument.name for argument in asked)
+            raise TypeError(f"{self.name} {_said(features)}takes {takes}, not {unknown[0]}")
+        for argument in asked:
+            if argument.name in given:
+                values[argument.name] = value = given[argument.name]
+                if argument.between and isinstance(value, Real):
+                    low, high = argument.between
+                    if not low <= value <= high:
+                        raise ValueError(f"{argument.name} = {value} is not {low} to {high}")
+            elif argument.shape:
+                if not argument.output:
+                    raise TypeError(f"{self.name} {_said(features)}needs {argument.name}")
+            else:
+                values[argument.name] = _neutral(argument, values, sizes)
+        return values
+
+    def value(self, feature: str, wanted: int | str) -> int:
+        """A feature's value by its word or its number. Raises `ValueError` that lists them."""
+        words = self.features.get(feature, ())
+        number = words.index(wanted) if wanted in words else wanted
+        if not isinstance(number, int) or not 0 <= number < len(words):
+            known = "; ".join(f"{name} = {', '.join(of)}" for name, of in self.features.items())
+            raise ValueError(
+                f"{self.name} has no {feature} = {wanted}; its features: {known or 'none'}"
+            )
+        return int(number)
+
+    def moved(
+        self,
+        sizes: Sizes,
+        dtype: str | np.dtype,
+        features: Mapping[str, int],
+        numbers: Mapping[str, int] | None = None,
+    ) -> tuple[int, int]:
+        """(bytes to read, bytes to write) at least, each once. `numbers` are those that arrays have
+        their shape of, 1 where they are not given. Columns that a causal mask hides are not read.
+        """
+        known, moved = {**(numbers or {}), **sizes.names}, [0, 0]
+        for argument in self.arrays(features):
+            count = math.prod(known.get(name, 1) for name in argument.shape)
+            if features.get("MASK") == CAUSAL and argument.name == "x":
+                whole, rest = divmod(sizes.rows, sizes.cols)
+                count = (whole * sizes.cols * (sizes.cols + 1) + rest * (rest + 1)) // 2
+            moved[argument.output] += count * argument.numpy_dtype(dtype).itemsize
+        return moved[0], moved[1]
+
+
+def _said(features: Mapping[str, int]) -> str:
+    asked = ", ".join(f"{name} = {value}" for name, value in features.items() if value)
+    return f"with {asked} " if asked else ""
+
+
+def _neutral(argument: Argument, values: Mapping, sizes: Sizes) -> float:
+    if not isinstance(argument.neutral, tuple):
+        return argument.neutral
+    for name in argument.neutral:
+        if name in values:
+            return (
+                len(values[name]) if np.ndim(values[name]) else 1
+            )  # what is no array is named later
+        if name in sizes.names:
+            return sizes.names[name]
+    raise AssertionError(argument)
+
+
+def array_shape(argument: Argument, values: Mapping, sizes: Sizes) -> tuple[int, ...]:
+    """The shape of an array, whose names may be those of numbers among the values; a matrix whose
+    columns are apart is (outer, dim, inner)."""
+    if argument.shape == MATRIX and sizes.inner > 1:
+        return sizes.outer, sizes.cols, sizes.inner
+    known = sizes.names
+    return tuple(int(known[name] if name in known else values[name]) for name in argument.shape)
+
+
+# ---- the operations -----------------------------------------------------------------------------
+
+NO_MASK, BYTES, CAUSAL = range(3)  # values of MASK
+YES_OR_NO = ("no", "yes")
+SEEDS = (  # of dropout: the probability to drop, the generator's key and counter
+    Argument("p", NUMBER, "float32", when={"DROPOUT": 1}, neutral=0.0, between=(0, 1)),
+    Argument("seed", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
+    Argument("offset", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
+)
+SCALE = Argument("scale", NUMBER, "float32", neutral=1.0)
+
+COPY = Operation("copy", (Argument("x", MATRIX), Argument("y", MATRIX, output=True)), strided=True)
+SOFTMAX = Operation(
+    "softmax",
+    (
+        Argument("x", MATRIX),
+        Argument("y", MATRIX, output=True, when={"WIDE": 0}),
+        Argument("y", MATRIX, "float32", output=True, when={"WIDE": 1}),
+        SCALE,
+        Argument("bias", ("bias_rows", "cols"), when={"BIAS": 1}),
+        Argument("bias_rows", NUMBER, "int32", when={"BIAS": 1}, neutral=("bias",)),
+        Argument("mask", ("mask_rows", "cols"), "uint8", when={"MASK": BYTES}),
+        Argument("mask_rows", NUMBER, "int32", when={"MASK": BYTES}, neutral=("mask",)),
+        Argument("mask_rows", NUMBER, "int32", when={"MASK": CAUSAL}, neutral=("cols",)),
+        Argument("mask_repeat", NUMBER, "int32", when={"MASK": BYTES}, neutral=1),
+        Argument("mask_repeat", NUMBER, "int32", when={"MASK": CAUSAL}, neutral=1),
+        *SEEDS,
+    ),
+    {
+        "MASK": ("none", "bytes", "causal"),
+        "BIAS": YES_OR_NO,
+        "LOG": YES_OR_NO,
+        "WIDE": YES_OR_NO,
+        "DROPOUT": YES_OR_NO,
+    },
+    strided=True,
+)
+ANY_AXIS = Operation(
+    "softmax_any_axis",
+    (Argument("x", MATRIX), Argument("y", MATRIX, output=True)),
+    {"LOG": YES_OR_NO},
+    ("outer", "dim", "inner"),
+)
+BACKWARD = Operation(
+    "softmax_backward",
+    (
+        Argument("y", MATRIX),
+        Argument("dy", MATRIX),
+        Argument("dx", MATRIX, output=True),
+        SCALE,
+        *SEEDS,
+    ),
+    {"LOG": YES_OR_NO, "FROM_X": YES_OR_NO, "DROPOUT": YES_OR_NO},
+    yardstick="variants/00_two_reads",
+)
+OF_A_LOSS = (
+    Argument("ignore_index", NUMBER, "int64", neutral=-100),
+    Argument("smoothing", NUMBER, "float32", neutral=0.0, between=(0, 1)),
+    Argument("z_loss", NUMBER, "float32", neutral=0.0),
+)
+CROSS_ENTROPY = Operation(
+    "cross_entropy",
+    (
+        Argument("x", MATRIX),
+        Argument("target", ROWS, "int64"),
+        Argument("loss", ROWS, "float32", output=True),
+        Argument("statistics", STATISTICS, "float32", output=True),
+        *OF_A_LOSS,
+    ),
+    yardstick="variants/00_read",
+)
+CROSS_ENTROPY_BACKWARD = Operation(
+    "cross_entropy_backward",
+    (
+        Argument("x", MATRIX),
+        Argument("target", ROWS, "int64"),
+        Argument("statistics", STATISTICS, "float32"),
+        Argument("dloss", ROWS, "float32"),
+        Argument("dx", MATRIX, output=True),
+        *OF_A_LOSS,
+    ),
+)
+# Kernels that are no softmax: what the bytes of the others are held against.
+TWO_READS = Operation(
+    "two_reads",
+    (Argument("a", MATRIX), Argument("b", MATRIX), Argument("y", MATRIX, output=True)),
+    yardstick="variants/00_two_reads",
+)
+READ = Operation(
+    "read",
+    (Argument("x", MATRIX), Argument("y", ("sums",), "float32", output=True)),
+    yardstick="variants/00_read",
+)
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        *(SOFTMAX, ANY_AXIS, BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD),
+        *(COPY, TWO_READS, READ),
+    )
+}
+
+
+def computed(text: str) -> tuple[Operation, dict[str, int]]:
+    """The operation of a header's `Computes`, and the features that the file is made for. Raises
+    `ValueError` that says what is wrong with it."""
+    name, _, fixed = text.partition(" with ")
+    if name not in OPERATIONS:
+        raise ValueError(f"`{name}` is not one of {', '.join(OPERATIONS)}")
+    operation = OPERATIONS[name]
+    return operation, dict(_features(operation, fixed))
+
+
+def _features(operation: Operation, text: str) -> Iterator[tuple[str, int]]:
+    for part in filter(None, text.split(", ")):
+        given = re.fullmatch(r"([A-Z_]+) = (\w+)", part)
+        if not given:
+            raise ValueError(f"`{part}` is not NAME = value")
+        number = int(given[2]) if given[2].isdecimal() else given[2]
+        yield given[1], operation.value(given[1], number)

@@ -1,0 +1,520 @@
+"""One kernel, one object: a kernel file bound to a shape, a dtype and a GPU.
+
+    bound = load("08_cluster").bind(1024, 262144)        # a step, a variant or a trial
+    bound = bind(source("01_naive.cu"), 64, 1024)        # the text of a file
+    bound = bind(cupy.RawKernel(...), 64, 1024)          # a kernel as it was compiled
+    bound = bind(text, 64, 1024, x_stride=1030)          # rows that are apart, if it takes such
+    bound = bind(text, 64, 1024, features={"MASK": "causal"})       # of its operation, if built
+    bound = bind(text, outer * inner, dim, inner=inner)  # another axis, if it takes one
+
+A `BoundKernel` knows its text, plan, compiler options, workspace and launch. It runs (on the GPU or
+the SIMT machine), is simulated, and is enqueued to be timed: who has one unpacks no plan.
+
+    bound.run(x, y)                                      # arrays in the order of the kernel
+    bound.run(x=x, y=y, mask=mask, scale=0.5)            # or by name; numbers may be left out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+
+from .. import simt
+from ..base.arguments import checked
+from ..base.gpu import Gpu
+from ..base.mode import gpu_for_plans
+from ..catalogue.dispatch import changes_of
+from ..catalogue.header import header
+from ..catalogue.plan import MAX_BLOCK, Header, Plan, integer, option_name, row_strides
+from ..catalogue.registry import source, split_trial
+from ..problem.operations import MATRIX, Argument, Operation, Sizes, array_shape
+from ..problem.shapes import place
+from ..simt import byte_offset
+from ..simt.cuda_text import Parameter, kernel_names, signature
+from .execute import (
+    KernelBug,
+    as_declared,
+    check_arguments,
+    enqueue,
+    execute,
+    execute_simulated,
+    prepare,
+)
+
+NO_FEATURES: Mapping[str, int | str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel file's text, and how it is used otherwise than its header says."""
+
+    code: str
+    block: int | None = None  # None: the header's
+    changes: tuple[tuple[str, int], ...] = ()  # values of the Build table or numbers of the file
+    raw: object = None  # the `cupy.RawKernel` that it is to be, as it was compiled
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name}, block={self.block}, changes={dict(self.changes)})"
+
+    @property
+    def name(self) -> str:
+        """The name of the `__global__` function."""
+        return self.raw.name if self.raw is not None else kernel_names(self.code)[0]
+
+    @property
+    def header(self) -> Header:
+        """Raises `ValueError` without one, `TypeError` for a change that is no integer."""
+        options = self.raw.options if self.raw is not None else ()
+        changes = tuple((name, integer(name, value)) for name, value in self.changes)
+        found = header(self.code, tuple(options), changes)
+        if found is None:
+            name = self.name if self.raw is not None else "the source"
+            raise ValueError(f"{name} has no header to take its launch shape from")
+        return found
+
+    def starting_at(self, *matrices: np.ndarray) -> Kernel:
+        """The kernel for arrays that may start at different places between multiples of 16 bytes:
+        with LATE = 1 where they do, if it has that macro."""
+        differ = len({byte_offset(matrix) % 16 for matrix in matrices}) > 1
+        late = differ and self.raw is None and "LATE" in self.header.macros
+        return replace(self, changes=(*self.changes, ("LATE", 1))) if late else self
+
+    @property
+    def operation(self) -> Operation:
+        return self.header.operation
+
+    @property
+    def features(self) -> dict[str, int]:
+        """What it computes beside its operation."""
+        return self.header.features
+
+    def choosing(self, features: Mapping[str, int | str]) -> Kernel:
+        """The kernel with these features, by number or by word. Raises `ValueError` naming one that
+        its operation has not or that the file does not build."""
+        changes = self.header.changes_for(features)
+        return kernel_of(self, changes=changes) if changes else self
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What the kernel declares."""
+        return signature(self.code, self.name)
+
+    def check_signature(self) -> None:
+        """Raise `ValueError` unless the kernel takes what its header promises, and is compiled with
+        the macros that it needs."""
+        contract, operation = self.header, self.operation
+        declared = [parameter.name for parameter in self.parameters]
+        allowed = {"workspace", *(argument.name for argument in operation.arguments)}
+        needed = {*operation.required, *(array.name for array in operation.arrays(self.features))}
+        needed |= {"x_stride", "y_stride"} if contract.strided else set()
+        needed |= {"workspace"} if "Workspace" in contract.fields else set()
+        wanted = [
+            name
+            for name in operation.parameters
+            if name in needed or (name in declared and name in allowed)
+        ]
+        if declared != wanted:
+            raise ValueError(
+                f"{self.name} computes {operation.name}, so it must take {', '.join(wanted)}; it "
+                f"takes {', '.join(declared)}"
+            )
+        given = [*contract.macros] if self.raw is None else list(map(option_name, self.raw.options))
+        if missing := [f"-D{name}" for name in contract.macros if name not in given]:
+            raise ValueError(
+                f"{self.name} is compiled without {', '.join(missing)}: compile it for a shape, "
+                "with the options of bind(code, rows, cols, dtype)"
+            )
+
+    @checked
+    def accepts(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype | type = "float32",
+        gpu: Gpu | None = None,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
+        inner: int = 1,
+        features: Mapping[str, int | str] = NO_FEATURES,
+    ) -> bool:
+        """Whether the kernel takes this shape, dtype and strides, and builds these features. Raises
+        what `choosing` raises."""
+        contract, gpu = self.choosing(features).header, gpu or gpu_for_plans()
+        return contract.accepts(rows, cols, dtype, gpu, x_stride, y_stride, inner)
+
+    @checked
+    def bind(
+        self,
+        rows: int,
+        cols: int,
+        dtype: str | np.dtype | type = "float32",
+        gpu: Gpu | None = None,
+        x_stride: int | None = None,
+        y_stride: int | None = None,
+        inner: int = 1,
+        features: Mapping[str, int | str] = NO_FEATURES,
+    ) -> BoundKernel:
+        """The kernel for a matrix of rows x cols; `gpu` is that in use, or in replay an H200. The
+        strides count elements from one row to the next, cols if they are not given; of another axis
+        than the last, `inner` is how many elements its columns are apart.
+
+        Raises `ValueError` if its header does not take the shape, the dtype, the strides, the block
+        size or the features, `TypeError` naming what is no integer.
+        """
+        rows, cols, inner = integer("rows", rows), integer("cols", cols), integer("inner", inner)
+        strides = row_strides(cols, x_stride, y_stride)
+        gpu, kernel = gpu or gpu_for_plans(), self.choosing(features)
+        plan = kernel.header.plan(rows, cols, dtype, self.block, gpu, *strides, inner)
+        return BoundKernel(kernel, rows, cols, np.dtype(dtype), gpu, plan, strides, inner)
+
+
+@checked
+def load(step: str) -> Kernel:
+    """The kernel of a step, a variant or a trial: "08_cluster", "01_naive-b32".
+
+    Raises `FileNotFoundError` that lists the files there are, `ValueError` for a trial of what the
+    file does not have or of a block that no GPU runs.
+    """
+    trial = split_trial(step)
+    code = source(f"{trial.file}.cu")
+    if trial.block is not None and not 1 <= trial.block <= MAX_BLOCK:
+        raise ValueError(f"{step!r}: a block has 1 to {MAX_BLOCK} threads")
+    plain = Kernel(code).header
+    try:
+        kernel = Kernel(code, trial.block, changes_of(trial, plain))
+        _ = kernel.header  # raises for a number that cannot be changed
+    except ValueError as error:
+        raise ValueError(f"{step!r}: {error}") from None
+    return kernel
+
+
+def kernel_of(
+    kernel, block: int | None = None, changes: Mapping[str, int] = MappingProxyType({})
+) -> Kernel:
+    """A kernel file's text, a `Kernel` of it, or a `cupy.RawKernel`, which is taken as it was
+    compiled; with another block size and other values, if they are given.
+
+    Raises `TypeError` or `ValueError` for what is none of them.
+    """
+    if isinstance(kernel, Kernel) and kernel.raw is None:
+        changes = {**dict(kernel.changes), **changes}
+        block = kernel.block if block is None else block
+        return replace(kernel, block=block, changes=tuple(changes.items()))
+    if isinstance(kernel, str):
+        if "__global__" not in kernel:
+            raise ValueError(
+                f"{kernel[:60]!r} is no source of a kernel: pass source('01_naive.cu'), say"
+            )
+        return Kernel(kernel, block, tuple(changes.items()))
+    if changes:
+        raise ValueError("a compiled kernel cannot be changed: bind the text of its file")
+    if isinstance(kernel, Kernel):
+        return kernel if block is None else replace(kernel, block=block)
+    if not hasattr(kernel, "code"):
+        raise TypeError(f"a cupy.RawKernel or the text of a kernel file, not {type(kernel)}")
+    return Kernel(kernel.code, block, raw=kernel)
+
+
+@checked
+def bind(
+    kernel,
+    rows: int,
+    cols: int,
+    dtype: str | np.dtype | type = "float32",
+    block: int | None = None,
+    changes: Mapping[str, int] = MappingProxyType({}),
+    gpu: Gpu | None = None,
+    x_stride: int | None = None,
+    y_stride: int | None = None,
+    inner: int = 1,
+    features: Mapping[str, int | str] = NO_FEATURES,
+) -> BoundKernel:
+    """`Kernel.bind` of a kernel file's text or of a `Kernel`, which is compiled for the shape, or
+    of a `cupy.RawKernel` as it was compiled.
+
+    `block` replaces the header's block size, `changes` values of its Build table or of numbers that
+    the file defines, to try others.
+    """
+    chosen = kernel_of(kernel, block, changes)
+    return chosen.bind(rows, cols, dtype, gpu, x_stride, y_stride, inner, features)
+
+
+@dataclass(frozen=True)
+class BoundKernel:
+    """A kernel for one shape, dtype and strides on one GPU."""
+
+    kernel: Kernel
+    rows: int
+    cols: int
+    dtype: np.dtype
+    gpu: Gpu
+    plan: Plan
+    strides: tuple[int, int]  # of x and y: elements from one row to the next
+    inner: int = 1  # elements from one column to the next
+
+    def __repr__(self) -> str:
+        shape = place(self.rows, self.cols, self.dtype.name, always=True)
+        apart = "" if self.strides == (self.cols, self.cols) else f", strides {self.strides}"
+        apart += f", inner {self.inner}" if self.inner > 1 else ""
+        return f"BoundKernel({self.name}, {shape}{apart}, {self.launch})"
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes(self.rows, self.cols, self.inner)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Sizes and strides under the names that the kernel may give them."""
+        x_stride, y_stride = self.strides
+        sizes = {name: self.sizes.names[name] for name in self.operation.sizes}
+        return {**sizes, "x_stride": x_stride, "y_stride": y_stride}
+
+    @property
+    def operation(self) -> Operation:
+        return self.kernel.operation
+
+    @cached_property
+    def features(self) -> dict[str, int]:
+        return self.kernel.features
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """For the compiler, beside those that CuPy adds."""
+        return self.plan.options
+
+    @property
+    def launch(self) -> dict[str, int]:
+        """Grid, block, shared_mem and macros, as a record holds them."""
+        return self.plan.launch
+
+    def __getitem__(self, name: str) -> int:
+        """The value of a name of the header's Build table: `bound["CLUSTER"]`."""
+        return {**self.plan.macros, **self.plan.values}[name]
+
+    @cached_property
+    def compiled(self):
+        """The `cupy.RawKernel`. CuPy compiles it when a GPU first runs it; the SIMT machine takes
+        text and options of it, and compiles those to PTX."""
+        if self.kernel.raw is not None:
+            return self.kernel.raw
+        import cupy
+
+        return cupy.RawKernel(
+            self.kernel.code,
+            self.name,
+            options=self.options,
+            enable_cooperative_groups=self.plan.cooperative,
+        )
+
+    def arguments(self, *arrays: np.ndarray, **named) -> tuple:
+        """What the kernel takes, in its order, with a zeroed workspace if the plan has one: arrays
+        of its operation in their order, or anything by name. A number that is not given is neutral,
+        an array that no feature asks for is None, the null pointer.
+
+        Raises `TypeError` naming what is missing, given twice, or not taken.
+        """
+        workspace = np.zeros(self.plan.workspace, np.uint8) if self.plan.workspace else None
+        return self._in_order(self._named(arrays, named), workspace)
+
+    def _named(self, arrays: Sequence, named: Mapping[str, object]) -> dict[str, object]:
+        """All that the operation takes, by name."""
+        asked = self.operation.arrays(self.features)
+        if len(arrays) > len(asked):
+            names = ", ".join(array.name for array in asked)
+            raise TypeError(f"{self.name} takes arrays {names}, {len(arrays)} were given")
+        given = {array.name: value for array, value in zip(asked, arrays, strict=False)}
+        if twice := [name for name in named if name in given]:
+            raise TypeError(f"{self.name} is given {twice[0]} twice")
+        values = self.operation.complete({**given, **named}, self.features, self.sizes)
+        if missing := [array.name for array in asked if array.name not in values]:
+            raise TypeError(f"{self.name} needs {missing[0]}")
+        declared = {parameter.name for parameter in self.kernel.parameters}
+        if unknown := [name for name in named if name not in declared]:
+            raise TypeError(f"{self.name} does not take {unknown[0]}")
+        return values
+
+    def _in_order(self, values: Mapping[str, object], workspace) -> tuple:
+        """What the kernel declares; numbers in NumPy's types for it, sizes as Python's."""
+        found: list[object] = []
+        for parameter in self.kernel.parameters:
+            name = parameter.name
+            if name in self.numbers:
+                found.append(self.numbers[name])
+            elif name == "workspace":
+                found.append(workspace)
+            elif parameter.pointer:
+                found.append(values.get(name))
+            else:  # no feature asks for it
+                found.append(as_declared(parameter, values.get(name, 1)))
+        return tuple(found)
+
+    def run(self, *arrays: np.ndarray, **named) -> simt.Trace | None:
+        """Softmax, or what the kernel computes: `arrays` and what is `named` are those of
+        `arguments`, numpy arrays of shape (rows, cols) or views of larger ones whose rows are as
+        far apart as was bound.
+
+        Runs on the GPU when live, on the SIMT machine in replay; returns the trace there. Raises
+        what `arguments` and `check` raise, and `KernelBug` for a bug or a workspace that is not
+        left as zeros for the next launch.
+        """
+        args = self._checked(arrays, named)
+        trace = execute(self.compiled, self.plan, self.plan.grid, self.plan.block, args)
+        if self.plan.workspace and args[-1].any():
+            raise KernelBug(f"{self.name}: the workspace is not left as zeros for the next launch")
+        return trace
+
+    def _checked(self, arrays: Sequence, named: Mapping[str, object]) -> tuple:
+        self.kernel.check_signature()
+        args = self.arguments(*arrays, **named)
+        self.check(args)
+        return args
+
+    def simulate(self, *arrays: np.ndarray, **options) -> simt.Trace:
+        """The same on the SIMT machine, also where a GPU is; bugs are in `trace.findings`.
+        `options` that are no arguments of the operation go to `simt.simulate`; `watch=True` keeps
+        what `draw` needs."""
+        asked = {argument.name for argument in self.operation.arguments} & {*options}
+        named = {name: options.pop(name) for name in asked}
+        return self.simulate_arguments(self._checked(arrays, named), **options)
+
+    def simulate_arguments(self, args: Sequence, grid: int | None = None, **options) -> simt.Trace:
+        """The same of what `arguments` returns, which the caller keeps or has changed: it is not
+        held against the header. `grid` replaces the plan's, to leave blocks out."""
+        plan = self.plan
+        grid = plan.grid if grid is None else grid
+        return execute_simulated(self.compiled, plan, grid, plan.block, args, **options)
+
+    def workspace(self) -> tuple:
+        """A CuPy array of zeros in a tuple, which is empty if the plan has none. One is enough for
+        calls that follow each other on one stream: each leaves zeros behind."""
+        import cupy
+
+        return (cupy.zeros(self.plan.workspace, cupy.uint8),) if self.plan.workspace else ()
+
+    def prepare(self) -> None:
+        """Compile, and set the attributes that CUDA asks for (on a GPU only)."""
+        prepare(self.compiled, self.plan)
+
+    def enqueue(self, *arrays, workspace: tuple = (), **named) -> None:
+        """Enqueue one call on CuPy's current stream, as planned: what `arguments` takes, of CuPy,
+        and what `workspace` returned. `prepare` comes first, once."""
+        values = self._in_order(self._named(arrays, named), *(workspace or (None,)))
+        typed = [
+            np.uintp(0)
+            if value is None
+            else value
+            if parameter.pointer
+            else as_declared(parameter, value)
+            for parameter, value in zip(self.kernel.parameters, values, strict=True)
+        ]
+        enqueue(self.compiled, self.plan, typed)
+
+    def check(self, args: Sequence) -> None:
+        """Hold arguments against signature and header. Raises `TypeError` or `ValueError` naming
+        the first that does not fit."""
+        self.kernel.check_signature()
+        check_arguments(self.compiled, args)
+        names = [parameter.name for parameter in self.kernel.parameters]
+        values = dict(zip(names, args, strict=True))
+        arrays = self.operation.arrays(self.features)
+        for argument in arrays:
+            self._check_dtype(argument, values[argument.name])
+        for argument in arrays:
+            self._check_place(argument, values)
+        matrices = {a.name: values[a.name] for a in arrays if a.shape == MATRIX}
+        (first, one), *others = matrices.items()
+        for name, other in others:
+            if byte_offset(one) % 16 != byte_offset(other) % 16 and self.plan.alike:
+                raise ValueError(
+                    f"{first} and {name} start at different places between multiples of 16 bytes: "
+                    "compile the kernel with LATE = 1"
+                )
+            if one.shape != other.shape:
+                raise ValueError(f"{first} has shape {one.shape}, {name} has shape {other.shape}")
+        self._check_overlap({argument.name: values[argument.name] for argument in arrays})
+        if self.plan.cooperative and not self.compiled.enable_cooperative_groups:
+            raise ValueError(
+                f"{self.name} wants a cooperative launch: compile it with "
+                "enable_cooperative_groups=True"
+            )
+        if self.plan.workspace:
+            _check_workspace(args[-1], self.plan.workspace)
+
+    def _check_dtype(self, argument: Argument, array: np.ndarray | None) -> None:
+        name, wanted = argument.name, argument.numpy_dtype(self.dtype)
+        if array is None:
+            raise TypeError(f"{name} must be a numpy array, not None")
+        if array.dtype != wanted:
+            several = len(self.kernel.header.dtypes) > 1
+            who = "the kernel is compiled for" if several else "the header says"
+            who = who if argument.dtype == "T" else f"{self.operation.name} takes"
+            raise TypeError(f"{name} is {array.dtype}, {who} {wanted}")
+
+    def _check_place(self, argument: Argument, values: Mapping[str, object]) -> None:
+        """Shape, address and stride of an array."""
+        name, array = argument.name, values[argument.name]
+        wanted = array_shape(argument, values, self.sizes)
+        flat = array.ndim not in (2, len(wanted))
+        if array.shape != wanted and not (flat and array.size == np.prod(wanted)):
+            names = " x ".join(argument.shape)
+            if len(wanted) == 3:
+                names = "outer x dim x inner"
+            raise ValueError(
+                f"{name} has shape {array.shape}, which is not {names} = "
+                f"{' x '.join(map(str, wanted))}"
+            )
+        align = self._align(argument)
+        if byte_offset(array) % align:
+            raise ValueError(
+                f"{name} must start at a multiple of {align} bytes; it is a view that starts "
+                f"{byte_offset(array)} bytes into its base array"
+            )
+        if argument.shape != MATRIX or self.inner > 1:
+            return
+        stride = dict(zip("xy", self.strides, strict=True)).get(name, self.cols)
+        row = self.cols * array.itemsize
+        apart = array.strides[0] if array.ndim == 2 else row
+        if self.rows > 1 and apart != stride * array.itemsize:
+            raise ValueError(
+                f"the rows of {name} start {apart} bytes apart, which is not {name}_stride = "
+                f"{stride} elements"
+            )
+
+    def _align(self, argument: Argument) -> int:
+        """Bytes that an array's address must be a multiple of: of those with columns as many
+        elements as the header asks of x."""
+        align, itemsize = self.kernel.header.align(self.dtype), argument.numpy_dtype(self.dtype)
+        if "cols" not in argument.shape:
+            return itemsize.itemsize
+        elements = align // self.dtype.itemsize
+        return min(16, max(itemsize.itemsize, elements * itemsize.itemsize))
+
+    def _check_overlap(self, arrays: Mapping[str, np.ndarray]) -> None:
+        inplace = self.kernel.header.fields.get("Inplace", "").split(" = ")
+        outputs = [array.name for array in self.operation.arrays(self.features) if array.output]
+        for output in outputs:
+            for name, array in arrays.items():
+                if name == output or not np.may_share_memory(arrays[output], array):
+                    continue
+                if inplace != [output, name]:
+                    raise ValueError(
+                        f"{output} overlaps {name}; these kernels do not work in place"
+                    )
+                same = [(a.ctypes.data, a.shape, a.strides) for a in (arrays[output], array)]
+                if same[0] != same[1]:
+                    raise ValueError(f"{output} overlaps {name}: it may be {name} itself, no part")
+
+
+def _check_workspace(array: np.ndarray, size: int) -> None:
+    if array.nbytes < size:
+        raise ValueError(f"workspace has {array.nbytes} bytes, the header asks for {size}")
+    if array.view(np.uint8).any():
+        raise ValueError("workspace must be all zero before the launch")

@@ -1,0 +1,348 @@
+"""Does a kernel compute what it says? Run over shapes, layouts and special values, held to fp64.
+
+What is right, and by how much a kernel may be off, says `helpers.run.references`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ..base.arguments import checked, short
+from ..problem.operations import COPY, MATRIX, SOFTMAX, Operation, Sizes
+from ..problem.shapes import (
+    LONG_QUICK_SHAPES,
+    QUICK_AXES,
+    QUICK_SHAPES,
+    SPECIAL_COLUMNS,
+    SPECIAL_INNER,
+    SPECIAL_PACKS,
+)
+from ..simt import ShownShort
+from ..simt.words import are, counted
+from .bound import NO_FEATURES, Kernel, kernel_of
+from .references import allowed, expected, make_inputs, outputs, special_inputs
+
+UNTOUCHED = 7.0  # stands where a kernel has nothing to write
+
+
+class WrongResult(ShownShort, AssertionError):
+    """A kernel's output is not what it should be; the message shows where and how.
+
+    `summary` leaves out the values, whose last digits depend on the machine.
+    """
+
+    def __init__(self, summary: str, values: str = ""):
+        super().__init__(f"{summary}: {values}" if values else summary)
+        self.summary, self.values = summary, values
+
+
+def apart(x: np.ndarray, stride: int, phase: int, around: float = np.nan) -> np.ndarray:
+    """A copy of a matrix whose rows start `stride` elements apart and the first of them `phase`
+    elements into its base array, which holds `around` in all other places."""
+    rows, cols = x.shape
+    base = np.full(phase + rows * stride + 3, around, x.dtype)
+    view = base[phase : phase + rows * stride].reshape(rows, stride)[:, :cols]
+    view[:] = x
+    return view
+
+
+def check_outputs(
+    operation: Operation,
+    values: Mapping[str, object],
+    written: Mapping[str, np.ndarray],
+    features: Mapping[str, int] = NO_FEATURES,
+    at: np.ndarray | None = None,
+) -> None:
+    """Raise `WrongResult` unless what was written is what an operation gives for complete values.
+
+    NaN and infinities are accepted exactly where the reference has them. `at` are the numbers of
+    the rows that are given, all of them if it is None.
+    """
+    if operation is COPY:
+        return check_copy(values["x"], written["y"])
+    exact = expected(operation, values, features, at)
+    for name, y in written.items():
+        wanted = exact[name].value
+        with np.errstate(invalid="ignore"):
+            error = np.abs(y.astype(np.float64) - wanted)
+            right = (error <= allowed(exact[name], y.dtype)) | (y == wanted)
+            right |= np.isnan(wanted) & np.isnan(y)
+        if right.all():
+            continue
+        plain = operation is SOFTMAX and not {"LOG", "DROPOUT"} & {
+            n for n, v in features.items() if v
+        }
+        hint = _hint(values["x"], y, wanted) if plain else _missing(wanted, y)
+        place = tuple(map(int, np.argwhere(~right)[0]))
+        label = "" if len(written) == 1 else f" of {name}"
+        wrong = np.count_nonzero(~right)
+        raise WrongResult(
+            f"{wrong} of {y.size} elements{label} {are(wrong)} wrong, first at "
+            f"{_place(place)}{hint}",
+            f"got {float(y[place]):.6g}, expected {wanted[place]:.6g}",
+        )
+
+
+def _place(place: tuple[int, ...]) -> str:
+    """Where an element is: of a matrix, of what has an element for each row, of three axes."""
+    words = {1: ("row",), 2: ("row", "column")}.get(len(place))
+    return (
+        ", ".join(map(" ".join, zip(words, map(str, place), strict=True))) if words else str(place)
+    )
+
+
+@checked
+def check_softmax(x: np.ndarray, y: np.ndarray) -> None:
+    """Raise `WrongResult` unless y is softmax of x over the last axis.
+
+    Both have the same shape and dtype. NaN is accepted exactly where the reference has it.
+    """
+    _check_form(x, y)
+    if x.dtype.kind not in "fV" or not x.ndim:  # V: bfloat16
+        raise TypeError(f"x must be a matrix of floats, not {short(x)}")
+    x, y = (array.reshape(-1, array.shape[-1]) for array in (x, y))
+    check_outputs(SOFTMAX, {"x": x, "scale": 1.0}, {"y": y})
+
+
+@checked
+def check_copy(x: np.ndarray, y: np.ndarray) -> None:
+    """Raise `WrongResult` unless y equals x bit for bit."""
+    _check_form(x, y)
+    same = x.reshape(-1).view(np.uint8) == y.reshape(-1).view(np.uint8)
+    if not same.all():
+        first = int(np.argmin(same)) // x.itemsize
+        place = tuple(map(int, np.unravel_index(first, x.shape)))
+        raise WrongResult(f"y differs from x, first at {place}: {y[place]} instead of {x[place]}")
+
+
+def _check_form(x: np.ndarray, y: np.ndarray) -> None:
+    for name, array in (("x", x), ("y", y)):
+        if np.ma.isMaskedArray(array):
+            raise TypeError(f"{name} is a masked array: fill it, as {name}.filled(0.0) does")
+    if x.shape != y.shape or x.dtype != y.dtype:
+        raise WrongResult(f"y is {y.dtype}{y.shape}, x is {x.dtype}{x.shape}")
+
+
+def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
+    """What kind of mistake it looks like; empty if it looks like none of these."""
+    finite = np.isfinite(expected).all(axis=-1)
+    if not finite.any():
+        return ""
+    stored = y.dtype
+    x, y, expected = x[finite], y[finite].astype(np.float64), expected[finite]
+    if np.isnan(y).all():
+        return " (nothing was written, or every row overflowed)"
+    if np.isnan(y).any():
+        return " (some elements are NaN: not written, or inf / inf)"
+    if not y.any():
+        return " (all zero)"
+    sums = y.sum(axis=-1)
+    worst = sums.reshape(-1)[np.abs(sums - 1).argmax()]
+    if abs(worst - 1) > (1e-2 if stored.itemsize == 2 else 1e-3):
+        return f" (rows do not sum to 1; the worst sums to {worst:.4g})"
+    if x.shape[-1] > 1 and (y.argmax(axis=-1) != expected.argmax(axis=-1)).any():
+        return " (rows sum to 1, but the largest element is at another place)"
+    return ""
+
+
+def _missing(expected: np.ndarray, y: np.ndarray) -> str:
+    """Whether the mistake looks like something that was not written; else empty."""
+    finite = np.isfinite(expected)
+    if finite.any() and np.isnan(y[finite]).all():
+        return " (nothing was written, or every row overflowed)"
+    return " (some elements are NaN)" if np.isnan(y[finite]).any() else ""
+
+
+@checked
+def check_kernel(
+    kernel,
+    shapes: Iterable[Sequence[int]] | None = None,
+    block: int | None = None,
+    dtype: str = "float32",
+    features: Mapping[str, int | str] = NO_FEATURES,
+) -> str:
+    """Run a kernel of the series over shapes and over special rows, and check every output.
+
+    `kernel` is a `cupy.RawKernel` whose source has a header, or the text of a kernel file, which is
+    compiled for each shape as its header says; launch shapes come from there, and what is computed.
+    `features` choose what is computed beside it. `shapes` are `QUICK_SHAPES`, with
+    `LONG_QUICK_SHAPES` for a text with a Build line or one that takes none of those, if none are
+    given; of a kernel for any axis (outer, dim, inner), `QUICK_AXES`. Shapes that the header
+    refuses are left out. A kernel that takes strides computes each of them a second time in rows
+    that are apart, or start between two multiples of 16 bytes; one whose arrays may start there
+    does so without strides, and one that may write into an input does that.
+    Returns one sentence; raises `WrongResult` naming the shape, `ValueError` if there is no header
+    or it refuses every shape, or features that are not built, and `TypeError` for shapes that are
+    no pairs of integers.
+    """
+    unbound = kernel_of(kernel, block).choosing(features)
+    contract = unbound.header
+    axes = "inner" in contract.operation.sizes
+
+    def accepts(sizes: Sizes) -> bool:
+        return unbound.accepts(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+
+    per_shape = unbound.raw is None and contract.build
+    long = per_shape or not any(accepts(Sizes(*shape)) for shape in QUICK_SHAPES)
+    if shapes is None:
+        shapes = QUICK_AXES if axes else (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
+    asked = [_sizes(shape, axes) for shape in shapes]
+    inner = SPECIAL_INNER if axes else 1
+    special = [
+        Sizes(6 * inner, cols, inner) for cols in SPECIAL_COLUMNS if long or axes or cols < 1000
+    ]
+    special = [sizes for sizes in special if accepts(sizes)]
+    if not special and accepts(packs := Sizes(6 * inner, SPECIAL_PACKS, inner)):
+        special = [packs]
+    taken = [sizes for sizes in asked if accepts(sizes)]
+    if not taken:
+        refused = contract.why_not(*asked[0][:2], dtype, inner=asked[0].inner) if asked else ""
+        reason = f": {refused}" if "does not build" in refused else ""
+        raise ValueError(f"the header takes {dtype} at none of these shapes{reason}")
+    operation, chosen = contract.operation, contract.features
+    problems = [(sizes, make_inputs(operation, sizes, dtype, chosen)) for sizes in taken]
+    problems += [
+        (sizes, special_inputs(operation, sizes.cols, dtype, chosen, inner)) for sizes in special
+    ]
+    views = 0
+    for number, (sizes, values) in enumerate(problems):
+        views += check_case(unbound, sizes, dtype, values, number)
+    rows = sum(sizes.rows for sizes in special)
+    shown = counted(len(taken), "shape")
+    if views or contract.strided:
+        shown += f", {counted(views, 'view')}"
+    said = "".join(f", {name} = {value}" for name, value in chosen.items() if value)
+    return (
+        f"{unbound.name}{said}: right on {shown} and {counted(rows, 'row')} with -inf, NaN or +inf"
+    )
+
+
+def check_case(
+    unbound: Kernel, sizes: Sizes, dtype: str | np.dtype, values: Mapping[str, object], layout: int
+) -> bool:
+    """Run a kernel over what goes in at a shape (more than it takes may be given), and in one of
+    three other layouts if it takes such, and in place if it may. Returns whether there was another
+    layout; raises what `check_kernel` does."""
+    run, contract = _Run(unbound, sizes, np.dtype(dtype), values), unbound.header
+    run.as_they_are()
+    if "Inplace" in contract.fields:
+        run.in_place()
+    anywhere = contract.align(dtype) < 16 and contract.operation is not SOFTMAX
+    return (contract.strided or anywhere) and run.apart(layout)
+
+
+def _sizes(shape: Sequence[int], axes: bool) -> Sizes:
+    """Raises `TypeError` for what are no integers, or not so many."""
+    if np.ndim(shape) != 1 or len(shape) != 2 + axes:
+        form = "triples [(outer, dim, inner), ...]" if axes else "pairs [(rows, cols), ...]"
+        raise TypeError(f"shapes are {form}, not {shape!r}")
+    outer, cols, inner = shape if axes else (*shape, 1)
+    return Sizes(outer * inner, cols, inner)
+
+
+class _Run:
+    """A kernel and what it is given at a shape: as it is and laid out otherwise."""
+
+    def __init__(
+        self, unbound: Kernel, sizes: Sizes, dtype: np.dtype, values: Mapping[str, object]
+    ) -> None:
+        self.unbound, self.sizes, self.dtype = unbound, sizes, dtype
+        self.operation, self.features = unbound.operation, unbound.features
+        declared = {parameter.name for parameter in unbound.parameters}
+        given = {name: value for name, value in values.items() if name in declared}
+        self.given = given
+        self.values = self.operation.complete(given, self.features, sizes)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        return outputs(self.operation, self.values, self.sizes, self.dtype, self.features)
+
+    def matrices(self, arrays: Mapping[str, object]) -> dict[str, np.ndarray]:
+        return {
+            argument.name: arrays[argument.name]
+            for argument in self.operation.arrays(self.features)
+            if argument.shape == MATRIX and argument.name in arrays
+        }
+
+    def as_they_are(self) -> None:
+        self._run(self.given, self.outputs())
+
+    def in_place(self) -> None:
+        output, name = self.unbound.header.fields["Inplace"].split(" = ")
+        once = self.given[name].copy()
+        self._run({**self.given, name: once}, {**self.outputs(), output: once}, " in place")
+
+    def apart(self, number: int) -> bool:
+        """The same in one of three layouts, in turn; False if the header refuses it."""
+        cols, dtype, contract = self.sizes.cols, self.dtype, self.unbound.header
+        pack, unit = 16 // dtype.itemsize, contract.align(dtype) // dtype.itemsize
+        whole = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
+        x_gap, y_gap, x_phase, y_phase = (
+            (5, 2, 1, 3),  # each row starts elsewhere between two multiples of 16 bytes
+            (0, 0, 3, 1),
+            (whole, whole + pack, 0, 0),
+        )[number % 3]
+        if not contract.strided:
+            x_gap = y_gap = 0
+        strides = cols + x_gap, cols + y_gap
+        if not self.unbound.accepts(*self.sizes[:2], dtype, None, *strides, self.sizes.inner):
+            return False
+        if not contract.strided and not x_phase:
+            return False
+        inputs = {
+            name: _moved(x, strides[0], (x_phase + 2 * place) * unit, np.nan)
+            for place, (name, x) in enumerate(self.matrices(self.given).items())
+        }
+        written = self.outputs()
+        written |= {
+            name: _moved(y, strides[1], y_phase * unit, UNTOUCHED)
+            for name, y in self.matrices(written).items()
+        }
+        before = {name: y.base.copy() for name, y in written.items() if y.base is not None}
+        self._run({**self.given, **inputs}, written)
+        for name, base in before.items():
+            written[name][:] = np.nan
+            if written[name].base.tobytes() != base.tobytes():
+                raise WrongResult(f"{self._where(written)} wrote between the rows of {name}")
+        return True
+
+    def _strides(self, arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+        """Of x and y, where the kernel takes them."""
+        if not self.unbound.header.strided:
+            return ()
+        return tuple(arrays[name].strides[0] // arrays[name].itemsize for name in "xy")
+
+    def _where(self, arrays: Mapping[str, np.ndarray]) -> str:
+        if self.sizes.inner > 1:
+            return f"{self.unbound.name} at outer x dim x inner = {self._axes()}"
+        return f"{self.unbound.name} at rows x cols = {self.sizes[:2]}"
+
+    def _axes(self) -> tuple[int, int, int]:
+        return self.sizes.outer, self.sizes.cols, self.sizes.inner
+
+    def _run(
+        self, given: Mapping[str, object], written: Mapping[str, np.ndarray], how: str = ""
+    ) -> None:
+        """Run the kernel over what is given, as it is laid out, and check what it wrote."""
+        strides = self._strides({**given, **written})
+        where = self._where(written) + how
+        if strides and strides != 2 * (self.sizes.cols,):
+            where += f", x_stride = {strides[0]}, y_stride = {strides[1]}"
+        matrices = self.matrices({**given, **written})
+        kernel = self.unbound.starting_at(*matrices.values())
+        strides = strides or (None, None)
+        rows, cols, inner = self.sizes
+        bound = kernel.bind(rows, cols, self.dtype, None, *strides, inner)
+        try:
+            bound.run(**given, **{name: y for name, y in written.items() if name not in given})
+            check_outputs(self.operation, self.values, written, self.features)
+        except WrongResult as error:
+            raise WrongResult(f"{where}: {error.summary}", error.values) from None
+
+
+def _moved(x: np.ndarray, stride: int, phase: int, around: float) -> np.ndarray:
+    """`apart` of a matrix, or of an array of three axes, whose rows stay where they are."""
+    if x.ndim == 2:
+        return apart(x, stride, phase, around)
+    return apart(x.reshape(1, -1), x.size, phase, around).reshape(x.shape)

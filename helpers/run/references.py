@@ -1,0 +1,480 @@
+"""What each operation gives: inputs that expose mistakes, references, tolerances that can fail.
+
+A tolerance follows each element, since a mean softmax is 1/cols: a fixed 1e-4 would accept an
+all-zero answer for long rows. With u = 2^-24, the unit roundoff of fp32, and d = |x - max|:
+
+    softmax       |y - exact| <= r exact + tiny,  r = (16 + d + 3 sqrt(cols)) u + lost
+
+d is what rounding the argument of exp costs, sqrt(cols) is the growth of a serial sum of random
+rounding errors (Higham, Accuracy and Stability of Numerical Algorithms, section 2.6): one of them
+is uniform up to u, so that 3 stands for five standard deviations. `lost` is the sum of the row's
+outputs below u: a serial sum that has passed its largest term drops them. 16 covers the few ulp of
+exp, the reduction tree and the division. `tiny` is the smallest normal fp32, since CuPy compiles
+with -ftz=true. A 16-bit output adds half an ulp of its type. The others follow from it, by the
+first order of each formula in the rounding errors of its terms (Higham, section 3.1):
+
+    scale, bias   a logit z = scale x + bias is rounded twice, and so is the maximum: d grows by
+                  |scale x| + |z| of both
+    log-softmax   absolute, for it is a difference: |y - exact| <= e + 2 (d + |y|) u, where the
+                  error of log(sum) is e = (16 + 3 sqrt(cols) + sum(y d) + 2 log(sum)) u + lost,
+                  y here softmax itself
+    backward      dx = y (g - s), s = sum(y g): s is off by (16 + 3 sqrt(cols)) u sum|y g|, however
+                  small it is, and each g - s by an ulp of both. Of softmax computed again, y and
+                  each term of the sum are off by r
+    statistics    the maximum m is exact; log(sum(exp(x - m))) is off by e
+    loss          log(sum) + (m - x[target]): e, and ulps of both terms; a mean of x has the error
+                  of a sum; z_loss lse^2 is off by twice the rounding of lse = m + log(sum), and
+                  by two ulps for the products
+    its gradient  exp((x - m) - log(sum)) of given statistics is off by
+                  (20 + 4 |x - m| + 4 log(sum)) u: the 16 above, a multiply-add, three roundings of
+                  the argument and that of log2(e); each term by ulps of itself
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+from ..problem.operations import BYTES, SUMMED, Argument, Operation, Sizes, array_shape
+
+UNIT_ROUNDOFF = 2.0**-24
+TINY = 2.0**-126
+
+# ---- inputs -------------------------------------------------------------------------------------
+
+
+def make_input(rows: int, cols: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
+    """A matrix of shape (rows, cols) on which wrong kernels look wrong.
+
+    Normal values of standard deviation 2, no two rows alike; each row is shifted by -200 to 200,
+    so that leaving out the maximum overflows or divides by zero; each row has one value 4 above
+    its maximum at a random place and, where it is long enough, a tie of two. With 16 bits every
+    second row stays where it is, since shifted values have hardly any digits left.
+    """
+    random = np.random.default_rng(seed)
+    x = random.normal(0, 2, (rows, cols))
+    peak = random.integers(0, cols, rows)
+    x[np.arange(rows), peak] = x.max(axis=1) + 4
+    if cols > 2:
+        x[np.arange(rows), (peak + 2) % cols] = x[np.arange(rows), (peak + 1) % cols]
+    shifts = random.uniform(100, 200, (rows, 1)) * random.choice([-1.0, 1.0], (rows, 1))
+    if np.dtype(dtype).itemsize == 2:
+        shifts[1::2] = 0
+    return (x + shifts).astype(dtype)
+
+
+def special_rows(cols: int, dtype: str = "float32") -> np.ndarray:
+    """Six rows with -inf (tail, scattered, all but one, all), NaN and +inf."""
+    x = make_input(6, cols, seed=1, dtype=dtype)
+    minus_infinity = np.float32(-np.inf)
+    x[0, (cols + 1) // 2 :] = minus_infinity
+    x[1, 1::3] = minus_infinity
+    x[2, :-1] = minus_infinity
+    x[3] = minus_infinity
+    x[4, cols // 2] = np.nan
+    x[5, cols // 3] = np.inf
+    return x
+
+
+def poisoned(x: np.ndarray) -> np.ndarray:
+    """An output array like x, full of NaN: what a kernel does not write stays visible."""
+    return np.full_like(x, np.nan)
+
+
+def make_inputs(
+    operation: Operation,
+    sizes: Sizes,
+    dtype: str | np.dtype = "float32",
+    features: Mapping[str, int] | None = None,
+    seed: int = 0,
+) -> dict[str, object]:
+    """All that goes into an operation at a shape, none of it neutral or constant."""
+    random = np.random.default_rng(seed + 1)
+    x = make_input(sizes.rows, sizes.cols, seed, np.dtype(dtype).name)
+    if (features or {}).get("LOG") and sizes.cols > 1:
+        x[:, 1::3] -= 300  # whose softmax is 0, and whose logarithm is not that of 0
+    return _inputs_of(operation, sizes, dtype, features or {}, x, random)
+
+
+def special_inputs(
+    operation: Operation,
+    cols: int,
+    dtype: str | np.dtype = "float32",
+    features: Mapping[str, int] | None = None,
+    inner: int = 1,
+) -> dict[str, object]:
+    """The same with `special_rows`: of a row that is masked, ignored or without a gradient, of
+    targets that there are not."""
+    features, dtype = features or {}, np.dtype(dtype)
+    x = np.concatenate([special_rows(cols, dtype.name)] * inner)
+    sizes = Sizes(len(x), cols, inner)
+    found = _inputs_of(operation, sizes, dtype, features, x, np.random.default_rng(2))
+    if "mask" in found:
+        # Rows with -inf in what is left, of nothing but masks; NaN and +inf that are masked out.
+        found["mask_repeat"] = np.int32(1)
+        found["mask"][0] = 0
+        found["mask"][1] = 1
+        found["mask"][4:] = ~np.isfinite(x[4:])
+    if "dy" in found and cols > 1:
+        found["dy"][0] = 0
+        found["dy"][2, 0] = np.nan
+    if "target" in found:
+        found["target"][:3] = np.array([-1, cols, -100 if cols > 1 else 2**40])
+        found["target"][2] = found.get("ignore_index", -100)
+    return found
+
+
+def _inputs_of(
+    operation: Operation,
+    sizes: Sizes,
+    dtype: str | np.dtype,
+    features: Mapping[str, int],
+    x: np.ndarray,
+    random: np.random.Generator,
+) -> dict[str, object]:
+    """What an operation takes, made of the matrix that softmax is taken of."""
+    rows, cols, dtype = sizes.rows, sizes.cols, np.dtype(dtype)
+    exact = Rows.of(x)
+
+    def gradient(*shape: int) -> np.ndarray:
+        return random.normal(0.3, 1, shape)
+
+    kept = exact.logarithm if features.get("LOG") else exact.softmax
+    makers: dict[str, Callable[[], object]] = {
+        "x": lambda: x,
+        "a": lambda: x,
+        "b": lambda: random.normal(0, 2, x.shape),
+        "y": lambda: x if features.get("FROM_X") else kept,
+        "dy": lambda: gradient(rows, cols),
+        "dloss": lambda: gradient(rows),
+        "statistics": lambda: exact.statistics,
+        "bias": lambda: random.normal(0, 3, (1 if rows % 2 else rows, cols)),
+        "mask": lambda: _mask(rows if rows % 2 == 0 else (rows + 1) // 2, cols, random),
+        "mask_rows": lambda: 1 + rows // 2,
+        "mask_repeat": lambda: 1 if rows % 3 else 3,
+        "target": lambda: _targets(rows, cols, random),
+        "scale": lambda: 0.37,
+        "p": lambda: 0.3,
+        "seed": lambda: 0x9E3779B97F4A7C15,
+        "offset": lambda: 2**33 + 5,
+        "ignore_index": lambda: min(3, cols - 1),
+        "smoothing": lambda: 0.1,
+        "z_loss": lambda: 1e-3,
+    }
+    found = {}
+    for argument in operation.asked(features):
+        if argument.output or argument.name not in makers:
+            continue
+        if isinstance(argument.neutral, tuple) and argument.neutral[0] in found:
+            continue  # the rows of an array
+        value = makers[argument.name]()
+        kind = argument.numpy_dtype(dtype)
+        if argument.shape:
+            value = _laid_out(np.asarray(value), argument, sizes).astype(kind)
+        found[argument.name] = value if argument.shape else kind.type(value)
+    return found
+
+
+def _laid_out(value: np.ndarray, argument: Argument, sizes: Sizes) -> np.ndarray:
+    """Rows one after the other as outer x dim x inner, where that is what a kernel takes."""
+    if len(argument.shape) < 2 or sizes.inner == 1:
+        return value
+    apart = value.reshape(sizes.outer, sizes.inner, sizes.cols)
+    return np.ascontiguousarray(apart.transpose(0, 2, 1))
+
+
+def _mask(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
+    """A third of the columns of each row hidden, by bytes that are not all 1; one row wholly."""
+    mask = random.integers(1, 256, (rows, cols)) * (random.random((rows, cols)) < 0.3)
+    if rows > 3:
+        mask[rows // 2] = 255
+    return mask
+
+
+def _targets(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
+    """A column of each row, the first and the last among them."""
+    targets = random.integers(0, cols, rows)
+    targets[rows // 2], targets[0] = 0, cols - 1
+    return targets
+
+
+def outputs(
+    operation: Operation,
+    values: Mapping[str, object],
+    sizes: Sizes,
+    dtype: str | np.dtype,
+    features: Mapping[str, int],
+) -> dict[str, np.ndarray]:
+    """What an operation writes, as arrays full of NaN."""
+    return {
+        argument.name: np.full(
+            array_shape(argument, values, sizes), np.nan, argument.numpy_dtype(dtype)
+        )
+        for argument in operation.arrays(features)
+        if argument.output
+    }
+
+
+# ---- references ---------------------------------------------------------------------------------
+
+
+class Exact(NamedTuple):
+    """An output in fp64, and how far from it a kernel may be before its output is rounded."""
+
+    value: np.ndarray
+    error: np.ndarray
+
+
+class Rows(NamedTuple):
+    """Softmax of rows in fp64, with PyTorch's rules: a row of all -inf, or one with NaN or +inf,
+    gives NaN. Columns (rows, 1) and matrices."""
+
+    softmax: np.ndarray
+    logarithm: np.ndarray
+    top: np.ndarray  # the largest number of a row, NaN apart
+    log_sum: np.ndarray  # log(sum(exp(x - top))); -inf of a row of all -inf
+    relative: np.ndarray  # how far a kernel's softmax may be off
+    log_error: np.ndarray  # how far its log(sum) may be
+    distance: np.ndarray  # from the maximum, and what rounding of logits adds to it
+
+    @classmethod
+    def of(cls, x: np.ndarray, rounded: np.ndarray | float = 0.0) -> Rows:
+        """`rounded` says how many u a kernel's logits are off."""
+        with np.errstate(all="ignore"):
+            exact = x.astype(np.float64)
+            top = exact.max(axis=-1, keepdims=True)
+            below = exact - top
+            exponentials = np.exp(below)
+            total = exponentials.sum(axis=-1, keepdims=True)
+            softmax = exponentials / total
+            log_sum = np.where(top == -np.inf, top, np.log(total))
+            distance = np.where(np.isfinite(below), -below, 0.0) + rounded
+            lost = np.where(softmax < UNIT_ROUNDOFF, softmax, 0.0).sum(axis=-1, keepdims=True)
+            summed = 16 + 3 * np.sqrt(x.shape[-1])
+            weighted = (softmax * distance).sum(axis=-1, keepdims=True)
+            return cls(
+                softmax,
+                below - np.log(total),
+                np.fmax.reduce(exact, axis=-1, keepdims=True),
+                log_sum,
+                (summed + distance) * UNIT_ROUNDOFF + lost,
+                (summed + weighted + 2 * np.log(total)) * UNIT_ROUNDOFF + lost,
+                distance,
+            )
+
+    @property
+    def statistics(self) -> np.ndarray:
+        """(rows, 2): what the loss writes of each row, and its gradient reads."""
+        return np.concatenate([self.top, self.log_sum], axis=-1)
+
+
+def reference(x: np.ndarray) -> np.ndarray:
+    """Softmax over the last axis in fp64, with PyTorch's rules: a row of all -inf, or one with
+    NaN or +inf, gives NaN."""
+    return Rows.of(x).softmax
+
+
+def ulp(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """How far apart numbers of a dtype are at values."""
+    stored = ml_dtypes.finfo(dtype)
+    _, exponent = np.frexp(values)
+    spacing = np.ldexp(float(stored.eps), exponent - 1)
+    return np.maximum(spacing, float(stored.smallest_subnormal))
+
+
+def allowed(exact: Exact, dtype: np.dtype) -> np.ndarray:
+    """Largest allowed |output - value| per element of an output of a dtype."""
+    half_ulp = ulp(exact.value, dtype) / 2 if dtype.itemsize == 2 else 0.0
+    return exact.error + half_ulp + TINY
+
+
+def tolerance(x: np.ndarray, softmax: np.ndarray) -> np.ndarray:
+    """The same of a softmax of x that is known."""
+    return allowed(Exact(softmax, Rows.of(x).relative * np.abs(softmax)), x.dtype)
+
+
+def expected(
+    operation: Operation,
+    values: Mapping[str, object],
+    features: Mapping[str, int] | None = None,
+    at: np.ndarray | None = None,
+) -> dict[str, Exact]:
+    """The outputs of an operation, whose arguments are complete. `at` are the numbers of the rows
+    that are given, all of them if it is None."""
+    with np.errstate(all="ignore"):
+        return _MEANING[operation.name](values, features or {}, at)
+
+
+def _copy(values, features, at) -> dict[str, Exact]:
+    x = values["x"].astype(np.float64)
+    return {"y": Exact(x, 0 * x)}
+
+
+def _two_reads(values, features, at) -> dict[str, Exact]:
+    total = values["a"].astype(np.float64) + values["b"].astype(np.float64)
+    return {"y": Exact(total, np.abs(total) * UNIT_ROUNDOFF)}
+
+
+def _softmax(values, features, at) -> dict[str, Exact]:
+    x = values["x"].astype(np.float64)
+    at = np.arange(len(x)) if at is None else at
+    logits, rounded = _logits(x, values, features, at)
+    rows = Rows.of(logits, rounded)
+    value, error = rows.softmax, rows.relative * np.abs(rows.softmax)
+    if features.get("LOG"):
+        value = rows.logarithm
+        error = rows.log_error + 2 * (rows.distance + np.abs(value)) * UNIT_ROUNDOFF
+        error = np.where(np.isfinite(value), error, 0.0)
+    if features.get("DROPOUT"):
+        factor = dropout(values, at, x.shape[-1])
+        value, error = value * factor, (error + 4 * UNIT_ROUNDOFF * np.abs(value)) * factor
+    return {"y": Exact(value, error)}
+
+
+def _logits(x: np.ndarray, values, features, at: np.ndarray):
+    """What softmax is taken of, and by how many u a kernel may round it otherwise."""
+    scaled = float(values.get("scale", 1.0)) * x
+    logits = scaled
+    if features.get("BIAS"):
+        logits = scaled + values["bias"].astype(np.float64)[at % int(values["bias_rows"])]
+    if mask := features.get("MASK"):
+        row = (at // int(values["mask_repeat"])) % int(values["mask_rows"])
+        column = np.arange(x.shape[-1])
+        hidden = values["mask"][row] != 0 if mask == BYTES else column > row[:, None]
+        logits = np.where(hidden, -np.inf, logits)
+    if features.get("BIAS") or values.get("scale", 1.0) != 1:
+        moved = np.where(np.isfinite(logits), np.abs(scaled) + np.abs(logits), 0.0)
+        return logits, moved + moved.max(axis=-1, keepdims=True)
+    return logits, 0.0
+
+
+def dropout(values: Mapping, at: np.ndarray, cols: int) -> np.ndarray:
+    """By what each element of some rows is multiplied: 0, or 1 / (1 - p), where p is rounded down
+    to a multiple of 1/65536; all 0 if that is 1. Philox 4x32 of seven rounds (Salmon and others,
+    Parallel random numbers: as easy as 1, 2, 3, 2011): the key is the seed, the counter
+    (column / 8, row, offset); column c is dropped where number c % 8, of 16 bits each, is below
+    p 65536."""
+    seed, offset = int(values["seed"]), int(values["offset"])
+    below = int(float(np.float32(values["p"])) * 65536)
+    counter = np.broadcast_arrays(
+        np.arange(-(-cols // 8), dtype=np.uint64),
+        np.asarray(at).astype(np.uint64)[:, None],
+        np.uint64(offset % 2**32),
+        np.uint64(offset >> 32),
+    )
+    key = [seed % 2**32, seed >> 32]
+    low = np.uint64(2**32 - 1)
+    for _ in range(7):
+        a, b = np.uint64(0xD2511F53) * counter[0], np.uint64(0xCD9E8D57) * counter[2]
+        high = (b >> np.uint64(32)) ^ counter[1], (a >> np.uint64(32)) ^ counter[3]
+        counter = high[0] ^ np.uint64(key[0]), b & low, high[1] ^ np.uint64(key[1]), a & low
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    halves = [half for word in counter for half in (word % 2**16, word >> np.uint64(16))]
+    numbers = np.stack(halves, axis=-1).reshape(len(at), -1)[:, :cols]
+    return np.where(numbers < below, 0.0, 65536 / (65536 - below) if below < 65536 else 0.0)
+
+
+def _any_axis(values, features, at) -> dict[str, Exact]:
+    moved = {**values, "x": np.moveaxis(values["x"], 1, -1)} if values["x"].ndim == 3 else values
+    y = _softmax(moved, features, at)["y"]
+    if values["x"].ndim == 2:
+        return {"y": y}
+    return {"y": Exact(*(np.moveaxis(part, -1, 1) for part in y))}
+
+
+def _backward(values, features, at) -> dict[str, Exact]:
+    given, g = values["y"].astype(np.float64), values["dy"].astype(np.float64)
+    if features.get("DROPOUT"):
+        g = g * dropout(values, np.arange(len(g)) if at is None else at, g.shape[-1])
+    scale, log = float(values["scale"]), features.get("LOG")
+    summed = (16 + 3 * np.sqrt(g.shape[-1])) * UNIT_ROUNDOFF
+    if features.get("FROM_X"):
+        rows = Rows.of(given)
+        y, relative = rows.softmax, rows.relative
+    elif log:
+        y, relative = np.exp(given), (16 + np.abs(given)) * UNIT_ROUNDOFF
+        relative = np.where(y > 0, relative, 0.0)
+    else:
+        y, relative = given, np.zeros_like(given)
+    terms = g if log else y * g
+    total = terms.sum(axis=-1, keepdims=True)
+    off = summed * np.abs(terms).sum(axis=-1, keepdims=True)
+    if not log:
+        off = off + (relative * np.abs(terms)).sum(axis=-1, keepdims=True)
+    value = g - y * total if log else y * (g - total)
+    inner = np.abs(y) * np.abs(total) + (np.abs(g) if log else np.abs(y * g))
+    # What is multiplied by softmax is off by as much of itself.
+    error = np.abs(y) * off + relative * np.abs(y * total if log else value)
+    error = error + 8 * UNIT_ROUNDOFF * inner + TINY * (2 + g.shape[-1])
+    return {"dx": Exact(scale * value, abs(scale) * error)}
+
+
+def _cross_entropy(values, features, at) -> dict[str, Exact]:
+    x = values["x"].astype(np.float64)
+    rows, smoothing, z = Rows.of(x), float(values["smoothing"]), float(values["z_loss"])
+    top, log_sum, log_error = (part[:, 0] for part in (rows.top, rows.log_sum, rows.log_error))
+    lse = top + log_sum
+    there, ignored, chosen = _chosen(values, x.shape)
+    below = top - np.where(there, x[np.arange(len(x)), chosen], np.nan)  # of the target
+    spread = smoothing * (top - x.mean(axis=-1)) if smoothing else 0.0
+    loss = log_sum + (1 - smoothing) * below + spread + z * lse**2
+    size = np.abs(x).mean(axis=-1) + np.abs(top)
+    summed = smoothing * (16 + 3 * np.sqrt(x.shape[-1])) * size
+    ulps = summed + 4 * z * lse**2 + 4 * (np.abs(log_sum) + np.abs(below) + np.abs(loss))
+    loss_error = (1 + 2 * z * np.abs(lse)) * log_error + ulps * UNIT_ROUNDOFF
+    statistics_error = np.where(np.isfinite(log_sum), log_error, 0.0)
+    return {
+        "loss": Exact(np.where(ignored, 0.0, loss), np.where(ignored, 0.0, loss_error)),
+        "statistics": Exact(rows.statistics, np.stack([0 * log_error, statistics_error], axis=-1)),
+    }
+
+
+def _chosen(values, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each row: whether its target is a column, whether it is ignored, and a column that is the
+    target where it is one."""
+    target = values["target"]
+    there = (target >= 0) & (target < shape[1])
+    return there, target == int(values["ignore_index"]), np.where(there, target, 0)
+
+
+def _cross_entropy_backward(values, features, at) -> dict[str, Exact]:
+    x, dloss = (values[name].astype(np.float64) for name in ("x", "dloss"))
+    top, log_sum = np.hsplit(values["statistics"].astype(np.float64), 2)
+    smoothing, z, dloss = float(values["smoothing"]), float(values["z_loss"]), dloss[:, None]
+    there, ignored, chosen = _chosen(values, x.shape)
+    below = x - top - log_sum
+    softmax = np.exp(below)
+    far = np.abs(x - top) + np.abs(log_sum)
+    relative = np.where(softmax > 0, (20 + 4 * far) * UNIT_ROUNDOFF, 0.0)
+    grown = softmax * (1 + 2 * z * (top + log_sum))
+    onehot = np.zeros_like(x)
+    onehot[np.arange(len(x)), chosen] = 1 - smoothing
+    value = dloss * (grown - onehot - smoothing / x.shape[-1])
+    value = np.where(there[:, None], value, np.nan)
+    parts = relative * softmax * (1 + 2 * z * (np.abs(top) + np.abs(log_sum)))
+    parts = parts + 4 * UNIT_ROUNDOFF * (np.abs(grown) + onehot + smoothing / x.shape[-1])
+    none = ignored[:, None]
+    error = np.where(none, 0.0, np.abs(dloss) * (parts + TINY))
+    return {"dx": Exact(np.where(none, 0.0, value), error)}
+
+
+def _read(values, features, at) -> dict[str, Exact]:
+    flat = values["x"].astype(np.float64).reshape(-1)
+    edges = np.arange(0, flat.size, SUMMED)
+    error = np.add.reduceat(np.abs(flat), edges) * 64 * UNIT_ROUNDOFF
+    return {"y": Exact(np.add.reduceat(flat, edges), error)}
+
+
+_MEANING: dict[str, Callable[..., dict[str, Exact]]] = {
+    "softmax": _softmax,
+    "softmax_any_axis": _any_axis,
+    "softmax_backward": _backward,
+    "cross_entropy": _cross_entropy,
+    "cross_entropy_backward": _cross_entropy_backward,
+    "copy": _copy,
+    "two_reads": _two_reads,
+    "read": _read,
+}
