@@ -1,7 +1,8 @@
 """Recorded timings: one JSON file per GPU and step, written on that GPU, replayed anywhere.
 
     notebooks/records/<gpu>/<step>.json   timings of a kernel beside a same-size copy
-    notebooks/records/predictions.json    written by hand, before the measurement
+    notebooks/records/predictions.json    about each step, written by hand before the measurement:
+                                          where it is recorded, what it will reach, and why
 
 What else stands in that folder: race.json (`helpers.measure.races`), chain.json
 (`helpers.measure.chains`), export.json (`helpers.measure.export_times`), and
@@ -32,14 +33,12 @@ from ..base.typed_json import Count, Date, Dtype, Must, Natural, Samples, Share,
 from ..catalogue import registry
 from ..catalogue.plan import Plan
 from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
-from ..problem.operations import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, SOFTMAX
 from ..problem.shapes import (
     EVEN_SHAPE,
     FEW_SHAPES,
     FUSED_COLUMNS,
     GRID_SHAPES,
     REFERENCE_SHAPE,
-    SWEEP_SHAPES,
     UNALIGNED_FEW,
     Run,
     Shape,
@@ -50,7 +49,6 @@ from ..simt.cuda_text import code_hash
 
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
-AROUND = 12  # the first step of what is around softmax
 SCHEMA = 2  # 1 had one protocol for all cases of a file
 LEFT_OUT_IF_EMPTY = (  # of a case, in its file
     *("attributes", "programmatic_us", "programmatic_copy_us", "copies_us", "draws"),
@@ -72,7 +70,14 @@ Versions = Annotated[
 ]
 
 
+# Of fused and related operations, recorded in float32 and bfloat16.
+FUSED_FAMILIES = frozenset(("fused", "square", "vocabularies", "axes"))
+_FAMILIES = {*FUSED_FAMILIES, "grid", "long", "few", "sweep", "unaligned", "few unaligned"}
+Family = Annotated[str, Must(f"one of {', '.join(sorted(_FAMILIES))}", _FAMILIES.__contains__)]
+
+
 class _AskedFor(TypedDict, total=False):
+    recorded: list[Family]  # where the step is recorded; "grid" if there is no such key
     rows: Count
     cols: Count
     inner: Count
@@ -83,7 +88,8 @@ class _AskedFor(TypedDict, total=False):
 
 
 class Prediction(_AskedFor):
-    """An entry of the ledger; with a `question` it has `choices` and `sum` too."""
+    """What predictions.json says of a step, or predicts of a variant or a trial; with a `question`
+    it has `choices` and `sum` too."""
 
     share: Share
     because: str
@@ -242,8 +248,8 @@ class Record:
     def in_series(self) -> bool:
         """Whether a step belongs in one figure with all others: it takes float32, computes softmax
         alone and is not made for few rows."""
-        around = self.step not in WITHOUT_FILE and step_number(self.step) >= AROUND
-        return bool(self.of_family()) and self.headline.family != "few" and not around
+        recorded = "grid" in families_of(self.step) and bool(self.of_family())
+        return recorded and self.headline.family != "few"
 
     @property
     def gpu(self) -> Gpu:
@@ -341,54 +347,41 @@ def plan_of(
 def takes(
     step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, inner: int = 1
 ) -> bool:
-    """Whether a step is to be recorded at a shape and dtype: its header accepts them; the sweep is
-    for the steps before 07 in float32, long and few rows for what comes after, rows that go evenly
-    into seven clusters for kernels whose clusters stay; a trial is recorded in float32 and
-    bfloat16, and so is PyTorch at the grid and at rows that start anywhere.
+    """Whether a step is to be recorded at a shape and dtype: its header accepts them, and the shape
+    is in one of `families_of(step)`.
 
-    Rows that start anywhere are for 11, to which nothing else is, for PyTorch, and for the steps
-    from 04 on, the first that reads rows well, that take some of them.
-
-    What is around softmax, from 12 on, is recorded in float32 and bfloat16: another axis at `AXES`,
-    cross-entropy at vocabularies, the others at the grid and long rows of `FUSED_COLUMNS`, and 12
-    also at the square."""
-    family = family_of(rows, cols, inner)
-    if step not in WITHOUT_FILE and step_number(step) >= AROUND:
-        if family not in _families_of(step, cols) or dtype not in ("float32", "bfloat16"):
-            return False
-        return bool(plan_of(step, rows, cols, dtype, gpu, inner))
-    if family in ("axes", "square", "vocabularies"):
+    Variants and trials leave out the sweep, and unaligned rows unless their step is made for those.
+    float16 is for steps and variants that compute plain softmax, the array version is recorded in
+    float32 alone. A shape for kernels whose clusters stay resident is recorded for those alone."""
+    recorded = {*families_of(step)}
+    if step not in (*WITHOUT_FILE, *registry.steps()):
+        recorded -= {"sweep", "unaligned"} if "grid" in recorded else {"sweep"}
+    found = recorded & _families_with(rows, cols, inner)
+    if not found or (dtype == "float16" and (step in registry.TRIALS or found <= FUSED_FAMILIES)):
         return False
-    if step == TORCH:
-        return dtype in ("float32", "bfloat16") and family in ("grid", "unaligned")
-    anywhere = family == "unaligned" or (rows, cols) in UNALIGNED_FEW
-    if anywhere != (step != UNFUSED and step_number(step) == 11):
-        if not (anywhere and step in registry.steps() and step_number(step) >= 4):
-            return False
-        return family == "unaligned" and bool(plan_of(step, rows, cols, dtype, gpu))
-    later = step != UNFUSED and step_number(step) >= 7
-    sweep, few = (rows, cols) in SWEEP_SHAPES, (rows, cols) in FEW_SHAPES
-    if sweep and (later or dtype != "float32" or step not in (UNFUSED, *registry.steps())):
-        return False
-    if not later and (few or cols > GRID_SHAPES[-1][1]):
-        return False
-    if step in registry.TRIALS and dtype == "float16":
-        return False
-    if step == UNFUSED:
-        return dtype == "float32"
-    plan = plan_of(step, rows, cols, dtype, gpu)
+    if step in WITHOUT_FILE:
+        return dtype == "float32" or (dtype == "bfloat16" and step == TORCH)
+    plan = plan_of(step, rows, cols, dtype, gpu, inner)
     return bool(plan) and ((rows, cols) != EVEN_SHAPE or "clusters" in plan.values)
 
 
-def _families_of(step: str, cols: int) -> tuple[str, ...]:
-    """The families of shapes at which what is around softmax is recorded, for so many columns."""
-    operation = load(step).operation
-    if "inner" in operation.sizes:
-        return ("axes",)
-    if operation in (CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD):
-        return ("vocabularies",)
-    square = ("square",) if operation is SOFTMAX else ()
-    return (*square, *(("grid", "long") if cols in FUSED_COLUMNS else ()))
+def families_of(step: str) -> Sequence[str]:
+    """The families of shapes at which a step is recorded: what predictions.json names, or the grid.
+    A variant or a trial has those of its step."""
+    if step == TORCH:
+        return "grid", "unaligned"
+    for name, entry in predictions().items():
+        if "recorded" in entry and step_number(name) == step_number(step):
+            return entry["recorded"]
+    return ("grid",)
+
+
+def _families_with(rows: int, cols: int, inner: int) -> set[str]:
+    """The names by which predictions.json has a shape recorded."""
+    family = family_of(rows, cols, inner)
+    if family == "other":
+        return {"few unaligned" if (rows, cols) in UNALIGNED_FEW else "few"}
+    return {family, "fused"} if family in ("grid", "long") and cols in FUSED_COLUMNS else {family}
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -523,7 +516,7 @@ def recorded_gpus() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def predictions() -> dict[str, Prediction]:
-    """The prediction ledger: step -> {"share": of a copy at `REFERENCE_SHAPE`, "because": ...}."""
+    """What predictions.json says: step, variant or trial -> its `Prediction`."""
     path = RECORDS / "predictions.json"
     entry = Annotated[Prediction, _KNOWN, _WHOLE]
     return typed(path, read_json(path), dict[str, entry])

@@ -14,7 +14,7 @@ from ...base.mode import SWITCH
 from ...base.paths import ROOT
 from ...catalogue import registry
 from ...catalogue.plan import DTYPE_OPTIONS
-from ...catalogue.registry import UNFUSED, known_steps, step_number
+from ...catalogue.registry import UNFUSED, known_steps
 from ...problem.operations import Sizes
 from ...problem.shapes import (
     LARGE_LONG_SHAPES,
@@ -28,7 +28,7 @@ from ...problem.shapes import (
 from ...run.execute import to_gpu
 from ...run.references import make_input
 from .. import bench
-from ..records import launch_of
+from ..records import families_of, launch_of
 
 SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one cluster takes row after row
 
@@ -73,22 +73,24 @@ def examined_steps() -> list[str]:
 
 def cases(which: str = "all", gpu: Gpu | None = None) -> list[EvidenceCase]:
     """The launches of kernels, planned for a GPU, in the order in which the files list them; those
-    at small shapes first, which are all if `which` is "small"."""
+    at small shapes first, which are all if `which` is "small".
+
+    Steps that are recorded at the sweep are profiled without long rows, and their variants at the
+    large shapes alone."""
     chosen = []
-    later_variants = (name for name in registry.variants() if step_number(name) >= 7)
-    for step in (*registry.steps(), *later_variants, *SMALL_TRIALS):
-        later = step_number(step) >= 7
-        shapes = (*SMALL_SHAPES, *(SMALL_LONG_SHAPES if later else ()))
-        chosen += [EvidenceCase(step, *shape) for shape in shapes]
-        for dtype in DTYPE_OPTIONS if later else ():
-            chosen += [EvidenceCase(step, *shape, dtype) for shape in SMALL_16_BIT_SHAPES]
     tried = (*registry.steps(), *registry.variants(), *registry.TRIALS)
+    swept = {step for step in tried if "sweep" in families_of(step)}
+    small = (*registry.steps(), *(one for one in registry.variants() if one not in swept))
+    for step in (*small, *SMALL_TRIALS):
+        shapes = (*SMALL_SHAPES, *(() if step in swept else SMALL_LONG_SHAPES))
+        chosen += [EvidenceCase(step, *shape) for shape in shapes]
+        for dtype in DTYPE_OPTIONS:
+            chosen += [EvidenceCase(step, *shape, dtype) for shape in SMALL_16_BIT_SHAPES]
     for step in tried if which == "all" else ():
-        later = step_number(step) >= 7
-        shapes = (*LARGE_SHAPES, *(LARGE_LONG_SHAPES if later else ()))
-        if step_number(step) == 11:
+        shapes = (*LARGE_SHAPES, *(() if step in swept else LARGE_LONG_SHAPES))
+        if "few unaligned" in families_of(step):
             shapes = (*shapes, *LARGE_UNALIGNED_SHAPES)
-        dtypes = ("float32", "bfloat16") if later and step in registry.steps() else ("float32",)
+        dtypes = ("float32", "bfloat16") if step in registry.steps() else ("float32",)
         chosen += [EvidenceCase(step, *shape, dtype) for dtype in dtypes for shape in shapes]
     return [case for case in chosen if launch_of(*case, gpu)]
 

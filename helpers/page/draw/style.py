@@ -67,7 +67,8 @@ STYLE = {
 
 # ---- colours and markers ------------------------------------------------------------------------
 
-# Of the steps from 01 on; neighbours differ in lightness, so that they do so in grey too.
+# Of the steps from 01 on, by their number, and again from the first; neighbours differ in lightness,
+# so that they do so in grey too.
 COLORS = (
     "#C33C3C",
     "#1E4B0F",
@@ -81,6 +82,7 @@ COLORS = (
     "#4B3C87",
     "#0F9687",
 )
+# Of the same steps; those past the last are stars of six points and more.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "d", "h", (4, 1, 0), (3, 1, 0))
 
 
@@ -120,13 +122,15 @@ def look_of(step: str) -> Look:
     """Colour, marker and line style of what `look` takes."""
     if step in OTHERS:
         return OTHERS[step]
-    number = step_number(step) if re.match(r"(variants/)?\d\d_", step) else -1
+    if not re.match(r"(variants/)?\d\d_", step):
+        names = ", ".join(OTHERS)
+        raise ValueError(f"{step!r} is not a step, such as 01_naive, and none of {names}")
+    number = step_number(step)
     if number == 0:
         return OTHERS["copy"]
-    if not 0 < number <= len(MARKERS):
-        names = ", ".join(OTHERS)
-        raise ValueError(f"{step!r} is no step from 00 to {len(MARKERS)}, and none of {names}")
-    return Look(COLORS[(number - 1) % len(COLORS)], MARKERS[number - 1])
+    past = number - len(MARKERS)
+    marker = MARKERS[number - 1] if past <= 0 else (5 + past, 1, 0)
+    return Look(COLORS[(number - 1) % len(COLORS)], marker)
 
 
 # ---- words --------------------------------------------------------------------------------------
