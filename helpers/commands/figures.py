@@ -33,6 +33,7 @@ from ..page.draw.step import A_COPY, COPY, eager, save_series
 from ..page.race_text import around_block, every_case, every_case_path, race_block
 from ..page.tables import summary_table
 from ..problem.shapes import FEW_SHAPES, place
+from ..run.bound import load
 
 README = ROOT / "README.md"
 PLOT = record_path("series").with_suffix(".png")
@@ -170,6 +171,8 @@ def result_block() -> str:
             f"| {predictions()[record.step]['share']:.2f} |"
         )
     stale = "" if all(record.is_current() for record in shown) else f" *: {EDITED}."
+    others = [one.step for one in shown if one.headline.yardstick not in ("", COPY)]
+    needs = [f"{step[:2]} needs {passes_of(step)}" for step in others]
     lines += [
         "",
         f"float32 unless it says otherwise, {load_record('00_copy').origin()}. Each step is shown "
@@ -178,11 +181,17 @@ def result_block() -> str:
         "kernel moved more. *× copy* is that speed divided by the speed of `00_copy`, a kernel "
         "that does nothing else. Some copy kernels are faster than this plain one: *best copy* is "
         "the fastest that was recorded at the shape, also divided by the plain copy (-: only the "
-        "plain one was timed). 14 needs two reads and one write, 15 needs one read, and each is "
+        f"plain one was timed). {', '.join(needs)}, and each is "
         "divided by a plain kernel that moves as many bytes. Predictions were written down before "
         f"the measurement; the wrong ones stay.{stale}",
     ]
     return "\n".join(lines)
+
+
+def passes_of(step: str) -> str:
+    """The passes over a matrix that a step's header counts, in words: "two reads and one write"."""
+    passes = load(step).header.fields["Reads"].removesuffix(" + 0 writes")
+    return passes.replace("1 ", "one ").replace("2 ", "two ").replace(" + ", " and ")
 
 
 def plotted() -> str:

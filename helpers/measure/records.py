@@ -37,7 +37,6 @@ from ..problem.shapes import (
     EVEN_SHAPE,
     FEW_SHAPES,
     FUSED_COLUMNS,
-    GRID_SHAPES,
     REFERENCE_SHAPE,
     UNALIGNED_FEW,
     Run,
@@ -351,13 +350,15 @@ def takes(
     is in one of `families_of(step)`.
 
     Variants and trials leave out the sweep, and unaligned rows unless their step is made for those.
-    float16 is for steps and variants that compute plain softmax, the array version is recorded in
-    float32 alone. A shape for kernels whose clusters stay resident is recorded for those alone."""
+    float16 is for steps and variants that compute plain softmax; the sweep and the array version
+    are recorded in float32 alone, and `EVEN_SHAPE` for kernels whose clusters stay resident."""
     recorded = {*families_of(step)}
     if step not in (*WITHOUT_FILE, *registry.steps()):
         recorded -= {"sweep", "unaligned"} if "grid" in recorded else {"sweep"}
     found = recorded & _families_with(rows, cols, inner)
-    if not found or (dtype == "float16" and (step in registry.TRIALS or found <= FUSED_FAMILIES)):
+    if dtype == "float16" and (step in registry.TRIALS or found <= FUSED_FAMILIES):
+        return False
+    if not found or (found == {"sweep"} and dtype != "float32"):
         return False
     if step in WITHOUT_FILE:
         return dtype == "float32" or (dtype == "bfloat16" and step == TORCH)
@@ -370,10 +371,9 @@ def families_of(step: str) -> Sequence[str]:
     A variant or a trial has those of its step."""
     if step == TORCH:
         return "grid", "unaligned"
-    for name, entry in predictions().items():
-        if "recorded" in entry and step_number(name) == step_number(step):
-            return entry["recorded"]
-    return ("grid",)
+    number = f"{step_number(step):02}_"
+    named = (entry for name, entry in predictions().items() if name.startswith(number))
+    return next((entry["recorded"] for entry in named if "recorded" in entry), ["grid"])
 
 
 def _families_with(rows: int, cols: int, inner: int) -> set[str]:

@@ -11,6 +11,11 @@
     "axes"   2^28 elements, or nearly, of outer x dim x inner: softmax along the middle
     "unaligned"  nearly 2^28 elements, rows of 33 to 128257 columns that start anywhere, not at
              multiples of 16 bytes alone
+
+predictions.json, which says where a step is recorded, has two more names:
+
+    "fused"  those of the grid and the long rows that have a length of `FUSED_COLUMNS`
+    "few unaligned"  `UNALIGNED_FEW`
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ UNALIGNED_SHAPES = tuple(
     for cols in (33, 77, 129, 513, 1023, 4097, 12673, 32001, 50257, 128257)
 )
 UNALIGNED_FEW = ((65536, 77), (1, 50257))
-# From step 12 on, of the grid and the long rows.
+# Of fused and related operations.
 FUSED_COLUMNS = (512, 1024, 4096, 8192, 32768, 131072)
 SQUARE_SHAPE = (8192, 8192)
 VOCABULARY_SHAPES = tuple((4096, cols) for cols in (32000, 50257, 128256, 151936, 262144))
@@ -123,10 +128,10 @@ CHAIN_SHAPES = (
 
 SMALL_SHAPES = ((64, 1024), (129, 77), (1000, 100))
 LARGE_SHAPES = ((8388608, 32), (262144, 1024), REFERENCE_SHAPE, (16384, 16384))  # 2^28 elements
-# From step 07 on, whose kernels are made for short or long rows and for 16 bits, also these.
+# Also these, of steps that are not recorded at the sweep.
 SMALL_LONG_SHAPES = ((3, 20004), (1, 32000))
 LARGE_LONG_SHAPES = ((1024, 262144), (256, 1048576))
-LARGE_UNALIGNED_SHAPES = ((5340, 50257),)  # from step 11 on
+LARGE_UNALIGNED_SHAPES = ((5340, 50257),)  # of steps recorded at few unaligned rows
 SMALL_16_BIT_SHAPES = ((64, 1024), (129, 72), (3, 20000))
 
 # ---- checked ----------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue.plan import DTYPES
-from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, step_number, steps
+from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
 from helpers.commands import record
 from helpers.measure import bench, peers, records, workers
-from helpers.measure.records import Case, launch_of, load_record, takes
+from helpers.measure.records import Case, families_of, launch_of, load_record, takes
 from helpers.measure.workers import Failure
 from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES, Run
 from tests import made_up
@@ -84,7 +84,7 @@ def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
         assert names | others == taking and not names & others
     assert (frozenset({"variants/00_read"}), *GRID_SHAPES[9], "float32") in fake_gpu.others
     assert fake_gpu.measured[-1][0] == {
-        step for step in [UNFUSED, *steps()] if step_number(step) < 7
+        step for step in [UNFUSED, *steps()] if "sweep" in families_of(step)
     }
 
 

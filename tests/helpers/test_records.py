@@ -23,6 +23,7 @@ from helpers.measure import bench, records
 from helpers.measure.records import (
     REFERENCE_GPU,
     Record,
+    families_of,
     launch_of,
     load_record,
     open_record,
@@ -96,7 +97,7 @@ def test_every_record_is_complete(recorded) -> None:
                 shown = [case.shape for case in record.select(shapes, dtype)]
                 assert shown == wanted(step, shapes, dtype), (step, dtype)
         if step in STEPS:
-            assert bool(record.select(SWEEP_SHAPES)) == (step == UNFUSED or step_number(step) < 7)
+            assert bool(record.select(SWEEP_SHAPES)) == ("sweep" in families_of(step))
     grid = [case.shape for case in load_record(TORCH).of_family("grid", "bfloat16")]
     assert grid == [*GRID_SHAPES]
 
@@ -128,7 +129,7 @@ def test_attributes_of_the_kernels_are_recorded(recorded) -> None:
     for step in (*steps(), *TRIED):
         record = recorded[step]
         of_cases = [case.attributes for case in record.cases if case.attributes]
-        for case in record.cases if step_number(step) >= 8 else ():
+        for case in record.cases:
             assert ("active_clusters" in case.attributes) == (case.launch.get("CLUSTER", 1) > 1)
         assert len(of_cases) == len(record.cases) or step_number(step) < 7
         for attributes in (record.attributes, *of_cases):
@@ -176,7 +177,8 @@ def test_every_step_was_predicted_with_a_reason_and_a_record_to_hold_it_against(
     assert {*STEPS} <= {*predictions()}
     for step, prediction in predictions().items():
         asked = {"question", "choices", "sum"}  # of the steps that `helpers.predict` asks about
-        assert set(prediction) - {"rows", "cols", "inner", "dtype"} - asked == {"share", "because"}
+        known = {"rows", "cols", "inner", "dtype", "recorded", *asked}
+        assert set(prediction) - known == {"share", "because"}
         assert 0 < prediction["share"] <= 1.05 and len(prediction["because"].split()) >= 8, step
         shape = prediction.get("rows", REFERENCE_SHAPE[0]), prediction.get("cols", 4096)
         dtype, inner = prediction.get("dtype", "float32"), prediction.get("inner", 1)

@@ -67,8 +67,8 @@ STYLE = {
 
 # ---- colours and markers ------------------------------------------------------------------------
 
-# Of the steps from 01 on, by their number, and again from the first; neighbours differ in lightness,
-# so that they do so in grey too.
+# Of the steps from 01 on, then again from the first; neighbours differ in lightness, so that they
+# do so in grey too.
 COLORS = (
     "#C33C3C",
     "#1E4B0F",

@@ -111,7 +111,7 @@ def test_every_step_is_compared_at_two_shapes_or_more(step: str) -> None:
         assert any(cols % 32 for _, cols in shapes), "a shape with rows that share sectors"
 
 
-@pytest.mark.parametrize("step", [step for step in steps() if step_number(step) >= 7])
+@pytest.mark.parametrize("step", steps())
 def test_every_step_is_compared_in_each_dtype(step: str) -> None:
     compared = {case_of(case) for case in SMALL if case["step"] == step}
     assert compared == {case for case in cases("small") if case.step == step}
