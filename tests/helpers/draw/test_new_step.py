@@ -1,0 +1,44 @@
+"""A step is its kernel file and its entry in predictions.json: no code and no list names it."""
+
+import pytest
+
+from helpers.catalogue.registry import source
+from helpers.measure.evidence.cases import cases
+from helpers.measure.records import predictions, takes
+from helpers.page import draw
+from helpers.page.predict import predict
+from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES, SWEEP_SHAPES
+from helpers.run.bound import bind
+from helpers.run.check import check_softmax
+from helpers.run.references import make_input, poisoned
+from tests import made_up
+
+pytest.importorskip("matplotlib")
+
+NEW = "16_next"
+
+
+def test_a_new_step_needs_its_kernel_and_its_entry_alone(tmp_path, monkeypatch, shown) -> None:
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")  # without what a reader predicted
+    entry = {**predictions()["06_registers"], "recorded": ["grid", "few"]}
+    monkeypatch.setitem(predictions(), NEW, entry)
+    name = ("softmax_registers", "softmax_next")
+    made_up.Kernels(tmp_path, monkeypatch).edit("06_registers.cu", name, as_file=f"{NEW}.cu")
+
+    x = make_input(3, 100)
+    y = poisoned(x)
+    bind(source(f"{NEW}.cu"), *x.shape).simulate(x, y)
+    check_softmax(x, y)
+    assert takes(NEW, *GRID_SHAPES[0]) and takes(NEW, *FEW_SHAPES[0])
+    assert not takes(NEW, *SWEEP_SHAPES[0]) and not takes(NEW, *GRID_SHAPES[0], "float16")
+    assert any(case.step == NEW for case in cases("small"))
+
+    before, after = made_up.steady("06_registers", us=40.0), made_up.steady(NEW)
+    draw.step(after, before)
+    assert "16_next: 2.0 times as fast as 06_registers" in shown.take()[1]
+    draw.series([before, after])
+    assert "16_next" in shown.take()[1]
+    said: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda texts, **_: said.append(texts))
+    predict(NEW)
+    assert entry["question"] in said[0]["text/markdown"]
