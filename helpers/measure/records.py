@@ -46,6 +46,7 @@ from ..problem.shapes import (
 from ..run.bound import Kernel, load
 from ..simt.cuda_text import code_hash
 
+PREDICTIONS = RECORDS / "predictions.json"
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
 SCHEMA = 2  # 1 had one protocol for all cases of a file
@@ -517,9 +518,8 @@ def recorded_gpus() -> list[str]:
 @functools.lru_cache(maxsize=1)
 def predictions() -> dict[str, Prediction]:
     """What predictions.json says: step, variant or trial -> its `Prediction`."""
-    path = RECORDS / "predictions.json"
     entry = Annotated[Prediction, _KNOWN, _WHOLE]
-    return typed(path, read_json(path), dict[str, entry])
+    return typed(PREDICTIONS, read_json(PREDICTIONS), dict[str, entry])
 
 
 def predicted_at(step: str) -> Run:

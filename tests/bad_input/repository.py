@@ -52,6 +52,7 @@ def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
     (folder / "folder").mkdir()
     for module in (records, paths):
         patch.setattr(module, "RECORDS", stored)
+    patch.setattr(records, "PREDICTIONS", stored / "predictions.json")
     notebooks = sorted(series.glob("*.ipynb"))
     for module in (lab, pages):
         patch.setattr(module, "core_notebooks", lambda: notebooks)

@@ -75,6 +75,7 @@ def test_records(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (elsewhere / "nvidia-h200").mkdir()
     for module in (records, paths):
         monkeypatch.setattr(module, "RECORDS", elsewhere)
+    monkeypatch.setattr(records, "PREDICTIONS", elsewhere / "predictions.json")
 
     def made(number: int) -> Input:
         what, call = a_record(number, elsewhere, lambda file: copy.deepcopy(whole[file]))
