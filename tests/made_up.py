@@ -16,6 +16,7 @@ from helpers.measure.chain import COPY
 from helpers.measure.chains import ChainCase, variants
 from helpers.measure.races import RaceCase
 from helpers.measure.records import Case, Record, launch_of, step_hash
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     FEW_SHAPES,
     GRID_SHAPES,
@@ -36,26 +37,28 @@ VERSIONS = {"driver": "1.2", "nvrtc": "13.0", "cupy": "14.0"}
 UTC = "2030-01-02T03:04:05+00:00"
 
 
+def case(step: str, at: Problem) -> Case:
+    """A case of a step as it is now: 11 us a call, half as fast as a copy."""
+    without = {"grid": 0, "block": 0, "shared_mem": 0}
+    return Case(
+        at.dtype,
+        *at.shape,
+        without if step in WITHOUT_FILE else launch_of(step, at),
+        [10.0, 12.0, 11.0],
+        [5.0, 5.5, 6.0],
+        50,
+        "right before and after timing",
+        {"registers": 31},
+        bench.PROTOCOL["version"],
+        inner=at.inner,
+    )
+
+
 def record(
     step: str = "01_naive", shapes=((1024, 512), (64, 2048)), dtype: str = "float32"
 ) -> Record:
-    """A record of a step as it is now: 11 us a call, half as fast as a copy."""
-    cases = [
-        Case(
-            dtype,
-            *shape,
-            {"grid": 0, "block": 0, "shared_mem": 0}
-            if step in WITHOUT_FILE
-            else launch_of(step, *shape, dtype),
-            [10.0, 12.0, 11.0],
-            [5.0, 5.5, 6.0],
-            50,
-            "right before and after timing",
-            {"registers": 31},
-            bench.PROTOCOL["version"],
-        )
-        for shape in shapes
-    ]
+    """A record of a step as it is now, of such cases."""
+    cases = [case(step, Problem(*shape, dtype)) for shape in shapes]
     return Record(
         step, step_hash(step), DEVICE, VERSIONS, UTC, [bench.PROTOCOL], {"registers": 31}, cases
     )
@@ -108,8 +111,9 @@ def chain_case(
     """A case of what is chosen and its variants, which add so many microseconds to a chain of 100,
     in the order of `variants` and its last with all others; peers likewise, the copy 9.5."""
     random = np.random.default_rng(0)
-    step = dispatch.choose(rows, cols, dtype)
-    names = variants(step, rows, cols, dtype)
+    at = Problem(rows, cols, dtype)
+    step = dispatch.best(at)
+    names = variants(step, at)
     added = {COPY: 9.5, **dict(itertools.zip_longest(names, us[: len(names)], fillvalue=us[-1]))}
     added |= peers
 
@@ -121,7 +125,7 @@ def chain_case(
         rows,
         cols,
         state,
-        {name: launch_of(name, rows, cols, dtype) for name in names},
+        {name: launch_of(name, at) for name in names},
         {step: step_hash(step)},
         50,
         {name: series(100 + one) for name, one in added.items()},

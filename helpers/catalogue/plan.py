@@ -1,28 +1,25 @@
-"""What a header says: which shapes a kernel takes, and how it is compiled and launched for one.
+"""What a header says: which problems a kernel takes, and how it is compiled and launched for one.
 
 `helpers.header` reads it from the text of a kernel file.
 """
 
 from __future__ import annotations
 
-import operator
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
 import numpy as np
 
-from ..base.arguments import short, shown
 from ..base.gpu import H200, Gpu
-from ..problem.operations import SOFTMAX, Operation, Sizes
+from ..problem.operations import SOFTMAX, Operation
+from ..problem.problem import MAX_INT, Problem, integer
 from ..simt import ShownShort
 from .expressions import DivisionByZero, Expression, ExpressionError
 
 # A file takes the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
-DTYPES = ("float32", *DTYPE_OPTIONS)
 INPUTS = ("rows", "cols", "size", "row", "sms", "l2", "capability", "x_stride", "y_stride")
 OF_AN_AXIS = ("outer", "dim", "inner")  # beside them, where an operation has these sizes
 CLUSTERS_SINCE = 90  # the compute capability that has clusters and programmatic launches
@@ -30,48 +27,21 @@ CLUSTERS_SINCE = 90  # the compute capability that has clusters and programmatic
 # CUDA's limits (programming guide, technical specifications per compute capability).
 MAX_GRID = 2**31 - 1
 MAX_BLOCK = 1024
-MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
-# Of a matrix, what the addresses of a machine reach; so the products that headers make of its rows
-# and its bytes fit 64 bits.
-MAX_BYTES = 2**57
 
 
 class HeaderError(ShownShort, ValueError):
     """What is wrong with a header: file, line, key and reason."""
 
 
-def integer(name: str, value) -> int:
-    """An integer of any type as Python's, which does not overflow; `TypeError` names any other."""
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, not {shown(value)}") from None
-
-
-def known_dtype(dtype: str | np.dtype | type) -> np.dtype:
-    """NumPy's dtype; `ValueError` for what NumPy knows as none."""
-    try:
-        return np.dtype(dtype)
-    except (TypeError, ValueError):
-        raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {short(dtype)}") from None
-
-
-def row_strides(cols: int, x_stride, y_stride) -> tuple[int, int]:
-    """Elements from one row of x to the next, and of y: cols where they are not given. Raises
-    `TypeError` for what is no integer."""
-    return (
-        cols if x_stride is None else integer("x_stride", x_stride),
-        cols if y_stride is None else integer("y_stride", y_stride),
-    )
-
-
-def inputs(
-    rows: int, cols: int, dtype: str | np.dtype, gpu: Gpu, x_stride: int, y_stride: int
-) -> dict[str, int]:
-    """What an expression of a header may read of a matrix and a GPU: `INPUTS`."""
-    size = np.dtype(dtype).itemsize
-    values = (rows, cols, size, cols * size, gpu.sms, gpu.l2, gpu.capability, x_stride, y_stride)
-    return dict(zip(INPUTS, values, strict=True))
+def inputs(problem: Problem, gpu: Gpu) -> dict[str, int]:
+    """What an expression of a header may read: `INPUTS`, and of another axis `OF_AN_AXIS`."""
+    sizes = problem.sizes
+    return {
+        **{name: sizes[name] for name in ("rows", "cols", *OF_AN_AXIS)},
+        **{"size": problem.itemsize, "row": problem.row_bytes},
+        **{"sms": gpu.sms, "l2": gpu.l2, "capability": gpu.capability},
+        **dict(zip(("x_stride", "y_stride"), problem.strides, strict=True)),
+    }
 
 
 @dataclass(frozen=True)
@@ -215,75 +185,42 @@ class Header:
         """The Build table as the file has it, without comment marks; empty if there is none."""
         return textwrap.dedent("\n".join(self.table_lines))
 
-    def why_not(
-        self,
-        rows: int,
-        cols: int,
-        dtype: str | np.dtype = "float32",
-        gpu: Gpu = H200,
-        x_stride: int | None = None,
-        y_stride: int | None = None,
-        inner: int = 1,
-    ) -> str:
-        """Why the kernel does not take a shape, dtype and strides on a GPU; "" if it does.
-
-        A stride counts elements from one row to the next, cols if it is not given; of a single row
-        it does not matter. The columns of a row are `inner` elements apart. Raises `TypeError` for
-        sizes that are no integers.
-        """
-        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride, inner)
+    def why_not(self, problem: Problem, gpu: Gpu = H200) -> str:
+        """Return why the kernel does not take a problem on a GPU; "" if it does."""
+        found = self._plan_or_reason(problem, gpu)
         return found if isinstance(found, str) else ""
 
-    def _plan_or_reason(
-        self,
-        rows: int,
-        cols: int,
-        dtype: str | np.dtype,
-        gpu: Gpu,
-        x_stride: int | None,
-        y_stride: int | None,
-        inner: int,
-    ) -> tuple[Plan, Mapping[str, int]] | str:
-        """The plan with the header's block size and the names that it read, or why there is none.
-        Raises what `why_not` raises."""
-        rows, cols, inner = integer("rows", rows), integer("cols", cols), integer("inner", inner)
-        strides = row_strides(cols, x_stride, y_stride)
-        if known_dtype(dtype) not in self.dtypes:
-            return f"the kernel takes {self.fields['Dtype']}, not {np.dtype(dtype)}"
+    def accepts(self, problem: Problem, gpu: Gpu = H200) -> bool:
+        """Return whether the kernel takes a problem on a GPU."""
+        return not self.why_not(problem, gpu)
+
+    def _plan_or_reason(self, problem: Problem, gpu: Gpu) -> tuple[Plan, Mapping[str, int]] | str:
+        """The plan with the header's block size and the names that it read, or a reason."""
+        rows, cols, inner = problem.rows, problem.cols, problem.inner
+        if np.dtype(problem.dtype) not in self.dtypes:
+            return f"the kernel takes {self.fields['Dtype']}, not {problem.dtype}"
         if gpu.capability < self.arch:
             return f"{self.file} needs {self.fields['Arch']}, the GPU is sm_{gpu.capability}"
         refused = (
             f"the kernel cannot take rows = {rows}, cols = {cols}; its header says "
             f"rows >= 1, {self.fields['Columns']}"
         )
-        if rows < 1 or cols < 1:
-            return refused
-        for name, number in (("rows", rows), ("cols", cols)):
-            if number > MAX_INT:
-                return f"{name} = {number} does not fit the kernel's int"
         if inner != 1 and "inner" not in self.operation.sizes:
             return f"{self.file} takes rows whose columns follow each other: inner = 1, not {inner}"
-        if inner < 1 or rows % inner:
-            return f"rows = {rows} is not outer * inner, with inner = {inner}"
-        for name, number in zip(("x_stride", "y_stride"), strides, strict=True):
-            if number < cols:
-                return f"{name} = {number} is less than a row, which has cols = {cols}"
-            if rows * number * np.dtype(dtype).itemsize > MAX_BYTES:
-                return f"{name} = {number} makes a matrix of more than {MAX_BYTES} bytes"
-        if not self.strided and rows > 1 and strides != (cols, cols):
+        if not (self.strided or problem.contiguous):
             return (
                 f"{self.file} takes rows that follow each other: x_stride = y_stride = cols = "
-                f"{cols}, not {strides[0]} and {strides[1]}"
+                f"{cols}, not {problem.strides[0]} and {problem.strides[1]}"
             )
         try:
-            names = self.names(rows, cols, dtype, gpu, *strides, inner)
+            names = self.names(problem, gpu)
             if names and "Features" in self.rules and not self._value("Features", names, None):
                 return self._not_built()
             if names is None:
                 return f"{refused}; no case of its Build table holds"
             if not self._value("Columns", names, None):
                 return refused
-            return self._plan(names, dtype, None, gpu), names
+            return self._plan(names, problem.dtype, None, gpu), names
         except HeaderError as error:
             return str(error)
         except DivisionByZero:  # the table of a long row may have no sense for a short one
@@ -293,42 +230,19 @@ class Header:
         asked = ", ".join(f"{name} = {value}" for name, value in self.features.items())
         return f"{self.file} does not build {asked}; its header says {self.fields['Features']}"
 
-    def accepts(
-        self,
-        rows: int,
-        cols: int,
-        dtype: str | np.dtype = "float32",
-        gpu: Gpu = H200,
-        x_stride: int | None = None,
-        y_stride: int | None = None,
-        inner: int = 1,
-    ) -> bool:
-        """Whether the kernel takes this shape, dtype and strides on a GPU."""
-        return not self.why_not(rows, cols, dtype, gpu, x_stride, y_stride, inner)
-
-    def plan(
-        self,
-        rows: int,
-        cols: int,
-        dtype: str | np.dtype = "float32",
-        block: int | None = None,
-        gpu: Gpu = H200,
-        x_stride: int | None = None,
-        y_stride: int | None = None,
-        inner: int = 1,
-    ) -> Plan:
-        """How to compile and launch the kernel for a matrix of rows x cols on a GPU.
+    def plan(self, problem: Problem, gpu: Gpu = H200, block: int | None = None) -> Plan:
+        """Return how to compile and launch the kernel for a problem on a GPU.
 
         `block` replaces the header's block size. Raises `ValueError` if the file does not take the
-        shape, the dtype or the strides, rules the block size out, or asks for what the GPU does not
-        allow, `TypeError` for what is no integer.
+        problem, rules the block size out, or needs what the GPU does not allow, `TypeError` for a
+        block size that is not an integer.
         """
         block = None if block is None else integer("block", block)
-        found = self._plan_or_reason(rows, cols, dtype, gpu, x_stride, y_stride, inner)
+        found = self._plan_or_reason(problem, gpu)
         if isinstance(found, str):
             raise ValueError(found)
         plan, names = found
-        return plan if block is None else self._plan(names, dtype, block, gpu)
+        return plan if block is None else self._plan(names, problem.dtype, block, gpu)
 
     def _plan(
         self, names: Mapping[str, int], dtype: str | np.dtype, block: int | None, gpu: Gpu
@@ -390,24 +304,11 @@ class Header:
             )
         return value
 
-    def names(
-        self,
-        rows: int,
-        cols: int,
-        dtype: str | np.dtype,
-        gpu: Gpu = H200,
-        x_stride: int | None = None,
-        y_stride: int | None = None,
-        inner: int = 1,
-    ) -> dict[str, int] | None:
-        """What the header's expressions may read for a shape, the Build table's values included;
+    def names(self, problem: Problem, gpu: Gpu = H200) -> dict[str, int] | None:
+        """What the header's expressions may read for a problem, the Build table's values included;
         None if no case of the table holds. Raises `HeaderError` for a value that C would not have
         or that is no macro, `DivisionByZero`."""
-        strides = row_strides(cols, x_stride, y_stride)
-        names = {**inputs(rows, cols, dtype, gpu, *strides), **self.numbers}
-        if "inner" in self.operation.sizes:
-            sizes = Sizes(rows, cols, inner).names
-            names |= {name: sizes[name] for name in OF_AN_AXIS}
+        names = {**inputs(problem, gpu), **self.numbers}
         for entry in self.build:
             value = self.fixed.get(entry.name)
             if value is None:
@@ -416,7 +317,7 @@ class Header:
                 except DivisionByZero:
                     raise
                 except ExpressionError as error:
-                    shape = f"rows = {rows}, cols = {cols}"
+                    shape = f"rows = {problem.rows}, cols = {problem.cols}"
                     raise HeaderError(f"{entry.where}: {entry.name}: {error} at {shape}") from None
                 if value is None:
                     return None

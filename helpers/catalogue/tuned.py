@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypedDict
 
 from ..base.gpu import gpu_folder, gpu_name
@@ -19,7 +18,7 @@ from ..base.json_files import named, read_json, write_json
 from ..base.mode import replaying
 from ..base.paths import MINE
 from ..base.typed_json import Count, Date, Dtype, Samples, typed
-from ..problem.shapes import Shape
+from ..problem.problem import Problem
 
 SWITCH = "SOFTMAX_PLANS"
 SCHEMA = 1
@@ -50,13 +49,13 @@ class Tuned:
     inner: Count = 1  # elements from one column to the next
 
     @property
-    def kind(self) -> tuple[str, tuple[tuple[str, int], ...], int]:
-        """What it computes: operation, features by name, inner."""
-        return self.operation, tuple(sorted(self.features.items())), self.inner
-
-    @property
-    def shape(self) -> Shape:
-        return self.rows, self.cols
+    def problem(self) -> Problem:
+        """Raises `ValueError` for an operation or a feature that is not known."""
+        return Problem(
+            *(self.rows, self.cols, self.dtype, self.inner),
+            operation=self.operation,
+            features=tuple(self.features.items()),
+        )
 
     @property
     def times(self) -> float:
@@ -105,32 +104,18 @@ def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
 
 
 def keep(folder: str, plan: Tuned) -> None:
-    """Put a plan in the place of another one for its shape, dtype and operation."""
-    others = [other for other in read_plans(folder) if _key(other) != _key(plan)]
+    """Put a plan in the place of another one for its problem."""
+    others = [other for other in read_plans(folder) if other.problem != plan.problem]
     write_plans(folder, [*others, plan])
 
 
-def _key(plan: Tuned) -> tuple:
-    return *plan.shape, plan.dtype, *plan.kind
-
-
-def tuned_here(
-    rows: int,
-    cols: int,
-    dtype: str,
-    operation: str = "softmax",
-    features: Mapping[str, int] = MappingProxyType({}),
-    inner: int = 1,
-) -> Tuned | None:
-    """The plan of the GPU in use for a shape, dtype and operation. None without one, in replay,
-    with SOFTMAX_PLANS=0, and where the file is damaged, of which `make tune ARGS=--show` says
-    so."""
+def tuned_here(problem: Problem) -> Tuned | None:
+    """The plan of the GPU in use for a problem. None without one, in replay, with SOFTMAX_PLANS=0,
+    and where the file is damaged, of which `make tune ARGS=--show` says so."""
     if replaying() or os.environ.get(SWITCH) == "0":
         return None
     try:
         plans = read_plans(gpu_folder(gpu_name()))
+        return next((plan for plan in plans if plan.problem == problem), None)
     except (OSError, ValueError):
         return None
-    asked = tuple(sorted((name, value) for name, value in features.items() if value))
-    wanted = rows, cols, dtype, operation, asked, inner
-    return next((plan for plan in plans if _key(plan) == wanted), None)

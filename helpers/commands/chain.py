@@ -36,12 +36,13 @@ from ..measure.chains import (
     shown,
     table,
 )
-from ..measure.contests import GROUPS, Entry, linked
+from ..measure.contests import GROUPS, linked, name_of
 from ..measure.peers_around import NOT_OFFERED
 from ..measure.races import DTYPES, load_race
 from ..measure.records import REFERENCE_GPU, gpu_folder, recorded_gpus
 from ..page.tables import lines_of
-from ..problem.shapes import CHAIN_SHAPES, place
+from ..problem.problem import Problem
+from ..problem.shapes import CHAIN_SHAPES
 from ..run.bound import load
 from ..simt.options import at_least, rows_x_cols
 from ..simt.words import counted, often
@@ -66,14 +67,14 @@ def main(arguments: list[str] | None = None) -> int:
     if options.warm:
         names = [name for name in options.peers if any(name in task.peers for task in missing)]
         seconds = 20.0 * options.minutes if options.minutes else math.inf
-        peers.warm_up([task.entry for task in missing], names, options.warm, seconds)
+        peers.warm_up([task.problem for task in missing], names, options.warm, seconds)
     tasks, done, failed, began = deque(missing), 0, [], time.perf_counter()
     for task, cases in workers.deal(run_task, tasks, options.jobs):
         if isinstance(cases, workers.Failure):
             if cases.culprit in task.peers:  # once more without it
                 tasks.append(task.without(cases))
                 continue
-            failed.append(cases.at(task.entry.name))
+            failed.append(cases.at(name_of(task.problem)))
             print(failed[-1], file=sys.stderr, flush=True)
             cases = []
         done += 1
@@ -98,9 +99,9 @@ def tasks_alone(options: argparse.Namespace) -> list[ChainTask]:
         return []
     fitting = bench.shapes_that_fit(options.shapes)
     for shape in [shape for shape in options.shapes if shape not in fitting]:
-        print(f"{place(*shape)} does not fit this GPU's memory")
+        print(f"{Problem(*shape).place()} does not fit this GPU's memory")
     return [
-        ChainTask(Entry(*shape, dtype), tuple(options.peers), steps=tuple(options.steps))
+        ChainTask(Problem(*shape, dtype), tuple(options.peers), steps=tuple(options.steps))
         for dtype in options.dtypes
         for shape in options.shapes
         if shape in fitting
@@ -117,11 +118,11 @@ def tasks_around(options: argparse.Namespace, folder: str) -> list[ChainTask]:
     except (FileNotFoundError, ValueError):
         race = None
     tasks = []
-    for entry in linked(*([options.groups] if options.groups else [])):
-        best = best_peers(race, entry.kind, entry.dtype) if race else ()
+    for problem in linked(*([options.groups] if options.groups else [])):
+        best = best_peers(race, problem) if race else ()
         names = [name for name in options.peers if name in best or not best]
-        if entry.dtype in options.dtypes:
-            tasks.append(ChainTask(entry, tuple(names)))
+        if problem.dtype in options.dtypes:
+            tasks.append(ChainTask(problem, tuple(names)))
     return tasks
 
 
@@ -208,7 +209,8 @@ def summary(case: ChainCase) -> str:
     odd = " below a copy: look!" if case.us(case.best).value < 0.95 * case.us(COPY).value else ""
     told = {name: why for name, why in case.skipped.items() if not why.endswith(NOT_OFFERED)}
     reasons = "".join(f"\n    {name}: {reason}" for name, reason in told.items())
-    return f"{case.entry.name}, {case.state}: us {', '.join(times)}; {case.verdict}{odd}{reasons}"
+    said = f"{', '.join(times)}; {case.verdict}{odd}{reasons}"
+    return f"{name_of(case.problem)}, {case.state}: us {said}"
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ import sys
 from pathlib import Path
 
 from ..base.gpu import Gpu
-from ..catalogue.plan import DTYPES
 from ..export import cpp, python
 from ..export.asked import Asked, Refused, request
+from ..problem.problem import DTYPES
 
 FOLDER = Path("exports")  # listed in .gitignore
 SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py"}

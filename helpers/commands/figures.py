@@ -32,7 +32,7 @@ from ..page.draw.comparison import save_speedups
 from ..page.draw.step import A_COPY, COPY, eager, save_series
 from ..page.race_text import around_block, every_case, every_case_path, race_block
 from ..page.tables import summary_table
-from ..problem.shapes import FEW_SHAPES, place
+from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
 
 README = ROOT / "README.md"
@@ -116,7 +116,7 @@ def measured_line(step: str) -> str:
         return "not yet"
     case = record.headline
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
-    where = place(case.rows, case.cols, case.dtype, inner=case.inner)
+    where = case.at.place()
     beside = A_COPY if case.yardstick in ("", COPY) else case.yardstick.removeprefix("variants/")
     share = "" if beside == step.removeprefix("variants/") else f", {case.share:.2f} of {beside}"
     if share and round(case.share, 2) > 1 and not step.startswith(COPIES):
@@ -166,7 +166,7 @@ def result_block() -> str:
         best = best_copy(copies, case)
         lines.append(
             f"| {step_link(record.step)} | {notebook_link(record.step)} "
-            f"| {place(case.rows, case.cols, case.dtype, inner=case.inner)} | {case.gbps:.0f} "
+            f"| {case.at.place()} | {case.gbps:.0f} "
             f"| {case.share:.2f}{mark} | {f'{best:.2f}' if best else '-'} "
             f"| {predictions()[record.step]['share']:.2f} |"
         )

@@ -19,9 +19,8 @@ from dataclasses import replace
 
 from ..base.mode import gpu_for_plans, replaying
 from ..catalogue.dispatch import choose, why
-from ..catalogue.plan import DTYPES
 from ..catalogue.registry import split_trial
-from ..problem.shapes import place
+from ..problem.problem import DTYPES
 from ..run.bound import BoundKernel, load
 from ..simt import CUPY_OPTIONS
 from ..simt.hardware import STATIC_SHARED_BYTES
@@ -42,15 +41,14 @@ def main(arguments: list[str] | None = None) -> int:
         if (value := getattr(options, name)) is not None
     }
     step, shape = options.kernel, (options.rows, options.cols, options.dtype)
+    strides = {"x_stride": options.x_stride, "y_stride": options.y_stride}
     try:
         # As it is, the GPU in use is not given, so that what was tuned on it counts.
         gpu = replace(gpu_for_plans(), **changes) if changes else None
-        strides = options.x_stride, options.y_stride
         if step == "choose":
-            matrix = *shape, gpu, *strides
-            step = choose(*matrix)
-            print(f"{why(*matrix)}\n")
-        bound = load(step).bind(*shape, gpu, *strides)
+            step = choose(*shape, gpu, **strides)
+            print(f"{why(*shape, gpu, **strides)}\n")
+        bound = load(step).bind(*shape, gpu, **strides)
         name = "an H200" if replaying() else "the GPU in use"
         print(describe(step, bound, f"{name}, changed" if changes else name))
     except (FileNotFoundError, ValueError, RuntimeError) as error:  # the last: no GPU
@@ -82,7 +80,7 @@ def describe(step: str, bound: BoundKernel, gpu: str) -> str:
     """Values, compiler options and launch of a bound kernel, as text."""
     plan, numbers = bound.plan, bound.gpu
     lines = [
-        f"{step} at {place(bound.rows, bound.cols, bound.dtype.name, always=True)}, for {gpu}: "
+        f"{step} at {bound.problem.place(dtype=True)}, for {gpu}: "
         f"{numbers.sms} SMs, {numbers.l2} bytes of L2, compute capability {numbers.capability}",
         "",
     ]

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from ..base import gpu
 from ..measure import bench, peers, workers
 from ..measure.contested import Task
-from ..measure.contests import ALONE, GROUPS, Entry, entries
+from ..measure.contests import GROUPS, entries, name_of
 from ..measure.peers_around import NOT_OFFERED
 from ..measure.races import (
     COPIES,
@@ -37,6 +37,7 @@ from ..measure.races import (
     save_race,
 )
 from ..measure.records import gpu_folder
+from ..problem.problem import Problem
 from ..problem.shapes import RACE_FAMILIES, RACE_SHAPES, race_family, raced
 from ..simt.options import at_least, rows_x_cols
 from ..simt.words import counted
@@ -57,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     versions = {**gpu.describe_versions(), **peers.versions()}
     race = open_race(folder, device, versions, options.fresh)
     runs = runs_asked_for(options)
-    why = {run: race.why_again(*run[:3], options.peers, run.kind) for run in runs}
+    why = {run: race.why_again(run, options.peers) for run in runs}
     missing = sorted((run for run in runs if why[run]), key=lambda run: worth(run, why[run]))
     reasons = ", ".join(f"{[*why.values()].count(reason)} {reason}" for reason in REASONS)
     print(f"{len(missing)} of {counted(len(runs), 'case')} to race on {device['name']}: {reasons}")
@@ -67,8 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     for number in range(2, DRAWS + 1):
         failed += draw_all(race, runs, number, options.jobs, folder, clock)
     print(f"the race is in {race_path(folder)}")
-    left = sum(bool(race.why_again(*run[:3], options.peers, run.kind)) for run in runs)
-    drawn = sum(bool(case.to_draw()) for case in race.cases if case.entry in runs)
+    left = sum(bool(race.why_again(run, options.peers)) for run in runs)
+    drawn = sum(bool(case.to_draw()) for case in race.cases if case.problem in runs)
     if left or drawn:
         print(f"left: {counted(left, 'case')}, and {drawn} to draw again; run it again to go on")
     for line in failed:
@@ -105,7 +106,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def runs_asked_for(options: argparse.Namespace) -> list[Entry]:
+def runs_asked_for(options: argparse.Namespace) -> list[Problem]:
     """What the options name, as far as it fits this GPU's memory: softmax unless groups are named,
     what is around it unless shapes or families of softmax are."""
     runs, families = [], options.families or RACE_FAMILIES
@@ -113,24 +114,24 @@ def runs_asked_for(options: argparse.Namespace) -> list[Entry]:
     wanted = {shape for family in families for shape in RACE_FAMILIES[family]}
     for dtype in options.dtypes if not options.groups or NONE in groups else ():
         shapes = options.shapes or [shape for shape in raced(dtype) if shape in wanted]
-        runs += [Entry(*shape, dtype) for shape in shapes]
+        runs += [Problem(*shape, dtype) for shape in shapes]
     if NONE not in groups:
         around = entries([*GROUPS] if ALL in groups else groups)
-        runs += [entry for entry in around if entry.dtype in options.dtypes]
-    fitting = {*bench.shapes_that_fit([run[:2] for run in runs])}
-    for run in [run for run in runs if run[:2] not in fitting]:
-        print(f"{run.name} does not fit this GPU's memory")
-    return [run for run in runs if run[:2] in fitting]
+        runs += [problem for problem in around if problem.dtype in options.dtypes]
+    fitting = {*bench.shapes_that_fit([run.shape for run in runs])}
+    for run in [run for run in runs if run.shape not in fitting]:
+        print(f"{name_of(run)} does not fit this GPU's memory")
+    return [run for run in runs if run.shape in fitting]
 
 
-def worth(run: Entry, why: str) -> tuple:
+def worth(run: Problem, why: str) -> tuple:
     """What is raced first: what is not known at all, then our kernels that changed, then peers; of
     each the families in their order, and then what is around softmax in its own."""
-    if run.kind != ALONE:
+    if not run.plain:
         return REASONS.index(why), len(RACE_FAMILIES) + 1, 0
-    family = race_family(*run[:2])
+    family = race_family(*run.shape)
     order = [*RACE_FAMILIES, ""].index(family)
-    shape = RACE_SHAPES.index(run[:2]) if run[:2] in RACE_SHAPES else 0
+    shape = RACE_SHAPES.index(run.shape) if run.shape in RACE_SHAPES else 0
     return REASONS.index(why), order, shape
 
 
@@ -156,7 +157,7 @@ class Clock:
 
 
 def race_all(
-    race: Race, missing: Iterable[Entry], options: argparse.Namespace, folder: str, clock: Clock
+    race: Race, missing: Iterable[Problem], options: argparse.Namespace, folder: str, clock: Clock
 ) -> list[str]:
     """Race the shapes and write each; returns what failed of ours."""
     tasks = deque(Task(run, tuple(options.peers)) for run in missing)
@@ -168,7 +169,7 @@ def race_all(
             if case.culprit in task.peers or case.culprit.startswith(COPIES):  # again without it
                 tasks.appendleft(task.without(case))
                 continue
-            failed.append(case.at(task.entry.name))
+            failed.append(case.at(name_of(task.problem)))
             print(failed[-1], file=sys.stderr, flush=True)
         done += 1
         if isinstance(case, RaceCase):
@@ -181,26 +182,26 @@ def race_all(
 
 
 def draw_all(
-    race: Race, runs: Iterable[Entry], number: int, jobs: int, folder: str, clock: Clock
+    race: Race, runs: Iterable[Problem], number: int, jobs: int, folder: str, clock: Clock
 ) -> list[str]:
     """Time what is to be drawn once more, in new processes; returns what failed of ours."""
     tasks = deque()
     for case in race.cases:
-        if case.entry in runs and len(case.draws) == number - 2:
+        if case.problem in runs and len(case.draws) == number - 2:
             if names := case.to_draw():
-                tasks.append(Draw(case.entry, case.step, names))
+                tasks.append(Draw(case.problem, case.step, names))
     done, total, failed, since = 0, len(tasks), [], clock.seconds
     if clock.left_s < 0 or not tasks:
         return []
     with peers.tuned_anew(number):
         for draw, named in workers.deal(run_draw, tasks, jobs, apart=True):
-            where = draw.entry.name
+            where = name_of(draw.problem)
             done += 1
             if isinstance(named, workers.Failure):
                 print(f"drawing {', '.join(draw.peers)} at {where}: {named}", file=sys.stderr)
                 failed += [f"{named} at {where}"] if named.culprit == draw.step else []
             else:
-                case = race.add_draw(draw.entry, named)
+                case = race.add_draw(draw.problem, named)
                 save_race(race, folder)
                 shares = ", ".join(f"{name} {case.share(name):.3f}" for name in draw.peers)
                 head = f"[process {number}: {clock.progress(done, total, since)}]"
@@ -227,7 +228,7 @@ def summary(case: RaceCase) -> str:
     flag = " above the copy: look!" if case.step and case.share(case.step) > 1.05 else ""
     told = {name: why for name, why in case.skipped.items() if not why.endswith(NOT_OFFERED)}
     reasons = "".join(f"\n    {name}: {reason}" for name, reason in told.items())
-    return f"{case.entry.name}: {shares}; {verdict}{flag}{reasons}"
+    return f"{name_of(case.problem)}: {shares}; {verdict}{flag}{reasons}"
 
 
 if __name__ == "__main__":

@@ -17,12 +17,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from ..base import gpu
-from ..catalogue.plan import DTYPES
 from ..catalogue.registry import TORCH, known_steps
 from ..measure import bench, peers, workers
 from ..measure.records import Record, gpu_folder, open_record, record_path, save_record, takes
-from ..problem.operations import Sizes
-from ..problem.shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE, Run
+from ..problem.problem import DTYPES, Problem
+from ..problem.shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE
 from ..simt.words import counted
 
 
@@ -35,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     device, versions = gpu.describe_device(), gpu.describe_versions()
     folder = gpu_folder(device["name"])
     names = options.steps or [*known_steps(), TORCH]
-    if TORCH in names and (reason := peers.why_not("torch", *REFERENCE_SHAPE, "float32")):
+    if TORCH in names and (reason := peers.why_not("torch", Problem(*REFERENCE_SHAPE))):
         print(f"{TORCH} is not recorded: {reason}")
         names.remove(TORCH)
         if not names:
@@ -47,19 +46,18 @@ def main(arguments: list[str] | None = None) -> int:
         for name in names
     }
     plan_for = gpu.of_record(device)
-    sizes = [Sizes(*shape) for shape in bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))]
     runs = [
-        Run(rows, cols, dtype, inner)
-        for rows, cols, inner in sizes
-        for dtype in options.dtypes
-        if any(takes(name, rows, cols, dtype, plan_for, inner) for name in names)
+        at
+        for rows, cols, *inner in bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
+        for at in (Problem(rows, cols, dtype, *inner) for dtype in options.dtypes)
+        if any(takes(name, at, plan_for) for name in names)
     ]
     count = counted(len(runs), "shape")  # each dtype by itself
     print(f"recording {', '.join(names)} on {device['name']} at {count}")
     if versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
     missing = [
-        bench.Task(run, tuple(name for name, record in records.items() if record.lacks(*run)))
+        bench.Task(run, tuple(name for name, record in records.items() if record.lacks(run)))
         for run in runs
     ]
     tasks = deque(task for task in missing if task.names)
@@ -68,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     for task, measured in workers.deal(measure, tasks, options.jobs):
         if isinstance(measured, workers.Failure):
             guilty = {measured.culprit} & {*task.names} or {*task.names}
-            where = task.run.place(always=True)
+            where = task.at.place(dtype=True)
             failed.append(f"{', '.join(sorted(guilty))} at {where}: {measured.reason}")
             print(failed[-1], file=sys.stderr, flush=True)
             if others := tuple(name for name in task.names if name not in guilty):
@@ -79,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
                 records[name].add(measured[name], runs)
                 save_record(records[name], folder)
         done += 1
-        print_progress(done, len(runs), task.run, records, began)
+        print_progress(done, len(runs), task.at, records, began)
     print(f"records are in {record_path(names[0], folder).parent}")
     for line in failed:
         print(f"not recorded: {line}", file=sys.stderr)
@@ -110,17 +108,17 @@ def versions_of(name: str, versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def print_progress(
-    number: int, total: int, run: Run, records: Mapping[str, Record], began: float
+    number: int, total: int, at: Problem, records: Mapping[str, Record], began: float
 ) -> None:
     rates = []
     for name, record in records.items():
         for case in record.cases:
-            if case.run == run:
+            if case.at == at:
                 flag = " above the copy: look!" if case.share > 1.05 else ""
                 rates.append(f"{name} {case.gbps:.0f} ({case.share:.2f}){flag}")
     seconds = time.perf_counter() - began
     rates = ", ".join(rates)
-    print(f"[{number}/{total}, {seconds:.0f} s] {run.place(True)}: GB/s {rates}", flush=True)
+    print(f"[{number}/{total}, {seconds:.0f} s] {at.place(dtype=True)}: GB/s {rates}", flush=True)
 
 
 if __name__ == "__main__":

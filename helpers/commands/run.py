@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from ..base.mode import SWITCH, describe_mode, replaying
@@ -152,11 +153,11 @@ def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
     timed = {}
     for step, verdict in verdicts.items():
         wanted = predicted_at(step)
-        shape = wanted[:2] if wanted.inner == 1 else (*wanted[:2], wanted.inner)
+        shape = wanted.shape if wanted.inner == 1 else (*wanted.shape, wanted.inner)
         ((rows, cols, *_),) = bench.shapes_that_fit([shape])
         if verdict == "right":
             try:
-                task = bench.Task(wanted._replace(rows=rows, cols=cols), (step,))
+                task = bench.Task(replace(wanted, rows=rows, cols=cols), (step,))
                 timed[step] = bench.measure_steps(task)[step]
             except Failure as error:
                 verdicts[step] = f"right, not timed: {error}"

@@ -14,7 +14,7 @@ import re
 import sys
 from dataclasses import replace
 
-from ..catalogue.plan import DTYPES
+from ..problem.problem import DTYPES
 from ..run.bound import bind, kernel_of
 from ..run.launch import simulate
 from ..run.references import make_inputs, outputs
@@ -67,9 +67,9 @@ class Shapes(Launches):
         plan = bound.plan
         kernel = replace(kernel, options=plan.options, enable_cooperative_groups=plan.cooperative)
         declared = {parameter.name for parameter in bound.kernel.parameters}
-        given = make_inputs(bound.operation, bound.sizes, dtype, bound.features)
+        given = make_inputs(bound.problem)
         given = {name: value for name, value in given.items() if name in declared}
-        written = outputs(bound.operation, given, bound.sizes, dtype, bound.features)
+        written = outputs(bound.problem, given)
         values = bound.arguments(**given, **written)
         return Launch(kernel, plan.grid, plan.block, plan.shared_mem, values)
 

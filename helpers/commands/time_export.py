@@ -40,7 +40,8 @@ from ..measure.export_times import (
 from ..measure.races import DTYPES
 from ..measure.records import REFERENCE_GPU, gpu_folder, utc_now
 from ..page.tables import lines_of
-from ..problem.shapes import place, raced
+from ..problem.problem import Problem
+from ..problem.shapes import raced
 from ..simt.options import at_least
 
 
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             case = measure(*key, peer)
         except (AssertionError, RuntimeError) as error:
-            failed.append(f"{place(*shape, dtype)}: {str(error).partition(chr(10))[0]}")
+            failed.append(f"{Problem(*shape, dtype).place()}: {str(error).partition(chr(10))[0]}")
             print(failed[-1], file=sys.stderr, flush=True)
             continue
         times.cases = [*(other for other in times.cases if other.key != key), case]

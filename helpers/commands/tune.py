@@ -21,14 +21,14 @@ from collections.abc import Callable
 
 from ..base import gpu
 from ..catalogue.dispatch import AROUND, as_it_is, candidates, out_of_date
-from ..catalogue.plan import DTYPES
 from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
 from ..measure import bench, workers
-from ..measure.contests import Entry, Kind
+from ..measure.contests import name_of
 from ..measure.records import utc_now
 from ..measure.samples import ratio
 from ..measure.tuning import Compilers, Search, Timer
-from ..problem.operations import ANY_AXIS, OPERATIONS, SOFTMAX
+from ..problem.operations import ANY_AXIS, SOFTMAX
+from ..problem.problem import DTYPES, Problem
 from ..simt.options import at_least
 
 FILES = 3  # kernels that a shape is tried with
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.perf_counter()
     options = parse_arguments(arguments)
     try:
-        todo = entries(options)
+        todo = asked_for(options)
         if options.show:
             return show()
         if options.forget:
@@ -53,29 +53,29 @@ def main(arguments: list[str] | None = None) -> int:
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    fitting = bench.shapes_that_fit([where[:2] for where in todo])
-    for where in [where for where in todo if where[:2] not in fitting]:
-        print(f"{where.name} does not fit this GPU's memory")
-    todo = [where for where in todo if where[:2] in fitting]
+    fitting = bench.shapes_that_fit([problem.shape for problem in todo])
+    for problem in [problem for problem in todo if problem.shape not in fitting]:
+        print(f"{name_of(problem)} does not fit this GPU's memory")
+    todo = [problem for problem in todo if problem.shape in fitting]
     device, versions, failed = gpu.describe_device(), gpu.describe_versions(), 0
     timer, compilers = Timer(), Compilers()
     try:
-        for number, where in enumerate(todo):
+        for number, problem in enumerate(todo):
             now = time.perf_counter()
             share = (began + 60 * options.minutes - now) / (len(todo) - number)
             until = now + SEARCHED * share
             try:
-                tune(where, timer, compilers, until, device, versions)
+                tune(problem, timer, compilers, until, device, versions)
             except (workers.Failure, ValueError) as failure:  # ValueError: no kernel takes it
                 failed += 1
-                print(f"{where.name}: {failure}", file=sys.stderr, flush=True)
+                print(f"{name_of(problem)}: {failure}", file=sys.stderr, flush=True)
     finally:
         compilers.close()
         timer.close()
     return 1 if failed else 0
 
 
-def entries(options: argparse.Namespace) -> list[Entry]:
+def asked_for(options: argparse.Namespace) -> list[Problem]:
     """What is to be tuned. Raises `ValueError` naming an operation that has not three sizes, or a
     feature that it has not."""
     found = []
@@ -86,29 +86,25 @@ def entries(options: argparse.Namespace) -> list[Entry]:
         if (inner > 1) != (operation == ANY_AXIS.name):
             takes = "outer x dim x inner, above 1" if inner == 1 else "rows x columns"
             raise ValueError(f"{operation} takes {takes}")
-        known = OPERATIONS[operation]
-        asked = {name: known.value(name, value) for name, value in options.features}
-        features = tuple(sorted((name, value) for name, value in asked.items() if value))
-        kind = Kind(operation, features, inner)
-        found += [Entry(rows, cols, dtype, kind) for dtype in options.dtypes]
+        of = {"operation": operation, "features": tuple(options.features)}
+        found += [Problem(rows, cols, dtype, inner, **of) for dtype in options.dtypes]
     return found
 
 
 def tune(
-    where: Entry,
+    problem: Problem,
     timer: Callable,
     reasons: Callable,
     until: float,
     device: dict,
     versions: dict,
 ) -> None:
-    """Search at one shape until that time, and keep what is faster. Raises `Failure` if the shipped
-    plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
+    """Search at one problem until that time, and keep what is faster. Raises `Failure` if the
+    shipped plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
     machine, began = gpu.of_record(device), time.perf_counter()
-    operation, features, inner = where.kind
-    first = candidates(*where[:3], machine, FILES, operation, dict(features), inner)
+    first = candidates(problem, machine, FILES)
     folder = gpu.gpu_folder(device["name"])
-    before = [plan.trial for plan in read_plans(folder) if entry_of(plan) == where]
+    before = [plan.trial for plan in read_plans(folder) if plan.problem == problem]
 
     def say() -> None:
         seconds = time.perf_counter() - began
@@ -121,16 +117,16 @@ def tune(
         )
 
     search = Search(
-        where,
+        problem,
         machine,
         first[0],
         [*first, *before],
-        lambda names, few: timer(where, names, few),
-        lambda trials: reasons(where, trials),
+        lambda names, few: timer(problem, names, few),
+        lambda trials: reasons(problem, trials),
         lambda: until - time.perf_counter(),
         say,
     )
-    print(f"{where.name}: the shipped plan is {search.shipped}", flush=True)
+    print(f"{name_of(problem)}: the shipped plan is {search.shipped}", flush=True)
     stopped = None
     try:
         search.run()
@@ -145,13 +141,15 @@ def tune(
         ours, shipped = cases[trial], cases[search.shipped]
         names = dict.fromkeys((trial, search.shipped))
         plan = Tuned(
-            **dict(zip(("rows", "cols", "dtype"), where[:3], strict=True)),
-            operation=operation,
-            features=dict(features),
-            inner=inner,
+            rows=problem.rows,
+            cols=problem.cols,
+            dtype=problem.dtype,
+            operation=problem.operation.name,
+            features=dict(problem.features),
+            inner=problem.inner,
             trial=trial,
             shipped=search.shipped,
-            kernels={name: as_it_is(name, *where[:3], machine, inner) for name in names},
+            kernels={name: as_it_is(name, problem, machine) for name in names},
             samples_us=ours.samples_us,
             shipped_us=shipped.samples_us,
             copy_us=ours.copy_samples_us,
@@ -170,11 +168,6 @@ def tune(
         raise stopped
 
 
-def entry_of(plan: Tuned) -> Entry:
-    """What a plan is for."""
-    return Entry(*plan.shape, plan.dtype, Kind(*plan.kind))
-
-
 def described(plan: Tuned) -> str:
     """A plan in one line."""
     times = ratio(plan.shipped_us, plan.samples_us)
@@ -190,7 +183,7 @@ def show() -> int:
         plans = read_plans(folder)
         print(f"{folder}: {len(plans)} plans")
         for plan in plans:
-            print(f"  {entry_of(plan).name}, {plan.utc[:10]}: {described(plan)}")
+            print(f"  {name_of(plan.problem)}, {plan.utc[:10]}: {described(plan)}")
             if reason := out_of_date(plan, gpu.of_record(plan.device)):
                 print(f"    not used: {reason}")
     if not tuned_gpus():
@@ -198,16 +191,16 @@ def show() -> int:
     return 0
 
 
-def forget(entries: list[Entry]) -> int:
+def forget(problems: list[Problem]) -> int:
     """Take the plans for these away, all of them if none is given."""
     for folder in tuned_gpus():
         path = plans_path(folder)
-        if not entries:  # a damaged file too
+        if not problems:  # a damaged file too
             path.unlink()
             print(f"{path} is gone")
             continue
         plans = read_plans(folder)
-        kept = [plan for plan in plans if entry_of(plan) not in entries]
+        kept = [plan for plan in plans if plan.problem not in problems]
         write_plans(folder, kept)
         print(f"{folder}: {len(plans) - len(kept)} of {len(plans)} plans are forgotten")
     return 0

@@ -12,9 +12,9 @@ from ..base.gpu import Gpu
 from ..base.mode import gpu_for_plans
 from ..base.paths import REPO_URL
 from ..catalogue.dispatch import AROUND, RANKING, with_features
-from ..catalogue.plan import DTYPES, MAX_INT
 from ..catalogue.registry import split_trial
 from ..problem.operations import COPY, SOFTMAX, Operation
+from ..problem.problem import DTYPES, MAX_INT
 from ..run.bound import load
 from ..simt.cuda_text import code_hash
 
@@ -121,7 +121,7 @@ def steps_of(kernel: str) -> tuple[str, ...]:
     trial = split_trial(kernel)
     if trial.file not in AROUND:
         return (kernel,)
-    return (with_features(AROUND[trial.file][0], dict(trial.changes)),)
+    return (with_features(AROUND[trial.file][0].file, dict(trial.changes)),)
 
 
 def request(

@@ -18,8 +18,9 @@ import numpy as np
 from ..base.gpu import Gpu
 from ..catalogue.dispatch import RANKING
 from ..catalogue.expressions import Expression
-from ..catalogue.plan import CLUSTERS_SINCE, MAX_BLOCK, MAX_BYTES, MAX_GRID, MAX_INT, Header
+from ..catalogue.plan import CLUSTERS_SINCE, MAX_BLOCK, MAX_GRID, Header
 from ..catalogue.registry import split_trial
+from ..problem.problem import MAX_BYTES, MAX_INT, Problem
 from ..run.bound import Kernel, load
 from .asked import Asked, Refused, Shapes
 from .intervals import SATURATED, Boxes, Interval, product
@@ -77,7 +78,7 @@ def _why_none(asked: Asked, shapes: Shapes, dtype: np.dtype) -> str:
     """Why there is no build at all."""
     kernel, inner = asked.kernels[0], shapes.inner.high if shapes.inner else 1
     rows, cols = shapes.rows.high * inner, shapes.cols.high
-    reason = load(kernel).header.why_not(rows, cols, dtype, asked.gpus[0], inner=inner)
+    reason = load(kernel).header.why_not(Problem(rows, cols, dtype, inner), asked.gpus[0])
     return f"{kernel} takes no {dtype} matrix of {shapes}: {reason}"
 
 

@@ -12,8 +12,9 @@ import textwrap
 from collections.abc import Iterable
 from functools import cached_property
 
-from ..catalogue.plan import DTYPE_OPTIONS, MAX_BYTES, MAX_INT, option_name
+from ..catalogue.plan import DTYPE_OPTIONS, option_name
 from ..catalogue.registry import source, split_trial
+from ..problem.problem import MAX_BYTES, MAX_INT
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
 from ..simt.words import counted

@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..catalogue.plan import MAX_INT
 from ..problem.operations import ANY_AXIS, COPY, CROSS_ENTROPY, MATRIX, STATISTICS, Argument
+from ..problem.problem import MAX_INT
 from ..run.bound import Kernel
 from .asked import Refused
 

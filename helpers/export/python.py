@@ -68,7 +68,8 @@ def write(asked: Asked, framework: str) -> str:
             raise Refused(f"{step} computes no softmax, which is what a Python file is for")
     parts, what, needs = FRAMEWORKS[framework]
     ranks = RANKING if asked.best else _alone(asked.kernels[0])
-    around = AROUND if asked.best else {}
+    around = {name: tuple(rank.file for rank in ranks) for name, ranks in AROUND.items()}
+    around = around if asked.best else {}
     tables = [*_tables(ranks), *_tables_around(around)]
     name = "softmax_worklog" if asked.name == "softmax" else asked.name
     texts = [_Part(name) for name in ("planning", "launching", *parts)]

@@ -20,21 +20,30 @@ import numpy as np
 from ..base.gpu import gpu_in_use
 from ..catalogue.registry import UNFUSED, WITHOUT_FILE
 from ..problem.operations import COPY as COPIES
-from ..problem.operations import Sizes
+from ..problem.problem import Problem
 from ..problem.shapes import (
     EVEN_SHAPE,
     FEW_SHAPES,
     LIVE_AXES,
     LIVE_COLUMNS,
     SQUARE_SHAPE,
-    Run,
     Shape,
 )
 from ..run.bound import BoundKernel, load
 from ..run.check import WrongResult, check_copy, check_softmax
 from ..run.execute import active_clusters
 from . import samples
-from .problems import SAMPLED, Problem, has_nan, matrix, numbers_of, poison, rotations, rounded
+from .problems import (
+    SAMPLED,
+    buffers,
+    has_nan,
+    matrix,
+    numbers_of,
+    poison,
+    rotations,
+    rounded,
+)
+from .problems import verify as check_problem
 from .records import Case
 from .workers import Failure, one_line
 
@@ -85,7 +94,7 @@ def blaming(name: str):
         raise Failure(one_line(error), name) from error
 
 
-Maker = Callable[[int, int, str], Candidate]  # for rows, cols and dtype
+Maker = Callable[[Problem], Candidate]
 
 
 def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = None) -> Candidate:
@@ -99,7 +108,7 @@ def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = N
     }
     clusters = active_clusters(kernel, bound.plan)
 
-    problem = Problem.of(bound)
+    problem = bound.problem
     numbers = numbers_of(bound) if numbers is None else numbers
 
     def enqueues(bound: BoundKernel) -> Callable:
@@ -112,7 +121,7 @@ def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = N
         attributes if clusters is None else {**attributes, "active_clusters": clusters},
         check_copy if bound.operation is COPIES else check_softmax,
         late=bound.plan.macros.get("LATE") == 1,
-        judge=None if problem.plain else partial(problem.verify, numbers),
+        judge=None if problem.plain else partial(check_problem, problem, numbers),
     )
     if not bound.plan.programmatic:
         return candidate
@@ -123,10 +132,11 @@ def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = N
     return replace(candidate, run=enqueues(ordinary), run_programmatic=early)
 
 
-def copied_shape(rows: int, cols: int, dtype: str) -> Shape:
+def copied_shape(problem: Problem) -> Shape:
     """The matrix of floats that a copy takes of a matrix: as many bytes, in 16 bits of an odd
     number of elements two more. It is flat to a copy, and has whole packs a row where it can."""
-    if np.dtype(dtype).itemsize == 2:
+    rows, cols = problem.shape
+    if problem.itemsize == 2:
         if cols % 2 == 0:
             cols //= 2
         elif rows % 2 == 0:
@@ -139,30 +149,25 @@ def copied_shape(rows: int, cols: int, dtype: str) -> Shape:
 def copy_maker(name: str) -> Maker:
     """What makes a copy kernel over as many bytes as a matrix has."""
 
-    def make(rows: int, cols: int, dtype: str = "float32") -> Candidate:
-        shape = copied_shape(rows, cols, dtype)
+    def make(problem: Problem) -> Candidate:
+        shape = copied_shape(problem)
         return kernel_candidate(load(name).bind(*shape, gpu=gpu_in_use()))
 
     return make
 
 
-def yardstick_maker(problem: Problem) -> Maker:
-    """What makes the kernel that moves as many bytes as a problem, over arrays of its own."""
-
-    def make(*_) -> Candidate:
-        sizes = problem.yardstick.sizes
-        step = problem.operation.yardstick
-        return kernel_candidate(load(step).bind(sizes.rows, sizes.cols, gpu=gpu_in_use()))
-
-    return make
+def yardstick(problem: Problem) -> Candidate:
+    """The kernel that moves as many bytes as a problem, over arrays of its own."""
+    kernel = load(problem.operation.yardstick)
+    return kernel_candidate(kernel.at(problem.yardstick, gpu_in_use()))
 
 
-def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate:
+def unfused_candidate(problem: Problem) -> Candidate:
     """Softmax as five CuPy array operations with preallocated results, for float32 and float16."""
     import cupy
 
-    scratch = cupy.empty((rows, cols), dtype)
-    column = cupy.empty((rows, 1), dtype)
+    scratch = cupy.empty(problem.shape, problem.dtype)
+    column = cupy.empty((problem.rows, 1), problem.dtype)
 
     def run(x, y) -> None:
         cupy.amax(x, axis=1, keepdims=True, out=column)
@@ -174,15 +179,18 @@ def unfused_candidate(rows: int, cols: int, dtype: str = "float32") -> Candidate
     return Candidate(run, {"grid": 0, "block": 0, "shared_mem": 0}, {}, check_softmax)
 
 
-def maker(step: str, inner: int = 1, numbers: Mapping[str, float] | None = None) -> Maker:
-    """What makes the candidate of a step, a variant or a trial for a shape and dtype; `numbers` are
-    those of `kernel_candidate`."""
+def maker(step: str, numbers: Mapping[str, float] | None = None) -> Maker:
+    """What makes the candidate of a step, a variant or a trial for a problem; `numbers` are those
+    of
+    `kernel_candidate`."""
     if step == UNFUSED:
         return unfused_candidate
 
-    def make(rows: int, cols: int, dtype: str) -> Candidate:
-        bound = load(step).bind(rows, cols, dtype, gpu_in_use(), inner=inner)
-        return kernel_candidate(bound, numbers)
+    def make(problem: Problem) -> Candidate:
+        kernel = load(step)
+        if kernel.operation is COPIES:  # beside softmax, on its arrays
+            problem = replace(problem, operation=COPIES, features=())
+        return kernel_candidate(kernel.at(problem, gpu_in_use()), numbers)
 
     return make
 
@@ -190,7 +198,7 @@ def maker(step: str, inner: int = 1, numbers: Mapping[str, float] | None = None)
 class Task(NamedTuple):
     """Steps to be timed together, against the same copy."""
 
-    run: Run
+    at: Problem  # of its sizes and dtype; what is computed is the steps'
     names: tuple[str, ...]
 
 
@@ -199,67 +207,52 @@ def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[st
     that compute the same are timed together. Raises what `measure` raises."""
     found: dict[str, Case] = {}
     together: dict[Problem, list[str]] = {}
-    rows, cols, dtype, inner = task.run
     for name in task.names:
-        together.setdefault(problem_of(name, Sizes(rows, cols, inner), dtype), []).append(name)
+        together.setdefault(problem_of(name, task.at), []).append(name)
     for problem, names in together.items():
-        more = (inner,) if inner > 1 else ()
-        makers = {name: maker_of(name, *more) for name in names}
-        found |= measure(makers, rows, cols, dtype, problem=problem)
+        found |= measure({name: maker_of(name) for name in names}, problem)
     return found
 
 
-def problem_of(step: str, sizes: Sizes, dtype: str) -> Problem:
-    """What a step, a variant or a trial computes at a shape; softmax where there is no file."""
-    if step in WITHOUT_FILE:
-        return Problem(sizes, dtype)
-    kernel = load(step)
-    if kernel.operation is COPIES:
-        return Problem(sizes, dtype)  # beside softmax, on its arrays
-    features = tuple((name, value) for name, value in kernel.features.items() if value)
-    return Problem(sizes, dtype, kernel.operation, features)
+def problem_of(step: str, at: Problem) -> Problem:
+    """What a step, a variant or a trial computes at the sizes of a problem; softmax where there is
+    no file, and for a copy, which is timed beside it on its arrays."""
+    if step in WITHOUT_FILE or (kernel := load(step)).operation is COPIES:
+        return at
+    return kernel.problem(at.rows, at.cols, at.dtype, inner=at.inner)
 
 
-def measure(
-    makers: dict[str, Maker],
-    rows: int,
-    cols: int,
-    dtype: str = "float32",
-    few: int = 0,
-    problem: Problem | None = None,
-) -> dict[str, Case]:
-    """Time candidates and a copy kernel in turn at one shape. With `few` so many samples of each
-    are taken behind a short warm-up: a first look, which no record is made of. `problem` is what
-    they all compute, softmax if it is not given; the yardstick of its operation stands for the
-    copy.
+def measure(makers: dict[str, Maker], problem: Problem, few: int = 0) -> dict[str, Case]:
+    """Time candidates and a copy kernel in turn at one problem. With `few` so many samples of each
+    are taken after a short warm-up: a first look, which no record is made of. The bandwidth
+    baseline of another operation than softmax stands for the copy.
 
     Returns each name's case. Raises `Failure` that names the candidate which cannot be made or run,
     or whose output is wrong before or after timing: a broken kernel has no time. It names nobody if
     there is no room for the buffers.
     """
     with blaming(""), fresh_pool():
-        return _measure(makers, problem or Problem(Sizes(rows, cols), dtype), few)
+        return _measure(makers, problem, few)
 
 
 def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, Case]:
     import cupy
 
-    shape = *problem.sizes[:2], problem.dtype
-    yardstick = COPY if problem.plain else problem.operation.yardstick
-    make_yardstick = copy_maker(COPY) if problem.plain else yardstick_maker(problem)
-    candidates, problems = {}, {yardstick: problem if problem.plain else problem.yardstick}
+    copy = COPY if problem.plain else problem.operation.yardstick
+    make_copy = copy_maker(COPY) if problem.plain else yardstick
+    candidates, problems = {}, {copy: problem if problem.plain else problem.yardstick}
     problems |= dict.fromkeys(makers, problem)
-    for name, make in {yardstick: make_yardstick, **makers}.items():
+    for name, make in {copy: make_copy, **makers}.items():
         with blaming(name):
-            candidates[name] = make(*shape)
+            candidates[name] = make(problem)
     if any(candidate.run_programmatic for candidate in candidates.values()):
         problems[PROGRAMMATIC_COPY] = problem
         with blaming(PROGRAMMATIC_COPY):
-            candidates[PROGRAMMATIC_COPY] = copy_maker(PROGRAMMATIC_COPY)(*shape)
+            candidates[PROGRAMMATIC_COPY] = copy_maker(PROGRAMMATIC_COPY)(problem)
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
     with stream:
-        buffers = {one: buffers_for(one) for one in dict.fromkeys(problems.values())}
+        sets = {one: buffers_for(one) for one in dict.fromkeys(problems.values())}
         launches = {  # (name, launch) -> what enqueues a call
             (name, launch): run
             for name, candidate in candidates.items()
@@ -270,9 +263,7 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
             if run and (name, launch) != (PROGRAMMATIC_COPY, "ordinary")
         }
         buffers_of = {
-            name: [(x, later(y)) for x, y in buffers[problem]]
-            if one.late
-            else buffers[problems[name]]
+            name: [(x, later(y)) for x, y in sets[problem]] if one.late else sets[problems[name]]
             for name, one in candidates.items()
         }
         for (name, _), run in launches.items():  # of all, before any is timed at length
@@ -287,8 +278,8 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
                 timings[name, launch] = _Timing(run, buffers_of[name], stream, few)
         # The copy is timed twice per round. The second series is the denominator of the copy's
         # own record, so that its share of itself shows the noise.
-        again = candidates[yardstick].run, buffers_of[yardstick]
-        timings[yardstick, "again"] = _Timing(*again, stream, few)
+        again = candidates[copy].run, buffers_of[copy]
+        timings[copy, "again"] = _Timing(*again, stream, few)
         _replay_in_turn(timings)
         for (name, _), timing in timings.items():
             arrays = buffers_of[name][min(timing.calls, len(buffers_of[name])) - 1]
@@ -300,20 +291,20 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
     return {
         name: Case(
             problem.dtype,
-            problem.sizes.rows,
-            problem.sizes.cols,
+            problem.rows,
+            problem.cols,
             candidate.launch,
             taken[name, "ordinary"],
-            taken[yardstick, "again" if name == yardstick else "ordinary"],
+            taken[copy, "again" if name == copy else "ordinary"],
             timings[name, "ordinary"].calls,
             "right before and after timing",
             candidate.attributes,
             PROTOCOL["version"],
             taken.get((name, "programmatic"), []),
             taken[PROGRAMMATIC_COPY, "programmatic"] if candidate.run_programmatic else [],
-            problem.sizes.inner,
+            problem.inner,
             0 if problem.plain else problem.moved,
-            "" if problem.plain else yardstick,
+            "" if problem.plain else copy,
         )
         for name, candidate in candidates.items()
         if name != PROGRAMMATIC_COPY
@@ -393,31 +384,31 @@ def buffers_for(problem: Problem) -> list[tuple]:
     import cupy
 
     if problem.plain:
-        return rotating_buffers(*problem.sizes[:2], problem.dtype)
+        return rotating_buffers(problem)
     l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
     random = cupy.random.default_rng(0)
-    return [problem.buffers(random) for _ in range(rotations(problem, l2_bytes))]
+    return [buffers(problem, random) for _ in range(rotations(problem, l2_bytes))]
 
 
 def poison_outputs(problem: Problem, arrays: Sequence) -> None:
-    for array, written in zip(arrays, problem.written, strict=True):
-        if written:
+    for array, argument in zip(arrays, problem.arrays, strict=True):
+        if argument.output:
             poison(array)
 
 
-def rotating_buffers(rows: int, cols: int, dtype: str) -> list[tuple]:
+def rotating_buffers(problem: Problem) -> list[tuple]:
     """Pairs (x, y) on the GPU, together past three times its L2 cache; no two inputs alike."""
     import cupy
 
     l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
     random = cupy.random.default_rng(0)
-    buffers = []
-    for _ in range(rotations(Problem(Sizes(rows, cols), dtype), l2_bytes)):
-        x = with_room(rounded(matrix(random, rows, cols), dtype))
+    pairs = []
+    for _ in range(rotations(problem, l2_bytes)):
+        x = with_room(rounded(matrix(random, *problem.shape), problem.dtype))
         y = with_room(cupy.empty_like(x))
         poison(y)
-        buffers.append((x, y))
-    return buffers
+        pairs.append((x, y))
+    return pairs
 
 
 def with_room(matrix):

@@ -19,14 +19,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from ..base.gpu import gpu_in_use
+from ..problem.problem import Problem
 from ..run.bound import load
 from . import bench, samples
 from .bench import COPY, Candidate, Maker, blaming, fresh_pool
-from .contests import ALONE, Entry, Kind
-from .problems import Problem
 
 READER = "timing/sums"
 ORDINARY = ", ordinary launch"  # of a kernel that is made for programmatic ones
@@ -85,33 +82,29 @@ class Series(NamedTuple):
     base_us: dict[str, list[float]]  # without softmax
 
 
-def states_of(rows: int, cols: int, dtype: str, l2: int) -> tuple[str, ...]:
-    """The states in which a shape is timed on a GPU with so many bytes of L2."""
-    size = rows * cols * np.dtype(dtype).itemsize
+def states_of(problem: Problem, l2: int) -> tuple[str, ...]:
+    """The states in which a problem is timed on a GPU with so many bytes of L2."""
+    size = problem.rows * problem.row_bytes
     return STATES if size <= MOST_EVICTED * l2 else STATES[:1]
 
 
-def measure(
-    makers: Mapping[str, Maker], rows: int, cols: int, dtype: str, kind: Kind = ALONE
-) -> dict[str, Series]:
-    """Time candidates and a copy, each as the link of a chain, in each state of a shape.
+def measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]:
+    """Time candidates and a copy, each as the link of a chain, in each state of a problem.
 
     A candidate that may be launched programmatically is timed so under its name, and by an ordinary
     launch under its name and `ORDINARY`. Raises `Failure` that names the candidate which cannot be
     made or run, or whose output is wrong before or after timing.
     """
     with blaming(""), fresh_pool():
-        return _measure(makers, Entry(rows, cols, dtype, kind))
+        return _measure(makers, problem)
 
 
-def _measure(makers: Mapping[str, Maker], entry: Entry) -> dict[str, Series]:
+def _measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]:
     import cupy
 
-    rows, cols, dtype, kind = entry
     links: dict[str, Candidate] = {}
-    around = ends(rows, cols, dtype)
-    problem, copy = entry.problem, bench.copy_maker(COPY)
-    if kind != ALONE:
+    around, copy = ends(problem), bench.copy_maker(COPY)
+    if not problem.plain:
         around = around._replace(read=reader_of_all())
 
         def copy(*_) -> Candidate:
@@ -119,22 +112,23 @@ def _measure(makers: Mapping[str, Maker], entry: Entry) -> dict[str, Series]:
 
     for name, make in {COPY: copy, **makers}.items():
         with blaming(name):
-            links.update(launches(name, make(rows, cols, dtype)))
+            links.update(launches(name, make(problem)))
     stream = cupy.cuda.Stream(non_blocking=True)
     cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
     with stream:
         buffers = [with_source(problem, arrays) for arrays in bench.buffers_for(problem)]
         l2 = cupy.cuda.Device().attributes["L2CacheSize"]
         found = {}
-        for state in states_of(rows, cols, dtype, l2):
-            found[state] = _State(around, state == "evicted", buffers, stream).time(links, dtype)
+        for state in states_of(problem, l2):
+            chains = _State(around, state == "evicted", buffers, stream)
+            found[state] = chains.time(links, problem.dtype)
     return found
 
 
 def places(problem: Problem) -> tuple[int, tuple[int, ...]]:
     """Which of its arrays the writer writes, and which come out."""
-    names = [argument.name for argument in problem.operation.arrays(dict(problem.features))]
-    outputs = tuple(number for number, written in enumerate(problem.written) if written)
+    names = [argument.name for argument in problem.arrays]
+    outputs = tuple(number for number, one in enumerate(problem.arrays) if one.output)
     return names.index("dy" if "dy" in names else "x"), outputs
 
 
@@ -195,16 +189,16 @@ def reader_of_all() -> Callable:
     return read
 
 
-def ends(rows: int, cols: int, dtype: str) -> Ends:
+def ends(problem: Problem) -> Ends:
     """Writer, sweep and reader: the copy, which keeps the values, and `READER` twice."""
     import cupy
 
     swept = cupy.zeros(SWEPT * gpu_in_use().l2 // 4, cupy.float32)
     sweep = reader(1, swept.size)
     return Ends(
-        bench.copy_maker(COPY)(rows, cols, dtype).run,
+        bench.copy_maker(COPY)(problem).run,
         lambda: sweep(swept),
-        reader(rows, cols * np.dtype(dtype).itemsize // 4),
+        reader(problem.rows, problem.row_bytes // 4),
     )
 
 

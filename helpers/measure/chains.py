@@ -24,12 +24,13 @@ from ..base.mode import gpu_for_plans
 from ..base.typed_json import Count, Dtype, Must, Natural, Samples
 from ..catalogue import registry
 from ..catalogue.registry import ASKED_FOR, asking, split_trial
-from ..problem.shapes import CHAIN_SHAPES, place
-from ..run.bound import load
+from ..problem.operations import SOFTMAX
+from ..problem.problem import Problem
+from ..problem.shapes import CHAIN_SHAPES
 from . import bench, chain, peers, samples
 from .chain import ORDINARY, STATES
 from .contested import CaseOfContest, Computed, Contested, Task, read_contested, write_contested
-from .contests import ALONE, Entry, Kind, group_of, linked
+from .contests import chosen, group_of, linked, name_of, numbers
 from .races import DTYPES, SLOWER, TOLERANCE, Race, maker_of
 from .records import REFERENCE_GPU, folder_of, launch_of, step_hash, utc_now
 
@@ -67,7 +68,7 @@ class ChainCase(CaseOfContest):
     versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
     gpu: Gpu = H200  # the file's, which names it once
     # Of what is around softmax, as a `RaceCase` has them.
-    operation: Computed = ALONE.operation
+    operation: Computed = SOFTMAX.name
     features: dict[str, Count] = field(default_factory=dict)
     inner: Count = 1
 
@@ -165,20 +166,20 @@ class Chains(Contested):
     def has(self, task: ChainTask) -> bool:
         """Whether it holds all that a task times, as it is now; a peer timed or left out."""
         gpu = of_record(self.device)
-        names, (*run, kind) = task.ours(gpu), task.entry
-        launches = {name: launch_of(name, *run, gpu, kind.inner) for name in names}
+        names, problem = task.ours(gpu), task.problem
+        launches = {name: launch_of(name, problem, gpu) for name in names}
         hashes = {file: step_hash(file) for file in map(file_of, names)}
         now = self.compared_versions()
         known = {
             case.state
             for case in self.cases
-            if case.entry == task.entry
+            if case.problem == problem
             and all(case.launches.get(name) == launch for name, launch in launches.items())
             and hashes.items() <= case.hashes.items()
             and set(task.peers) <= {*case.chain_us, *case.skipped}
             and now.items() <= case.versions.items()
         }
-        return known >= {*chain.states_of(*run, gpu.l2)}
+        return known >= {*chain.states_of(problem, gpu.l2)}
 
     def add(self, case: ChainCase) -> None:
         """Put a case in the place of the one that it had of that shape and state; cases are in the
@@ -186,13 +187,13 @@ class Chains(Contested):
         case = replace(case, versions=self.compared_versions())
         others = [other for other in self.cases if _key(other) != _key(case)]
         alone = itertools.product(DTYPES, CHAIN_SHAPES)
-        runs = [*(Entry(*shape, dtype) for dtype, shape in alone), *linked()]
+        runs = [*(Problem(*shape, dtype) for dtype, shape in alone), *linked()]
         order = {key: number for number, key in enumerate(itertools.product(runs, STATES))}
         self.cases = sorted([*others, case], key=lambda case: order.get(_key(case), len(order)))
 
 
-def _key(case: ChainCase) -> tuple[Entry, str]:
-    return case.entry, case.state
+def _key(case: ChainCase) -> tuple[Problem, str]:
+    return case.problem, case.state
 
 
 # ---- the file -----------------------------------------------------------------------------------
@@ -242,24 +243,17 @@ def open_chains(gpu: str, device: dict, versions: dict, fresh: bool = False) -> 
 # ---- one shape ----------------------------------------------------------------------------------
 
 
-def variants(
-    step: str,
-    rows: int,
-    cols: int,
-    dtype: str = "float32",
-    gpu: Gpu | None = None,
-    inner: int = 1,
-) -> list[str]:
-    """A step as its table has it for a shape, and with all else that a table may ask for: trials
+def variants(step: str, problem: Problem, gpu: Gpu | None = None) -> list[str]:
+    """A step as its table has it for a problem, and with all else that a table may ask for: trials
     that spell it out, the step's own first. The hint is asked for where x and y together do not fit
     the L2, the programmatic launch where rows are few."""
     gpu = gpu or gpu_for_plans()
-    own = launch_of(step, rows, cols, dtype, gpu, inner)
-    size = 2 * rows * cols * np.dtype(dtype).itemsize
+    own = launch_of(step, problem, gpu)
+    size = 2 * problem.rows * problem.row_bytes
     sensible = {
         "STREAMING": (1, 0),
         "EVICT_LAST": (1, 0) if size > gpu.l2 else (0,),
-        "PROGRAMMATIC": (1, 0) if rows <= FEW_ROWS else (0,),
+        "PROGRAMMATIC": (1, 0) if problem.rows <= FEW_ROWS else (0,),
     }
     names = [name for name in ASKED_FOR if name in own]
     combined = itertools.product(*(sensible[name] for name in names))
@@ -286,34 +280,30 @@ class ChainTask(Task):
     def ours(self, gpu: Gpu) -> list[str]:
         """The trials of ours to be timed: what `choose` picks and the other steps that take the
         shape, with their variants."""
-        *run, kind = self.entry
-        where = {"gpu": gpu, "inner": kind.inner}
-        steps = [kind.choose(*run, gpu), *self.steps]
-        taking = [step for step in steps if step and load(step).accepts(*run, **where)]
-        names = (name for step in taking for name in variants(step, *run, **where))
+        steps = [chosen(self.problem, gpu), *self.steps]
+        taking = [step for step in steps if step and launch_of(step, self.problem, gpu)]
+        names = (name for step in taking for name in variants(step, self.problem, gpu))
         return list(dict.fromkeys(names))
 
 
 def run_task(task: ChainTask) -> list[ChainCase]:
     """Time ours, the peers that can run the shape, and the copy, in each state. Raises `Failure`,
     which names our kernel or the peer that is wrong or fails."""
-    gpu, (rows, cols, dtype, kind) = gpu_in_use(), task.entry
+    gpu, problem = gpu_in_use(), task.problem
     skipped, ours = task.skipped(), task.ours(gpu)
     peers.free_memory()
-    more = () if kind == ALONE else (kind.inner, kind.numbers)
-    makers = {name: bench.maker(name, *more) for name in ours}
-    makers |= {name: maker_of(name, kind) for name in task.peers if name not in skipped}
+    given = None if problem.plain else numbers(problem)
+    makers = {name: bench.maker(name, given) for name in ours}
+    makers |= {name: maker_of(name) for name in task.peers if name not in skipped}
     cases = []
-    for state, series in chain.measure(makers, *task.entry).items():
+    for state, series in chain.measure(makers, problem).items():
         timed = [name for name in series.chain_us if trial_of(name) in ours]
-        launches = {
-            name: launch_of(trial_of(name), rows, cols, dtype, gpu, kind.inner) for name in timed
-        }
+        launches = {name: launch_of(trial_of(name), problem, gpu) for name in timed}
         cases.append(
             ChainCase(
-                dtype,
-                rows,
-                cols,
+                problem.dtype,
+                problem.rows,
+                problem.cols,
                 state,
                 launches,
                 {file: step_hash(file) for file in map(file_of, timed)},
@@ -322,20 +312,21 @@ def run_task(task: ChainTask) -> list[ChainCase]:
                 series.base_us,
                 skipped,
                 gpu=gpu,
-                operation=kind.operation,
-                features=dict(kind.features),
-                inner=kind.inner,
+                operation=problem.operation.name,
+                features=dict(problem.features),
+                inner=problem.inner,
             )
         )
     return cases
 
 
-def best_peers(race: Race, kind: Kind, dtype: str) -> list[str]:
-    """The two peers that are best in the race at an operation and dtype, by the median of their
+def best_peers(race: Race, problem: Problem) -> list[str]:
+    """The two peers that are best in the race at an operation and dtype, those of a problem, by the
+    median of their
     shares of what moves as many bytes; none where it was not raced."""
     shares: dict[str, list[float]] = {}
     for case in race.cases:
-        if case.dtype == dtype and group_of(case.kind) == group_of(kind):
+        if case.dtype == problem.dtype and group_of(case.problem) == group_of(problem):
             for name in {*case.timed} - {case.step}:
                 shares.setdefault(name, []).append(case.share(name))
     return sorted(shares, key=lambda name: -statistics.median(shares[name]))[:2]
@@ -346,13 +337,14 @@ def best_peers(race: Race, kind: Kind, dtype: str) -> list[str]:
 
 def around_cases(recorded: Chains) -> list[ChainCase]:
     """Its cases around softmax."""
-    return [case for case in recorded.cases if case.kind != ALONE]
+    return [case for case in recorded.cases if not case.problem.plain]
 
 
 def chain_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[ChainCase]:
     """The recorded cases of a dtype in the order of `CHAIN_SHAPES` and `STATES`; raises as
     `load_chains`."""
-    return [case for case in load_chains(gpu).cases if (case.dtype, case.kind) == (dtype, ALONE)]
+    cases = load_chains(gpu).cases
+    return [case for case in cases if case.dtype == dtype and case.problem.plain]
 
 
 def behind(cases: Sequence[ChainCase]) -> list[str]:
@@ -362,7 +354,7 @@ def behind(cases: Sequence[ChainCase]) -> list[str]:
     for case in cases:
         if case.verdict == "BEHIND":
             (other, lead), *_ = case.faster(case.chosen).items()
-            where = case.entry.name
+            where = name_of(case.problem)
             lines.append(f"{where}, {case.state}: {other} is faster by {lead.value:.1%}")
     return lines
 
@@ -375,9 +367,9 @@ def table(cases: Sequence[ChainCase]) -> Iterator[list[str]]:
     first, then its plain variant and the best of ours by name."""
     for case in cases:
         best, peer = case.best, case.best_peer
-        where = place(*case.shape, case.dtype)
+        problem = case.problem
         cells = [
-            where if case.kind == ALONE else case.entry.name,
+            problem.place() if problem.plain else name_of(problem),
             f"{case.megabytes:.4g}",
             case.state,
         ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -13,10 +14,11 @@ from ..base.gpu import Device, Gpu, of_record
 from ..base.json_files import named, write_json
 from ..base.typed_json import Count, Date, Dtype, Must
 from ..catalogue.dispatch import AROUND
-from ..problem.operations import OPERATIONS
+from ..problem.operations import OPERATIONS, SOFTMAX
+from ..problem.problem import Problem
 from ..problem.shapes import Shape
 from . import peers
-from .contests import ALONE, Entry, Kind
+from .contests import chosen
 from .records import (
     MUST_NOT_CHANGE,
     SCHEMA,
@@ -43,14 +45,10 @@ class CaseOfContest:
     inner: Count
     gpu: Gpu
 
-    @property
-    def kind(self) -> Kind:
-        return Kind(self.operation, tuple(self.features.items()), self.inner)
-
-    @property
-    def entry(self) -> Entry:
-        """The contest."""
-        return Entry(*self.shape, self.dtype, self.kind)
+    @cached_property
+    def problem(self) -> Problem:
+        features = tuple(self.features.items())
+        return Problem(*self.shape, self.dtype, self.inner, self.operation, features)
 
     @property
     def shape(self) -> Shape:
@@ -59,11 +57,11 @@ class CaseOfContest:
     @property
     def chosen_now(self) -> str:
         """What `choose` picks on its GPU; "" if none of our kernels takes it."""
-        return self.kind.choose(*self.shape, self.dtype, self.gpu)
+        return chosen(self.problem, self.gpu)
 
     def launch_now(self, step: str) -> dict[str, int]:
         """The launch that the header of one of our kernels asks for."""
-        return launch_of(step, *self.shape, self.dtype, self.gpu, self.inner)
+        return launch_of(step, self.problem, self.gpu)
 
 
 @dataclass
@@ -116,7 +114,7 @@ def write_contested(path: Path, whole: Contested) -> None:
         for key in ("less_precise", "added"):
             if not case.get(key, True):
                 del case[key]
-        if case["operation"] == ALONE.operation and not case["features"]:
+        if case["operation"] == SOFTMAX.name and not case["features"]:
             del case["operation"], case["features"]
     write_json(path, fields)
 
@@ -125,7 +123,7 @@ def write_contested(path: Path, whole: Contested) -> None:
 class Task:
     """A contest to be timed at."""
 
-    entry: Entry
+    problem: Problem
     peers: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # peer that was tried -> why not again
 
@@ -136,6 +134,6 @@ class Task:
     def skipped(self) -> dict[str, str]:
         """Its peers that failed, or that cannot run the contest -> why."""
         reasons = {
-            name: self.failed.get(name) or peers.why_not(name, *self.entry) for name in self.peers
+            name: self.failed.get(name) or peers.why_not(name, self.problem) for name in self.peers
         }
         return {name: reason for name, reason in reasons.items() if reason}

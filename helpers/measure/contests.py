@@ -14,9 +14,18 @@ from typing import NamedTuple
 
 from ..base.gpu import Gpu
 from ..catalogue import dispatch
-from ..problem.operations import BYTES, CAUSAL, OPERATIONS, SOFTMAX, Sizes
-from ..problem.shapes import Shape, place
-from .problems import Problem
+from ..problem.operations import (
+    ANY_AXIS,
+    BACKWARD,
+    BYTES,
+    CAUSAL,
+    CROSS_ENTROPY,
+    CROSS_ENTROPY_BACKWARD,
+    SOFTMAX,
+    Operation,
+)
+from ..problem.problem import Problem
+from ..problem.shapes import Shape
 
 ELEMENTS = 2**27
 DTYPES = ("float32", "bfloat16")
@@ -25,60 +34,25 @@ DTYPES = ("float32", "bfloat16")
 SCALE = 0.125
 
 
-class Kind(NamedTuple):
-    """What is computed: an operation with those of its features that are not 0, and how many
-    elements its columns are apart."""
-
-    operation: str = SOFTMAX.name
-    features: tuple[tuple[str, int], ...] = ()
-    inner: int = 1
-
-    def problem(self, rows: int, cols: int, dtype: str) -> Problem:
-        sizes = Sizes(rows, cols, self.inner)
-        return Problem(sizes, dtype, OPERATIONS[self.operation], self.features)
-
-    def choose(self, rows: int, cols: int, dtype: str, gpu: Gpu | None = None) -> str:
-        """What `dispatch.choose` picks; "" if none of our kernels takes it."""
-        if self == ALONE:
-            return dispatch.choose(rows, cols, dtype, gpu) or ""
-        asked = {"features": dict(self.features), "inner": self.inner}
-        try:
-            return dispatch.choose(rows, cols, dtype, gpu, operation=self.operation, **asked)
-        except ValueError:
-            return ""
-
-    @property
-    def numbers(self) -> Mapping[str, float]:
-        """The numbers that it is given; the others are neutral, since not all peers have them."""
-        fused = {"MASK", "BIAS"} & {*dict(self.features)}
-        return MappingProxyType({"scale": SCALE} if fused else {})
-
-    @property
-    def yardstick(self) -> str:
-        """The kernel that moves as many bytes."""
-        return OPERATIONS[self.operation].yardstick
+def chosen(problem: Problem, gpu: Gpu | None = None) -> str:
+    """What `choose` picks for a problem; "" if none of our kernels takes it."""
+    try:
+        return dispatch.best(problem, gpu)
+    except ValueError:
+        return ""
 
 
-ALONE = Kind()  # softmax and nothing else
+def numbers(problem: Problem) -> Mapping[str, float]:
+    """The numbers that a problem is given; the others are neutral, since not all peers have
+    them."""
+    fused = {"MASK", "BIAS"} & {*dict(problem.features)}
+    return MappingProxyType({"scale": SCALE} if fused else {})
 
 
-class Entry(NamedTuple):
-    """One contest."""
-
-    rows: int
-    cols: int
-    dtype: str
-    kind: Kind = ALONE
-
-    @property
-    def problem(self) -> Problem:
-        return self.kind.problem(self.rows, self.cols, self.dtype)
-
-    @property
-    def name(self) -> str:
-        """ "32768 x 4096 bfloat16", behind the name of its group if it is not softmax alone."""
-        where = place(*self[:2], self.dtype, always=True, inner=self.kind.inner)
-        return where if self.kind == ALONE else f"{group_of(self.kind)}, {where}"
+def name_of(problem: Problem) -> str:
+    """ "32768 x 4096 bfloat16", behind the name of its group if it is not softmax alone."""
+    place = problem.place(dtype=True)
+    return place if problem.plain else f"{group_of(problem)}, {place}"
 
 
 def _rows(cols: int, inner: int = 1) -> int:
@@ -101,50 +75,52 @@ SIXTEEN_BITS = DTYPES[1:]
 
 
 class Group(NamedTuple):
-    """Contests of one operation with one feature: the same shapes in each of its dtypes."""
+    """One operation with one feature: the same shapes in each of its dtypes."""
 
-    kind: Kind  # inner apart
+    operation: Operation
     shapes: tuple[tuple[int, ...], ...]  # (rows, cols), or (rows, dim, inner)
+    features: tuple[tuple[str, int], ...] = ()
     dtypes: tuple[str, ...] = DTYPES
 
-    def entries(self, number: int) -> Iterator[Entry]:
+    def problem(self, rows: int, cols: int, dtype: str, inner: int = 1) -> Problem:
+        return Problem(rows, cols, dtype, inner, self.operation, self.features)
+
+    def problems(self, number: int) -> Iterator[Problem]:
         """At one of its shapes; none past the last."""
         for rows, cols, *inner in self.shapes[number : number + 1]:
-            kind = self.kind._replace(inner=inner[0]) if inner else self.kind
-            yield from (Entry(rows, cols, dtype, kind) for dtype in self.dtypes)
+            yield from (self.problem(rows, cols, dtype, *inner) for dtype in self.dtypes)
 
 
 GROUPS: Mapping[str, Group] = MappingProxyType(
     {
-        "gradient of softmax": Group(Kind("softmax_backward"), LONG_ROWS),
-        "cross-entropy": Group(Kind("cross_entropy"), LOGITS),
-        "gradient of cross-entropy": Group(Kind("cross_entropy_backward"), LOGITS),
-        "any axis": Group(
-            Kind("softmax_any_axis"),
-            tuple((_rows(dim, inner), dim, inner) for dim, inner in AXES),
-        ),
-        "scale and mask": Group(Kind(features=(("MASK", BYTES),)), ROW_LENGTHS),
-        "scale and causal mask": Group(Kind(features=(("MASK", CAUSAL),)), SQUARES),
-        "log-softmax": Group(Kind(features=(("LOG", 1),)), ROW_LENGTHS),
-        "16 bits in, float32 out": Group(Kind(features=(("WIDE", 1),)), ROW_LENGTHS, SIXTEEN_BITS),
-        "scale and bias": Group(Kind(features=(("BIAS", 1),)), ROW_LENGTHS),
-        "gradient of log-softmax": Group(Kind("softmax_backward", (("LOG", 1),)), LONG_ROWS[:2]),
+        "gradient of softmax": Group(BACKWARD, LONG_ROWS),
+        "cross-entropy": Group(CROSS_ENTROPY, LOGITS),
+        "gradient of cross-entropy": Group(CROSS_ENTROPY_BACKWARD, LOGITS),
+        "any axis": Group(ANY_AXIS, tuple((_rows(dim, inner), dim, inner) for dim, inner in AXES)),
+        "scale and mask": Group(SOFTMAX, ROW_LENGTHS, (("MASK", BYTES),)),
+        "scale and causal mask": Group(SOFTMAX, SQUARES, (("MASK", CAUSAL),)),
+        "log-softmax": Group(SOFTMAX, ROW_LENGTHS, (("LOG", 1),)),
+        "16 bits in, float32 out": Group(SOFTMAX, ROW_LENGTHS, (("WIDE", 1),), SIXTEEN_BITS),
+        "scale and bias": Group(SOFTMAX, ROW_LENGTHS, (("BIAS", 1),)),
+        "gradient of log-softmax": Group(BACKWARD, LONG_ROWS[:2], (("LOG", 1),)),
     }
 )
 
 
-def group_of(kind: Kind) -> str:
+def group_of(problem: Problem) -> str:
     """The name of the group that computes it; the operation's own for one asked for by hand."""
-    wanted = kind._replace(inner=1)
-    return next((name for name, group in GROUPS.items() if group.kind == wanted), kind.operation)
+    for name, group in GROUPS.items():
+        if (group.operation, group.features) == (problem.operation, problem.features):
+            return name
+    return problem.operation.name
 
 
-def entries(names: Sequence[str] = tuple(GROUPS)) -> list[Entry]:
-    """The contests of some groups in the order in which they are raced: the first shape of each
+def entries(names: Sequence[str] = tuple(GROUPS)) -> list[Problem]:
+    """The problems of some groups in the order in which they are raced: the first shape of each
     group, then the second of each, so that one that is cut short knows something of all."""
     most = max(len(group.shapes) for group in GROUPS.values())
     numbered = itertools.product(range(most), names)
-    return [entry for number, name in numbered for entry in GROUPS[name].entries(number)]
+    return [problem for number, name in numbered for problem in GROUPS[name].problems(number)]
 
 
 # ---- in a pipeline ------------------------------------------------------------------------------
@@ -161,7 +137,7 @@ _LINKED = {
 }
 
 
-def linked(names: Sequence[str] = tuple(_LINKED)) -> list[Entry]:
+def linked(names: Sequence[str] = tuple(_LINKED)) -> list[Problem]:
     """What is timed in a pipeline, of the groups that are; in the order of `entries`."""
     groups = [GROUPS[name]._replace(shapes=_LINKED[name]) for name in names if name in _LINKED]
-    return [entry for number in range(3) for group in groups for entry in group.entries(number)]
+    return [one for number in range(3) for group in groups for one in group.problems(number)]

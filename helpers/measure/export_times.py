@@ -26,9 +26,8 @@ from ..base.typed_json import Count, Date, Dtype, Samples
 from ..catalogue.dispatch import choose
 from ..export.asked import request
 from ..export.python import write
-from ..problem.shapes import place
+from ..problem.problem import Problem
 from . import peers
-from .contests import ALONE
 from .foreign import compiled
 from .races import load_race, race_path
 from .records import (
@@ -142,7 +141,7 @@ def table(cases: Sequence[TimesCase], best: Mapping[Key, str]) -> Iterator[list[
     `best_peers` gives."""
     for case in cases:
         peer = best.get(case.key, "-")
-        cells = [place(case.rows, case.cols, case.dtype), case.step, peer]
+        cells = [Problem(case.rows, case.cols, case.dtype).place(), case.step, peer]
         for part in (case.host_us, case.eager_us, case.graph_us):
             medians = {name: f"{statistics.median(us):.2f}" for name, us in part.items()}
             cells += [medians.get(name, "-") for name in (OURS, TORCH, peer)]
@@ -182,14 +181,14 @@ def best_peers(gpu: str) -> dict[Key, str]:
     race = load_race(gpu if race_path(gpu).is_file() else REFERENCE_GPU)
     found = {}
     for case in race.cases:
-        if case.kind == ALONE and (names := {TORCH, *CALLED} & {*case.samples_us}):
+        if case.problem.plain and (names := {TORCH, *CALLED} & {*case.samples_us}):
             found[(case.dtype, *case.shape)] = max(sorted(names), key=case.share)
     return found
 
 
 def installed(name: str) -> bool:
     """Whether a peer is there, whatever shapes it takes."""
-    return not peers.why_not(name, 8, 1024, "float32").endswith(peers.ABSENT)
+    return not peers.why_not(name, Problem(8, 1024)).endswith(peers.ABSENT)
 
 
 # ---- timing, on a GPU with PyTorch --------------------------------------------------------------
@@ -251,7 +250,7 @@ def compile_ahead(name: str, dtype: str, rows: int, cols: int) -> str:
         peers.free_memory()
         return ""
     except Exception as error:  # it is met again, and recorded
-        return f"{name} at {place(rows, cols, dtype)}: {type(error).__name__}"
+        return f"{name} at {Problem(rows, cols, dtype).place()}: {type(error).__name__}"
 
 
 def measure(dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:

@@ -43,13 +43,15 @@ import numpy as np
 
 from ..base.gpu import gpu_in_use
 from ..catalogue.registry import TORCH
+from ..problem.problem import Problem
 from ..run.check import WrongResult
 from ..run.references import reference, tolerance, ulp
 from ..simt.words import are
 from . import bench, peers_around
 from .bench import Candidate, fresh_pool
-from .contests import ALONE, Entry, Kind
+from .contests import chosen, name_of, numbers
 from .foreign import ACCURATE, INSTANCE, Call, compiled, cudnn, cudnn_call, folders, with_tensors
+from .problems import verify
 
 PACKAGES = (
     *("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
@@ -64,25 +66,25 @@ class Peer:
 
     title: str  # its name as people know it
     packages: tuple[str, ...]  # what it imports
-    make: Callable[[int, int, str], Call]  # (rows, cols, dtype) -> a call on CuPy arrays
-    refuses: Callable[[int, int], str] = lambda cols, itemsize: ""  # (cols, bytes) -> why, or ""
+    make: Callable[[Problem], Call]  # -> a call on CuPy arrays
+    refuses: Callable[[Problem], str] = lambda problem: ""  # -> why, or ""
     absent: Callable[[], str] = lambda: ""  # what else is not installed
     note: str = ""
     disk_cache: bool = False  # whether what one process compiles serves another
     draws: bool = False  # whether it tunes anew in each process, with another result
 
 
-def why_not(name: str, rows: int, cols: int, dtype: str, kind: Kind = ALONE) -> str:
-    """Why a peer cannot run a shape here, in a few words; "" if it should."""
+def why_not(name: str, problem: Problem) -> str:
+    """Why a peer cannot run a problem here, in a few words; "" if it should."""
     peer = PEERS[name]
     for package in peer.packages:
         if importlib.util.find_spec(package) is None:
             return f"{package} {ABSENT}"
     if missing := peer.absent():
         return f"{missing} {ABSENT}"
-    if kind != ALONE:
-        return peers_around.why_not(name, peer.title, Entry(rows, cols, dtype, kind))
-    return peer.refuses(cols, np.dtype(dtype).itemsize)
+    if not problem.plain:
+        return peers_around.why_not(name, peer.title, problem)
+    return peer.refuses(problem)
 
 
 def title(name: str) -> str:
@@ -90,39 +92,41 @@ def title(name: str) -> str:
     return PEERS[name].title if name in PEERS else name
 
 
-def note(name: str, kind: Kind = ALONE) -> str:
+def note(name: str, problem: Problem) -> str:
     """What is to be known of how a peer is called; "" if nothing."""
-    return PEERS[name].note if kind == ALONE else peers_around.OFFERS[kind.operation][name].note
+    if problem.plain:
+        return PEERS[name].note
+    return peers_around.OFFERS[problem.operation.name][name].note
 
 
-def candidate(name: str, rows: int, cols: int, dtype: str, kind: Kind = ALONE) -> Candidate:
+def candidate(name: str, problem: Problem) -> Candidate:
     """A peer for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols), 16-bit
     ones of any 2-byte type, and enqueues one call on CuPy's current stream; around softmax those
     of the operation.
 
     Ask `why_not` first. What a peer compiles it compiles here or in its first call.
     """
-    peer = PEERS[name]
-    if kind != ALONE:
-        entry, offer = Entry(rows, cols, dtype, kind), peers_around.OFFERS[kind.operation][name]
+    if not problem.plain:
+        offer = peers_around.OFFERS[problem.operation.name][name]
         judge = partial(
-            entry.problem.verify,
-            kind.numbers,
+            verify,
+            problem,
+            numbers(problem),
             check=peers_around.check_result,
             unwritten=offer.unwritten,
         )
-        return Candidate(offer.make(entry), {}, {}, None, judge=judge)
-    return Candidate(peer.make(rows, cols, dtype), {}, {}, Precision())
+        return Candidate(offer.make(problem), {}, {}, None, judge=judge)
+    return Candidate(PEERS[name].make(problem), {}, {}, Precision())
 
 
-def step_maker(step: str, *inner: int) -> bench.Maker:
+def step_maker(step: str) -> bench.Maker:
     """What makes the candidate of a step, as `bench.maker`, and for `TORCH` of eager PyTorch."""
     if step != TORCH:
-        return bench.maker(step, *inner)
+        return bench.maker(step)
 
-    def make(rows: int, cols: int, dtype: str) -> Candidate:
+    def make(problem: Problem) -> Candidate:
         free_memory()
-        return candidate("torch", rows, cols, dtype)
+        return candidate("torch", problem)
 
     return make
 
@@ -191,14 +195,14 @@ def free_memory() -> None:
 # ---- PyTorch and what takes its tensors ---------------------------------------------------------
 
 
-def _torch(rows: int, cols: int, dtype: str) -> Call:
+def _torch(problem: Problem) -> Call:
     import torch
 
-    return with_tensors(lambda x, y: torch.softmax(x, -1, out=y), dtype, dtype)
+    return with_tensors(lambda x, y: torch.softmax(x, -1, out=y), problem.dtype, problem.dtype)
 
 
-def _compile(rows: int, cols: int, dtype: str) -> Call:
-    return with_tensors(_compiled_softmax(), dtype, dtype)
+def _compile(problem: Problem) -> Call:
+    return with_tensors(_compiled_softmax(), problem.dtype, problem.dtype)
 
 
 @functools.cache
@@ -213,15 +217,17 @@ def _compiled_softmax() -> Call:
     return compiled(softmax_into)
 
 
-def _quack(rows: int, cols: int, dtype: str) -> Call:
+def _quack(problem: Problem) -> Call:
     # The package has a function of the same name, which hides the module.
-    return with_tensors(importlib.import_module("quack.softmax")._softmax_fwd, dtype, dtype)
+    return with_tensors(
+        importlib.import_module("quack.softmax")._softmax_fwd, problem.dtype, problem.dtype
+    )
 
 
-def _quack_refuses(cols: int, itemsize: int) -> str:
-    if cols % (16 // itemsize):
-        return f"QuACK needs cols % {16 // itemsize} == 0"
-    if cols * itemsize > 16 * 227 * 1024:
+def _quack_refuses(problem: Problem) -> str:
+    if problem.cols % (pack := 16 // problem.itemsize):
+        return f"QuACK needs cols % {pack} == 0"
+    if problem.row_bytes > 16 * 227 * 1024:
         return "QuACK holds a row in the shared memory of at most 16 blocks of 227 KB"
     return ""
 
@@ -229,33 +235,35 @@ def _quack_refuses(cols: int, itemsize: int) -> str:
 # ---- Triton -------------------------------------------------------------------------------------
 
 
-def _liger(rows: int, cols: int, dtype: str) -> Call:
+def _liger(problem: Problem) -> Call:
     liger = importlib.import_module("liger_kernel.ops.softmax")
+    rows, cols = problem.shape
     width, warps = liger.calculate_settings(cols)
     kernel = liger._softmax_single_block_forward_kernel[(rows,)]
 
     def call(x, y) -> None:
         kernel(y, cols, x, cols, cols, BLOCK_SIZE=width, num_warps=warps)
 
-    return with_tensors(call, dtype, dtype)
+    return with_tensors(call, problem.dtype, problem.dtype)
 
 
-def _liger_refuses(cols: int, itemsize: int) -> str:
-    return "Liger refuses more than 65536 columns" if cols > 65536 else ""
+def _liger_refuses(problem: Problem) -> str:
+    return "Liger refuses more than 65536 columns" if problem.cols > 65536 else ""
 
 
-def _triton(rows: int, cols: int, dtype: str) -> Call:
+def _triton(problem: Problem) -> Call:
     """As many programs as the GPU holds at once, by registers and shared memory; the loads of up
     to three later rows are under way while a row is computed."""
     import torch
     import triton
 
+    rows, cols = problem.shape
     kernel, width, warps = _padded_rows_kernel(), triton.next_power_of_2(cols), 8
     gpu = triton.runtime.driver.active.utils.get_device_properties(0)
     # All stages but one need a buffer of a row; 1 KB stays for the reductions.
-    buffers = (gpu["max_shared_mem"] - 1024) // (width * np.dtype(dtype).itemsize)
+    buffers = (gpu["max_shared_mem"] - 1024) // (width * problem.itemsize)
     constants = {"WIDTH": width, "STAGES": min(4, 1 + buffers), "num_warps": warps}
-    pointer = getattr(torch, dtype)  # stands for an aligned tensor of this type
+    pointer = getattr(torch, problem.dtype)  # stands for an aligned tensor of this type
     built = kernel.warmup(pointer, pointer, rows, cols, grid=(1,), **constants)
     built._init_handles()  # loads the kernel, which tells its registers
     by_registers = gpu["max_num_regs"] // (built.n_regs * gpu["warpSize"] * warps)
@@ -265,11 +273,15 @@ def _triton(rows: int, cols: int, dtype: str) -> Call:
     def call(x, y) -> None:
         kernel[(programs,)](y, x, rows, cols, **constants)
 
-    return with_tensors(call, dtype, dtype)
+    return with_tensors(call, problem.dtype, problem.dtype)
 
 
-def _triton_refuses(cols: int, itemsize: int) -> str:
-    return "a row of more than 65536 columns fits no program's registers" if cols > 65536 else ""
+def _triton_refuses(problem: Problem) -> str:
+    return (
+        "a row of more than 65536 columns fits no program's registers"
+        if problem.cols > 65536
+        else ""
+    )
 
 
 @functools.cache
@@ -294,9 +306,9 @@ def _padded_rows_kernel():
 # ---- cuDNN --------------------------------------------------------------------------------------
 
 
-def _cudnn_softmax(rows: int, cols: int, dtype: str) -> Call:
+def _cudnn_softmax(problem: Problem) -> Call:
     """A row is one image of `cols` channels and one pixel."""
-    sizes = (rows, cols, 1, 1)
+    sizes, dtype = (*problem.shape, 1, 1), problem.dtype
     return cudnn_call("cudnnSoftmaxForward", ACCURATE, INSTANCE, sizes, dtype, dtype)
 
 
@@ -358,10 +370,10 @@ def _flashinfer_library() -> ctypes.CDLL:
     return ctypes.CDLL(str(library))
 
 
-def _flashinfer(rows: int, cols: int, dtype: str) -> Call:
+def _flashinfer(problem: Problem) -> Call:
     import cupy
 
-    if dtype != "float32":
+    if problem.dtype != "float32":
         raise TypeError("FlashInfer's softmax takes float32")
     library = _flashinfer_library()
     workspace = cupy.empty(FLASHINFER_WORKSPACE, cupy.uint8)
@@ -369,7 +381,7 @@ def _flashinfer(rows: int, cols: int, dtype: str) -> Call:
     def call(x, y) -> None:
         pointers = [ctypes.c_void_p(array.data.ptr) for array in (x, y, workspace)]
         stream = ctypes.c_void_p(cupy.cuda.get_current_stream().ptr)
-        sizes = ctypes.c_uint(rows), ctypes.c_uint(cols)
+        sizes = map(ctypes.c_uint, problem.shape)
         room = ctypes.c_size_t(FLASHINFER_WORKSPACE)
         if status := library.softmax(*pointers[:2], *sizes, pointers[2], room, stream):
             raise RuntimeError(f"FlashInfer's softmax returned {status}")
@@ -377,8 +389,8 @@ def _flashinfer(rows: int, cols: int, dtype: str) -> Call:
     return call
 
 
-def _flashinfer_refuses(cols: int, itemsize: int) -> str:
-    return "" if itemsize == 4 else "FlashInfer's softmax takes float32 alone"
+def _flashinfer_refuses(problem: Problem) -> str:
+    return "" if problem.itemsize == 4 else "FlashInfer's softmax takes float32 alone"
 
 
 # ---- all of them --------------------------------------------------------------------------------
@@ -444,20 +456,20 @@ def tuned_anew(number: int) -> Iterator[None]:
 
 
 def warm_up(
-    cases: Sequence[Entry],
+    problems: Sequence[Problem],
     names: Sequence[str],
     workers: int,
     seconds: float = math.inf,
 ) -> None:
     """Fill the peers' caches on disk, and CuPy's with our kernels, from several processes, since
-    compiling takes most of a race, in the order of the cases and for so many seconds at most.
+    compiling takes most of a race, in the order of the problems and for so many seconds at most.
 
     torch.compile also tunes as it compiles. What it found while the processes shared the GPU is
     deleted: the race tunes again, with what is compiled.
     """
     cached = [name for name in names if PEERS[name].disk_cache]
-    able = {case: [name for name in cached if not why_not(name, *case)] for case in cases}
-    jobs = [(name, *case) for case in cases for name in (*able[case], OURS)]
+    able = {one: [name for name in cached if not why_not(name, one)] for one in problems}
+    jobs = [(name, one) for one in problems for name in (*able[one], OURS)]
     in_processes(compile_ahead, jobs, workers, seconds)
 
 
@@ -497,23 +509,21 @@ def _compile_in_one_thread() -> None:
 OURS = "ours"  # the name of what is chosen, among those of peers
 
 
-def compile_ahead(name: str, *case) -> str:
-    """Run a peer once in a contest in this process, which the case is an `Entry` of, or compile
-    our own kernel; returns what went wrong, or ""."""
+def compile_ahead(name: str, problem: Problem) -> str:
+    """Run a peer once at a problem in this process, or compile our own kernel; returns what went
+    wrong, or ""."""
     import cupy
 
-    entry = Entry(*case)
-    rows, cols, dtype, kind = entry
     try:
         with fresh_pool():
             if name == OURS:
-                if step := kind.choose(rows, cols, dtype, gpu_in_use()):
-                    bench.maker(step, kind.inner)(rows, cols, dtype)
+                if step := chosen(problem, gpu_in_use()):
+                    bench.maker(step)(problem)
                 return ""
-            arrays = peers_around.empty_arrays(entry.problem)
+            arrays = peers_around.empty_arrays(problem)
             with cupy.cuda.Stream(non_blocking=True) as stream:
-                candidate(name, *entry).run(*arrays)
+                candidate(name, problem).run(*arrays)
                 stream.synchronize()
         return ""
     except Exception as error:  # the race meets it again and records it
-        return f"{name} at {entry.name}: {type(error).__name__}"
+        return f"{name} at {name_of(problem)}: {type(error).__name__}"

@@ -9,7 +9,7 @@ cross-entropy.
     cudnn     cudnnSoftmaxForward and cudnnSoftmaxBackward: log, gradients, another axis
 
 Arrays come in the order of the operation (`helpers.problem.operations`), numbers are those of the
-contest (`contests.Kind.numbers`). `helpers.measure.peers` times them as it times softmax.
+contest (`contests.numbers`). `helpers.measure.peers` times them as it times softmax.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..problem.operations import (
     CROSS_ENTROPY_BACKWARD,
     SOFTMAX,
     Operation,
-    array_shape,
 )
+from ..problem.problem import Problem
 from ..run.check import WrongResult
 from ..run.references import allowed, expected
 from ..simt.words import are
-from .contests import SCALE, Entry
+from .contests import SCALE
 from .foreign import (
     ACCURATE,
     CHANNEL,
@@ -44,7 +44,6 @@ from .foreign import (
     cudnn_call,
     with_tensors,
 )
-from .problems import Problem
 
 NOT_OFFERED = "computes no such thing"  # how the reason ends why a peer is not in a contest
 MOST_OF_A_PROGRAM = 65536  # columns that Liger takes, and what a cluster of 16 blocks holds, bytes:
@@ -55,22 +54,21 @@ MOST_OF_A_CLUSTER = 16 * 227 * 1024
 class Offer:
     """How a peer computes an operation."""
 
-    make: Callable[[Entry], Call]  # -> a call on CuPy arrays
-    refuses: Callable[[Entry], str] = lambda entry: ""  # why, or ""
+    make: Callable[[Problem], Call]  # -> a call on CuPy arrays
+    refuses: Callable[[Problem], str] = lambda problem: ""  # why, or ""
     unwritten: tuple[str, ...] = ()  # outputs that it does not give
     note: str = ""
 
 
-def why_not(name: str, title: str, entry: Entry) -> str:
+def why_not(name: str, title: str, problem: Problem) -> str:
     """Why a peer is not in a contest around softmax; "" if it should be."""
-    offer = OFFERS[entry.kind.operation].get(name)
-    return offer.refuses(entry) if offer else f"{title} {NOT_OFFERED}"
+    offer = OFFERS[problem.operation.name].get(name)
+    return offer.refuses(problem) if offer else f"{title} {NOT_OFFERED}"
 
 
 def torch_dtypes(problem: Problem) -> list[str]:
     """PyTorch's types of the arrays of a problem; a mask of bytes is one of booleans."""
-    arrays = problem.operation.arrays(dict(problem.features))
-    names = [argument.numpy_dtype(problem.dtype).name for argument in arrays]
+    names = [argument.numpy_dtype(problem.dtype).name for argument in problem.arrays]
     return ["bool" if name == "uint8" else name for name in names]
 
 
@@ -80,8 +78,8 @@ def empty_arrays(problem: Problem) -> list:
 
     stored = {"bfloat16": "uint16", "float16": "uint16"}
     return [
-        cupy.zeros(array_shape(argument, problem.numbers, problem.sizes), stored.get(name, name))
-        for argument in problem.operation.arrays(dict(problem.features))
+        cupy.zeros(problem.array_shape(argument, problem.numbers), stored.get(name, name))
+        for argument in problem.arrays
         for name in [argument.numpy_dtype(problem.dtype).name]
     ]
 
@@ -142,11 +140,11 @@ def _causal(x):
     return torch.ones(cols, cols, dtype=torch.bool, device=x.device).triu(1)
 
 
-def eager(entry: Entry) -> Callable:
+def eager(problem: Problem) -> Callable:
     """A function of tensors: what people write, a kernel an operation."""
     import torch
 
-    features, never, kept = dict(entry.kind.features), -float("inf"), {}
+    features, never, kept = dict(problem.features), -float("inf"), {}
     aten = torch.ops.aten
 
     def masked(x, y, mask):
@@ -175,13 +173,13 @@ def eager(entry: Entry) -> Callable:
     def gradient_of_log(y, dy, dx):
         aten._log_softmax_backward_data.out(dy, y, -1, y.dtype, out=dx)
 
-    if entry.kind.operation == ANY_AXIS.name:
+    if problem.operation is ANY_AXIS:
         return lambda x, y: torch.softmax(x, 1, out=y)
-    if entry.kind.operation == BACKWARD.name:
+    if problem.operation is BACKWARD:
         return gradient_of_log if features.get("LOG") else gradient
-    if entry.kind.operation == CROSS_ENTROPY.name:
+    if problem.operation is CROSS_ENTROPY:
         return loss
-    if entry.kind.operation == CROSS_ENTROPY_BACKWARD.name:
+    if problem.operation is CROSS_ENTROPY_BACKWARD:
         return gradient_of_loss
     if features.get("MASK"):
         return causal if features["MASK"] == CAUSAL else masked
@@ -192,12 +190,12 @@ def eager(entry: Entry) -> Callable:
     return lambda x, y, bias: torch.softmax(torch.add(bias, x, alpha=SCALE), -1, out=y)
 
 
-def formula(entry: Entry) -> Callable:
+def formula(problem: Problem) -> Callable:
     """The same as one expression for torch.compile. The copy ends as the store of the last kernel;
     a result that is returned would be allocated by each call."""
     import torch
 
-    features, never = dict(entry.kind.features), -float("inf")
+    features, never = dict(problem.features), -float("inf")
 
     def masked(x, y, mask):
         y.copy_(torch.softmax(torch.where(mask, never, x * SCALE), -1))
@@ -234,25 +232,25 @@ def formula(entry: Entry) -> Callable:
         here = torch.arange(x.shape[1], device=x.device)[None] == target[:, None]
         dx.copy_((torch.exp(x.float() - lse[:, None]) - here.float()) * dloss[:, None])
 
-    if entry.kind.operation == SOFTMAX.name:
+    if problem.operation is SOFTMAX:
         if features.get("MASK"):
             return causal if features["MASK"] == CAUSAL else masked
         return logarithm if features.get("LOG") else wide if features.get("WIDE") else biased
-    if entry.kind.operation == BACKWARD.name:
+    if problem.operation is BACKWARD:
         return gradient_of_log if features.get("LOG") else gradient
     others = {ANY_AXIS: any_axis, CROSS_ENTROPY: loss, CROSS_ENTROPY_BACKWARD: gradient_of_loss}
-    return others[entry.problem.operation]
+    return others[problem.operation]
 
 
-def _torch(entry: Entry) -> Call:
-    return with_tensors(eager(entry), *torch_dtypes(entry.problem))
+def _torch(problem: Problem) -> Call:
+    return with_tensors(eager(problem), *torch_dtypes(problem))
 
 
-def _compile(entry: Entry) -> Call:
-    call = compiled(formula(entry))
-    if entry.kind.operation == CROSS_ENTROPY_BACKWARD.name:
+def _compile(problem: Problem) -> Call:
+    call = compiled(formula(problem))
+    if problem.operation is CROSS_ENTROPY_BACKWARD:
         call = _given_lse(call)
-    return with_tensors(call, *torch_dtypes(entry.problem))
+    return with_tensors(call, *torch_dtypes(problem))
 
 
 def _given_lse(call: Callable) -> Callable:
@@ -282,32 +280,32 @@ def _summed(statistics):
 # ---- Liger --------------------------------------------------------------------------------------
 
 
-def _liger_backward(entry: Entry) -> Call:
+def _liger_backward(problem: Problem) -> Call:
     liger = importlib.import_module("liger_kernel.ops.softmax")
-    rows, cols, *_ = entry
+    rows, cols = problem.shape
     width, warps = liger.calculate_settings(cols)
     kernel = liger._softmax_single_block_backward_kernel[(rows,)]
 
     def call(y, dy, dx) -> None:
         kernel(dy, cols, y, cols, dx, cols, cols, BLOCK_SIZE=width, num_warps=warps)
 
-    return with_tensors(call, *torch_dtypes(entry.problem))
+    return with_tensors(call, *torch_dtypes(problem))
 
 
-def _liger_refuses(entry: Entry) -> str:
-    if dict(entry.kind.features).get("LOG"):
+def _liger_refuses(problem: Problem) -> str:
+    if dict(problem.features).get("LOG"):
         return f"Liger {NOT_OFFERED}"
-    if entry.cols > MOST_OF_A_PROGRAM:
+    if problem.cols > MOST_OF_A_PROGRAM:
         return f"Liger refuses more than {MOST_OF_A_PROGRAM} columns"
     return ""
 
 
-def _liger_loss(entry: Entry) -> Call:
+def _liger_loss(problem: Problem) -> Call:
     """Its kernel as for logits without a gradient, which it would put in their place."""
     import triton
 
     liger = importlib.import_module("liger_kernel.ops.cross_entropy")
-    rows, cols, *_ = entry
+    rows, cols = problem.shape
     width = min(liger.MAX_FUSED_SIZE, triton.next_power_of_2(cols))
     kernel = liger.liger_cross_entropy_kernel[(rows,)]
 
@@ -329,31 +327,31 @@ def _liger_loss(entry: Entry) -> Call:
             num_warps=32,
         )
 
-    return with_tensors(call, *torch_dtypes(entry.problem))
+    return with_tensors(call, *torch_dtypes(problem))
 
 
 # ---- QuACK --------------------------------------------------------------------------------------
 
 
-def _quack(module: str, function: str, order: Callable) -> Callable[[Entry], Call]:
+def _quack(module: str, function: str, order: Callable) -> Callable[[Problem], Call]:
     """A function of QuACK on the arrays as `order` gives them to it."""
 
-    def make(entry: Entry) -> Call:
+    def make(problem: Problem) -> Call:
         # The package has functions of the modules' names, which hide the modules.
         called = getattr(importlib.import_module(f"quack.{module}"), function)
-        return with_tensors(lambda *tensors: called(*order(*tensors)), *torch_dtypes(entry.problem))
+        return with_tensors(lambda *tensors: called(*order(*tensors)), *torch_dtypes(problem))
 
     return make
 
 
-def _quack_refuses(entry: Entry) -> str:
-    features, itemsize = dict(entry.kind.features), np.dtype(entry.dtype).itemsize
+def _quack_refuses(problem: Problem) -> str:
+    features, itemsize = dict(problem.features), problem.itemsize
     if features.keys() - {"WIDE"}:
         return f"QuACK {NOT_OFFERED}"
-    if entry.cols % (16 // itemsize):
+    if problem.cols % (16 // itemsize):
         return f"QuACK needs cols % {16 // itemsize} == 0"
-    tiles = 2 if entry.kind.operation == BACKWARD.name else 1
-    if tiles * entry.cols * itemsize > MOST_OF_A_CLUSTER:
+    tiles = 2 if problem.operation is BACKWARD else 1
+    if tiles * problem.cols * itemsize > MOST_OF_A_CLUSTER:
         return "QuACK holds a row in the shared memory of at most 16 blocks of 227 KB"
     return ""
 
@@ -361,20 +359,18 @@ def _quack_refuses(entry: Entry) -> str:
 # ---- cuDNN --------------------------------------------------------------------------------------
 
 
-def _cudnn(function: str) -> Callable[[Entry], Call]:
-    def make(entry: Entry) -> Call:
-        problem = entry.problem
-        rows, cols, inner = problem.sizes
-        images = (problem.sizes.outer, cols, inner, 1)
-        mode = CHANNEL if inner > 1 else INSTANCE
+def _cudnn(function: str) -> Callable[[Problem], Call]:
+    def make(problem: Problem) -> Call:
+        images = (problem.outer, problem.cols, problem.inner, 1)
+        mode = CHANNEL if problem.inner > 1 else INSTANCE
         algorithm = LOGARITHM if dict(problem.features).get("LOG") else ACCURATE
         return cudnn_call(function, algorithm, mode, images, *torch_dtypes(problem))
 
     return make
 
 
-def _cudnn_refuses(entry: Entry) -> str:
-    other = dict(entry.kind.features).keys() - {"LOG", "WIDE"}
+def _cudnn_refuses(problem: Problem) -> str:
+    other = dict(problem.features).keys() - {"LOG", "WIDE"}
     return f"cuDNN {NOT_OFFERED}" if other else ""
 
 
@@ -386,13 +382,13 @@ def _loss_of_quack(x, target, loss, statistics) -> tuple:
     return x, target, None, loss, statistics.reshape(-1)[: len(x)], None, None
 
 
-def _gradient_of_quack(entry: Entry) -> Call:
+def _gradient_of_quack(problem: Problem) -> Call:
     called = importlib.import_module("quack.cross_entropy").cross_entropy_bwd_out
 
     def gradient(x, target, lse, dloss, dx) -> None:
         called(x, target, dloss, lse, dx)
 
-    return with_tensors(_given_lse(gradient), *torch_dtypes(entry.problem))
+    return with_tensors(_given_lse(gradient), *torch_dtypes(problem))
 
 
 LOSS_ALONE = ("statistics",)  # unwritten

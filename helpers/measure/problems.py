@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 
-from ..problem.operations import COPY, MATRIX, SOFTMAX, SUMMED, Operation, Sizes, array_shape
-from ..run.bound import BoundKernel, load
+from ..problem.operations import MATRIX, SUMMED
+from ..problem.problem import Problem
+from ..run.bound import BoundKernel
 from ..run.check import WrongResult, check_outputs
 from ..run.references import make_inputs, outputs
 
@@ -22,140 +22,88 @@ from ..run.references import make_inputs, outputs
 NUMBERS: Mapping[str, float] = MappingProxyType(
     {"scale": 0.37, "p": 0.1, "seed": 2**33 + 7, "offset": 5, "smoothing": 0.1, "z_loss": 1e-4}
 )
-ROOM = 512  # a yardstick's columns are a multiple of it, or of its power of two below
 SAMPLED = 200_000  # elements, about, of which a result is held against fp64
 
 
-@dataclass(frozen=True)
-class Problem:
-    """An operation with its features at a shape and dtype."""
+def buffers(problem: Problem, random) -> tuple:
+    """The arrays of a problem, of CuPy: inputs like those of `references.make_inputs`, and outputs
+    full of NaN; bfloat16 as its bits."""
+    import cupy
 
-    sizes: Sizes
-    dtype: str = "float32"
-    operation: Operation = SOFTMAX
-    features: tuple[tuple[str, int], ...] = ()  # those that are not 0
+    features, found = dict(problem.features), {}
+    x = matrix(random, *problem.shape)
+    for argument in problem.arrays:
+        name, kind = argument.name, argument.numpy_dtype(problem.dtype).name
+        shape = problem.array_shape(argument, problem.numbers)
+        if argument.output:
+            found[name] = cupy.empty(shape, "uint16" if kind == "bfloat16" else kind)
+            poison(found[name])
+            continue
+        if name in ("x", "a") or (name == "y" and features.get("FROM_X")):
+            value = x
+        elif name == "y":
+            value = _softmax(x, features.get("LOG", 0))
+        elif name == "mask":
+            value = random.random(shape, dtype=cupy.float32) < 0.3
+        elif name == "target":
+            value = random.integers(0, problem.cols, shape)
+        elif name == "statistics":
+            value = _statistics(widened(rounded(x, problem.dtype)))
+        else:
+            value = random.standard_normal(shape, dtype=cupy.float32)
+        if argument.shape == MATRIX and problem.inner > 1 and value.ndim == 2:
+            value = value.reshape(problem.outer, problem.cols, problem.inner)
+        found[name] = rounded(value, kind)
+    return tuple(found.values())
 
-    @classmethod
-    def of(cls, bound: BoundKernel) -> Problem:
-        """What a bound kernel computes."""
-        features = tuple((name, value) for name, value in bound.features.items() if value)
-        return cls(bound.sizes, bound.dtype.name, bound.operation, features)
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is softmax or a copy of x into y, both of a dtype."""
-        return self.operation in (SOFTMAX, COPY) and not self.features
+def host_arrays(problem: Problem) -> dict[str, np.ndarray]:
+    """The same in NumPy's, of `references.make_inputs`, for a small shape: a test gives them to
+    the SIMT machine."""
+    values = make_inputs(problem)
+    every = {**values, **outputs(problem, values)}
+    return {array.name: every[array.name] for array in problem.arrays}
 
-    @property
-    def numbers(self) -> dict[str, int]:
-        """The rows of a bias and of a mask: one for all rows, and one for each of them."""
-        return {"bias_rows": 1, "mask_rows": self.sizes.rows, "mask_repeat": 1}
 
-    @property
-    def moved(self) -> int:
-        """Bytes to read and to write, at least."""
-        features = dict(self.features)
-        return sum(self.operation.moved(self.sizes, self.dtype, features, self.numbers))
+def verify(
+    problem: Problem,
+    numbers: Mapping[str, float],
+    given: Sequence,
+    check: Callable[..., None] = check_outputs,
+    unwritten: Sequence[str] = (),
+) -> None:
+    """Check what a kernel wrote that was given these numbers: every element for NaN, sampled
+    rows by `check`, against fp64. Outputs that are `unwritten` are not checked."""
+    import cupy
 
-    @property
-    def yardstick(self) -> Problem:
-        """What moves as many bytes, to less than ten thousandth, as much of them to read and as
-        much to write."""
-        operation = load(self.operation.yardstick).operation
-        of_a_float = sum(operation.moved(Sizes(ROOM, ROOM), "float32", {})) / ROOM**2
-        floats = max(1, int(self.moved / of_a_float))
-        cols = min(8 * ROOM, 2 ** (floats.bit_length() - 1))
-        return Problem(Sizes(floats // cols, cols), "float32", operation)
-
-    @property
-    def written(self) -> tuple[bool, ...]:
-        """Of each array whether it is an output."""
-        return tuple(argument.output for argument in self.operation.arrays(dict(self.features)))
-
-    # ---- on the GPU -----------------------------------------------------------------------------
-
-    def buffers(self, random) -> tuple:
-        """The arrays of the operation, of CuPy: inputs like those of `references.make_inputs`, and
-        outputs full of NaN; bfloat16 as its bits."""
-        import cupy
-
-        rows, cols, inner = self.sizes
-        features, found = dict(self.features), {}
-        x = matrix(random, rows, cols)
-        for argument in self.operation.arrays(features):
-            name, kind = argument.name, argument.numpy_dtype(self.dtype).name
-            shape = array_shape(argument, self.numbers, self.sizes)
-            if argument.output:
-                found[name] = cupy.empty(shape, "uint16" if kind == "bfloat16" else kind)
-                poison(found[name])
-                continue
-            if name in ("x", "a") or (name == "y" and features.get("FROM_X")):
-                value = x
-            elif name == "y":
-                value = _softmax(x, features.get("LOG", 0))
-            elif name == "mask":
-                value = random.random(shape, dtype=cupy.float32) < 0.3
-            elif name == "target":
-                value = random.integers(0, cols, shape)
-            elif name == "statistics":
-                value = _statistics(widened(rounded(x, self.dtype)))
-            else:
-                value = random.standard_normal(shape, dtype=cupy.float32)
-            if argument.shape == MATRIX and inner > 1 and value.ndim == 2:
-                value = value.reshape(self.sizes.outer, cols, inner)
-            found[name] = rounded(value, kind)
-        return tuple(found.values())
-
-    def host_arrays(self) -> dict[str, np.ndarray]:
-        """The same in NumPy's, of `references.make_inputs`, for a small shape: a test gives them to
-        the SIMT machine."""
-        features = dict(self.features)
-        values = make_inputs(self.operation, self.sizes, self.dtype, features)
-        written = outputs(self.operation, values, self.sizes, self.dtype, features)
-        every = {**values, **written}
-        return {array.name: every[array.name] for array in self.operation.arrays(features)}
-
-    def verify(
-        self,
-        numbers: Mapping[str, float],
-        given: Sequence,
-        check: Callable[..., None] = check_outputs,
-        unwritten: Sequence[str] = (),
-    ) -> None:
-        """Check what a kernel wrote that was given these numbers: every element for NaN, sampled
-        rows by `check`, against fp64. Outputs that are `unwritten` are nobody's."""
-        import cupy
-
-        asked = self.operation.arrays(dict(self.features))
-        arrays = {argument.name: array for argument, array in zip(asked, given, strict=True)}
-        asked = [argument for argument in asked if argument.name not in unwritten]
-        for argument in asked:
-            if argument.output and bool(has_nan(arrays[argument.name]).any()):
-                raise WrongResult(f"left NaN in {argument.name} at {self.sizes}")
-        take = _Sample(self)
-        host = {}
-        for argument in asked:
-            array = arrays[argument.name]
-            if argument.name == "mask":
-                host["mask"] = _OnDemand(array)
-                continue
-            part = take(argument.shape, array)
-            host[argument.name] = cupy.asnumpy(part).view(argument.numpy_dtype(self.dtype))
-        outputs = {argument.name: host.pop(argument.name) for argument in asked if argument.output}
-        features = dict(self.features)
-        values = self.operation.complete({**host, **numbers}, features, self.sizes)
-        try:
-            check(self.operation, values, outputs, features, take.rows)
-        except WrongResult as error:
-            raise WrongResult(f"at {self.sizes}: {error.summary}", error.values) from None
+    arrays = {argument.name: array for argument, array in zip(problem.arrays, given, strict=True)}
+    asked = [argument for argument in problem.arrays if argument.name not in unwritten]
+    for argument in asked:
+        if argument.output and bool(has_nan(arrays[argument.name]).any()):
+            raise WrongResult(f"left NaN in {argument.name} at {problem.place()}")
+    take = _Sample(problem)
+    host = {}
+    for argument in asked:
+        array = arrays[argument.name]
+        if argument.name == "mask":
+            host["mask"] = _OnDemand(array)
+            continue
+        part = take(argument.shape, array)
+        host[argument.name] = cupy.asnumpy(part).view(argument.numpy_dtype(problem.dtype))
+    outputs = {argument.name: host.pop(argument.name) for argument in asked if argument.output}
+    values = problem.complete({**host, **numbers})
+    try:
+        check(problem.operation, values, outputs, dict(problem.features), take.rows)
+    except WrongResult as error:
+        raise WrongResult(f"at {problem.place()}: {error.summary}", error.values) from None
 
 
 def numbers_of(bound: BoundKernel) -> dict[str, object]:
     """The numbers that a kernel is timed with, of those that it takes; of softmax alone, which
     others are beside, none but neutral ones."""
-    if Problem.of(bound).plain:
+    if bound.problem.plain:
         return {}
-    asked = {a.name for a in bound.operation.asked(bound.features) if not a.shape}
+    asked = {a.name for a in bound.problem.arguments if not a.shape}
     declared = {parameter.name for parameter in bound.kernel.parameters}
     return {name: value for name, value in NUMBERS.items() if name in asked & declared}
 
@@ -164,10 +112,10 @@ class _Sample:
     """Rows, evenly spread, the first and the last among them; of three axes columns of some."""
 
     def __init__(self, problem: Problem) -> None:
-        rows, cols, inner = self.sizes = problem.sizes
+        rows, cols, inner = self.sizes = *problem.shape, problem.inner
         count = max(3, SAMPLED // cols)
         if inner > 1:
-            self.outer = _spread(problem.sizes.outer, max(2, count // inner))
+            self.outer = _spread(problem.outer, max(2, count // inner))
             self.inner = _spread(inner, count)
             self.rows = None
         else:

@@ -24,11 +24,13 @@ from ..base.gpu import H200, Gpu, gpu_in_use
 from ..base.json_files import named
 from ..base.typed_json import Count, Date, Dtype, Natural, Samples, Time
 from ..catalogue import registry
+from ..problem.operations import SOFTMAX
+from ..problem.problem import Problem
 from ..problem.shapes import RACE_SHAPES, REFERENCE_SHAPE
 from ..run.bound import load
 from . import bench, peers, samples
 from .contested import CaseOfContest, Computed, Contested, Task, read_contested, write_contested
-from .contests import ALONE, Entry, Kind, entries
+from .contests import chosen, entries, numbers
 from .peers_around import NOT_OFFERED
 from .records import REFERENCE_GPU, Case, folder_of, load_record, step_hash, utc_now
 
@@ -98,8 +100,8 @@ class RaceCase(CaseOfContest):
     versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
     less_precise: dict[str, float] = field(default_factory=dict)  # peer -> error, ulp
     added: list[Added] = field(default_factory=list)
-    # Of what is around softmax (`contests.Kind`); the copies are then its yardstick's.
-    operation: Computed = ALONE.operation
+    # Of what is around softmax; the copies are then its yardstick's.
+    operation: Computed = SOFTMAX.name
     features: dict[str, Count] = field(default_factory=dict)
     inner: Count = 1
     moved: Natural = 0  # bytes that it must read and write, where that is not each element once
@@ -250,13 +252,11 @@ class Race(Contested):
 
     cases: list[RaceCase] = field(default_factory=list)
 
-    def why_again(
-        self, rows: int, cols: int, dtype: str, names: Sequence[str], kind: Kind = ALONE
-    ) -> str:
+    def why_again(self, problem: Problem, names: Sequence[str]) -> str:
         """Why a shape is to be raced (again), one of `REASONS`; "" if it holds it with our kernel
         as it is now and with each of the peers in the version of now, timed or left out. A peer
         that is not installed now stays as it was."""
-        known = [case for case in self.cases if case.entry == (rows, cols, dtype, kind)]
+        known = [case for case in self.cases if case.problem == problem]
         if not known:
             return "new"
         case = known[0]
@@ -270,14 +270,14 @@ class Race(Contested):
         """Put a case in the place of the one that it had of that shape; cases are in the order of
         the dtypes and shapes, then of the contests, whichever came first."""
         case = replace(case, versions=case.versions or self.compared_versions())
-        others = [other for other in self.cases if other.entry != case.entry]
-        alone = [Entry(*shape, dtype) for dtype, shape in itertools.product(DTYPES, RACE_SHAPES)]
-        order = {entry: place for place, entry in enumerate([*alone, *entries()])}
-        self.cases = sorted([*others, case], key=lambda case: order.get(case.entry, len(order)))
+        others = [other for other in self.cases if other.problem != case.problem]
+        alone = [Problem(*shape, dtype) for dtype, shape in itertools.product(DTYPES, RACE_SHAPES)]
+        order = {problem: place for place, problem in enumerate([*alone, *entries()])}
+        self.cases = sorted([*others, case], key=lambda case: order.get(case.problem, len(order)))
 
-    def add_draw(self, entry: Entry, named: dict[str, list[float]]) -> RaceCase:
-        """Put what another process measured into the case of a contest; returns the case."""
-        (place,) = (place for place, case in enumerate(self.cases) if case.entry == entry)
+    def add_draw(self, problem: Problem, named: dict[str, list[float]]) -> RaceCase:
+        """Put what another process measured into the case of a problem; returns the case."""
+        (place,) = (place for place, case in enumerate(self.cases) if case.problem == problem)
         case = self.cases[place]
         self.cases[place] = replace(case, draws=[*case.draws, named])
         return self.cases[place]
@@ -329,9 +329,9 @@ def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Ra
 @checked
 def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
     """The recorded cases of a dtype in the order of `RACE_SHAPES`; raises as `load_race`."""
-    known = {case.entry: case for case in load_race(gpu).cases}
-    wanted = [Entry(*shape, dtype) for shape in RACE_SHAPES]
-    return [known[entry] for entry in wanted if entry in known]
+    known = {case.problem: case for case in load_race(gpu).cases}
+    wanted = [Problem(*shape, dtype) for shape in RACE_SHAPES]
+    return [known[problem] for problem in wanted if problem in known]
 
 
 def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
@@ -344,7 +344,7 @@ def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
     return {
         (*case.shape, case.dtype): case.share_of_copy(case.best_copy)
         for case in cases
-        if case.kind == ALONE and case.copies_us
+        if case.problem.plain and case.copies_us
     }
 
 
@@ -358,14 +358,14 @@ def best_copy(copies: Mapping[tuple[int, int, str], float], case: Case) -> float
 def versions_of(race: Race) -> dict[str, str]:
     """Those of its versions that cases are of; of what was not installed when it was gone on with,
     as most of its cases of softmax have them."""
-    found = [case.versions for case in race.cases if case.kind == ALONE]
+    found = [case.versions for case in race.cases if case.problem.plain]
     return {**max(found, key=found.count, default={}), **race.compared_versions()}
 
 
 def around_cases(recorded: Race) -> list[RaceCase]:
     """Its cases around softmax at the shapes of `contests.GROUPS`, in that order."""
-    known = {case.entry: case for case in recorded.cases}
-    return [known[entry] for entry in entries() if entry in known]
+    known = {case.problem: case for case in recorded.cases}
+    return [known[problem] for problem in entries() if problem in known]
 
 
 @checked
@@ -395,19 +395,19 @@ def explained_marks(cases: Sequence[RaceCase]) -> list[str]:
 def run_task(task: Task) -> RaceCase:
     """Time our kernel, the peers that can run the shape, and copies. Raises `Failure`, which names
     our kernel, the peer or the copy that is wrong or fails."""
-    (rows, cols, dtype, kind), skipped = task.entry, task.skipped()
-    step = kind.choose(rows, cols, dtype, gpu_in_use())
+    problem, skipped = task.problem, task.skipped()
+    step = chosen(problem, gpu_in_use())
     racing = [name for name in task.peers if name not in skipped]
-    copies = [] if kind != ALONE else rival_copies(rows, cols, dtype)
+    copies = rival_copies(problem) if problem.plain else []
     copies = [name for name in copies if name not in task.failed]
-    cases, less_precise = measure_beside(step, racing, copies, task.entry)
+    cases, less_precise = measure_beside(step, racing, copies, problem)
     timed = {name: cases[name] for name in filter(None, (step, *racing))}
-    of_ours = cases.get(step) or cases[kind.yardstick]
-    notes = {name: peers.note(name, kind) for name in racing}
+    of_ours = cases.get(step) or cases[problem.operation.yardstick]
+    notes = {name: peers.note(name, problem) for name in racing}
     return RaceCase(
-        dtype,
-        rows,
-        cols,
+        problem.dtype,
+        problem.rows,
+        problem.cols,
         step,
         step_hash(step) if step else "",
         of_ours.launch if step else {},
@@ -422,37 +422,34 @@ def run_task(task: Task) -> RaceCase:
         of_ours.programmatic_copy_us,
         {name: cases[name].samples_us for name in copies},
         less_precise=less_precise,
-        operation=kind.operation,
-        features=dict(kind.features),
-        inner=kind.inner,
+        operation=problem.operation.name,
+        features=dict(problem.features),
+        inner=problem.inner,
         moved=of_ours.moved,
     )
 
 
 def measure_beside(
-    step: str, names: Sequence[str], copies: Sequence[str], entry: Entry
+    step: str, names: Sequence[str], copies: Sequence[str], problem: Problem
 ) -> tuple[dict[str, Case], dict[str, float]]:
     """The cases of our kernel, unless it is "", of peers and of copies, timed in turn; and the
     errors in ulp of the peers that are less precise."""
     peers.free_memory()
-    rows, cols, dtype, kind = entry
-    alone = kind == ALONE
-    of_ours = () if alone else (kind.inner, kind.numbers)
-    makers = {step: bench.maker(step, *of_ours)} if step else {}
+    of_ours = None if problem.plain else numbers(problem)
+    makers = {step: bench.maker(step, of_ours)} if step else {}
     compared: dict[str, object] = {}
-    makers |= {name: maker_of(name, kind, compared) for name in names}
+    makers |= {name: maker_of(name, compared) for name in names}
     makers |= {name: bench.copy_maker(name) for name in copies}
-    problem = {} if alone else {"problem": entry.problem}
-    cases = bench.measure(makers, rows, cols, dtype, **problem)
+    cases = bench.measure(makers, problem)
     found = {name: one for name, one in compared.items() if isinstance(one, peers.Precision)}
     return cases, {name: round(one.worst_ulp, 2) for name, one in found.items() if one.worst_ulp}
 
 
-def maker_of(name: str, kind: Kind, compared: dict[str, object] | None = None) -> bench.Maker:
+def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Maker:
     """What makes the candidate of a peer; what compares its result is put into `compared`."""
 
-    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
-        candidate = peers.candidate(name, rows, cols, dtype, kind)
+    def make(problem: Problem) -> bench.Candidate:
+        candidate = peers.candidate(name, problem)
         if compared is not None:
             compared[name] = candidate.compare
         return candidate
@@ -460,11 +457,11 @@ def maker_of(name: str, kind: Kind, compared: dict[str, object] | None = None) -
     return make
 
 
-def rival_copies(rows: int, cols: int, dtype: str) -> list[str]:
+def rival_copies(problem: Problem) -> list[str]:
     """The copies that may be faster than the plain one: of a large matrix those that the records
     say are, of a smaller one those that come near it there."""
-    size = 2 * rows * cols * np.dtype(dtype).itemsize
-    shape, least = bench.copied_shape(rows, cols, dtype), 1.0 if size >= MATTERS else NEAR
+    least = 1.0 if problem.moved >= MATTERS else NEAR
+    shape = bench.copied_shape(problem)
     return [
         name
         for name in registry.variants()
@@ -477,13 +474,13 @@ def rival_copies(rows: int, cols: int, dtype: str) -> list[str]:
 class Draw(NamedTuple):
     """Peers to be timed beside our kernel at a shape, in a process that tunes them anew."""
 
-    entry: Entry
+    problem: Problem
     step: str
     peers: tuple[str, ...]
 
 
 def run_draw(draw: Draw) -> dict[str, list[float]]:
     """Who -> samples in this process, of the copy too. Raises as `run_task`."""
-    cases, _ = measure_beside(draw.step, draw.peers, (), draw.entry)
+    cases, _ = measure_beside(draw.step, draw.peers, (), draw.problem)
     named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.peers))}
     return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -33,13 +33,13 @@ from ..base.typed_json import Count, Date, Dtype, Must, Natural, Samples, Share,
 from ..catalogue import registry
 from ..catalogue.plan import Plan
 from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
+from ..problem.problem import Problem
 from ..problem.shapes import (
     EVEN_SHAPE,
     FEW_SHAPES,
     FUSED_COLUMNS,
     REFERENCE_SHAPE,
     UNALIGNED_FEW,
-    Run,
     Shape,
     family_of,
 )
@@ -144,12 +144,12 @@ class Case:
 
     @property
     def family(self) -> str:
-        return family_of(*self.shape, self.inner)
+        return family_of(self.at)
 
     @property
-    def run(self) -> Run:
-        """What tells it from the other cases of a record."""
-        return Run(self.rows, self.cols, self.dtype, self.inner)
+    def at(self) -> Problem:
+        """Softmax at its sizes and dtype: what tells it from the other cases of a record."""
+        return Problem(self.rows, self.cols, self.dtype, self.inner)
 
     @property
     def bytes(self) -> int:
@@ -210,7 +210,7 @@ class Record:
     def case(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> Case:
         """The case of a shape. Raises `KeyError` that names step and shape if it is missing."""
         for case in self.cases:
-            if case.run == (rows, cols, dtype, inner):
+            if (*case.shape, case.dtype, case.inner) == (rows, cols, dtype, inner):
                 return case
         raise KeyError(f"no record of {self.step} at {rows} x {cols} {dtype}")
 
@@ -238,7 +238,8 @@ class Record:
         if not self.cases:
             raise ValueError(f"the record of {self.step} holds no case")
         try:
-            return self.case(*predicted_at(self.step))
+            at = predicted_at(self.step)
+            return self.case(at.rows, at.cols, at.dtype, at.inner)
         except KeyError:
             dtype = self.cases[0].dtype
             families = (self.of_family(name, dtype) for name in ("long", "unaligned"))
@@ -284,21 +285,20 @@ class Record:
         """Whether a case's launch is what the header asks for now; `kernel` is the step's, if it is
         at hand."""
         return self.step in WITHOUT_FILE or case.launch == launch_of(
-            kernel or self.step, *case.shape, case.dtype, self.gpu, case.inner
+            kernel or self.step, case.at, self.gpu
         )
 
-    def lacks(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> bool:
-        """Whether the step is to be recorded at a shape and dtype, and has no such case yet."""
-        run = Run(rows, cols, dtype, inner)
-        known = {case.run for case in self.cases}
-        return run not in known and takes(self.step, rows, cols, dtype, self.gpu, inner)
+    def lacks(self, at: Problem) -> bool:
+        """Whether the step is to be recorded at these sizes and dtype, and has no such case yet."""
+        known = {case.at for case in self.cases}
+        return at not in known and takes(self.step, at, self.gpu)
 
-    def add(self, case: Case, order: Sequence[Run] = ()) -> None:
+    def add(self, case: Case, order: Sequence[Problem] = ()) -> None:
         """Put a case in: those of `order` in that order, whichever came first, others before them
         as they come."""
-        places = {run: place for place, run in enumerate(order)}
+        places = {at: place for place, at in enumerate(order)}
         self.cases.append(case)
-        self.cases.sort(key=lambda case: places.get(case.run, -1))
+        self.cases.sort(key=lambda case: places.get(case.at, -1))
         self.attributes = case.attributes
 
 
@@ -320,35 +320,26 @@ def step_hash(step: str) -> str:
     return code_hash(registry.source(f"{split_trial(step).file}.cu"))
 
 
-def launch_of(step: str | Kernel, *where, **more) -> dict[str, int]:
-    """The launch that a step's header asks for, of the arguments of `plan_of`: grid, block, shared
-    memory and macros; empty if it does not take the shape or the dtype."""
-    plan = plan_of(step, *where, **more)
+def launch_of(step: str | Kernel, at: Problem, gpu: Gpu | None = None) -> dict[str, int]:
+    """The launch that a step's header requires at the sizes and dtype of a problem, whatever the
+    step computes: grid, block, shared memory and macros; empty if it does not take them."""
+    plan = plan_of(step, at, gpu)
     return plan.launch if plan else {}
 
 
-def plan_of(
-    step: str | Kernel,
-    rows: int,
-    cols: int,
-    dtype: str = "float32",
-    gpu: Gpu | None = None,
-    inner: int = 1,
-) -> Plan | None:
-    """How a step's header has it compiled and launched on a GPU (`mode.gpu_for_plans` if none is
-    given); None if it does not take the shape or the dtype."""
+def plan_of(step: str | Kernel, at: Problem, gpu: Gpu | None = None) -> Plan | None:
+    """How a step is compiled and launched at the sizes and dtype of a problem on a GPU
+    (`mode.gpu_for_plans` if none is given); None if it does not take them."""
     kernel = load(step) if isinstance(step, str) else step
     try:
-        return kernel.bind(rows, cols, dtype, gpu, inner=inner).plan
+        return kernel.bind(at.rows, at.cols, at.dtype, gpu, inner=at.inner).plan
     except ValueError:
         return None
 
 
-def takes(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, inner: int = 1
-) -> bool:
-    """Whether a step is to be recorded at a shape and dtype: its header accepts them, and the shape
-    is in one of `families_of(step)`.
+def takes(step: str, at: Problem, gpu: Gpu | None = None) -> bool:
+    """Whether a step is to be recorded at the sizes and dtype of a problem, whatever the step
+    computes: its header accepts them, and the shape is in one of `families_of(step)`.
 
     Variants and trials leave out the sweep, and unaligned rows unless their step is made for those.
     float16 is for steps and variants that compute plain softmax; the sweep and the array version
@@ -356,15 +347,15 @@ def takes(
     recorded = {*families_of(step)}
     if step not in (*WITHOUT_FILE, *registry.steps()):
         recorded -= {"sweep", "unaligned"} if "grid" in recorded else {"sweep"}
-    found = recorded & _families_with(rows, cols, inner)
+    found, dtype = recorded & _families_with(at), at.dtype
     if dtype == "float16" and (step in registry.TRIALS or found <= FUSED_FAMILIES):
         return False
     if not found or (found == {"sweep"} and dtype != "float32"):
         return False
     if step in WITHOUT_FILE:
         return dtype == "float32" or (dtype == "bfloat16" and step == TORCH)
-    plan = plan_of(step, rows, cols, dtype, gpu, inner)
-    return bool(plan) and ((rows, cols) != EVEN_SHAPE or "clusters" in plan.values)
+    plan = plan_of(step, at, gpu)
+    return bool(plan) and (at.shape != EVEN_SHAPE or "clusters" in plan.values)
 
 
 def families_of(step: str) -> Sequence[str]:
@@ -377,12 +368,14 @@ def families_of(step: str) -> Sequence[str]:
     return next((entry["recorded"] for entry in named if "recorded" in entry), ["grid"])
 
 
-def _families_with(rows: int, cols: int, inner: int) -> set[str]:
+def _families_with(at: Problem) -> set[str]:
     """The names by which predictions.json has a shape recorded."""
-    family = family_of(rows, cols, inner)
+    family = family_of(at)
     if family == "other":
-        return {"few unaligned" if (rows, cols) in UNALIGNED_FEW else "few"}
-    return {family, "fused"} if family in ("grid", "long") and cols in FUSED_COLUMNS else {family}
+        return {"few unaligned" if at.shape in UNALIGNED_FEW else "few"}
+    return (
+        {family, "fused"} if family in ("grid", "long") and at.cols in FUSED_COLUMNS else {family}
+    )
 
 
 # ---- files --------------------------------------------------------------------------------------
@@ -522,8 +515,8 @@ def predictions() -> dict[str, Prediction]:
     return typed(PREDICTIONS, read_json(PREDICTIONS), dict[str, entry])
 
 
-def predicted_at(step: str) -> Run:
+def predicted_at(step: str) -> Problem:
     """Where a step was predicted: at `REFERENCE_SHAPE` in float32 unless the entry names others."""
     expected = predictions().get(step, {})
-    named = {name: expected[name] for name in Run._fields if name in expected}
-    return Run(*REFERENCE_SHAPE)._replace(**named)
+    names = {"rows", "cols", "dtype", "inner"} & {*expected}
+    return replace(Problem(*REFERENCE_SHAPE), **{name: expected[name] for name in names})

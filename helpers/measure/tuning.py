@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from ..base.gpu import Gpu, gpu_in_use
 from ..catalogue.plan import Header
 from ..catalogue.registry import split_trial
-from ..run.bound import BoundKernel, load
+from ..problem.problem import Problem
+from ..run.bound import load
 from ..simt import CompileError
 from . import bench, samples, workers
-from .contests import ALONE, Entry
+from .contests import numbers
 from .records import Case
 from .workers import Failure, one_line
 
@@ -47,14 +48,6 @@ WORTH = 0.002  # what each changed value must gain, so that those that do nothin
 CONFIRMED = 2
 SPILLED = 128  # bytes of local memory a thread, past which a trial is not timed
 PROCESSES = min(8, os.cpu_count() or 1)  # that compile
-
-Where = tuple[int, int, str] | Entry  # rows, cols, dtype; of what is around softmax its kind too
-
-
-def bound_at(trial: str, where: Where, gpu: Gpu) -> BoundKernel:
-    """A trial as it is for a shape. Raises what `Kernel.bind` raises."""
-    rows, cols, dtype, kind = Entry(*where)
-    return load(trial).bind(rows, cols, dtype, gpu, inner=kind.inner)
 
 
 # ---- what can be tried ------------------------------------------------------------------------
@@ -114,11 +107,11 @@ def worth(trial: str) -> float:
 
 @dataclass
 class Search:
-    """The search at one shape and dtype. `time(names, few)` returns the case of each or raises a
+    """The search at one problem. `time(names, few)` returns the case of each or raises a
     `Failure`, `reasons(trials)` why some are not worth timing; `left()` are the seconds it may go
     on, `say()` is called after each batch."""
 
-    where: Where
+    problem: Problem
     gpu: Gpu
     shipped: str
     starts: Sequence[str]  # files, or trials of them, to start from
@@ -185,7 +178,7 @@ class Search:
         number of threads also with as many blocks of an SM as before, which have other registers
         each and may be the better only together."""
         try:
-            plan = bound_at(trial, self.where, self.gpu).plan
+            plan = load(trial).at(self.problem, self.gpu).plan
         except ValueError:
             return []
         contract = load(trial).header
@@ -202,7 +195,7 @@ class Search:
             return False
         self._seen.add(trial)
         try:
-            plan = bound_at(trial, self.where, self.gpu).plan
+            plan = load(trial).at(self.problem, self.gpu).plan
         except (OSError, ValueError):
             self.passed["header"] += 1
             return False
@@ -251,16 +244,12 @@ class Search:
 # ---- on a GPU ---------------------------------------------------------------------------------
 
 
-def timed(job: tuple[Where, Sequence[str], int]) -> dict[str, Case]:
+def timed(job: tuple[Problem, Sequence[str], int]) -> dict[str, Case]:
     """Time a batch, in a process of its own; Ctrl-C is for the one that searches."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    where, names, few = job
-    entry = Entry(*where)
-    if entry.kind == ALONE:
-        return bench.measure({name: bench.maker(name) for name in names}, *where[:3], few)
-    given = entry.kind.inner, entry.kind.numbers
-    makers = {name: bench.maker(name, *given) for name in names}
-    return bench.measure(makers, *where[:3], few, entry.problem)
+    problem, names, few = job
+    given = None if problem.plain else numbers(problem)
+    return bench.measure({name: bench.maker(name, given) for name in names}, problem, few)
 
 
 class Timer:
@@ -274,8 +263,8 @@ class Timer:
         self._tasks: deque = deque()
         self._results = workers.deal(timed, self._tasks, apart=True)
 
-    def __call__(self, where: Where, names: Sequence[str], few: int) -> dict[str, Case]:
-        self._tasks.append((where, tuple(names), few))
+    def __call__(self, problem: Problem, names: Sequence[str], few: int) -> dict[str, Case]:
+        self._tasks.append((problem, tuple(names), few))
         try:
             _, result = next(self._results)
         except BaseException:  # Ctrl-C, say; a generator that raised is over
@@ -289,10 +278,10 @@ class Timer:
         self._results.close()
 
 
-def look(trial: str, where: Where) -> str:
+def look(trial: str, problem: Problem) -> str:
     """Compile a trial into CuPy's cache. Returns why it is not worth timing, or ""."""
     try:
-        bound = bound_at(trial, where, gpu_in_use())
+        bound = load(trial).at(problem, gpu_in_use())
         attributes = bench.kernel_candidate(bound).attributes
     except CompileError:
         return "compiler"
@@ -314,8 +303,8 @@ class Compilers:
         ignored = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is for the process that searches
         self._pool = ProcessPoolExecutor(PROCESSES, context, signal.signal, ignored)
 
-    def __call__(self, where: Where, trials: Sequence[str]) -> dict[str, str]:
-        looks = {trial: self._pool.submit(look, trial, where) for trial in trials}
+    def __call__(self, problem: Problem, trials: Sequence[str]) -> dict[str, str]:
+        looks = {trial: self._pool.submit(look, trial, problem) for trial in trials}
         try:
             return {trial: one.result() for trial, one in looks.items()}
         except BrokenProcessPool:  # one that ends the compiler is met again, alone, as it is timed

@@ -14,7 +14,7 @@ from ..base.paths import ROOT
 from ..catalogue.dispatch import choose
 from ..measure.chains import TIES, ChainCase, chain_cases, load_chains
 from ..measure.chains import around_cases as around_chains
-from ..measure.contests import ALONE, GROUPS, group_of
+from ..measure.contests import GROUPS, group_of
 from ..measure.peers import PEERS, title
 from ..measure.races import (
     DTYPES,
@@ -32,7 +32,7 @@ from ..measure.races import (
     versions_of,
 )
 from ..measure.records import REFERENCE_GPU, folder_of
-from ..problem.shapes import RACE_TABLE, Shape, place, race_family, raced
+from ..problem.shapes import RACE_TABLE, Shape, race_family, raced
 from ..simt.words import counted
 
 WORDS = {"LOSS": "lost"}  # of a verdict
@@ -53,7 +53,7 @@ def race_block(pictures: Mapping[str, Path]) -> str:
         recorded = load_race()
     except FileNotFoundError:
         return "No comparison with them is recorded yet."
-    recorded = replace(recorded, cases=[case for case in recorded.cases if case.kind == ALONE])
+    recorded = replace(recorded, cases=[case for case in recorded.cases if case.problem.plain])
     shown = cases_alone(recorded)
     lines = [
         f"![Speedup over the best baseline, over rows and columns, {dtype}]"
@@ -85,7 +85,7 @@ def race_block(pictures: Mapping[str, Path]) -> str:
 
 def cases_alone(recorded: Race) -> list[RaceCase]:
     """The cases of softmax alone, in the order of the table of shapes."""
-    known = {(case.shape, case.dtype): case for case in recorded.cases if case.kind == ALONE}
+    known = {(case.shape, case.dtype): case for case in recorded.cases if case.problem.plain}
     asked = [(shape, dtype) for dtype in DTYPES for shape in raced(dtype)]
     return [known[one] for one in asked if one in known]
 
@@ -111,7 +111,7 @@ def every_case() -> str:
         lines += ["", f"## Softmax in {dtype}", ""]
         lines += case_table([case for case in shown if case.dtype == dtype])
     for name in GROUPS:
-        cases = [case for case in around_cases(recorded) if group_of(case.kind) == name]
+        cases = [case for case in around_cases(recorded) if group_of(case.problem) == name]
         for dtype in DTYPES:
             if of_dtype := [case for case in cases if case.dtype == dtype]:
                 lines += ["", f"## {name.capitalize()} in {dtype}", ""]
@@ -170,8 +170,8 @@ def added_later(cases: Sequence[RaceCase]) -> str:
 
 def where(case: RaceCase | ChainCase) -> str:
     """The shape; of what is around softmax its group too."""
-    sizes = place(*case.shape, inner=case.inner)
-    return sizes if case.kind == ALONE else f"{group_of(case.kind)} at {sizes}"
+    sizes = case.problem.place(dtype=False)
+    return sizes if case.problem.plain else f"{group_of(case.problem)} at {sizes}"
 
 
 def family_table(recorded: Race) -> list[str]:
@@ -204,7 +204,7 @@ def unraced_forfeits(recorded: Race, shapes: Sequence[Shape], dtype: str) -> lis
 
 
 def lead_cell(case: RaceCase) -> str:
-    sizes = place(*case.shape, inner=case.inner)
+    sizes = case.problem.place(dtype=False)
     return f"{case.lead:.{2 if case.lead >= 1 else 3}f}, {title(case.best_peer)} at {sizes}"
 
 
@@ -267,7 +267,7 @@ def case_table(cases: Sequence[RaceCase], around: bool = False) -> list[str]:
         if early:
             share = case.programmatic_share
             cells.append(f"{share:.2f} of a copy launched so" if share else "-")
-        sizes = place(*case.shape, inner=case.inner)
+        sizes = case.problem.place(dtype=False)
         lines.append(f"| {sizes} | {' | '.join(cells)} |")
     return lines
 
@@ -310,7 +310,7 @@ def group_table(shown: Sequence[RaceCase]) -> list[str]:
     lines = [f"| | {titles} | baselines not timed |", "|---" * (2 + 2 * len(DTYPES)) + "|"]
     for name in GROUPS:
         cells = []
-        group = [case for case in shown if group_of(case.kind) == name]
+        group = [case for case in shown if group_of(case.problem) == name]
         for dtype in DTYPES:
             cases = [case for case in group if case.dtype == dtype]
             counts = Counter(case.verdict for case in cases)
@@ -341,7 +341,7 @@ def pipelines() -> list[str]:
     if not cases:
         return []
     earlier = [case for case in timed if not case.chosen]
-    groups = {name: [case for case in cases if group_of(case.kind) == name] for name in GROUPS}
+    groups = {name: [case for case in cases if group_of(case.problem) == name] for name in GROUPS}
     return [
         "The same operations back to back with producer and consumer kernels, beside the two best "
         "of these baselines:",
@@ -357,7 +357,7 @@ def of_earlier_versions(cases: Sequence[ChainCase]) -> list[str]:
     """A sentence on what was timed before our kernel was edited, which no table shows."""
     if not cases:
         return []
-    names = " and ".join(dict.fromkeys(group_of(case.kind) for case in cases))
+    names = " and ".join(dict.fromkeys(group_of(case.problem) for case in cases))
     behind = [
         f"{where_in_chain(case)} by {-lead.value:.1%}"
         for case in cases
@@ -432,5 +432,5 @@ def lead_in_chain(case: ChainCase) -> float:
 
 
 def chained_cell(case: ChainCase) -> str:
-    sizes = place(*case.shape, case.dtype, inner=case.inner)
+    sizes = case.problem.place()
     return f"{round(lead_in_chain(case), 3) + 0:+.1%}, {title(case.best_peer)} at {sizes}"

@@ -13,7 +13,6 @@ from ..base.mode import replaying
 from ..catalogue.dispatch import changes_of
 from ..catalogue.registry import UNFUSED, split_trial
 from ..measure import bench
-from ..measure.problems import Problem
 from ..measure.records import (
     REFERENCE_GPU,
     Case,
@@ -23,7 +22,7 @@ from ..measure.records import (
     recorded_gpus,
     utc_now,
 )
-from ..problem.operations import Sizes
+from ..problem.problem import Problem
 from ..run.bound import BoundKernel, Kernel, kernel_of
 from ..simt.cuda_text import code_hash
 
@@ -114,22 +113,23 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
         )
         for name, kernel in kernels.items()
     }
-    for sizes in (Sizes(*shape) for shape in bench.live_shapes(shapes)):
+    for rows, cols, *inner in bench.live_shapes(shapes):
+        at = Problem(rows, cols, dtype, *inner)
         bound = {
-            name: kernel.bind(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+            name: kernel.bind(rows, cols, dtype, inner=at.inner)
             for name, kernel in named.items()
-            if kernel.accepts(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+            if kernel.accepts(rows, cols, dtype, inner=at.inner)
         }
         makers = {name: partial(_candidate, one) for name, one in bound.items()}
-        if UNFUSED in kernels and sizes.inner == 1:
+        if UNFUSED in kernels and at.inner == 1:
             makers[UNFUSED] = bench.unfused_candidate
         together: dict[Problem, dict[str, bench.Maker]] = {}  # what computes the same
         for name in filter(makers.__contains__, kernels):
-            problem = Problem.of(bound[name]) if name in bound else Problem(sizes, dtype)
-            problem = Problem(sizes, dtype) if problem.plain else problem  # a copy, say
+            problem = bound[name].problem if name in bound else at
+            problem = at if problem.plain else problem  # a copy, say
             together.setdefault(problem, {})[name] = makers[name]
         for problem, some in together.items():
-            measured = bench.measure(some, sizes.rows, sizes.cols, dtype, problem=problem)
+            measured = bench.measure(some, problem)
             for name in some:
                 records[name].add(measured[name])
     return list(records.values())

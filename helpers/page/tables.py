@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..measure.races import best_copies, best_copy
 from ..measure.records import Case, load_record, predictions
-from ..problem.shapes import place
 
 
 def lines_of(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -48,7 +47,7 @@ def summary_table(
             others.append(f"{step} {passes} x")
         cells = [
             step,
-            place(shown.rows, shown.cols, shown.dtype, inner=shown.inner) if shown else "",
+            shown.at.place() if shown else "",
         ]
         if timed:
             cells += [f"{mine.gbps:.0f}", f"{mine.share:.3f}"] if mine else ["-", "-"]

@@ -2,6 +2,7 @@
 
 The modules, lowest first:
 
+    operations  what kernels compute: their arguments and features, one row per operation
+    problem     `Problem`: an operation at a shape, dtype and layout
     shapes      families of matrix shapes
-    operations  what kernels compute: arguments, features, bytes
 """

@@ -12,40 +12,16 @@ The way is softmax's way in PyTorch, ends included:
 
     y = dropout(softmax(scale * x + bias, where mask is 0)), or its logarithm
 
-Shapes are given in sizes: rows, cols and inner. A matrix of rows x cols has rows apart in memory
-where inner is above 1: then it is outer x dim x inner, rows = outer * inner and cols = dim.
+Shapes are given by names of sizes (`Problem.sizes`): rows, cols and others.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from numbers import Real
-from typing import NamedTuple
 
 import numpy as np
-
-
-class Sizes(NamedTuple):
-    """How many rows are computed, of so many columns that are `inner` elements apart."""
-
-    rows: int
-    cols: int
-    inner: int = 1
-
-    @property
-    def outer(self) -> int:
-        return self.rows // self.inner
-
-    @property
-    def names(self) -> dict[str, int]:
-        """What a kernel may declare."""
-        sums = -(-self.rows * self.cols // SUMMED)
-        named = {"outer": self.outer, "dim": self.cols, "sums": sums, "2": 2}
-        return {**self._asdict(), **named}
-
 
 SUMMED = 512  # elements of each sum that `read` writes
 MATRIX, ROWS, NUMBER = ("rows", "cols"), ("rows",), ()
@@ -87,6 +63,9 @@ class Operation:
     def __repr__(self) -> str:
         return f"Operation({self.name})"
 
+    def __reduce__(self) -> tuple:  # operations are compared by `is`, in another process too
+        return operation_named, (self.name,)
+
     def asked(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
         """The arguments that features ask for."""
         return tuple(argument for argument in self.arguments if argument.asked(features))
@@ -107,32 +86,6 @@ class Operation:
         names = (*self.required, *strides, *(argument.name for argument in self.arguments))
         return (*dict.fromkeys(names), "workspace")
 
-    def complete(
-        self, given: Mapping[str, object], features: Mapping[str, int], sizes: Sizes
-    ) -> dict[str, object]:
-        """The arguments that features ask for, numbers that were not given neutral.
-
-        Raises `TypeError` naming an input that is missing and what is given but not asked for,
-        `ValueError` naming a number that may not be so.
-        """
-        values, asked = {}, self.asked(features)
-        if unknown := [name for name in given if name not in {a.name for a in asked}]:
-            takes = ", ".join(argument.name for argument in asked)
-            raise TypeError(f"{self.name} {_said(features)}takes {takes}, not {unknown[0]}")
-        for argument in asked:
-            if argument.name in given:
-                values[argument.name] = value = given[argument.name]
-                if argument.between and isinstance(value, Real):
-                    low, high = argument.between
-                    if not low <= value <= high:
-                        raise ValueError(f"{argument.name} = {value} is not {low} to {high}")
-            elif argument.shape:
-                if not argument.output:
-                    raise TypeError(f"{self.name} {_said(features)}needs {argument.name}")
-            else:
-                values[argument.name] = _neutral(argument, values, sizes)
-        return values
-
     def value(self, feature: str, wanted: int | str) -> int:
         """A feature's value by its word or its number. Raises `ValueError` that lists them."""
         words = self.features.get(feature, ())
@@ -143,52 +96,6 @@ class Operation:
                 f"{self.name} has no {feature} = {wanted}; its features: {known or 'none'}"
             )
         return int(number)
-
-    def moved(
-        self,
-        sizes: Sizes,
-        dtype: str | np.dtype,
-        features: Mapping[str, int],
-        numbers: Mapping[str, int] | None = None,
-    ) -> tuple[int, int]:
-        """(bytes to read, bytes to write) at least, each once. `numbers` are those that arrays have
-        their shape of, 1 where they are not given. Columns that a causal mask hides are not read.
-        """
-        known, moved = {**(numbers or {}), **sizes.names}, [0, 0]
-        for argument in self.arrays(features):
-            count = math.prod(known.get(name, 1) for name in argument.shape)
-            if features.get("MASK") == CAUSAL and argument.name == "x":
-                whole, rest = divmod(sizes.rows, sizes.cols)
-                count = (whole * sizes.cols * (sizes.cols + 1) + rest * (rest + 1)) // 2
-            moved[argument.output] += count * argument.numpy_dtype(dtype).itemsize
-        return moved[0], moved[1]
-
-
-def _said(features: Mapping[str, int]) -> str:
-    asked = ", ".join(f"{name} = {value}" for name, value in features.items() if value)
-    return f"with {asked} " if asked else ""
-
-
-def _neutral(argument: Argument, values: Mapping, sizes: Sizes) -> float:
-    if not isinstance(argument.neutral, tuple):
-        return argument.neutral
-    for name in argument.neutral:
-        if name in values:
-            return (
-                len(values[name]) if np.ndim(values[name]) else 1
-            )  # what is no array is named later
-        if name in sizes.names:
-            return sizes.names[name]
-    raise AssertionError(argument)
-
-
-def array_shape(argument: Argument, values: Mapping, sizes: Sizes) -> tuple[int, ...]:
-    """The shape of an array, whose names may be those of numbers among the values; a matrix whose
-    columns are apart is (outer, dim, inner)."""
-    if argument.shape == MATRIX and sizes.inner > 1:
-        return sizes.outer, sizes.cols, sizes.inner
-    known = sizes.names
-    return tuple(int(known[name] if name in known else values[name]) for name in argument.shape)
 
 
 # ---- the operations -----------------------------------------------------------------------------
@@ -273,7 +180,7 @@ CROSS_ENTROPY_BACKWARD = Operation(
         *OF_A_LOSS,
     ),
 )
-# Kernels that are no softmax: what the bytes of the others are held against.
+# Operations of the bandwidth baselines, which do nothing but move bytes.
 TWO_READS = Operation(
     "two_reads",
     (Argument("a", MATRIX), Argument("b", MATRIX), Argument("y", MATRIX, output=True)),
@@ -285,6 +192,7 @@ READ = Operation(
     yardstick="variants/00_read",
 )
 
+BASELINES = {operation.yardstick: operation for operation in (COPY, TWO_READS, READ)}
 OPERATIONS = {
     operation.name: operation
     for operation in (
@@ -292,6 +200,10 @@ OPERATIONS = {
         *(COPY, TWO_READS, READ),
     )
 }
+
+
+def operation_named(name: str) -> Operation:
+    return OPERATIONS[name]
 
 
 def computed(text: str) -> tuple[Operation, dict[str, int]]:

@@ -20,7 +20,7 @@ predictions.json, which says where a step is recorded, has two more names:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from .problem import Problem
 
 Shape = tuple[int, int]
 
@@ -153,10 +153,11 @@ SPECIAL_PACKS = 64
 SPECIAL_INNER = 4  # elements between the columns of such rows, where another axis is taken
 
 
-def family_of(rows: int, cols: int, inner: int = 1) -> str:
+def family_of(problem: Problem) -> str:
     """The family of a recorded shape; "other" if no figure shows it. A smaller GPU records the grid
     and the long rows with fewer rows, so these two are told apart by their columns."""
-    if inner > 1:
+    rows, cols = problem.shape
+    if problem.inner > 1:
         return "axes"
     if (rows, cols) == SQUARE_SHAPE or (rows, cols) in VOCABULARY_SHAPES:
         return "square" if (rows, cols) == SQUARE_SHAPE else "vocabularies"
@@ -169,25 +170,3 @@ def family_of(rows: int, cols: int, inner: int = 1) -> str:
     if (rows, cols) in SWEEP_SHAPES:
         return "sweep"
     return "grid" if cols <= GRID_SHAPES[-1][1] else "long"
-
-
-class Run(NamedTuple):
-    """What is timed at once: matrices of a dtype, whose columns are `inner` elements apart."""
-
-    rows: int
-    cols: int
-    dtype: str = "float32"
-    inner: int = 1
-
-    def place(self, always: bool = False) -> str:
-        """What the function `place` says of it."""
-        return place(self.rows, self.cols, self.dtype, always, self.inner)
-
-
-def place(
-    rows: int, cols: int, dtype: str = "float32", always: bool = False, inner: int = 1
-) -> str:
-    """ "65536 x 4096", with the dtype where it is not float32, or `always`; "8192 x 512 x 64" of
-    another axis."""
-    sizes = f"{rows} x {cols}" if inner == 1 else f"{rows // inner} x {cols} x {inner}"
-    return sizes + (f" {dtype}" if always or dtype != "float32" else "")

@@ -29,10 +29,10 @@ from ..base.gpu import Gpu
 from ..base.mode import gpu_for_plans
 from ..catalogue.dispatch import changes_of
 from ..catalogue.header import header
-from ..catalogue.plan import MAX_BLOCK, Header, Plan, integer, option_name, row_strides
+from ..catalogue.plan import MAX_BLOCK, Header, Plan, option_name
 from ..catalogue.registry import source, split_trial
-from ..problem.operations import MATRIX, Argument, Operation, Sizes, array_shape
-from ..problem.shapes import place
+from ..problem.operations import MATRIX, Argument, Operation
+from ..problem.problem import Problem, integer
 from ..simt import byte_offset
 from ..simt.cuda_text import Parameter, kernel_names, signature
 from .execute import (
@@ -129,6 +129,12 @@ class Kernel:
                 "with the options of bind(code, rows, cols, dtype)"
             )
 
+    def problem(self, rows: int, cols: int, dtype: str = "float32", **options) -> Problem:
+        """Return what the kernel computes at a shape and dtype; `options` are further fields of
+        `Problem`. Raises what `Problem` raises."""
+        features = tuple(self.features.items())
+        return Problem(rows, cols, dtype, operation=self.operation, features=features, **options)
+
     @checked
     def accepts(
         self,
@@ -136,15 +142,14 @@ class Kernel:
         cols: int,
         dtype: str | np.dtype | type = "float32",
         gpu: Gpu | None = None,
-        x_stride: int | None = None,
-        y_stride: int | None = None,
-        inner: int = 1,
         features: Mapping[str, int | str] = NO_FEATURES,
+        **options,
     ) -> bool:
-        """Whether the kernel takes this shape, dtype and strides, and builds these features. Raises
-        what `choosing` raises."""
-        contract, gpu = self.choosing(features).header, gpu or gpu_for_plans()
-        return contract.accepts(rows, cols, dtype, gpu, x_stride, y_stride, inner)
+        """Return whether the kernel takes a problem and builds these features. Raises what
+        `choosing` and `Problem` raise."""
+        kernel = self.choosing(features)
+        problem = kernel.problem(rows, cols, dtype, **options)
+        return kernel.header.accepts(problem, gpu or gpu_for_plans())
 
     @checked
     def bind(
@@ -153,23 +158,25 @@ class Kernel:
         cols: int,
         dtype: str | np.dtype | type = "float32",
         gpu: Gpu | None = None,
-        x_stride: int | None = None,
-        y_stride: int | None = None,
-        inner: int = 1,
         features: Mapping[str, int | str] = NO_FEATURES,
+        **options,
     ) -> BoundKernel:
-        """The kernel for a matrix of rows x cols; `gpu` is that in use, or in replay an H200. The
-        strides count elements from one row to the next, cols if they are not given; of another axis
-        than the last, `inner` is how many elements its columns are apart.
+        """Return the kernel for a matrix of rows x cols on a GPU: the one in use, or in replay an
+        H200. `options` are further fields of `Problem`: inner, x_stride, y_stride.
 
-        Raises `ValueError` if its header does not take the shape, the dtype, the strides, the block
-        size or the features, `TypeError` naming what is no integer.
+        Raises `ValueError` if its header does not take the problem, the block size or the features,
+        and what `Problem` raises.
         """
-        rows, cols, inner = integer("rows", rows), integer("cols", cols), integer("inner", inner)
-        strides = row_strides(cols, x_stride, y_stride)
-        gpu, kernel = gpu or gpu_for_plans(), self.choosing(features)
-        plan = kernel.header.plan(rows, cols, dtype, self.block, gpu, *strides, inner)
-        return BoundKernel(kernel, rows, cols, np.dtype(dtype), gpu, plan, strides, inner)
+        kernel = self.choosing(features)
+        return kernel.at(kernel.problem(rows, cols, dtype, **options), gpu)
+
+    def at(self, problem: Problem, gpu: Gpu | None = None) -> BoundKernel:
+        """`bind` for a problem, whose operation and features must be those of the kernel."""
+        own = self.problem(problem.rows, problem.cols, problem.dtype, inner=problem.inner)
+        if (own.operation, own.features) != (problem.operation, problem.features):
+            raise ValueError(f"{self.name} computes {own.name}, not {problem.name}")
+        gpu = gpu or gpu_for_plans()
+        return BoundKernel(self, problem, gpu, self.header.plan(problem, gpu, self.block))
 
 
 @checked
@@ -227,59 +234,50 @@ def bind(
     dtype: str | np.dtype | type = "float32",
     block: int | None = None,
     changes: Mapping[str, int] = MappingProxyType({}),
-    gpu: Gpu | None = None,
-    x_stride: int | None = None,
-    y_stride: int | None = None,
-    inner: int = 1,
-    features: Mapping[str, int | str] = NO_FEATURES,
+    **options,
 ) -> BoundKernel:
     """`Kernel.bind` of a kernel file's text or of a `Kernel`, which is compiled for the shape, or
     of a `cupy.RawKernel` as it was compiled.
 
     `block` replaces the header's block size, `changes` values of its Build table or of numbers that
-    the file defines, to try others.
+    the file defines, to try others; `options` are those of `Kernel.bind`.
     """
-    chosen = kernel_of(kernel, block, changes)
-    return chosen.bind(rows, cols, dtype, gpu, x_stride, y_stride, inner, features)
+    return kernel_of(kernel, block, changes).bind(rows, cols, dtype, **options)
 
 
 @dataclass(frozen=True)
 class BoundKernel:
-    """A kernel for one shape, dtype and strides on one GPU."""
+    """A kernel for one problem on one GPU."""
 
     kernel: Kernel
-    rows: int
-    cols: int
-    dtype: np.dtype
+    problem: Problem
     gpu: Gpu
     plan: Plan
-    strides: tuple[int, int]  # of x and y: elements from one row to the next
-    inner: int = 1  # elements from one column to the next
 
     def __repr__(self) -> str:
-        shape = place(self.rows, self.cols, self.dtype.name, always=True)
-        apart = "" if self.strides == (self.cols, self.cols) else f", strides {self.strides}"
-        apart += f", inner {self.inner}" if self.inner > 1 else ""
-        return f"BoundKernel({self.name}, {shape}{apart}, {self.launch})"
+        problem = self.problem
+        apart = "" if problem.contiguous else f", strides {problem.strides}"
+        return f"BoundKernel({self.name}, {problem.place(dtype=True)}{apart}, {self.launch})"
 
     @property
-    def sizes(self) -> Sizes:
-        return Sizes(self.rows, self.cols, self.inner)
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.problem.dtype)
 
     @property
     def numbers(self) -> dict[str, int]:
         """Sizes and strides under the names that the kernel may give them."""
-        x_stride, y_stride = self.strides
-        sizes = {name: self.sizes.names[name] for name in self.operation.sizes}
+        x_stride, y_stride = self.problem.strides
+        sizes = {name: self.problem.sizes[name] for name in self.operation.sizes}
         return {**sizes, "x_stride": x_stride, "y_stride": y_stride}
 
     @property
     def operation(self) -> Operation:
-        return self.kernel.operation
+        return self.problem.operation
 
-    @cached_property
+    @property
     def features(self) -> dict[str, int]:
-        return self.kernel.features
+        """The features that are not 0."""
+        return dict(self.problem.features)
 
     @property
     def name(self) -> str:
@@ -326,14 +324,14 @@ class BoundKernel:
 
     def _named(self, arrays: Sequence, named: Mapping[str, object]) -> dict[str, object]:
         """All that the operation takes, by name."""
-        asked = self.operation.arrays(self.features)
+        asked = self.problem.arrays
         if len(arrays) > len(asked):
             names = ", ".join(array.name for array in asked)
             raise TypeError(f"{self.name} takes arrays {names}, {len(arrays)} were given")
         given = {array.name: value for array, value in zip(asked, arrays, strict=False)}
         if twice := [name for name in named if name in given]:
             raise TypeError(f"{self.name} is given {twice[0]} twice")
-        values = self.operation.complete({**given, **named}, self.features, self.sizes)
+        values = self.problem.complete({**given, **named})
         if missing := [array.name for array in asked if array.name not in values]:
             raise TypeError(f"{self.name} needs {missing[0]}")
         declared = {parameter.name for parameter in self.kernel.parameters}
@@ -424,7 +422,7 @@ class BoundKernel:
         check_arguments(self.compiled, args)
         names = [parameter.name for parameter in self.kernel.parameters]
         values = dict(zip(names, args, strict=True))
-        arrays = self.operation.arrays(self.features)
+        arrays = self.problem.arrays
         for argument in arrays:
             self._check_dtype(argument, values[argument.name])
         for argument in arrays:
@@ -461,7 +459,7 @@ class BoundKernel:
     def _check_place(self, argument: Argument, values: Mapping[str, object]) -> None:
         """Shape, address and stride of an array."""
         name, array = argument.name, values[argument.name]
-        wanted = array_shape(argument, values, self.sizes)
+        wanted = self.problem.array_shape(argument, values)
         flat = array.ndim not in (2, len(wanted))
         if array.shape != wanted and not (flat and array.size == np.prod(wanted)):
             names = " x ".join(argument.shape)
@@ -477,12 +475,13 @@ class BoundKernel:
                 f"{name} must start at a multiple of {align} bytes; it is a view that starts "
                 f"{byte_offset(array)} bytes into its base array"
             )
-        if argument.shape != MATRIX or self.inner > 1:
+        problem = self.problem
+        if argument.shape != MATRIX or problem.inner > 1:
             return
-        stride = dict(zip("xy", self.strides, strict=True)).get(name, self.cols)
-        row = self.cols * array.itemsize
+        stride = dict(zip("xy", problem.strides, strict=True)).get(name, problem.cols)
+        row = problem.cols * array.itemsize
         apart = array.strides[0] if array.ndim == 2 else row
-        if self.rows > 1 and apart != stride * array.itemsize:
+        if problem.rows > 1 and apart != stride * array.itemsize:
             raise ValueError(
                 f"the rows of {name} start {apart} bytes apart, which is not {name}_stride = "
                 f"{stride} elements"
@@ -499,7 +498,7 @@ class BoundKernel:
 
     def _check_overlap(self, arrays: Mapping[str, np.ndarray]) -> None:
         inplace = self.kernel.header.fields.get("Inplace", "").split(" = ")
-        outputs = [array.name for array in self.operation.arrays(self.features) if array.output]
+        outputs = [array.name for array in self.problem.arrays if array.output]
         for output in outputs:
             for name, array in arrays.items():
                 if name == output or not np.may_share_memory(arrays[output], array):

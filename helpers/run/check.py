@@ -6,11 +6,14 @@ What is right, and by how much a kernel may be off, says `helpers.run.references
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from ..base.arguments import checked, short
-from ..problem.operations import COPY, MATRIX, SOFTMAX, Operation, Sizes
+from ..base.mode import gpu_for_plans
+from ..problem.operations import COPY, MATRIX, SOFTMAX, Operation
+from ..problem.problem import Problem, integer
 from ..problem.shapes import (
     LONG_QUICK_SHAPES,
     QUICK_AXES,
@@ -181,87 +184,81 @@ def check_kernel(
     contract = unbound.header
     axes = "inner" in contract.operation.sizes
 
-    def accepts(sizes: Sizes) -> bool:
-        return unbound.accepts(sizes.rows, sizes.cols, dtype, inner=sizes.inner)
+    def accepts(problem: Problem) -> bool:
+        return contract.accepts(problem, gpu_for_plans())
+
+    def problem(outer: int, cols: int, inner: int = 1) -> Problem:
+        return unbound.problem(outer * inner, cols, dtype, inner=inner)
 
     per_shape = unbound.raw is None and contract.build
-    long = per_shape or not any(accepts(Sizes(*shape)) for shape in QUICK_SHAPES)
+    long = per_shape or not any(accepts(problem(*shape)) for shape in QUICK_SHAPES)
     if shapes is None:
         shapes = QUICK_AXES if axes else (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
-    asked = [_sizes(shape, axes) for shape in shapes]
+    asked = [problem(*_sizes(shape, axes)) for shape in shapes]
     inner = SPECIAL_INNER if axes else 1
-    special = [
-        Sizes(6 * inner, cols, inner) for cols in SPECIAL_COLUMNS if long or axes or cols < 1000
-    ]
-    special = [sizes for sizes in special if accepts(sizes)]
-    if not special and accepts(packs := Sizes(6 * inner, SPECIAL_PACKS, inner)):
+    columns = [cols for cols in SPECIAL_COLUMNS if long or axes or cols < 1000]
+    special = [one for one in (problem(6, cols, inner) for cols in columns) if accepts(one)]
+    if not special and accepts(packs := problem(6, SPECIAL_PACKS, inner)):
         special = [packs]
-    taken = [sizes for sizes in asked if accepts(sizes)]
+    taken = [one for one in asked if accepts(one)]
     if not taken:
-        refused = contract.why_not(*asked[0][:2], dtype, inner=asked[0].inner) if asked else ""
+        refused = contract.why_not(asked[0]) if asked else ""
         reason = f": {refused}" if "does not build" in refused else ""
         raise ValueError(f"the header takes {dtype} at none of these shapes{reason}")
-    operation, chosen = contract.operation, contract.features
-    problems = [(sizes, make_inputs(operation, sizes, dtype, chosen)) for sizes in taken]
-    problems += [
-        (sizes, special_inputs(operation, sizes.cols, dtype, chosen, inner)) for sizes in special
-    ]
+    problems = [(one, make_inputs(one)) for one in taken]
+    problems += [(one, special_inputs(one)) for one in special]
     views = 0
-    for number, (sizes, values) in enumerate(problems):
-        views += check_case(unbound, sizes, dtype, values, number)
-    rows = sum(sizes.rows for sizes in special)
+    for number, (one, values) in enumerate(problems):
+        views += check_case(unbound, one, values, number)
+    rows = sum(one.rows for one in special)
     shown = counted(len(taken), "shape")
     if views or contract.strided:
         shown += f", {counted(views, 'view')}"
-    said = "".join(f", {name} = {value}" for name, value in chosen.items() if value)
+    said = "".join(f", {name} = {value}" for name, value in unbound.features.items() if value)
     return (
         f"{unbound.name}{said}: right on {shown} and {counted(rows, 'row')} with -inf, NaN or +inf"
     )
 
 
 def check_case(
-    unbound: Kernel, sizes: Sizes, dtype: str | np.dtype, values: Mapping[str, object], layout: int
+    unbound: Kernel, problem: Problem, values: Mapping[str, object], layout: int
 ) -> bool:
     """Run a kernel over what goes in at a shape (more than it takes may be given), and in one of
     three other layouts if it takes such, and in place if it may. Returns whether there was another
     layout; raises what `check_kernel` does."""
-    run, contract = _Run(unbound, sizes, np.dtype(dtype), values), unbound.header
+    run, contract = _Run(unbound, problem, values), unbound.header
     run.as_they_are()
     if "Inplace" in contract.fields:
         run.in_place()
-    anywhere = contract.align(dtype) < 16 and contract.operation is not SOFTMAX
+    anywhere = contract.align(problem.dtype) < 16 and contract.operation is not SOFTMAX
     return (contract.strided or anywhere) and run.apart(layout)
 
 
-def _sizes(shape: Sequence[int], axes: bool) -> Sizes:
+def _sizes(shape: Sequence[int], axes: bool) -> Sequence[int]:
     """Raises `TypeError` for what are no integers, or not so many."""
     if np.ndim(shape) != 1 or len(shape) != 2 + axes:
         form = "triples [(outer, dim, inner), ...]" if axes else "pairs [(rows, cols), ...]"
         raise TypeError(f"shapes are {form}, not {shape!r}")
-    outer, cols, inner = shape if axes else (*shape, 1)
-    return Sizes(outer * inner, cols, inner)
+    return tuple(integer("a size", size) for size in shape)
 
 
 class _Run:
     """A kernel and what it is given at a shape: as it is and laid out otherwise."""
 
-    def __init__(
-        self, unbound: Kernel, sizes: Sizes, dtype: np.dtype, values: Mapping[str, object]
-    ) -> None:
-        self.unbound, self.sizes, self.dtype = unbound, sizes, dtype
-        self.operation, self.features = unbound.operation, unbound.features
+    def __init__(self, unbound: Kernel, problem: Problem, values: Mapping[str, object]) -> None:
+        self.unbound, self.problem = unbound, problem
         declared = {parameter.name for parameter in unbound.parameters}
         given = {name: value for name, value in values.items() if name in declared}
         self.given = given
-        self.values = self.operation.complete(given, self.features, sizes)
+        self.values = problem.complete(given)
 
     def outputs(self) -> dict[str, np.ndarray]:
-        return outputs(self.operation, self.values, self.sizes, self.dtype, self.features)
+        return outputs(self.problem, self.values)
 
     def matrices(self, arrays: Mapping[str, object]) -> dict[str, np.ndarray]:
         return {
             argument.name: arrays[argument.name]
-            for argument in self.operation.arrays(self.features)
+            for argument in self.problem.arrays
             if argument.shape == MATRIX and argument.name in arrays
         }
 
@@ -275,8 +272,9 @@ class _Run:
 
     def apart(self, number: int) -> bool:
         """The same in one of three layouts, in turn; False if the header refuses it."""
-        cols, dtype, contract = self.sizes.cols, self.dtype, self.unbound.header
-        pack, unit = 16 // dtype.itemsize, contract.align(dtype) // dtype.itemsize
+        problem, contract = self.problem, self.unbound.header
+        cols, size = problem.cols, problem.itemsize
+        pack, unit = 16 // size, contract.align(problem.dtype) // size
         whole = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
         x_gap, y_gap, x_phase, y_phase = (
             (5, 2, 1, 3),  # each row starts elsewhere between two multiples of 16 bytes
@@ -286,7 +284,8 @@ class _Run:
         if not contract.strided:
             x_gap = y_gap = 0
         strides = cols + x_gap, cols + y_gap
-        if not self.unbound.accepts(*self.sizes[:2], dtype, None, *strides, self.sizes.inner):
+        strided = replace(problem, x_stride=strides[0], y_stride=strides[1])
+        if not contract.accepts(strided, gpu_for_plans()):
             return False
         if not contract.strided and not x_phase:
             return False
@@ -314,12 +313,11 @@ class _Run:
         return tuple(arrays[name].strides[0] // arrays[name].itemsize for name in "xy")
 
     def _where(self, arrays: Mapping[str, np.ndarray]) -> str:
-        if self.sizes.inner > 1:
-            return f"{self.unbound.name} at outer x dim x inner = {self._axes()}"
-        return f"{self.unbound.name} at rows x cols = {self.sizes[:2]}"
-
-    def _axes(self) -> tuple[int, int, int]:
-        return self.sizes.outer, self.sizes.cols, self.sizes.inner
+        problem = self.problem
+        if problem.inner > 1:
+            axes = problem.outer, problem.cols, problem.inner
+            return f"{self.unbound.name} at outer x dim x inner = {axes}"
+        return f"{self.unbound.name} at rows x cols = {problem.shape}"
 
     def _run(
         self, given: Mapping[str, object], written: Mapping[str, np.ndarray], how: str = ""
@@ -327,16 +325,15 @@ class _Run:
         """Run the kernel over what is given, as it is laid out, and check what it wrote."""
         strides = self._strides({**given, **written})
         where = self._where(written) + how
-        if strides and strides != 2 * (self.sizes.cols,):
+        if strides and strides != 2 * (self.problem.cols,):
             where += f", x_stride = {strides[0]}, y_stride = {strides[1]}"
         matrices = self.matrices({**given, **written})
         kernel = self.unbound.starting_at(*matrices.values())
-        strides = strides or (None, None)
-        rows, cols, inner = self.sizes
-        bound = kernel.bind(rows, cols, self.dtype, None, *strides, inner)
+        x_stride, y_stride = strides or (None, None)
+        bound = kernel.at(replace(self.problem, x_stride=x_stride, y_stride=y_stride))
         try:
             bound.run(**given, **{name: y for name, y in written.items() if name not in given})
-            check_outputs(self.operation, self.values, written, self.features)
+            check_outputs(self.problem.operation, self.values, written, dict(self.problem.features))
         except WrongResult as error:
             raise WrongResult(f"{where}: {error.summary}", error.values) from None
 

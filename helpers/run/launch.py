@@ -93,8 +93,8 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
     if _product(grid) != plan.grid or shared_mem != plan.shared_mem:
         raise ValueError(
             f"{kernel.name} wants grid = {plan.grid} and {plan.shared_mem} bytes of shared memory "
-            f"for rows = {bound.rows}, cols = {bound.cols}, block = {plan.block}; got grid = "
-            f"{_product(grid)}, {shared_mem} bytes"
+            f"for rows = {bound.problem.rows}, cols = {bound.problem.cols}, block = {plan.block}; "
+            f"got grid = {_product(grid)}, {shared_mem} bytes"
         )
     for what, sizes in (("grid", grid), ("block", block)):
         if simt.launch_shape(sizes, what)[1:] != (1, 1):

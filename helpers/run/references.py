@@ -38,7 +38,8 @@ from typing import NamedTuple
 import ml_dtypes
 import numpy as np
 
-from ..problem.operations import BYTES, SUMMED, Argument, Operation, Sizes, array_shape
+from ..problem.operations import BYTES, SUMMED, Argument, Operation
+from ..problem.problem import Problem
 
 UNIT_ROUNDOFF = 2.0**-24
 TINY = 2.0**-126
@@ -84,34 +85,21 @@ def poisoned(x: np.ndarray) -> np.ndarray:
     return np.full_like(x, np.nan)
 
 
-def make_inputs(
-    operation: Operation,
-    sizes: Sizes,
-    dtype: str | np.dtype = "float32",
-    features: Mapping[str, int] | None = None,
-    seed: int = 0,
-) -> dict[str, object]:
-    """All that goes into an operation at a shape, none of it neutral or constant."""
+def make_inputs(problem: Problem, seed: int = 0) -> dict[str, object]:
+    """All that goes into a problem, none of it neutral or constant."""
     random = np.random.default_rng(seed + 1)
-    x = make_input(sizes.rows, sizes.cols, seed, np.dtype(dtype).name)
-    if (features or {}).get("LOG") and sizes.cols > 1:
+    x = make_input(problem.rows, problem.cols, seed, problem.dtype)
+    if dict(problem.features).get("LOG") and problem.cols > 1:
         x[:, 1::3] -= 300  # whose softmax is 0, and whose logarithm is not that of 0
-    return _inputs_of(operation, sizes, dtype, features or {}, x, random)
+    return _inputs_of(problem, x, random)
 
 
-def special_inputs(
-    operation: Operation,
-    cols: int,
-    dtype: str | np.dtype = "float32",
-    features: Mapping[str, int] | None = None,
-    inner: int = 1,
-) -> dict[str, object]:
-    """The same with `special_rows`: of a row that is masked, ignored or without a gradient, of
-    targets that there are not."""
-    features, dtype = features or {}, np.dtype(dtype)
-    x = np.concatenate([special_rows(cols, dtype.name)] * inner)
-    sizes = Sizes(len(x), cols, inner)
-    found = _inputs_of(operation, sizes, dtype, features, x, np.random.default_rng(2))
+def special_inputs(problem: Problem) -> dict[str, object]:
+    """The same with `special_rows`, of six rows for each of its inner: of a row that is masked,
+    ignored or without a gradient, of targets that do not exist."""
+    cols, inner = problem.cols, problem.inner
+    x = np.concatenate([special_rows(cols, problem.dtype)] * inner)
+    found = _inputs_of(problem, x, np.random.default_rng(2))
     if "mask" in found:
         # Rows with -inf in what is left, of nothing but masks; NaN and +inf that are masked out.
         found["mask_repeat"] = np.int32(1)
@@ -127,16 +115,9 @@ def special_inputs(
     return found
 
 
-def _inputs_of(
-    operation: Operation,
-    sizes: Sizes,
-    dtype: str | np.dtype,
-    features: Mapping[str, int],
-    x: np.ndarray,
-    random: np.random.Generator,
-) -> dict[str, object]:
+def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> dict[str, object]:
     """What an operation takes, made of the matrix that softmax is taken of."""
-    rows, cols, dtype = sizes.rows, sizes.cols, np.dtype(dtype)
+    rows, cols, features = problem.rows, problem.cols, dict(problem.features)
     exact = Rows.of(x)
 
     def gradient(*shape: int) -> np.ndarray:
@@ -165,24 +146,24 @@ def _inputs_of(
         "z_loss": lambda: 1e-3,
     }
     found = {}
-    for argument in operation.asked(features):
+    for argument in problem.arguments:
         if argument.output or argument.name not in makers:
             continue
         if isinstance(argument.neutral, tuple) and argument.neutral[0] in found:
             continue  # the rows of an array
         value = makers[argument.name]()
-        kind = argument.numpy_dtype(dtype)
+        kind = argument.numpy_dtype(problem.dtype)
         if argument.shape:
-            value = _laid_out(np.asarray(value), argument, sizes).astype(kind)
+            value = _laid_out(np.asarray(value), argument, problem).astype(kind)
         found[argument.name] = value if argument.shape else kind.type(value)
     return found
 
 
-def _laid_out(value: np.ndarray, argument: Argument, sizes: Sizes) -> np.ndarray:
+def _laid_out(value: np.ndarray, argument: Argument, problem: Problem) -> np.ndarray:
     """Rows one after the other as outer x dim x inner, where that is what a kernel takes."""
-    if len(argument.shape) < 2 or sizes.inner == 1:
+    if len(argument.shape) < 2 or problem.inner == 1:
         return value
-    apart = value.reshape(sizes.outer, sizes.inner, sizes.cols)
+    apart = value.reshape(problem.outer, problem.inner, problem.cols)
     return np.ascontiguousarray(apart.transpose(0, 2, 1))
 
 
@@ -201,19 +182,13 @@ def _targets(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
     return targets
 
 
-def outputs(
-    operation: Operation,
-    values: Mapping[str, object],
-    sizes: Sizes,
-    dtype: str | np.dtype,
-    features: Mapping[str, int],
-) -> dict[str, np.ndarray]:
-    """What an operation writes, as arrays full of NaN."""
+def outputs(problem: Problem, values: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """What an operation writes, as arrays full of NaN; their shapes may depend on `values`."""
     return {
         argument.name: np.full(
-            array_shape(argument, values, sizes), np.nan, argument.numpy_dtype(dtype)
+            problem.array_shape(argument, values), np.nan, argument.numpy_dtype(problem.dtype)
         )
-        for argument in operation.arrays(features)
+        for argument in problem.arrays
         if argument.output
     }
 

@@ -11,9 +11,10 @@ from helpers.commands import chain as command
 from helpers.measure import bench, chain, chains, peers, records, workers
 from helpers.measure.chain import COPY, ORDINARY, Series
 from helpers.measure.chains import ChainCase, load_chains, variants
-from helpers.measure.contests import Entry, Kind, linked
+from helpers.measure.contests import linked
 from helpers.measure.races import Race
 from helpers.measure.workers import Failure
+from helpers.problem.problem import Problem
 from tests import made_up
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
@@ -25,21 +26,21 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     (rows, cols, dtype, names)."""
     timed = []
 
-    def measure(makers, rows, cols, dtype, kind):
+    def measure(makers, problem):
         names = [COPY, *makers]
         for name, make in makers.items():
             with bench.blaming(name):
-                make(rows, cols, dtype).run(None, None)
+                make(problem).run(None, None)
             if "PROGRAMMATIC1" in name:
                 names.append(name + ORDINARY)
-        timed.append((rows, cols, dtype, list(makers)))
+        timed.append((problem, list(makers)))
         return {
             state: Series(
                 50,
                 {name: [14.0 + 0.01 * n for n in range(21)] for name in names},
                 {name: [3.0] * 21 for name in names},
             )
-            for state in chain.states_of(rows, cols, dtype, gpu.H200.l2)
+            for state in chain.states_of(problem, gpu.H200.l2)
         }
 
     def nothing(*_) -> bench.Candidate:
@@ -77,8 +78,10 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsy
     assert run("--steps", "08_cluster-PROGRAMMATIC1") == 0
     fresh, evicted = recorded()
     assert (fresh.state, evicted.state) == ("fresh", "evicted")
-    ours = variants("08_cluster", 1, 32000)
-    ours += [name for name in variants("08_cluster-PROGRAMMATIC1", 1, 32000) if name not in ours]
+    ours = variants("08_cluster", Problem(1, 32000))
+    ours += [
+        name for name in variants("08_cluster-PROGRAMMATIC1", Problem(1, 32000)) if name not in ours
+    ]
     early = [name for name in ours if "PROGRAMMATIC1" in name]
     assert {*fresh.launches} == {*ours, *(name + ORDINARY for name in early)} and len(early) == 2
     assert {*fresh.chain_us} == {COPY, "torch", *fresh.launches}
@@ -90,16 +93,17 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsy
     assert "quack: not here" in printed
     assert command.main([*LARGE, "--dtypes", "bfloat16", "--peers"]) == 0
     assert [case.state for case in recorded() if case.rows > 1] == ["fresh"]
-    assert machine[-1] == (65536, 4096, "bfloat16", variants("08_cluster", 65536, 4096, "bfloat16"))
+    large = Problem(65536, 4096, "bfloat16")
+    assert machine[-1] == (large, variants("08_cluster", large))
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> None:
     measure = chain.measure
 
-    def interrupted(makers, rows, cols, dtype, kind):
-        if dtype == "bfloat16":
+    def interrupted(makers, problem):
+        if problem.dtype == "bfloat16":
             raise KeyboardInterrupt
-        return measure(makers, rows, cols, dtype, kind)
+        return measure(makers, problem)
 
     with monkeypatch.context() as patch:
         patch.setattr(chain, "measure", interrupted)
@@ -107,7 +111,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> No
             command.main([*FEW, "--peers"])
     assert len(machine) == 1 and len(recorded()) == 2
     command.main([*FEW, "--peers"])
-    assert [one[2] for one in machine] == ["float32", "bfloat16"]
+    assert [problem.dtype for problem, _ in machine] == ["float32", "bfloat16"]
     command.main([*FEW, "--peers"])
     assert len(machine) == 2, "nothing was left to time"
     command.main([*FEW, "--peers", "--fresh", "--dtypes", "float32"])
@@ -119,15 +123,15 @@ def test_a_failing_peer_is_left_out_and_a_failing_kernel_is_reported(
 ) -> None:
     measure, wrong = chain.measure, "torch"
 
-    def failing(makers, *shape):
-        if wrong in makers and shape[0] == 1:
+    def failing(makers, problem):
+        if wrong in makers and problem.rows == 1:
             raise Failure("wrong result: at (1, 2)", wrong)
-        return measure(makers, *shape)
+        return measure(makers, problem)
 
     monkeypatch.setattr(chain, "measure", failing)
     assert run() == 0
     assert recorded()[0].skipped == {"quack": "not here", "torch": "wrong result: at (1, 2)"}
-    wrong = variants("08_cluster", 1, 32000)[1]
+    wrong = variants("08_cluster", Problem(1, 32000))[1]
     capsys.readouterr()
     assert run("--fresh", *("--shapes", "1x32000", "128x65536")) == 1
     assert {case.rows for case in recorded()} == {128}, "the others are kept"
@@ -145,23 +149,24 @@ def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None
 def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine, monkeypatch) -> None:
     """Of the race, at the same operation and dtype."""
     race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [bench.PROTOCOL])
-    kind = Kind("softmax_backward")
+    problem = Problem(1024, 4096, operation="softmax_backward")
+    operation = problem.operation.name
     times = {"torch": 30.0, "compile": 12.0, "liger": 11.0, "quack": 14.0}
-    case = replace(made_up.race_case(**times), operation=kind.operation)
+    case = replace(made_up.race_case(**times), operation=operation)
     race.add(case)
-    race.add(replace(made_up.race_case(64, 2048, quack=1.0), operation=kind.operation, inner=1))
-    assert chains.best_peers(race, kind, "float32") == ["quack", "liger"], "by the median"
-    assert chains.best_peers(race, kind, "bfloat16") == []
+    race.add(replace(made_up.race_case(64, 2048, quack=1.0), operation=operation, inner=1))
+    assert chains.best_peers(race, problem) == ["quack", "liger"], "by the median"
+    assert chains.best_peers(race, replace(problem, dtype="bfloat16")) == []
     race.cases.pop()
     monkeypatch.setattr(command, "load_race", lambda folder: race)
     assert command.main(["--groups", "gradient of softmax"]) == 0
     wanted = linked(["gradient of softmax"])
-    assert [Entry(*one[:3], kind) for one in machine] == wanted
-    timed = {entry.dtype: {*one[3]} for entry, one in zip(wanted, machine, strict=True)}
+    assert [problem for problem, _ in machine] == wanted
+    timed = {problem.dtype: {*names} for problem, names in machine}
     assert timed["float32"] >= {"compile", "liger"} and "torch" not in timed["float32"]
     assert timed["bfloat16"] >= {"torch", "compile", "liger", "cudnn"}, "not raced: all of them"
     found = chains.around_cases(load_chains("nvidia-test"))
-    assert found == recorded() and {case.entry for case in found} == {*wanted}
+    assert found == recorded() and {case.problem for case in found} == {*wanted}
     assert all(case.chosen.startswith("14_backward") and case.plain for case in found)
     count = len(machine)
     assert command.main(["--groups", "gradient of softmax"]) == 0

@@ -26,6 +26,7 @@ from helpers.measure.evidence.cases import (
     worker_command,
 )
 from helpers.measure.records import launch_of, step_hash
+from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from helpers.run.execute import device_dtype
 from helpers.run.references import make_input
@@ -135,7 +136,7 @@ def test_counters_are_read_step_by_step_and_only_once(tools) -> None:
     assert len(data[UNFUSED]) == 6 and set(data[UNFUSED][0]) == {"kernel", "metrics"}
     for entry in data["cases"]:
         case = counters.case_of(entry)
-        assert entry["launch"] == launch_of(*case)
+        assert entry["launch"] == launch_of(case.step, case.at)
         assert entry["metrics"] == {"run": 1002.0 + NAMES.index(case.step)}
     files = ("01_naive", "07_warp", "variants/01_naive_fast")
     assert data["hashes"] == {name: step_hash(name) for name in files}
@@ -331,7 +332,7 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
         ours = "--report-api-errors no " if tool == "memcheck" else ""
         assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} {ours}python -m ")
     assert [tuple(case) for case in data["cases"]] == cases("small")
-    assert data["launches"] == [launch_of(*case) for case in cases("small")]
+    assert data["launches"] == [launch_of(case.step, case.at) for case in cases("small")]
     said = capsys.readouterr().err
     assert "memcheck found 1 errors in 07_warp" in said and "= ERROR SUMMARY: 1 err" in said
     tools.plan["errors"] = []
@@ -362,7 +363,7 @@ def test_inputs_of_the_worker(monkeypatch, shape: tuple[int, int], dtype: str) -
         sys.modules, "cupy", SimpleNamespace(**{name: getattr(np, name) for name in names})
     )
     monkeypatch.setattr(launches, "to_gpu", lambda x: x.view(device_dtype(x.dtype)))
-    x = launches.input_on_gpu(*shape, dtype)
+    x = launches.input_on_gpu(Problem(*shape, dtype))
     assert x.shape == shape and x.dtype == device_dtype(np.dtype(dtype)) and x.flags.c_contiguous
     values = x.view(dtype).astype(np.float64)
     if shape == (64, 1024):

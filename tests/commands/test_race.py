@@ -14,16 +14,17 @@ from helpers.catalogue import dispatch
 from helpers.commands import race
 from helpers.measure import bench, contested, peers, peers_around, races, records, workers
 from helpers.measure.contested import Task
-from helpers.measure.contests import ALONE, Entry, Kind, entries
+from helpers.measure.contests import entries
 from helpers.measure.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
 from helpers.measure.records import Case
 from helpers.measure.workers import Failure
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import raced
 from tests import made_up
 from tests.made_up import OURS
 
 COPIED = "variants/00_copy_bulk"
-CHOOSE = dispatch.choose  # as it is before a test replaces it
+BEST = dispatch.best  # as it is before a test replaces it
 # torch.compile is so far behind that it is not timed in other processes.
 TIMES = {OURS: 10.0, "torch": 40.0, "compile": 24.0, "triton": 12.5, bench.COPY: 9.5}
 
@@ -34,18 +35,17 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     (dtype, rows, cols, names)."""
     measured = []
 
-    def measure(makers, rows, cols, dtype, problem=None):
+    def measure(makers, problem):
         for name, make in makers.items():
             with bench.blaming(name):
-                make(rows, cols, dtype).run(None, None)
-        measured.append((dtype, rows, cols, list(makers)))
-        copy, step = [TIMES[bench.COPY]] * 7, dispatch.choose(rows, cols, dtype)
+                make(problem).run(None, None)
+        measured.append((problem.dtype, *problem.shape, list(makers)))
+        copy, step = [TIMES[bench.COPY]] * 7, dispatch.best(problem)
         return {
             name: Case(
-                dtype,
-                rows,
-                cols,
-                contested.launch_of(step, rows, cols, dtype) if step else {},
+                problem.dtype,
+                *problem.shape,
+                contested.launch_of(step, problem) if step else {},
                 [TIMES.get(name, 30.0)] * 7,
                 copy,
                 50,
@@ -67,8 +67,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     def nothing(*_) -> bench.Candidate:
         return bench.Candidate(lambda x, y: None, {}, {}, None)
 
-    def why_not(name: str, rows: int, cols: int, dtype: str, kind: Kind) -> str:
-        assert rows and cols and dtype in DTYPES
+    def launch_on_softmax(step: str, problem: Problem, *_) -> dict[str, int]:
+        return records.launch_of(step, Problem(*problem.shape))
+
+    def why_not(name: str, problem: Problem) -> str:
         return "not here" if name == "quack" else ""
 
     for module, name, replacement in (
@@ -76,8 +78,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (gpu, "has_gpu", lambda: True),
         (gpu, "describe_device", lambda: made_up.DEVICE),
         (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
-        (dispatch, "choose", lambda rows, cols, *_, **__: OURS),
-        (contested, "launch_of", lambda step, rows, cols, *_: records.launch_of(step, rows, cols)),
+        (dispatch, "best", lambda problem, *_: OURS),
+        (contested, "launch_of", launch_on_softmax),
         (races, "gpu_in_use", lambda: gpu.H200),
         (races, "rival_copies", lambda *_: [COPIED]),
         (bench, "copy_maker", lambda name: nothing),
@@ -128,10 +130,10 @@ def test_race_is_written_with_reasons_and_notes(machine, capsys) -> None:
 def test_race_goes_on_where_it_stopped(machine, monkeypatch) -> None:
     measure = bench.measure
 
-    def interrupted(makers, rows, cols, dtype):
-        if (dtype, rows) == ("bfloat16", 64):
+    def interrupted(makers, problem):
+        if (problem.dtype, problem.rows) == ("bfloat16", 64):
             raise KeyboardInterrupt
-        return measure(makers, rows, cols, dtype)
+        return measure(makers, problem)
 
     with monkeypatch.context() as patch:
         patch.setattr(bench, "measure", interrupted)
@@ -173,10 +175,10 @@ def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_is_reported(
 ) -> None:
     measure, wrong = bench.measure, "liger"
 
-    def checked(makers, *shape):
-        if wrong in makers and shape[0] == 64:
+    def checked(makers, problem):
+        if wrong in makers and problem.rows == 64:
             raise Failure(f"wrong result: {message}", wrong)
-        return measure(makers, *shape)
+        return measure(makers, problem)
 
     monkeypatch.setattr(bench, "measure", checked)
     assert run("--dtypes", "float32") == 0
@@ -194,15 +196,15 @@ def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_is_reported(
 def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_peer(
     machine, monkeypatch, culprit
 ) -> None:
-    def failing(makers, *shape):
+    def failing(makers, problem):
         if culprit == OURS:
-            makers["torch"](*shape)
-            makers[OURS](*shape).run(None, None)
+            makers["torch"](problem)
+            makers[OURS](problem).run(None, None)
         raise Failure("wrong result: at (1, 2)" if culprit else "MemoryError: buffers", culprit)
 
     monkeypatch.setattr(bench, "measure", failing)
     with pytest.raises(Failure) as caught:
-        races.run_task(Task(Entry(64, 2048, "float32"), ("torch",)))
+        races.run_task(Task(Problem(64, 2048), ("torch",)))
     assert caught.value.culprit == culprit
     assert run("--dtypes", "float32") == 1
     assert not race_path("nvidia-test").exists()
@@ -252,7 +254,9 @@ def test_warm_up_compiles_what_is_missing_and_forgets_what_was_tuned(machine, mo
     monkeypatch.setattr(peers, "ProcessPoolExecutor", Pool)
     run("--warm", "3")
     assert {job[0] for job in Pool.jobs} == {"compile", "triton", "liger", peers.OURS}
-    assert {job[1:4] for job in Pool.jobs} == {(1024, 4096, "bfloat16"), (64, 2048, "bfloat16")}
+    assert {job[1] for job in Pool.jobs} == {
+        Problem(*shape, "bfloat16") for shape in ((1024, 4096), (64, 2048))
+    }
     assert [file.name for file in peers.CACHE.rglob("*.*")] == ["x.py"]
 
 
@@ -260,16 +264,13 @@ def test_ours_is_compiled_ahead_as_it_is_chosen(machine, monkeypatch) -> None:
     made = []
     monkeypatch.setattr(peers, "gpu_in_use", lambda: gpu.H200)
     monkeypatch.setattr(peers, "fresh_pool", contextlib.nullcontext)
-    monkeypatch.setattr(dispatch, "choose", CHOOSE)
-    monkeypatch.setattr(
-        bench, "maker", lambda step, inner: lambda *shape: made.append((step, inner, *shape))
-    )
-    kind = Kind("softmax_any_axis", (), 7)
-    assert peers.compile_ahead(peers.OURS, 14, 64, "bfloat16", kind) == ""
-    assert peers.compile_ahead(peers.OURS, 64, 2048, "float32", ALONE) == ""
-    assert made == [("13_any_axis", 7, 14, 64, "bfloat16"), ("08_cluster", 1, 64, 2048, "float32")]
-    none = Kind("softmax_backward", (("MASK", 1),))
-    assert peers.compile_ahead(peers.OURS, 64, 2048, "float32", none) == "" and len(made) == 2
+    monkeypatch.setattr(dispatch, "best", BEST)
+    monkeypatch.setattr(bench, "maker", lambda step: lambda problem: made.append((step, problem)))
+    problems = Problem(14, 64, "bfloat16", 7, "softmax_any_axis"), Problem(64, 2048)
+    assert [peers.compile_ahead(peers.OURS, problem) for problem in problems] == ["", ""]
+    assert made == [*zip(("13_any_axis", "08_cluster"), problems, strict=True)]
+    none = Problem(64, 2048, operation="softmax_backward", features={"DROPOUT": 1, "LOG": 1})
+    assert peers.compile_ahead(peers.OURS, none) == "" and len(made) == 2
 
 
 def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
@@ -281,14 +282,14 @@ def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
 
     monkeypatch.setattr(peers, "ProcessPoolExecutor", Pool)
     monkeypatch.setattr(Pool, "submit", submit)
-    peers.warm_up([Entry(64, 2048, "float32")], ["compile", "triton"], 3, 0.01)
+    peers.warm_up([Problem(64, 2048)], ["compile", "triton"], 3, 0.01)
     assert "warm-up: out of time" in capsys.readouterr().out
     assert len(waiting) == 3 and all(task.cancelled() for task in waiting)
 
 
 def test_shape_that_none_of_our_kernels_takes_is_a_forfeit(machine, monkeypatch, capsys) -> None:
     """Planted: it vanishes, or is raced again and again."""
-    monkeypatch.setattr(dispatch, "choose", lambda rows, *_: OURS if rows > 64 else None)
+    monkeypatch.setattr(dispatch, "best", lambda problem, *_: OURS if problem.rows > 64 else "")
     run("--dtypes", "float32")
     case = recorded()["float32", 64, 2048]
     assert (case.verdict, case.step, case.kernel_hash, case.launch) == ("forfeit", "", "", {})
@@ -296,7 +297,7 @@ def test_shape_that_none_of_our_kernels_takes_is_a_forfeit(machine, monkeypatch,
     assert "64 x 2048 float32: torch 0.237" in capsys.readouterr().out
     run("--dtypes", "float32")
     assert len(machine) == 2
-    monkeypatch.setattr(dispatch, "choose", lambda *_: OURS)
+    monkeypatch.setattr(dispatch, "best", lambda *_: OURS)
     run("--dtypes", "float32")
     assert len(machine) == 3 and recorded()["float32", 64, 2048].verdict == "ahead"
 
@@ -304,10 +305,10 @@ def test_shape_that_none_of_our_kernels_takes_is_a_forfeit(machine, monkeypatch,
 def test_copy_that_fails_is_left_out_and_a_variant_of_ours_is_not(machine, monkeypatch) -> None:
     measure, guilty = bench.measure, COPIED
 
-    def checked(makers, *shape):
+    def checked(makers, problem):
         if guilty in makers:
             raise Failure("RuntimeError: no", guilty)
-        return measure(makers, *shape)
+        return measure(makers, problem)
 
     monkeypatch.setattr(bench, "measure", checked)
     assert run("--dtypes", "float32") == 0
@@ -406,44 +407,41 @@ def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> Non
     run("--dtypes", "float32")
     measured, asked = bench.measure, []
 
-    def measure(makers, *shape, problem=None):
+    def measure(makers, problem):
         asked.append(problem)
-        cases = measured(makers, *shape)
+        cases = measured(makers, problem)
         return {**cases, problem.operation.yardstick: cases[bench.COPY]}
 
     monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(
-        peers, "why_not", lambda name, *entry: peers_around.why_not(name, name, Entry(*entry))
+        peers, "why_not", lambda name, problem: peers_around.why_not(name, name, problem)
     )
     assert race.main(["--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
-    wanted = [entry for entry in entries([GRADIENT, AXIS]) if entry.dtype == "bfloat16"]
-    assert [Entry(*one[1:3], one[0]) for one in machine[2:]] == [
-        entry._replace(kind=ALONE) for entry in wanted
-    ]
-    assert [problem.sizes.inner for problem in asked] == [entry.kind.inner for entry in wanted]
+    wanted = [one for one in entries([GRADIENT, AXIS]) if one.dtype == "bfloat16"]
+    assert asked == wanted
     loaded = load_race("nvidia-test")
-    around = [case.entry for case in loaded.cases if case.kind != ALONE]
-    assert around == wanted == [case.entry for case in races.around_cases(loaded)]
-    assert sum(case.kind == ALONE for case in loaded.cases) == 2
+    around = [case.problem for case in loaded.cases if not case.problem.plain]
+    assert around == wanted == [case.problem for case in races.around_cases(loaded)]
+    assert sum(case.problem.plain for case in loaded.cases) == 2
     assert "gradient of softmax, 32768 x 4096 bfloat16: 06_registers" in capsys.readouterr().out
     count = len(machine)
     assert race.main(["--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
     assert len(machine) == count
-    (case,) = (case for case in loaded.cases if case.kind.inner == 7)
+    (case,) = (case for case in loaded.cases if case.problem.inner == 7)
     assert case.inner == 7 and case.rows % 7 == 0 and case.step == OURS
 
 
 def test_without_options_everything_is_asked_for() -> None:
-    def asked(*options: str) -> list[Entry]:
+    def asked(*options: str) -> list[Problem]:
         return race.runs_asked_for(race.parse_arguments([*options]))
 
-    alone = {Entry(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
+    alone = {Problem(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "shapes_that_fit", list)
         assert {*asked()} == alone | {*entries()}
         assert {*asked("--groups", "none")} == alone
         assert asked("--groups", "all") == entries()
-        assert asked("--shapes", "8x64") == [Entry(8, 64, dtype) for dtype in DTYPES]
+        assert asked("--shapes", "8x64") == [Problem(8, 64, dtype) for dtype in DTYPES]
 
 
 def test_features_that_there_are_not_are_refused(machine) -> None:
@@ -465,8 +463,8 @@ def test_features_that_there_are_not_are_refused(machine) -> None:
 
 
 def test_tasks_can_be_handed_to_another_process() -> None:
-    kind = Kind("softmax_backward", (("LOG", 1),))
-    task = Task(Entry(64, 128, "float32", kind), ("torch",), {"liger": "why"})
+    problem = Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1})
+    task = Task(problem, ("torch",), {"liger": "why"})
     assert pickle.loads(pickle.dumps((races.run_task, task))) == (races.run_task, task)
-    case = replace(made_up.race_case(), operation=kind.operation, features={"LOG": 1})
-    assert pickle.loads(pickle.dumps(case)).kind == kind
+    case = replace(made_up.race_case(), operation=problem.operation.name, features={"LOG": 1})
+    assert pickle.loads(pickle.dumps(case)).problem == case.problem == problem

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.base import gpu
-from helpers.catalogue.plan import DTYPES
 from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
 from helpers.commands import record
 from helpers.measure import bench, peers, records, workers
-from helpers.measure.records import Case, families_of, launch_of, load_record, takes
+from helpers.measure.records import Case, families_of, load_record, takes
 from helpers.measure.workers import Failure
-from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES, Run
+from helpers.problem.problem import DTYPES, Problem
+from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
 from tests import made_up
 
 
@@ -27,17 +27,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A recorder that measures nothing: `measured` lists what it was asked for, `others` what is
     not softmax."""
-    fake = SimpleNamespace(measured=[], dtypes=[], others=[], fail_after=None)
+    fake = SimpleNamespace(measured=[], others=[], fail_after=None)
 
-    def measure(makers: dict, rows: int, cols: int, dtype: str, problem) -> dict:
+    def measure(makers: dict, problem: Problem) -> dict:
         if len(fake.measured) == fake.fail_after:
             raise KeyboardInterrupt
-        if not problem.plain:
-            fake.others.append((frozenset(makers), rows, cols, dtype))
-        else:
-            fake.measured.append((frozenset(makers), rows, cols))
-            fake.dtypes.append(dtype)
-        return {name: made_up.record(name, [(rows, cols)], dtype).cases[0] for name in makers}
+        (fake.measured if problem.plain else fake.others).append((frozenset(makers), problem))
+        return {name: made_up.case(name, problem) for name in makers}
 
     monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(gpu, "has_gpu", lambda: True)
@@ -60,11 +56,11 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
 
     fake_gpu.fail_after, first = None, fake_gpu.measured.copy()
     assert record.main(["--steps", *wanted]) == 0
-    assert [shape for _, *shape in fake_gpu.measured] == [
-        list(shape) for shape in (*GRID_SHAPES[9:], *SWEEP_SHAPES[:3])
+    assert [problem for _, problem in fake_gpu.measured] == [
+        Problem(*shape) for shape in (*GRID_SHAPES[9:], *SWEEP_SHAPES[:3])
     ]
     assert fake_gpu.measured[:3] == first
-    assert fake_gpu.measured[3] == ({"00_copy", "01_naive"}, *SWEEP_SHAPES[1])
+    assert fake_gpu.measured[3] == ({"00_copy", "01_naive"}, Problem(*SWEEP_SHAPES[1]))
     assert len(load_record("01_naive", "nvidia-test").cases) == 5
 
     assert record.main(["--steps", *wanted]) == 0
@@ -72,17 +68,21 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
     assert "[5/5, " in capsys.readouterr().out
 
     assert record.main(["--steps", "01_naive", "--fresh"]) == 0
-    assert fake_gpu.measured[5:] == [({"01_naive"}, *shape) for _, *shape in fake_gpu.measured[:5]]
+    again = [({"01_naive"}, problem) for _, problem in fake_gpu.measured[:5]]
+    assert fake_gpu.measured[5:] == again
 
 
 def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
     assert record.main([]) == 0
-    assert {*fake_gpu.dtypes} == {*DTYPES}
-    for (names, *shape), dtype in zip(fake_gpu.measured, fake_gpu.dtypes, strict=True):
-        taking = {step for step in known_steps() if takes(step, *shape, dtype)}
-        others = {n for some, *run in fake_gpu.others if run == [*shape, dtype] for n in some}
+    assert {problem.dtype for _, problem in fake_gpu.measured} == {*DTYPES}
+    for names, at in fake_gpu.measured:
+        taking = {step for step in known_steps() if takes(step, at)}
+        place = at.place(dtype=True)
+        beside = [some for some, one in fake_gpu.others if one.place(dtype=True) == place]
+        others = frozenset().union(*beside)
         assert names | others == taking and not names & others
-    assert (frozenset({"variants/00_read"}), *GRID_SHAPES[9], "float32") in fake_gpu.others
+    reads = Problem(*GRID_SHAPES[9], operation="read")
+    assert (frozenset({"variants/00_read"}), reads) in fake_gpu.others
     assert fake_gpu.measured[-1][0] == {
         step for step in [UNFUSED, *steps()] if "sweep" in families_of(step)
     }
@@ -105,21 +105,23 @@ def test_pytorch_is_timed_at_the_grid_where_it_is_installed(fake_gpu, torch) -> 
     assert [(case.shape, case.dtype) for case in kept.cases] == [
         (shape, dtype) for shape in shapes for dtype in dtypes
     ]
-    assert ({TORCH, "01_naive"}, *shapes[0]) in fake_gpu.measured, "in turn with the others"
+    assert ({TORCH, "01_naive"}, Problem(*shapes[0])) in fake_gpu.measured, (
+        "in turn with the others"
+    )
     assert kept.versions == {**made_up.VERSIONS, "torch": "2.11.0"}
     assert load_record("01_naive", "nvidia-test").versions == made_up.VERSIONS
     fake_gpu.measured.clear()
     assert record.main(["--steps", TORCH]) == 0 and fake_gpu.measured == []
     torch["torch"] = "2.12.0"
     assert record.main(["--steps", TORCH, "01_naive"]) == 0
-    assert {names for names, *_ in fake_gpu.measured} == {frozenset([TORCH])}
+    assert {names for names, _ in fake_gpu.measured} == {frozenset([TORCH])}
     assert load_record(TORCH, "nvidia-test").versions["torch"] == "2.12.0"
 
 
 def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, capsys) -> None:
     assert record.main([]) == 0
     assert "00_torch is not recorded: torch is not installed\n" in capsys.readouterr().out
-    assert fake_gpu.measured and not any(TORCH in names for names, *_ in fake_gpu.measured)
+    assert fake_gpu.measured and not any(TORCH in names for names, _ in fake_gpu.measured)
     fake_gpu.measured.clear()
     assert record.main(["--steps", TORCH]) == 1 and fake_gpu.measured == []
     assert capsys.readouterr().out == "00_torch is not recorded: torch is not installed\n"
@@ -127,12 +129,12 @@ def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, c
 
 def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
     kept = made_up.record(shapes=[(64, 1024)])
-    record.print_progress(1, 1, Run(64, 1024), {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, Problem(64, 1024), {"01_naive": kept}, 0.0)
     assert "look!" not in capsys.readouterr().out
     kept.cases[0].samples_us[:] = [4.0, 4.0, 4.0]
-    record.print_progress(1, 1, Run(64, 1024, "float16"), {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, Problem(64, 1024, "float16"), {"01_naive": kept}, 0.0)
     assert "01_naive" not in capsys.readouterr().out
-    record.print_progress(1, 1, Run(64, 1024), {"01_naive": kept}, 0.0)
+    record.print_progress(1, 1, Problem(64, 1024), {"01_naive": kept}, 0.0)
     assert "01_naive 131 (1.38) above the copy: look!" in capsys.readouterr().out
 
 
@@ -141,8 +143,9 @@ def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypa
     assert record.main(["--steps", "01_naive", "--dtypes", "float16"]) == 0
     assert fake_gpu.measured == [], "no header of 01 to 06 lists float16"
     assert record.main(["--steps", "01_naive", "--dtypes", "float32"]) == 0
-    recorded = [tuple(shape) for _, *shape in fake_gpu.measured]
-    assert recorded == [shape for shape in RECORDED_SHAPES if takes("01_naive", *shape, "float32")]
+    every = (Problem(*shape) for shape in RECORDED_SHAPES)
+    recorded = [problem for _, problem in fake_gpu.measured]
+    assert recorded == [problem for problem in every if takes("01_naive", problem)]
 
 
 # ---- failures ---------------------------------------------------------------------------------
@@ -155,25 +158,21 @@ def launch(x, y) -> None:
     """What a candidate of the fake GPU does."""
 
 
-def measure(makers, rows: int, cols: int, dtype: str, problem=None) -> dict[str, Case]:
+def measure(makers, problem: Problem) -> dict[str, Case]:
     """A GPU on which 01 is wrong at one shape, and 04 stops the GPU at another."""
-    candidates = {name: make(rows, cols, dtype) for name, make in makers.items()}
+    candidates = {name: make(problem) for name, make in makers.items()}
     for name, candidate in candidates.items():
         candidate.run(None, None)
-        if WRONG.get((rows, cols)) == name:
+        if WRONG.get(problem.shape) == name:
             if name == "01_naive":
-                raise Failure(f"wrong result: at {rows, cols}: zero", name)
+                raise Failure(f"wrong result: at {problem.shape}: zero", name)
             raise Failure("RuntimeError: illegal address", name)
     names = {bench.COPY: None, **makers}  # the copy is always measured
-    plans = {name: launch_of(name, rows, cols) for name in names}
-    return {
-        name: Case(dtype, rows, cols, plan, [2.0], [1.0], 50, "right", {}, 2)
-        for name, plan in plans.items()
-    }
+    return {name: made_up.case(name, problem) for name in names}
 
 
 def maker(step: str):
-    return lambda *shape: bench.Candidate(launch, {}, {}, None)
+    return lambda problem: bench.Candidate(launch, {}, {}, None)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from helpers.measure import bench
 from helpers.measure.workers import Failure
 from helpers.page import notebooks
 from helpers.page.rich import FIGURE
-from helpers.problem.shapes import Run
+from helpers.problem.problem import Problem
 from tests import made_up
 
 
@@ -164,8 +164,8 @@ def test_every_right_step_is_timed_where_it_was_predicted(monkeypatch) -> None:
         asked.append(task)
         if task.names == ("02_online",):
             raise Failure("out of memory")
-        (rows, cols, dtype, _), (name,) = task
-        return {name: made_up.record(name, [(rows, cols)], dtype).cases[0]}
+        (name,) = task.names
+        return {name: made_up.case(name, task.at)}
 
     monkeypatch.setattr(bench, "measure_steps", measure)
     monkeypatch.setattr(
@@ -177,10 +177,10 @@ def test_every_right_step_is_timed_where_it_was_predicted(monkeypatch) -> None:
     verdicts = dict.fromkeys(names, "right") | {"03_shared": "zero at (1, 2)"}
     timed = run.time_steps(verdicts)
     assert asked == [
-        (Run(16384, 4096), ("01_naive",)),
-        (Run(16384, 4096), ("02_online",)),
-        (Run(1, 1048576), ("09_grid",)),
-        (Run(2097152, 32, "bfloat16"), ("10_sixteen_bit",)),
+        (Problem(16384, 4096), ("01_naive",)),
+        (Problem(16384, 4096), ("02_online",)),
+        (Problem(1, 1048576), ("09_grid",)),
+        (Problem(2097152, 32, "bfloat16"), ("10_sixteen_bit",)),
     ]
     assert list(timed) == ["01_naive", "09_grid", "10_sixteen_bit"]
     assert verdicts["02_online"] == "right, not timed: out of memory"

@@ -8,12 +8,13 @@ import pytest
 from helpers.base import gpu, mode
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, tuned
-from helpers.catalogue.dispatch import choose, why
+from helpers.catalogue.dispatch import best, choose, why
 from helpers.catalogue.plan import Plan
 from helpers.commands import plan as plan_command
 from helpers.commands import tune as command
 from helpers.measure import bench
 from helpers.measure.workers import Failure
+from helpers.problem.problem import Problem
 from tests.helpers.test_tuning import SHORT, MadeUp
 from tests.made_up import DEVICE, FOLDER, VERSIONS, Kernels
 
@@ -34,13 +35,13 @@ class Machine:
         self.path, self.stop_at = folder / "plans" / f"{FOLDER}.json", -1
         self.stops, self.fails = 1, 0  # how often it is interrupted there; rows that fail
 
-    def __call__(self, where, names, few):
+    def __call__(self, problem, names, few):
         if len(self.time.asked) == self.stop_at and self.stops:
             self.stops -= 1
             raise KeyboardInterrupt
-        if where[0] == self.fails:
+        if problem.rows == self.fails:
             raise Failure("out of memory", names[0])
-        self.time.where = where
+        self.time.where = problem
         return self.time(names, few)
 
     def close(self) -> None: ...
@@ -69,7 +70,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_what_is_faster_is_kept_and_chosen_on_that_gpu_alone(machine, monkeypatch, capsys) -> None:
-    assert choose(*SHORT) == "10_sixteen_bit"
+    assert best(SHORT) == "10_sixteen_bit"
     assert command.main([SHAPE, *BF16]) == 0
     said = capsys.readouterr().out
     assert f"{FAST}" in said and "times as fast as 10_sixteen_bit, 4." in said
@@ -78,8 +79,8 @@ def test_what_is_faster_is_kept_and_chosen_on_that_gpu_alone(machine, monkeypatc
     assert len(entry["samples_us"]) == len(entry["shipped_us"]) == len(entry["copy_us"]) == 21
     assert {*entry["kernels"]} == {FAST, "10_sixteen_bit"} and entry["versions"] == VERSIONS
 
-    assert choose(*SHORT) == FAST
-    taken, shipped = why(*SHORT).splitlines()[:2]
+    assert best(SHORT) == FAST
+    taken, shipped = why(*SHORT.shape, SHORT.dtype).splitlines()[:2]
     assert taken.startswith(f"{FAST}: tuned here on 20") and "1.05" in taken
     assert taken.endswith(" times as fast as the shipped plan")
     assert shipped.startswith("not 10_sixteen_bit (")
@@ -92,7 +93,7 @@ def test_what_is_faster_is_kept_and_chosen_on_that_gpu_alone(machine, monkeypatc
         {"dtype": "float16"},
         {"rows": 65537},
     ):
-        given = {"rows": SHORT[0], "cols": SHORT[1], "dtype": SHORT[2], **other}
+        given = {"rows": SHORT.rows, "cols": SHORT.cols, "dtype": SHORT.dtype, **other}
         assert "LANES16" not in choose(**given), other
     for module, name, value in (
         (tuned, "gpu_name", lambda: "NVIDIA Other"),
@@ -100,9 +101,9 @@ def test_what_is_faster_is_kept_and_chosen_on_that_gpu_alone(machine, monkeypatc
     ):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, value)
-            assert choose(*SHORT) == "10_sixteen_bit"
+            assert best(SHORT) == "10_sixteen_bit"
     monkeypatch.setenv(tuned.SWITCH, "0")
-    assert choose(*SHORT) == "10_sixteen_bit" == why(*SHORT).partition(":")[0]
+    assert best(SHORT) == "10_sixteen_bit" == why(*SHORT.shape, SHORT.dtype).partition(":")[0]
 
 
 def test_a_forced_replay_never_looks(machine, monkeypatch) -> None:
@@ -110,7 +111,7 @@ def test_a_forced_replay_never_looks(machine, monkeypatch) -> None:
     monkeypatch.setattr(tuned, "replaying", mode.replaying)
     monkeypatch.setenv(mode.SWITCH, "1")
     monkeypatch.setattr(tuned, "read_plans", lambda folder: pytest.fail("it was read"))
-    assert choose(*SHORT) == "10_sixteen_bit"
+    assert best(SHORT) == "10_sixteen_bit"
 
 
 def test_plan_and_show_say_what_was_tuned(machine, capsys) -> None:
@@ -131,10 +132,10 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
     command.main([SHAPE, *BF16])
     kernels = Kernels(tmp_path, monkeypatch)
     kernels.edit("10_sixteen_bit.cu", ("// Idea:     fewer", "// Idea:     far fewer"))
-    assert choose(*SHORT) == FAST, "comments do not count"
+    assert best(SHORT) == FAST, "comments do not count"
     kernels.edit("10_sixteen_bit.cu", ("static_assert(PACKS >= 1,", "static_assert(1 <= PACKS,"))
-    assert choose(*SHORT) == "10_sixteen_bit"
-    taken, old = why(*SHORT).splitlines()[:2]
+    assert best(SHORT) == "10_sixteen_bit"
+    taken, old = why(*SHORT.shape, SHORT.dtype).splitlines()[:2]
     reason = f"{FAST} is another text or another launch now"
     assert taken.startswith("10_sixteen_bit: ") and old.startswith(f"not {FAST} (tuned here on ")
     assert old.endswith(reason)
@@ -146,7 +147,7 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
         "10_sixteen_bit.cu",
         ("1 when 4 * rows * row > 5 * l2", "1 when rows > 0"),
     )
-    assert choose(*SHORT) == "10_sixteen_bit"
+    assert best(SHORT) == "10_sixteen_bit"
     (kernels.folder / "10_sixteen_bit.cu").unlink()
     assert tuned.read_plans(FOLDER) and dispatch.out_of_date(tuned.read_plans(FOLDER)[0], H200)
 
@@ -155,7 +156,7 @@ def test_a_plan_of_an_older_kernel_is_not_used(machine, tmp_path, monkeypatch, c
 def test_a_damaged_file_is_named_and_no_plan_of_it_is_used(machine, damage, capsys) -> None:
     machine.path.parent.mkdir()
     machine.path.write_text(damage)
-    assert choose(*SHORT) == "10_sixteen_bit"
+    assert best(SHORT) == "10_sixteen_bit"
     for arguments in (["--show"], [SHAPE, *BF16], ["--forget", SHAPE]):
         assert command.main(arguments) == 1
         assert capsys.readouterr().err.startswith(f"plans/{FOLDER}.json")
@@ -169,8 +170,8 @@ def test_several_shapes_are_kept_side_by_side_and_forgotten(machine, capsys) -> 
     assert command.main([SHAPE, *BF16, "--minutes", "0.5"]) == 0, "in the place of the former"
     assert len(tuned.read_plans(FOLDER)) == 4
     assert command.main(["--forget", SHAPE, *BF16]) == 0
-    kept = {(*plan.shape, plan.dtype) for plan in tuned.read_plans(FOLDER)}
-    assert len(kept) == 3 and SHORT not in kept and choose(*SHORT) == "10_sixteen_bit"
+    kept = {plan.problem for plan in tuned.read_plans(FOLDER)}
+    assert len(kept) == 3 and SHORT not in kept and best(SHORT) == "10_sixteen_bit"
     assert "1 of 4 plans" in capsys.readouterr().out
 
 
@@ -201,7 +202,7 @@ def test_a_shape_that_fails_is_named_and_the_others_are_tuned(machine, capsys) -
     assert command.main(["32768x512", SHAPE, *BF16]) == 1
     said = capsys.readouterr().err
     assert said == "32768 x 512 bfloat16: 10_sixteen_bit: out of memory\n"
-    assert [plan.shape for plan in tuned.read_plans(FOLDER)] == [(65536, 512)]
+    assert [plan.problem for plan in tuned.read_plans(FOLDER)] == [SHORT]
 
 
 def test_a_plan_that_was_kept_is_tried_again(machine) -> None:
@@ -234,16 +235,12 @@ BACKWARD = ["4096x8192", "--operation", "softmax_backward", "--features", "LOG=1
 
 def test_a_gradient_is_tuned_and_chosen_for_that_operation_alone(machine, capsys) -> None:
     machine.time.us = lambda plan: 20.0 - (plan.block == 128) - 5 * plan.macros["LOG"]
-    machine.time.where = (4096, 8192, "float32")
     asked = {"operation": "softmax_backward", "features": {"LOG": 1}}
     assert choose(4096, 8192, **asked) == "14_backward-LOG1"
     assert command.main(BACKWARD) == 0
     (plan,) = tuned.read_plans(FOLDER)
-    assert plan.shipped == "14_backward-LOG1" and plan.kind == (
-        "softmax_backward",
-        (("LOG", 1),),
-        1,
-    )
+    assert plan.shipped == "14_backward-LOG1"
+    assert plan.problem == Problem(4096, 8192, **asked)
     assert choose(4096, 8192, **asked) == plan.trial
     assert "LOG1" in plan.trial and plan.kernels[plan.trial]["launch"]["block"] == 128
     assert not any("LOG0" in name or "FROM_X" in name for name in machine.time.trials)

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from helpers.base.gpu import H200, Gpu
-from helpers.catalogue.dispatch import choose
+from helpers.catalogue.dispatch import best
 from helpers.export import cpp
 from helpers.export.asked import request
 from helpers.export.cpp_call import Call
-from helpers.problem.operations import MATRIX, Sizes
+from helpers.problem.operations import MATRIX
+from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_inputs, outputs
 from tests.copied.compilers import NO_RUN, compiled, host_compiled
@@ -39,7 +40,7 @@ class Case(NamedTuple):
     name: str
     operation: str
     features: dict[str, int | str]
-    sizes: Sizes
+    sizes: tuple[int, ...]  # rows, cols, inner
     dtype: str
 
     def __str__(self) -> str:
@@ -47,18 +48,22 @@ class Case(NamedTuple):
 
     @property
     def step(self) -> str:
-        rows, cols, inner = self.sizes
-        wanted = {"operation": self.operation, "features": self.features, "inner": inner}
-        return choose(rows, cols, self.dtype, H200, **wanted)
+        return best(self.problem, H200)
+
+    @property
+    def problem(self) -> Problem:
+        rows, cols, *inner = self.sizes
+        of = {"operation": self.operation, "features": self.features}
+        return Problem(rows, cols, self.dtype, *inner, **of)
 
     @property
     def shape(self) -> str:
         """The matrix of the first name that its sizes have."""
-        names = self.sizes.names
+        names = self.problem.sizes
         return "x".join(str(names[name]) for name in load(self.step).operation.sizes)
 
     def bound(self, gpu: Gpu = H200) -> BoundKernel:
-        return load(self.step).bind(*self.sizes[:2], self.dtype, gpu, inner=self.sizes.inner)
+        return load(self.step).at(self.problem, gpu)
 
     def text(self, gpu: Gpu) -> str:
         return cpp.write(request(self.step, [self.shape], self.name, [self.dtype], [gpu]))
@@ -69,23 +74,22 @@ class Case(NamedTuple):
 
     def values(self) -> dict[str, object]:
         """Every argument, none of them neutral, outputs full of NaN; and the sizes."""
-        bound = self.bound()
-        given = make_inputs(bound.operation, self.sizes, self.dtype, bound.features)
-        given = bound.operation.complete(given, bound.features, self.sizes)
-        given |= outputs(bound.operation, given, self.sizes, self.dtype, bound.features)
-        return given | {name: self.sizes.names[name] for name in bound.operation.sizes}
+        problem = self.problem
+        given = problem.complete(make_inputs(problem))
+        given |= outputs(problem, given)
+        return given | {name: problem.sizes[name] for name in problem.operation.sizes}
 
 
 CASES = (
-    Case("biased", "softmax", {"BIAS": "yes", "LOG": "yes"}, Sizes(7, 2048), "float32"),
-    Case("masked", "softmax", {"MASK": "bytes", "WIDE": "yes"}, Sizes(6, 2048), "bfloat16"),
-    Case("causal", "softmax", {"MASK": "causal"}, Sizes(7, 131072), "float16"),
-    Case("dropped", "softmax", {"DROPOUT": "yes"}, Sizes(6, 2048), "float32"),
-    Case("axis", "softmax_any_axis", {}, Sizes(3 * 40, 33, 40), "bfloat16"),
-    Case("back", "softmax_backward", {"LOG": "yes"}, Sizes(6, 2048), "float32"),
-    Case("anew", "softmax_backward", {"FROM_X": 1, "DROPOUT": 1}, Sizes(6, 2048), "float16"),
-    Case("loss", "cross_entropy", {}, Sizes(5, 1003), "bfloat16"),
-    Case("gradient", "cross_entropy_backward", {}, Sizes(5, 1003), "float32"),
+    Case("biased", "softmax", {"BIAS": "yes", "LOG": "yes"}, (7, 2048), "float32"),
+    Case("masked", "softmax", {"MASK": "bytes", "WIDE": "yes"}, (6, 2048), "bfloat16"),
+    Case("causal", "softmax", {"MASK": "causal"}, (7, 131072), "float16"),
+    Case("dropped", "softmax", {"DROPOUT": "yes"}, (6, 2048), "float32"),
+    Case("axis", "softmax_any_axis", {}, (3 * 40, 33, 40), "bfloat16"),
+    Case("back", "softmax_backward", {"LOG": "yes"}, (6, 2048), "float32"),
+    Case("anew", "softmax_backward", {"FROM_X": 1, "DROPOUT": 1}, (6, 2048), "float16"),
+    Case("loss", "cross_entropy", {}, (5, 1003), "bfloat16"),
+    Case("gradient", "cross_entropy_backward", {}, (5, 1003), "float32"),
 )
 
 

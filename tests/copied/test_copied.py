@@ -15,6 +15,7 @@ from helpers.base.mode import gpu_for_plans
 from helpers.catalogue.registry import steps, variants
 from helpers.export import cpp, cpp_call
 from helpers.export.asked import of_a_matrix, request
+from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from tests.copied.compilers import NO_RUN, compiled, host_compiled, needs_headers, needs_nvcc
 
@@ -336,7 +337,14 @@ def programs(pretended: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
 @needs_nvcc
 @pytest.mark.parametrize("case", PRETENDED, ids=str)
 def test_a_call_asks_for_what_the_launch_needs(case: Case, programs: dict[Case, Path]) -> None:
-    plan = load(case.step).bind(case.rows, case.cols, case.dtype, H200, *case.places[:2]).plan
+    plan = (
+        load(case.step)
+        .bind(
+            *(case.rows, case.cols, case.dtype, H200),
+            **dict(zip(("x_stride", "y_stride"), case.places, strict=False)),
+        )
+        .plan
+    )
     said = run(programs[case], "run", *case[1:3], *case.places)
     assert said.status == 0 and said.text.count("largest error") == 4, said.text
     kind = "launch-cooperative" if plan.cooperative else "launch"
@@ -373,7 +381,7 @@ def test_wrong_use_is_an_error_and_launches_nothing(case: Case, programs: dict[C
     assert said.status == 0 and said.text.endswith("nothing was written\n"), said
     contract = load(case.step).header
     wanted = {**REFUSED, "misaligned": MISALIGNED}
-    takes = contract.accepts(case.rows, longer, case.dtype)
+    takes = contract.accepts(Problem(case.rows, longer, case.dtype))
     wanted["longer rows"] = NOT_SUPPORTED if takes else INVALID
     if case.apart:
         wanted["stride"] = INVALID

@@ -2,6 +2,7 @@
 kernels are launched with, what they refuse, and on a GPU what they compute."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,10 +75,9 @@ def test_wrong_use_is_an_error_and_launches_nothing(case: Case, library: Pretend
 def test_a_matrix_that_no_build_is_for_is_refused(case: Case, library: Pretended) -> None:
     library.launched.clear()
     name = "dim" if "dim" in case.values() else "cols"
-    many = {**case.values(), name: 32 * case.sizes.cols}
-    takes = load(case.step).accepts(
-        case.sizes.rows, many[name], case.dtype, H200, inner=case.sizes.inner
-    )
+    problem = replace(case.problem, cols=32 * case.problem.cols)
+    many = {**case.values(), name: problem.cols}
+    takes = load(case.step).header.accepts(problem, H200)
     assert library(case, many) == (NOT_SUPPORTED if takes else INVALID)
     assert library.launched == []
 

@@ -49,7 +49,7 @@ def kernels() -> dict[str, list[str]]:
     found = {file: [file] for file in (*steps(), *variants())}
     for trial in TRIALS:
         found[split_trial(trial).file].append(trial)
-    for file in {file for files in AROUND.values() for file in files}:
+    for file in {rank.file for ranks in AROUND.values() for rank in ranks}:
         contract = loaded(file).header
         for feature in sorted(contract.features.keys() - contract.made_for.keys()):
             found[file].append(with_features(file, {feature: 1}))
@@ -88,12 +88,14 @@ def plan(
     alike: bool = True,
 ) -> dict:
     """The plan of a kernel, or of the one that dispatch chooses; {"refused": why} if none."""
-    gpu, strides = Gpu(*gpu), (x_stride, y_stride)
+    gpu, sizes = Gpu(*gpu), {"x_stride": x_stride, "y_stride": y_stride, "inner": inner}
     try:
         kernel = kernel or choose(
-            rows, cols, dtype, gpu, *strides, aligned, alike, operation, features or {}, inner
+            *(rows, cols, dtype, gpu),
+            **{**sizes, "aligned": aligned, "alike": alike},
+            **{"operation": operation, "features": features or {}},
         )
-        found = loaded(kernel).bind(rows, cols, dtype, gpu, *strides, inner).plan
+        found = loaded(kernel).bind(rows, cols, dtype, gpu, **sizes).plan
     except (FileNotFoundError, TypeError, ValueError) as error:
         return {"refused": f"{type(error).__name__}: {error}"}
     return {
@@ -293,8 +295,8 @@ def _bound(kernel: str, dtype: np.dtype) -> BoundKernel | None:
 
 
 def _run(bound: BoundKernel) -> Trace:
-    given = make_inputs(bound.operation, bound.sizes, bound.dtype, bound.features)
-    given |= outputs(bound.operation, given, bound.sizes, bound.dtype, bound.features)
+    given = make_inputs(bound.problem)
+    given |= outputs(bound.problem, given)
     taken = {parameter.name for parameter in bound.kernel.parameters}
     return bound.simulate(**{name: value for name, value in given.items() if name in taken})
 

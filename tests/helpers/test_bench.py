@@ -11,11 +11,14 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.measure import bench
 from helpers.measure.workers import Failure
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES
 from helpers.run.bound import BoundKernel, load
 from helpers.run.check import check_copy, check_softmax
 from helpers.run.references import reference
 from tests.helpers.fake_cupy import fake_cupy as made
+
+SMALL = Problem(3, 40)
 
 
 @pytest.fixture
@@ -29,11 +32,12 @@ def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> list:
 
 
 def fake_maker(calls: list, compute, compare, programmatic=None) -> bench.Maker:
-    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
+    def make(problem: Problem) -> bench.Candidate:
         def run_of(compute):
             def run(x, y) -> None:
                 def call() -> None:
-                    y.view(dtype)[...] = compute(x.view(dtype).astype(np.float64))
+                    values = x.view(problem.dtype).astype(np.float64)
+                    y.view(problem.dtype)[...] = compute(values)
 
                 calls.append(call)
                 call()
@@ -52,10 +56,11 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
         bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
         "right": fake_maker(fake_cupy, reference, check_softmax),
     }
-    cases = bench.measure(makers, 3, 40, dtype)
+    problem = Problem(3, 40, dtype)
+    cases = bench.measure(makers, problem)
     assert set(cases) == set(makers)
     case = cases["right"]
-    assert (case.dtype, case.shape, case.launch) == (dtype, (3, 40), {"grid": 1})
+    assert (case.at, case.launch) == (problem, {"grid": 1})
     assert case.attributes == {"registers": 9} and case.check == "right before and after timing"
     assert case.calls == max(3, 50 // 2) and len(case.samples_us) == 7
     assert case.samples_us == [2000 / case.calls] * 7
@@ -66,7 +71,7 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
     ):
         makers["wrong"] = fake_maker(fake_cupy, compute, check_softmax)
         with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
-            bench.measure(makers, 3, 40, dtype)
+            bench.measure(makers, problem)
 
 
 def test_a_first_look_takes_few_samples_and_is_checked_too(fake_cupy, monkeypatch) -> None:
@@ -75,11 +80,11 @@ def test_a_first_look_takes_few_samples_and_is_checked_too(fake_cupy, monkeypatc
         bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy),
         "right": fake_maker(fake_cupy, reference, check_softmax),
     }
-    cases = bench.measure(makers, 3, 40, few=5)
+    cases = bench.measure(makers, SMALL, few=5)
     assert len(cases["right"].samples_us) == len(cases["right"].copy_samples_us) == 5
     makers["wrong"] = fake_maker(fake_cupy, lambda x: 0 * x, check_softmax)
     with pytest.raises(Failure, match="^wrong: wrong result: "):
-        bench.measure(makers, 3, 40, few=5)
+        bench.measure(makers, SMALL, few=5)
 
 
 def test_first_sample_is_discarded_and_short_calls_have_twenty_one(fake_cupy, monkeypatch) -> None:
@@ -99,7 +104,7 @@ def test_first_sample_is_discarded_and_short_calls_have_twenty_one(fake_cupy, mo
 
     monkeypatch.setattr(bench._Timing, "__init__", init)
     monkeypatch.setattr(bench._Timing, "replay", replay)
-    case = bench.measure({bench.COPY: copy}, 3, 40)[bench.COPY]
+    case = bench.measure({bench.COPY: copy}, SMALL)[bench.COPY]
     assert case.samples_us == [40.0] * 21 and case.copy_samples_us == [60.0] * 7
 
 
@@ -113,7 +118,7 @@ def test_nobody_is_always_replayed_behind_the_same(fake_cupy, monkeypatch) -> No
         replay(timing)
 
     monkeypatch.setattr(bench._Timing, "replay", noted)
-    bench.measure(makers, 3, 40)
+    bench.measure(makers, SMALL)
     assert len(replayed) == 5 * (1 + 7)
     before = {}
     for first, then in zip(replayed, replayed[1:], strict=False):
@@ -139,7 +144,7 @@ def test_programmatic_launch_is_timed_beside_the_ordinary_one(fake_cupy, monkeyp
         "replay",
         lambda timing: timing.samples_us.append(100.0 + made.index(timing)),
     )
-    cases = bench.measure(makers, 3, 40)
+    cases = bench.measure(makers, SMALL)
     assert set(cases) == {bench.COPY, "early", "late"}
     copied, early, late = (cases[name] for name in (bench.COPY, "early", "late"))
     # In the order they are made: copy, early and early programmatically, late, the copy.
@@ -158,7 +163,7 @@ def test_wrong_result_of_either_launch_is_seen(launch: str, fake_cupy, monkeypat
     compute, early = wrong[launch]
     makers = {"wrong": fake_maker(fake_cupy, compute, check_softmax, programmatic=early)}
     with pytest.raises(Failure, match="^wrong: wrong result: .*all zero"):
-        bench.measure(makers, 3, 40)
+        bench.measure(makers, SMALL)
 
 
 def test_nobody_is_timed_before_all_are_right(fake_cupy, monkeypatch) -> None:
@@ -171,7 +176,7 @@ def test_nobody_is_timed_before_all_are_right(fake_cupy, monkeypatch) -> None:
         "wrong": fake_maker(fake_cupy, lambda x: 0 * x, check_softmax),
     }
     with pytest.raises(Failure, match="^wrong"):
-        bench.measure(makers, 3, 40)
+        bench.measure(makers, SMALL)
     assert timed == []
 
 
@@ -196,10 +201,10 @@ def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:
 
 @pytest.mark.parametrize("when", ["made", "run"])
 def test_benchmark_names_the_candidate_that_fails(when: str, fake_cupy: list) -> None:
-    def broken(rows: int, cols: int, dtype: str) -> bench.Candidate:
+    def broken(problem: Problem) -> bench.Candidate:
         if when == "made":
             raise MemoryError("no room")
-        candidate = fake_maker(fake_cupy, reference, check_softmax)(rows, cols, dtype)
+        candidate = fake_maker(fake_cupy, reference, check_softmax)(problem)
         calls = iter(range(3))  # it runs for a while
 
         def run(x, y) -> None:
@@ -212,7 +217,7 @@ def test_benchmark_names_the_candidate_that_fails(when: str, fake_cupy: list) ->
     copy = fake_maker(fake_cupy, lambda x: x, check_copy)
     right = fake_maker(fake_cupy, reference, check_softmax)
     with pytest.raises(Failure, match="^broken: MemoryError: no room$") as caught:
-        bench.measure({bench.COPY: copy, "broken": broken, "right": right}, 3, 40)
+        bench.measure({bench.COPY: copy, "broken": broken, "right": right}, SMALL)
     assert str(caught.value.__cause__) == "no room"
 
 
@@ -225,12 +230,12 @@ def test_benchmark_looks_at_the_last_of_a_few_long_rows(fake_cupy: list) -> None
         "wrong": fake_maker(fake_cupy, forgets_the_last_row, check_softmax),
     }
     with pytest.raises(Failure, match="^wrong: wrong result: .*are wrong"):
-        bench.measure(makers, 4, 150_000)
+        bench.measure(makers, Problem(4, 150_000))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_buffers_pass_three_times_the_cache_and_differ(dtype: str, fake_cupy: list) -> None:
-    buffers = bench.rotating_buffers(1, 100, dtype)
+    buffers = bench.rotating_buffers(Problem(1, 100, dtype))
     size = sum(array.nbytes for pair in buffers for array in pair)
     assert 12000 <= size < 12000 + 2 * buffers[0][0].nbytes
     assert len({x.tobytes() for x, _ in buffers}) == len(buffers)
@@ -258,10 +263,11 @@ def test_bfloat16_is_rounded_to_nearest_even(fake_cupy: list) -> None:
 )
 def test_copy_moves_as_many_bytes(shape, dtype: str, copied, monkeypatch) -> None:
     monkeypatch.setattr(bench, "gpu_in_use", lambda: H200)
-    monkeypatch.setattr(bench, "kernel_candidate", lambda bound: (bound.rows, bound.cols))
-    assert bench.copy_maker(bench.COPY)(*shape, dtype) == copied
+    monkeypatch.setattr(bench, "kernel_candidate", lambda bound: bound.problem.shape)
+    problem = Problem(*shape, dtype)
+    assert bench.copy_maker(bench.COPY)(problem) == copied
     if copied[1] % 4 == 0:
-        assert bench.copy_maker("variants/00_copy_evict_last")(*shape, dtype) == copied
+        assert bench.copy_maker("variants/00_copy_evict_last")(problem) == copied
 
 
 def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cupy) -> None:
@@ -270,8 +276,8 @@ def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cup
     def make(name: str) -> bench.Maker:
         softmax = fake_maker(fake_cupy, reference, check_softmax)
 
-        def candidate(*shape) -> bench.Candidate:
-            made = softmax(*shape)
+        def candidate(problem: Problem) -> bench.Candidate:
+            made = softmax(problem)
 
             def run(x, y) -> None:
                 first = y.__array_interface__["data"][0] - y.base.__array_interface__["data"][0]
@@ -284,7 +290,7 @@ def test_what_is_for_other_starts_gets_a_y_that_begins_an_element_later(fake_cup
 
     makers = {name: make(name) for name in starts}
     copy = {bench.COPY: fake_maker(fake_cupy, lambda x: x, check_copy)}
-    bench.measure({**copy, **makers}, 4, 33)
+    bench.measure({**copy, **makers}, Problem(4, 33))
     assert starts == {"late": {4}, "alike": {0}}
 
 

@@ -7,6 +7,7 @@ import pytest
 from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.header import header
 from helpers.catalogue.registry import source
+from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, bind, kernel_of, load
 from helpers.run.check import apart, check_softmax
 from helpers.run.execute import KernelBug
@@ -21,7 +22,7 @@ EXAMPLE = source("01_naive.cu")
 
 def bytes_of(bound: BoundKernel) -> tuple[np.ndarray, np.ndarray]:
     """(x, poisoned y) of the kernel's shape."""
-    x = make_input(bound.rows, bound.cols, dtype=bound.dtype)
+    x = make_input(*bound.problem.shape, dtype=bound.dtype)
     return x, poisoned(x)
 
 
@@ -34,7 +35,10 @@ def test_a_step_is_planned_by_its_header() -> None:
     assert kernel.header.fields == contract.fields and kernel.name == "softmax_warp"
     for dtype in ("float32", "float16"):
         bound = kernel.bind(10, 64, dtype)
-        assert bound.plan == contract.plan(10, 64, dtype) and bound.options == bound.plan.options
+        assert (
+            bound.plan == contract.plan(Problem(10, 64, dtype))
+            and bound.options == bound.plan.options
+        )
         assert bound.launch == bound.plan.launch and bound.dtype == np.dtype(dtype)
     assert kernel.accepts(10, 64) and not kernel.accepts(10, 64, "float64")
     with pytest.raises(ValueError, match="cannot take rows = 10, cols = 1000000"):
@@ -86,7 +90,7 @@ def test_a_trial_of_what_is_not_there_is_refused_in_one_sentence(step: str, mess
 
 def test_a_text_is_compiled_for_the_shape_and_a_kernel_taken_as_it_was_compiled() -> None:
     bound = bind(TOGETHER, 10, 64, "float16")
-    plan = header(TOGETHER).plan(10, 64, "float16")
+    plan = header(TOGETHER).plan(Problem(10, 64, "float16"))
     assert bound.plan == plan and bound.compiled.options == plan.options
     assert bound.compiled.enable_cooperative_groups and bound.name == "copy_together"
     assert bound.compiled is bound.compiled
@@ -125,7 +129,7 @@ def test_integers_of_numpy_do_not_overflow(kind: type) -> None:
     for step, rows, cols in (("08_cluster", 2**20, 4096), ("09_grid", 1, 2**20)):
         bound = bind(source(f"{step}.cu"), kind(rows), kind(cols))
         assert bound == bind(source(f"{step}.cu"), rows, cols)
-        assert {type(number) for number in (bound.rows, bound.cols)} == {int}
+        assert {type(number) for number in bound.problem.shape} == {int}
         assert load(step).accepts(kind(rows), kind(cols))
     block = bind(EXAMPLE, 129, 7, block=kind(64)).plan
     assert block == bind(EXAMPLE, 129, 7, block=64).plan and type(block.block) is int

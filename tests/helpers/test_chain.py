@@ -12,8 +12,9 @@ from helpers.base.gpu import H200
 from helpers.measure import bench, chain, samples
 from helpers.measure.bench import Candidate
 from helpers.measure.chain import COPY, ORDINARY
-from helpers.measure.contests import Kind
+from helpers.measure.problems import host_arrays, verify
 from helpers.measure.workers import Failure
+from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from helpers.run.check import check_copy, check_softmax
 from helpers.run.references import reference
@@ -77,8 +78,8 @@ class Machine:
 
             return run
 
-        def make(rows: int, cols: int, dtype: str) -> Candidate:
-            self.dtype = dtype
+        def make(problem: Problem) -> Candidate:
+            self.dtype = problem.dtype
             return Candidate(run_of(us), {}, {}, compare, early and run_of(early))
 
         return make
@@ -112,7 +113,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
         lambda: made.enqueue("sweep", SWEEP, lambda: None),
         lambda y: made.enqueue("read", READ, lambda: None),
     )
-    monkeypatch.setattr(chain, "ends", lambda rows, cols, dtype: around)
+    monkeypatch.setattr(chain, "ends", lambda problem: around)
     return made
 
 
@@ -123,7 +124,7 @@ def added(series: chain.Series, name: str) -> samples.Estimate:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_softmax_takes_what_it_adds_to_the_chain_in_both_states(dtype: str, machine) -> None:
     makers = {"fast": machine.maker("fast", 5.0), "slow": machine.maker("slow", 7.0)}
-    found = chain.measure(makers, 3, 40, dtype)
+    found = chain.measure(makers, Problem(3, 40, dtype))
     assert list(found) == ["fresh", "evicted"]
     for state, series in found.items():
         for name, us in ((COPY, 4.0), ("fast", 5.0), ("slow", 7.0)):
@@ -137,14 +138,14 @@ def test_softmax_takes_what_it_adds_to_the_chain_in_both_states(dtype: str, mach
 def backward(machine, us: float, wrong: float = 1.0):
     """Softmax's gradient, whose y, dy and dx are a pipeline's."""
 
-    def make(rows: int, cols: int, dtype: str) -> Candidate:
+    def make(problem: Problem) -> Candidate:
         def run(y, dy, dx) -> None:
             def work() -> None:
                 dx[...] = y * (dy - (y * dy).sum(axis=1, keepdims=True)) * wrong
 
             machine.enqueue("ours", us, work)
 
-        judge = partial(Kind("softmax_backward").problem(rows, cols, dtype).verify, {})
+        judge = partial(verify, problem, {})
         return Candidate(run, {}, {}, None, judge=judge)
 
     return make
@@ -154,32 +155,32 @@ def test_what_is_around_softmax_gets_what_the_writer_wrote(machine, monkeypatch)
     """Its gradient is written anew; y, which it keeps, is not; what it gives is read."""
     read = []
     monkeypatch.setattr(chain, "reader_of_all", lambda: lambda array: read.append(array.shape))
-    kind = Kind("softmax_backward")
-    found = chain.measure({"ours": backward(machine, 5.0)}, 3, 40, "float32", kind)
+    problem = Problem(3, 40, operation="softmax_backward")
+    found = chain.measure({"ours": backward(machine, 5.0)}, problem)
     assert list(found) == ["fresh", "evicted"] and {*read} == {(3, 40)}
     assert added(found["fresh"], "ours").value == pytest.approx(5.0, abs=1e-3)
     assert added(found["fresh"], COPY).value == pytest.approx(WRITE, abs=1e-3), "a copy of dy"
     with pytest.raises(Failure, match="^ours: wrong result: "):
-        chain.measure({"ours": backward(machine, 5.0, wrong=1.01)}, 3, 40, "float32", kind)
-    ends = chain.ends(3, 40, "float32")._replace(write=lambda source, x: None)
+        chain.measure({"ours": backward(machine, 5.0, wrong=1.01)}, problem)
+    ends = chain.ends(problem)._replace(write=lambda source, x: None)
     monkeypatch.setattr(chain, "ends", lambda *shape: ends)
     with pytest.raises(Failure, match="^ours: wrong result: "):  # dy was poisoned
-        chain.measure({"ours": backward(machine, 5.0)}, 3, 40, "float32", kind)
+        chain.measure({"ours": backward(machine, 5.0)}, problem)
 
 
 @pytest.mark.parametrize(
     ("operation", "into"), [("cross_entropy", "x"), ("cross_entropy_backward", "dx")]
 )
 def test_where_no_matrix_comes_out_the_logits_are_read_instead_of_copied(operation, into) -> None:
-    problem = Kind(operation).problem(3, 40, "float32")
-    arrays, did = problem.host_arrays(), []
+    problem = Problem(3, 40, operation=operation)
+    arrays, did = host_arrays(problem), []
     around = chain.Ends(lambda source, x: did.append(x), lambda: None, did.append)
     chain.stand_in(problem, around).run(*arrays.values())
     assert len(did) == 1 and did[0] is arrays[into]
 
 
 def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) -> None:
-    chain.measure({"ours": machine.maker("ours", 5.0)}, 3, 40, "float32")
+    chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
     text = " ".join(machine.order)
     for graph in ("write ours read", "write read", "write sweep ours read", "write sweep read"):
         assert graph in text
@@ -197,7 +198,7 @@ def test_each_chain_is_replayed_right_behind_the_one_without_softmax(machine, mo
 
     monkeypatch.setattr(chain._State, "_replay", noted)
     makers = {name: machine.maker(name, 5.0) for name in ("a", "b", "c")}
-    chain.measure(makers, *LARGE, "float32")
+    chain.measure(makers, Problem(*LARGE))
     without, with_softmax = replayed[1::2], replayed[2::2]  # after the one that warms up
     names = {COPY, "a", "b", "c"}
     assert {*without} == {""} and {*with_softmax} == names
@@ -205,23 +206,23 @@ def test_each_chain_is_replayed_right_behind_the_one_without_softmax(machine, mo
 
 
 def test_buffers_are_gone_round_so_that_x_is_fresh_from_its_writer_alone(machine) -> None:
-    series = chain.measure({"ours": machine.maker("ours", 5.0)}, 1, 10, "float32")["fresh"]
+    series = chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(1, 10))["fresh"]
     assert series.calls == 3 * 4000 // 80, "one for each buffer"
-    large = chain.measure({"ours": machine.maker("ours", 5.0)}, *LARGE, "float32")
+    large = chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))
     assert list(large) == ["fresh"] and large["fresh"].calls == 50
 
 
 def test_long_replays_are_cut_and_have_fewer_samples(machine, monkeypatch) -> None:
     slow = machine.maker(COPY, 2000.0, lambda x: x, check_copy)
     monkeypatch.setattr(bench, "copy_maker", lambda name: slow)
-    series = chain.measure({"ours": machine.maker("ours", 2100.0)}, *LARGE, "float32")["fresh"]
+    series = chain.measure({"ours": machine.maker("ours", 2100.0)}, Problem(*LARGE))["fresh"]
     assert series.calls == 10 and len(series.chain_us["ours"]) == 7
     assert added(series, "ours").value == pytest.approx(2100, abs=0.1)
 
 
 def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) -> None:
     makers = {"ours": machine.maker("ours", 5.0, early=6.0)}
-    series = chain.measure(makers, 3, 40, "float32")["fresh"]
+    series = chain.measure(makers, Problem(3, 40))["fresh"]
     assert added(series, "ours").value == pytest.approx(6.0, abs=1e-3)
     assert added(series, "ours" + ORDINARY).value == pytest.approx(5.0, abs=1e-3)
     assert len(series.chain_us) == 3
@@ -237,7 +238,7 @@ def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
         return replay(state, graph, calls)
 
     monkeypatch.setattr(chain._State, "_replay", slow_at_first)
-    series = chain.measure({"ours": machine.maker("ours", 5.0)}, *LARGE, "float32")["fresh"]
+    series = chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))["fresh"]
     assert len(cold) == 4
     assert series.chain_us["ours"] == pytest.approx([8.0] * 21, abs=1e-3)
     assert series.base_us["ours"] == pytest.approx([3.0] * 21, abs=1e-3)
@@ -254,7 +255,7 @@ def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
 def test_wrong_output_has_no_time(compute, text: str, machine) -> None:
     makers = {"right": machine.maker("right", 5.0), "wrong": machine.maker("wrong", 5.0, compute)}
     with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
-        chain.measure(makers, 3, 40, "float32")
+        chain.measure(makers, Problem(3, 40))
 
 
 def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
@@ -265,16 +266,16 @@ def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
         return reference(x) * (1 if next(calls) < 100 else 1.1)
 
     with pytest.raises(Failure, match=r"^tires: wrong result: .*are wrong"):
-        chain.measure({"tires": machine.maker("tires", 5.0, tires)}, *LARGE, "float32")
+        chain.measure({"tires": machine.maker("tires", 5.0, tires)}, Problem(*LARGE))
 
 
 def test_writer_that_writes_nothing_is_found(machine, monkeypatch) -> None:
-    ends = chain.ends(3, 40, "float32")._replace(
+    ends = chain.ends(Problem(3, 40))._replace(
         write=lambda source, x: machine.enqueue("write", WRITE, lambda: None)
     )
     monkeypatch.setattr(chain, "ends", lambda *shape: ends)
     with pytest.raises(Failure, match="wrong result"):
-        chain.measure({"ours": machine.maker("ours", 5.0)}, 3, 40, "float32")
+        chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
 
 
 # ---- the ends ---------------------------------------------------------------------------------
@@ -287,8 +288,10 @@ def test_ends_copy_read_all_bytes_and_sweep_twice_the_l2(dtype, words: int, monk
     def candidate(bound) -> Candidate:
         def run(x, y) -> None:
             warps = bound.plan.grid * bound.plan.block // 32
-            assert y.size == warps >= bound.rows * bound.cols / 512, "a place for each warp"
-            enqueued.append((bound.name, bound.rows, bound.cols, x))
+            assert y.size == warps >= bound.problem.rows * bound.problem.cols / 512, (
+                "a place for each warp"
+            )
+            enqueued.append((bound.name, *bound.problem.shape, x))
 
         return Candidate(run, {}, {}, None)
 
@@ -297,8 +300,9 @@ def test_ends_copy_read_all_bytes_and_sweep_twice_the_l2(dtype, words: int, monk
     monkeypatch.setattr(chain, "gpu_in_use", lambda: H200)
     monkeypatch.setattr(bench, "kernel_candidate", candidate)
     monkeypatch.setattr(bench, "copy_maker", lambda name: lambda *run: Candidate(run, {}, {}, None))
-    around = chain.ends(64, 4096, dtype)
-    assert around.write == (64, 4096, dtype), "the copy over the same matrix"
+    problem = Problem(64, 4096, dtype)
+    around = chain.ends(problem)
+    assert around.write == (problem,), "the copy over the same matrix"
     around.read("y")
     around.sweep()
     (*read, y), (*swept, nothing) = enqueued
@@ -325,7 +329,7 @@ def test_reader_reads_all_and_writes_little(shape: tuple[int, int]) -> None:
 
 def test_evicted_where_the_l2_could_hold_it() -> None:
     l2 = 60 * 2**20
-    assert chain.states_of(4096, 4096, "float32", l2) == chain.STATES
-    assert chain.states_of(65536, 4096, "float32", l2) == ("fresh",)
-    assert chain.states_of(30720, 4096, "bfloat16", l2) == chain.STATES
-    assert chain.states_of(30720, 4096, "float32", l2) == ("fresh",)
+    assert chain.states_of(Problem(4096, 4096, "float32"), l2) == chain.STATES
+    assert chain.states_of(Problem(65536, 4096, "float32"), l2) == ("fresh",)
+    assert chain.states_of(Problem(30720, 4096, "bfloat16"), l2) == chain.STATES
+    assert chain.states_of(Problem(30720, 4096, "float32"), l2) == ("fresh",)

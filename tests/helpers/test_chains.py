@@ -25,9 +25,10 @@ from helpers.measure.chains import (
     save_chains,
     variants,
 )
-from helpers.measure.contests import Entry
+from helpers.measure.contests import name_of
 from helpers.measure.races import DTYPES
 from helpers.measure.records import REFERENCE_GPU, launch_of, step_hash
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import CHAIN_SHAPES
 from tests import made_up
 from tests.earlier import EARLIER
@@ -68,17 +69,17 @@ def asked(*what: str) -> str:
 
 
 def test_variants_are_all_that_a_table_may_ask_for() -> None:
-    assert variants("07_warp", 65536, 256) == ["07_warp"]
-    assert variants("08_cluster", *LARGE) == [
+    assert variants("07_warp", Problem(65536, 256)) == ["07_warp"]
+    assert variants("08_cluster", Problem(*LARGE)) == [
         *(asked("STREAMING", "EVICT_LAST"), asked("STREAMING")),
         *(asked("EVICT_LAST"), asked()),
     ]
-    fits = variants("08_cluster", 4096, 1024)
+    fits = variants("08_cluster", Problem(4096, 1024))
     assert fits == [asked(), asked("STREAMING")], "the step's own first, no hint"
     early = asked("STREAMING", "PROGRAMMATIC"), asked("PROGRAMMATIC")
     few = asked("STREAMING"), early[0], early[1], asked()
-    assert variants("08_cluster", *FEW) == [*few]
-    assert variants("09_grid", 1, 2**20, "bfloat16")[-1] == plain("09_grid")
+    assert variants("08_cluster", Problem(*FEW)) == [*few]
+    assert variants("09_grid", Problem(1, 2**20, "bfloat16"))[-1] == plain("09_grid")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -88,18 +89,19 @@ def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dt
     assert min(sizes) < 2e5 and max(sizes) > 8e8
     assert all(rows * cols % 8 == 0 for rows, cols in CHAIN_SHAPES), "the reader takes 16 bytes"
     for shape in CHAIN_SHAPES:
-        step = dispatch.choose(*shape, dtype, H200)
-        own, *others = variants(step, *shape, dtype, H200)
-        assert launch_of(own, *shape, dtype, H200) == launch_of(step, *shape, dtype, H200)
+        problem = Problem(*shape, dtype)
+        step = dispatch.best(problem, H200)
+        own, *others = variants(step, problem, H200)
+        assert launch_of(own, problem, H200) == launch_of(step, problem, H200)
         assert plain(step) in (own, *others)
 
 
 def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
-    task = ChainTask(Entry(*LARGE, "float32"), steps=("variants/08_ahead", "10_sixteen_bit"))
-    assert task.ours(H200) == variants("08_cluster", *LARGE)
-    task = ChainTask(Entry(1024, 65536, "float32"), steps=("variants/08_ahead",))
-    ahead = variants("variants/08_ahead", 1024, 65536)
-    assert task.ours(H200) == [*variants("08_cluster", 1024, 65536), *ahead]
+    task = ChainTask(Problem(*LARGE, "float32"), steps=("variants/08_ahead", "10_sixteen_bit"))
+    assert task.ours(H200) == variants("08_cluster", Problem(*LARGE))
+    task = ChainTask(Problem(1024, 65536, "float32"), steps=("variants/08_ahead",))
+    ahead = variants("variants/08_ahead", Problem(1024, 65536))
+    assert task.ours(H200) == [*variants("08_cluster", Problem(1024, 65536)), *ahead]
 
 
 # ---- verdicts ---------------------------------------------------------------------------------
@@ -221,13 +223,13 @@ def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
     """Unless a kernel, a rule, a peer or a version is another, or a state is missing."""
     few = [chain_case([2.0], *FEW, state=state, torch=3.0) for state in chain.STATES]
     found = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
-    task = ChainTask(Entry(*FEW, "float32"), ("torch",))
+    task = ChainTask(Problem(*FEW, "float32"), ("torch",))
     found.add(few[0])
     assert not found.has(task), "evicted is missing"
     found.add(few[1])
     assert found.has(task) and found.has(replace(task, peers=()))
     assert not found.has(replace(task, peers=("torch", "liger")))
-    assert not found.has(replace(task, entry=Entry(*FEW, "bfloat16")))
+    assert not found.has(replace(task, problem=Problem(*FEW, "bfloat16")))
     assert not found.has(replace(task, steps=("08_cluster-CLUSTER8",)))
     assert found.has(replace(task, steps=("10_sixteen_bit",))), "it does not take the shape"
     found.add(replace(few[1], skipped={"liger": "why"}))
@@ -242,7 +244,7 @@ def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
         assert not found.has(task)
     one_state = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
     one_state.add(chain_case([500.0], 65536, 4096))
-    assert one_state.has(ChainTask(Entry(65536, 4096, "float32"))), "too large to be evicted"
+    assert one_state.has(ChainTask(Problem(65536, 4096, "float32"))), "too large to be evicted"
 
 
 # ---- what is recorded -------------------------------------------------------------------------
@@ -270,7 +272,7 @@ def test_recorded_pipelines_around_softmax_are_of_the_kernels_as_they_are_now() 
     for case in chains.around_cases(load_chains()):
         current = not EARLIER & {chains.file_of(step) for step in case.launches}
         assert bool(case.chosen) == case.is_current() == current, (
-            f"{case.entry.name} {case.state}: its kernel was edited: `make chain`"
+            f"{name_of(case.problem)} {case.state}: its kernel was edited: `make chain`"
         )
         assert {*case.skipped} <= {*peers.PEERS}
 
@@ -279,7 +281,7 @@ def test_recorded_choice_around_softmax_is_within_a_percent_of_its_best_variant(
     if not chains_path(REFERENCE_GPU).is_file():
         pytest.skip("no pipelines are recorded yet")
     late = [case for case in chains.around_cases(load_chains()) if case.verdict == "BEHIND"]
-    found = {f"{case.entry.name}, {case.state}" for case in late}
+    found = {f"{name_of(case.problem)}, {case.state}" for case in late}
     assert found == {*EXCEPTIONS_AROUND}, "more, or an exception that is none"
 
 

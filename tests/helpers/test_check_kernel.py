@@ -163,7 +163,7 @@ def test_each_view_is_bound_as_it_is_and_what_was_written_around_it_is_named(mon
 
     def run(bound: BoundKernel, x, y) -> None:
         bound.check(bound.arguments(x, y))
-        seen.append((bound.strides, byte_offset(x), byte_offset(y)))
+        seen.append((bound.problem.strides, byte_offset(x), byte_offset(y)))
         y[:] = x
         if len(seen) == 2:
             y.base[places] = 0
@@ -202,7 +202,7 @@ def test_shapes_that_are_all_refused_are_no_success() -> None:
         ((4, 8), "shapes are pairs [(rows, cols), ...], not 4"),
         ([(4, 8, 2)], "shapes are pairs [(rows, cols), ...], not (4, 8, 2)"),
         ([(4, 8), 3], "shapes are pairs [(rows, cols), ...], not 3"),
-        ([(4.5, 8)], "accepts: rows must be an integer, not 4.5 (float)"),
+        ([(4.5, 8)], "a size must be an integer, not 4.5"),
     ],
     ids=str,
 )

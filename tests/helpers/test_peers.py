@@ -11,6 +11,7 @@ import pytest
 
 from helpers.base.paths import ROOT
 from helpers.measure import foreign, peers
+from helpers.problem.problem import Problem
 from helpers.run.check import WrongResult
 from helpers.run.references import make_input, reference
 
@@ -30,14 +31,14 @@ def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_first_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"torch": 1, "triton": 1, "tvm_ffi": 1, "cutlass": 1}
     monkeypatch.setattr(importlib.util, "find_spec", found.get)
-    assert peers.why_not("torch", 8, 8, "float32") == ""
-    assert peers.why_not("liger", 8, 8, "float32") == "liger_kernel is not installed"
-    assert peers.why_not("quack", 8, 8, "float32") == "quack is not installed"
+    assert peers.why_not("torch", Problem(8, 8)) == ""
+    assert peers.why_not("liger", Problem(8, 8)) == "liger_kernel is not installed"
+    assert peers.why_not("quack", Problem(8, 8)) == "quack is not installed"
 
 
 def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "cudnn", lambda: None)
-    assert peers.why_not("cudnn", 8, 8, "float32") == "cuDNN is not installed"
+    assert peers.why_not("cudnn", Problem(8, 8)) == "cuDNN is not installed"
     assert "cudnn" not in peers.versions()
 
 
@@ -71,13 +72,15 @@ def flashinfer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeypatch) -> None:
-    assert peers.why_not("flashinfer", 8, 1000, "float32") == ""
-    assert peers.why_not("flashinfer", 8, 77, "bfloat16").startswith("FlashInfer's softmax takes")
+    assert peers.why_not("flashinfer", Problem(8, 1000)) == ""
+    assert peers.why_not("flashinfer", Problem(8, 77, "bfloat16")).startswith(
+        "FlashInfer's softmax takes"
+    )
     monkeypatch.setattr(peers, "_nvcc", lambda: None)
-    reason = peers.why_not("flashinfer", 8, 1000, "float32")
+    reason = peers.why_not("flashinfer", Problem(8, 1000))
     assert reason == "nvcc, with which flashinfer is built, is not installed"
     monkeypatch.setattr(peers, "folders", lambda *_: [])
-    reason = peers.why_not("flashinfer", 8, 1000, "float32")
+    reason = peers.why_not("flashinfer", Problem(8, 1000))
     assert reason == "flashinfer is not installed" and reason.endswith(peers.ABSENT)
 
 
@@ -103,7 +106,7 @@ def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeyp
     ],
 )
 def test_shapes_that_a_peer_refuses(all_installed, name, cols, dtype, reason) -> None:
-    answer = peers.why_not(name, 64, cols, dtype)
+    answer = peers.why_not(name, Problem(64, cols, dtype))
     assert answer.startswith(reason) if reason else answer == ""
 
 
@@ -179,7 +182,7 @@ def test_cudnn_is_told_shape_stream_and_addresses(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(foreign, "cudnn_handle", lambda: ctypes.c_void_p(5))
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
     x, y = (SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (1024, 2048))
-    peers.candidate("cudnn", 3, 500, "bfloat16").run(x, y)
+    peers.candidate("cudnn", Problem(3, 500, "bfloat16")).run(x, y)
     calls = {name: arguments for name, *arguments in calls}
     assert calls["cudnnSetTensor4dDescriptor"][1:] == [0, 9, 3, 500, 1, 1]
     assert calls["cudnnSetStream"] == [5, 77]

@@ -11,22 +11,17 @@ import pytest
 
 from helpers.measure import foreign, peers, peers_around
 from helpers.measure.bench import poison_outputs
-from helpers.measure.contests import GROUPS, Entry, Kind, entries
+from helpers.measure.contests import GROUPS, chosen, entries, group_of, name_of, numbers
 from helpers.measure.peers_around import NOT_OFFERED, OFFERS, check_result, torch_dtypes
-from helpers.measure.problems import Problem
-from helpers.problem.operations import Sizes
+from helpers.measure.problems import buffers, verify
+from helpers.problem.problem import Problem
 from helpers.run.check import WrongResult
 from helpers.run.references import expected
 from tests.helpers.fake_cupy import fake_cupy
 
 ROWS, COLS, INNER = 40, 20, 5
 SMALL = {  # rows are whole squares of columns, and whole lots of the elements between columns
-    f"{name}, {dtype}": Entry(
-        ROWS,
-        COLS,
-        dtype,
-        group.kind._replace(inner=INNER if group.kind.operation == "softmax_any_axis" else 1),
-    )
+    f"{name}, {dtype}": group.problem(ROWS, COLS, dtype, INNER if name == "any axis" else 1)
     for name, group in GROUPS.items()
     for dtype in group.dtypes
 }
@@ -38,7 +33,7 @@ def numpy_for_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def arrays_of(problem: Problem) -> tuple:
-    arrays = problem.buffers(np.random.default_rng(0))
+    arrays = buffers(problem, np.random.default_rng(0))
     poison_outputs(problem, arrays)
     return arrays
 
@@ -46,7 +41,7 @@ def arrays_of(problem: Problem) -> tuple:
 # ---- formulas -----------------------------------------------------------------------------------
 
 
-def run_on_tensors(function, entry: Entry, arrays) -> None:
+def run_on_tensors(function, problem: Problem, arrays) -> None:
     """Give NumPy's memory to a function of PyTorch's tensors."""
     import torch
 
@@ -54,31 +49,30 @@ def run_on_tensors(function, entry: Entry, arrays) -> None:
         whole = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
         return whole.view(getattr(torch, dtype))
 
-    function(*map(tensor, arrays, torch_dtypes(entry.problem)))
+    function(*map(tensor, arrays, torch_dtypes(problem)))
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="PyTorch is not installed")
 @pytest.mark.parametrize("case", SMALL)
 @pytest.mark.parametrize("way", ["torch", "compile"])
 def test_formulas_of_pytorch_are_right(case: str, way: str, numpy_for_cupy) -> None:
-    entry = SMALL[case]
-    arrays = arrays_of(entry.problem)
-    function = {"torch": peers_around.eager, "compile": peers_around.formula}[way](entry)
-    run_on_tensors(function, entry, arrays)
-    unwritten = OFFERS[entry.kind.operation][way].unwritten
-    entry.problem.verify(entry.kind.numbers, arrays, check_result, unwritten)
+    problem = SMALL[case]
+    arrays = arrays_of(problem)
+    function = {"torch": peers_around.eager, "compile": peers_around.formula}[way](problem)
+    run_on_tensors(function, problem, arrays)
+    unwritten = OFFERS[problem.operation.name][way].unwritten
+    verify(problem, numbers(problem), arrays, check_result, unwritten)
     if unwritten:
         with pytest.raises(WrongResult, match="left NaN in statistics"):
-            entry.problem.verify(entry.kind.numbers, arrays, check_result)
+            verify(problem, numbers(problem), arrays, check_result)
 
 
 def test_each_way_says_how_it_computes_each_group() -> None:
-    for entry in SMALL.values():
-        offers = OFFERS[entry.kind.operation]
+    for problem in SMALL.values():
+        offers = OFFERS[problem.operation.name]
         assert {"torch", "compile"} <= {*offers} <= {*peers.PEERS}
-        assert not offers["compile"].refuses(entry) and not offers["torch"].refuses(entry)
-        arrays = entry.problem.operation.arrays(dict(entry.kind.features))
-        outputs = {argument.name for argument in arrays if argument.output}
+        assert not offers["compile"].refuses(problem) and not offers["torch"].refuses(problem)
+        outputs = {argument.name for argument in problem.arrays if argument.output}
         assert all({*offer.unwritten} < outputs | {""} for offer in offers.values())
 
 
@@ -87,17 +81,16 @@ def test_each_way_says_how_it_computes_each_group() -> None:
 
 def results(case: str, numpy_for_cupy) -> tuple[Problem, dict, dict]:
     """What goes into a contest, and what comes out of it, rounded once."""
-    entry = SMALL[case]
-    problem, features = entry.problem, dict(entry.kind.features)
-    asked = problem.operation.arrays(features)
+    problem = SMALL[case]
+    asked = problem.arrays
     given = dict(zip([one.name for one in asked], arrays_of(problem), strict=True))
     inputs = {
         one.name: given[one.name].view(one.numpy_dtype(problem.dtype))
         for one in asked
         if not one.output
     }
-    values = problem.operation.complete({**inputs, **entry.kind.numbers}, features, problem.sizes)
-    exact = expected(problem.operation, values, features)
+    values = problem.complete({**inputs, **numbers(problem)})
+    exact = expected(problem.operation, values, dict(problem.features))
     written = {
         one.name: exact[one.name].value.astype(one.numpy_dtype(problem.dtype))
         for one in asked
@@ -153,7 +146,7 @@ def test_a_mistake_is_found(case: str, numpy_for_cupy) -> None:
 
 def reason(peer: str, group: str, cols: int = 4096, dtype: str = "float32") -> str:
     title = peers.PEERS[peer].title
-    return peers_around.why_not(peer, title, Entry(8, cols, dtype, GROUPS[group].kind))
+    return peers_around.why_not(peer, title, GROUPS[group].problem(8, cols, dtype))
 
 
 @pytest.mark.parametrize(
@@ -197,13 +190,13 @@ def test_cudnn_is_told_algorithm_mode_and_sizes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(foreign, "cudnn", lambda: Library())
     monkeypatch.setattr(foreign, "cudnn_handle", lambda: ctypes.c_void_p(5))
     array = [SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (512, 1024, 2048)]
-    kind = GROUPS["any axis"].kind._replace(inner=5)
-    peers.candidate("cudnn", 10, 7, "bfloat16", kind).run(*array[:2])
+    problem = GROUPS["any axis"].problem(10, 7, "bfloat16", 5)
+    peers.candidate("cudnn", problem).run(*array[:2])
     assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 9, 2, 7, 5, 1), "2 images of 7 channels"
     forward = calls["cudnnSoftmaxForward"]
     assert forward[1:3] == (1, 1) and (forward[5], forward[8]) == (512, 1024)
-    kind = GROUPS["gradient of log-softmax"].kind
-    peers.candidate("cudnn", 10, 7, "float32", kind).run(*array)
+    problem = GROUPS["gradient of log-softmax"].problem(10, 7, "float32")
+    peers.candidate("cudnn", problem).run(*array)
     assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 0, 10, 7, 1, 1)
     backward = calls["cudnnSoftmaxBackward"]
     assert backward[1:3] == (2, 0) and [backward[place] for place in (5, 7, 10)] == [
@@ -219,21 +212,18 @@ def test_cudnn_is_told_algorithm_mode_and_sizes(monkeypatch: pytest.MonkeyPatch)
 def test_contests_are_each_once_and_ours_takes_them_all() -> None:
     raced = entries()
     assert len({*raced}) == len(raced) > 60
-    for entry in raced:
-        rows, cols, _, kind = entry
-        assert kind.choose(*entry[:3]), entry.name
-        assert rows % kind.inner == 0 and abs(rows * cols / 2**27 - 1) < 0.02 or cols == 8192
-        assert kind.features != (("MASK", 2),) or rows % cols == 0, "eager masks whole squares"
-    assert {entry.kind._replace(inner=1) for entry in raced[:20]} == {
-        group.kind for group in GROUPS.values()
-    }, "something of each first"
+    for problem in raced:
+        rows, cols = problem.shape
+        assert chosen(problem), name_of(problem)
+        assert abs(rows * cols / 2**27 - 1) < 0.02 or cols == 8192
+        assert problem.features != (("MASK", 2),) or rows % cols == 0, "eager masks whole squares"
+    assert {*map(group_of, raced[:20])} == {*GROUPS}, "something of each first"
 
 
-def test_a_kind_says_what_is_computed() -> None:
-    kind = Kind("softmax_any_axis", (), 7)
-    problem = kind.problem(14, 100, "bfloat16")
-    assert problem.sizes == Sizes(14, 100, 7) and problem.operation.name == kind.operation
-    assert kind.choose(14, 100, "bfloat16") == "13_any_axis"
-    assert Kind("softmax_backward", (("MASK", 1),)).choose(8, 64, "float32") == "", "none has it"
-    assert Entry(14, 100, "bfloat16", kind).name == "any axis, 2 x 100 x 7 bfloat16"
-    assert Entry(14, 100, "bfloat16").name == "14 x 100 bfloat16"
+def test_a_problem_of_a_group_is_named_after_it() -> None:
+    problem = GROUPS["any axis"].problem(14, 100, "bfloat16", 7)
+    assert chosen(problem) == "13_any_axis"
+    assert name_of(problem) == "any axis, 2 x 100 x 7 bfloat16"
+    assert name_of(Problem(14, 100, "bfloat16")) == "14 x 100 bfloat16"
+    both = {"DROPOUT": 1, "LOG": 1}
+    assert chosen(Problem(8, 64, operation="softmax_backward", features=both)) == "", "none has it"

@@ -11,10 +11,11 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.measure import bench, peers, peers_around, races
 from helpers.measure.contested import Task
-from helpers.measure.contests import Entry, Kind
-from helpers.measure.problems import Problem, _Sample
+from helpers.measure.contests import numbers
+from helpers.measure.problems import _Sample
 from helpers.measure.workers import Failure
-from helpers.problem.operations import OPERATIONS, SUMMED, Sizes
+from helpers.problem.operations import OPERATIONS, SUMMED
+from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, bind, load
 from helpers.run.references import expected
 from tests.helpers.fake_cupy import fake_cupy
@@ -86,12 +87,12 @@ YARDSTICK = {
 def measured(code: str, chosen: dict, dtype: str = "float32") -> tuple[Problem, dict]:
     inner = 4 if code is ANY_AXIS or "softmax_any_axis" in code else 1
 
-    def make(rows: int, cols: int, dtype: str) -> bench.Candidate:
-        bound = bind(code, rows, cols, dtype, gpu=H200, inner=inner, features=chosen)
+    bound = bind(code, 12, 40, dtype, gpu=H200, inner=inner, features=chosen)
+
+    def make(_) -> bench.Candidate:
         return bench.kernel_candidate(bound)
 
-    problem = Problem.of(bind(code, 12, 40, dtype, gpu=H200, inner=inner, features=chosen))
-    return problem, bench.measure({"it": make}, 12, 40, dtype, few=1, problem=problem)
+    return bound.problem, bench.measure({"it": make}, bound.problem, few=1)
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +112,7 @@ def test_each_operation_is_timed_beside_its_yardstick(name, chosen, dtype, simul
     yardstick = YARDSTICK.get(name, "00_copy")
     assert set(cases) == {"it", yardstick}
     case = cases["it"]
-    assert case.run == (12, 40, dtype, problem.sizes.inner) and case.yardstick == yardstick
+    assert case.at == Problem(12, 40, dtype, problem.inner) and case.yardstick == yardstick
     assert case.moved == case.bytes == problem.moved and case.copy_samples_us
 
 
@@ -138,11 +139,11 @@ def test_a_wrong_kernel_has_no_time(name: str, simulated) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda one: one.name)
 def test_a_yardstick_moves_as_many_bytes(operation, dtype: str) -> None:
-    sizes = Sizes(4096, 50257) if "inner" not in operation.sizes else Sizes(64 * 64, 500, 64)
-    problem = Problem(sizes, dtype, operation)
+    sizes = (4096, 50257, dtype) if "inner" not in operation.sizes else (64 * 64, 500, dtype, 64)
+    problem = Problem(*sizes, operation=operation)
     yard = problem.yardstick
     assert abs(yard.moved / problem.moved - 1) < 1e-3
-    assert load(operation.yardstick).accepts(*yard.sizes[:2]) and yard.operation is (
+    assert load(operation.yardstick).accepts(*yard.shape) and yard.operation is (
         load(operation.yardstick).operation
     )
 
@@ -150,7 +151,8 @@ def test_a_yardstick_moves_as_many_bytes(operation, dtype: str) -> None:
 def test_bytes_are_those_of_the_formula() -> None:
     def moved(name: str, dtype: str = "float32", rows=1024, cols=1024, **features: int) -> float:
         chosen = tuple(features.items())
-        return Problem(Sizes(rows, cols), dtype, OPERATIONS[name], chosen).moved / (rows * cols)
+        problem = Problem(rows, cols, dtype, operation=name, features=chosen)
+        return problem.moved / (rows * cols)
 
     assert moved("softmax") == moved("softmax_any_axis") == 8 and moved("softmax", "float16") == 4
     assert moved("softmax", "bfloat16", WIDE=1) == 6 and moved("softmax", MASK=1) == 9
@@ -162,9 +164,9 @@ def test_bytes_are_those_of_the_formula() -> None:
 
 
 CONTESTS = {
-    "mask": Entry(3, 512, "bfloat16", Kind(features=(("MASK", 1),))),
-    "axis": Entry(12, 64, "float32", Kind("softmax_any_axis", (), 4)),
-    "loss": Entry(6, 64, "float32", Kind("cross_entropy")),
+    "mask": Problem(3, 512, "bfloat16", features={"MASK": 1}),
+    "axis": Problem(12, 64, inner=4, operation="softmax_any_axis"),
+    "loss": Problem(6, 64, operation="cross_entropy"),
 }
 
 
@@ -172,22 +174,19 @@ CONTESTS = {
 def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypatch) -> None:
     """Our kernel as it is chosen, and one of another library that rounds once and leaves statistics
     unwritten; with the numbers of the contest. A peer that is wrong is named."""
-    entry, right = CONTESTS[name], 1.0
+    problem, right = CONTESTS[name], 1.0
 
-    def make(entry: Entry):
-        problem = entry.problem
-        asked = problem.operation.arrays(dict(problem.features))
+    def make(problem: Problem):
+        asked = problem.arrays
 
         def call(*arrays) -> None:
             def run() -> None:
                 given = {}
                 for argument, array in zip(asked, arrays, strict=True):
-                    given[argument.name] = array.view(argument.numpy_dtype(entry.dtype))
+                    given[argument.name] = array.view(argument.numpy_dtype(problem.dtype))
                 inputs = {one.name: given[one.name] for one in asked if not one.output}
-                numbers = {**inputs, **entry.kind.numbers}
-                features = dict(problem.features)
-                values = problem.operation.complete(numbers, features, problem.sizes)
-                exact = expected(problem.operation, values, features)
+                values = problem.complete({**inputs, **numbers(problem)})
+                exact = expected(problem.operation, values, dict(problem.features))
                 for one in (one for one in asked if one.output and one.name != "statistics"):
                     given[one.name][...] = exact[one.name].value * right
 
@@ -198,13 +197,13 @@ def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypa
 
     unwritten = ("statistics",) if name == "loss" else ()
     offer = peers_around.Offer(make, unwritten=unwritten, note="said")
-    monkeypatch.setitem(peers_around.OFFERS, entry.kind.operation, {"torch": offer})
-    monkeypatch.setattr(peers, "why_not", lambda name, *entry: "")
+    monkeypatch.setitem(peers_around.OFFERS, problem.operation.name, {"torch": offer})
+    monkeypatch.setattr(peers, "why_not", lambda name, problem: "")
     monkeypatch.setattr(peers, "free_memory", lambda: None)
     monkeypatch.setattr(races, "gpu_in_use", lambda: H200)
-    task = Task(entry, ("torch",))
+    task = Task(problem, ("torch",))
     case = races.run_task(task)
-    assert case.entry == entry and case.is_current() and case.moved == entry.problem.moved
+    assert case.problem == problem and case.is_current() and case.moved == problem.moved
     assert {*case.samples_us} == {case.step, "torch"} and case.notes == {"torch": "said"}
     assert case.copies_us == {} and case.copy_samples_us and case.verdict in races.VERDICTS
     right = 1.5
@@ -217,11 +216,12 @@ def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypa
 def test_gpu_times_each_operation(name: str, chosen: dict) -> None:
     inner = 64 if name == "softmax_any_axis" else 1
 
-    def make(*shape) -> bench.Candidate:
-        return bench.kernel_candidate(bind(EACH[name], *shape, inner=inner, features=chosen))
+    bound = bind(EACH[name], 1024, 512, inner=inner, features=chosen)
 
-    problem = Problem.of(bind(EACH[name], 1024, 512, inner=inner, features=chosen))
-    case = bench.measure({"it": make}, 1024, 512, few=3, problem=problem)["it"]
+    def make(_) -> bench.Candidate:
+        return bench.kernel_candidate(bound)
+
+    case = bench.measure({"it": make}, bound.problem, few=3)["it"]
     assert 0 < case.share < 1.1 and np.isfinite(case.gbps)
 
 
@@ -231,7 +231,7 @@ def test_gpu_times_each_operation(name: str, chosen: dict) -> None:
 def test_sums_are_those_of_the_rows_that_are_looked_at(rows: int, cols: int) -> None:
     x = np.arange(rows * cols, dtype=np.float64).reshape(rows, cols)
     every = np.arange(0, x.size, SUMMED)
-    take = _Sample(Problem(Sizes(rows, cols), operation=OPERATIONS["read"]))
+    take = _Sample(Problem(rows, cols, operation="read"))
     sums = take(("sums",), np.add.reduceat(x.reshape(-1), every))
     looked_at = take(("rows", "cols"), x).reshape(-1)
     of_those = np.add.reduceat(looked_at, np.arange(0, looked_at.size, SUMMED))

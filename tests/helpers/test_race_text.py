@@ -11,6 +11,7 @@ from helpers.measure.contests import GROUPS
 from helpers.measure.races import DTYPES, Race, RaceCase, save_race
 from helpers.measure.records import REFERENCE_GPU
 from helpers.page import race_text
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import RACE_TABLE, raced
 from tests.made_up import DEVICE, OURS, chain_case, race_case
 
@@ -117,7 +118,7 @@ def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
 
 def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
-    launch = records.launch_of(step, *shape)
+    launch = records.launch_of(step, Problem(*shape))
     assert launch["PROGRAMMATIC"]
     early = dataclasses.replace(race_case(*shape), launch=launch, protocol=1)
     block, page = record_race(early), race_text.every_case()
@@ -135,11 +136,10 @@ def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
 
 
 def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: float) -> RaceCase:
-    kind = GROUPS[group].kind
     inner = 32 if group == "any axis" else 1
     case = race_case(rows, cols, dtype, **times)
-    features = dict(kind.features)
-    return dataclasses.replace(case, operation=kind.operation, features=features, inner=inner)
+    operation, features = GROUPS[group].operation.name, dict(GROUPS[group].features)
+    return dataclasses.replace(case, operation=operation, features=features, inner=inner)
 
 
 @pytest.fixture
@@ -185,11 +185,11 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
 
 
 def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:
-    kind = GROUPS["gradient of softmax"].kind
-    case = dataclasses.replace(chain_case([10.0], 4096, 4096, liger=11.0), operation=kind.operation)
+    operation = GROUPS["gradient of softmax"].operation.name
+    case = dataclasses.replace(chain_case([10.0], 4096, 4096, liger=11.0), operation=operation)
     monkeypatch.setattr(ChainCase, "chosen", property(lambda case: [*case.launches][0]))
     lost = dataclasses.replace(
-        chain_case([10.0], 8192, 8192, liger=9.0), operation=kind.operation, state="evicted"
+        chain_case([10.0], 8192, 8192, liger=9.0), operation=operation, state="evicted"
     )
     block = told(around("gradient of softmax", 32768, 4096), linked=[case, lost])
     assert rows_of(block)["gradient of softmax"] == [

@@ -9,8 +9,9 @@ import pytest
 
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch
+from helpers.catalogue.dispatch import best
 from helpers.measure import bench, peers, races, records
-from helpers.measure.contests import entries
+from helpers.measure.contests import entries, name_of
 from helpers.measure.races import (
     DTYPES,
     Race,
@@ -24,6 +25,7 @@ from helpers.measure.races import (
     save_race,
 )
 from helpers.measure.records import REFERENCE_GPU
+from helpers.problem.problem import Problem
 from tests import made_up
 from tests.earlier import EARLIER
 from tests.made_up import OURS, race_case
@@ -152,10 +154,10 @@ def test_who_is_near_is_timed_in_three_processes(first, then, wanted: bool) -> N
 def test_copies_beside_the_plain_one_are_those_that_may_be_faster(monkeypatch) -> None:
     monkeypatch.setattr(races, "gpu_in_use", lambda: H200)
     short = [f"variants/00_copy_{name}" for name in ("bulk", "evict_last", "persistent")]
-    assert races.rival_copies(4096, 1024, "float32") == short
-    assert races.rival_copies(65536, 4096, "float32") == short[1:2], "as recorded"
-    assert races.rival_copies(65536, 4096, "bfloat16") == short[1:2]
-    assert races.rival_copies(1, 50257, "float32") == [], "no whole number of packs"
+    assert races.rival_copies(Problem(4096, 1024)) == short
+    assert races.rival_copies(Problem(65536, 4096)) == short[1:2], "as recorded"
+    assert races.rival_copies(Problem(65536, 4096, "bfloat16")) == short[1:2]
+    assert races.rival_copies(Problem(1, 50257)) == [], "no whole number of packs"
 
 
 # ---- shapes -------------------------------------------------------------------------------------
@@ -222,35 +224,35 @@ def test_all_that_was_measured_survives_and_is_checked(folder: Path) -> None:
     ],
 )
 def test_why_a_case_is_raced_again(change: dict, why: str, monkeypatch) -> None:
-    monkeypatch.setattr(dispatch, "choose", lambda *_: OURS)
+    monkeypatch.setattr(dispatch, "best", lambda *_: OURS)
     versions = {**made_up.VERSIONS, "torch": "2"}
     race = Race(made_up.DEVICE, versions, made_up.UTC, [bench.PROTOCOL])
-    launch = records.launch_of(OURS, 1024, 4096)
+    launch = records.launch_of(OURS, Problem(1024, 4096))
     case = dataclasses.replace(race_case(), launch=launch, versions=versions)
     race.add(dataclasses.replace(case, **change))
-    assert race.why_again(1024, 4096, "float32", ["torch"]) == why
-    assert race.why_again(1024, 4096, "bfloat16", ["torch"]) == "new"
+    assert race.why_again(Problem(1024, 4096), ["torch"]) == why
+    assert race.why_again(Problem(1024, 4096, "bfloat16"), ["torch"]) == "new"
 
 
 def test_programmatic_launch_over_an_ordinary_copy_is_raced_again(monkeypatch) -> None:
     """As one is from when 08 started early where there are few rows."""
     step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
-    launch = records.launch_of(step, *shape)
+    launch = records.launch_of(step, Problem(*shape))
     case = dataclasses.replace(
         race_case(*shape), step=step, kernel_hash=records.step_hash(step), launch=launch
     )
     assert launch["PROGRAMMATIC"]
-    monkeypatch.setattr(dispatch, "choose", lambda *_: step)
+    monkeypatch.setattr(dispatch, "best", lambda *_: step)
     race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [bench.PROTOCOL])
     race.add(case)
-    assert race.why_again(*shape, "float32", ["torch"]) == ""
+    assert race.why_again(Problem(*shape), ["torch"]) == ""
     race.add(dataclasses.replace(case, protocol=1))
-    assert race.why_again(*shape, "float32", ["torch"]) == "ours"
+    assert race.why_again(Problem(*shape), ["torch"]) == "ours"
 
 
 def test_case_is_planned_for_the_gpu_of_its_race(folder: Path) -> None:
     step, (rows, cols) = "09_grid", (1, 1048576)
-    launch = records.launch_of(step, rows, cols)
+    launch = records.launch_of(step, Problem(rows, cols))
     current = dataclasses.replace(
         race_case(rows, cols), step=step, kernel_hash=records.step_hash(step), launch=launch
     )
@@ -274,33 +276,33 @@ def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
         )
         assert not case.forfeits.keys() - peers.PEERS.keys()
         if case.protocol == bench.PROTOCOL["version"]:
-            assert recorded.why_again(*case.shape, dtype, [*peers.PEERS]) == ""
+            assert recorded.why_again(case.problem, [*peers.PEERS]) == ""
 
 
 def test_recorded_race_around_softmax_is_of_the_kernels_as_they_are_now() -> None:
     for case in around_cases(load_race()):
         names = {*case.samples_us, *case.skipped} - {case.step}
-        assert names <= {*peers.PEERS}, case.entry.name
+        assert names <= {*peers.PEERS}, name_of(case.problem)
         assert case.is_current() == (case.step not in EARLIER), (
-            f"{case.step} at {case.entry.name} was edited or is not chosen any more: run the race"
+            f"{case.step} at {name_of(case.problem)} was edited or is not chosen now: run the race"
         )
 
 
 def test_case_around_softmax_is_current_by_its_own_choice_and_launch() -> None:
     """Of its operation, features and inner; planted: those of softmax."""
-    for entry in entries():
-        step = entry.kind.choose(*entry[:3], H200)
-        launch = records.launch_of(step, *entry[:3], H200, entry.kind.inner)
+    for problem in entries():
+        step = best(problem, H200)
+        launch = records.launch_of(step, problem, H200)
         case = dataclasses.replace(
-            race_case(*entry[:3]),
+            race_case(*problem.shape, problem.dtype),
             step=step,
             kernel_hash=records.step_hash(step),
             launch=launch,
-            operation=entry.kind.operation,
-            features=dict(entry.kind.features),
-            inner=entry.kind.inner,
+            operation=problem.operation.name,
+            features=dict(problem.features),
+            inner=problem.inner,
         )
-        assert case.entry == entry and case.is_current() and not case.marks
+        assert case.problem == problem and case.is_current() and not case.marks
         assert not dataclasses.replace(case, launch={**launch, "grid": 1}).is_current()
         assert not dataclasses.replace(case, operation="softmax", features={}, inner=1).is_current()
 

@@ -32,6 +32,7 @@ from helpers.measure.records import (
     save_record,
     takes,
 )
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     CROSSOVER_SHAPES,
     EVEN_SHAPE,
@@ -53,7 +54,7 @@ TRIED = [*variants(), *TRIALS]
 
 def wanted(step: str, shapes, dtype: str = "float32") -> list[tuple[int, int]]:
     """Those of the shapes at which the step is to be recorded."""
-    return [shape for shape in shapes if takes(step, *shape, dtype)]
+    return [shape for shape in shapes if takes(step, Problem(*shape, dtype))]
 
 
 def dtypes(step: str) -> list[str]:
@@ -81,7 +82,7 @@ def test_every_record_is_of_the_kernel_as_it_is_now(recorded) -> None:
         assert ("earlier version" in record.origin()) == (step in EARLIER)
         for case in record.cases:
             if step != UNFUSED:
-                plan = launch_of(step, *case.shape, case.dtype, record.gpu, case.inner)
+                plan = launch_of(step, case.at, record.gpu)
                 assert case.launch == plan, (step, case.shape)
     folder = RECORDS / REFERENCE_GPU
     found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
@@ -409,11 +410,11 @@ def test_case_stays_with_the_protocol_that_it_was_timed_by(folder: Path) -> None
     save_record(before, "nvidia-test")
     record = opened()
     assert record.cases == before.cases and record.protocols == [older, bench.PROTOCOL]
-    assert not record.lacks(*first.shape) and not record.lacks(*second.shape)
+    assert not record.lacks(first.at) and not record.lacks(second.at)
     before.cases, before.protocols = before.cases[:1], [older]
     save_record(before, "nvidia-test")
     record = opened()
-    assert record.protocols == [older, bench.PROTOCOL] and record.lacks(*second.shape)
+    assert record.protocols == [older, bench.PROTOCOL] and record.lacks(second.at)
     record.add(second)
     save_record(record, "nvidia-test")
     assert load_record("01_naive", "nvidia-test").cases == [*before.cases, second]
@@ -477,20 +478,22 @@ def test_recorder_starts_afresh_on_request_whatever_the_file_holds(folder: Path)
 
 
 def test_recorder_needs_the_cases_that_are_missing() -> None:
-    record = made_up.record(shapes=[GRID_SHAPES[0]])
-    assert not record.lacks(*GRID_SHAPES[0])
-    assert record.lacks(*GRID_SHAPES[1])
-    assert record.lacks(*SWEEP_SHAPES[0])
-    assert made_up.record(UNFUSED, [GRID_SHAPES[0]]).lacks(*SWEEP_SHAPES[0])
+    shapes = GRID_SHAPES[0], GRID_SHAPES[1], SWEEP_SHAPES[0]
+    recorded, other, swept = (Problem(*shape) for shape in shapes)
+    record = made_up.record(shapes=[recorded.shape])
+    assert not record.lacks(recorded)
+    assert record.lacks(other)
+    assert record.lacks(swept)
+    assert made_up.record(UNFUSED, [recorded.shape]).lacks(swept)
     for step in ("variants/01_naive_fast", "06_registers-PACKS4", TORCH):
         record = made_up.record(step, shapes=[])
-        assert record.lacks(*GRID_SHAPES[0]) and not record.lacks(*SWEEP_SHAPES[0])
+        assert record.lacks(recorded) and not record.lacks(swept)
 
 
 @pytest.mark.parametrize("step", ["00_copy", UNFUSED, "05_float4", "variants/00_copy_scalar"])
 def test_recorder_leaves_long_and_few_rows_to_later_steps(step: str) -> None:
-    assert not any(takes(step, *shape) for shape in (*LONG_SHAPES, *FEW_SHAPES))
-    assert takes(step, 64, 1024), "any other shape, where memory allows fewer rows"
+    assert not any(takes(step, Problem(*shape)) for shape in (*LONG_SHAPES, *FEW_SHAPES))
+    assert takes(step, Problem(64, 1024)), "any other shape, where memory allows fewer rows"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -521,28 +524,28 @@ def test_recorder_takes_what_later_kernels_take(kernels, monkeypatch) -> None:
     kernels.edit("05_float4.cu", change, as_file="07_new.cu")
     monkeypatch.setattr(registry, "TRIALS", ("07_new-UNROLL1",))
     for shape in (GRID_SHAPES[0], LONG_SHAPES[0], FEW_SHAPES[1]):
-        assert takes("07_new", *shape) and takes("07_new", *shape, "float16")
-        assert not takes("07_new-UNROLL1", *shape, "float16"), "trials: two dtypes"
-    assert takes("07_new-UNROLL1", *LONG_SHAPES[0])
-    assert takes("07_new-UNROLL1", *FEW_SHAPES[1])
-    assert not takes("07_new", *SWEEP_SHAPES[0])
+        assert takes("07_new", Problem(*shape)) and takes("07_new", Problem(*shape, "float16"))
+        assert not takes("07_new-UNROLL1", Problem(*shape, "float16")), "trials: two dtypes"
+    assert takes("07_new-UNROLL1", Problem(*LONG_SHAPES[0]))
+    assert takes("07_new-UNROLL1", Problem(*FEW_SHAPES[1]))
+    assert not takes("07_new", Problem(*SWEEP_SHAPES[0]))
 
 
 def test_recorder_records_each_dtype_of_a_header_and_sweeps_float32_alone(kernels) -> None:
     kernels.edit("05_float4.cu", ("Dtype:    float32", "Dtype:    float32, bfloat16"))
     expected = {"float32": True, "bfloat16": True, "float16": False}
     for shape in GRID_SHAPES[:3]:
-        assert {dtype: takes("05_float4", *shape, dtype) for dtype in expected} == expected
-        assert not takes(UNFUSED, *shape, "bfloat16")
-    swept = [dtype for dtype in expected if takes("05_float4", *SWEEP_SHAPES[0], dtype)]
+        assert {dtype: takes("05_float4", Problem(*shape, dtype)) for dtype in expected} == expected
+        assert not takes(UNFUSED, Problem(*shape, "bfloat16"))
+    swept = [dtype for dtype in expected if takes("05_float4", Problem(*SWEEP_SHAPES[0], dtype))]
     assert swept == ["float32"]
     record = made_up.record("05_float4", [GRID_SHAPES[0]], "bfloat16")
-    assert record.lacks(*GRID_SHAPES[0], "float32")
-    assert not record.lacks(*GRID_SHAPES[0], "bfloat16")
+    assert record.lacks(Problem(*GRID_SHAPES[0], "float32"))
+    assert not record.lacks(Problem(*GRID_SHAPES[0], "bfloat16"))
 
 
 def test_recorder_leaves_out_what_a_header_refuses(kernels) -> None:
     kernels.edit("01_naive.cu", ("cols >= 1", "cols >= 1 && cols <= 1024"))
     record = made_up.record(shapes=[])
-    assert record.lacks(64, 1024)
-    assert not record.lacks(64, 2048)
+    assert record.lacks(Problem(64, 1024))
+    assert not record.lacks(Problem(64, 2048))

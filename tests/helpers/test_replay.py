@@ -5,9 +5,9 @@ import pytest
 
 from helpers.catalogue.registry import source
 from helpers.measure import bench
-from helpers.measure.problems import Problem
-from helpers.measure.records import Case, launch_of
+from helpers.measure.records import launch_of
 from helpers.page import replay
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import FEW_SHAPES, LIVE_AXES
 from tests import made_up
 
@@ -16,15 +16,9 @@ def live(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[str, ...], Problem
     """A GPU that measures nothing; lists what was timed together, and what that computes."""
     problems = []
 
-    def measure(makers: dict, rows: int, cols: int, dtype: str, problem: Problem) -> dict:
+    def measure(makers: dict, problem: Problem) -> dict:
         problems.append((tuple(makers), problem))
-        plain = {name: name.partition("-")[0] for name in makers}
-        return {
-            name: Case(dtype, rows, cols, {}, [1.0], [1.0], 50, "", inner=problem.sizes.inner)
-            if problem.sizes.inner > 1
-            else made_up.record(step, [(rows, cols)], dtype).cases[0]
-            for name, step in plain.items()
-        }
+        return {name: made_up.case(name, problem) for name in makers}
 
     for module, name, replacement in (
         (replay, "replaying", lambda: False),
@@ -49,7 +43,7 @@ def test_live_timings_leave_a_kernel_out_where_it_refuses(monkeypatch, shapes) -
     }[shapes]
     for record in timed:
         found = [case.shape for case in record.cases]
-        assert found == [shape for shape in wanted if launch_of(record.step, *shape)] != []
+        assert found == [shape for shape in wanted if launch_of(record.step, Problem(*shape))] != []
         assert record.label.endswith(", now")
     assert len(timed[0].cases) != len(timed[1].cases) and all(one.plain for _, one in problems)
 
@@ -70,9 +64,9 @@ def test_live_timings_know_the_features_of_a_trial(monkeypatch) -> None:
 def test_live_timings_of_another_axis_have_its_inner(monkeypatch) -> None:
     problems = live(monkeypatch)
     replay.timings({"13_any_axis": source("13_any_axis.cu")}, shapes="axes")
-    sizes = [one.sizes for _, one in problems]
-    assert [(dim, inner) for _, dim, inner in sizes] == [*LIVE_AXES]
-    assert all(rows % inner == 0 and rows * dim <= 2**28 for rows, dim, inner in sizes)
+    assert [(one.cols, one.inner) for _, one in problems] == [*LIVE_AXES]
+    assert all(one.rows % one.inner == 0 for _, one in problems)
+    assert all(one.rows * one.cols <= 2**28 for _, one in problems)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +81,7 @@ def test_live_timings_are_of_the_family_asked_for(monkeypatch, step: str, shapes
     """Their rows are not the recorded ones, and a figure looks for them by family."""
     live(monkeypatch)
     (record,) = replay.timings({step: source(f"{step}.cu")}, shapes=shapes)
-    cases = [case for case in record.cases if launch_of(step, *case.shape, inner=case.inner)]
+    cases = [case for case in record.cases if launch_of(step, case.at)]
     assert {case.shape for case in record.of_family(shapes)} == {case.shape for case in cases} != {}
 
 

@@ -11,14 +11,14 @@ from helpers.base.gpu import H200
 from helpers.catalogue.plan import Plan
 from helpers.measure import tuning, workers
 from helpers.measure.bench import COPY
-from helpers.measure.contests import Entry, Kind
 from helpers.measure.records import Case
-from helpers.measure.tuning import Search, Timer, bound_at, knobs, look, values
+from helpers.measure.tuning import Search, Timer, knobs, look, values
 from helpers.measure.workers import Failure
+from helpers.problem.problem import Problem
 from helpers.run.bound import load
 
-WHERE = (65536, 4096, "float32")
-SHORT = (65536, 512, "bfloat16")
+WHERE = Problem(65536, 4096)
+SHORT = Problem(65536, 512, "bfloat16")
 
 
 class MadeUp:
@@ -41,13 +41,13 @@ class MadeUp:
             if name in self.wrong:
                 raise Failure("wrong result: at (65536, 4096)", name)
         took = {COPY: 90.0}
-        took |= {name: self.us(bound_at(name, self.where, H200).plan) for name in names}
+        took |= {name: self.us(load(name).at(self.where, H200).plan) for name in names}
 
         def series(us: float) -> list[float]:
             return [*(us * (1 + self.noise * self.random.normal(size=few or 21)))]
 
         copy = series(took[COPY])
-        rows, cols, dtype, *_ = self.where
+        (rows, cols), dtype = self.where.shape, self.where.dtype
         return {
             name: Case(dtype, rows, cols, {}, series(us), copy, 50, "right")
             for name, us in took.items()
@@ -75,7 +75,7 @@ def test_a_planted_optimum_is_found_within_so_many_trials() -> None:
     found = search(time, "08_cluster", "11_any_row")
     found.run()
     best, cases = found.verdict()
-    plan = load(best).bind(*WHERE, H200).plan
+    plan = load(best).at(WHERE, H200).plan
     assert (plan.cluster, plan.block, plan.macros["STREAMING"]) == (8, 96, 0), best
     assert len(time.trials) <= 110 and {*cases} == {best, "08_cluster", COPY}
     assert len(cases[best].samples_us) == 21
@@ -92,10 +92,10 @@ def test_threads_and_blocks_that_are_better_only_together_are_found() -> None:
         together = plan.macros["THREADS"] == 256 and plan.macros["RESIDENT"] == 8
         return 90.0 if together else 100 + plan.macros["THREADS"] / 100 + plan.macros["RESIDENT"]
 
-    where = Entry(4096, 4096, "bfloat16", Kind("softmax_backward"))
+    where = Problem(4096, 4096, "bfloat16", operation="softmax_backward")
     time = MadeUp(us, where)
     found = search(time, "14_backward", seconds=60)
-    shipped = bound_at("14_backward", where, H200).plan.macros
+    shipped = load("14_backward").at(where, H200).plan.macros
     assert (shipped["THREADS"], shipped["RESIDENT"]) == (128, 8)
     found.run()
     assert found.best.startswith("14_backward-THREADS256-RESIDENT8") and found.verdict()
@@ -149,7 +149,7 @@ def test_a_trial_that_ends_its_process_costs_no_other() -> None:
     found = search(time, "08_cluster")
     found.run()
     assert found.passed["wrong or failed"] == 1 and time.deadly.isdisjoint(found.scores)
-    assert load(found.verdict()[0]).bind(*WHERE, H200).plan.block == 96
+    assert load(found.verdict()[0]).at(WHERE, H200).plan.block == 96
 
 
 @pytest.mark.parametrize("guilty", ["08_cluster", COPY])
@@ -182,8 +182,8 @@ def test_refused_trials_are_counted_and_not_timed() -> None:
     found = search(time, "08_cluster", reasons=reasons)
     found.run()
     assert found.passed["spills"] > 5 and not any("THREADS" in name for name in time.trials)
-    assert load(found.best).bind(*WHERE, H200).plan.cluster == 8
-    single = search(MadeUp(lambda plan: 20.0, (1, 2**20, "float32")), "09_grid")
+    assert load(found.best).at(WHERE, H200).plan.cluster == 8
+    single = search(MadeUp(lambda plan: 20.0, Problem(1, 2**20)), "09_grid")
     single.run()
     assert single.passed["header"] == 2 and not any("BLOCKS256" in name for name in single.scores)
 
@@ -263,4 +263,4 @@ def test_a_look_says_what_is_not_worth_timing(attributes, reason, monkeypatch) -
     candidate = SimpleNamespace(attributes=attributes)
     monkeypatch.setattr(tuning.bench, "kernel_candidate", lambda bound: candidate)
     assert look("08_cluster", WHERE) == reason
-    assert look("08_cluster-CLUSTER3-THREADS32", (1, 8, "float32")).startswith("ValueError: ")
+    assert look("08_cluster-CLUSTER3-THREADS32", Problem(1, 8)).startswith("ValueError: ")

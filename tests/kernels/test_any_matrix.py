@@ -85,7 +85,7 @@ def chosen(matrix: Matrix) -> tuple[Kernel, BoundKernel]:
         alike=matrix.x_phase % matrix.pack == matrix.y_phase % matrix.pack,
     )
     kernel = load(step)
-    return kernel, kernel.bind(*matrix[:3], None, matrix.x_stride, matrix.y_stride)
+    return kernel, kernel.bind(*matrix[:3], x_stride=matrix.x_stride, y_stride=matrix.y_stride)
 
 
 def check_guarded(x: np.ndarray, y: np.ndarray, before: np.ndarray, where: str) -> None:
@@ -105,7 +105,7 @@ def run_simulated(matrix: Matrix, code: str = "") -> str:
     kernel, bound = chosen(matrix)
     if code:
         kernel = Kernel(code, changes=kernel.changes)
-        bound = kernel.bind(*matrix[:3], None, matrix.x_stride, matrix.y_stride)
+        bound = kernel.bind(*matrix[:3], x_stride=matrix.x_stride, y_stride=matrix.y_stride)
     x = given(matrix)
     y = apart(poisoned(x), matrix.y_stride, matrix.y_phase, AROUND)
     before = y.base.copy()

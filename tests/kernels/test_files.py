@@ -15,8 +15,9 @@ from helpers.catalogue.dispatch import AROUND, RANKING
 from helpers.catalogue.header import KEYS, OPTIONAL_KEYS, header
 from helpers.catalogue.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
 from helpers.catalogue.registry import source, steps, variants
-from helpers.problem.operations import COPY, SOFTMAX, Sizes
-from helpers.run.bound import Kernel, bind
+from helpers.problem.operations import COPY, SOFTMAX
+from helpers.problem.problem import Problem
+from helpers.run.bound import Kernel, kernel_of
 from helpers.run.references import make_inputs, outputs
 from helpers.simt import cache, dependencies
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
@@ -27,8 +28,8 @@ CONDITION = ast.Compare | ast.BoolOp  # 0 or 1
 ARCHS = (75, 80, 86, 89, 90, 100, 120)
 GPUS = {arch: Gpu(arch, H200.sms, H200.l2) for arch in ARCHS}
 # Where passes are counted: the first that a kernel takes.
-PASSES_SHAPES = (Sizes(8, 96), Sizes(3, 20000))
-PASSES_AXES = (Sizes(2 * 32, 48, 32), Sizes(3 * 7, 40, 7))
+PASSES_SHAPES = ((8, 96, 1), (3, 20000, 1))
+PASSES_AXES = ((2 * 32, 48, 32), (3 * 7, 40, 7))  # rows, cols, inner
 HEADERS = {"<cuda_fp16.h>", "<cuda_bf16.h>"}
 SHAPES = (
     *((1, 1), (1, 32768), (33, 1000), (4096, 12672), (8388608, 32), (100_000_000, 1)),
@@ -45,13 +46,13 @@ def kernel_files() -> list[str]:
 FILES = kernel_files()
 # Of the benchmarks, which are no steps, are those in timing/.
 SERIES = [file for file in FILES if not file.startswith(("exercises/", "timing/"))]
-DISPATCHED = {rank.file for rank in RANKING} | {file for files in AROUND.values() for file in files}
+DISPATCHED = {rank.file for ranks in (RANKING, *AROUND.values()) for rank in ranks}
 each_file = pytest.mark.parametrize("file", FILES)
 
 
 def accepted_shapes(code: str, dtype: str, gpu: Gpu = H200) -> list[tuple[int, int]]:
     contract = header(code)
-    return [shape for shape in SHAPES if contract.accepts(*shape, dtype, gpu)]
+    return [shape for shape in SHAPES if contract.accepts(Problem(*shape, dtype), gpu)]
 
 
 def yes_or_no(contract: Header) -> set[str]:
@@ -75,7 +76,7 @@ def compiler_options(code: str, arch: int) -> list[tuple[str, ...]]:
         shapes = accepted_shapes(code, dtype.name, gpu)
         if shapes or arch == contract.arch:
             assert shapes, f"{dtype} is taken at none of the shapes {SHAPES}: add one that is"
-            found.append(contract.plan(*shapes[number % len(shapes)], dtype, gpu=gpu).options)
+            found.append(contract.plan(Problem(*shapes[number % len(shapes)], dtype), gpu).options)
     return found
 
 
@@ -197,11 +198,10 @@ def test_header_has_every_key_in_order(file: str) -> None:
 def test_header_launch_is_sensible(file: str) -> None:
     contract = header(source(file))
     for dtype in contract.dtypes:
-        assert not contract.accepts(8, 0, dtype) and not contract.accepts(8, -4, dtype)
         shapes = accepted_shapes(source(file), dtype.name)
         assert len(shapes) >= 3, "the header refuses nearly every shape"
         for rows, cols in shapes:
-            plan = contract.plan(rows, cols, dtype)
+            plan = contract.plan(Problem(rows, cols, dtype))
             assert 1 <= plan.grid <= MAX_GRID
             assert 32 <= plan.block <= MAX_BLOCK and plan.block % 32 == 0
             assert 0 <= plan.shared_mem <= H200.max_shared
@@ -213,7 +213,7 @@ def test_header_launch_is_sensible(file: str) -> None:
             if contract.fields["Row"] == "one thread":
                 assert 0 <= plan.grid * plan.block - rows < plan.block
             if "block ==" not in contract.fields["Launch"] and plan.block < MAX_BLOCK:
-                wider = contract.plan(rows, cols, dtype, block=plan.block + 32)
+                wider = contract.plan(Problem(rows, cols, dtype), block=plan.block + 32)
                 assert wider.block == plan.block + 32 and wider.grid >= 1
 
 
@@ -287,7 +287,7 @@ def test_a_cluster_on_a_gpu_without_clusters_does_not_compile() -> None:
     """The check above sees what a plan for another architecture would hide."""
     compiles_alone(APART)
     for arch, blocks in ((75, 1), (90, 2)):
-        options = header(APART).plan(3, 1000, gpu=GPUS[arch]).options
+        options = header(APART).plan(Problem(3, 1000), GPUS[arch]).options
         assert f"-DCLUSTER={blocks}" in options
     assert compile_plain(APART, "sm_90", options) == ""
     with pytest.raises(CompileError):
@@ -303,16 +303,17 @@ def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
     least, most, writes = (float(claim[number] or claim[2]) for number in (1, 2, 3))
     for dtype in contract.dtypes:
         every = PASSES_AXES if axes else PASSES_SHAPES
-        shapes = [s for s in every if contract.accepts(*s[:2], dtype, inner=s.inner)]
-        assert shapes, f"{file} takes {dtype} at none of {every}: add a shape that it takes"
-        sizes = shapes[0 if operation in (SOFTMAX, COPY) else -1]
-        bound = bind(code, sizes.rows, sizes.cols, dtype, inner=sizes.inner)
-        values = make_inputs(operation, sizes, dtype)
+        problems = [Problem(*s[:2], dtype, s[2], operation, contract.features) for s in every]
+        taken = [problem for problem in problems if contract.accepts(problem)]
+        assert taken, f"{file} takes {dtype} at none of {every}: add a shape that it takes"
+        problem = taken[0 if operation in (SOFTMAX, COPY) else -1]
+        bound = kernel_of(code).at(problem)
+        values = make_inputs(problem)
         declared = {parameter.name for parameter in bound.kernel.parameters}
         values = {name: value for name, value in values.items() if name in declared}
-        written = outputs(operation, values, sizes, dtype, bound.features)
+        written = outputs(problem, values)
         counters = bound.simulate(**values, **written).counters
-        elements = sizes.rows * sizes.cols
+        elements = problem.rows * problem.cols
         read, written = counters.passes(elements, dtype.itemsize)
         # A workspace is read and written too, by threads that wait as often as they must; and what
         # has an element for each row, by one thread of a row or by all.

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from helpers.catalogue.registry import source
-from helpers.problem.operations import BACKWARD, CROSS_ENTROPY_BACKWARD, Sizes
+from helpers.problem.operations import BACKWARD, CROSS_ENTROPY_BACKWARD
+from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, bind
 from helpers.run.check import WrongResult, check_kernel
 from helpers.run.execute import KernelBug
@@ -78,7 +79,7 @@ def checked(dx: np.ndarray, x: np.ndarray, target: np.ndarray, dloss: np.ndarray
     that of given statistics, and what log(sum) may be off as the loss stores it."""
     rows = Rows.of(x)
     exact = {"x": x, "target": target, "dloss": dloss, "statistics": rows.statistics}
-    complete = CROSS_ENTROPY_BACKWARD.complete(exact, {}, Sizes(*x.shape))
+    complete = Problem(*x.shape, operation=CROSS_ENTROPY_BACKWARD).complete(exact)
     found = expected(CROSS_ENTROPY_BACKWARD, complete)["dx"]
     stored = rows.log_error + np.abs(rows.log_sum) * UNIT_ROUNDOFF
     chain = Exact(found.value, found.error + np.abs(dloss[:, None]) * rows.softmax * stored)

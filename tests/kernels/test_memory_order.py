@@ -13,6 +13,7 @@ import pytest
 from helpers.catalogue import registry
 from helpers.catalogue.header import header
 from helpers.catalogue.registry import source, split_trial, steps, variants
+from helpers.problem.problem import Problem
 from helpers.run.bound import bind
 from helpers.run.references import make_input, poisoned
 from helpers.simt import compile_ptx
@@ -44,7 +45,7 @@ def test_files_that_this_is_about_are_found() -> None:
 def accesses_of_matrices(name: str, dtype: str, code: str = "", **changes: int) -> set[str]:
     """How x is loaded and y is stored, 16 bytes each; types left out."""
     code = code or source(f"{name}.cu")
-    cols = 20000 if header(source(f"{name}.cu")).accepts(17, 20000, dtype) else 1000
+    cols = 20000 if header(source(f"{name}.cu")).accepts(Problem(17, 20000, dtype)) else 1000
     found = instructions(code, dtype, cols, **changes)
     return {i.partition(".v4")[0] for i in found if re.match(r"(ld|st)\.global.*\.v4", i)}
 

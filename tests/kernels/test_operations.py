@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from helpers.base.mode import gpu_for_plans
 from helpers.catalogue.registry import steps, variants
-from helpers.problem.operations import COPY, SOFTMAX, Sizes
+from helpers.problem.operations import COPY, SOFTMAX
+from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, load
 from helpers.run.check import check_case, check_kernel
 from helpers.run.references import make_inputs
@@ -35,15 +37,22 @@ NAMES = [
     if kernel.operation not in (SOFTMAX, COPY) or kernel.features
 ]
 SHAPES = {
-    False: [Sizes(3, 512), Sizes(5, 1000), Sizes(2, 4096), Sizes(3, 77), Sizes(2, 20000)],
-    True: [Sizes(2 * 40, 33, 40), Sizes(3 * 7, 64, 7), Sizes(64, 130, 64), Sizes(3 * 2, 16, 2)],
+    False: [(3, 512), (5, 1000), (2, 4096), (3, 77), (2, 20000)],
+    True: [(2, 33, 40), (3, 64, 7), (1, 130, 64), (3, 16, 2)],
 }
 
 
-def builds(kernel: Kernel, dtype: str, chosen: dict[str, int]) -> list[Sizes]:
+def problem_at(kernel: Kernel, shape: tuple[int, ...], dtype: str) -> Problem:
+    """Of rows x cols, or outer x dim x inner."""
+    outer, cols, inner = (*shape, 1)[:3]
+    return kernel.problem(outer * inner, cols, dtype, inner=inner)
+
+
+def builds(kernel: Kernel, dtype: str, chosen: dict[str, int]) -> list[tuple[int, ...]]:
     """The shapes at which a file takes these features."""
+    one = kernel.choosing(chosen)
     shapes = SHAPES["inner" in kernel.operation.sizes]
-    return [s for s in shapes if kernel.accepts(*s[:2], dtype, inner=s.inner, features=chosen)]
+    return [shape for shape in shapes if one.header.accepts(problem_at(one, shape, dtype))]
 
 
 def built() -> Iterator[tuple[str, str, dict[str, int]]]:
@@ -66,12 +75,6 @@ each_build = pytest.mark.parametrize(
 )
 
 
-def shape_for(kernel: Kernel, sizes: Sizes) -> tuple[int, ...]:
-    if "inner" in kernel.operation.sizes:
-        return sizes.outer, sizes.cols, sizes.inner
-    return sizes[:2]
-
-
 def test_every_feature_that_a_file_has_is_built_somewhere() -> None:
     for name in NAMES:
         for feature, words in KERNELS[name].operation.features.items():
@@ -89,19 +92,19 @@ def test_every_build_is_right(name: str, dtype: str, chosen: dict[str, int]) -> 
     """With the special rows of the check of the notebooks; which shape is a matter of chance."""
     kernel = KERNELS[name]
     shapes = builds(kernel, dtype, chosen)
-    sizes = shapes[sum(map(ord, f"{name}{dtype}{chosen}")) % len(shapes)]
-    said = check_kernel(kernel, [shape_for(kernel, sizes)], dtype=dtype, features=chosen)
+    shape = shapes[sum(map(ord, f"{name}{dtype}{chosen}")) % len(shapes)]
+    said = check_kernel(kernel, [shape], dtype=dtype, features=chosen)
     assert re.search("right on 1 shape( and|, )", said)
 
 
-def random_sizes(chance: random.Random, axes: bool) -> Sizes:
+def random_shape(chance: random.Random, axes: bool) -> tuple[int, ...]:
     cols = chance.choice([2 ** chance.randint(0, 12), chance.randint(1, 5000)])
     if chance.random() < 0.6:
         cols = -(-cols // 8) * 8
     if not axes:
-        return Sizes(chance.randint(1, 9), cols)
+        return chance.randint(1, 9), cols
     cols, inner = min(cols, 600), chance.choice([2, 3, 8, 31, 32, 33, 64, 100])
-    return Sizes(chance.randint(1, 3) * inner, cols, inner)
+    return chance.randint(1, 3), cols, inner
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -123,13 +126,13 @@ def check_random(name: str, count: int, part: int = 0) -> None:
     every = [*features_of(kernel)]
     done = 0
     for number in range(50 * count):
-        sizes = random_sizes(chance, "inner" in kernel.operation.sizes)
+        shape = random_shape(chance, "inner" in kernel.operation.sizes)
         dtype, chosen = chance.choice(kernel.header.dtypes), chance.choice(every)
-        if not kernel.accepts(*sizes[:2], dtype, inner=sizes.inner, features=chosen):
-            continue
         one = kernel.choosing(chosen)
-        values = make_inputs(one.operation, sizes, dtype, one.features, 1000 * part + number)
-        check_case(one, sizes, dtype, values, number)
+        problem = problem_at(one, shape, dtype)
+        if not one.header.accepts(problem, gpu_for_plans()):
+            continue
+        check_case(one, problem, make_inputs(problem, 1000 * part + number), number)
         done += 1
         if done == count:
             return

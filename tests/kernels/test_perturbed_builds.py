@@ -16,6 +16,7 @@ from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.header import header
 from helpers.catalogue.registry import source, steps, variants
 from helpers.problem.operations import SOFTMAX
+from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, bind
 from helpers.run.check import WrongResult, apart, check_outputs, check_softmax
 from helpers.run.references import make_input, make_inputs, outputs, poisoned
@@ -66,9 +67,9 @@ def perturbed(code: str, seed: str) -> Iterator[Build]:
         if "inner" in contract.operation.sizes:
             inner = choose.choice(INNER)
             shape = shape[0] * inner, max(1, shape[1] // inner)
-        if not contract.accepts(*shape, dtype, inner=inner):
+        if not contract.accepts(Problem(*shape, dtype, inner=inner)):
             continue
-        plan = contract.plan(*shape, dtype, inner=inner)
+        plan = contract.plan(Problem(*shape, dtype, inner=inner))
         changes = {}
         for name in choose.sample(names, min(len(names), choose.choice((1, 1, 2, 3)))):
             value = {**plan.macros, **plan.values}[name]
@@ -85,7 +86,8 @@ def outcome(code: str, build: Build) -> str:
     rows, cols, dtype, block, changes, gpu, gaps, inner = build
     x_stride, y_stride = cols + gaps[0], cols + gaps[1]
     try:
-        bound = bind(code, rows, cols, dtype, block, changes, gpu, x_stride, y_stride, inner)
+        sizes = {"x_stride": x_stride, "y_stride": y_stride, "inner": inner}
+        bound = bind(code, rows, cols, dtype, block, changes, gpu=gpu, **sizes)
     except ValueError:
         return "refused by the header"
     macros = bound.plan.macros
@@ -119,18 +121,19 @@ def outcome(code: str, build: Build) -> str:
 
 def outcome_of_operation(bound: BoundKernel, build: str) -> str:
     """The same where the kernel computes something else than softmax."""
-    operation, features, sizes = bound.kernel.operation, bound.features, bound.sizes
-    given = make_inputs(operation, sizes, bound.dtype, features)
+    problem = bound.problem
+    given = make_inputs(problem)
     declared = {parameter.name for parameter in bound.kernel.parameters}
     given = {name: value for name, value in given.items() if name in declared}
-    written = outputs(operation, given, sizes, bound.dtype, features)
+    written = outputs(problem, given)
     try:
         trace = bound.simulate(**given, **written)
     except CompileError as error:
         assert "static assertion failed" in str(error), f"{build}: {error}"
         return "refused by the compiler"
     try:
-        check_outputs(operation, operation.complete(given, features, sizes), written, features)
+        values = problem.complete(given)
+        check_outputs(problem.operation, values, written, bound.features)
     except WrongResult:
         return "wrong"
     return "wrong" if trace.findings else "right"

@@ -11,8 +11,9 @@ import pytest
 from helpers.base.gpu import Gpu
 from helpers.catalogue.dispatch import choose
 from helpers.catalogue.header import header
-from helpers.catalogue.plan import DTYPES, MAX_BLOCK, MAX_GRID, Plan
+from helpers.catalogue.plan import MAX_BLOCK, MAX_GRID, Plan
 from helpers.catalogue.registry import source, steps, variants
+from helpers.problem.problem import DTYPES, Problem
 from helpers.run.bound import Kernel
 
 SIZES = [(sms, l2 * 2**20) for sms in (36, 84, 108, 114, 132, 148) for l2 in (4, 50, 126)]
@@ -56,8 +57,13 @@ class Planned(NamedTuple):
 
 
 def planned(code: str, *matrix) -> Planned:
-    rows, cols, dtype, gpu, *strides = matrix
-    return Planned(*matrix, header(code).plan(rows, cols, dtype, None, gpu, *strides))
+    *_, gpu, _, _ = matrix
+    return Planned(*matrix, header(code).plan(problem_of(matrix), gpu))
+
+
+def problem_of(matrix: tuple) -> Problem:
+    rows, cols, dtype, _, x_stride, y_stride = matrix[:6]
+    return Problem(rows, cols, dtype, x_stride=x_stride, y_stride=y_stride)
 
 
 def plans_of(code: str) -> list[Planned]:
@@ -70,7 +76,7 @@ def plans_of(code: str) -> list[Planned]:
         gaps = further if contract.strided else (0, 0)
         for gpu in GPUS[number % 6 :: 6]:
             matrix = rows, cols, dtype, gpu, cols + gaps[0], cols + gaps[1]
-            if contract.accepts(*matrix):
+            if contract.accepts(problem_of(matrix), gpu):
                 found.append(planned(code, *matrix))
     return found
 
@@ -164,7 +170,9 @@ def test_a_kernel_compiled_for_a_plan_has_that_plan(name: str) -> None:
     code = source(f"{name}.cu")
     for *matrix, plan in plans(name)[::25]:
         raw = type("Raw", (), {"code": code, "name": "kernel", "options": plan.options})()
-        assert Kernel(code, raw=raw).bind(*matrix).plan == plan
+        *sizes, gpu, x_stride, y_stride = matrix
+        bound = Kernel(code, raw=raw).bind(*sizes, gpu, x_stride=x_stride, y_stride=y_stride)
+        assert bound.plan == plan
 
 
 # ---- a kernel for every matrix ------------------------------------------------------------------
@@ -197,7 +205,8 @@ def random_matrices(count: int) -> list[tuple]:
 def test_every_matrix_has_a_kernel_and_a_plan_that_the_gpu_runs() -> None:
     chosen: dict[str, list[Planned]] = {}
     for *matrix, aligned in random_matrices(4000):
-        file = choose(*matrix, aligned)
+        *sizes, gpu, x_stride, y_stride = matrix
+        file = choose(*sizes, gpu, x_stride=x_stride, y_stride=y_stride, aligned=aligned)
         one = planned(source(f"{file}.cu"), *matrix)
         check_limits(one.gpu, one.plan)
         contract = header(source(f"{file}.cu"))

@@ -12,6 +12,7 @@ from helpers.base.mode import SWITCH
 from helpers.catalogue.header import header
 from helpers.catalogue.registry import source, steps, variants
 from helpers.problem.operations import COPY, SOFTMAX
+from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, bind, load
 from helpers.run.check import UNTOUCHED, WrongResult, apart, check_copy, check_kernel, check_softmax
 from helpers.run.references import make_input, poisoned, special_rows
@@ -82,7 +83,7 @@ def complaint(name: str, x: np.ndarray, block: int | None = None) -> str:
 def check_all(name: str, matrices: Iterable[np.ndarray]) -> None:
     """Each of those that the header takes; one at least."""
     contract = CONTRACT[name]
-    taken = [x for x in matrices if contract.accepts(*x.shape, x.dtype)]
+    taken = [x for x in matrices if contract.accepts(Problem(*x.shape, x.dtype))]
     if not taken:
         pytest.skip(f"the header says {contract.fields['Columns']}, {contract.fields['Dtype']}")
     wrong = [said for x in taken if (said := complaint(name, x))]
@@ -91,7 +92,7 @@ def check_all(name: str, matrices: Iterable[np.ndarray]) -> None:
 
 def accepts_or_skip(name: str, rows: int, cols: int, dtype: str = "float32") -> None:
     contract = CONTRACT[name]
-    if not contract.accepts(rows, cols, dtype):
+    if not contract.accepts(Problem(rows, cols, dtype)):
         pytest.skip(f"the header says {contract.fields['Columns']}, {contract.fields['Dtype']}")
 
 
@@ -103,7 +104,7 @@ MOST_THREADS = 2**14  # of a launch where a block computes a row: every block do
 def fitting(name: str, rows: int, cols: int, block: int | None = None) -> int:
     """As many of the rows as tell something: few where a block computes a row, or one after the
     other."""
-    plan = CONTRACT[name].plan(rows, cols, block=block)
+    plan = CONTRACT[name].plan(Problem(rows, cols), block=block)
     if plan.cooperative:
         return min(rows, 2 * plan.grid + 1)
     return min(rows, MOST_THREADS // plan.block + 1) if plan.grid == rows else rows
@@ -117,10 +118,12 @@ def inputs(name: str) -> Iterator[np.ndarray]:
         shapes = [shape for shape in shapes if shape[1] <= 1000]
     if "thread0" in name:  # one thread of each block merges all pairs, which takes its time
         shapes = [shape for shape in shapes if shape[0] <= 33]
-    shapes = [shape for shape in shapes if CONTRACT[name].accepts(*shape)]
+    shapes = [shape for shape in shapes if CONTRACT[name].accepts(Problem(*shape))]
     for rows, cols in shapes[:: 3 if name in variants() else 1]:
         yield make_input(fitting(name, rows, cols), cols)
-    taken = [s for s in SIXTEEN_BIT_SHAPES if CONTRACT[name].accepts(*s, SIXTEEN_BIT_DTYPES[0])]
+    taken = [
+        s for s in SIXTEEN_BIT_SHAPES if CONTRACT[name].accepts(Problem(*s, SIXTEEN_BIT_DTYPES[0]))
+    ]
     if len(taken) < 4:
         taken = [shape for shape in taken for _ in SIXTEEN_BIT_DTYPES]
     for number, shape in enumerate(taken):
@@ -186,7 +189,7 @@ def test_result_is_right_with_another_block_size(name: str, block: int) -> None:
         pytest.skip("one thread merges all pairs, a second and more for each shape")
     block_a_row = CONTRACT[name].fields["Row"] == "one block"
     for rows, cols in ((1, 5), (37, 132), (1025, 33), *([] if block_a_row else [(2049, 4)])):
-        if CONTRACT[name].accepts(rows, cols):
+        if CONTRACT[name].accepts(Problem(rows, cols)):
             x = make_input(fitting(name, rows, cols, block), cols)
             check(name, x, computed(name, x, block))
 
@@ -198,7 +201,7 @@ def test_rows_may_start_anywhere_that_the_header_allows(name: str) -> None:
     shapes = (*((3, 32), (5, 7)), *([(3, 20000), (1, 32001)] if contract.build else []))
     runs = [(*shape, dtype) for shape in shapes for dtype in contract.dtypes]
     for rows, cols, dtype in runs:
-        if contract.accepts(rows, cols, dtype):
+        if contract.accepts(Problem(rows, cols, dtype)):
             size, items = rows * cols, contract.align(dtype) // dtype.itemsize
             x, y = (
                 np.full(items + size, np.nan, dtype)[items:].reshape(rows, cols) for _ in range(2)
@@ -224,7 +227,9 @@ def check_layout(name: str, x: np.ndarray, layout: str) -> None:
     y = apart(poisoned(x), strides[1], phases[1], UNTOUCHED)
     before = y.base.copy()
     given = apart(x, strides[0], phases[0])
-    Kernel(CODE[name]).starting_at(given, y).bind(*x.shape, x.dtype, None, *strides).run(given, y)
+    kernel = Kernel(CODE[name]).starting_at(given, y)
+    strides = dict(zip(("x_stride", "y_stride"), strides, strict=True))
+    kernel.bind(*x.shape, x.dtype, **strides).run(given, y)
     check(name, x, y)
     y[:] = poisoned(x)
     assert y.base.tobytes() == before.tobytes()
@@ -239,14 +244,14 @@ def test_rows_that_are_apart_are_right(name: str, layout: str) -> None:
         rows, dtype = 37 if cols < 300 else 3, DTYPES[number % 3]
         usual = make_input(rows, cols, dtype=dtype)
         x = special_rows(cols, dtype) if 300 < cols < 10000 else usual
-        if CONTRACT[name].accepts(*x.shape, dtype):
+        if CONTRACT[name].accepts(Problem(*x.shape, dtype)):
             check_layout(name, x, layout)
 
 
 @each_kernel
 def test_a_result_does_not_depend_on_what_the_output_held(name: str) -> None:
     dtype = CONTRACT[name].dtypes[0]
-    shape = (5, 100) if CONTRACT[name].accepts(5, 100, dtype) else (3, 20000)
+    shape = (5, 100) if CONTRACT[name].accepts(Problem(5, 100, dtype)) else (3, 20000)
     accepts_or_skip(name, *shape, dtype)
     x = make_input(*shape, dtype=dtype)
     bound = bind(CODE[name], *shape, dtype)
@@ -397,7 +402,7 @@ def test_live_results_are_right(cols: int) -> None:
     for rows in (rows for rows, columns in LIVE_SHAPES if columns == cols):
         x = make_input(rows, cols)
         for name in NAMES:
-            if CONTRACT[name].accepts(rows, cols):
+            if CONTRACT[name].accepts(Problem(rows, cols)):
                 check_live(name, x, computed(name, x))
 
 
@@ -406,7 +411,7 @@ def test_live_results_are_right(cols: int) -> None:
 @pytest.mark.parametrize("name", SIXTEEN_BIT)
 def test_live_16_bit_results_are_right(name: str, dtype: str) -> None:
     for rows, cols in itertools.product((1, 33, 4097), (*LIVE_COLS, 2**18, 2**20)):
-        if rows * cols <= 2**25 and CONTRACT[name].accepts(rows, cols, dtype):
+        if rows * cols <= 2**25 and CONTRACT[name].accepts(Problem(rows, cols, dtype)):
             x = make_input(rows, cols, dtype=dtype)
             check_live(name, x, computed(name, x))
 
@@ -418,7 +423,7 @@ def test_live_16_bit_results_are_right(name: str, dtype: str) -> None:
 def test_live_rows_that_are_apart_are_right(name: str, dtype: str, layout: str) -> None:
     for cols in LIVE_COLS:
         for rows in (1, 33, 1000):
-            if rows * cols <= 2**24 and CONTRACT[name].accepts(rows, cols, dtype):
+            if rows * cols <= 2**24 and CONTRACT[name].accepts(Problem(rows, cols, dtype)):
                 check_layout(name, make_input(rows, cols, dtype=dtype), layout)
 
 
@@ -431,7 +436,7 @@ def test_live_special_and_large_rows_are_right(name: str) -> None:
             if cols >= 100 and CONTRACT[name].operation is SOFTMAX:
                 matrices.append(large_rows(cols, dtype.name))
             for x in matrices:
-                if CONTRACT[name].accepts(*x.shape, dtype):
+                if CONTRACT[name].accepts(Problem(*x.shape, dtype)):
                     check(name, x, computed(name, x))
 
 
@@ -440,7 +445,7 @@ def test_live_special_and_large_rows_are_right(name: str) -> None:
 @pytest.mark.parametrize("name", ANY_BLOCK)
 def test_live_result_is_right_with_another_block_size(name: str, block: int) -> None:
     for rows, cols in ((1, 5), (37, 132), (1025, 33), (513, 1000)):
-        if CONTRACT[name].accepts(rows, cols):
+        if CONTRACT[name].accepts(Problem(rows, cols)):
             x = make_input(fitting(name, rows, cols, block), cols)
             check(name, x, computed(name, x, block))
 
@@ -459,7 +464,7 @@ def test_simt_machine_and_gpu_agree(name: str, monkeypatch) -> None:
     shapes = [(1, 1), (257, 65), (33, 1000)]
     if name in PER_SHAPE:  # some of which are made for long rows
         shapes.append((3, 20000))
-    for x in (make_input(*shape) for shape in shapes if CONTRACT[name].accepts(*shape)):
+    for x in (make_input(*shape) for shape in shapes if CONTRACT[name].accepts(Problem(*shape))):
         monkeypatch.delenv(SWITCH, raising=False)
         live = computed(name, x)
         monkeypatch.setenv(SWITCH, "1")

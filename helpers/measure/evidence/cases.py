@@ -15,7 +15,7 @@ from ...base.paths import ROOT
 from ...catalogue import registry
 from ...catalogue.plan import DTYPE_OPTIONS
 from ...catalogue.registry import UNFUSED, known_steps
-from ...problem.operations import Sizes
+from ...problem.problem import Problem
 from ...problem.shapes import (
     LARGE_LONG_SHAPES,
     LARGE_SHAPES,
@@ -28,6 +28,7 @@ from ...problem.shapes import (
 from ...run.execute import to_gpu
 from ...run.references import make_input
 from .. import bench
+from ..problems import buffers, host_arrays
 from ..records import families_of, launch_of
 
 SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one cluster takes row after row
@@ -40,6 +41,11 @@ class EvidenceCase(NamedTuple):
     rows: int
     cols: int
     dtype: str = "float32"
+
+    @property
+    def at(self) -> Problem:
+        """Softmax at its sizes and dtype, whatever the step computes."""
+        return Problem(self.rows, self.cols, self.dtype)
 
     @classmethod
     def parse(cls, text: str) -> EvidenceCase:
@@ -92,7 +98,7 @@ def cases(which: str = "all", gpu: Gpu | None = None) -> list[EvidenceCase]:
             shapes = (*shapes, *LARGE_UNALIGNED_SHAPES)
         dtypes = ("float32", "bfloat16") if step in registry.steps() else ("float32",)
         chosen += [EvidenceCase(step, *shape, dtype) for dtype in dtypes for shape in shapes]
-    return [case for case in chosen if launch_of(*case, gpu)]
+    return [case for case in chosen if launch_of(case.step, case.at, gpu)]
 
 
 # ---- the program that the tools watch -----------------------------------------------------------
@@ -106,28 +112,29 @@ def run_kernels(chosen: Sequence[EvidenceCase]) -> None:
 
     cupy.cuda.set_allocator(None)
     for case in chosen:
-        candidate = bench.maker(case.step)(case.rows, case.cols, case.dtype)
-        problem = bench.problem_of(case.step, Sizes(case.rows, case.cols), case.dtype)
+        problem = bench.problem_of(case.step, case.at)
+        candidate = bench.maker(case.step)(problem)
         if problem.plain:
-            x = input_on_gpu(case.rows, case.cols, case.dtype)
+            x = input_on_gpu(problem)
             y = bench.later(bench.with_room(x)) if candidate.late else cupy.empty_like(x)
             arrays = x, y
         elif case.rows * case.cols < 2**20:
-            arrays = tuple(map(to_gpu, problem.host_arrays().values()))
+            arrays = tuple(map(to_gpu, host_arrays(problem).values()))
         else:
-            arrays = problem.buffers(cupy.random.default_rng(0))
+            arrays = buffers(problem, cupy.random.default_rng(0))
         cupy.cuda.Device().synchronize()
         with profile():
             candidate.run(*arrays)
             cupy.cuda.Device().synchronize()
 
 
-def input_on_gpu(rows: int, cols: int, dtype: str):
+def input_on_gpu(problem: Problem):
     """A CuPy array of seeded normal values in shifted rows; bfloat16 as uint16. A small one is that
     of `make_input`, which a test gives to the SIMT machine; a large one is made on the GPU, since
     the host takes seconds for it."""
     import cupy
 
+    (rows, cols), dtype = problem.shape, problem.dtype
     if rows * cols < 2**20:
         return to_gpu(make_input(rows, cols, dtype=dtype))
     x = cupy.random.default_rng(0).standard_normal((rows, cols), dtype=cupy.float32)

@@ -94,7 +94,7 @@ class CountersPart(Part):
             for case in self.wanted
             if case in known
             and self.is_current(case.step)
-            and known[case]["launch"] == launch_of(*case, self.gpu)
+            and known[case]["launch"] == launch_of(case.step, case.at, self.gpu)
         }
         self.unfused = stored.get(UNFUSED, [])
 
@@ -155,5 +155,5 @@ def profile_batch(batch: Batch, gpu: Gpu | None = None) -> list[dict]:
     for entry, case in zip(found, batch.cases, strict=True):
         if entry["kernel"].split("(")[0] != load(case.step).name:
             raise Failure(f"ncu saw {entry['kernel']} where {case} ran")
-        entry.update(case._asdict(), launch=launch_of(*case, gpu))
+        entry.update(case._asdict(), launch=launch_of(case.step, case.at, gpu))
     return found

@@ -30,7 +30,7 @@ class SanitizerPart(Part):
             for step, chosen in self.small.items()
             if self.is_current(step)
             and {case: launches[case] for case in known if case.step == step}
-            == {case: launch_of(*case, self.gpu) for case in chosen}
+            == {case: launch_of(case.step, case.at, self.gpu) for case in chosen}
         ]
         self.verdicts: dict[str, dict[str, int]] = {tool: {} for tool in TOOLS}
         for tool, verdict in stored.get("tools", {}).items():
@@ -68,7 +68,7 @@ class SanitizerPart(Part):
         return {
             "hashes": hashes_of(seen),
             "cases": list(map(list, chosen)),
-            "launches": [launch_of(*case, self.gpu) for case in chosen],
+            "launches": [launch_of(case.step, case.at, self.gpu) for case in chosen],
             "tools": tools,
         }
 

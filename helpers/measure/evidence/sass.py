@@ -13,7 +13,8 @@ from pathlib import Path
 from ...base.arguments import checked
 from ...base.gpu import Gpu
 from ...catalogue import registry
-from ...problem.shapes import LARGE_LONG_SHAPES, LARGE_SHAPES, Shape, place
+from ...problem.problem import Problem
+from ...problem.shapes import LARGE_LONG_SHAPES, LARGE_SHAPES, Shape
 from ...run.bound import load
 from ...simt import compile_cubin
 from ..records import REFERENCE_GPU
@@ -78,7 +79,7 @@ def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str) -> dict:
 
 def sass_name(step: str, shape: Shape | None, dtype: str = "float32") -> str:
     """What a disassembly is filed under: "07_warp at 65536 x 4096 float32"."""
-    return f"{step} at {place(*shape, dtype, always=True)}" if shape else step
+    return f"{step} at {Problem(*shape, dtype).place(dtype=True)}" if shape else step
 
 
 def step_of(name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from ...base.arguments import checked
 from ...measure import peers
 from ...measure.races import SLOWER, RaceCase
-from ...problem.shapes import FEW_SHAPES, place
+from ...problem.shapes import FEW_SHAPES
 from ...simt.words import counted
 from . import charts, labels, style
 
@@ -44,7 +44,7 @@ def says(cases: Sequence[RaceCase]) -> str:
         score += f", unsupported {counts['forfeit']}"
     beside = ""
     if worst.best_peer and worst.lead:
-        best, where = peers.title(worst.best_peer), place(*worst.shape)
+        best, where = peers.title(worst.best_peer), worst.problem.place(dtype=False)
         beside = f"; the smallest speedup is {worst.lead:.2f}, over {best} at {where}"
     return f"Of {_shapes(cases)}: {score}{beside}."
 
@@ -155,7 +155,7 @@ def not_ahead(cases: Sequence[RaceCase]) -> None:
 
 
 def _where(case: RaceCase) -> str:
-    return place(*case.shape, case.dtype)
+    return case.problem.place()
 
 
 def _faster(case: RaceCase) -> float:
@@ -206,7 +206,7 @@ def _lines(cases: Sequence[RaceCase], title: str):
 
 def _bars(cases: Sequence[RaceCase], title: str):
     values = {
-        place(*case.shape): {
+        case.problem.place(dtype=False): {
             peers.title(name): _share(case, name)
             for name, timed in reversed(_named(cases).items())
             if case in timed

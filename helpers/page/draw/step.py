@@ -15,6 +15,7 @@ from ...catalogue.registry import TORCH, UNFUSED, step_number
 from ...measure import records
 from ...measure.races import best_copies, best_copy, race_cases
 from ...measure.records import Case, Record, gpu_folder, load_record, record_path, recorded_steps
+from ...problem.problem import Problem
 from ...problem.shapes import (
     FEW_SHAPES,
     GRID_SHAPES,
@@ -22,8 +23,6 @@ from ...problem.shapes import (
     REFERENCE_SHAPE,
     UNALIGNED_SHAPES,
     Shape,
-    family_of,
-    place,
 )
 from ..predict import mine_of
 from ..replay import recorded_beside
@@ -92,7 +91,7 @@ def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -
     figure, _ = _series(records.series(), "float32", "long")
     axes, shown = figure.axes[0], 0
     for step, case in (here or {}).items():
-        if case.dtype == "float32" and family_of(*case.shape) != "few":
+        if case.dtype == "float32" and case.family != "few":
             color, marker = style.look(step)
             axes.plot(
                 case.cols, case.gbps, marker, color=color, markersize=10, markeredgecolor="black"
@@ -176,10 +175,10 @@ class Pair:
     @property
     def predicted_at(self) -> Key | None:
         """Where the step was predicted; None in another dtype."""
-        rows, cols, dtype, _ = records.predicted_at(self.after.step)
-        if dtype != self.dtype:
+        predicted = records.predicted_at(self.after.step)
+        if predicted.dtype != self.dtype:
             return None
-        return (rows, cols) if self.family == "few" else cols
+        return predicted.shape if self.family == "few" else predicted.cols
 
     @cached_property
     def at(self) -> Key:
@@ -215,7 +214,7 @@ class Pair:
 
     @property
     def where(self) -> str:
-        at = place(*self.at) if self.family == "few" else f"{self.at} columns"
+        at = Problem(*self.at).place() if self.family == "few" else f"{self.at} columns"
         if self.family == "axes":
             at = f"columns of {self.at}"
         return f"{at}{in_dtype(self.dtype)}"
@@ -456,7 +455,7 @@ def _bars(pair: Pair, mine: float | None) -> Figure:
     colors["PyTorch"] = style.look("torch")[0]
     values: dict[str, dict[str, float]] = {}
     for shape, case in pair.own.items():
-        parts = values[place(*shape)] = {name: case.median_us}
+        parts = values[Problem(*shape).place()] = {name: case.median_us}
         if shape == pair.at and said:
             parts[MARKS] = math.nan
         if shape in pair.earlier:
@@ -475,7 +474,7 @@ def _bars(pair: Pair, mine: float | None) -> Figure:
         form=microseconds,
     )
     if said:
-        y = chart.places[place(*pair.at), MARKS]
+        y = chart.places[Problem(*pair.at).place(), MARKS]
         _diamonds(chart.axes, said, lambda share: (pair.case.copy_us / share, y))()
     return chart.figure
 

@@ -7,6 +7,7 @@ from helpers.measure.evidence.cases import cases
 from helpers.measure.records import predictions, takes
 from helpers.page import draw
 from helpers.page.predict import predict
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES, SWEEP_SHAPES
 from helpers.run.bound import bind
 from helpers.run.check import check_softmax
@@ -29,8 +30,10 @@ def test_a_new_step_needs_its_kernel_and_its_entry_alone(tmp_path, monkeypatch, 
     y = poisoned(x)
     bind(source(f"{NEW}.cu"), *x.shape).simulate(x, y)
     check_softmax(x, y)
-    assert takes(NEW, *GRID_SHAPES[0]) and takes(NEW, *FEW_SHAPES[0])
-    assert not takes(NEW, *SWEEP_SHAPES[0]) and not takes(NEW, *GRID_SHAPES[0], "float16")
+    assert takes(NEW, Problem(*GRID_SHAPES[0])) and takes(NEW, Problem(*FEW_SHAPES[0]))
+    assert not takes(NEW, Problem(*SWEEP_SHAPES[0])) and not takes(
+        NEW, Problem(*GRID_SHAPES[0], "float16")
+    )
     assert any(case.step == NEW for case in cases("small"))
 
     before, after = made_up.steady("06_registers", us=40.0), made_up.steady(NEW)

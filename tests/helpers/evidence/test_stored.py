@@ -13,8 +13,9 @@ from helpers.measure.evidence.counters import case_of
 from helpers.measure.evidence.part import read_part
 from helpers.measure.evidence.sanitizer import TOOLS
 from helpers.measure.evidence.sass import compilations
-from helpers.measure.problems import Problem, numbers_of
+from helpers.measure.problems import host_arrays, numbers_of
 from helpers.measure.records import launch_of, plan_of
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     LARGE_LONG_SHAPES,
     LARGE_SHAPES,
@@ -40,9 +41,8 @@ def bound(case: EvidenceCase) -> BoundKernel:
 
 def simulated(case: EvidenceCase) -> Trace:
     one = bound(case)
-    problem = Problem.of(one)
-    if not problem.plain:
-        return one.simulate(*problem.host_arrays().values(), **numbers_of(one))
+    if not one.problem.plain:
+        return one.simulate(*host_arrays(one.problem).values(), **numbers_of(one))
     x = make_input(case.rows, case.cols).astype(case.dtype, copy=False)
     return one.simulate(x, poisoned(x))
 
@@ -107,7 +107,7 @@ def test_all_four_counters_are_compared() -> None:
 def test_every_step_is_compared_at_two_shapes_or_more(step: str) -> None:
     shapes = {(case["rows"], case["cols"]) for case in SMALL if case["step"] == step}
     assert len(shapes) >= 2
-    if any(plan_of(step, *shape) for shape in SMALL_SHAPES):
+    if any(plan_of(step, Problem(*shape)) for shape in SMALL_SHAPES):
         assert any(cols % 32 for _, cols in shapes), "a shape with rows that share sectors"
 
 
@@ -170,7 +170,7 @@ def test_evidence_is_of_the_launches_as_they_are() -> None:
     recorded = {case: entry["launch"] for case, entry in entries if "launch" in entry}
     seen = [EvidenceCase(*case) for case in SANITIZER["cases"]]
     recorded.update(zip(seen, SANITIZER["launches"], strict=True))
-    assert recorded == {case: launch_of(*case) for case in recorded}
+    assert recorded == {case: launch_of(case.step, case.at) for case in recorded}
     assert list(SASS["kernels"]) == [name for name, _, _ in compilations()]
     for name, _, options in compilations():
         assert SASS["kernels"][name]["options"] == list(options)

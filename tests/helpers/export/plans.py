@@ -64,7 +64,7 @@ def matrices(count: int, dtypes: tuple[np.dtype, ...], gpus=GPUS, seed: int = 0)
 
 def family() -> Iterator[str]:
     """The kernels around softmax: each file as it is, and with each of its features."""
-    for file in dict.fromkeys(file for files in AROUND.values() for file in files):
+    for file in dict.fromkeys(rank.file for ranks in AROUND.values() for rank in ranks):
         yield file
         contract = load(file).header
         for feature in contract.features.keys() - contract.made_for.keys():
@@ -116,12 +116,13 @@ def planned(step: str, matrix: Matrix, inner: int = 1) -> Launch | None:
         return None
     if starts[0] != starts[1] and "LATE" in kernel.header.macros:
         kernel = replace(kernel, changes=(("LATE", 1),))
-    return launch_of(kernel, rows, cols, dtype, gpu, x_stride, y_stride, inner)
+    sizes = {"x_stride": x_stride, "y_stride": y_stride, "inner": inner}
+    return launch_of(kernel, rows, cols, dtype, gpu, **sizes)
 
 
-def launch_of(kernel: Kernel, *matrix) -> Launch | None:
+def launch_of(kernel: Kernel, *matrix, **sizes: int) -> Launch | None:
     try:
-        plan = kernel.bind(*matrix).plan
+        plan = kernel.bind(*matrix, **sizes).plan
     except ValueError:
         return None
     return Launch(
@@ -160,18 +161,17 @@ def chosen_around(asked: Around, matrix: Matrix, inner: int = 1) -> tuple[str, L
     rows, cols, dtype, x_stride, y_stride, *starts, gpu = matrix
     if any(start % dtype.itemsize for start in starts):
         return None
-    place, kind = (
-        (starts == [0, 0], starts[0] == starts[1]),
-        (asked.operation, dict(asked.features)),
-    )
+    sizes = {"x_stride": x_stride, "y_stride": y_stride, "inner": inner}
+    place = {"aligned": starts == [0, 0], "alike": starts[0] == starts[1]}
+    kind = {"operation": asked.operation, "features": dict(asked.features)}
     try:
-        step = choose(rows, cols, dtype, gpu, x_stride, y_stride, *place, *kind, inner)
+        step = choose(rows, cols, dtype, gpu, **sizes, **place, **kind)
     except ValueError:
         return None
     file = split_trial(step).file
     if inner == 1 and file in {split_trial(rank.file).file for rank in RANKING}:
         return file, planned(file, matrix)
-    return file, launch_of(load(step), rows, cols, dtype, gpu, x_stride, y_stride, inner)
+    return file, launch_of(load(step), rows, cols, dtype, gpu, **sizes)
 
 
 @cache
@@ -181,8 +181,9 @@ def chosen(matrix: Matrix) -> tuple[str, Launch] | None:
     if x_start % dtype.itemsize or y_start % dtype.itemsize:
         return None
     try:
-        alike = x_start == y_start
-        step = choose(rows, cols, dtype, gpu, x_stride, y_stride, x_start == y_start == 0, alike)
+        place = {"aligned": x_start == y_start == 0, "alike": x_start == y_start}
+        strides = {"x_stride": x_stride, "y_stride": y_stride}
+        step = choose(rows, cols, dtype, gpu, **strides, **place)
     except ValueError:
         return None
     file = split_trial(step).file

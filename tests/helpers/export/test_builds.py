@@ -20,15 +20,17 @@ def build_at(asked: Asked, rows: int, cols: int, gap=(0, 0), aligned=True, alike
     (dtype,), (gpu,) = asked.dtypes, asked.gpus
     strides = [cols + extra for extra in gap]
     step = asked.kernels[0]
+    sizes = dict(zip(("x_stride", "y_stride"), strides, strict=True))
     try:
         if asked.best:
-            step = choose(rows, cols, dtype, gpu, *strides, aligned, alike)
+            place = {"aligned": aligned, "alike": alike}
+            step = choose(rows, cols, dtype, gpu, **sizes, **place)
         elif not alike and "LATE" in load(step).header.macros:
             step = f"{step}-LATE1"
         kernel = load(step)
         if not aligned and kernel.header.align(dtype) > dtype.itemsize:
             return None
-        plan = kernel.bind(rows, cols, dtype, gpu, *strides, inner).plan
+        plan = kernel.bind(rows, cols, dtype, gpu, inner=inner, **sizes).plan
     except ValueError:
         return None
     return Build(file_of(step), dtype, tuple(plan.macros.items()))

@@ -11,13 +11,8 @@ import pytest
 from helpers.base.gpu import H200, Gpu
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.problem.operations import (
-    BACKWARD,
-    CROSS_ENTROPY,
-    CROSS_ENTROPY_BACKWARD,
-    SOFTMAX,
-    Sizes,
-)
+from helpers.problem.operations import BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, SOFTMAX
+from helpers.problem.problem import Problem
 from helpers.run.check import check_outputs, check_softmax
 from helpers.run.references import make_inputs
 from tests.helpers.export.exported_file import DTYPES, OLD, imported, values
@@ -211,7 +206,7 @@ def test_dropout_is_drawn_again_for_the_gradient(place) -> None:
 
 @pytest.mark.parametrize("features", [{}, {"LOG": 1}, {"FROM_X": 1}], ids=str)
 def test_the_gradient(features: dict, dtype, place) -> None:
-    given = make_inputs(BACKWARD, Sizes(6, 520), dtype.name, features)
+    given = make_inputs(Problem(6, 520, dtype, operation=BACKWARD, features=features))
     options = {name.lower(): bool(value) for name, value in features.items()}
     y, dy = (place.put(given[name].reshape(2, 3, 520)) for name in ("y", "dy"))
     dx = place.host(place.module.softmax_backward(y, dy, scale=0.37, **options))
@@ -221,7 +216,7 @@ def test_the_gradient(features: dict, dtype, place) -> None:
 
 @pytest.mark.parametrize("cols", [1003, 2048])
 def test_a_loss_and_its_gradient(cols: int, dtype, place) -> None:
-    given, module = make_inputs(CROSS_ENTROPY, Sizes(5, cols), dtype.name), place.module
+    given, module = make_inputs(Problem(5, cols, dtype, operation=CROSS_ENTROPY)), place.module
     x, target = place.put(given["x"]), place.put(given["target"])
     found = loss, statistics = module.cross_entropy(x, target, **NUMBERS)
     two = place.host(statistics)

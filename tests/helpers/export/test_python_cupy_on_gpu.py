@@ -6,7 +6,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from helpers.problem.operations import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, Sizes
+from helpers.problem.operations import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
+from helpers.problem.problem import Problem
 from helpers.run.check import check_outputs, check_softmax
 from helpers.run.references import make_inputs
 from tests.helpers.export.exported_file import imported
@@ -43,7 +44,7 @@ def test_softmax_of_cupy_arrays_is_right(shape: tuple, dtype: str, arrays) -> No
 def test_a_loss_and_its_gradient_in_place(shape: tuple, dtype: str, arrays) -> None:
     import cupy
 
-    given = make_inputs(CROSS_ENTROPY, Sizes(*shape), dtype)
+    given = make_inputs(Problem(*shape, dtype, operation=CROSS_ENTROPY))
     options = {"ignore_index": int(given["ignore_index"]), "label_smoothing": 0.1, "z_loss": 1e-3}
     x, target = cupy.asarray(given["x"]), cupy.asarray(given["target"])
     loss, statistics = arrays.cross_entropy(x, target, **options)

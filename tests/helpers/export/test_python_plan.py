@@ -14,10 +14,10 @@ import pytest
 
 from helpers.base.paths import ROOT
 from helpers.catalogue.dispatch import AROUND
-from helpers.catalogue.plan import DTYPES
 from helpers.catalogue.registry import steps, variants
 from helpers.export.asked import Refused, of_a_matrix, request
 from helpers.export.python import write
+from helpers.problem.problem import DTYPES
 from helpers.run.bound import load
 from helpers.simt.cuda_text import code_hash
 from tests.helpers.export.plans import (
@@ -135,7 +135,7 @@ def other_plans(module: ModuleType, wanted: dict) -> Iterator[tuple]:
 def test_exported_plans_around_softmax_are_those_of_choose(text, wanted_around) -> None:
     assert list(other_plans(planned(text), wanted_around)) == []
     met = {plan[0] for plan in wanted_around.values() if plan}
-    assert {file for files in AROUND.values() for file in files} <= met
+    assert {rank.file for ranks in AROUND.values() for rank in ranks} <= met
     assert sum(plan is None for plan in wanted_around.values()) > 500
 
 

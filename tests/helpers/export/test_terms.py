@@ -5,10 +5,11 @@ import itertools
 import pytest
 
 from helpers.catalogue.expressions import Expression
-from helpers.catalogue.plan import INPUTS, MAX_BYTES, MAX_INT
+from helpers.catalogue.plan import INPUTS
 from helpers.catalogue.registry import steps, variants
 from helpers.export.asked import exports
 from helpers.export.terms import as_cpp
+from helpers.problem.problem import MAX_BYTES, MAX_INT, Problem
 from helpers.run.bound import load
 from tests.helpers.export.plans import GPUS
 
@@ -38,12 +39,12 @@ def test_what_may_be_negative_is_not_divided(text: str) -> None:
 def test_no_plan_of_the_largest_matrices_passes_64_bits(step: str) -> None:
     """What headers compute exactly, an exported plan computes in long long."""
     contract = load(step).header
-    largest = [(2**a, 2**b) for a in range(0, 32, 6) for b in (0, 10, 20, 30)]
+    largest = [(min(2**a, MAX_INT), 2**b) for a in range(0, 32, 6) for b in (0, 10, 20, 30)]
     largest += [(MAX_INT, 1), (1, MAX_INT), (MAX_INT, 2**24), (2**24, MAX_INT)]
     for (rows, cols), dtype, gpu in itertools.product(largest, contract.dtypes, GPUS):
-        rows, cols = min(rows, MAX_INT), min(cols, MAX_INT)
         if rows * cols * dtype.itemsize <= MAX_BYTES:
             inners = [1] if "inner" not in contract.operation.sizes else [1, 2**11, rows]
             for inner in inners:
-                reason = contract.why_not(rows - rows % inner, cols, dtype, gpu, inner=inner)
+                problem = Problem(max(inner, rows - rows % inner), cols, dtype, inner=inner)
+                reason = contract.why_not(problem, gpu)
                 assert "64 bits" not in reason

@@ -1,0 +1,258 @@
+"""One object for what is computed on what: `Problem`."""
+
+from __future__ import annotations
+
+import math
+import operator
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Real
+
+import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
+import numpy as np
+
+from .operations import (
+    BASELINES,
+    CAUSAL,
+    COPY,
+    MATRIX,
+    OPERATIONS,
+    SOFTMAX,
+    SUMMED,
+    Argument,
+    Operation,
+)
+
+DTYPES = ("float32", "float16", "bfloat16")  # of the series' kernels
+MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
+# Of a matrix: what 64-bit addresses reach. Products that headers form of rows and bytes then fit
+# 64 bits.
+MAX_BYTES = 2**57
+PACK_BYTES = 16  # the widest load or store of a thread
+ROOM = 512  # columns of a bandwidth baseline are a multiple of it, or of a power of two below
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An operation with its features on matrices of one shape and dtype, in memory as described.
+
+    `rows` and `cols` count rows and the elements of a row; the elements of a row are `inner`
+    elements apart, so that above 1 the arrays are outer x dim x inner with rows = outer * inner and
+    cols = dim. `features` may be given as a mapping from names to numbers or words, `operation` by
+    name. Row strides count elements from one row to the next; None is cols.
+
+    Raises `TypeError` for sizes that are not integers, and `ValueError` for an empty matrix, one
+    that no kernel can address, a stride below cols, a dtype that NumPy does not know, and
+    operations and features that do not exist.
+    """
+
+    rows: int
+    cols: int
+    dtype: str = "float32"
+    inner: int = 1
+    operation: Operation = SOFTMAX
+    features: tuple[tuple[str, int], ...] = ()  # those that are not 0, in the operation's order
+    x_stride: int | None = None  # None: cols
+    y_stride: int | None = None
+    aligned: bool = True  # whether x and y start at multiples of 16 bytes
+    alike: bool = True  # whether they start equally far from a multiple of 16 bytes
+
+    def __post_init__(self) -> None:
+        keep = object.__setattr__
+        for name in ("rows", "cols", "inner"):
+            keep(self, name, integer(name, getattr(self, name)))
+        for name in ("rows", "cols"):
+            if not 1 <= getattr(self, name) <= MAX_INT:
+                raise ValueError(f"{name} = {getattr(self, name)} is not 1 to {MAX_INT}")
+        if self.inner < 1 or self.rows % self.inner:
+            raise ValueError(f"rows = {self.rows} is not outer * inner, with inner = {self.inner}")
+        keep(self, "dtype", known_dtype(self.dtype).name)
+        for name in ("x_stride", "y_stride"):
+            given = getattr(self, name)
+            stride = self.cols if given is None else integer(name, given)
+            if stride < self.cols:
+                raise ValueError(
+                    f"{name} = {stride} is less than a row, which has cols = {self.cols}"
+                )
+            if self.rows * stride * self.itemsize > MAX_BYTES:
+                raise ValueError(f"{name} = {stride} makes a matrix of more than {MAX_BYTES} bytes")
+            keep(self, name, None if stride == self.cols else stride)
+        if isinstance(self.operation, str):
+            if self.operation not in OPERATIONS:
+                known = ", ".join(OPERATIONS)
+                raise ValueError(f"operations are {known}, not {self.operation!r}")
+            keep(self, "operation", OPERATIONS[self.operation])
+        value, order = self.operation.value, [*self.operation.features]
+        asked = {name: value(name, wanted) for name, wanted in dict(self.features).items()}
+        chosen = sorted((name for name in asked if asked[name]), key=order.index)
+        keep(self, "features", tuple((name, asked[name]) for name in chosen))
+
+    # ---- sizes ----------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.cols
+
+    @property
+    def outer(self) -> int:
+        return self.rows // self.inner
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """Elements from one row to the next, of x and of y."""
+        return self.x_stride or self.cols, self.y_stride or self.cols
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return np.dtype(self.dtype).itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        return self.cols * self.itemsize
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether rows follow each other without a gap; a single row always does."""
+        return self.rows == 1 or self.strides == (self.cols, self.cols)
+
+    @property
+    def packed(self) -> bool:
+        """Whether rows follow each other, and each consists of whole aligned packs of 16 bytes."""
+        whole = self.row_bytes % PACK_BYTES == 0
+        return self.aligned and self.alike and self.contiguous and whole
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that a kernel may declare as parameters, and those that shapes are given in."""
+        sums = -(-self.rows * self.cols // SUMMED)
+        return {
+            **{"rows": self.rows, "cols": self.cols, "inner": self.inner, "outer": self.outer},
+            **{"dim": self.cols, "sums": sums, "2": 2},
+        }
+
+    # ---- arguments ------------------------------------------------------------------------------
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is softmax or a copy of x into y, both of a dtype."""
+        return self.operation in (SOFTMAX, COPY) and not self.features
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments that the features require."""
+        return self.operation.asked(dict(self.features))
+
+    @property
+    def arrays(self) -> tuple[Argument, ...]:
+        return tuple(argument for argument in self.arguments if argument.shape)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The numbers of rows of a bias and a mask that are timed: one row of bias for all rows,
+        one row of the mask for each."""
+        return {"bias_rows": 1, "mask_rows": self.rows, "mask_repeat": 1}
+
+    def array_shape(self, argument: Argument, values: Mapping[str, object]) -> tuple[int, ...]:
+        """The shape of an array, which may depend on numbers among `values`. A matrix whose
+        columns are apart is (outer, dim, inner)."""
+        if argument.shape == MATRIX and self.inner > 1:
+            return self.outer, self.cols, self.inner
+        known = {**values, **self.sizes}
+        return tuple(int(known[name]) for name in argument.shape)
+
+    def complete(self, given: Mapping[str, object]) -> dict[str, object]:
+        """The arguments that the features require; numbers that were not given are neutral.
+
+        Raises `TypeError` naming an input that is missing and what is given but not taken,
+        `ValueError` naming a number out of its range.
+        """
+        values, asked = {}, self.arguments
+        if unknown := [name for name in given if name not in {a.name for a in asked}]:
+            takes = ", ".join(argument.name for argument in asked)
+            raise TypeError(f"{self.name} takes {takes}, not {unknown[0]}")
+        for argument in asked:
+            if argument.name in given:
+                values[argument.name] = value = given[argument.name]
+                if argument.between and isinstance(value, Real):
+                    low, high = argument.between
+                    if not low <= value <= high:
+                        raise ValueError(f"{argument.name} = {value} is not {low} to {high}")
+            elif argument.shape:
+                if not argument.output:
+                    raise TypeError(f"{self.name} needs {argument.name}")
+            else:
+                values[argument.name] = self._neutral(argument, values)
+        return values
+
+    def _neutral(self, argument: Argument, values: Mapping[str, object]) -> float:
+        if not isinstance(argument.neutral, tuple):
+            return argument.neutral
+        for name in argument.neutral:
+            if name in values:
+                # A value that is not an array is named later.
+                return len(values[name]) if np.ndim(values[name]) else 1
+            if name in self.sizes:
+                return self.sizes[name]
+        raise AssertionError(argument)
+
+    # ---- traffic --------------------------------------------------------------------------------
+
+    @property
+    def moved(self) -> int:
+        """Bytes that a kernel must read and write, each once. Columns that a causal mask hides are
+        not read."""
+        return sum(self._bytes(argument) for argument in self.arrays)
+
+    def _bytes(self, argument: Argument) -> int:
+        known = {**self.numbers, **self.sizes}
+        count = math.prod(known[name] for name in argument.shape)
+        if dict(self.features).get("MASK") == CAUSAL and argument.name == "x":
+            whole, rest = divmod(self.rows, self.cols)
+            count = (whole * self.cols * (self.cols + 1) + rest * (rest + 1)) // 2
+        return count * argument.numpy_dtype(self.dtype).itemsize
+
+    @property
+    def yardstick(self) -> Problem:
+        """The bandwidth baseline: an operation that moves as many bytes, to less than a ten
+        thousandth, with the same fraction of them read and written."""
+        operation = BASELINES[self.operation.yardstick]
+        bytes_of_a_float = Problem(ROOM, ROOM, operation=operation).moved / ROOM**2
+        floats = max(1, int(self.moved / bytes_of_a_float))
+        cols = min(8 * ROOM, 2 ** (floats.bit_length() - 1))
+        return Problem(floats // cols, cols, operation=operation)
+
+    # ---- text -----------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What is computed: "softmax with MASK = 2"."""
+        asked = ", ".join(f"{name} = {value}" for name, value in self.features)
+        return f"{self.operation.name} with {asked}" if asked else self.operation.name
+
+    def place(self, dtype: bool | None = None) -> str:
+        """ "65536 x 4096", or "8192 x 512 x 64" for another axis; with the dtype, without it, or by
+        default with any but float32."""
+        sizes = self.shape if self.inner == 1 else (self.outer, self.cols, self.inner)
+        said = " x ".join(map(str, sizes))
+        shown = self.dtype != "float32" if dtype is None else dtype
+        return f"{said} {self.dtype}" if shown else said
+
+
+def integer(name: str, value) -> int:
+    """An integer of any type as Python's, which does not overflow; `TypeError` names any other."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {reprlib.repr(value)}") from None
+
+
+def known_dtype(dtype: str | np.dtype | type) -> np.dtype:
+    """NumPy's dtype; `ValueError` for what NumPy knows as none."""
+    try:
+        return np.dtype(dtype)
+    except (TypeError, ValueError):
+        given = f"{reprlib.repr(dtype)} ({type(dtype).__name__})"
+        raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {given}") from None
