@@ -7,7 +7,7 @@
 # Some targets write what others read, so -j must not run two of them at once.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup nvcc run lab test gpu lint notebooks record race chain tune export evidence restamp figures pages lock clean
+.PHONY: help setup nvcc run lab test gpu notebooks measure tune export figures pages lock clean
 
 # Some hundred processes import the same files: compiled once, not in each.
 unexport PYTHONDONTWRITEBYTECODE
@@ -65,23 +65,12 @@ test: $(READY) $(NVCC) ## ruff, the tests, and every notebook against its commit
 gpu: ## the tests that need a GPU, alone
 	$(GPU_PY) -m pytest -m gpu tests $(ARGS)
 
-lint: $(READY) ## ruff alone
-	$(PY) -m ruff check . $(ARGS)
-
 notebooks: $(READY) ## run every notebook in replay mode and save the outputs that changed
 	$(PY) $(STOPPABLE) run --save $(ARGS)
 
-record: ## time every step on this machine's GPU into notebooks/records (needs only CuPy)
+measure: ## time kernels on this machine's GPU into notebooks/records (ARGS=--help; needs only CuPy)
 	$(NEED_CUPY)
-	$(GPU_PY) $(STOPPABLE) record $(ARGS)
-
-race: ## our kernels against those of requirements/peers.txt that are installed
-	$(NEED_CUPY)
-	$(GPU_PY) $(STOPPABLE) race $(ARGS)
-
-chain: ## softmax between a kernel that writes x and one that reads y (ARGS=--show: the record)
-	$(NEED_CUPY)
-	$(GPU_PY) $(STOPPABLE) chain $(ARGS)
+	$(GPU_PY) $(STOPPABLE) measure $(or $(ARGS),steps)
 
 tune: ## search a faster plan for a shape on this GPU (ARGS="8192x50257 --minutes 5"; --show)
 	$(NEED_CUPY)
@@ -90,13 +79,6 @@ tune: ## search a faster plan for a shape on this GPU (ARGS="8192x50257 --minute
 export: $(READY) ## a kernel as one file in exports, for your program (ARGS="best --as torch", "--help")
 	$(call NEED,$(PY),numpy)
 	$(PY) -m helpers.commands.export $(ARGS)
-
-evidence: ## Nsight Compute's counters and compute-sanitizer's verdicts into notebooks/records
-	$(NEED_CUPY)
-	$(GPU_PY) $(STOPPABLE) evidence $(ARGS)
-
-restamp: $(READY) ## keep the records of kernels whose text changed and whose machine code did not
-	$(PY) -m helpers.commands.restamp $(ARGS)
 
 figures: $(READY) ## write the figures of the README and of kernel headers from the records
 	$(PY) -m helpers.commands.figures $(ARGS)

@@ -250,7 +250,7 @@ def test_nvcc_is_installed_beside_cuda_13_and_until_it_succeeds(
 
 @needs_make
 @pytest.mark.parametrize("lacks", ["cupy", "ml_dtypes", "numpy"])
-@pytest.mark.parametrize("target", ["record", "evidence", "export"])
+@pytest.mark.parametrize("target", ["measure", "export"])
 def test_what_a_python_lacks_is_told_in_a_sentence(target: str, lacks: str, tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncase "$*" in *{lacks}*) exit 1; esac\n')

@@ -10,7 +10,7 @@ from ..base.gpu import Gpu
 from ..base.mode import gpu_for_plans
 from ..problem.operations import ANY_AXIS, SOFTMAX
 from ..problem.problem import Problem
-from ..simt.cuda_text import code_hash
+from ..simt.cuda_text import token_hash
 from .expressions import Expression
 from .header import header
 from .plan import Header, Plan, inputs
@@ -87,7 +87,7 @@ def as_it_is(step: str, problem: Problem, gpu: Gpu) -> dict:
     """What a step, a variant or a trial is now, for a problem: the hash of its code and its launch.
     Raises `ValueError` if its header does not take the problem, `FileNotFoundError`."""
     plan = _plan(step, problem, gpu)
-    return {"hash": code_hash(source(f"{split_trial(step).file}.cu")), "launch": plan.launch}
+    return {"hash": token_hash(source(f"{split_trial(step).file}.cu")), "launch": plan.launch}
 
 
 def out_of_date(tuned: Tuned, gpu: Gpu) -> str:

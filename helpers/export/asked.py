@@ -16,7 +16,7 @@ from ..catalogue.registry import split_trial
 from ..problem.operations import COPY, SOFTMAX, Operation
 from ..problem.problem import DTYPES, MAX_INT
 from ..run.bound import load
-from ..simt.cuda_text import code_hash
+from ..simt.cuda_text import token_hash
 
 BEST = "best"  # instead of a kernel: those that `choose` picks of softmax
 PROJECT = "softmax-worklog"
@@ -101,7 +101,7 @@ class Asked:
             LICENCE,
             "Copyright (c) 2026 softmax-worklog developers",
             f"From {REPO_URL or PROJECT}, kernels/{file}.cu{trial}, "
-            f"text {code_hash(load(step).code)}.",
+            f"text {token_hash(load(step).code)}.",
             f"Its plan was tuned on an {TUNED_ON}.",
         ]
 

@@ -3,6 +3,7 @@
 The modules, lowest first:
 
     workers       work dealt out to GPUs
+    campaign      the loop of every campaign
     samples       medians and their run-to-run variation
     records       timings of the steps: reader and writer
     problems      what is timed: arrays on the GPU, and the check of the result
@@ -18,6 +19,4 @@ The modules, lowest first:
     chains        what was timed so: reader and writer
     export_times  timings of the exported PyTorch file: reader and writer
     evidence      profiler data: counters, sanitizer, disassembly
-    machine_code  do two texts compile to the same instructions?
-    stamps        records whose kernel's text changed and whose machine code did not
 """

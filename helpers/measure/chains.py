@@ -209,7 +209,7 @@ def load_chains(gpu: str = REFERENCE_GPU) -> Chains:
     program."""
     path = chains_path(gpu)
     if not path.is_file():
-        raise FileNotFoundError(f"no pipelines of {gpu}: `make chain` on that GPU times them")
+        raise FileNotFoundError(f"no pipelines of {gpu}: run make measure ARGS=pipelines there")
     chains = read_contested(path, Chains)
     for number, case in enumerate(chains.cases):
         pairs = [

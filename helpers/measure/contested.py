@@ -74,7 +74,6 @@ class Contested:
     protocols: list[Protocol]  # of its cases
     cases: list = field(default_factory=list)
     schema: int = SCHEMA
-    stamped: list[dict] = field(default_factory=list)  # as a `Record` has them
 
     def compared_versions(self) -> dict[str, str]:
         """Those of its versions that a case must have been timed with."""
@@ -84,7 +83,7 @@ class Contested:
     def go_on_from(self, before: Contested) -> None:
         """Take over the cases of a file, to add some by its own protocol."""
         (protocol,) = self.protocols
-        self.cases, self.protocols, self.stamped = before.cases, before.protocols, before.stamped
+        self.cases, self.protocols = before.cases, before.protocols
         go_on_with(self, protocol)
 
 

@@ -117,7 +117,7 @@ def load_times(gpu: str = REFERENCE_GPU) -> Times:
     path = times_path(gpu)
     if not path.is_file():
         raise FileNotFoundError(
-            f"no times of {gpu}: `python -m helpers.commands.time_export` on that GPU takes them"
+            f"no times of {gpu}: `python -m helpers.commands.measure calls` on that GPU takes them"
         )
     times = read_record(path, Times)
     for number, case in enumerate(times.cases):

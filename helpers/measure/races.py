@@ -296,7 +296,7 @@ def load_race(gpu: str = REFERENCE_GPU) -> Race:
     file for one that is damaged or of another version of this program."""
     path = race_path(gpu)
     if not path.is_file():
-        raise FileNotFoundError(f"no race of {gpu}: `make race` on that GPU makes it")
+        raise FileNotFoundError(f"no comparison of {gpu}: run make measure ARGS=comparison there")
     race = read_contested(path, Race)
     for number, case in enumerate(race.cases):
         if any(bench.COPY not in draw for draw in case.draws):

@@ -44,7 +44,7 @@ from ..problem.shapes import (
     family_of,
 )
 from ..run.bound import Kernel, load
-from ..simt.cuda_text import code_hash
+from ..simt.cuda_text import token_hash
 
 PREDICTIONS = RECORDS / "predictions.json"
 REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
@@ -202,9 +202,6 @@ class Record:
     attributes: dict[str, int] = field(default_factory=dict)  # of the case measured last
     cases: list[Case] = field(default_factory=list)
     schema: int = SCHEMA
-    # What proved, each time the text changed, that the machine code did not
-    # (`helpers.measure.stamps`).
-    stamped: list[dict] = field(default_factory=list)
 
     @checked
     def case(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> Case:
@@ -317,7 +314,7 @@ def step_hash(step: str) -> str:
     """Hash of what a step measures: its kernel's code, or the name of what has no kernel file."""
     if step in WITHOUT_FILE:
         return step
-    return code_hash(registry.source(f"{split_trial(step).file}.cu"))
+    return token_hash(registry.source(f"{split_trial(step).file}.cu"))
 
 
 def launch_of(step: str | Kernel, at: Problem, gpu: Gpu | None = None) -> dict[str, int]:
@@ -397,7 +394,7 @@ def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
     split_trial(step)  # raises for what is no name
     path = record_path(step, gpu)
     if not path.is_file():
-        raise FileNotFoundError(f"no record of {step} on {gpu}: `make record` on that GPU makes it")
+        raise FileNotFoundError(f"no record of {step} on {gpu}: run make measure ARGS=steps there")
     record = read_record(path, Record)
     if record.step != step:
         raise ValueError(f"{named(path)} is a record of {record.step}, not of {step}")
@@ -409,6 +406,7 @@ def read_record(path: Path, whole: type):
     damaged, has another schema, or does not describe a case's protocol, and what is not of the
     type that `whole` says with its key."""
     fields = read_json(path)
+    fields.pop("stamped", None)  # readers' own files have it; nothing reads it any more
     if fields.get("schema") == 1:
         fields = _upgraded(path, fields)
     if fields.get("schema") != SCHEMA:

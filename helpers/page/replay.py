@@ -24,7 +24,7 @@ from ..measure.records import (
 )
 from ..problem.problem import Problem
 from ..run.bound import BoundKernel, Kernel, kernel_of
-from ..simt.cuda_text import code_hash
+from ..simt.cuda_text import token_hash
 
 
 @dataclass
@@ -77,7 +77,7 @@ def timings(
         records = []
         for name, kernel in kernels.items():
             record = load_record(name)
-            if kernel is not None and code_hash(text_of(kernel)) != record.kernel_hash:
+            if kernel is not None and token_hash(text_of(kernel)) != record.kernel_hash:
                 record = replace(record, kernel_hash="edited")
             records.append(record)
         return records
@@ -104,7 +104,7 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
     records = {
         name: LiveRecord(
             name,
-            code_hash(text_of(kernel)) if kernel is not None else UNFUSED,
+            token_hash(text_of(kernel)) if kernel is not None else UNFUSED,
             device,
             versions,
             now,

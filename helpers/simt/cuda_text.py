@@ -239,10 +239,25 @@ def _canonical(kind: str) -> str:
 @functools.lru_cache(maxsize=64)
 def strip_comments(code: str) -> str:
     """The source without comments and `#line` directives."""
-    pattern = r"//[^\n]*|/\*.*?\*/|^#line[^\n]*$"  # in one go: // may hold /* and the reverse
-    return re.sub(pattern, " ", code, flags=re.MULTILINE | re.DOTALL)
+    # In one go: // may hold /* and the reverse, and a string both.
+    pattern = r"(\"(?:\\.|[^\"\\\n])*\")|//[^\n]*|/\*.*?\*/|^#line[^\n]*$"
+    return re.sub(pattern, lambda found: found[1] or " ", code, flags=re.MULTILINE | re.DOTALL)
 
 
-def code_hash(code: str) -> str:
-    """Hash of what the compiler sees: comments and white space do not count."""
-    return hashlib.sha256(" ".join(strip_comments(code).split()).encode()).hexdigest()[:16]
+_TOKEN = re.compile(
+    r"\"(?:\\.|[^\"\\])*\"|'(?:\\.|[^'\\])+'|[A-Za-z_]\w*|\.?\d(?:[eEpP][+-]|[\w.])*"
+    r"|<<=|>>=|->|\+\+|--|<<|>>|[<>=!+\-*/%&|^]=|&&|\|\||::|\.\.\.|##|\S"
+)
+
+
+def token_hash(code: str) -> str:
+    """Hash of a source's tokens: comments, white space and line breaks do not count, except where a
+    preprocessor directive ends, and for spaces in it, which may tell a macro's name from its
+    value."""
+    parts: list[str] = []
+    for line in strip_comments(code).replace("\\\n", " ").splitlines():
+        if line.lstrip().startswith("#"):
+            parts += ["\n", " ".join(line.split()), "\n"]
+        else:
+            parts += _TOKEN.findall(line)
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]

@@ -1,5 +1,5 @@
 """Bad input to the commands that read and write the repository itself: chain, evidence, figures,
-restamp, lab, pages. They run in a small copy of it, a folder, where there is no GPU, or one that
+lab, pages. They run in a small copy of it, a folder, where there is no GPU, or one that
 is only said to be there."""
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import pytest
 from jupyterlab.labapp import LabApp
 
 from helpers.base import gpu, paths
-from helpers.commands import chain, evidence, figures, lab, pages, restamp
+from helpers.commands import figures, lab, measure, pages
+from helpers.commands.campaigns import profile
 from helpers.measure import records, workers
 from helpers.measure.evidence import part
 from helpers.measure.records import load_record
@@ -26,16 +27,17 @@ STEP = "01_naive"
 GPU = "nvidia-h200"
 FILES = ("race", "chain", "counters", "sass", "sanitizer", "numerics", STEP)
 LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
-    "chain": (chain.main, "--shapes 64x1024 --dtypes float32 --steps 07_warp --minutes 2".split()),
-    "chain ": (chain.main, "--show nvidia-h200 --peers torch --warm 3 --fresh".split()),
-    "evidence": (evidence.main, "--only sass counters --steps 01_naive --jobs 2 --fresh".split()),
+    "measure": (
+        measure.main,
+        "pipelines --shapes 64x1024 --dtypes float32 --steps 07_warp --minutes 2".split(),
+    ),
+    "measure ": (measure.main, "pipelines --show nvidia-h200 --peers torch --fresh".split()),
+    "measure  ": (measure.main, "profile --only sass counters --steps 01_naive --fresh".split()),
     "figures": (figures.main, ["--check"]),
-    "restamp": (restamp.main, "--only records race --steps 01_naive --revision HEAD".split()),
-    "restamp ": (restamp.main, "--gpu nvidia-h200 --only sass --old folder --drop".split()),
     "lab": (lab.main, ["--no-browser", "--port", "8888"]),
     "pages": (pages.main, []),
 }
-OTHERS = ("--show", "--only", "--steps", "--old", "--check", "--drop", "--groups", "--jobs", "race")
+OTHERS = ("--show", "--only", "--steps", "--check", "--groups", "--jobs", "comparison")
 SPOILT = ("", "<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "\udce9")
 
 
@@ -101,29 +103,24 @@ def a_line(number: int) -> Input:
 def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
     """A command whose files are damaged."""
     r = random.Random(f"damaged {number}")
-    name = r.choice(("chain", "evidence", "figures", "restamp", "restamp", "lab", "pages"))
+    name = r.choice(("pipelines", "profile", "figures", "lab", "pages"))
     stored = folder / "records" / GPU
-    if name == "chain":
+    if name == "pipelines":
         what = damage(stored / "chain.json", r)
-        return Input(f"chain: {what}", lambda: chain.main(["--show"]))
-    if name == "evidence":
+        return Input(f"pipelines: {what}", lambda: measure.main(["pipelines", "--show"]))
+    if name == "profile":
         only = r.choice(("counters", "sass", "numerics", "sanitizer"))
         what = damage(stored / f"{only}.json", r)
         device = load_record(STEP).device
         patch.setattr(gpu, "has_gpu", lambda: True)
         patch.setattr(gpu, "describe_device", lambda: device)
         patch.setattr(gpu, "describe_versions", lambda: load_record(STEP).versions)
-        patch.setattr(evidence.shutil, "which", lambda tool: tool)
-        return Input(f"{only}: {what}", lambda: evidence.main(["--only", only]))
+        patch.setattr(profile.shutil, "which", lambda tool: tool)
+        return Input(f"{only}: {what}", lambda: measure.main(["profile", "--only", only]))
     if name == "figures":
         file = r.choice((stored / f"{STEP}.json", folder / "records" / "predictions.json"))
         what = damage(file, r)
         return Input(f"figures, {file.name}: {what}", lambda: figures.main(["--check"]))
-    if name == "restamp":
-        only = r.choice(("records", "race", "chain", "counters", "sass", "sanitizer"))
-        file = STEP if only == "records" else only
-        what = damage(stored / f"{file}.json", r)
-        return Input(f"restamp {only}: {what}", lambda: restamp.main(["--only", only]))
     if name == "lab":
         lab.refresh()
         what = spoil_copy(folder / "mine", r)

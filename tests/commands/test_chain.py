@@ -7,8 +7,9 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue.registry import plain
-from helpers.commands import chain as command
-from helpers.measure import bench, chain, chains, peers, records, workers
+from helpers.commands import measure as command
+from helpers.commands.campaigns import pipelines
+from helpers.measure import bench, campaign, chain, chains, peers, records, workers
 from helpers.measure.chain import COPY, ORDINARY, Series
 from helpers.measure.chains import ChainCase, load_chains, variants
 from helpers.measure.contests import linked
@@ -67,7 +68,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 
 
 def run(*options: str) -> int:
-    return command.main(["--dtypes", "float32", "--peers", "torch", "quack", *FEW, *options])
+    return command.main(
+        ["pipelines", "--dtypes", "float32", "--peers", "torch", "quack", *FEW, *options]
+    )
 
 
 def recorded() -> list[ChainCase]:
@@ -91,7 +94,7 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsy
     printed = capsys.readouterr().out
     assert "[1/1, " in printed and "1 x 32000 float32, evicted: us 00_copy 11.10" in printed
     assert "quack: not here" in printed
-    assert command.main([*LARGE, "--dtypes", "bfloat16", "--peers"]) == 0
+    assert command.main(["pipelines", *LARGE, "--dtypes", "bfloat16", "--peers"]) == 0
     assert [case.state for case in recorded() if case.rows > 1] == ["fresh"]
     large = Problem(65536, 4096, "bfloat16")
     assert machine[-1] == (large, variants("08_cluster", large))
@@ -108,13 +111,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> No
     with monkeypatch.context() as patch:
         patch.setattr(chain, "measure", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            command.main([*FEW, "--peers"])
+            command.main(["pipelines", *FEW, "--peers"])
     assert len(machine) == 1 and len(recorded()) == 2
-    command.main([*FEW, "--peers"])
+    command.main(["pipelines", *FEW, "--peers"])
     assert [problem.dtype for problem, _ in machine] == ["float32", "bfloat16"]
-    command.main([*FEW, "--peers"])
+    command.main(["pipelines", *FEW, "--peers"])
     assert len(machine) == 2, "nothing was left to time"
-    command.main([*FEW, "--peers", "--fresh", "--dtypes", "float32"])
+    command.main(["pipelines", *FEW, "--peers", "--fresh", "--dtypes", "float32"])
     assert len(machine) == 3 and len(recorded()) == 2
 
 
@@ -140,10 +143,9 @@ def test_a_failing_peer_is_left_out_and_a_failing_kernel_is_reported(
 
 
 def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None:
-    seconds = iter(range(0, 100000, 40))
-    monkeypatch.setattr(command.time, "perf_counter", lambda: next(seconds))
+    monkeypatch.setattr(campaign.time, "perf_counter", lambda: 40.0 * len(machine))
     assert run("--shapes", "1x32000", "4x102400", "16x131072", "1x1048576", "--minutes", "1") == 0
-    assert len(machine) == 2 and "2 shapes left" in capsys.readouterr().out
+    assert len(machine) == 2 and "2 tasks left" in capsys.readouterr().out
 
 
 def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine, monkeypatch) -> None:
@@ -158,8 +160,8 @@ def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine, monk
     assert chains.best_peers(race, problem) == ["quack", "liger"], "by the median"
     assert chains.best_peers(race, replace(problem, dtype="bfloat16")) == []
     race.cases.pop()
-    monkeypatch.setattr(command, "load_race", lambda folder: race)
-    assert command.main(["--groups", "gradient of softmax"]) == 0
+    monkeypatch.setattr(pipelines, "load_race", lambda folder: race)
+    assert command.main(["pipelines", "--groups", "gradient of softmax"]) == 0
     wanted = linked(["gradient of softmax"])
     assert [problem for problem, _ in machine] == wanted
     timed = {problem.dtype: {*names} for problem, names in machine}
@@ -169,18 +171,18 @@ def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine, monk
     assert found == recorded() and {case.problem for case in found} == {*wanted}
     assert all(case.chosen.startswith("14_backward") and case.plain for case in found)
     count = len(machine)
-    assert command.main(["--groups", "gradient of softmax"]) == 0
+    assert command.main(["pipelines", "--groups", "gradient of softmax"]) == 0
     assert len(machine) == count, "nothing was left to time"
 
 
 def test_what_is_recorded_is_shown_without_a_gpu(machine, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(command, "recorded_gpus", lambda: ["nvidia-test"])
-    assert command.main(["--show", "nvidia-test"]) == 1
+    monkeypatch.setattr(pipelines, "recorded_gpus", lambda: ["nvidia-test"])
+    assert command.main(["pipelines", "--show", "nvidia-test"]) == 1
     assert "no pipelines of nvidia-test" in capsys.readouterr().err
     run()
     capsys.readouterr()
     monkeypatch.setattr(gpu, "has_gpu", lambda: False)
-    assert command.main(["--show", "nvidia-test"]) == 0
+    assert command.main(["pipelines", "--show", "nvidia-test"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("rows x columns") and lines[2].startswith("1 x 32000")
     assert len({line.index("11.10") for line in lines[2:4]}) == 1
@@ -189,5 +191,5 @@ def test_what_is_recorded_is_shown_without_a_gpu(machine, monkeypatch, capsys) -
 
 def test_a_step_that_is_unknown_is_refused(capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
-        command.parse_arguments(["--steps=08_none"])
+        command.main(["pipelines", "--steps=08_none"])
     assert "error: argument --steps" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The race's bookkeeping with candidates and times made up: no GPU, no peer."""
 
+import argparse
 import contextlib
 import json
 import pickle
@@ -11,8 +12,9 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue import dispatch
-from helpers.commands import race
-from helpers.measure import bench, contested, peers, peers_around, races, records, workers
+from helpers.commands import measure as command
+from helpers.commands.campaigns import comparison
+from helpers.measure import bench, campaign, contested, peers, peers_around, races, records, workers
 from helpers.measure.contested import Task
 from helpers.measure.contests import entries
 from helpers.measure.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
@@ -101,7 +103,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 
 
 def run(*options: str) -> int:
-    return race.main(["--shapes", "1024x4096", "64x2048", *options])
+    return command.main(["comparison", "--shapes", "1024x4096", "64x2048", *options])
 
 
 def recorded() -> dict[tuple[str, int, int], RaceCase]:
@@ -158,7 +160,7 @@ def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> No
         return bench.Candidate(fail if name == "triton" else lambda x, y: None, {}, {}, None)
 
     monkeypatch.setattr(peers, "candidate", candidate)
-    assert race.main(["--shapes", "64x2048", "--dtypes", "float32"]) == 0
+    assert command.main(["comparison", "--shapes", "64x2048", "--dtypes", "float32"]) == 0
     case = recorded()["float32", 64, 2048]
     assert case.skipped == {
         "quack": "not here",
@@ -217,7 +219,7 @@ def test_cases_are_in_the_order_of_the_shapes_whichever_came_first(machine, monk
 
     monkeypatch.setattr(workers, "deal", dealt)
     shapes = ["1x32000", "4096x4096", "8192x8192"]
-    assert race.main(["--shapes", *shapes, "--jobs", "2"]) == 0
+    assert command.main(["comparison", "--shapes", *shapes, "--jobs", "2"]) == 0
     ordered = [case.shape for case in load_race("nvidia-test").cases]
     assert ordered == [(8192, 8192), (4096, 4096), (1, 32000)] * 2
 
@@ -323,17 +325,17 @@ def test_what_is_tuned_anew_is_timed_in_two_more_processes(machine, monkeypatch)
     draw = races.run_draw
 
     def noted(task):
-        folders.append(race.peers.os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        folders.append(peers.os.environ["TORCHINDUCTOR_CACHE_DIR"])
         return draw(task)
 
-    monkeypatch.setattr(race, "run_draw", noted)
+    monkeypatch.setattr(comparison, "run_draw", noted)
     run("--dtypes", "float32")
     assert [one if one == "apart" else one[3] for one in machine[2:]] == [
         "apart",
         [OURS, "compile"],
     ] * 4
     assert [Path(folder).name for folder in folders] == ["inductor-2"] * 2 + ["inductor-3"] * 2
-    assert race.peers.os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith("inductor")
+    assert peers.os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith("inductor")
     for case in recorded().values():
         assert case.draws == [{OURS: [10.0] * 7, "compile": [10.5] * 7, bench.COPY: [9.5] * 7}] * 2
     count = len(machine)
@@ -347,21 +349,21 @@ def test_a_failing_draw_leaves_the_case_as_it_is(machine, monkeypatch, capsys) -
     def fails(draw):
         raise Failure("RuntimeError: no", "compile")
 
-    monkeypatch.setattr(race, "run_draw", fails)
+    monkeypatch.setattr(comparison, "run_draw", fails)
     assert run("--dtypes", "float32") == 0
     assert all(case.draws == [] and case.share("compile") for case in recorded().values())
-    assert "drawing compile at 1024 x 4096 float32: compile: Runtime" in capsys.readouterr().err
+    assert "drawing at 1024 x 4096 float32: compile: RuntimeError" in capsys.readouterr().err
 
 
 def test_race_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
     """The clock of this machine: each measurement takes 40 s."""
-    monkeypatch.setattr(race.time, "perf_counter", lambda: 40.0 * len(machine))
+    monkeypatch.setattr(campaign.time, "perf_counter", lambda: 40.0 * len(machine))
     assert run("--minutes", "1") == 0
     assert len(machine) == 2 and len(recorded()) == 2
     printed = capsys.readouterr().out
     assert "[1/4, 40 s, 2 min to go]" in printed and "left: 2 cases, and 0 to draw" in printed
     machine_before = machine.copy()
-    monkeypatch.setattr(race.time, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(campaign.time, "perf_counter", lambda: 0.0)
     assert run("--minutes", "1") == 0
     assert len(machine) == 4 and len({one[:3] for one in machine}) == 4
     assert machine[:2] == machine_before and "left: " not in capsys.readouterr().out
@@ -375,7 +377,7 @@ def test_what_gains_most_is_raced_first(machine, monkeypatch) -> None:
     machine.clear()
     shapes = ["1024x4096", "8388608x32", "4096x256", "64x151936", "1x32000"]
     monkeypatch.setattr(peers, "why_not", lambda *_: "not here")
-    race.main(["--shapes", *shapes, "--dtypes", "float32"])
+    command.main(["comparison", "--shapes", *shapes, "--dtypes", "float32"])
     assert [one[1:3] for one in machine] == [
         *((1, 32000), (64, 151936), (4096, 256), (8388608, 32), (1024, 4096))
     ]
@@ -385,13 +387,18 @@ def test_shape_without_room_is_named(machine, monkeypatch, capsys) -> None:
     monkeypatch.setattr(
         bench, "shapes_that_fit", lambda shapes: [(rows, 512) for rows, _ in shapes]
     )
-    assert race.main(["--shapes", "1024x4096", "64x512", "--dtypes", "float32"]) == 0
+    assert (
+        command.main(["comparison", "--shapes", "1024x4096", "64x512", "--dtypes", "float32"]) == 0
+    )
     assert "1024 x 4096 float32 does not fit this GPU's memory" in capsys.readouterr().out
     assert {run[1:3] for run in machine} == {(64, 512)}
 
 
 def test_families_choose_shapes(machine) -> None:
-    assert race.main(["--families", "attention", "--dtypes", "float32", "bfloat16"]) == 0
+    assert (
+        command.main(["comparison", "--families", "attention", "--dtypes", "float32", "bfloat16"])
+        == 0
+    )
     # 2048 columns are in float32 too, but of the elements of the first family.
     assert {one[:3] for one in machine} == {
         ("bfloat16", 131072, cols) for cols in (128, 512, 2048, 8192)
@@ -416,7 +423,7 @@ def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> Non
     monkeypatch.setattr(
         peers, "why_not", lambda name, problem: peers_around.why_not(name, name, problem)
     )
-    assert race.main(["--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
+    assert command.main(["comparison", "--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
     wanted = [one for one in entries([GRADIENT, AXIS]) if one.dtype == "bfloat16"]
     assert asked == wanted
     loaded = load_race("nvidia-test")
@@ -425,7 +432,7 @@ def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> Non
     assert sum(case.problem.plain for case in loaded.cases) == 2
     assert "gradient of softmax, 32768 x 4096 bfloat16: 06_registers" in capsys.readouterr().out
     count = len(machine)
-    assert race.main(["--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
+    assert command.main(["comparison", "--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
     assert len(machine) == count
     (case,) = (case for case in loaded.cases if case.problem.inner == 7)
     assert case.inner == 7 and case.rows % 7 == 0 and case.step == OURS
@@ -433,7 +440,9 @@ def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> Non
 
 def test_without_options_everything_is_asked_for() -> None:
     def asked(*options: str) -> list[Problem]:
-        return race.runs_asked_for(race.parse_arguments([*options]))
+        parser = argparse.ArgumentParser()
+        comparison.add_options(parser)
+        return comparison.runs_asked_for(parser.parse_args([*options]))
 
     alone = {Problem(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
     with pytest.MonkeyPatch.context() as patch:

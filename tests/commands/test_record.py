@@ -7,7 +7,8 @@ import pytest
 
 from helpers.base import gpu
 from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
-from helpers.commands import record
+from helpers.commands import measure as command
+from helpers.commands.campaigns import steps as campaign
 from helpers.measure import bench, peers, records, workers
 from helpers.measure.records import Case, families_of, load_record, takes
 from helpers.measure.workers import Failure
@@ -50,12 +51,12 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
     wanted = ["00_copy", "01_naive", "variants/01_naive_fast"]
     fake_gpu.fail_after = 3
     with pytest.raises(KeyboardInterrupt):
-        record.main(["--steps", *wanted])
+        command.main(["steps", "--steps", *wanted])
     assert len(load_record("01_naive", "nvidia-test").cases) == 3
     assert len(load_record("variants/01_naive_fast", "nvidia-test").cases) == 2
 
     fake_gpu.fail_after, first = None, fake_gpu.measured.copy()
-    assert record.main(["--steps", *wanted]) == 0
+    assert command.main(["steps", "--steps", *wanted]) == 0
     assert [problem for _, problem in fake_gpu.measured] == [
         Problem(*shape) for shape in (*GRID_SHAPES[9:], *SWEEP_SHAPES[:3])
     ]
@@ -63,17 +64,17 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
     assert fake_gpu.measured[3] == ({"00_copy", "01_naive"}, Problem(*SWEEP_SHAPES[1]))
     assert len(load_record("01_naive", "nvidia-test").cases) == 5
 
-    assert record.main(["--steps", *wanted]) == 0
+    assert command.main(["steps", "--steps", *wanted]) == 0
     assert len(fake_gpu.measured) == 5, "nothing was left to measure"
-    assert "[5/5, " in capsys.readouterr().out
+    assert "\n0 of 5 problems to record" in capsys.readouterr().out
 
-    assert record.main(["--steps", "01_naive", "--fresh"]) == 0
+    assert command.main(["steps", "--steps", "01_naive", "--fresh"]) == 0
     again = [({"01_naive"}, problem) for _, problem in fake_gpu.measured[:5]]
     assert fake_gpu.measured[5:] == again
 
 
 def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
-    assert record.main([]) == 0
+    assert command.main(["steps"]) == 0
     assert {problem.dtype for _, problem in fake_gpu.measured} == {*DTYPES}
     for names, at in fake_gpu.measured:
         taking = {step for step in known_steps() if takes(step, at)}
@@ -98,7 +99,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_pytorch_is_timed_at_the_grid_where_it_is_installed(fake_gpu, torch) -> None:
-    assert record.main(["--steps", TORCH, "01_naive"]) == 0
+    assert command.main(["steps", "--steps", TORCH, "01_naive"]) == 0
     kept = load_record(TORCH, "nvidia-test")
     shapes = GRID_SHAPES[9:]
     dtypes = ("float32", "bfloat16")
@@ -111,38 +112,36 @@ def test_pytorch_is_timed_at_the_grid_where_it_is_installed(fake_gpu, torch) -> 
     assert kept.versions == {**made_up.VERSIONS, "torch": "2.11.0"}
     assert load_record("01_naive", "nvidia-test").versions == made_up.VERSIONS
     fake_gpu.measured.clear()
-    assert record.main(["--steps", TORCH]) == 0 and fake_gpu.measured == []
+    assert command.main(["steps", "--steps", TORCH]) == 0 and fake_gpu.measured == []
     torch["torch"] = "2.12.0"
-    assert record.main(["--steps", TORCH, "01_naive"]) == 0
+    assert command.main(["steps", "--steps", TORCH, "01_naive"]) == 0
     assert {names for names, _ in fake_gpu.measured} == {frozenset([TORCH])}
     assert load_record(TORCH, "nvidia-test").versions["torch"] == "2.12.0"
 
 
 def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, capsys) -> None:
-    assert record.main([]) == 0
+    assert command.main(["steps"]) == 0
     assert "00_torch is not recorded: torch is not installed\n" in capsys.readouterr().out
     assert fake_gpu.measured and not any(TORCH in names for names, _ in fake_gpu.measured)
     fake_gpu.measured.clear()
-    assert record.main(["--steps", TORCH]) == 1 and fake_gpu.measured == []
+    assert command.main(["steps", "--steps", TORCH]) == 1 and fake_gpu.measured == []
     assert capsys.readouterr().out == "00_torch is not recorded: torch is not installed\n"
 
 
-def test_rate_above_the_copy_is_flagged(fake_gpu, capsys) -> None:
-    kept = made_up.record(shapes=[(64, 1024)])
-    record.print_progress(1, 1, Problem(64, 1024), {"01_naive": kept}, 0.0)
-    assert "look!" not in capsys.readouterr().out
-    kept.cases[0].samples_us[:] = [4.0, 4.0, 4.0]
-    record.print_progress(1, 1, Problem(64, 1024, "float16"), {"01_naive": kept}, 0.0)
-    assert "01_naive" not in capsys.readouterr().out
-    record.print_progress(1, 1, Problem(64, 1024), {"01_naive": kept}, 0.0)
-    assert "01_naive 131 (1.38) above the copy: look!" in capsys.readouterr().out
+def test_rate_above_the_copy_is_flagged() -> None:
+    (case,) = made_up.record(shapes=[(64, 1024)]).cases
+    task = bench.Task(Problem(64, 1024), ("01_naive",))
+    assert "look!" not in next(campaign.rates(task, {"01_naive": case}))
+    case.samples_us[:] = [4.0, 4.0, 4.0]
+    (said,) = campaign.rates(task, {"01_naive": case, "00_copy": case})
+    assert said == "01_naive 131 (1.38) above the copy: look!"
 
 
 def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypatch) -> None:
     monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: list(shapes))
-    assert record.main(["--steps", "01_naive", "--dtypes", "float16"]) == 0
+    assert command.main(["steps", "--steps", "01_naive", "--dtypes", "float16"]) == 0
     assert fake_gpu.measured == [], "no header of 01 to 06 lists float16"
-    assert record.main(["--steps", "01_naive", "--dtypes", "float32"]) == 0
+    assert command.main(["steps", "--steps", "01_naive", "--dtypes", "float32"]) == 0
     every = (Problem(*shape) for shape in RECORDED_SHAPES)
     recorded = [problem for _, problem in fake_gpu.measured]
     assert recorded == [problem for problem in every if takes("01_naive", problem)]
@@ -196,7 +195,7 @@ def shapes_of(name: str) -> list[tuple[int, int]]:
 
 def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shapes, capsys) -> None:
     every = [(32768, 8192), *WRONG]
-    assert record.main(["--steps", *NAMES]) == 1
+    assert command.main(["steps", "--steps", *NAMES]) == 1
     for name in NAMES:
         assert shapes_of(name) == [shape for shape in every if WRONG.get(shape) != name]
     printed = capsys.readouterr()
@@ -205,19 +204,21 @@ def test_recorder_keeps_what_is_right_and_names_what_is_not(recorder_of_two_shap
         "not recorded: 04_shuffle at 8192 x 32768 float32: RuntimeError: illegal address",
     ]
     assert "[3/3, " in printed.out
-    assert record.main(["--steps", *NAMES]) == 1, "what failed is tried again"
-    assert record.main(["--steps", "00_copy"]) == 0
-    assert record.main(["--steps", "02_online"]) == 0, "beside a copy that nobody asked for"
+    assert command.main(["steps", "--steps", *NAMES]) == 1, "what failed is tried again"
+    assert command.main(["steps", "--steps", "00_copy"]) == 0
+    assert command.main(["steps", "--steps", "02_online"]) == 0, (
+        "beside a copy that nobody asked for"
+    )
     assert shapes_of("00_copy") == every and shapes_of("02_online") == every
 
 
 def test_recorder_deals_out_shapes_and_keeps_their_order(
     recorder_of_two_shapes, monkeypatch
 ) -> None:
-    def backwards(work, tasks, jobs):
+    def backwards(work, tasks, jobs, apart):
         assert jobs == 3 and all(task.names == NAMES[:1] for task in tasks)
         return [(task, work(task)) for task in reversed(tasks)]
 
     monkeypatch.setattr(workers, "deal", backwards)
-    assert record.main(["--steps", NAMES[0], "--jobs", "3"]) == 0
+    assert command.main(["steps", "--steps", NAMES[0], "--jobs", "3"]) == 0
     assert shapes_of(NAMES[0]) == [(32768, 8192), *WRONG]

@@ -5,18 +5,15 @@ import importlib
 import pytest
 
 from helpers.base import gpu
+from helpers.commands.measure import CAMPAIGNS
 from helpers.measure import records
 
 
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        ("record", []),
-        ("race", []),
-        ("chain", []),
+        *(("measure", [campaign]) for campaign in CAMPAIGNS),
         ("tune", ["65536x512"]),
-        ("time_export", []),
-        ("evidence", []),
     ],
 )
 def test_without_a_gpu_there_is_one_sentence(

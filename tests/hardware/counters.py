@@ -27,7 +27,7 @@ from helpers.base.gpu import describe_device, describe_versions, has_gpu
 from helpers.measure.evidence.cases import shown
 from helpers.run.execute import to_gpu
 from helpers.simt import NSIGHT_METRICS, SHARED_METRICS
-from helpers.simt.cuda_text import code_hash
+from helpers.simt.cuda_text import token_hash
 
 from .cases import DATA, Case, compared, measured_patterns, patterns, reported, source
 from .processes import Done, run, write_data, write_text
@@ -177,7 +177,7 @@ def collect(options: argparse.Namespace) -> int:
         "device": describe_device(),
         "versions": {**describe_versions(), "ncu": ncu_version()},
         "utc": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "hashes": {file: code_hash(source(file)) for file in files_of(options.groups)},
+        "hashes": {file: token_hash(source(file)) for file in files_of(options.groups)},
     }
     known = usable_metrics(options)
     data["metrics_unknown"] = [metric for metric in EVERY if metric not in known]

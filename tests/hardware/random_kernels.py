@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.base.gpu import describe_device, describe_versions, has_gpu
-from helpers.simt.cuda_text import code_hash
+from helpers.simt.cuda_text import token_hash
 from tests.simt.random_programs import (
     BLOCKS,
     OPTIONS,
@@ -81,7 +81,7 @@ def differences(batch: list[Program], known: dict[str, dict]) -> list[str]:
     for program in batch:
         results, trace = by_the_machine(source, program)
         found += [f"{program.name}: {finding}" for finding in trace.findings]
-        if known[program.name]["source"] != code_hash(program.in_cuda()):
+        if known[program.name]["source"] != token_hash(program.in_cuda()):
             found.append(f"{program.name} is another program than the GPU's")
         elif known[program.name]["results"] != digest(results):
             found.append(f"{program.name} gives other results")
@@ -105,7 +105,7 @@ def on_gpu(number: int) -> dict[str, dict]:
         kernel((BLOCKS,), (THREADS,), (*given, *places))
         results = [one.get() for one in given[2:]]
         found[program.name] = {
-            "source": code_hash(program.in_cuda()),
+            "source": token_hash(program.in_cuda()),
             "results": digest(results),
         }
     return found

@@ -330,7 +330,7 @@ def reports(text: str) -> list[dict]:
 def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], str]) -> int:
     """Write the data; returns 1 if a tool ran nothing."""
     from helpers.measure.evidence.sanitizer import TOOLS
-    from helpers.simt.cuda_text import code_hash
+    from helpers.simt.cuda_text import token_hash
 
     kernels = {}
     tools = [tool for tool in TOOLS if any(tool == other for _, other in outputs)]
@@ -344,7 +344,7 @@ def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], s
                 if (name, tool) in outputs
             },
         }
-    head["hashes"] = {one.file: code_hash(one.code) for one in planted.values()}
+    head["hashes"] = {one.file: token_hash(one.code) for one in planted.values()}
     write_data(out, {**head, "kernels": kernels})
     missed = [
         f"{name} {tool}"

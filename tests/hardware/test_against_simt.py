@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.simt import Trace, simulate
-from helpers.simt.cuda_text import code_hash
+from helpers.simt.cuda_text import token_hash
 from tests.hardware import counters, sanitizer
 from tests.hardware.cases import (
     DATA,
@@ -168,7 +168,7 @@ def test_every_metric_says_something() -> None:
 @measured
 def test_the_counters_are_those_of_the_kernels_as_they_are() -> None:
     assert COUNTERS["device"]["name"] == "NVIDIA H200"
-    assert COUNTERS["hashes"] == {file: code_hash(source(file)) for file in FILES}, (
+    assert COUNTERS["hashes"] == {file: token_hash(source(file)) for file in FILES}, (
         "run tests.hardware.counters on an H200"
     )
     assert COUNTERS["wrong_results"] == [] and COUNTERS["failures"] == {}
@@ -254,7 +254,7 @@ def test_the_verdicts_are_about_the_kernels_as_they_are() -> None:
     assert set(kernels) == set(PLANTED), "run tests.hardware.sanitizer on an H200"
     for name, one in PLANTED.items():
         assert kernels[name]["bugs"] == [list(mark) for mark in one.marks]
-        assert SANITIZER["hashes"][one.file] == code_hash(one.code)
+        assert SANITIZER["hashes"][one.file] == token_hash(one.code)
         for tool in sanitizer.tools_of(SANITIZER):
             assert kernels[name][tool]["outcome"] != "not run"
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from helpers.simt.cuda_text import code_hash
+from helpers.simt.cuda_text import token_hash
 from tests.hardware import sanitizer
 from tests.hardware.races import RACES
 from tests.hardware.sanitizer import DATA
@@ -34,7 +34,7 @@ def test_many_kernels_run_in_a_process() -> None:
 
 @checked
 def test_every_tool_ran_every_kernel_as_it_is() -> None:
-    assert STORED["hashes"] == {"global_races": code_hash(RULES.source)}
+    assert STORED["hashes"] == {"global_races": token_hash(RULES.source)}
     assert list(STORED["kernels"]) == list(RACES)
     for kernel in STORED["kernels"].values():
         for tool in sanitizer.tools_of(STORED):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.simt import Trace, simulate
-from helpers.simt.cuda_text import code_hash
+from helpers.simt.cuda_text import token_hash
 from tests.hardware import counters
 from tests.hardware.cases import DATA, Case, source
 from tests.hardware.ragged import FILE, RAGGED, ragged
@@ -49,7 +49,7 @@ def test_there_are_many_loops_at_three_lengths() -> None:
 @measured
 def test_the_counters_are_those_of_the_loops_as_they_are() -> None:
     assert COUNTED["device"]["name"] == "NVIDIA H200"
-    assert COUNTED["hashes"] == {FILE: code_hash(source(FILE))}
+    assert COUNTED["hashes"] == {FILE: token_hash(source(FILE))}
     assert COUNTED["wrong_results"] == [] and COUNTED["failures"] == {}
     launches = [(row["kernel"], *row["shape"]) for row in COUNTED["ragged"]]
     assert launches == [(case.kernel.name, *case.shape) for case in ragged()]

@@ -184,7 +184,7 @@ def test_pipelines_survive_saving_and_loading_in_order(folder: Path) -> None:
 
 
 def test_pipelines_that_are_missing_or_damaged(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no pipelines of nvidia-test: `make chain`"):
+    with pytest.raises(FileNotFoundError, match="no pipelines of nvidia-test: run make measure"):
         chain_cases("float32", made_up.FOLDER)
     saved(chain_case([10.0]))
     path = chains_path(made_up.FOLDER)
@@ -257,7 +257,7 @@ def test_recorded_choice_is_within_a_percent_of_its_best_variant(dtype: str) -> 
     cases = chain_cases(dtype)
     assert {case.shape for case in cases} == {*CHAIN_SHAPES}
     for case in cases:
-        assert case.chosen, f"{case.shape} {case.state}: its kernel was edited: `make chain`"
+        assert case.chosen, f"{case.shape} {case.state}: its kernel was edited: measure"
         assert set(peers.PEERS) >= {*case.skipped}
         assert case.hashes == {file: step_hash(file) for file in case.hashes}
     held = [case for case in cases if (*case.shape, dtype, case.state) not in EXCEPTIONS]
@@ -272,7 +272,7 @@ def test_recorded_pipelines_around_softmax_are_of_the_kernels_as_they_are_now() 
     for case in chains.around_cases(load_chains()):
         current = not EARLIER & {chains.file_of(step) for step in case.launches}
         assert bool(case.chosen) == case.is_current() == current, (
-            f"{name_of(case.problem)} {case.state}: its kernel was edited: `make chain`"
+            f"{name_of(case.problem)} {case.state}: its kernel was edited: measure"
         )
         assert {*case.skipped} <= {*peers.PEERS}
 

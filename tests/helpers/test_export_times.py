@@ -8,8 +8,9 @@ import pytest
 
 from helpers.base import gpu
 from helpers.base.gpu import H200
-from helpers.commands import time_export
-from helpers.measure import export_times, peers, races
+from helpers.commands import measure as command
+from helpers.commands.campaigns import calls
+from helpers.measure import export_times, peers, races, workers
 from helpers.measure.bench import PROTOCOL as RACED
 from helpers.measure.export_times import (
     LIGER,
@@ -135,14 +136,14 @@ class Timed:
             ("gpu_in_use", lambda: H200),
         ):
             monkeypatch.setattr(gpu, name, value)
-        monkeypatch.setattr(time_export.importlib.util, "find_spec", lambda name: name)
+        monkeypatch.setattr(calls.importlib.util, "find_spec", lambda name: name)
         monkeypatch.setattr(peers, "versions", dict)
         monkeypatch.setattr(peers, "use_cache", lambda: None)
         monkeypatch.setattr(peers, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs))
-        monkeypatch.setattr(time_export, "installed", there.__contains__)
-        monkeypatch.setattr(time_export, "measure", self.measure)
+        monkeypatch.setattr(calls, "installed", there.__contains__)
+        monkeypatch.setattr(calls, "measure", self.measure)
         of = {"float32": shapes}
-        monkeypatch.setattr(time_export, "raced", lambda dtype: of.get(dtype, ()))
+        monkeypatch.setattr(calls, "raced", lambda dtype: of.get(dtype, ()))
 
     def measure(self, dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:
         self.measured[rows, cols] = peer
@@ -153,7 +154,7 @@ class Timed:
 
 def test_each_shape_is_timed_beside_its_best_peer(record: Times, monkeypatch, capsys) -> None:
     timed = Timed(monkeypatch, {QUACK, LIGER})
-    assert time_export.main(["--warm", "2"]) == 0
+    assert command.main(["calls", "--warm", "2"]) == 0
     assert timed.measured == {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
     assert [(name, *shape) for name, _, *shape in timed.compiled] == [
         *((LIGER, 64, 4096), (OURS, 64, 4096), (QUACK, 8, 8192), (OURS, 8, 8192)),
@@ -161,15 +162,15 @@ def test_each_shape_is_timed_beside_its_best_peer(record: Times, monkeypatch, ca
     ]
     assert "64 x 4096 08_cluster liger 2.00 4.50 6.00" in capsys.readouterr().out
     timed.measured.clear()
-    assert time_export.main([]) == 0 and not timed.measured, "all are there"
+    assert command.main(["calls"]) == 0 and not timed.measured, "all are there"
 
 
 def test_a_peer_that_was_not_installed_is_timed_when_it_is(record: Times, monkeypatch) -> None:
     timed = Timed(monkeypatch, {LIGER})
-    time_export.main([])
+    command.main(["calls"])
     assert timed.measured[8, 8192] == "" and timed.measured[64, 4096] == LIGER
     timed = Timed(monkeypatch, {QUACK, LIGER})
-    time_export.main([])
+    command.main(["calls"])
     assert timed.measured == {(8, 8192): QUACK}
 
 
@@ -201,20 +202,21 @@ def test_a_shape_where_ours_is_wrong_is_told_and_the_others_are_timed(
     record: Times, monkeypatch, capsys
 ) -> None:
     Timed(monkeypatch, set(), ((5, 3), (8, 8192)))
-    assert time_export.main([]) == 1
-    assert "5 x 3: wrong\n" in capsys.readouterr().err
+    monkeypatch.setattr(workers, "gpu_is_usable", lambda: True)
+    assert command.main(["calls"]) == 1
+    assert "at 5 x 3: AssertionError: wrong\n" in capsys.readouterr().err
     assert [one.key[1:] for one in load_times().cases] == [(64, 4096), (8, 8192)]
 
 
 def test_the_command_shows_a_record_anywhere(record: Times, capsys) -> None:
-    assert time_export.main(["--show"]) == 0
+    assert command.main(["calls", "--show"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("microseconds a call, NVIDIA H200") and "64 x 4096" in shown
     record.cases = [replace(case(), hash="0" * 16)]
     save_times(record, REFERENCE_GPU)
-    time_export.main(["--show"])
+    command.main(["calls", "--show"])
     assert "in part of earlier kernels" in capsys.readouterr().out
-    assert time_export.main(["--show", "nvidia-other"]) == 1
+    assert command.main(["calls", "--show", "nvidia-other"]) == 1
 
 
 def test_what_is_recorded_is_of_the_kernels_as_they_are() -> None:

@@ -179,7 +179,7 @@ def saved(*cases: RaceCase) -> Race:
 
 
 def test_race_that_is_missing_or_damaged(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no race of nvidia-test: `make race` on that GPU"):
+    with pytest.raises(FileNotFoundError, match="no comparison of nvidia-test: run make measure"):
         race_cases("float32", made_up.FOLDER)
     saved(race_case())
     path = race_path(made_up.FOLDER)

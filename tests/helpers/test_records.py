@@ -77,7 +77,7 @@ def test_every_record_is_of_the_kernel_as_it_is_now(recorded) -> None:
         assert record.step == step
         assert all(one in (bench.PROTOCOL, {**one, "version": 1}) for one in record.protocols)
         assert record.is_current() == (step not in EARLIER), (
-            f"{step}: run `make record` on a {REFERENCE_GPU}, or correct tests/earlier.py"
+            f"{step}: run make measure on a {REFERENCE_GPU}, or correct tests/earlier.py"
         )
         assert ("earlier version" in record.origin()) == (step in EARLIER)
         for case in record.cases:
@@ -236,7 +236,7 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         load_record("01_naive", "nvidia-other")
     assert str(caught.value) == (
-        "no record of 01_naive on nvidia-other: `make record` on that GPU makes it"
+        "no record of 01_naive on nvidia-other: run make measure ARGS=steps there"
     )
 
 

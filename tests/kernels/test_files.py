@@ -21,7 +21,7 @@ from helpers.run.bound import Kernel, kernel_of
 from helpers.run.references import make_inputs, outputs
 from helpers.simt import cache, dependencies
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
-from helpers.simt.cuda_text import code_hash, kernel_names, signature, strip_comments
+from helpers.simt.cuda_text import kernel_names, signature, strip_comments, token_hash
 from tests.helpers.sources import APART
 
 CONDITION = ast.Compare | ast.BoolOp  # 0 or 1
@@ -158,7 +158,7 @@ def text_complaints(text: str) -> list[str]:
         found.append("another header than those for 16 bits")
     # `make figures` rewrites the line; that must not make the record an old one.
     measured = text.replace("// Measured: ", "// Measured: 4321 GB/s, or ")
-    if measured == text or code_hash(measured) != code_hash(text):
+    if measured == text or token_hash(measured) != token_hash(text):
         found.append("a hash that depends on its header")
     return found
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from helpers.catalogue.registry import source
-from helpers.simt.cuda_text import code_hash, is_template, kernel_names, signature
+from helpers.simt.cuda_text import is_template, kernel_names, signature, token_hash
 
 EXAMPLE = source("01_naive.cu")
 
@@ -24,19 +24,39 @@ def test_hash_ignores_comments_and_white_space() -> None:
         code.replace("y[0] =", "y[0] /* here */ ="),
         f'#line 1 "kernels/k.cu"\n{code}',
         f"// SPDX-License-Identifier: MIT\n// Idea: none\n\n{code}",
+        code.replace("y[0] = 1.0f", "y [ 0 ]=1.0f"),
+        code.replace("{\n    ", "{").replace("\n", " "),
     ]
-    assert {code_hash(text) for text in same} == {code_hash(code)}
-    assert re.fullmatch("[0-9a-f]{16}", code_hash(code))
+    assert {token_hash(text) for text in same} == {token_hash(code)}
+    assert re.fullmatch("[0-9a-f]{16}", token_hash(code))
 
 
 def test_hash_follows_code() -> None:
     code = "// see /* below\nint a = 1;\nint b = 2; // */ here\nint c = 3;\n"
     others = [code.replace(old, new) for old, new in (("1", "4"), ("2", "4"), ("3", "4"))]
     others += [code.replace("int b", "long b"), f"{code}int d;", f"#define N 1\n{code}"]
-    hashes = {code_hash(text) for text in (code, *others)}
+    hashes = {token_hash(text) for text in (code, *others)}
     assert len(hashes) == 1 + len(others)
     real = EXAMPLE.replace("col < cols", "col <= cols", 1)
-    assert code_hash(real) != code_hash(EXAMPLE)
+    assert token_hash(real) != token_hash(EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("a + +b", "a ++b"),
+        ("a < < b", "a << b"),
+        ("int ab;", "int a b;"),
+        ("1.0f", "1.0 f"),
+        ("#define N 1\nint a;", "#define N 1 int a;"),
+        ("#define N(x) 1", "#define N (x) 1"),
+        ('f("a  b")', 'f("a b")'),
+        ('f("// a")', 'f("")'),
+        ("'a'", "'b'"),
+    ],
+)
+def test_hash_tells_tokens_apart_that_only_white_space_separates(one: str, other: str) -> None:
+    assert token_hash(one) != token_hash(other)
 
 
 def test_signature_tells_types_and_pointers_apart() -> None:

@@ -1,5 +1,5 @@
 """Profiler data, stored beside the records: a module for each file, which reads it for notebooks
-and tests and writes it for `make evidence`.
+and tests and writes it for `make measure ARGS=profile`.
 
 The modules, lowest first:
 

@@ -146,7 +146,14 @@ def input_on_gpu(problem: Problem):
 
 def worker_command(chosen: Sequence[EvidenceCase | str]) -> list[str]:
     """What runs `run_kernels` in a process that a tool can watch."""
-    return [sys.executable, "-m", "helpers.commands.evidence", "--worker", *map(str, chosen)]
+    return [
+        sys.executable,
+        "-m",
+        "helpers.commands.measure",
+        "profile",
+        "--worker",
+        *map(str, chosen),
+    ]
 
 
 def run_tool(command: list[str]) -> subprocess.CompletedProcess:

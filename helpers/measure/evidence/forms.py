@@ -19,14 +19,6 @@ class _Head(TypedDict):
     utc: Date
 
 
-class _Stamp(TypedDict):
-    kernel: str
-
-
-class _Stamped(TypedDict, total=False):
-    stamped: list[_Stamp]
-
-
 class _Counted(TypedDict):
     metrics: dict[str, _Metric]
 
@@ -49,7 +41,7 @@ class _CountedLaunch(_Counted, _OfDtype):
 _Unfused = TypedDict("_Unfused", {UNFUSED: list[_Launch]}, total=False)
 
 
-class Counters(_Head, _Stamped, _Unfused):
+class Counters(_Head, _Unfused):
     hashes: _Names
     cases: list[_CountedLaunch]
 
@@ -58,7 +50,7 @@ class _Verdict(TypedDict):
     steps: dict[str, Natural]
 
 
-class Sanitizer(_Head, _Stamped):
+class Sanitizer(_Head):
     hashes: _Names
     cases: list[tuple[str, Count, Count, Dtype]]
     launches: list[dict[str, Natural]]
@@ -71,7 +63,7 @@ class _Disassembly(TypedDict):
     counts: dict[str, Count]
 
 
-class Sass(_Head, _Stamped):
+class Sass(_Head):
     hashes: _Names
     kernels: dict[str, _Disassembly]
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from ...base import gpu
 from ...base.json_files import read_json, write_json
 from ...base.typed_json import typed
 from ...catalogue.registry import split_trial
-from .. import records, workers
+from .. import campaign, records
 from ..records import REFERENCE_GPU
 from .cases import Batch, examined_steps
 from .forms import FORMS
@@ -67,8 +65,7 @@ def update(
 ) -> int:
     """Bring a file up to date, writing it after each batch; returns how many batches failed and
     complaints there are. `head` is the device, versions and date to put first; a file that goes on
-    keeps its own until all of it is made anew, and what was stamped of a kernel until all of that
-    one is."""
+    keeps its own until all of it is made anew."""
     path = part_path(make.name, records.gpu_folder(head["device"]["name"]))
     stored = open_part(path, head["versions"])
     begun = {key: stored[key] for key in head if key in stored}
@@ -76,29 +73,18 @@ def update(
     unmade = set(part.batches(examined_steps(), fresh=True))
 
     def save() -> None:
-        content = part.content()
-        kept = {split_trial(batch.step).file for batch in unmade} & {*content.get("hashes", ())}
-        stamps = stored.get("stamped", [])
-        stamps = [stamp for stamp in stamps if stamp["kernel"] in kept]
-        stamps = [stamp for stamp in stamps if part.is_current(stamp["kernel"])]
-        stamped = {"stamped": stamps} if stamps else {}
-        write_json(path, {**head, **(begun if unmade else {}), **content, **stamped})
+        write_json(path, {**head, **(begun if unmade else {}), **part.content()})
         read_part.cache_clear()
 
-    batches, failed = part.batches(steps, fresh), 0
+    def keep(batch: Batch, found: Any) -> Iterator[str]:
+        part.keep(batch, found)
+        unmade.discard(batch)
+        save()
+        yield str(batch)
+
+    batches = part.batches(steps, fresh)
     print(f"{part.title}: {len(batches) or 'no'} batches to run", flush=True)
-    began = time.perf_counter()
-    for number, (batch, found) in enumerate(workers.deal(part.look, deque(batches), jobs), 1):
-        said = ""
-        if isinstance(found, workers.Failure):
-            failed += 1
-            said = f", FAILED: {found.reason}"
-        else:
-            part.keep(batch, found)
-            unmade.discard(batch)
-            save()
-        seconds = time.perf_counter() - began
-        print(f"[{number}/{len(batches)}, {seconds:.0f} s] {batch}{said}", flush=True)
+    failed = len(campaign.run(batches, part.look, keep, str, jobs=jobs))
     if stored and not batches and part.content()[part.entries] != stored.get(part.entries):
         save()  # without what is not asked for any more
     for line in part.complaints():
@@ -125,7 +111,7 @@ def read_part(name: str, gpu: str = REFERENCE_GPU) -> dict:
     names a file which is damaged, and what of it is not as `FORMS` has it."""
     path = part_path(name, gpu)
     if not path.is_file():
-        raise FileNotFoundError(f"no {path.name} of {gpu}: `make evidence` on that GPU makes it")
+        raise FileNotFoundError(f"no {path.name} of {gpu}: run make measure ARGS=profile there")
     return read_file(path)
 
 

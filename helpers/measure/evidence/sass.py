@@ -72,7 +72,7 @@ def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str) -> dict:
         of_step = [other for other in known if step_of(other) == step]
         there = f" of {step} there are {', '.join(of_step)};" if of_step else ""
         raise KeyError(
-            f"no disassembly of {name} on {gpu};{there} `make evidence` there makes what is missing"
+            f"no disassembly of {name} on {gpu};{there} run make measure ARGS=profile there"
         )
     return known[name]
 

@@ -26,7 +26,7 @@ from helpers.problem.shapes import (
 from helpers.run.bound import BoundKernel, load
 from helpers.run.references import make_input, poisoned
 from helpers.simt import NSIGHT_METRICS, Trace
-from helpers.simt.cuda_text import code_hash
+from helpers.simt.cuda_text import token_hash
 from tests import made_up
 from tests.earlier import EARLIER
 
@@ -157,15 +157,15 @@ def test_evidence_says_where_it_comes_from(file: dict) -> None:
     ids=["counters", "sass", "sanitizer"],
 )
 def test_evidence_is_of_the_kernels_as_they_are(file: dict, names: list[str]) -> None:
-    """An edited kernel needs `make evidence` again; comments do not count."""
+    """An edited kernel needs `make measure ARGS=profile` again; comments do not count."""
     assert set(file["hashes"]) <= {*steps(), *variants()}
-    now = {name: code_hash(source(f"{name}.cu")) for name in names}
+    now = {name: token_hash(source(f"{name}.cu")) for name in names}
     edited = {name for name in names if now[name] != file["hashes"].get(name)}
-    assert edited == EARLIER & {*names}, "run `make evidence`, or correct tests/earlier.py"
+    assert edited == EARLIER & {*names}, "run make measure ARGS=profile, or correct earlier.py"
 
 
 def test_evidence_is_of_the_launches_as_they_are() -> None:
-    """An edited launch rule or Build line needs `make evidence` again."""
+    """An edited launch rule or Build line needs `make measure ARGS=profile` again."""
     entries = [(case_of(entry), entry) for entry in COUNTERS["cases"]]
     recorded = {case: entry["launch"] for case, entry in entries if "launch" in entry}
     seen = [EvidenceCase(*case) for case in SANITIZER["cases"]]

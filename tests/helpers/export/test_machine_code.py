@@ -10,10 +10,10 @@ from cuda.bindings import nvrtc
 from helpers.base.gpu import H200
 from helpers.export import cpp
 from helpers.export.asked import request
-from helpers.measure.machine_code import Build, Elf, differences
 from helpers.run.bound import load
 from helpers.simt import compile_cubin
 from tests.copied.compilers import compiled, needs_nvcc, nvcc
+from tests.helpers.export.machine_code import Build, Elf, differences
 
 CASES = [
     ("01_naive", 64, 1000, "float32"),

@@ -8,7 +8,7 @@ from cuda.bindings import driver
 
 from helpers.export.asked import request
 from helpers.export.python import write
-from helpers.measure.machine_code import Build, Elf, machine_code
+from tests.helpers.export.machine_code import Build, Elf, machine_code
 from tests.helpers.export.simulated_driver import Driver, loaded
 from tests.helpers.export.stand_in_cupy import stand_in
 

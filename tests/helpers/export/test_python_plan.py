@@ -19,7 +19,7 @@ from helpers.export.asked import Refused, of_a_matrix, request
 from helpers.export.python import write
 from helpers.problem.problem import DTYPES
 from helpers.run.bound import load
-from helpers.simt.cuda_text import code_hash
+from helpers.simt.cuda_text import token_hash
 from tests.helpers.export.plans import (
     MB,
     Around,
@@ -198,7 +198,7 @@ def test_the_file_is_clean_and_says_where_it_comes_from(framework: str) -> None:
     assert done.returncode == 0, done.stdout
     head = ast.get_docstring(ast.parse(text))
     for name, kernel in planned(text).KERNELS.items():
-        assert f"kernels/{name}.cu, text {code_hash(kernel.text)}." in head
+        assert f"kernels/{name}.cu, text {token_hash(kernel.text)}." in head
         assert kernel.text == load(name).code
     assert "# SPDX-License-Identifier: MIT\n# Copyright (c) 2026" in text
     assert "tuned on an NVIDIA H200" in " ".join(head.split())

@@ -1,5 +1,5 @@
-"""Softmax in a pipeline, between a kernel that writes x and one that reads y: `make chain` on a
-GPU; --show prints what is recorded, anywhere.
+"""Time softmax between a kernel that writes x and one that reads y; --show prints what is
+recorded, anywhere.
 
 At each shape what `choose` picks, its variants (usual accesses for streaming ones, no hint for the
 L2, an ordinary launch), every peer that can run the shape and a copy are timed in turn, with x in
@@ -13,15 +13,15 @@ at the end, and makes the exit status 1. Needs CuPy, numpy and ml_dtypes only, b
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-import time
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Iterator
 
-from ..base import gpu
-from ..measure import bench, peers, workers
-from ..measure.chain import COPY
-from ..measure.chains import (
+from ...base import gpu
+from ...measure import bench, campaign, peers
+from ...measure.campaign import add_shared_options
+from ...measure.chain import COPY
+from ...measure.chains import (
     TITLES,
     VERDICTS,
     ChainCase,
@@ -36,26 +36,23 @@ from ..measure.chains import (
     shown,
     table,
 )
-from ..measure.contests import GROUPS, linked, name_of
-from ..measure.peers_around import NOT_OFFERED
-from ..measure.races import DTYPES, load_race
-from ..measure.records import REFERENCE_GPU, gpu_folder, recorded_gpus
-from ..page.tables import lines_of
-from ..problem.problem import Problem
-from ..problem.shapes import CHAIN_SHAPES
-from ..run.bound import load
-from ..simt.options import at_least, rows_x_cols
-from ..simt.words import counted, often
+from ...measure.contests import GROUPS, linked, name_of
+from ...measure.peers_around import NOT_OFFERED
+from ...measure.races import DTYPES, load_race
+from ...measure.records import REFERENCE_GPU, gpu_folder, recorded_gpus
+from ...measure.workers import Failure
+from ...page.tables import lines_of
+from ...problem.problem import Problem
+from ...problem.shapes import CHAIN_SHAPES
+from ...run.bound import load
+from ...simt.options import rows_x_cols
+from ...simt.words import counted, often
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
-    options = parse_arguments(arguments)
+def run(options: argparse.Namespace) -> int:
+    """Measure, or print what is recorded; return the exit status."""
     if options.show:
         return show(options.show)
-    if not gpu.has_gpu():
-        print("pipelines are timed on a GPU, and CuPy finds none here", file=sys.stderr)
-        return 1
     peers.use_cache()
     device = gpu.describe_device()
     folder = gpu_folder(device["name"])
@@ -64,33 +61,28 @@ def main(arguments: list[str] | None = None) -> int:
     chains = open_chains(folder, device, versions, options.fresh)
     missing = [task for task in wanted if not chains.has(task)]
     print(f"{len(missing)} of {counted(len(wanted), 'shape')} to time on {device['name']}")
+    clock = campaign.Clock(options.minutes)
     if options.warm:
         names = [name for name in options.peers if any(name in task.peers for task in missing)]
-        seconds = 20.0 * options.minutes if options.minutes else math.inf
-        peers.warm_up([task.problem for task in missing], names, options.warm, seconds)
-    tasks, done, failed, began = deque(missing), 0, [], time.perf_counter()
-    for task, cases in workers.deal(run_task, tasks, options.jobs):
-        if isinstance(cases, workers.Failure):
-            if cases.culprit in task.peers:  # once more without it
-                tasks.append(task.without(cases))
-                continue
-            failed.append(cases.at(name_of(task.problem)))
-            print(failed[-1], file=sys.stderr, flush=True)
-            cases = []
-        done += 1
+        peers.warm_up([task.problem for task in missing], names, options.warm, clock.left_s / 3)
+
+    def keep(task: ChainTask, cases: list[ChainCase]) -> Iterator[str]:
         for case in cases:
             chains.add(case)
         save_chains(chains, folder)
-        seconds = time.perf_counter() - began
-        for case in cases:
-            print(f"[{done}/{len(missing)}, {seconds:.0f} s] {summary(case)}", flush=True)
-        if options.minutes and seconds > 60 * options.minutes and tasks:
-            print(f"time is up: {counted(len(tasks), 'shape')} left for another run")
-            tasks.clear()
+        yield from map(summary, cases)
+
+    name = lambda task: name_of(task.problem)  # noqa: E731
+    failed = campaign.run(missing, run_task, keep, name, without, options.jobs, clock=clock)
     print(f"the pipelines are in {chains_path(folder)}")
     for line in failed:
         print(f"not timed: {line}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def without(task: ChainTask, failure: Failure) -> tuple[ChainTask | None, bool]:
+    """The task without a peer that fails, which is no failure of ours."""
+    return (task.without(failure), False) if failure.culprit in task.peers else (None, True)
 
 
 def tasks_alone(options: argparse.Namespace) -> list[ChainTask]:
@@ -126,7 +118,7 @@ def tasks_around(options: argparse.Namespace, folder: str) -> list[ChainTask]:
     return tasks
 
 
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
+def add_options(parser: argparse.ArgumentParser) -> None:
     def step(text: str) -> str:
         try:
             load(text)
@@ -134,7 +126,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
             raise argparse.ArgumentTypeError(str(error)) from None
         return text
 
-    parser = argparse.ArgumentParser(prog="python -m helpers.commands.chain", description=__doc__)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES, choices=DTYPES)
     parser.add_argument(
         "--shapes", nargs="+", type=rows_x_cols, default=CHAIN_SHAPES, metavar="ROWSxCOLS"
@@ -161,17 +152,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         choices=[*peers.PEERS],
         help="only these peers; none if nothing follows",
     )
-    parser.add_argument("--fresh", action="store_true", help="forget what is recorded")
-    parser.add_argument(
-        "--minutes", type=at_least(1), metavar="N", help="begin no shape after so many"
-    )
-    parser.add_argument(
-        "--warm",
-        type=at_least(0),
-        default=0,
-        metavar="N",
-        help="compile the peers in N processes first",
-    )
+    add_shared_options(parser, "minutes", "warm", "jobs", "fresh")
     parser.add_argument(
         "--show",
         nargs="?",
@@ -179,8 +160,6 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         choices=recorded_gpus(),
         help=f"print what is recorded, of {REFERENCE_GPU} if none is named, and time nothing",
     )
-    workers.add_jobs_option(parser)
-    return parser.parse_args(arguments)
 
 
 def show(folder: str) -> int:
@@ -211,7 +190,3 @@ def summary(case: ChainCase) -> str:
     reasons = "".join(f"\n    {name}: {reason}" for name, reason in told.items())
     said = f"{', '.join(times)}; {case.verdict}{odd}{reasons}"
     return f"{name_of(case.problem)}, {case.state}: us {said}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

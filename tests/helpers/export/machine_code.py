@@ -12,7 +12,7 @@ import re
 import struct
 from typing import NamedTuple
 
-from ..simt import compile_cubin, compile_ptx
+from helpers.simt import compile_cubin, compile_ptx
 
 OBJECT, FUNCTION = 1, 2  # types of an ELF symbol
 # Attributes in .nv.info and .nv.info.KERNEL, as cuobjdump names them.

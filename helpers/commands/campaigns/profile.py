@@ -1,4 +1,4 @@
-"""Evidence from the hardware, stored beside the records: `make evidence`.
+"""Collect profiler data.
 
 counters.json   Nsight Compute's counters: of every step at small shapes (which the tests hold
                 against the SIMT machine's), of steps, variants and block trials at large shapes
@@ -23,35 +23,43 @@ import importlib.util
 import shutil
 import sys
 
-from ..base import gpu
-from ..measure import workers
-from ..measure.evidence.cases import EvidenceCase, examined_steps, run_kernels
-from ..measure.evidence.counters import CountersPart
-from ..measure.evidence.numerics import NumericsPart
-from ..measure.evidence.part import update
-from ..measure.evidence.sanitizer import SanitizerPart
-from ..measure.evidence.sass import SassPart
-from ..measure.records import folder_of, gpu_folder, utc_now
+from ...base import gpu
+from ...measure.campaign import add_shared_options
+from ...measure.evidence.cases import EvidenceCase, examined_steps, run_kernels
+from ...measure.evidence.counters import CountersPart
+from ...measure.evidence.numerics import NumericsPart
+from ...measure.evidence.part import update
+from ...measure.evidence.sanitizer import SanitizerPart
+from ...measure.evidence.sass import SassPart
+from ...measure.records import folder_of, gpu_folder, utc_now
 
 PARTS = {part.name: part for part in (CountersPart, SassPart, NumericsPart, SanitizerPart)}
 TOOLS = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
-    options = parse_arguments(arguments)
-    if not gpu.has_gpu():
-        print("make evidence reads a GPU's counters, and CuPy finds no GPU.", file=sys.stderr)
-        return 1
+def add_options(parser: argparse.ArgumentParser) -> None:
+    known = examined_steps()
+    parser.add_argument(
+        "--only", nargs="+", choices=[*PARTS], default=[*PARTS], help="only these files"
+    )
+    parser.add_argument(
+        "--steps", nargs="+", metavar="STEP", choices=known, default=known, help="only these steps"
+    )
+    add_shared_options(parser, "jobs", "fresh")
+    parser.add_argument("--worker", nargs="+", metavar="CASE", help=argparse.SUPPRESS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure; return the exit status."""
     if options.worker:
         run_kernels([EvidenceCase.parse(text) for text in options.worker])
         return 0
     if "sass" in options.only and importlib.util.find_spec("cuda.bindings") is None:
-        print("make evidence needs the package cuda-bindings to disassemble.", file=sys.stderr)
+        print("disassembling needs the package cuda-bindings", file=sys.stderr)
         return 1
     for tool in (TOOLS[part] for part in options.only if part in TOOLS):
         if not shutil.which(tool):
-            print(f"make evidence needs {tool} of the CUDA toolkit on the PATH.", file=sys.stderr)
+            print(f"profiling needs {tool} of the CUDA toolkit on the PATH", file=sys.stderr)
             return 1
     device = gpu.describe_device()
     head = {"device": device, "versions": gpu.describe_versions(), "utc": utc_now()}
@@ -62,26 +70,5 @@ def main(arguments: list[str] | None = None) -> int:
         except ValueError as error:  # a file that is damaged
             print(error, file=sys.stderr)
             failed += 1
-    print(f"evidence is in {folder_of(gpu_folder(device['name']))}")
+    print(f"profiler data are in {folder_of(gpu_folder(device['name']))}")
     return 1 if failed else 0
-
-
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m helpers.commands.evidence", description=__doc__
-    )
-    parser.add_argument(
-        "--only", nargs="+", choices=[*PARTS], default=[*PARTS], help="only these files"
-    )
-    known = examined_steps()
-    parser.add_argument(
-        "--steps", nargs="+", metavar="STEP", choices=known, default=known, help="only these steps"
-    )
-    parser.add_argument("--fresh", action="store_true", help="look again at what is recorded")
-    workers.add_jobs_option(parser)
-    parser.add_argument("--worker", nargs="+", metavar="CASE", help=argparse.SUPPRESS)
-    return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

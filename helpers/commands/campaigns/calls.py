@@ -1,7 +1,5 @@
-"""What a call of the exported PyTorch softmax costs beside PyTorch's own, on a GPU with PyTorch.
-
-    python -m helpers.commands.time_export --warm 8     # at the shapes of the race
-    python -m helpers.commands.time_export --show
+"""Time a call of the exported PyTorch softmax beside PyTorch's own, at the shapes of the
+comparison; --show prints what is recorded.
 
 At each shape the peer that is best there in the race is timed too, if it is installed: QuACK, Liger
 or torch.compile, which are called as PyTorch's own softmax is. The file is written after each
@@ -14,11 +12,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from ..base import gpu
-from ..measure import peers
-from ..measure.export_times import (
+from ...base import gpu
+from ...measure import campaign, peers
+from ...measure.campaign import add_shared_options
+from ...measure.export_times import (
     CALLED,
     NOTHING,
     OURS,
@@ -27,6 +26,7 @@ from ..measure.export_times import (
     TORCH,
     Key,
     Times,
+    TimesCase,
     best_peers,
     compile_ahead,
     installed,
@@ -37,21 +37,24 @@ from ..measure.export_times import (
     table,
     times_path,
 )
-from ..measure.races import DTYPES
-from ..measure.records import REFERENCE_GPU, gpu_folder, utc_now
-from ..page.tables import lines_of
-from ..problem.problem import Problem
-from ..problem.shapes import raced
-from ..simt.options import at_least
+from ...measure.races import DTYPES
+from ...measure.records import REFERENCE_GPU, gpu_folder, utc_now
+from ...page.tables import lines_of
+from ...problem.problem import Problem
+from ...problem.shapes import raced
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns the exit status."""
-    options = parse_arguments(arguments)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--show", nargs="?", const=REFERENCE_GPU, help="print what is recorded")
+    add_shared_options(parser, "warm", "fresh")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, or print what is recorded; return the exit status."""
     if options.show:
         return show(options.show)
-    if not gpu.has_gpu() or importlib.util.find_spec("torch") is None:
-        print("calls are timed on a GPU with CuPy and PyTorch", file=sys.stderr)
+    if importlib.util.find_spec("torch") is None:
+        print("calls are timed on a GPU with PyTorch, which is not installed", file=sys.stderr)
         return 1
     peers.use_cache()
     device = gpu.describe_device()
@@ -60,25 +63,31 @@ def main(arguments: list[str] | None = None) -> int:
     times = Times(device, versions, utc_now(), [PROTOCOL])
     if times_path(folder).is_file() and not options.fresh:
         times.cases = load_times(folder).cases
-    best, failed = best_peers(folder), []
+    best = best_peers(folder)
     wanted = [(dtype, *shape) for dtype in DTYPES for shape in raced(dtype)]
     missing = to_time(wanted, times, best)
     if options.warm:
         jobs = [(name, *key) for key, peer in missing.items() for name in (peer, OURS) if name]
         peers.in_processes(compile_ahead, jobs, options.warm)
-    for key, peer in missing.items():
-        dtype, *shape = key
-        try:
-            case = measure(*key, peer)
-        except (AssertionError, RuntimeError) as error:
-            failed.append(f"{Problem(*shape, dtype).place()}: {str(error).partition(chr(10))[0]}")
-            print(failed[-1], file=sys.stderr, flush=True)
-            continue
-        times.cases = [*(other for other in times.cases if other.key != key), case]
+
+    def keep(task: tuple[Key, str], case: TimesCase) -> Iterator[str]:
+        times.cases = [*(other for other in times.cases if other.key != case.key), case]
         save_times(times, folder)
-        print(*next(table([case], best)), flush=True)
+        yield " ".join(next(table([case], best)))
+
+    failed = campaign.run([*missing.items()], measure_task, keep, name_of)
     print(f"the times are in {times_path(folder)}")
     return 1 if failed else 0
+
+
+def measure_task(task: tuple[Key, str]) -> TimesCase:
+    key, peer = task
+    return measure(*key, peer)
+
+
+def name_of(task: tuple[Key, str]) -> str:
+    (dtype, rows, cols), _ = task
+    return Problem(rows, cols, dtype).place()
 
 
 def to_time(wanted: Sequence[Key], times: Times, best: Mapping[Key, str]) -> dict[Key, str]:
@@ -107,20 +116,3 @@ def show(folder: str) -> int:
     titles = [*zip(TITLES, aligns, strict=True)]
     print(*lines_of(titles, table(times.cases, best)), *summary(times.cases, best), sep="\n")
     return 0
-
-
-def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m helpers.commands.time_export",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    help = "compile ours and the peers in N processes first"
-    parser.add_argument("--warm", type=at_least(0), default=0, metavar="N", help=help)
-    parser.add_argument("--fresh", action="store_true", help="forget what is recorded")
-    parser.add_argument("--show", nargs="?", const=REFERENCE_GPU, help="print what is recorded")
-    return parser.parse_args(arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
