@@ -156,7 +156,7 @@ def measure(root: Path) -> dict[str, object]:
         "make targets": len(re.findall(r"^[a-z]+:.*## ", text(root / "Makefile"), re.MULTILINE)),
         "longest module of helpers, lines": f"{length[longest]} ({longest.name})",
         f"modules over {MAX_LINES} lines, tests included": long,
-        "median line of helpers, characters": median(map(len, kept)),
+        "median line of helpers, characters": f"{median(map(len, kept)):g}",
     }
 
 

@@ -6,15 +6,19 @@ from tests.numbers import measure
 
 FILES = {
     "helpers/__init__.py": "from .high import draw\n",
-    "helpers/low.py": "class Plan:\n    def fit(self, rows, cols, *, dtype): ...\n",
-    "helpers/high/__init__.py": "from . import draw\n",
+    "helpers/low.py": (
+        "import math\n\n"
+        "class Plan:\n"
+        "    def fit(self, rows, cols, a, *, b, c): ...\n\n"
+        "def area(rows, cols): ...\n"
+    ),
+    "helpers/high/__init__.py": "from . import draw\n\ndef late():\n    import helpers.low\n",
     "helpers/high/draw.py": (
         "from ..low import Plan as Low\n\n"
         "class Plan(Low):\n"
         "    @staticmethod\n"
         "    def bars(rows, cols, a, b, c, *more): ...\n\n"
-        "async def lines(rows, a, b, c, **more):\n"
-        "    import helpers.low\n"
+        "async def lines(rows, a, b, c, **more): ...\n"
     ),
     "helpers/high/template.cuh": "// one\n\n// three\n",
     "helpers/export/data.json": "[\n]\n",
@@ -30,20 +34,24 @@ FILES = {
     "Makefile": "run: ## run it\n\ttrue\n\nhidden:\n\ttrue\n",
 }
 COUNTED = {
-    "helpers, lines": 15,
+    "helpers, lines": 21,
     "tests, lines of Python": 601,
     "tests, lines of other written files": 1,
     "modules below helpers": 4,
     "entries directly below helpers": 2,
     "layers: longest import chain of entries": "2",
     "arrows between entries": 1,
-    "import edges between modules": 3,
+    "import edges between modules": 4,
     "longest import chain of modules": "3",
-    "functions with loose rows, cols": ["helpers/high/draw.py:5 bars", "helpers/low.py:2 fit"],
+    "functions with loose rows, cols": [
+        "helpers/high/draw.py:5 bars",
+        "helpers/low.py:6 area",
+        "helpers/low.py:4 fit",
+    ],
     "most parameters of a function": "6 (bars)",
     "functions with more than 5 parameters": ["helpers/high/draw.py:5 bars: 6"],
-    "class names defined more than once": ["Plan: helpers/high/draw.py:3, helpers/low.py:1"],
-    "functions and methods": 3,
+    "class names defined more than once": ["Plan: helpers/high/draw.py:3, helpers/low.py:3"],
+    "functions and methods": 5,
     "kernels 07 to 15, includes counted once, lines": 6,
     "the same with all variants of 07 to 15": 14,
     "records, lines of JSON": 2,
