@@ -44,16 +44,12 @@ def written(folder: Path) -> list[Path]:
 def imported(file: Path, tree: ast.Module, modules: Iterable[Path], root: Path) -> Iterator[Path]:
     """Yield the modules that a module in `root` imports, itself excluded."""
     for node in ast.walk(tree):
-        base = root
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module or ''}.{alias.name}" for alias in node.names]
-            base = file.parents[node.level - 1] if node.level else root
-        else:
+        if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        for name in names:
-            target = base.joinpath(*filter(None, name.split(".")))
+        level, module = getattr(node, "level", 0), getattr(node, "module", None) or ""
+        base = file.parents[level - 1] if level else root
+        for alias in node.names:
+            target = base.joinpath(*filter(None, f"{module}.{alias.name}".split(".")))
             # The last part of the name may be a function or a class of the module before it.
             places = [p for t in (target, target.parent) for p in (f"{t}.py", t / "__init__.py")]
             found = next((Path(place) for place in places if Path(place) in modules), file)
@@ -84,9 +80,8 @@ def parameters(function: Function, method: bool) -> list[str]:
     """Return the names of the parameters of a function, without `self` and `cls`."""
     listed = function.args
     static = any(ast.unparse(decorator) == "staticmethod" for decorator in function.decorator_list)
-    bound = int(method and not static)
     rest = [a for a in (*listed.kwonlyargs, listed.vararg, listed.kwarg) if a]
-    return [a.arg for a in [*listed.posonlyargs, *listed.args][bound:] + rest]
+    return [a.arg for a in [*listed.posonlyargs, *listed.args][method and not static :] + rest]
 
 
 def measure(root: Path) -> dict[str, object]:
@@ -96,6 +91,7 @@ def measure(root: Path) -> dict[str, object]:
     modules = {file: ast.parse(text(file)) for file in files if file.suffix == ".py"}
     edges = {file: {*imported(file, tree, modules, root)} for file, tree in modules.items()}
     top = {file: helpers / file.relative_to(helpers).parts[0] for file in files}
+    smaller = [file for file in files if top[file].name not in ("simt", "export")]
     packages: dict[Path, set[Path]] = defaultdict(set)
     for file in modules.keys() - {helpers / "__init__.py"}:
         packages[top[file]] |= {top[other] for other in edges[file]} - {top[file]}
@@ -130,9 +126,7 @@ def measure(root: Path) -> dict[str, object]:
     return {
         "helpers, lines": lines(*files),
         "helpers, lines of Python": lines(*modules),
-        "helpers without simt and export, lines": lines(
-            *(file for file in files if top[file].name not in ("simt", "export"))
-        ),
+        "helpers without simt and export, lines": lines(*smaller),
         "tests, lines of Python": lines(*(file for file in tests if file.suffix == ".py")),
         "tests, lines of other written files": lines(*(f for f in tests if f.suffix != ".py")),
         "modules below helpers": len(modules),
