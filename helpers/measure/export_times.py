@@ -17,13 +17,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
 from ..base.gpu import Device, Gpu, gpu_in_use, of_record
 from ..base.json_files import named, write_json
 from ..base.typed_json import Count, Date, Dtype, Samples
-from ..catalogue.dispatch import choose
+from ..catalogue import dispatch
 from ..export.asked import request
 from ..export.python import write
 from ..problem.problem import Problem
@@ -58,7 +59,6 @@ NOTHING = "nothing"
 OURS, TORCH = "ours", "torch"
 # Peers of the race that are called with a tensor and return another.
 QUACK, LIGER, COMPILE = CALLED = "quack", "liger", "compile"
-Key = tuple[str, int, int]  # dtype, rows, columns
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class TimesCase:
     skipped: dict[str, str] = field(default_factory=dict)  # who was left out -> why
     protocol: int = PROTOCOL["version"]
 
-    @property
-    def key(self) -> Key:
-        return self.dtype, self.rows, self.cols
+    @cached_property
+    def problem(self) -> Problem:
+        return Problem(self.rows, self.cols, self.dtype)
 
     def is_current(self, gpu: Gpu) -> bool:
         """Whether it is of the kernel that would be chosen now, as its text is."""
-        step = choose(self.rows, self.cols, self.dtype, gpu)
+        step = dispatch.best(self.problem, gpu)
         return (step, step_hash(step)) == (self.step, self.hash)
 
     def holds(self, names: Iterable[str]) -> bool:
@@ -116,9 +116,7 @@ def load_times(gpu: str = REFERENCE_GPU) -> Times:
     """Raises `FileNotFoundError` that says how it is made, `ValueError` for a damaged file."""
     path = times_path(gpu)
     if not path.is_file():
-        raise FileNotFoundError(
-            f"no times of {gpu}: `python -m helpers.commands.measure calls` on that GPU takes them"
-        )
+        raise FileNotFoundError(f"no times of {gpu}: run make measure ARGS=calls there")
     times = read_record(path, Times)
     for number, case in enumerate(times.cases):
         for part in ("host_us", "eager_us", "graph_us"):
@@ -136,19 +134,19 @@ TITLES = ("rows x columns", "kernel", "best peer", *(f"{what} {name}" for what i
           "graph") for name in ("ours", "torch", "peer")))  # fmt: skip
 
 
-def table(cases: Sequence[TimesCase], best: Mapping[Key, str]) -> Iterator[list[str]]:
+def table(cases: Sequence[TimesCase], best: Mapping[Problem, str]) -> Iterator[list[str]]:
     """Cells under `TITLES`: medians in microseconds, a dash for what was not timed. `best` is what
     `best_peers` gives."""
     for case in cases:
-        peer = best.get(case.key, "-")
-        cells = [Problem(case.rows, case.cols, case.dtype).place(), case.step, peer]
+        peer = best.get(case.problem, "-")
+        cells = [case.problem.place(), case.step, peer]
         for part in (case.host_us, case.eager_us, case.graph_us):
             medians = {name: f"{statistics.median(us):.2f}" for name, us in part.items()}
             cells += [medians.get(name, "-") for name in (OURS, TORCH, peer)]
         yield cells
 
 
-def summary(cases: Sequence[TimesCase], best: Mapping[Key, str]) -> list[str]:
+def summary(cases: Sequence[TimesCase], best: Mapping[Problem, str]) -> list[str]:
     """What the medians of all cases say together, a line each; nothing of none."""
     if not cases:
         return []
@@ -157,7 +155,8 @@ def summary(cases: Sequence[TimesCase], best: Mapping[Key, str]) -> list[str]:
         f"host: {statistics.median(host):+.2f} us beside torch in the median, {host[-1]:+.2f} at "
         f"most, more than +3 at {sum(us > 3 for us in host)} of {len(host)}"
     ]
-    beside = [(case, best[case.key]) for case in cases if best.get(case.key) in case.graph_us]
+    asked = [(case, best.get(case.problem, "")) for case in cases]
+    beside = [(case, peer) for case, peer in asked if peer in case.graph_us]
     for what in ("eager", "graph") if beside else ():
         parts = [(getattr(case, f"{what}_us"), peer) for case, peer in beside]
         leads = [_median(part, peer) / _median(part, OURS) for part, peer in parts]
@@ -175,14 +174,14 @@ def _median(part: Mapping[str, list[float]], name: str) -> float:
 # ---- who is timed beside it ---------------------------------------------------------------------
 
 
-def best_peers(gpu: str) -> dict[Key, str]:
+def best_peers(gpu: str) -> dict[Problem, str]:
     """The best of `CALLED` and `TORCH` in the race of a GPU, for each of its cases of softmax; in
     that of the reference GPU where there is none. Raises what `load_race` raises."""
     race = load_race(gpu if race_path(gpu).is_file() else REFERENCE_GPU)
     found = {}
     for case in race.cases:
         if case.problem.plain and (names := {TORCH, *CALLED} & {*case.samples_us}):
-            found[(case.dtype, *case.shape)] = max(sorted(names), key=case.share)
+            found[case.problem] = max(sorted(names), key=case.share)
     return found
 
 
@@ -240,36 +239,37 @@ def _library_of_nothing():
     return library
 
 
-def compile_ahead(name: str, dtype: str, rows: int, cols: int) -> str:
+def compile_ahead(name: str, problem: Problem) -> str:
     """Call one once, for what it keeps on disk; returns what went wrong, or ""."""
     import torch
 
     try:
-        implementation(name)(torch.zeros(rows, cols, dtype=getattr(torch, dtype), device="cuda"))
+        dtype = getattr(torch, problem.dtype)
+        implementation(name)(torch.zeros(problem.shape, dtype=dtype, device="cuda"))
         torch.cuda.synchronize()
         peers.free_memory()
         return ""
     except Exception as error:  # it is met again, and recorded
-        return f"{name} at {Problem(rows, cols, dtype).place()}: {type(error).__name__}"
+        return f"{name} at {problem.place()}: {type(error).__name__}"
 
 
-def measure(dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:
-    """Time a shape, beside a peer if one is named: one that refuses the shape, fails or is wrong is
+def measure(problem: Problem, peer: str = "") -> TimesCase:
+    """Time a problem, beside a peer if one is named: one that refuses it, fails or is wrong is
     left out, with the reason. Raises `AssertionError` if ours is wrong there."""
     import torch
 
     peers.free_memory()
-    size = rows * cols * getattr(torch, dtype).itemsize
+    size, dtype = problem.rows * problem.row_bytes, getattr(torch, problem.dtype)
     l2 = gpu_in_use().l2
     inputs = [
-        torch.randn(rows, cols, device="cuda").to(getattr(torch, dtype))
+        torch.randn(problem.shape, device="cuda").to(dtype)
         for _ in range(max(2, math.ceil(3 * l2 / (2 * size))))
     ]
     wanted = torch.softmax(inputs[0][:64].double(), -1).to(inputs[0].dtype)
     calls = {name: implementation(name) for name in (OURS, TORCH, NOTHING)}
     torch.testing.assert_close(calls[OURS](inputs[0])[:64], wanted)
     skipped = {}
-    if peer in CALLED and (reason := _join(calls, peer, dtype, inputs[0], wanted)):
+    if peer in CALLED and (reason := _join(calls, peer, problem, inputs[0], wanted)):
         skipped[peer] = reason
     count = max(3, min(max(len(inputs), BURST), MOST_BYTES // size))
     host: dict[str, list[float]] = {name: [] for name in calls}
@@ -284,16 +284,17 @@ def measure(dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:
             eager[name].append(us[1])
             if name in graphs:
                 in_graph[name].append(round(_between_events(graphs[name][0].replay) / count, 4))
-    step = choose(rows, cols, dtype, gpu_in_use())  # as exported: no plan that was tuned here
+    step = dispatch.best(problem, gpu_in_use())  # as exported: no plan that was tuned here
     series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
-    return TimesCase(dtype, rows, cols, step, step_hash(step), count, *series, skipped)
+    what = problem.dtype, *problem.shape
+    return TimesCase(*what, step, step_hash(step), count, *series, skipped)
 
 
-def _join(calls: dict[str, Callable], peer: str, dtype: str, x, wanted) -> str:
+def _join(calls: dict[str, Callable], peer: str, problem: Problem, x, wanted) -> str:
     """Put a peer among those that are timed; returns why it is left out, or ""."""
     import torch
 
-    if reason := peers.why_not(peer, *x.shape, dtype):
+    if reason := peers.why_not(peer, problem):
         return reason
     try:
         call = implementation(peer)

@@ -29,6 +29,7 @@ from helpers.measure.export_times import (
 )
 from helpers.measure.races import Race, save_race
 from helpers.measure.records import REFERENCE_GPU, step_hash
+from helpers.problem.problem import Problem
 from tests.made_up import VERSIONS, race_case
 
 DEVICE = {
@@ -95,7 +96,9 @@ def test_all_cases_together_say_how_far_ahead_and_behind() -> None:
         case(8, 8192, quack=1.0),
         replace(case(4, 4096), host_us={OURS: [8.0], TORCH: [4.5]}),
     ]
-    said = summary(cases, {cases[0].key: QUACK, cases[1].key: QUACK, cases[2].key: LIGER})
+    said = summary(
+        cases, {cases[0].problem: QUACK, cases[1].problem: QUACK, cases[2].problem: LIGER}
+    )
     assert said == [
         "host: -2.50 us beside torch in the median, +3.50 at most, more than +3 at 1 of 3",
         "eager: 0.50 to 3.50 times as fast as the best peer, at 2 of 3",
@@ -111,13 +114,13 @@ def test_the_best_peer_is_that_of_the_race_which_tensors_are_given_to(record: Ti
     """cuDNN is faster in the first, and has no function of tensors."""
     wanted = {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): TORCH}
     found = best_peers(REFERENCE_GPU)
-    assert found == {("float32", *shape): peer for shape, peer in wanted.items()}
+    assert found == {Problem(*shape): peer for shape, peer in wanted.items()}
     assert best_peers("nvidia-other") == found, "the reference GPU's, where there is no race"
 
 
 def test_the_recorded_race_names_a_peer_at_every_shape_that_is_timed() -> None:
     known = best_peers(REFERENCE_GPU)
-    assert {case.key for case in load_times().cases} <= {*known}
+    assert {case.problem for case in load_times().cases} <= {*known}
     assert {*known.values()} == {TORCH, *export_times.CALLED}
 
 
@@ -145,7 +148,8 @@ class Timed:
         of = {"float32": shapes}
         monkeypatch.setattr(calls, "raced", lambda dtype: of.get(dtype, ()))
 
-    def measure(self, dtype: str, rows: int, cols: int, peer: str = "") -> TimesCase:
+    def measure(self, problem: Problem, peer: str = "") -> TimesCase:
+        rows, cols = problem.shape
         self.measured[rows, cols] = peer
         if cols == 3:
             raise AssertionError("wrong\nin many places")
@@ -156,7 +160,7 @@ def test_each_shape_is_timed_beside_its_best_peer(record: Times, monkeypatch, ca
     timed = Timed(monkeypatch, {QUACK, LIGER})
     assert command.main(["calls", "--warm", "2"]) == 0
     assert timed.measured == {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
-    assert [(name, *shape) for name, _, *shape in timed.compiled] == [
+    assert [(name, *problem.shape) for name, problem in timed.compiled] == [
         *((LIGER, 64, 4096), (OURS, 64, 4096), (QUACK, 8, 8192), (OURS, 8, 8192)),
         *((OURS, 4, 4096), (OURS, 2, 4096)),
     ]
@@ -182,12 +186,12 @@ def test_a_peer_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(monke
     torch = SimpleNamespace(testing=SimpleNamespace(assert_close=assert_close))
     monkeypatch.setitem(sys.modules, "torch", torch)
     refused = {LIGER: "Liger refuses more than 65536 columns"}
-    monkeypatch.setattr(peers, "why_not", lambda name, rows, cols, dtype: refused.get(name, ""))
+    monkeypatch.setattr(peers, "why_not", lambda name, problem: refused.get(name, ""))
     x, results = SimpleNamespace(shape=(2, 8)), {QUACK: [1, 2], "compile": [1, 3]}
     monkeypatch.setattr(export_times, "implementation", lambda name: lambda x: results[name])
     joined = {}
     said = {
-        name: export_times._join(joined, name, "float32", x, [1, 2])
+        name: export_times._join(joined, name, Problem(64, 4096), x, [1, 2])
         for name in (LIGER, QUACK, "compile", "flashinfer")
     }
     assert [*joined] == [QUACK] and said == {
@@ -205,7 +209,7 @@ def test_a_shape_where_ours_is_wrong_is_told_and_the_others_are_timed(
     monkeypatch.setattr(workers, "gpu_is_usable", lambda: True)
     assert command.main(["calls"]) == 1
     assert "at 5 x 3: AssertionError: wrong\n" in capsys.readouterr().err
-    assert [one.key[1:] for one in load_times().cases] == [(64, 4096), (8, 8192)]
+    assert [one.problem for one in load_times().cases] == [Problem(64, 4096), Problem(8, 8192)]
 
 
 def test_the_command_shows_a_record_anywhere(record: Times, capsys) -> None:
@@ -228,7 +232,7 @@ def test_what_is_recorded_is_of_the_kernels_as_they_are() -> None:
 @pytest.mark.gpu
 def test_a_shape_is_timed(record: Times) -> None:
     pytest.importorskip("torch")
-    found = export_times.measure("float32", 64, 4096, LIGER)
+    found = export_times.measure(Problem(64, 4096), LIGER)
     assert {OURS, TORCH} <= set(found.graph_us) and len(found.host_us[OURS]) == 21
     assert LIGER in {*found.graph_us, *found.skipped}
     assert found.is_current(H200) and min(found.eager_us[OURS]) > 0

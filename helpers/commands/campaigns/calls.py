@@ -24,7 +24,6 @@ from ...measure.export_times import (
     PROTOCOL,
     TITLES,
     TORCH,
-    Key,
     Times,
     TimesCase,
     best_peers,
@@ -64,42 +63,35 @@ def run(options: argparse.Namespace) -> int:
     if times_path(folder).is_file() and not options.fresh:
         times.cases = load_times(folder).cases
     best = best_peers(folder)
-    wanted = [(dtype, *shape) for dtype in DTYPES for shape in raced(dtype)]
+    wanted = [Problem(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)]
     missing = to_time(wanted, times, best)
     if options.warm:
-        jobs = [(name, *key) for key, peer in missing.items() for name in (peer, OURS) if name]
+        jobs = [(name, one) for one, peer in missing.items() for name in (peer, OURS) if name]
         peers.in_processes(compile_ahead, jobs, options.warm)
 
-    def keep(task: tuple[Key, str], case: TimesCase) -> Iterator[str]:
-        times.cases = [*(other for other in times.cases if other.key != case.key), case]
+    def keep(task: tuple[Problem, str], case: TimesCase) -> Iterator[str]:
+        times.cases = [*(other for other in times.cases if other.problem != case.problem), case]
         save_times(times, folder)
         yield " ".join(next(table([case], best)))
 
-    failed = campaign.run([*missing.items()], measure_task, keep, name_of)
+    tasks = [*missing.items()]
+    failed = campaign.run(tasks, lambda task: measure(*task), keep, lambda task: task[0].place())
     print(f"the times are in {times_path(folder)}")
     return 1 if failed else 0
 
 
-def measure_task(task: tuple[Key, str]) -> TimesCase:
-    key, peer = task
-    return measure(*key, peer)
-
-
-def name_of(task: tuple[Key, str]) -> str:
-    (dtype, rows, cols), _ = task
-    return Problem(rows, cols, dtype).place()
-
-
-def to_time(wanted: Sequence[Key], times: Times, best: Mapping[Key, str]) -> dict[Key, str]:
+def to_time(
+    wanted: Sequence[Problem], times: Times, best: Mapping[Problem, str]
+) -> dict[Problem, str]:
     """What is to be timed -> the peer beside it, "" without one."""
     there = {name for name in CALLED if installed(name)}
-    known, found = {case.key: case for case in times.cases}, {}
-    for key in wanted:
-        peer, case = best.get(key, ""), known.get(key)
+    known, found = {case.problem: case for case in times.cases}, {}
+    for problem in wanted:
+        peer, case = best.get(problem, ""), known.get(problem)
         peer = peer if peer in there else ""
         names = {OURS, TORCH, NOTHING, peer or OURS}
         if not (case and case.is_current(gpu.gpu_in_use()) and case.holds(names)):
-            found[key] = peer
+            found[problem] = peer
     return found
 
 
