@@ -6,6 +6,7 @@ import json
 import os
 import re
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -57,13 +58,36 @@ def write_json(path: Path, data: dict) -> None:
     """Write atomically: an interrupted run leaves the old file, never half a file, and two that
     write at once one of theirs. Raises `ValueError` for NaN and infinities."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    text = "".join(_lines(data))
     scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         scratch.write_text(text, encoding="utf-8", newline="\n")
         os.replace(scratch, path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def _lines(data: dict) -> Iterator[str]:
+    """JSON with one line for each field, and in a field that lists records one for each record."""
+    for number, (key, value) in enumerate(data.items()):
+        opening = "," if number else "{"
+        records = list(value.values() if isinstance(value, dict) else [])
+        records = value if isinstance(value, list) else records
+        if not records or not all(isinstance(record, (dict, list)) for record in records):
+            yield f"{opening}\n {_dumped(key)}: {_dumped(value)}"
+            continue
+        names = [f"{_dumped(name)}: " for name in value] if isinstance(value, dict) else None
+        ends = "{}" if names else "[]"
+        yield f"{opening}\n {_dumped(key)}: {ends[0]}"
+        for place, record in enumerate(records):
+            name = names[place] if names else ""
+            yield f"{',' if place else ''}\n  {name}{_dumped(record)}"
+        yield f"\n {ends[1]}"
+    yield "\n}\n" if data else "{}\n"
+
+
+def _dumped(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def named(path: Path) -> str:

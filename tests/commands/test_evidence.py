@@ -15,7 +15,7 @@ from helpers.catalogue.registry import UNFUSED
 from helpers.commands import measure as command
 from helpers.measure import records, workers
 from helpers.measure.evidence import cases as launches
-from helpers.measure.evidence import counters, numerics, sanitizer, sass
+from helpers.measure.evidence import counters, numerics, part, sanitizer, sass
 from helpers.measure.evidence.cases import (
     UNFUSED_CASE,
     Batch,
@@ -109,7 +109,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return [(tool, cases) for tool, _, cases, _, _ in new]
 
     def file(name: str) -> dict:
-        return json.loads((fake.folder / f"{name}.json").read_text())
+        return part.read_file(fake.folder / f"{name}.json")
 
     fake.run, fake.asked, fake.file = run, asked, file
     return fake

@@ -372,7 +372,7 @@ def test_race_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
 def test_what_gains_most_is_raced_first(machine, monkeypatch) -> None:
     run("--dtypes", "float32")  # 1024 x 4096 and 64 x 2048, asked for by hand
     path = race_path("nvidia-test")
-    older = path.read_text().replace('"torch": "2.11.0"', '"torch": "2.10.0"')
+    older = path.read_text().replace('"torch":"2.11.0"', '"torch":"2.10.0"')
     path.write_text(older)
     machine.clear()
     shapes = ["1024x4096", "8388608x32", "4096x256", "64x151936", "1x32000"]

@@ -84,7 +84,7 @@ def test_a_missing_and_a_damaged_record_are_named(record: Times, tmp_path) -> No
     with pytest.raises(FileNotFoundError, match="no times of nvidia-other"):
         load_times("nvidia-other")
     text = times_path().read_text()
-    for damaged in (text[:-20], text.replace("3.0", "-3.0"), text.replace('"rows": 64', '"r": 64')):
+    for damaged in (text[:-20], text.replace("3.0", "-3.0"), text.replace('"rows":64', '"r":64')):
         times_path().write_text(damaged)
         with pytest.raises(ValueError, match=r"export\.json"):
             load_times()

@@ -1,20 +1,19 @@
 """Named quantities against sums over the counters as they are stored."""
 
-import json
 from collections.abc import Callable
 
 import pytest
 
 from helpers.base.gpu import H200
-from helpers.base.paths import RECORDS
 from helpers.catalogue.registry import split_trial
 from helpers.measure.evidence.counters import case_of
-from helpers.measure.records import REFERENCE_GPU, launch_of, load_record
+from helpers.measure.evidence.part import read_part
+from helpers.measure.records import launch_of, load_record
 from helpers.page import profile
 from helpers.problem.shapes import REFERENCE_SHAPE
 from helpers.run.bound import load
 
-FILE = json.loads((RECORDS / REFERENCE_GPU / "counters.json").read_text())
+FILE = read_part("counters")
 LARGE = {
     case_of(entry): entry["metrics"]
     for entry in FILE["cases"]

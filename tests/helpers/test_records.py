@@ -249,7 +249,7 @@ def test_record_of_another_schema_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda text: text[:198], "is no JSON or cut short: .*, line 11"),
+        (lambda text: text[:198], "is no JSON or cut short: .*, line 5"),
         (lambda text: text.replace('"calls"', '"called"'), r"cases\[0\] lacks calls"),
         (
             lambda text: text.replace('"01_naive"', '"02_online"'),

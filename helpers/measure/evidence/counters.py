@@ -120,12 +120,21 @@ class CountersPart(Part):
 
     def content(self) -> dict:
         ordered = [case for case in self.wanted if case in self.found]
+        entries = [self.found[case] for case in ordered]
+        names = sorted({name for entry in (*entries, *self.unfused) for name in entry["metrics"]})
         return {
             "hashes": hashes_of(case.step for case in ordered),
             "command": shown([*NCU, *worker_command(["CASE ..."])]),
-            "cases": [self.found[case] for case in ordered],
-            UNFUSED: self.unfused,
+            "metrics": names,
+            "cases": [with_values(entry, names) for entry in entries],
+            UNFUSED: [with_values(entry, names) for entry in self.unfused],
         }
+
+
+def with_values(entry: dict, names: Sequence[str]) -> dict:
+    """An entry as the file has it: values in the order of the file's metrics."""
+    rest = {key: value for key, value in entry.items() if key != "metrics"}
+    return {**rest, "values": [entry["metrics"].get(name) for name in names]}
 
 
 def profile_batch(batch: Batch, gpu: Gpu | None = None) -> list[dict]:

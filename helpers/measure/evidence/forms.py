@@ -10,7 +10,7 @@ from ...catalogue.registry import UNFUSED
 from ..records import Versions
 
 _Metric = Annotated[float, Must("0 or more", lambda number: number >= 0)]
-_Names = Annotated[dict[str, str], Must("hashes by kernel file", bool)]
+_Names = dict[str, str]  # kernel file -> hash of its text
 
 
 class _Head(TypedDict):
@@ -20,7 +20,7 @@ class _Head(TypedDict):
 
 
 class _Counted(TypedDict):
-    metrics: dict[str, _Metric]
+    values: list[_Metric | None]  # in the order of the file's metrics
 
 
 class _Launch(_Counted):
@@ -43,6 +43,7 @@ _Unfused = TypedDict("_Unfused", {UNFUSED: list[_Launch]}, total=False)
 
 class Counters(_Head, _Unfused):
     hashes: _Names
+    metrics: list[str]
     cases: list[_CountedLaunch]
 
 
@@ -80,8 +81,15 @@ class Numerics(_Head):
 _PAIRED = Must(
     "one with a launch for each case", lambda file: len(file["cases"]) == len(file["launches"])
 )
+_MEASURED = Must(
+    "one with a value for each metric",
+    lambda file: all(
+        len(entry["values"]) == len(file["metrics"])
+        for entry in (*file["cases"], *file.get(UNFUSED, ()))
+    ),
+)
 FORMS = {
-    "counters": Counters,
+    "counters": Annotated[Counters, _MEASURED],
     "sanitizer": Annotated[Sanitizer, _PAIRED],
     "sass": Sass,
     "numerics": Numerics,

@@ -12,7 +12,7 @@ from typing import Any
 from ...base import gpu
 from ...base.json_files import read_json, write_json
 from ...base.typed_json import typed
-from ...catalogue.registry import split_trial
+from ...catalogue.registry import UNFUSED, split_trial
 from .. import campaign, records
 from ..records import REFERENCE_GPU
 from .cases import Batch, examined_steps
@@ -116,7 +116,14 @@ def read_part(name: str, gpu: str = REFERENCE_GPU) -> dict:
 
 
 def read_file(path: Path) -> dict:
-    return typed(path, read_json(path), FORMS[path.stem])
+    """A file; counters with the name beside each value of a metric, which the file names once."""
+    fields = typed(path, read_json(path), FORMS[path.stem])
+    if "metrics" in fields:
+        names = fields.pop("metrics")
+        for entry in (*fields["cases"], *fields.get(UNFUSED, ())):
+            pairs = zip(names, entry.pop("values"), strict=True)
+            entry["metrics"] = {name: value for name, value in pairs if value is not None}
+    return fields
 
 
 def part_path(name: str, gpu: str) -> Path:
