@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ from helpers.catalogue import dispatch, registry
 from helpers.catalogue.registry import WITHOUT_FILE
 from helpers.measure import bench
 from helpers.measure.chain import COPY
+from helpers.measure.chain import PROTOCOL as PIPELINES
 from helpers.measure.chains import ChainCase, variants
 from helpers.measure.races import RaceCase
-from helpers.measure.records import Case, Record, launch_of, step_hash
+from helpers.measure.records import Case, Record, Timed, launch_of, step_hash
+from helpers.measure.store import Run
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     FEW_SHAPES,
@@ -35,33 +38,28 @@ DEVICE = {
 FOLDER = "nvidia-test"
 VERSIONS = {"driver": "1.2", "nvrtc": "13.0", "cupy": "14.0"}
 UTC = "2030-01-02T03:04:05+00:00"
+RUN = Run(DEVICE, VERSIONS, UTC, bench.PROTOCOL)
 
 
-def case(step: str, at: Problem) -> Case:
-    """A case of a step as it is now: 11 us a call, half as fast as a copy."""
+def timed(us: float = 11.0, copy_us: float = 5.5, launch: dict | None = None) -> Timed:
+    """So many microseconds a call, beside a copy."""
+    series = [us - 1, us + 1, us]
+    right = "right before and after timing"
+    return Timed(launch or {}, series, [copy_us] * 3, 50, right, {"registers": 31})
+
+
+def case(step: str, at: Problem, us: float = 11.0, run: Run = RUN) -> Case:
+    """A case of a step as it is now, by default half as fast as a copy."""
     without = {"grid": 0, "block": 0, "shared_mem": 0}
-    return Case(
-        at.dtype,
-        *at.shape,
-        without if step in WITHOUT_FILE else launch_of(step, at),
-        [10.0, 12.0, 11.0],
-        [5.0, 5.5, 6.0],
-        50,
-        "right before and after timing",
-        {"registers": 31},
-        bench.PROTOCOL["version"],
-        inner=at.inner,
-    )
+    launch = without if step in WITHOUT_FILE else launch_of(step, at)
+    return Case.of(timed(us, launch=launch), step, bench.problem_of(step, at), run)
 
 
 def record(
     step: str = "01_naive", shapes=((1024, 512), (64, 2048)), dtype: str = "float32"
 ) -> Record:
     """A record of a step as it is now, of such cases."""
-    cases = [case(step, Problem(*shape, dtype)) for shape in shapes]
-    return Record(
-        step, step_hash(step), DEVICE, VERSIONS, UTC, [bench.PROTOCOL], {"registers": 31}, cases
-    )
+    return Record(step, [case(step, Problem(*shape, dtype)) for shape in shapes])
 
 
 EVERY_SHAPE = [
@@ -71,31 +69,45 @@ EVERY_SHAPE = [
 
 def steady(step: str, shapes=EVERY_SHAPE, dtypes=("float32",), us: float = 20.0) -> Record:
     """A record of a step that need not exist: `us` a call, of the copy 10, at each shape."""
+    what = {"step": step, "kernel_hash": "x"}
     cases = [
-        Case(dtype, *shape, {}, [us, us + 1, us - 1], [10.0] * 7, 50, "right", {}, 2)
+        Case(Problem(*shape, dtype), RUN, **vars(timed(us, 10.0)), **what)
         for dtype in dtypes
         for shape in shapes
     ]
-    return Record(step, "x", DEVICE, VERSIONS, "2030-01-02", [bench.PROTOCOL], {}, cases)
+    return Record(step, cases)
+
+
+def on_gpu(record: Record, name: str) -> Record:
+    """The same, as if measured on a GPU of another name."""
+    run = replace(RUN, device={**DEVICE, "name": name})
+    return Record(record.step, [replace(case, run=run) for case in record.cases])
+
+
+def of_operation(record: Record, operation: str) -> Record:
+    """The same, as if of another operation than softmax."""
+    cases = [
+        replace(case, problem=replace(case.problem, operation=operation)) for case in record.cases
+    ]
+    return Record(record.step, cases)
 
 
 OURS = "06_registers"  # in a race
+CHAIN_RUN = Run(DEVICE, VERSIONS, UTC, PIPELINES)
 
 
 def race_case(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase:
     """A case of `OURS` at 10 us a call against a peer at 20, or at other times a call."""
     times = {OURS: 10.0, "torch": 20.0, **times}
     return RaceCase(
-        dtype,
-        rows,
-        cols,
+        Problem(rows, cols, dtype),
+        RUN,
         OURS,
         step_hash(OURS),
         {"grid": rows, "block": 128, "shared_mem": 0},
         {name: [us - 0.01, us, us + 0.01] for name, us in times.items()},
         [9.69, 9.7, 9.71],
         dict.fromkeys(times, 50),
-        protocol=bench.PROTOCOL["version"],
     )
 
 
@@ -121,9 +133,8 @@ def chain_case(
         return [float(us + one) for one in random.normal(0, noise_us, 21)]
 
     return ChainCase(
-        dtype,
-        rows,
-        cols,
+        at,
+        CHAIN_RUN,
         state,
         {name: launch_of(name, at) for name in names},
         {step: step_hash(step)},

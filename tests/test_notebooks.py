@@ -1,6 +1,7 @@
 """Rules that every committed notebook keeps, which nbval does not check, with a planted breach of
 each; README and headers show the records."""
 
+import copy
 import re
 
 import pytest
@@ -85,7 +86,7 @@ def test_a_changed_record_makes_the_readme_stale(monkeypatch):
     real = figures.load_record
 
     def slower(step):
-        record = real(step)
+        record = copy.deepcopy(real(step))
         for case in record.cases:
             case.samples_us[:] = [2 * us for us in case.samples_us]
         return record

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -15,17 +15,18 @@ def read_json(path: Path) -> dict:
     that is empty, cut short, in a merge conflict, holds NaN or an infinity, a key twice, or no
     object."""
 
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{named(path)} holds {constant}, which is no number")
+    return _object(_text(path), named(path))
 
-    def once(pairs: list[tuple[str, object]]) -> dict:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(f"{named(path)} holds the key {twice!r} twice in one object")
-        return found
 
+def read_lines(path: Path) -> Iterator[tuple[int, dict]]:
+    """The number and the object of each line of a file of JSON Lines. Raises as `read_json`, with
+    the line that is damaged."""
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        yield number, _object(line, f"{named(path)}, line {number}")
+
+
+def _text(path: Path) -> str:
+    """The text of a file that is there, not empty, and not in a merge conflict."""
     if path.is_dir():
         raise ValueError(f"{named(path)} is a folder, not a file")
     try:
@@ -37,28 +38,53 @@ def read_json(path: Path) -> dict:
     if conflict := re.search(r"^(<{7}|={7}|>{7})", text, flags=re.MULTILINE):
         line = text.count("\n", 0, conflict.start()) + 1
         raise ValueError(f"{named(path)} is in a merge conflict, line {line}")
+    return text
+
+
+def _object(text: str, where: str) -> dict:
+    """The object that a text is."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{where} holds {constant}, which is no number")
+
+    def once(pairs: list[tuple[str, object]]) -> dict:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"{where} holds the key {twice!r} twice in one object")
+        return found
+
     try:
         data = json.loads(text, parse_constant=refuse, object_pairs_hook=once)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{named(path)} is no JSON or cut short: {error.msg}, line {error.lineno}"
+            f"{where} is no JSON or cut short: {error.msg}, line {error.lineno}"
         ) from None
     except RecursionError:
-        raise ValueError(f"{named(path)} is nested too deep to be read") from None
+        raise ValueError(f"{where} is nested too deep to be read") from None
     except ValueError as error:  # of `refuse` and `once`, or a number of thousands of digits
-        if str(error).startswith(named(path)):
+        if str(error).startswith(where):
             raise
-        raise ValueError(f"{named(path)} holds a number of too many digits") from None
+        raise ValueError(f"{where} holds a number of too many digits") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{named(path)} holds a {type(data).__name__} instead of an object")
+        raise ValueError(f"{where} holds a {type(data).__name__} instead of an object")
     return data
 
 
 def write_json(path: Path, data: dict) -> None:
     """Write atomically: an interrupted run leaves the old file, never half a file, and two that
     write at once one of theirs. Raises `ValueError` for NaN and infinities."""
+    _write(path, "".join(_lines(data)))
+
+
+def write_lines(path: Path, lines: Iterable[dict]) -> None:
+    """Write JSON Lines, as `write_json`."""
+    _write(path, "".join(f"{_dumped(line)}\n" for line in lines))
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(_lines(data))
     scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         scratch.write_text(text, encoding="utf-8", newline="\n")
@@ -91,5 +117,5 @@ def _dumped(value: object) -> str:
 
 
 def named(path: Path) -> str:
-    """ "nvidia-h200/01_naive.json": a file and its folder, which tell it from all others."""
+    """ "nvidia-h200/steps.jsonl": a file and its folder, which tell it from all others."""
     return f"{path.parent.name}/{path.name}"

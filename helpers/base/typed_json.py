@@ -3,8 +3,8 @@
 The annotations of a dataclass or a `TypedDict` are the one description of a file. Narrower than a
 type is `Annotated[float, Must("a positive number", lambda us: us > 0)]`.
 
-    typed(path, read_json(path), Record)
-    ValueError: nvidia-h200/01_naive.json: cases[3].calls is "50", not an integer
+    typed("nvidia-h200/steps.jsonl, line 7", fields, Case)
+    ValueError: nvidia-h200/steps.jsonl, line 7: calls is "50", not an integer
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from .json_files import named
 
@@ -58,9 +58,11 @@ class Unfit(Exception):
         self.said, self.path = said, [*path]
 
 
-def typed(path: Path, value: object, kind: Any) -> Any:
+def typed(path: Path | str, value: object, kind: Any) -> Any:
     """A value of a file as a type: dataclasses are built, all else stays. A number that counts as
-    float may be an integer; `TypedDict` may hold more than it names, a dataclass may not.
+    float may be an integer; `TypedDict` may hold more than it names, a dataclass may not. A class
+    with `of_json(fields)` is built by it, of what `fields` is annotated with; what is a dataclass
+    already stays. `path` is the file, or a text that says where the value stands.
 
     Raises `ValueError` with file, key, value and what it is not.
     """
@@ -68,7 +70,8 @@ def typed(path: Path, value: object, kind: Any) -> Any:
         return _reader(kind)(value)
     except Unfit as error:
         where = "".join(reversed(error.path)).removeprefix(".")
-        raise ValueError(f"{named(path)}: {where or 'the object'} {error.said}") from None
+        place = path if isinstance(path, str) else named(path)
+        raise ValueError(f"{place}: {where or 'the object'} {error.said}") from None
 
 
 Reader = Callable[[Any], Any]
@@ -88,6 +91,9 @@ def _reader(kind: Any) -> Reader:
         return _dict_of(_reader(inner[1]))
     if origin is tuple:
         return _row_of(tuple(map(_reader, inner)))
+    if made := getattr(kind, "of_json", None):
+        given = typing.get_type_hints(made, include_extras=True)["fields"]
+        return _built(_reader(given), made)
     if dataclasses.is_dataclass(kind):
         fields = dataclasses.fields(kind)
         required = {
@@ -95,10 +101,24 @@ def _reader(kind: Any) -> Reader:
             for one in fields
             if one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
         }
-        return _object(kind, required, lambda values: kind(**values), others=False)
+        fresh = _built(_object(kind, required, dict, others=False), lambda made: kind(**made))
+        return lambda value: value if isinstance(value, kind) else fresh(value)
     if typing.is_typeddict(kind):
         return _object(kind, kind.__required_keys__, dict, others=True)
     return _plain(kind)
+
+
+def _built(read: Reader, build: Callable[[Any], Any]) -> Reader:
+    """What a function makes of a value that was read; it raises `ValueError` for what it cannot."""
+
+    def built(value: Any) -> Any:
+        value = read(value)
+        try:
+            return build(value)
+        except ValueError as error:
+            raise Unfit(f"is refused: {error}") from None
+
+    return built
 
 
 def _plain(kind: type) -> Reader:
@@ -188,7 +208,8 @@ def _object(
     @functools.cache
     def fields() -> Mapping[str, Reader]:
         hints = typing.get_type_hints(kind, include_extras=True)
-        return {name: _reader(hint) for name, hint in hints.items()}
+        own = {n: hint for n, hint in hints.items() if typing.get_origin(hint) is not ClassVar}
+        return {name: _reader(hint) for name, hint in own.items()}
 
     def read(value: Any) -> Any:
         if type(value) is not dict:

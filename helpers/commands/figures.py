@@ -20,14 +20,8 @@ from pathlib import Path
 from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
 from ..catalogue.registry import UNFUSED, split_trial, step_number, steps, variants
 from ..measure.races import COPIES, DTYPES, best_copies, best_copy, race_cases
-from ..measure.records import (
-    REFERENCE_GPU,
-    load_record,
-    predictions,
-    record_path,
-    recorded_steps,
-    series,
-)
+from ..measure.records import load_record, predictions, recorded_steps, series
+from ..measure.store import REFERENCE_GPU, folder_of
 from ..page.draw.comparison import save_speedups
 from ..page.draw.step import A_COPY, COPY, eager, save_series
 from ..page.race_text import around_block, every_case, every_case_path, race_block
@@ -36,10 +30,10 @@ from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
 
 README = ROOT / "README.md"
-PLOT = record_path("series").with_suffix(".png")
+PLOT = folder_of(REFERENCE_GPU) / "series.png"
 NO_URL = "<the address of this repository>"  # in the README until there is one
 EDITED = "measured before an edit of the kernel"
-SPEEDUPS = {dtype: record_path(f"speedup-{dtype}").with_suffix(".png") for dtype in DTYPES}
+SPEEDUPS = {dtype: folder_of(REFERENCE_GPU) / f"speedup-{dtype}.png" for dtype in DTYPES}
 BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
 
 

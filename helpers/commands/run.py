@@ -16,12 +16,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from ..base.gpu import describe_device, describe_versions
 from ..base.mode import SWITCH, describe_mode, replaying
 from ..base.paths import BUILD, core_notebooks, deeper_notebooks
 from ..catalogue.header import header
 from ..catalogue.registry import source, steps
 from ..measure import bench
 from ..measure.records import Case, predicted_at
+from ..measure.store import Run, utc_now
 from ..measure.workers import Failure
 from ..page.draw.step import save_series
 from ..page.tables import summary_table
@@ -151,6 +153,7 @@ def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
     What cannot be timed is left out, and its verdict in `verdicts` says why.
     """
     timed = {}
+    now = Run(describe_device(), describe_versions(), utc_now(), bench.PROTOCOL)
     for step, verdict in verdicts.items():
         wanted = predicted_at(step)
         shape = wanted.shape if wanted.inner == 1 else (*wanted.shape, wanted.inner)
@@ -158,7 +161,8 @@ def time_steps(verdicts: dict[str, str]) -> dict[str, Case]:
         if verdict == "right":
             try:
                 task = bench.Task(replace(wanted, rows=rows, cols=cols), (step,))
-                timed[step] = bench.measure_steps(task)[step]
+                times = bench.measure_steps(task)[step]
+                timed[step] = Case.of(times, step, bench.problem_of(step, task.at), now)
             except Failure as error:
                 verdicts[step] = f"right, not timed: {error}"
     return timed

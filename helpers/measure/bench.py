@@ -44,7 +44,7 @@ from .problems import (
     rounded,
 )
 from .problems import verify as check_problem
-from .records import Case
+from .records import Timed
 from .workers import Failure, one_line
 
 PROTOCOL = {
@@ -202,10 +202,10 @@ class Task(NamedTuple):
     names: tuple[str, ...]
 
 
-def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[str, Case]:
-    """The case of each step of a task, and of the copy or of what else moves as many bytes; steps
+def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[str, Timed]:
+    """The times of each step of a task, and of the copy or of what else moves as many bytes; steps
     that compute the same are timed together. Raises what `measure` raises."""
-    found: dict[str, Case] = {}
+    found: dict[str, Timed] = {}
     together: dict[Problem, list[str]] = {}
     for name in task.names:
         together.setdefault(problem_of(name, task.at), []).append(name)
@@ -222,20 +222,20 @@ def problem_of(step: str, at: Problem) -> Problem:
     return kernel.problem(at.rows, at.cols, at.dtype, inner=at.inner)
 
 
-def measure(makers: dict[str, Maker], problem: Problem, few: int = 0) -> dict[str, Case]:
+def measure(makers: dict[str, Maker], problem: Problem, few: int = 0) -> dict[str, Timed]:
     """Time candidates and a copy kernel in turn at one problem. With `few` so many samples of each
     are taken after a short warm-up: a first look, which no record is made of. The bandwidth
     baseline of another operation than softmax stands for the copy.
 
-    Returns each name's case. Raises `Failure` that names the candidate which cannot be made or run,
-    or whose output is wrong before or after timing: a broken kernel has no time. It names nobody if
-    there is no room for the buffers.
+    Returns each name's times. Raises `Failure` that names the candidate which cannot be made or
+    run, or whose output is wrong before or after timing: a broken kernel has no time. It names
+    nobody if there is no room for the buffers.
     """
     with blaming(""), fresh_pool():
         return _measure(makers, problem, few)
 
 
-def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, Case]:
+def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, Timed]:
     import cupy
 
     copy = COPY if problem.plain else problem.operation.yardstick
@@ -285,26 +285,19 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
             arrays = buffers_of[name][min(timing.calls, len(buffers_of[name])) - 1]
             poison_outputs(problems[name], arrays)
             with blaming(name):
-                timing.graph.launch(stream)  # what was timed is what must have written it
+                timing.graph.launch()  # what was timed is what must have written it
                 verify(candidates[name], arrays, problem.dtype)
     taken = {key: samples.kept(timing.samples_us) for key, timing in timings.items()}
     return {
-        name: Case(
-            problem.dtype,
-            problem.rows,
-            problem.cols,
+        name: Timed(
             candidate.launch,
             taken[name, "ordinary"],
             taken[copy, "again" if name == copy else "ordinary"],
             timings[name, "ordinary"].calls,
             "right before and after timing",
             candidate.attributes,
-            PROTOCOL["version"],
             taken.get((name, "programmatic"), []),
             taken[PROGRAMMATIC_COPY, "programmatic"] if candidate.run_programmatic else [],
-            problem.inner,
-            0 if problem.plain else problem.moved,
-            "" if problem.plain else copy,
         )
         for name, candidate in candidates.items()
         if name != PROGRAMMATIC_COPY
@@ -324,24 +317,46 @@ def _replay_in_turn(timings: Mapping[tuple[str, str], _Timing]) -> None:
                 timings[key].replay()
 
 
+class Graph:
+    """So many calls in a CUDA graph; `call` enqueues the call of a number on the stream."""
+
+    def __init__(self, call: Callable[[int], None], calls: int, stream):
+        import cupy
+
+        self.calls, self.stream = calls, stream
+        stream.begin_capture()
+        for number in range(calls):
+            call(number)
+        self.graph = stream.end_capture()
+        self.graph.upload(stream)
+        self.start, self.stop = cupy.cuda.Event(), cupy.cuda.Event()
+
+    def launch(self) -> None:
+        self.graph.launch(self.stream)
+
+    def replay(self) -> float:
+        """Microseconds a call, between two events around a launch."""
+        import cupy
+
+        self.start.record(self.stream)
+        self.launch()
+        self.stop.record(self.stream)
+        self.stop.synchronize()
+        elapsed = cupy.cuda.get_elapsed_time(self.start, self.stop)
+        return round(1e3 * elapsed / self.calls, 4)
+
+
 class _Timing:
     """One launch of a candidate: its graph and its samples, in the order they were taken."""
 
     def __init__(self, run: Callable, buffers: Sequence, stream, few: int = 0):
-        import cupy
-
         self.stream, self.few = stream, few
         single_ms = self._warm_up(run, buffers, FEW_WARMUP_S if few else PROTOCOL["warmup_s"])
         self.calls = max(len(buffers), 50)
         most_ms = FEW_REPLAY_MS if few else 50
         if single_ms * self.calls > most_ms:
             self.calls = max(3, math.ceil(most_ms / single_ms))
-        stream.begin_capture()
-        for call in range(self.calls):
-            run(*buffers[call % len(buffers)])
-        self.graph = stream.end_capture()
-        self.graph.upload(stream)
-        self.start, self.stop = cupy.cuda.Event(), cupy.cuda.Event()
+        self.graph = Graph(lambda call: run(*buffers[call % len(buffers)]), self.calls, stream)
         self.samples_us: list[float] = []
 
     def _warm_up(self, run: Callable, buffers: Sequence, seconds: float) -> float:
@@ -369,14 +384,7 @@ class _Timing:
         return not taken or taken < (self.few or samples.wanted(min(self.samples_us)))
 
     def replay(self) -> None:
-        import cupy
-
-        self.start.record(self.stream)
-        self.graph.launch(self.stream)
-        self.stop.record(self.stream)
-        self.stop.synchronize()
-        elapsed = cupy.cuda.get_elapsed_time(self.start, self.stop)
-        self.samples_us.append(round(1e3 * elapsed / self.calls, 4))
+        self.samples_us.append(self.graph.replay())
 
 
 def buffers_for(problem: Problem) -> list[tuple]:

@@ -23,7 +23,7 @@ from ..base.gpu import gpu_in_use
 from ..problem.problem import Problem
 from ..run.bound import load
 from . import bench, samples
-from .bench import COPY, Candidate, Maker, blaming, fresh_pool
+from .bench import COPY, Candidate, Graph, Maker, blaming, fresh_pool
 
 READER = "timing/sums"
 ORDINARY = ", ordinary launch"  # of a kernel that is made for programmatic ones
@@ -223,15 +223,15 @@ class _State:
         for order in samples.orders(len(names)):
             for name in (names[place] for place in order):
                 with blaming(name):
-                    base_us[name].append(self._replay(base, calls))
-                    chain_us[name].append(self._replay(graphs[name], calls))
+                    base_us[name].append(base.replay())
+                    chain_us[name].append(graphs[name].replay())
             taken, without = samples.kept(chain_us[COPY]), samples.kept(base_us[COPY])
             if taken and len(taken) >= samples.wanted(taken[0] - without[0]):
                 break
         for name, link in links.items():
             last = (calls - 1) % len(self.buffers)
             with blaming(name):  # what was timed is what must have written y
-                self._check(link, dtype, last, lambda name=name: graphs[name].launch(self.stream))
+                self._check(link, dtype, last, graphs[name].launch)
         return Series(
             calls,
             {name: samples.kept(series) for name, series in chain_us.items()},
@@ -261,26 +261,10 @@ class _State:
         calls = LEAST_CALLS if self.swept else max(LEAST_CALLS, len(self.buffers))
         graph, begin, us = self._graph(copy, calls), time.perf_counter(), 0.0
         while not us or time.perf_counter() - begin < PROTOCOL["warmup_s"]:
-            us = self._replay(graph, calls)
+            us = graph.replay()
         return calls if us * calls <= 1e3 * LONGEST_MS else max(3, math.ceil(1e3 * LONGEST_MS / us))
 
-    def _graph(self, link: Candidate | None, calls: int):
+    def _graph(self, link: Candidate | None, calls: int) -> Graph:
         for number in range(min(calls, len(self.buffers))):
             self._call(link, number)  # what a first call on a buffer prepares is not captured
-        self.stream.begin_capture()
-        for number in range(calls):
-            self._call(link, number)
-        graph = self.stream.end_capture()
-        graph.upload(self.stream)
-        return graph
-
-    def _replay(self, graph, calls: int) -> float:
-        """Microseconds a call."""
-        import cupy
-
-        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record(self.stream)
-        graph.launch(self.stream)
-        stop.record(self.stream)
-        stop.synchronize()
-        return round(1e3 * cupy.cuda.get_elapsed_time(start, stop) / calls, 4)
+        return Graph(lambda number: self._call(link, number), calls, self.stream)

@@ -4,35 +4,32 @@
 kernel's Build table does (`registry.ASKED_FOR`) and is named by what it asks for, all of it spelled
 out. So a case stays good where the rules of a table change: what is chosen then goes by another
 name of those that were timed. What is around softmax is timed too (`contests.linked`), beside the
-two peers that are best in the race. The result is `notebooks/records/<gpu>/chain.json`.
+two peers that are best in the race. The result is `pipelines.jsonl` beside the records.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from ..base.gpu import H200, Gpu, gpu_in_use, of_record
-from ..base.json_files import named
+from ..base.gpu import Gpu, gpu_in_use
 from ..base.mode import gpu_for_plans
-from ..base.typed_json import Count, Dtype, Must, Natural, Samples
+from ..base.typed_json import Count, Must, Natural, Samples
 from ..catalogue import registry
 from ..catalogue.registry import ASKED_FOR, asking, split_trial
-from ..problem.operations import SOFTMAX
 from ..problem.problem import Problem
 from ..problem.shapes import CHAIN_SHAPES
-from . import bench, chain, peers, samples
+from . import bench, chain, peers, samples, store
 from .chain import ORDINARY, STATES
-from .contested import CaseOfContest, Computed, Contested, Task, read_contested, write_contested
 from .contests import chosen, group_of, linked, name_of, numbers
-from .races import DTYPES, SLOWER, TOLERANCE, Race, maker_of
-from .records import REFERENCE_GPU, folder_of, launch_of, step_hash, utc_now
+from .races import DTYPES, SLOWER, TOLERANCE, RaceCase, Task, has_versions, maker_of
+from .records import launch_of, step_hash
+from .store import REFERENCE_GPU, Observation
 
 FEW_ROWS = 16  # so few that a launch is much of a call
 VERDICTS = {
@@ -47,16 +44,15 @@ TIES = ("ahead", "level", SLOWER, "LOSS")  # of what is chosen beside the best p
 
 
 @dataclass(frozen=True)
-class ChainCase(CaseOfContest):
-    """One shape in one state: ours by the names of `variants`, peers and the copy, timed in turn.
+class ChainCase(Observation):
+    """One problem in one state: ours by the names of `variants`, peers and the copy, timed in turn.
 
     `chain_us` are samples of the chain with it, `base_us` those of the chain without softmax that
     was replayed right before: microseconds a call.
     """
 
-    dtype: Dtype
-    rows: Count
-    cols: Count
+    campaign: ClassVar[str] = "pipelines"
+
     state: Annotated[str, Must(f"one of {', '.join(STATES)}", STATES.__contains__)]
     launches: dict[str, dict[str, Natural]]  # of ours
     hashes: dict[str, str]  # of the kernel files of ours
@@ -64,18 +60,29 @@ class ChainCase(CaseOfContest):
     chain_us: dict[str, Samples]
     base_us: dict[str, Samples]
     skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
-    protocol: int = chain.PROTOCOL["version"]
-    versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
-    gpu: Gpu = H200  # the file's, which names it once
-    # Of what is around softmax, as a `RaceCase` has them.
-    operation: Computed = SOFTMAX.name
-    features: dict[str, Count] = field(default_factory=dict)
-    inner: Count = 1
+
+    def __post_init__(self) -> None:
+        with_it, without = (
+            {name: len(series) for name, series in one.items()}
+            for one in (self.chain_us, self.base_us)
+        )
+        if with_it != without:
+            raise ValueError("other samples of chains with softmax than of those without")
+        if untimed := self.launches.keys() - self.chain_us.keys():
+            raise ValueError(f"a launch of {min(untimed)[:60]} and no time")
+
+    @property
+    def key(self) -> tuple[Problem, str]:
+        return self.problem, self.state
 
     @property
     def megabytes(self) -> float:
         """Of x, 10^6 bytes."""
-        return self.rows * self.cols * np.dtype(self.dtype).itemsize / 1e6
+        return self.rows * self.problem.row_bytes / 1e6
+
+    def launch_now(self, step: str) -> dict[str, int]:
+        """The launch that the header of one of our kernels asks for."""
+        return launch_of(step, self.problem, self.run.gpu)
 
     def is_current(self) -> bool:
         """Whether all of ours were timed as they are now, code and launch."""
@@ -97,7 +104,7 @@ class ChainCase(CaseOfContest):
     @property
     def chosen(self) -> str | None:
         """By which name it has what `choose` picks now; None if that was not timed as it is."""
-        step = self.chosen_now
+        step = chosen(self.problem, self.run.gpu)
         if not step:
             return None
         launch = self.launch_now(step)
@@ -157,87 +164,30 @@ class ChainCase(CaseOfContest):
         return "best" if sure else "unclear"
 
 
-@dataclass
-class Chains(Contested):
-    """All that is timed in pipelines on one GPU."""
-
-    cases: list[ChainCase] = field(default_factory=list)
-
-    def has(self, task: ChainTask) -> bool:
-        """Whether it holds all that a task times, as it is now; a peer timed or left out."""
-        gpu = of_record(self.device)
-        names, problem = task.ours(gpu), task.problem
-        launches = {name: launch_of(name, problem, gpu) for name in names}
-        hashes = {file: step_hash(file) for file in map(file_of, names)}
-        now = self.compared_versions()
-        known = {
-            case.state
-            for case in self.cases
-            if case.problem == problem
-            and all(case.launches.get(name) == launch for name, launch in launches.items())
-            and hashes.items() <= case.hashes.items()
-            and set(task.peers) <= {*case.chain_us, *case.skipped}
-            and now.items() <= case.versions.items()
-        }
-        return known >= {*chain.states_of(problem, gpu.l2)}
-
-    def add(self, case: ChainCase) -> None:
-        """Put a case in the place of the one that it had of that shape and state; cases are in the
-        order of dtypes, shapes and states, then of `contests.linked`, whichever came first."""
-        case = replace(case, versions=self.compared_versions())
-        others = [other for other in self.cases if _key(other) != _key(case)]
-        alone = itertools.product(DTYPES, CHAIN_SHAPES)
-        runs = [*(Problem(*shape, dtype) for dtype, shape in alone), *linked()]
-        order = {key: number for number, key in enumerate(itertools.product(runs, STATES))}
-        self.cases = sorted([*others, case], key=lambda case: order.get(_key(case), len(order)))
+def holds(cases: Sequence[ChainCase], task: ChainTask) -> bool:
+    """Whether cases hold all that a task times, as it is now; a peer timed or left out."""
+    gpu, problem = task.run.gpu, task.problem
+    names = task.ours(gpu)
+    launches = {name: launch_of(name, problem, gpu) for name in names}
+    hashes = {file: step_hash(file) for file in map(file_of, names)}
+    known = {
+        case.state
+        for case in cases
+        if case.problem == problem
+        and all(case.launches.get(name) == launch for name, launch in launches.items())
+        and hashes.items() <= case.hashes.items()
+        and set(task.peers) <= {*case.chain_us, *case.skipped}
+        and has_versions(case, task.run.versions)
+    }
+    return known >= {*chain.states_of(problem, gpu.l2)}
 
 
-def _key(case: ChainCase) -> tuple[Problem, str]:
-    return case.problem, case.state
-
-
-# ---- the file -----------------------------------------------------------------------------------
-
-
-def chains_path(gpu: str) -> Path:
-    return folder_of(gpu) / "chain.json"
-
-
-def load_chains(gpu: str = REFERENCE_GPU) -> Chains:
-    """Read what is recorded of pipelines. Raises `FileNotFoundError` that says how it is made,
-    `ValueError` that names the file for one that is damaged or of another version of this
-    program."""
-    path = chains_path(gpu)
-    if not path.is_file():
-        raise FileNotFoundError(f"no pipelines of {gpu}: run make measure ARGS=pipelines there")
-    chains = read_contested(path, Chains)
-    for number, case in enumerate(chains.cases):
-        pairs = [
-            {name: len(series) for name, series in one.items()}
-            for one in (case.chain_us, case.base_us)
-        ]
-        if pairs[0] != pairs[1]:
-            raise ValueError(
-                f"{named(path)}: cases[{number}] has other samples of chains with softmax than of "
-                "those without"
-            )
-        if untimed := case.launches.keys() - case.chain_us.keys():
-            raise ValueError(
-                f"{named(path)}: cases[{number}] has a launch of {min(untimed)[:60]} and no time"
-            )
-    return chains
-
-
-def save_chains(chains: Chains, gpu: str) -> None:
-    write_contested(chains_path(gpu), chains)
-
-
-def open_chains(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Chains:
-    """What is recorded, to go on with, or nothing yet; `Chains.has` tells what is to be timed."""
-    now = Chains(device, versions, utc_now(), [chain.PROTOCOL])
-    if not fresh and chains_path(gpu).is_file():
-        now.go_on_from(load_chains(gpu))
-    return now
+def order() -> dict[Hashable, int]:
+    """(problem, state) -> its place in the file: dtypes, shapes and states of softmax, then
+    `contests.linked`."""
+    alone = itertools.product(DTYPES, CHAIN_SHAPES)
+    problems = [*(Problem(*shape, dtype) for dtype, shape in alone), *linked()]
+    return {key: number for number, key in enumerate(itertools.product(problems, STATES))}
 
 
 # ---- one shape ----------------------------------------------------------------------------------
@@ -301,9 +251,8 @@ def run_task(task: ChainTask) -> list[ChainCase]:
         launches = {name: launch_of(trial_of(name), problem, gpu) for name in timed}
         cases.append(
             ChainCase(
-                problem.dtype,
-                problem.rows,
-                problem.cols,
+                problem,
+                task.run,
                 state,
                 launches,
                 {file: step_hash(file) for file in map(file_of, timed)},
@@ -311,21 +260,17 @@ def run_task(task: ChainTask) -> list[ChainCase]:
                 series.chain_us,
                 series.base_us,
                 skipped,
-                gpu=gpu,
-                operation=problem.operation.name,
-                features=dict(problem.features),
-                inner=problem.inner,
             )
         )
     return cases
 
 
-def best_peers(race: Race, problem: Problem) -> list[str]:
+def best_peers(race: Sequence[RaceCase], problem: Problem) -> list[str]:
     """The two peers that are best in the race at an operation and dtype, those of a problem, by the
     median of their
     shares of what moves as many bytes; none where it was not raced."""
     shares: dict[str, list[float]] = {}
-    for case in race.cases:
+    for case in race:
         if case.dtype == problem.dtype and group_of(case.problem) == group_of(problem):
             for name in {*case.timed} - {case.step}:
                 shares.setdefault(name, []).append(case.share(name))
@@ -335,16 +280,20 @@ def best_peers(race: Race, problem: Problem) -> list[str]:
 # ---- what is said of it -------------------------------------------------------------------------
 
 
-def around_cases(recorded: Chains) -> list[ChainCase]:
-    """Its cases around softmax."""
-    return [case for case in recorded.cases if not case.problem.plain]
+def load_chains(gpu: str = REFERENCE_GPU) -> list[ChainCase]:
+    """What is recorded of pipelines; raises as `store.read`."""
+    return store.read(ChainCase, gpu)
+
+
+def around_cases(recorded: Sequence[ChainCase]) -> list[ChainCase]:
+    """Those around softmax."""
+    return [case for case in recorded if not case.problem.plain]
 
 
 def chain_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[ChainCase]:
     """The recorded cases of a dtype in the order of `CHAIN_SHAPES` and `STATES`; raises as
     `load_chains`."""
-    cases = load_chains(gpu).cases
-    return [case for case in cases if case.dtype == dtype and case.problem.plain]
+    return [case for case in load_chains(gpu) if case.dtype == dtype and case.problem.plain]
 
 
 def behind(cases: Sequence[ChainCase]) -> list[str]:

@@ -3,7 +3,7 @@ is best at a shape, as the race has found it: reader and writer.
 
 Three times, each in turn with the others: that of the host until a call returns, that of calls one
 after the other (whichever of host and GPU is slower), and that of calls in a CUDA graph, which the
-host has no part in. The result is `notebooks/records/<gpu>/export.json`.
+host has no part in. The result is `calls.jsonl` beside the records.
 """
 
 from __future__ import annotations
@@ -17,32 +17,22 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from types import ModuleType
+from typing import ClassVar
 
-from ..base.gpu import Device, Gpu, gpu_in_use, of_record
-from ..base.json_files import named, write_json
-from ..base.typed_json import Count, Date, Dtype, Samples
+from ..base.gpu import gpu_in_use
+from ..base.typed_json import Count, Samples
 from ..catalogue import dispatch
 from ..export.asked import request
 from ..export.python import write
 from ..problem.problem import Problem
-from . import peers
+from . import peers, store
 from .foreign import compiled
-from .races import load_race, race_path
-from .records import (
-    REFERENCE_GPU,
-    SCHEMA,
-    Protocol,
-    Versions,
-    fields_of,
-    folder_of,
-    read_record,
-    step_hash,
-    utc_now,
-)
+from .races import RaceCase
+from .records import step_hash
 from .samples import kept, orders
+from .store import REFERENCE_GPU, Observation, Run
 
 PROTOCOL = {
     "version": 1,
@@ -62,12 +52,11 @@ QUACK, LIGER, COMPILE = CALLED = "quack", "liger", "compile"
 
 
 @dataclass(frozen=True)
-class TimesCase:
-    """One shape: microseconds a call of each implementation."""
+class TimesCase(Observation):
+    """Softmax of one shape: microseconds a call of each implementation."""
 
-    dtype: Dtype
-    rows: Count
-    cols: Count
+    campaign: ClassVar[str] = "calls"
+
     step: str  # that `choose` picked
     hash: str  # of its file
     calls: Count  # in a graph
@@ -75,59 +64,20 @@ class TimesCase:
     eager_us: dict[str, Samples]
     graph_us: dict[str, Samples]
     skipped: dict[str, str] = field(default_factory=dict)  # who was left out -> why
-    protocol: int = PROTOCOL["version"]
 
-    @cached_property
-    def problem(self) -> Problem:
-        return Problem(self.rows, self.cols, self.dtype)
+    def __post_init__(self) -> None:
+        for part in ("host_us", "eager_us", "graph_us"):
+            if missing := {OURS, TORCH} - {*getattr(self, part)}:
+                raise ValueError(f"{part} lacks {min(missing)}")
 
-    def is_current(self, gpu: Gpu) -> bool:
+    def is_current(self) -> bool:
         """Whether it is of the kernel that would be chosen now, as its text is."""
-        step = dispatch.best(self.problem, gpu)
+        step = dispatch.best(self.problem, self.run.gpu)
         return (step, step_hash(step)) == (self.step, self.hash)
 
     def holds(self, names: Iterable[str]) -> bool:
         """Whether all of these were timed, or left out for a reason."""
         return set(names) <= {*self.host_us, *self.skipped}
-
-
-@dataclass
-class Times:
-    """All cases of one GPU."""
-
-    device: Device
-    versions: Versions
-    utc: Date
-    protocols: list[Protocol]  # of its cases
-    cases: list[TimesCase] = field(default_factory=list)
-    schema: int = SCHEMA
-
-    def is_current(self) -> bool:
-        """Whether each case is of the kernel that would be chosen now."""
-        gpu = of_record(self.device)
-        return all(case.is_current(gpu) for case in self.cases)
-
-
-def times_path(gpu: str = REFERENCE_GPU) -> Path:
-    return folder_of(gpu) / "export.json"
-
-
-def load_times(gpu: str = REFERENCE_GPU) -> Times:
-    """Raises `FileNotFoundError` that says how it is made, `ValueError` for a damaged file."""
-    path = times_path(gpu)
-    if not path.is_file():
-        raise FileNotFoundError(f"no times of {gpu}: run make measure ARGS=calls there")
-    times = read_record(path, Times)
-    for number, case in enumerate(times.cases):
-        for part in ("host_us", "eager_us", "graph_us"):
-            if missing := {OURS, TORCH} - {*getattr(case, part)}:
-                raise ValueError(f"{named(path)}: cases[{number}].{part} lacks {min(missing)}")
-    return times
-
-
-def save_times(times: Times, gpu: str) -> None:
-    times.utc = utc_now()
-    write_json(times_path(gpu), fields_of(times))
 
 
 TITLES = ("rows x columns", "kernel", "best peer", *(f"{what} {name}" for what in ("host", "eager",
@@ -176,10 +126,9 @@ def _median(part: Mapping[str, list[float]], name: str) -> float:
 
 def best_peers(gpu: str) -> dict[Problem, str]:
     """The best of `CALLED` and `TORCH` in the race of a GPU, for each of its cases of softmax; in
-    that of the reference GPU where there is none. Raises what `load_race` raises."""
-    race = load_race(gpu if race_path(gpu).is_file() else REFERENCE_GPU)
+    that of the reference GPU where there is none. Raises as `store.read`."""
     found = {}
-    for case in race.cases:
+    for case in store.read_if_any(RaceCase, gpu) or store.read(RaceCase, REFERENCE_GPU):
         if case.problem.plain and (names := {TORCH, *CALLED} & {*case.samples_us}):
             found[case.problem] = max(sorted(names), key=case.share)
     return found
@@ -253,9 +202,9 @@ def compile_ahead(name: str, problem: Problem) -> str:
         return f"{name} at {problem.place()}: {type(error).__name__}"
 
 
-def measure(problem: Problem, peer: str = "") -> TimesCase:
-    """Time a problem, beside a peer if one is named: one that refuses it, fails or is wrong is
-    left out, with the reason. Raises `AssertionError` if ours is wrong there."""
+def measure(problem: Problem, run: Run, peer: str = "") -> TimesCase:
+    """Time a problem in a run, beside a peer if one is named: one that refuses it, fails or is
+    wrong is left out, with the reason. Raises `AssertionError` if ours is wrong there."""
     import torch
 
     peers.free_memory()
@@ -286,8 +235,7 @@ def measure(problem: Problem, peer: str = "") -> TimesCase:
                 in_graph[name].append(round(_between_events(graphs[name][0].replay) / count, 4))
     step = dispatch.best(problem, gpu_in_use())  # as exported: no plan that was tuned here
     series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
-    what = problem.dtype, *problem.shape
-    return TimesCase(*what, step, step_hash(step), count, *series, skipped)
+    return TimesCase(problem, run, step, step_hash(step), count, *series, skipped)
 
 
 def _join(calls: dict[str, Callable], peer: str, problem: Problem, x, wanted) -> str:

@@ -4,7 +4,8 @@ At each shape one `bench.measure` call times our kernel, every peer that can run
 copies, replayed in turn in one process: only such figures are compared with each other. What is
 around softmax is raced at the shapes of `helpers.measure.contests`, beside the yardstick of the
 operation in the copy's place. A peer that tunes anew in each process is timed in more of them,
-beside ours, and its best counts. The result is `notebooks/records/<gpu>/race.json`.
+beside ours, and its best counts. The result is `comparison.jsonl`
+beside the records.
 """
 
 from __future__ import annotations
@@ -12,27 +13,25 @@ from __future__ import annotations
 import itertools
 import statistics
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..base.arguments import checked
-from ..base.gpu import H200, Gpu, gpu_in_use
-from ..base.json_files import named
-from ..base.typed_json import Count, Date, Dtype, Natural, Samples, Time
+from ..base.gpu import gpu_in_use
+from ..base.typed_json import Count, Date, Natural, Samples, Time
 from ..catalogue import registry
-from ..problem.operations import SOFTMAX
 from ..problem.problem import Problem
 from ..problem.shapes import RACE_SHAPES, REFERENCE_SHAPE
 from ..run.bound import load
-from . import bench, peers, samples
-from .contested import CaseOfContest, Computed, Contested, Task, read_contested, write_contested
+from . import bench, peers, samples, store
 from .contests import chosen, entries, numbers
 from .peers_around import NOT_OFFERED
-from .records import REFERENCE_GPU, Case, folder_of, load_record, step_hash, utc_now
+from .records import Case, Timed, launch_of, load_record, step_hash
+from .store import REFERENCE_GPU, Observation, Run, latest
+from .workers import Failure
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
@@ -76,12 +75,12 @@ class Added:
 
 
 @dataclass(frozen=True)
-class RaceCase(CaseOfContest):
-    """One shape: our kernel, the peers and the copy, timed in turn."""
+class RaceCase(Observation):
+    """One problem: our kernel, the peers and the copy, or of another operation than softmax its
+    bandwidth baseline, timed in turn."""
 
-    dtype: Dtype
-    rows: Count
-    cols: Count
+    campaign: ClassVar[str] = "comparison"
+
     step: str  # our kernel; "" if none takes the shape
     kernel_hash: str
     launch: dict[str, Natural]  # of our kernel
@@ -90,21 +89,19 @@ class RaceCase(CaseOfContest):
     calls: dict[str, Count]  # calls per replay
     skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
     notes: dict[str, str] = field(default_factory=dict)
-    gpu: Gpu = H200  # the race's, whose file names it once
-    protocol: int = 1  # as of a record's case
     programmatic_us: list[Time] = field(default_factory=list)  # of our kernel, as a record's case
     programmatic_copy_us: list[Time] = field(default_factory=list)
     copies_us: dict[str, Samples] = field(default_factory=dict)  # other copies -> as samples_us
     # Of the other processes in which what a peer tunes anew in each was timed: who -> samples.
     draws: list[dict[str, Samples]] = field(default_factory=list)
-    versions: dict[str, str] = field(default_factory=dict)  # that it was timed with
     less_precise: dict[str, float] = field(default_factory=dict)  # peer -> error, ulp
     added: list[Added] = field(default_factory=list)
-    # Of what is around softmax; the copies are then its yardstick's.
-    operation: Computed = SOFTMAX.name
-    features: dict[str, Count] = field(default_factory=dict)
-    inner: Count = 1
-    moved: Natural = 0  # bytes that it must read and write, where that is not each element once
+
+    def __post_init__(self) -> None:
+        if any(bench.COPY not in draw for draw in self.draws):
+            raise ValueError(f"a draw is without {bench.COPY}")
+        if any({bench.COPY, self.step} - {*later.samples_us} for later in self.added):
+            raise ValueError(f"what was added is without {bench.COPY} or {self.step}")
 
     @property
     def copy_us(self) -> float:
@@ -112,8 +109,7 @@ class RaceCase(CaseOfContest):
 
     @property
     def copy_gbps(self) -> float:
-        size = self.moved or 2 * self.rows * self.cols * np.dtype(self.dtype).itemsize
-        return size / self.copy_us / 1e3
+        return self.problem.moved / self.copy_us / 1e3
 
     def beside(self, name: str) -> Beside:
         """The samples of a competitor and of those beside it, of the process in which it was
@@ -234,10 +230,9 @@ class RaceCase(CaseOfContest):
 
     def is_current(self) -> bool:
         """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
-        step = self.chosen_now
-        return self.step == step and (self.kernel_hash, self.launch) == (
-            (step_hash(step), self.launch_now(step)) if step else ("", {})
-        )
+        step = chosen(self.problem, self.run.gpu)
+        now = (step_hash(step), launch_of(step, self.problem, self.run.gpu)) if step else ("", {})
+        return self.step == step and (self.kernel_hash, self.launch) == now
 
     @property
     def marks(self) -> str:
@@ -246,90 +241,48 @@ class RaceCase(CaseOfContest):
         return overlaps + ("" if self.is_current() else "#")
 
 
-@dataclass
-class Race(Contested):
-    """The race on one GPU."""
-
-    cases: list[RaceCase] = field(default_factory=list)
-
-    def why_again(self, problem: Problem, names: Sequence[str]) -> str:
-        """Why a shape is to be raced (again), one of `REASONS`; "" if it holds it with our kernel
-        as it is now and with each of the peers in the version of now, timed or left out. A peer
-        that is not installed now stays as it was."""
-        known = [case for case in self.cases if case.problem == problem]
-        if not known:
-            return "new"
-        case = known[0]
-        if not case.is_current() or case.overlaps_unlike_the_copy:
-            return "ours"
-        asked = set(names) <= {*case.timed, *case.skipped}
-        now = self.compared_versions().items()
-        return "" if asked and now <= case.versions.items() else "peers"
-
-    def add(self, case: RaceCase) -> None:
-        """Put a case in the place of the one that it had of that shape; cases are in the order of
-        the dtypes and shapes, then of the contests, whichever came first."""
-        case = replace(case, versions=case.versions or self.compared_versions())
-        others = [other for other in self.cases if other.problem != case.problem]
-        alone = [Problem(*shape, dtype) for dtype, shape in itertools.product(DTYPES, RACE_SHAPES)]
-        order = {problem: place for place, problem in enumerate([*alone, *entries()])}
-        self.cases = sorted([*others, case], key=lambda case: order.get(case.problem, len(order)))
-
-    def add_draw(self, problem: Problem, named: dict[str, list[float]]) -> RaceCase:
-        """Put what another process measured into the case of a problem; returns the case."""
-        (place,) = (place for place, case in enumerate(self.cases) if case.problem == problem)
-        case = self.cases[place]
-        self.cases[place] = replace(case, draws=[*case.draws, named])
-        return self.cases[place]
+def why_again(case: RaceCase | None, names: Sequence[str], versions: Mapping[str, str]) -> str:
+    """Why a problem is to be raced (again), one of `REASONS`, where `case` is what is recorded of
+    it; "" if that is with our kernel as it is now and with each of the peers in the version of now,
+    timed or left out. A peer that is not installed now stays as it was."""
+    if case is None:
+        return "new"
+    if not case.is_current() or case.overlaps_unlike_the_copy:
+        return "ours"
+    asked = set(names) <= {*case.timed, *case.skipped}
+    return "" if asked and has_versions(case, versions) else "peers"
 
 
-# ---- the file -----------------------------------------------------------------------------------
+def compared(versions: Mapping[str, str]) -> dict[str, str]:
+    """Those of some versions that what is compared with peers must have been timed with."""
+    names = (*store.MUST_NOT_CHANGE, *peers.PACKAGES)
+    return {name: versions[name] for name in names if name in versions}
 
 
-def race_path(gpu: str) -> Path:
-    return folder_of(gpu) / "race.json"
+def has_versions(case: Observation, versions: Mapping[str, str]) -> bool:
+    """Whether a case was timed with the versions of now, as far as they are compared."""
+    return compared(versions).items() <= case.run.versions.items()
 
 
-@checked
-def load_race(gpu: str = REFERENCE_GPU) -> Race:
-    """Read a race. Raises `FileNotFoundError` that says how it is made, `ValueError` that names the
-    file for one that is damaged or of another version of this program."""
-    path = race_path(gpu)
-    if not path.is_file():
-        raise FileNotFoundError(f"no comparison of {gpu}: run make measure ARGS=comparison there")
-    race = read_contested(path, Race)
-    for number, case in enumerate(race.cases):
-        if any(bench.COPY not in draw for draw in case.draws):
-            raise ValueError(f"{named(path)}: cases[{number}].draws has one without {bench.COPY}")
-        if any({bench.COPY, case.step} - {*later.samples_us} for later in case.added):
-            raise ValueError(
-                f"{named(path)}: cases[{number}].added has one without {bench.COPY} or {case.step}"
-            )
-    versions = race.compared_versions()
-    race.cases = [replace(case, versions=case.versions or versions) for case in race.cases]
-    return race
-
-
-def save_race(race: Race, gpu: str) -> None:
-    write_contested(race_path(gpu), race)
-
-
-def open_race(gpu: str, device: dict, versions: dict, fresh: bool = False) -> Race:
-    """The race to go on with, an empty one without any. Its cases stay, whatever they were timed
-    with: `Race.why_again` tells which are to be raced again."""
-    now = Race(device, versions, utc_now(), [bench.PROTOCOL])
-    if not fresh and race_path(gpu).is_file():
-        now.go_on_from(load_race(gpu))
-    return now
+def order() -> dict[Hashable, int]:
+    """Problem -> its place in the file: dtypes and shapes of softmax, then what is around it."""
+    alone = [Problem(*shape, dtype) for dtype, shape in itertools.product(DTYPES, RACE_SHAPES)]
+    return {problem: place for place, problem in enumerate([*alone, *entries()])}
 
 
 # ---- what is said of it -------------------------------------------------------------------------
 
 
 @checked
+def load_race(gpu: str = REFERENCE_GPU) -> list[RaceCase]:
+    """What was raced on a GPU; raises as `store.read`."""
+    return store.read(RaceCase, gpu)
+
+
+@checked
 def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
     """The recorded cases of a dtype in the order of `RACE_SHAPES`; raises as `load_race`."""
-    known = {case.problem: case for case in load_race(gpu).cases}
+    known = {case.problem: case for case in load_race(gpu)}
     wanted = [Problem(*shape, dtype) for shape in RACE_SHAPES]
     return [known[problem] for problem in wanted if problem in known]
 
@@ -338,7 +291,7 @@ def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
     """(rows, cols, dtype) -> bandwidth of the fastest copy kernel as a share of the plain one's,
     at the shapes where several were timed in turn; empty without a race."""
     try:
-        cases = load_race(gpu).cases
+        cases = load_race(gpu)
     except FileNotFoundError:
         return {}
     return {
@@ -350,21 +303,22 @@ def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
 
 def best_copy(copies: Mapping[tuple[int, int, str], float], case: Case) -> float | None:
     """Of `best_copies` what stands beside a case; None of another yardstick than the copy."""
-    if case.yardstick not in ("", bench.COPY):
+    if case.yardstick != bench.COPY:
         return None
     return copies.get((case.rows, case.cols, case.dtype))
 
 
-def versions_of(race: Race) -> dict[str, str]:
-    """Those of its versions that cases are of; of what was not installed when it was gone on with,
-    as most of its cases of softmax have them."""
-    found = [case.versions for case in race.cases if case.problem.plain]
-    return {**max(found, key=found.count, default={}), **race.compared_versions()}
+def versions_of(cases: Sequence[RaceCase]) -> dict[str, str]:
+    """The versions that are compared of what was raced last; of what was not installed then, as
+    most cases of softmax have them."""
+    found = [compared(case.run.versions) for case in cases if case.problem.plain]
+    now = compared(latest(cases).versions)
+    return {**max(found, key=found.count, default={}), **now}
 
 
-def around_cases(recorded: Race) -> list[RaceCase]:
+def around_cases(recorded: Sequence[RaceCase]) -> list[RaceCase]:
     """Its cases around softmax at the shapes of `contests.GROUPS`, in that order."""
-    known = {case.problem: case for case in recorded.cases}
+    known = {case.problem: case for case in recorded}
     return [known[problem] for problem in entries() if problem in known]
 
 
@@ -372,11 +326,11 @@ def around_cases(recorded: Race) -> list[RaceCase]:
 def race_origin(gpu: str = REFERENCE_GPU) -> str:
     """One sentence on where the figures of softmax come from, with the peers' versions; in lines
     that fit a notebook."""
-    race = load_race(gpu)
-    known = versions_of(race)
+    cases = load_race(gpu)
+    known, run = versions_of(cases), latest(cases)
     versions = ", ".join(f"{name} {known[name]}" for name in peers.PACKAGES if name in known)
     return textwrap.fill(
-        f"recorded on {race.device['name']}, last updated on {race.utc[:10]} "
+        f"recorded on {run.device['name']}, last updated on {run.utc[:10]} "
         f"(driver {known['driver']}, {versions})",
         100,
         break_on_hyphens=False,
@@ -392,6 +346,27 @@ def explained_marks(cases: Sequence[RaceCase]) -> list[str]:
 # ---- one shape ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Task:
+    """A problem to be timed at in a run."""
+
+    problem: Problem
+    run: Run
+    peers: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)  # peer that was tried -> why not again
+
+    def without(self, failure: Failure) -> Task:
+        """The same without the peer that is to blame."""
+        return replace(self, failed={**self.failed, failure.culprit: failure.reason})
+
+    def skipped(self) -> dict[str, str]:
+        """Its peers that failed, or that cannot run the problem -> why."""
+        reasons = {
+            name: self.failed.get(name) or peers.why_not(name, self.problem) for name in self.peers
+        }
+        return {name: reason for name, reason in reasons.items() if reason}
+
+
 def run_task(task: Task) -> RaceCase:
     """Time our kernel, the peers that can run the shape, and copies. Raises `Failure`, which names
     our kernel, the peer or the copy that is wrong or fails."""
@@ -405,9 +380,8 @@ def run_task(task: Task) -> RaceCase:
     of_ours = cases.get(step) or cases[problem.operation.yardstick]
     notes = {name: peers.note(name, problem) for name in racing}
     return RaceCase(
-        problem.dtype,
-        problem.rows,
-        problem.cols,
+        problem,
+        task.run,
         step,
         step_hash(step) if step else "",
         of_ours.launch if step else {},
@@ -416,23 +390,17 @@ def run_task(task: Task) -> RaceCase:
         {name: case.calls for name, case in timed.items()},
         skipped,
         {name: note for name, note in notes.items() if note},
-        gpu_in_use(),
-        of_ours.protocol,
         of_ours.programmatic_us,
         of_ours.programmatic_copy_us,
         {name: cases[name].samples_us for name in copies},
         less_precise=less_precise,
-        operation=problem.operation.name,
-        features=dict(problem.features),
-        inner=problem.inner,
-        moved=of_ours.moved,
     )
 
 
 def measure_beside(
     step: str, names: Sequence[str], copies: Sequence[str], problem: Problem
-) -> tuple[dict[str, Case], dict[str, float]]:
-    """The cases of our kernel, unless it is "", of peers and of copies, timed in turn; and the
+) -> tuple[dict[str, Timed], dict[str, float]]:
+    """The times of our kernel, unless it is "", of peers and of copies, timed in turn; and the
     errors in ulp of the peers that are less precise."""
     peers.free_memory()
     of_ours = None if problem.plain else numbers(problem)

@@ -1,12 +1,8 @@
-"""Recorded timings: one JSON file per GPU and step, written on that GPU, replayed anywhere.
+"""Recorded timings of kernels, each beside a same-size copy, and what was predicted of them.
 
-    notebooks/records/<gpu>/<step>.json   timings of a kernel beside a same-size copy
+    notebooks/records/<gpu>/steps.jsonl   written on that GPU, replayed anywhere
     notebooks/records/predictions.json    about each step, written by hand before the measurement:
                                           where it is recorded, what it will reach, and why
-
-What else stands in that folder: race.json (`helpers.measure.races`), chain.json
-(`helpers.measure.chains`), export.json (`helpers.measure.export_times`), and
-`helpers.measure.evidence`.
 
 GB/s is 2 * rows * cols * itemsize / time: one read and one write of every element, whatever the
 kernel really moved. 1 GB = 10^9 bytes.
@@ -17,19 +13,14 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import Annotated, TypedDict
-
-import numpy as np
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, TypedDict
 
 from ..base.arguments import checked
-from ..base.gpu import Device, Gpu, of_record
-from ..base.gpu import gpu_folder as gpu_folder  # who records names the folder by it
-from ..base.json_files import named, read_json, write_json
+from ..base.gpu import Device, Gpu
+from ..base.json_files import read_json
 from ..base.paths import RECORDS
-from ..base.typed_json import Count, Date, Dtype, Must, Natural, Samples, Share, Time, typed
+from ..base.typed_json import Count, Dtype, Must, Natural, Samples, Share, Time, typed
 from ..catalogue import registry
 from ..catalogue.plan import Plan
 from ..catalogue.registry import TORCH, UNFUSED, WITHOUT_FILE, split_trial, step_number
@@ -45,31 +36,10 @@ from ..problem.shapes import (
 )
 from ..run.bound import Kernel, load
 from ..simt.cuda_text import token_hash
+from . import store
+from .store import MUST_NOT_CHANGE, REFERENCE_GPU, Observation, Protocol, Run
 
 PREDICTIONS = RECORDS / "predictions.json"
-REFERENCE_GPU = "nvidia-h200"  # whose record the notebooks and the README show
-MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that a record is of
-SCHEMA = 2  # 1 had one protocol for all cases of a file
-LEFT_OUT_IF_EMPTY = (  # of a case, in its file
-    *("attributes", "programmatic_us", "programmatic_copy_us", "copies_us", "draws"),
-    *("moved", "yardstick"),
-)
-
-
-class Protocol(TypedDict):
-    """How cases were timed, in words; its number is what a case names."""
-
-    version: int
-
-
-Versions = Annotated[
-    dict[str, str],
-    Must(
-        "the versions of driver, nvrtc and cupy", lambda names: names.keys() >= {*MUST_NOT_CHANGE}
-    ),
-]
-
-
 # Of fused and related operations, recorded in float32 and bfloat16.
 FUSED_FAMILIES = frozenset(("fused", "square", "vocabularies", "axes"))
 _FAMILIES = {*FUSED_FAMILIES, "grid", "long", "few", "sweep", "unaligned", "few unaligned"}
@@ -106,68 +76,25 @@ _WHOLE = Must(
 )
 
 
-class _Before(TypedDict):
-    """What is asked of a file of schema 1 before it is made one of schema 2."""
-
-    protocol: Protocol
-    cases: list[dict]
-
-
 @dataclass(frozen=True)
-class Case:
-    """One kernel at one shape, timed in turn with a copy kernel of the same size."""
+class Timed:
+    """A kernel, timed in turn with a copy kernel that moves as many bytes."""
 
-    dtype: Dtype
-    rows: Count
-    cols: Count
     launch: dict[str, Natural]  # grid, block, shared_mem, and the macros of a Build table
     samples_us: Samples  # time per call of each replay, microseconds
-    copy_samples_us: Samples
+    copy_samples_us: Samples  # of another operation than softmax, of its bandwidth baseline
     calls: Count  # calls per replay
     check: str  # verdict on the output, before and after timing
     # registers, local and shared bytes; of a cluster also how many of them run at once
     attributes: dict[str, int] = field(default_factory=dict)
-    protocol: int = 1  # version of the protocol that it was timed by, which its file describes
     # From protocol 2 on `samples_us` are by an ordinary launch, and a kernel that is made for
     # programmatic ones is timed so too, beside a copy that is launched the same way.
     programmatic_us: list[Time] = field(default_factory=list)
     programmatic_copy_us: list[Time] = field(default_factory=list)
-    inner: Count = 1  # elements from one column to the next
-    # Of another operation than softmax: the bytes that it must move, and the kernel that moves as
-    # many, whose samples stand for the copy's.
-    moved: int = 0
-    yardstick: str = ""
-
-    @property
-    def shape(self) -> Shape:
-        return self.rows, self.cols
-
-    @property
-    def family(self) -> str:
-        return family_of(self.at)
-
-    @property
-    def at(self) -> Problem:
-        """Softmax at its sizes and dtype: what tells it from the other cases of a record."""
-        return Problem(self.rows, self.cols, self.dtype, self.inner)
-
-    @property
-    def bytes(self) -> int:
-        """One read and one write of every element, of another operation what it must move."""
-        return self.moved or 2 * self.matrix_bytes
-
-    @property
-    def matrix_bytes(self) -> int:
-        """What x takes: rows x cols elements."""
-        return self.rows * self.cols * np.dtype(self.dtype).itemsize
 
     @property
     def median_us(self) -> float:
         return statistics.median(self.samples_us)
-
-    @property
-    def gbps(self) -> float:
-        return self.bytes / self.median_us / 1e3
 
     @property
     def copy_us(self) -> float:
@@ -175,13 +102,9 @@ class Case:
         return statistics.median(self.copy_samples_us)
 
     @property
-    def copy_gbps(self) -> float:
-        return self.bytes / self.copy_us / 1e3
-
-    @property
     def share(self) -> float:
         """Bandwidth as a share of the same-size copy's."""
-        return self.gbps / self.copy_gbps
+        return self.copy_us / self.median_us
 
     @property
     def spread(self) -> float:
@@ -189,19 +112,92 @@ class Case:
         return (max(self.samples_us) - min(self.samples_us)) / self.median_us
 
 
+@dataclass(frozen=True)
+class Case(Timed, Observation):
+    """A step, a variant or a trial at one problem."""
+
+    campaign: ClassVar[str] = "steps"
+
+    step: str = field(kw_only=True)
+    kernel_hash: str = field(kw_only=True)
+
+    @classmethod
+    def of(cls, timed: Timed, step: str, problem: Problem, run: Run) -> Case:
+        """What was timed of a step as it is now."""
+        return cls(problem, run, **vars(timed), step=step, kernel_hash=step_hash(step))
+
+    @property
+    def key(self) -> tuple[str, Problem]:
+        return self.step, self.at
+
+    @property
+    def family(self) -> str:
+        return family_of(self.at)
+
+    @property
+    def inner(self) -> int:
+        """Elements from one column to the next."""
+        return self.problem.inner
+
+    @property
+    def at(self) -> Problem:
+        """Softmax at its sizes and dtype: what tells it from the other cases of a record."""
+        return Problem(self.rows, self.cols, self.dtype, self.inner)
+
+    @property
+    def yardstick(self) -> str:
+        """The kernel whose samples stand for the copy's."""
+        return self.problem.operation.yardstick
+
+    @property
+    def bytes(self) -> int:
+        """One read and one write of every element, of another operation what it must move."""
+        return self.problem.moved
+
+    @property
+    def matrix_bytes(self) -> int:
+        """What x takes: rows x cols elements."""
+        return self.rows * self.problem.row_bytes
+
+    @property
+    def gbps(self) -> float:
+        return self.bytes / self.median_us / 1e3
+
+    @property
+    def copy_gbps(self) -> float:
+        return self.bytes / self.copy_us / 1e3
+
+    def is_current(self, kernel: Kernel | None = None) -> bool:
+        """Whether the code and the launch of its kernel are still the recorded ones; `kernel` is
+        the step's, if it is at hand."""
+        if self.kernel_hash != step_hash(self.step):
+            return False
+        return self.step in WITHOUT_FILE or self.launch == launch_of(
+            kernel or self.step, self.at, self.run.gpu
+        )
+
+
 @dataclass
 class Record:
     """All cases of one step on one GPU."""
 
     step: str
-    kernel_hash: str
-    device: Device
-    versions: Versions
-    utc: Date
-    protocols: list[Protocol]  # of its cases
-    attributes: dict[str, int] = field(default_factory=dict)  # of the case measured last
-    cases: list[Case] = field(default_factory=list)
-    schema: int = SCHEMA
+    cases: list[Case]
+
+    @property
+    def run(self) -> Run:
+        """The run that measured last."""
+        return store.latest(self.cases)
+
+    @property
+    def device(self) -> Device:
+        return self.run.device
+
+    @property
+    def attributes(self) -> dict[str, int]:
+        """Those of the last case that has some."""
+        found = (case.attributes for case in reversed(self.cases) if case.attributes)
+        return next(found, {})
 
     @checked
     def case(self, rows: int, cols: int, dtype: str = "float32", inner: int = 1) -> Case:
@@ -252,51 +248,29 @@ class Record:
     @property
     def gpu(self) -> Gpu:
         """What plans depend on, of the GPU that it was measured on."""
-        return of_record(self.device)
+        return self.run.gpu
 
     @property
     def label(self) -> str:
         """Where and when it was measured."""
-        return f"{self.device['name']}, {self.utc[:10]}"
+        return f"{self.device['name']}, {self.run.utc[:10]}"
 
     def origin(self) -> str:
         """One sentence on where the figures come from; says so if the kernel changed since."""
+        versions = self.run.versions
         sentence = (
-            f"recorded on {self.device['name']} on {self.utc[:10]} "
-            f"(driver {self.versions['driver']}, NVRTC {self.versions['nvrtc']}, "
-            f"CuPy {self.versions['cupy']}"
+            f"recorded on {self.device['name']} on {self.run.utc[:10]} "
+            f"(driver {versions['driver']}, NVRTC {versions['nvrtc']}, CuPy {versions['cupy']}"
         )
-        sentence += f", PyTorch {self.versions['torch']})" if self.step == TORCH else ")"
+        sentence += f", PyTorch {versions['torch']})" if self.step == TORCH else ")"
         return (
             sentence if self.is_current() else f"{sentence}, for an earlier version of the kernel"
         )
 
     def is_current(self) -> bool:
         """Whether the kernel's code and its launch rule are still the recorded ones."""
-        if self.kernel_hash != step_hash(self.step):
-            return False
         kernel = None if self.step in WITHOUT_FILE else load(self.step)  # read once for all cases
-        return all(self.launched_so(case, kernel) for case in self.cases)
-
-    def launched_so(self, case: Case, kernel: Kernel | None = None) -> bool:
-        """Whether a case's launch is what the header asks for now; `kernel` is the step's, if it is
-        at hand."""
-        return self.step in WITHOUT_FILE or case.launch == launch_of(
-            kernel or self.step, case.at, self.gpu
-        )
-
-    def lacks(self, at: Problem) -> bool:
-        """Whether the step is to be recorded at these sizes and dtype, and has no such case yet."""
-        known = {case.at for case in self.cases}
-        return at not in known and takes(self.step, at, self.gpu)
-
-    def add(self, case: Case, order: Sequence[Problem] = ()) -> None:
-        """Put a case in: those of `order` in that order, whichever came first, others before them
-        as they come."""
-        places = {at: place for place, at in enumerate(order)}
-        self.cases.append(case)
-        self.cases.sort(key=lambda case: places.get(case.at, -1))
-        self.attributes = case.attributes
+        return all(case.is_current(kernel) for case in self.cases)
 
 
 # Name -> the families of shapes that it means, in tables and figures.
@@ -378,129 +352,46 @@ def _families_with(at: Problem) -> set[str]:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def folder_of(gpu: str) -> Path:
-    """Where everything that was recorded on a GPU stands."""
-    return RECORDS / gpu
-
-
-def record_path(step: str, gpu: str = REFERENCE_GPU) -> Path:
-    return folder_of(gpu) / f"{step}.json"
-
-
 @checked
 def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
-    """Read a record. Raises `FileNotFoundError` that says how records are made, `ValueError` that
-    names the file for one that is damaged or of another version of this program."""
+    """The cases of a step. Raises `FileNotFoundError` that says how records are made, `ValueError`
+    that names the file for one that is damaged or of another version of this program."""
     split_trial(step)  # raises for what is no name
-    path = record_path(step, gpu)
-    if not path.is_file():
+    cases = _cases_of(gpu).get(step)
+    if not cases:
         raise FileNotFoundError(f"no record of {step} on {gpu}: run make measure ARGS=steps there")
-    record = read_record(path, Record)
-    if record.step != step:
-        raise ValueError(f"{named(path)} is a record of {record.step}, not of {step}")
-    return record
+    return Record(step, [*cases])
 
 
-def read_record(path: Path, whole: type):
-    """The `whole` of a file, a dataclass. Raises `ValueError` that names the file for one that is
-    damaged, has another schema, or does not describe a case's protocol, and what is not of the
-    type that `whole` says with its key."""
-    fields = read_json(path)
-    fields.pop("stamped", None)  # readers' own files have it; nothing reads it any more
-    if fields.get("schema") == 1:
-        fields = _upgraded(path, fields)
-    if fields.get("schema") != SCHEMA:
-        raise ValueError(
-            f"{named(path)} has schema {fields.get('schema')}, this version reads {SCHEMA}"
-        )
-    found = typed(path, fields, whole)
-    described = {protocol["version"] for protocol in found.protocols}
-    for case in found.cases:
-        if case.protocol not in described:
-            raise ValueError(f"{named(path)} does not describe protocol {case.protocol} of a case")
+def has_record(step: str, gpu: str = REFERENCE_GPU) -> bool:
+    return step in _cases_of(gpu)
+
+
+def _cases_of(gpu: str) -> dict[str, list[Case]]:
+    """Step -> its cases on a GPU."""
+    found: dict[str, list[Case]] = {}
+    for case in store.read_if_any(Case, gpu):
+        found.setdefault(case.step, []).append(case)
     return found
 
 
-def _upgraded(path: Path, fields: dict) -> dict:
-    """A file of schema 1 as schema 2 has it; readers have such of their own GPUs."""
-    before = typed(path, fields, _Before)
-    version = before["protocol"]["version"]
-    cases = [{**case, "protocol": version} for case in before["cases"]]
-    kept = {key: value for key, value in fields.items() if key != "protocol"}
-    return {**kept, "protocols": [before["protocol"]], "cases": cases, "schema": 2}
-
-
-def save_record(record: Record, gpu: str) -> None:
-    write_json(record_path(record.step, gpu), fields_of(record))
-
-
-def fields_of(whole) -> dict:
-    """A record or a race as its file has it."""
-    fields = asdict(whole)
-    for case in fields["cases"]:
-        for key in LEFT_OUT_IF_EMPTY:
-            if not case.get(key, True):
-                del case[key]
-        if case.get("inner") == 1:
-            del case["inner"]
-    return fields
-
-
-def open_record(
-    step: str, gpu: str, device: dict, versions: dict, protocol: dict, fresh: bool = False
-) -> Record:
-    """The record to go on with: cases stay if their kernel, launch rule and versions are those of
-    now, whatever protocol they were timed by; without any it is an empty one."""
-    if not fresh and record_path(step, gpu).is_file():
-        record = load_record(step, gpu)
-        names = (*MUST_NOT_CHANGE, "torch")  # which the record of PyTorch alone has
-        if record.kernel_hash == step_hash(step) and not changed(record.versions, versions, names):
-            go_on_with(record, protocol)
-            record.cases = [case for case in record.cases if record.launched_so(case)]
-            return record
-    return Record(step, step_hash(step), device, versions, utc_now(), [protocol])
-
-
-def go_on_with(whole, protocol: dict) -> None:
-    """Have a record or a race describe the protocol of the cases that will come. If it has another
-    one of that number, cases timed by it are dropped: a number has one meaning."""
-    version = protocol["version"]
-    if protocol not in whole.protocols:
-        whole.cases = [case for case in whole.cases if case.protocol != version]
-    others = [other for other in whole.protocols if other["version"] != version]
-    whole.protocols = [*others, protocol]
-
-
-def changed(
-    before: Mapping[str, str],
-    now: Mapping[str, str],
-    names: Sequence[str] = MUST_NOT_CHANGE,
-) -> list[str]:
-    """Whose version is not that of before, of driver, NVRTC and CuPy or of `names`: what stands
-    under one heading must be comparable."""
-    return [name for name in names if before.get(name) != now.get(name)]
-
-
-def utc_now() -> str:
-    """As records have it: "2030-01-02T03:04:05+00:00"."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+def may_stay(case: Case, versions: Mapping[str, str], protocol: Protocol) -> bool:
+    """Whether a case need not be measured again: kernel, launch rule and versions are those of now,
+    whatever protocol it was timed by, if that is known under its number."""
+    names = (*MUST_NOT_CHANGE, "torch")  # which the cases of PyTorch alone have
+    same = not store.changed(case.run.versions, versions, names)
+    return same and store.same_meaning(case.run, protocol) and case.is_current()
 
 
 def recorded_steps() -> list[Record]:
     """The records of the array version and of every softmax step that has one, in order."""
     names = [UNFUSED, *(step for step in registry.steps() if step != "00_copy")]
-    return [load_record(name) for name in names if record_path(name).is_file()]
+    return [load_record(name) for name in names if has_record(name)]
 
 
 def series() -> list[Record]:
     """Those of them that belong in one figure."""
     return [record for record in recorded_steps() if record.in_series]
-
-
-def recorded_gpus() -> list[str]:
-    """Names of the folders with records, the reference GPU first."""
-    found = sorted(folder.name for folder in RECORDS.iterdir() if folder.is_dir())
-    return sorted(found, key=lambda name: name != REFERENCE_GPU)
 
 
 # ---- predictions --------------------------------------------------------------------------------

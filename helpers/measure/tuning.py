@@ -29,7 +29,7 @@ from ..run.bound import load
 from ..simt import CompileError
 from . import bench, samples, workers
 from .contests import numbers
-from .records import Case
+from .records import Timed
 from .workers import Failure, one_line
 
 # What these names may be; none of what changes how a kernel is called.
@@ -115,7 +115,7 @@ class Search:
     gpu: Gpu
     shipped: str
     starts: Sequence[str]  # files, or trials of them, to start from
-    time: Callable[[Sequence[str], int], dict[str, Case]]
+    time: Callable[[Sequence[str], int], dict[str, Timed]]
     reasons: Callable[[Sequence[str]], dict[str, str]]
     left: Callable[[], float]
     say: Callable[[], None] = lambda: None
@@ -147,7 +147,7 @@ class Search:
                         self._try(batch)
                         batch = []
 
-    def verdict(self) -> tuple[str, dict[str, Case]] | None:
+    def verdict(self) -> tuple[str, dict[str, Timed]] | None:
         """The trial that beats the shipped plan beyond the spread, and the cases of both and of the
         copy; None if none does."""
         better = [name for name in self.scores if name != self.shipped and self.scores[name] < 1]
@@ -220,7 +220,7 @@ class Search:
             self._longest = max(self._longest, began - self.left())
         self.say()
 
-    def _cases(self, names: Sequence[str], few: int) -> dict[str, Case]:
+    def _cases(self, names: Sequence[str], few: int) -> dict[str, Timed]:
         """The case of each that can be timed and is right, the shipped plan first among them."""
         try:
             cases = self.time(names, few)
@@ -244,7 +244,7 @@ class Search:
 # ---- on a GPU ---------------------------------------------------------------------------------
 
 
-def timed(job: tuple[Problem, Sequence[str], int]) -> dict[str, Case]:
+def timed(job: tuple[Problem, Sequence[str], int]) -> dict[str, Timed]:
     """Time a batch, in a process of its own; Ctrl-C is for the one that searches."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     problem, names, few = job
@@ -263,7 +263,7 @@ class Timer:
         self._tasks: deque = deque()
         self._results = workers.deal(timed, self._tasks, apart=True)
 
-    def __call__(self, problem: Problem, names: Sequence[str], few: int) -> dict[str, Case]:
+    def __call__(self, problem: Problem, names: Sequence[str], few: int) -> dict[str, Timed]:
         self._tasks.append((problem, tuple(names), few))
         try:
             _, result = next(self._results)

@@ -199,8 +199,8 @@ def bytes_needed(passes: float = 1, latency: float | None = None) -> float:
 def dram_passes(step: str, rows: int, cols: int, dtype: str = "float32") -> tuple[float, float]:
     """(read, written) by DRAM, in units of the matrix: bytes / (rows * cols * bytes of an
     element)."""
-    size = _matrix_bytes(rows, cols, dtype)
     read, written = dram_bytes(step, rows, cols, dtype)
+    size = _matrix_bytes(rows, cols, dtype)
     return read / size, written / size
 
 

@@ -6,10 +6,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from ..base.gpu import of_record
 from ..base.paths import ROOT
 from ..catalogue.dispatch import choose
 from ..measure.chains import TIES, ChainCase, chain_cases, load_chains
@@ -22,16 +20,16 @@ from ..measure.races import (
     SLOWER,
     TOLERANCE,
     VERDICTS,
-    Race,
     RaceCase,
     around_cases,
+    compared,
     explained_marks,
     load_race,
     race_cases,
     race_origin,
     versions_of,
 )
-from ..measure.records import REFERENCE_GPU, folder_of
+from ..measure.store import REFERENCE_GPU, folder_of, latest
 from ..problem.shapes import RACE_TABLE, Shape, race_family, raced
 from ..simt.words import counted
 
@@ -50,10 +48,12 @@ def race_block(pictures: Mapping[str, Path]) -> str:
     """The comparison of softmax: a picture of the speedups for each dtype, the verdicts by family
     of shapes, the baselines, and kernels back to back with other kernels."""
     try:
-        recorded = load_race()
+        everything = load_race()
     except FileNotFoundError:
+        everything = []
+    recorded = [case for case in everything if case.problem.plain]
+    if not recorded:
         return "No comparison with them is recorded yet."
-    recorded = replace(recorded, cases=[case for case in recorded.cases if case.problem.plain])
     shown = cases_alone(recorded)
     lines = [
         f"![Speedup over the best baseline, over rows and columns, {dtype}]"
@@ -64,7 +64,8 @@ def race_block(pictures: Mapping[str, Path]) -> str:
     lines += ["", f"{score(shown)} {OUTSIDE}", "", *family_table(recorded), ""]
     lines += [*peers_table(recorded, shown), ""]
     explained = "".join(f" {line}." for line in explained_marks(shown))
-    older = sum(case.versions != versions_of(recorded) for case in shown)
+    now = versions_of(everything)  # those that `race_origin` says
+    older = sum(compared(case.run.versions) != now for case in shown)
     others = f"; {older} of {counted(len(shown), 'case')} with other versions" if older else ""
     lines += [
         f"The comparison was {race_origin()}{others}.{added_later(shown)} All kernels are launched "
@@ -83,9 +84,9 @@ def race_block(pictures: Mapping[str, Path]) -> str:
     return "\n".join(lines)
 
 
-def cases_alone(recorded: Race) -> list[RaceCase]:
+def cases_alone(recorded: Sequence[RaceCase]) -> list[RaceCase]:
     """The cases of softmax alone, in the order of the table of shapes."""
-    known = {(case.shape, case.dtype): case for case in recorded.cases if case.problem.plain}
+    known = {(case.shape, case.dtype): case for case in recorded if case.problem.plain}
     asked = [(shape, dtype) for dtype in DTYPES for shape in raced(dtype)]
     return [known[one] for one in asked if one in known]
 
@@ -100,11 +101,11 @@ def every_case() -> str:
     lines = [
         "# The comparison, case by case",
         "",
-        f"The comparison was {race_origin()}.{added_later(recorded.cases)} The README says what "
+        f"The comparison was {race_origin()}.{added_later(recorded)} The README says what "
         "the words mean. Beside the operations around softmax no second copy was timed: a fraction "
         "above 1.00 there is one of the *yardstick*, a plain kernel that moves as many bytes.",
-        *(f"{line}." for line in explained_marks(recorded.cases)),
-        *less_precise_mark(recorded.cases),
+        *(f"{line}." for line in explained_marks(recorded)),
+        *less_precise_mark(recorded),
     ]
     shown = cases_alone(recorded)
     for dtype in DTYPES:
@@ -174,11 +175,11 @@ def where(case: RaceCase | ChainCase) -> str:
     return sizes if case.problem.plain else f"{group_of(case.problem)} at {sizes}"
 
 
-def family_table(recorded: Race) -> list[str]:
+def family_table(recorded: Sequence[RaceCase]) -> list[str]:
     """How many cases of each family are ahead, level, lost and forfeits of ours."""
     titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
     lines = [f"| shapes | {titles} |", "|---" * (1 + 2 * len(DTYPES)) + "|"]
-    known = {(case.shape, case.dtype): case for case in recorded.cases}
+    known = {(case.shape, case.dtype): case for case in recorded}
     for family in (*RACE_TABLE, "all"):
         cells = []
         for dtype in DTYPES:
@@ -196,10 +197,12 @@ def family_table(recorded: Race) -> list[str]:
     return lines
 
 
-def unraced_forfeits(recorded: Race, shapes: Sequence[Shape], dtype: str) -> list[Shape]:
+def unraced_forfeits(
+    recorded: Sequence[RaceCase], shapes: Sequence[Shape], dtype: str
+) -> list[Shape]:
     """The shapes that were not raced and that none of our kernels takes: forfeits all the same."""
-    known = {case.shape for case in recorded.cases if case.dtype == dtype}
-    gpu = of_record(recorded.device)
+    known = {case.shape for case in recorded if case.dtype == dtype}
+    gpu = latest(recorded).gpu
     return [s for s in shapes if s not in known and not choose(*s, dtype, gpu)]
 
 
@@ -208,7 +211,7 @@ def lead_cell(case: RaceCase) -> str:
     return f"{case.lead:.{2 if case.lead >= 1 else 3}f}, {title(case.best_peer)} at {sizes}"
 
 
-def peers_table(recorded: Race, shown: Sequence[RaceCase]) -> list[str]:
+def peers_table(recorded: Sequence[RaceCase], shown: Sequence[RaceCase]) -> list[str]:
     """How often each baseline was timed, how often it was the best of them, and why it was not
     timed at the other shapes."""
     lines = ["| | timed | best of the others | not timed |", "|---|---|---|---|"]

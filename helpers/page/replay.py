@@ -13,15 +13,8 @@ from ..base.mode import replaying
 from ..catalogue.dispatch import changes_of
 from ..catalogue.registry import UNFUSED, split_trial
 from ..measure import bench
-from ..measure.records import (
-    REFERENCE_GPU,
-    Case,
-    Record,
-    load_record,
-    record_path,
-    recorded_gpus,
-    utc_now,
-)
+from ..measure.records import Case, Record, has_record, load_record
+from ..measure.store import REFERENCE_GPU, Run, recorded_gpus, utc_now
 from ..problem.problem import Problem
 from ..run.bound import BoundKernel, Kernel, kernel_of
 from ..simt.cuda_text import token_hash
@@ -32,7 +25,12 @@ class LiveRecord(Record):
     """Timings of a kernel as the notebook holds it, measured in this session at the shapes of one
     family, with as many rows as fit this GPU."""
 
-    shapes: str = ""  # the name of that family
+    now: Run
+    shapes: str  # the name of that family
+
+    @property
+    def run(self) -> Run:
+        return self.now
 
     def of_family(self, shapes: str = "grid", dtype: str = "float32") -> list[Case]:
         """As `Record.of_family`; the family that was measured is all of it, whatever its rows."""
@@ -45,9 +43,10 @@ class LiveRecord(Record):
         return f"{self.device['name']}, now"
 
     def origin(self) -> str:
+        versions = self.run.versions
         return (
-            f"measured now on {self.device['name']} (driver {self.versions['driver']}, "
-            f"NVRTC {self.versions['nvrtc']}, CuPy {self.versions['cupy']})"
+            f"measured now on {self.device['name']} (driver {versions['driver']}, "
+            f"NVRTC {versions['nvrtc']}, CuPy {versions['cupy']})"
         )
 
 
@@ -77,8 +76,10 @@ def timings(
         records = []
         for name, kernel in kernels.items():
             record = load_record(name)
-            if kernel is not None and token_hash(text_of(kernel)) != record.kernel_hash:
-                record = replace(record, kernel_hash="edited")
+            now = {token_hash(text_of(kernel))} if kernel is not None else set()
+            if {case.kernel_hash for case in record.cases} - now and now:
+                cases = [replace(case, kernel_hash="edited") for case in record.cases]
+                record = replace(record, cases=cases)
             records.append(record)
         return records
     return _measure_now(kernels, dtype, shapes)
@@ -100,19 +101,8 @@ def as_named(name: str, kernel) -> Kernel:
 def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list[Record]:
     named = {name: as_named(name, kernel) for name, kernel in kernels.items() if kernel is not None}
 
-    now, device, versions = utc_now(), describe_device(), describe_versions()
-    records = {
-        name: LiveRecord(
-            name,
-            token_hash(text_of(kernel)) if kernel is not None else UNFUSED,
-            device,
-            versions,
-            now,
-            [bench.PROTOCOL],
-            shapes=shapes,
-        )
-        for name, kernel in kernels.items()
-    }
+    now = Run(describe_device(), describe_versions(), utc_now(), bench.PROTOCOL)
+    records = {name: LiveRecord(name, [], now, shapes) for name in kernels}
     for rows, cols, *inner in bench.live_shapes(shapes):
         at = Problem(rows, cols, dtype, *inner)
         bound = {
@@ -131,7 +121,9 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
         for problem, some in together.items():
             measured = bench.measure(some, problem)
             for name in some:
-                records[name].add(measured[name])
+                text = UNFUSED if kernels[name] is None else token_hash(text_of(kernels[name]))
+                case = Case(problem, now, **vars(measured[name]), step=name, kernel_hash=text)
+                records[name].cases.append(case)
     return list(records.values())
 
 
@@ -145,6 +137,5 @@ def recorded_beside(record: Record) -> list[Record]:
     return [
         load_record(record.step, gpu)
         for gpu in recorded_gpus()
-        if record_path(record.step, gpu).is_file()
-        and (gpu != REFERENCE_GPU or isinstance(record, LiveRecord))
+        if has_record(record.step, gpu) and (gpu != REFERENCE_GPU or isinstance(record, LiveRecord))
     ]

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
+from typing import TypedDict
 
 import ml_dtypes  # noqa: F401  (numpy knows bfloat16 after this)
 import numpy as np
 
+from ..base.typed_json import Count, Dtype
 from .operations import (
     BASELINES,
     CAUSAL,
@@ -32,6 +34,20 @@ MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
 MAX_BYTES = 2**57
 PACK_BYTES = 16  # the widest load or store of a thread
 ROOM = 512  # columns of a bandwidth baseline are a multiple of it, or of a power of two below
+
+
+class _Needed(TypedDict):
+    rows: Count
+    cols: Count
+    dtype: Dtype
+
+
+class ProblemFields(_Needed, total=False):
+    """A problem in a file: contiguous and aligned."""
+
+    inner: Count
+    operation: str
+    features: dict[str, Count]
 
 
 @dataclass(frozen=True)
@@ -223,6 +239,23 @@ class Problem:
         floats = max(1, int(self.moved / bytes_of_a_float))
         cols = min(8 * ROOM, 2 ** (floats.bit_length() - 1))
         return Problem(floats // cols, cols, operation=operation)
+
+    # ---- in files -------------------------------------------------------------------------------
+
+    @classmethod
+    def of_json(cls, fields: ProblemFields) -> Problem:
+        """The problem that a file has. Raises `ValueError` as `Problem`, and for other keys."""
+        if unknown := fields.keys() - ProblemFields.__annotations__.keys():
+            raise ValueError(f"a problem has no {min(unknown)!r}")
+        return cls(**{**fields, "features": tuple(fields.get("features", {}).items())})
+
+    def to_json(self) -> ProblemFields:
+        """As files have it: what is as by default is left out, but for the dtype."""
+        operation = {} if self.operation is SOFTMAX else {"operation": self.operation.name}
+        features = {"features": dict(self.features)} if self.features else {}
+        inner = {"inner": self.inner} if self.inner > 1 else {}
+        sizes = {"rows": self.rows, "cols": self.cols, "dtype": self.dtype}
+        return {**sizes, **inner, **operation, **features}
 
     # ---- text -----------------------------------------------------------------------------------
 

@@ -229,9 +229,9 @@ def an_argument(number: int) -> Input:
 # ---- records ------------------------------------------------------------------------------------
 
 READERS: dict[str, Callable[[], object]] = {
-    "nvidia-h200/01_naive.json": lambda: load_record("01_naive").origin(),
-    "nvidia-h200/race.json": lambda: [case.verdict for case in load_race().cases[:3]],
-    "nvidia-h200/chain.json": lambda: [case.verdict for case in load_chains().cases[:3]],
+    "nvidia-h200/steps.jsonl": lambda: load_record("01_naive").origin(),
+    "nvidia-h200/comparison.jsonl": lambda: [case.verdict for case in load_race()],
+    "nvidia-h200/pipelines.jsonl": lambda: [case.verdict for case in load_chains()],
     "nvidia-h200/counters.json": lambda: read_part("counters"),
     "nvidia-h200/sanitizer.json": lambda: read_part("sanitizer"),
     "nvidia-h200/sass.json": lambda: read_part("sass"),
@@ -244,7 +244,24 @@ ODD_JSON = (
 )
 
 
-def a_record(number: int, records: Path, whole: Callable[[str], dict]) -> Input:
+def few_lines(path: Path) -> list[dict] | dict:
+    """What is in a file of records; of JSON Lines the runs, and one observation of each step."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".json":
+        return json.loads(text)
+    lines = [json.loads(line) for line in text.splitlines()]
+    runs = [line for line in lines if "device" in line]
+    steps = {line.get("step", ""): line for line in lines if "device" not in line}
+    return [*runs, *steps.values()]
+
+
+def text_of(data: list[dict] | dict) -> str:
+    if isinstance(data, dict):
+        return json.dumps(data, indent=1)
+    return "".join(f"{json.dumps(line)}\n" for line in data)
+
+
+def a_record(number: int, records: Path, whole: Callable[[str], list[dict] | dict]) -> Input:
     """A file of `records` that is damaged: a value is another, a key gone, new or another, or the
     text itself cut or spoilt. `whole` gives what is in a good one."""
     r = random.Random(f"record {number}")
@@ -252,7 +269,7 @@ def a_record(number: int, records: Path, whole: Callable[[str], dict]) -> Input:
     data = whole(file)
     what = r.choice(("value", "value", "value", "gone", "renamed", "new", "text"))
     if what == "text":
-        text = json.dumps(data, indent=1)
+        text = text_of(data)
         at = r.randrange(len(text))
         spoilt = r.choice(("", "<<<<<<< a\n", "\0", "NaN", "}", ",", "[" * 9999, "é"))
         text = text[:at] + (spoilt + text[at:] if spoilt else "")
@@ -269,7 +286,7 @@ def a_record(number: int, records: Path, whole: Callable[[str], dict]) -> Input:
             value = owner[key] if what == "new" else owner.pop(key)
             owner["another"] = value
             what = f"{key} {what}"
-        text = json.dumps(data)
+        text = text_of(data)
 
     def call() -> object:
         (records / file).write_text(text, encoding="utf-8")
@@ -278,7 +295,7 @@ def a_record(number: int, records: Path, whole: Callable[[str], dict]) -> Input:
     return Input(f"{file}: {what}", call)
 
 
-def _somewhere(data: dict, r: random.Random) -> tuple[dict | list, str | int]:
+def _somewhere(data: list | dict, r: random.Random) -> tuple[dict | list, str | int]:
     """A place in a tree: the object or list, and the key in it."""
     owner: dict | list = data
     while True:

@@ -18,14 +18,14 @@ from jupyterlab.labapp import LabApp
 from helpers.base import gpu, paths
 from helpers.commands import figures, lab, measure, pages
 from helpers.commands.campaigns import profile
-from helpers.measure import records, workers
+from helpers.measure import records, store, workers
 from helpers.measure.evidence import part
 from helpers.measure.records import load_record
-from tests.bad_input.inputs import ODD_JSON, TEXTS, Input, _somewhere
+from tests.bad_input.inputs import ODD_JSON, TEXTS, Input, _somewhere, few_lines, text_of
 
 STEP = "01_naive"
 GPU = "nvidia-h200"
-FILES = ("race", "chain", "counters", "sass", "sanitizer", "numerics", STEP)
+FILES = ("steps", "comparison", "pipelines", "counters", "sass", "sanitizer", "numerics")
 LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
     "measure": (
         measure.main,
@@ -52,7 +52,7 @@ def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
         nbformat.write(nbformat.v4.new_notebook(cells=cells), series / name)
     (folder / "README.md").write_text("# Here\n[first](notebooks/00_a.ipynb)\n", encoding="utf-8")
     (folder / "folder").mkdir()
-    for module in (records, paths):
+    for module in (store, paths):
         patch.setattr(module, "RECORDS", stored)
     patch.setattr(records, "PREDICTIONS", stored / "predictions.json")
     notebooks = sorted(series.glob("*.ipynb"))
@@ -74,7 +74,7 @@ def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 def _small_copy(source: str, target: str) -> None:
     if Path(source).stem in FILES:
-        shutil.copyfile(source, target)
+        Path(target).write_text(text_of(few_lines(Path(source))), encoding="utf-8")
 
 
 def _texts() -> dict[str, str]:
@@ -106,19 +106,19 @@ def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
     name = r.choice(("pipelines", "profile", "figures", "lab", "pages"))
     stored = folder / "records" / GPU
     if name == "pipelines":
-        what = damage(stored / "chain.json", r)
+        what = damage(stored / "pipelines.jsonl", r)
         return Input(f"pipelines: {what}", lambda: measure.main(["pipelines", "--show"]))
     if name == "profile":
         only = r.choice(("counters", "sass", "numerics", "sanitizer"))
         what = damage(stored / f"{only}.json", r)
-        device = load_record(STEP).device
+        run = load_record(STEP).run
         patch.setattr(gpu, "has_gpu", lambda: True)
-        patch.setattr(gpu, "describe_device", lambda: device)
-        patch.setattr(gpu, "describe_versions", lambda: load_record(STEP).versions)
+        patch.setattr(gpu, "describe_device", lambda: run.device)
+        patch.setattr(gpu, "describe_versions", lambda: run.versions)
         patch.setattr(profile.shutil, "which", lambda tool: tool)
         return Input(f"{only}: {what}", lambda: measure.main(["profile", "--only", only]))
     if name == "figures":
-        file = r.choice((stored / f"{STEP}.json", folder / "records" / "predictions.json"))
+        file = r.choice((stored / "steps.jsonl", folder / "records" / "predictions.json"))
         what = damage(file, r)
         return Input(f"figures, {file.name}: {what}", lambda: figures.main(["--check"]))
     if name == "lab":
@@ -133,9 +133,10 @@ def damage(path: Path, r: random.Random) -> str:
     """Spoil a JSON file: a value is another or gone, the text is cut or has something in it, the
     file is a folder."""
     text = path.read_text(encoding="utf-8")
+    lines = path.suffix == ".jsonl"
     how = r.choice(("value", "value", "value", "gone", "text", "folder", "empty"))
     if how in ("value", "gone"):
-        data = json.loads(text)
+        data = [*map(json.loads, text.splitlines())] if lines else json.loads(text)
         owner, key = _somewhere(data, r)
         if how == "gone":
             del owner[key]
@@ -143,7 +144,7 @@ def damage(path: Path, r: random.Random) -> str:
         else:
             owner[key] = r.choice(ODD_JSON)
             what = f"{key} = {owner[key]!r}"
-        path.write_text(json.dumps(data), encoding="utf-8")
+        path.write_text(text_of(data), encoding="utf-8")
         return what
     if how == "folder":
         path.unlink()

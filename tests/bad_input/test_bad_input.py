@@ -6,7 +6,6 @@ BAD_INPUTS=2000 tries as many as that instead of the few that CI has time for.
 from __future__ import annotations
 
 import copy
-import json
 import os
 import shutil
 import warnings
@@ -17,7 +16,7 @@ import pytest
 
 from helpers.base import mode, paths
 from helpers.base.paths import RECORDS
-from helpers.measure import records
+from helpers.measure import records, store
 from helpers.measure.evidence import part
 from helpers.measure.records import load_record, predictions
 from helpers.run.bound import load
@@ -32,6 +31,7 @@ from tests.bad_input.inputs import (  # noqa: E402
     a_line,
     a_record,
     an_argument,
+    few_lines,
     files_of_lines,
 )
 from tests.bad_input.told import complaint  # noqa: E402
@@ -71,9 +71,9 @@ def test_arguments(elsewhere: Path) -> None:
 
 
 def test_records(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = {file: json.loads((RECORDS / file).read_text(encoding="utf-8")) for file in READERS}
+    whole = {file: few_lines(RECORDS / file) for file in READERS}
     (elsewhere / "nvidia-h200").mkdir()
-    for module in (records, paths):
+    for module in (store, paths):
         monkeypatch.setattr(module, "RECORDS", elsewhere)
     monkeypatch.setattr(records, "PREDICTIONS", elsewhere / "predictions.json")
 

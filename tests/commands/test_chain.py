@@ -9,14 +9,14 @@ from helpers.base import gpu
 from helpers.catalogue.registry import plain
 from helpers.commands import measure as command
 from helpers.commands.campaigns import pipelines
-from helpers.measure import bench, campaign, chain, chains, peers, records, workers
+from helpers.measure import bench, campaign, chain, chains, peers, store, workers
 from helpers.measure.chain import COPY, ORDINARY, Series
 from helpers.measure.chains import ChainCase, load_chains, variants
 from helpers.measure.contests import linked
-from helpers.measure.races import Race
+from helpers.measure.races import RaceCase
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
-from tests import made_up
+from tests.made_up import DEVICE, FOLDER, VERSIONS, race_case
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
 
@@ -48,10 +48,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         return bench.Candidate(lambda x, y: None, {}, {}, None)
 
     for module, name, replacement in (
-        (records, "RECORDS", tmp_path),
+        (store, "RECORDS", tmp_path),
         (gpu, "has_gpu", lambda: True),
-        (gpu, "describe_device", lambda: made_up.DEVICE),
-        (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
+        (gpu, "describe_device", lambda: DEVICE),
+        (gpu, "describe_versions", lambda: VERSIONS),
         (chains, "gpu_in_use", lambda: gpu.H200),
         (bench, "shapes_that_fit", list),
         (bench, "maker", lambda *_: nothing),
@@ -74,7 +74,7 @@ def run(*options: str) -> int:
 
 
 def recorded() -> list[ChainCase]:
-    return load_chains("nvidia-test").cases
+    return load_chains(FOLDER)
 
 
 def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsys) -> None:
@@ -121,6 +121,20 @@ def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> No
     assert len(machine) == 3 and len(recorded()) == 2
 
 
+def test_cases_of_another_protocol_of_the_same_number_are_timed_again(machine) -> None:
+    run("--shapes", "1x32000", "128x65536")
+    changed = {**chain.PROTOCOL, "warmup_s": 9}
+    other = [
+        replace(one, run=replace(one.run, protocol=changed)) if one.rows == 1 else one
+        for one in recorded()
+    ]
+    store.write(ChainCase, FOLDER, other)
+    run("--shapes", "1x32000", "128x65536")
+    assert [problem.shape for problem, _ in machine[2:]] == [(1, 32000)]
+    assert len(recorded()) == len(other)
+    assert all(case.run.protocol == chain.PROTOCOL for case in recorded())
+
+
 def test_a_failing_peer_is_left_out_and_a_failing_kernel_is_reported(
     machine, monkeypatch, capsys
 ) -> None:
@@ -148,26 +162,22 @@ def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None
     assert len(machine) == 2 and "2 tasks left" in capsys.readouterr().out
 
 
-def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine, monkeypatch) -> None:
+def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine) -> None:
     """Of the race, at the same operation and dtype."""
-    race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [bench.PROTOCOL])
-    problem = Problem(1024, 4096, operation="softmax_backward")
-    operation = problem.operation.name
     times = {"torch": 30.0, "compile": 12.0, "liger": 11.0, "quack": 14.0}
-    case = replace(made_up.race_case(**times), operation=operation)
-    race.add(case)
-    race.add(replace(made_up.race_case(64, 2048, quack=1.0), operation=operation, inner=1))
-    assert chains.best_peers(race, problem) == ["quack", "liger"], "by the median"
-    assert chains.best_peers(race, replace(problem, dtype="bfloat16")) == []
-    race.cases.pop()
-    monkeypatch.setattr(pipelines, "load_race", lambda folder: race)
+    problem = Problem(1024, 4096, operation="softmax_backward")
+    raced = replace(race_case(**times), problem=problem)
+    faster = replace(race_case(quack=1.0), problem=replace(problem, rows=64))
+    assert chains.best_peers([raced, faster], problem) == ["quack", "liger"], "by the median"
+    assert chains.best_peers([raced], replace(problem, dtype="bfloat16")) == []
+    store.write(RaceCase, FOLDER, [raced])
     assert command.main(["pipelines", "--groups", "gradient of softmax"]) == 0
     wanted = linked(["gradient of softmax"])
     assert [problem for problem, _ in machine] == wanted
     timed = {problem.dtype: {*names} for problem, names in machine}
     assert timed["float32"] >= {"compile", "liger"} and "torch" not in timed["float32"]
     assert timed["bfloat16"] >= {"torch", "compile", "liger", "cudnn"}, "not raced: all of them"
-    found = chains.around_cases(load_chains("nvidia-test"))
+    found = chains.around_cases(recorded())
     assert found == recorded() and {case.problem for case in found} == {*wanted}
     assert all(case.chosen.startswith("14_backward") and case.plain for case in found)
     count = len(machine)

@@ -7,7 +7,10 @@ import pytest
 from helpers.commands import figures
 from helpers.measure import bench, records
 from helpers.measure.records import Case, Record
+from helpers.measure.store import Run
 from helpers.page import tables
+from helpers.problem.problem import Problem
+from tests import made_up
 from tests.made_up import DEVICE
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
@@ -44,6 +47,12 @@ def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_pa
 # ---- steps that are predicted elsewhere ---------------------------------------------------------
 
 
+def case(step: str, problem: Problem, us: float = 12.5) -> Case:
+    run = Run(DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL)
+    timed = made_up.timed(us, 10.0)
+    return Case(problem, run, **vars(timed), step=step, kernel_hash="x")
+
+
 @pytest.fixture
 def steps_elsewhere(monkeypatch) -> None:
     """Records of the copy, of a step for few rows and of one in bfloat16."""
@@ -54,11 +63,8 @@ def steps_elsewhere(monkeypatch) -> None:
     }
     made = {}
     for step, (rows, cols, dtype) in places.items():
-        case = Case(dtype, rows, cols, {}, [12.5] * 7, [10.0] * 7, 50, "right")
-        other = dataclasses.replace(case, rows=4, cols=64)
-        made[step] = Record(
-            step, "x", DEVICE, VERSIONS, "2030-01-02", [bench.PROTOCOL], {}, [other, case]
-        )
+        where = Problem(4, 64, dtype), Problem(rows, cols, dtype)
+        made[step] = Record(step, [case(step, problem) for problem in where])
     predicted = {
         step: {"share": 0.75, "rows": rows, "cols": cols, "dtype": dtype}
         for step, (rows, cols, dtype) in places.items()
@@ -91,24 +97,21 @@ def test_each_step_is_shown_where_it_was_predicted(steps_elsewhere) -> None:
 
 
 def test_header_names_the_yardstick_and_the_whole_array(monkeypatch) -> None:
-    plain = Case("float32", 2**19, 512, {}, [12.5] * 7, [10.0] * 7, 50, "right")
     monkeypatch.setattr(Record, "is_current", lambda record: True)
 
-    def line(step: str, **fields) -> str:
-        cases = [dataclasses.replace(plain, **fields)]
-        one = Record(step, "x", DEVICE, VERSIONS, "2030-01-02", [bench.PROTOCOL], {}, cases)
+    def line(step: str, us: float = 12.5, **what) -> str:
+        one = Record(step, [case(step, Problem(2**19, 512, **what), us)])
         monkeypatch.setattr(figures, "load_record", lambda _: one)
         return figures.measured_line(step).split(" GB/s")[1].split(" (Test")[0]
 
     assert line("14_x", inner=64) == ", 0.80 of a copy at 8192 x 512 x 64"
     read = "variants/00_read"
-    assert line("14_x", yardstick=read) == ", 0.80 of 00_read at 524288 x 512"
-    assert line(read, yardstick=read) == " at 524288 x 512"
-    faster = {"samples_us": [9.0] * 7}
+    assert line("14_x", operation="cross_entropy") == ", 0.80 of 00_read at 524288 x 512"
+    assert line(read, operation="read") == " at 524288 x 512"
     monkeypatch.setattr(figures, "best_copies", dict)
-    assert line("12_x", **faster) == ", 1.11 of a copy at 524288 x 512"
+    assert line("12_x", 9.0) == ", 1.11 of a copy at 524288 x 512"
     monkeypatch.setattr(figures, "best_copies", lambda: {(2**19, 512, "float32"): 1.02})
-    assert line("12_x", **faster) == ", 1.11 of a copy (best copy 1.02) at 524288 x 512"
+    assert line("12_x", 9.0) == ", 1.11 of a copy (best copy 1.02) at 524288 x 512"
     assert line("12_x") == ", 0.80 of a copy at 524288 x 512"
 
 

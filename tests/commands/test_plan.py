@@ -5,7 +5,7 @@ import pytest
 from helpers.base import mode
 from helpers.catalogue.registry import UNFUSED, known_steps
 from helpers.commands.plan import MOST_STATIC_BYTES, main
-from helpers.measure.records import load_record, record_path
+from helpers.measure.records import has_record, load_record
 from helpers.run.bound import Kernel
 from tests.helpers.sources import APART
 
@@ -52,7 +52,7 @@ def test_what_asks_for_shared_memory_declares_no_more_than_is_allowed_for() -> N
     declared = [
         case.attributes["static_shared_bytes"]
         for step in known_steps()
-        if step != UNFUSED and record_path(step).is_file()
+        if step != UNFUSED and has_record(step)
         for case in load_record(step).cases
         if case.attributes and case.launch["shared_mem"] > 0
     ]

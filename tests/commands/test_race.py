@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import json
 import pickle
 from concurrent.futures import Future
 from dataclasses import replace
@@ -14,16 +13,14 @@ from helpers.base import gpu
 from helpers.catalogue import dispatch
 from helpers.commands import measure as command
 from helpers.commands.campaigns import comparison
-from helpers.measure import bench, campaign, contested, peers, peers_around, races, records, workers
-from helpers.measure.contested import Task
+from helpers.measure import bench, campaign, peers, peers_around, races, store, workers
 from helpers.measure.contests import entries
-from helpers.measure.races import DTYPES, RaceCase, load_race, race_cases, race_origin, race_path
-from helpers.measure.records import Case
+from helpers.measure.races import DTYPES, RaceCase, Task, load_race, race_cases, race_origin
+from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import raced
-from tests import made_up
-from tests.made_up import OURS
+from tests.made_up import DEVICE, FOLDER, OURS, RUN, VERSIONS, race_case
 
 COPIED = "variants/00_copy_bulk"
 BEST = dispatch.best  # as it is before a test replaces it
@@ -43,18 +40,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 make(problem).run(None, None)
         measured.append((problem.dtype, *problem.shape, list(makers)))
         copy, step = [TIMES[bench.COPY]] * 7, dispatch.best(problem)
+        launch = races.launch_of(step, problem) if step else {}
         return {
-            name: Case(
-                problem.dtype,
-                *problem.shape,
-                contested.launch_of(step, problem) if step else {},
-                [TIMES.get(name, 30.0)] * 7,
-                copy,
-                50,
-                "right",
-                {},
-                bench.PROTOCOL["version"],
-            )
+            name: Timed(launch, [TIMES.get(name, 30.0)] * 7, copy, 50, "right")
             for name in (bench.COPY, *makers)
         }
 
@@ -70,18 +58,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         return bench.Candidate(lambda x, y: None, {}, {}, None)
 
     def launch_on_softmax(step: str, problem: Problem, *_) -> dict[str, int]:
-        return records.launch_of(step, Problem(*problem.shape))
+        return launch_of(step, Problem(*problem.shape))
 
     def why_not(name: str, problem: Problem) -> str:
         return "not here" if name == "quack" else ""
 
     for module, name, replacement in (
-        (records, "RECORDS", tmp_path),
+        (store, "RECORDS", tmp_path),
         (gpu, "has_gpu", lambda: True),
-        (gpu, "describe_device", lambda: made_up.DEVICE),
-        (gpu, "describe_versions", lambda: dict(made_up.VERSIONS)),
+        (gpu, "describe_device", lambda: DEVICE),
+        (gpu, "describe_versions", lambda: VERSIONS),
         (dispatch, "best", lambda problem, *_: OURS),
-        (contested, "launch_of", launch_on_softmax),
+        (races, "launch_of", launch_on_softmax),
         (races, "gpu_in_use", lambda: gpu.H200),
         (races, "rival_copies", lambda *_: [COPIED]),
         (bench, "copy_maker", lambda name: nothing),
@@ -107,7 +95,7 @@ def run(*options: str) -> int:
 
 
 def recorded() -> dict[tuple[str, int, int], RaceCase]:
-    return {(c.dtype, c.rows, c.cols): c for c in load_race("nvidia-test").cases}
+    return {(c.dtype, c.rows, c.cols): c for c in load_race(FOLDER)}
 
 
 def test_race_is_written_with_reasons_and_notes(machine, capsys) -> None:
@@ -118,15 +106,15 @@ def test_race_is_written_with_reasons_and_notes(machine, capsys) -> None:
     assert set(case.calls) == set(case.samples_us)
     assert case.notes == {name: peers.PEERS[name].note for name in ("liger", "flashinfer")}
     assert case.copy_samples_us == [9.5] * 7 and case.best_peer == "triton"
-    assert race_cases("bfloat16", "nvidia-test") == []
-    origin = race_origin("nvidia-test")
+    assert race_cases("bfloat16", FOLDER) == []
+    origin = race_origin(FOLDER)
     assert origin.startswith("recorded on NVIDIA Test, last updated on 20")
     assert "torch 2.11.0)" in origin
     printed = capsys.readouterr().out
     assert "[2/2" in printed and "quack: not here" in printed and "triton 0.760" in printed
     assert "ahead of triton: 1.250 (1.250 to 1.250)" in printed
     assert case.copies_us == {COPIED: [30.0] * 7} and case.draws == []
-    assert case.versions == {**made_up.VERSIONS, "torch": "2.11.0"}
+    assert case.run.versions == {**VERSIONS, "torch": "2.11.0"}
 
 
 def test_race_goes_on_where_it_stopped(machine, monkeypatch) -> None:
@@ -148,6 +136,17 @@ def test_race_goes_on_where_it_stopped(machine, monkeypatch) -> None:
     assert len(machine) == 4
     run("--fresh", "--dtypes", "float32")
     assert len(machine) == 6 and len(recorded()) == 2
+
+
+def test_cases_of_another_protocol_of_the_same_number_are_raced_again(machine) -> None:
+    run("--dtypes", "float32")
+    kept, gone = load_race(FOLDER)
+    early = replace(gone.run, protocol={"version": 1})
+    other = replace(gone.run, protocol={**bench.PROTOCOL, "warmup_s": 9})
+    store.write(RaceCase, FOLDER, [replace(kept, run=early), replace(gone, run=other)])
+    assert run("--dtypes", "float32") == 0
+    assert [one[1:3] for one in machine[2:]] == [gone.shape]
+    assert [case.run.protocol["version"] for case in load_race(FOLDER)] == [1, 2]
 
 
 def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> None:
@@ -206,10 +205,10 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_peer(
 
     monkeypatch.setattr(bench, "measure", failing)
     with pytest.raises(Failure) as caught:
-        races.run_task(Task(Problem(64, 2048), ("torch",)))
+        races.run_task(Task(Problem(64, 2048), RUN, ("torch",)))
     assert caught.value.culprit == culprit
     assert run("--dtypes", "float32") == 1
-    assert not race_path("nvidia-test").exists()
+    assert not store.path_of(RaceCase, FOLDER).exists()
 
 
 def test_cases_are_in_the_order_of_the_shapes_whichever_came_first(machine, monkeypatch) -> None:
@@ -220,7 +219,7 @@ def test_cases_are_in_the_order_of_the_shapes_whichever_came_first(machine, monk
     monkeypatch.setattr(workers, "deal", dealt)
     shapes = ["1x32000", "4096x4096", "8192x8192"]
     assert command.main(["comparison", "--shapes", *shapes, "--jobs", "2"]) == 0
-    ordered = [case.shape for case in load_race("nvidia-test").cases]
+    ordered = [case.shape for case in load_race(FOLDER)]
     assert ordered == [(8192, 8192), (4096, 4096), (1, 32000)] * 2
 
 
@@ -371,9 +370,8 @@ def test_race_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
 
 def test_what_gains_most_is_raced_first(machine, monkeypatch) -> None:
     run("--dtypes", "float32")  # 1024 x 4096 and 64 x 2048, asked for by hand
-    path = race_path("nvidia-test")
-    older = path.read_text().replace('"torch":"2.11.0"', '"torch":"2.10.0"')
-    path.write_text(older)
+    older = replace(RUN, versions={**VERSIONS, "torch": "2.10.0"})
+    store.write(RaceCase, FOLDER, [replace(case, run=older) for case in load_race(FOLDER)])
     machine.clear()
     shapes = ["1024x4096", "8388608x32", "4096x256", "64x151936", "1x32000"]
     monkeypatch.setattr(peers, "why_not", lambda *_: "not here")
@@ -426,23 +424,23 @@ def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> Non
     assert command.main(["comparison", "--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
     wanted = [one for one in entries([GRADIENT, AXIS]) if one.dtype == "bfloat16"]
     assert asked == wanted
-    loaded = load_race("nvidia-test")
-    around = [case.problem for case in loaded.cases if not case.problem.plain]
+    loaded = load_race(FOLDER)
+    around = [case.problem for case in loaded if not case.problem.plain]
     assert around == wanted == [case.problem for case in races.around_cases(loaded)]
-    assert sum(case.problem.plain for case in loaded.cases) == 2
+    assert sum(case.problem.plain for case in loaded) == 2
     assert "gradient of softmax, 32768 x 4096 bfloat16: 06_registers" in capsys.readouterr().out
     count = len(machine)
     assert command.main(["comparison", "--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
     assert len(machine) == count
-    (case,) = (case for case in loaded.cases if case.problem.inner == 7)
-    assert case.inner == 7 and case.rows % 7 == 0 and case.step == OURS
+    (case,) = (case for case in loaded if case.problem.inner == 7)
+    assert case.rows % 7 == 0 and case.step == OURS
 
 
 def test_without_options_everything_is_asked_for() -> None:
     def asked(*options: str) -> list[Problem]:
         parser = argparse.ArgumentParser()
         comparison.add_options(parser)
-        return comparison.runs_asked_for(parser.parse_args([*options]))
+        return comparison.problems_asked_for(parser.parse_args([*options]))
 
     alone = {Problem(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
     with pytest.MonkeyPatch.context() as patch:
@@ -453,27 +451,9 @@ def test_without_options_everything_is_asked_for() -> None:
         assert asked("--shapes", "8x64") == [Problem(8, 64, dtype) for dtype in DTYPES]
 
 
-def test_features_that_there_are_not_are_refused(machine) -> None:
-    run("--dtypes", "float32")
-    path = race_path("nvidia-test")
-    fields = json.loads(path.read_text())
-    fields["cases"][1] |= {"operation": "softmax_backward", "features": {"MASK": 1}}
-    path.write_text(json.dumps(fields))
-    with pytest.raises(
-        ValueError, match=r"race\.json: cases\[1\]\.features: softmax_backward has no"
-    ):
-        load_race("nvidia-test")
-    fields["cases"][1] |= {"operation": "sofmax"}
-    path.write_text(json.dumps(fields))
-    with pytest.raises(
-        ValueError, match=r"cases\[1\]\.operation is 'sofmax'|cases\[1\]\.operation"
-    ):
-        load_race("nvidia-test")
-
-
 def test_tasks_can_be_handed_to_another_process() -> None:
     problem = Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1})
-    task = Task(problem, ("torch",), {"liger": "why"})
+    task = Task(problem, RUN, ("torch",), {"liger": "why"})
     assert pickle.loads(pickle.dumps((races.run_task, task))) == (races.run_task, task)
-    case = replace(made_up.race_case(), operation=problem.operation.name, features={"LOG": 1})
-    assert pickle.loads(pickle.dumps(case)).problem == case.problem == problem
+    case = replace(race_case(), problem=problem)
+    assert pickle.loads(pickle.dumps(case)) == case

@@ -9,8 +9,8 @@ from helpers.base import gpu
 from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
 from helpers.commands import measure as command
 from helpers.commands.campaigns import steps as campaign
-from helpers.measure import bench, peers, records, workers
-from helpers.measure.records import Case, families_of, load_record, takes
+from helpers.measure import bench, peers, records, store, workers
+from helpers.measure.records import Timed, families_of, load_record, takes
 from helpers.measure.workers import Failure
 from helpers.problem.problem import DTYPES, Problem
 from helpers.problem.shapes import GRID_SHAPES, RECORDED_SHAPES, SWEEP_SHAPES
@@ -20,8 +20,13 @@ from tests import made_up
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of records."""
-    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
     return tmp_path
+
+
+def fake_time(step: str, problem: Problem) -> Timed:
+    at = Problem(*problem.shape, problem.dtype, problem.inner)
+    return made_up.timed(launch=made_up.case(step, at).launch)
 
 
 @pytest.fixture
@@ -34,7 +39,7 @@ def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         if len(fake.measured) == fake.fail_after:
             raise KeyboardInterrupt
         (fake.measured if problem.plain else fake.others).append((frozenset(makers), problem))
-        return {name: made_up.case(name, problem) for name in makers}
+        return {name: fake_time(name, problem) for name in makers}
 
     monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(gpu, "has_gpu", lambda: True)
@@ -109,14 +114,14 @@ def test_pytorch_is_timed_at_the_grid_where_it_is_installed(fake_gpu, torch) -> 
     assert ({TORCH, "01_naive"}, Problem(*shapes[0])) in fake_gpu.measured, (
         "in turn with the others"
     )
-    assert kept.versions == {**made_up.VERSIONS, "torch": "2.11.0"}
-    assert load_record("01_naive", "nvidia-test").versions == made_up.VERSIONS
+    assert kept.run.versions == {**made_up.VERSIONS, "torch": "2.11.0"}
+    assert load_record("01_naive", "nvidia-test").run.versions == made_up.VERSIONS
     fake_gpu.measured.clear()
     assert command.main(["steps", "--steps", TORCH]) == 0 and fake_gpu.measured == []
     torch["torch"] = "2.12.0"
     assert command.main(["steps", "--steps", TORCH, "01_naive"]) == 0
     assert {names for names, _ in fake_gpu.measured} == {frozenset([TORCH])}
-    assert load_record(TORCH, "nvidia-test").versions["torch"] == "2.12.0"
+    assert load_record(TORCH, "nvidia-test").run.versions["torch"] == "2.12.0"
 
 
 def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, capsys) -> None:
@@ -129,12 +134,10 @@ def test_without_pytorch_the_rest_is_recorded_and_a_sentence_says_so(fake_gpu, c
 
 
 def test_rate_above_the_copy_is_flagged() -> None:
-    (case,) = made_up.record(shapes=[(64, 1024)]).cases
-    task = bench.Task(Problem(64, 1024), ("01_naive",))
-    assert "look!" not in next(campaign.rates(task, {"01_naive": case}))
-    case.samples_us[:] = [4.0, 4.0, 4.0]
-    (said,) = campaign.rates(task, {"01_naive": case, "00_copy": case})
-    assert said == "01_naive 131 (1.38) above the copy: look!"
+    at = Problem(64, 1024)
+    said, more = campaign.rates([made_up.case("01_naive", at), made_up.case("01_naive", at, 4.0)])
+    assert "look!" not in said
+    assert more == "01_naive 131 (1.38) above the copy: look!"
 
 
 def test_recorder_asks_for_the_families_and_dtypes_it_is_told(fake_gpu, monkeypatch) -> None:
@@ -157,7 +160,7 @@ def launch(x, y) -> None:
     """What a candidate of the fake GPU does."""
 
 
-def measure(makers, problem: Problem) -> dict[str, Case]:
+def measure(makers, problem: Problem) -> dict[str, Timed]:
     """A GPU on which 01 is wrong at one shape, and 04 stops the GPU at another."""
     candidates = {name: make(problem) for name, make in makers.items()}
     for name, candidate in candidates.items():
@@ -167,7 +170,7 @@ def measure(makers, problem: Problem) -> dict[str, Case]:
                 raise Failure(f"wrong result: at {problem.shape}: zero", name)
             raise Failure("RuntimeError: illegal address", name)
     names = {bench.COPY: None, **makers}  # the copy is always measured
-    return {name: made_up.case(name, problem) for name in names}
+    return {name: fake_time(name, problem) for name in names}
 
 
 def maker(step: str):
@@ -177,7 +180,7 @@ def maker(step: str):
 @pytest.fixture
 def recorder_of_two_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, replacement in (
-        (records, "RECORDS", tmp_path),
+        (store, "RECORDS", tmp_path),
         (gpu, "has_gpu", lambda: True),
         (gpu, "describe_device", lambda: made_up.DEVICE),
         (gpu, "describe_versions", lambda: made_up.VERSIONS),

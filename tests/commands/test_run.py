@@ -165,8 +165,10 @@ def test_every_right_step_is_timed_where_it_was_predicted(monkeypatch) -> None:
         if task.names == ("02_online",):
             raise Failure("out of memory")
         (name,) = task.names
-        return {name: made_up.case(name, task.at)}
+        return {name: made_up.timed()}
 
+    monkeypatch.setattr(run, "describe_device", lambda: made_up.DEVICE)
+    monkeypatch.setattr(run, "describe_versions", lambda: made_up.VERSIONS)
     monkeypatch.setattr(bench, "measure_steps", measure)
     monkeypatch.setattr(
         bench,

@@ -60,7 +60,7 @@ def test_benchmark_times_and_checks_in_each_dtype(dtype: str, fake_cupy: list) -
     cases = bench.measure(makers, problem)
     assert set(cases) == set(makers)
     case = cases["right"]
-    assert (case.at, case.launch) == (problem, {"grid": 1})
+    assert case.launch == {"grid": 1}
     assert case.attributes == {"registers": 9} and case.check == "right before and after timing"
     assert case.calls == max(3, 50 // 2) and len(case.samples_us) == 7
     assert case.samples_us == [2000 / case.calls] * 7
@@ -152,7 +152,6 @@ def test_programmatic_launch_is_timed_beside_the_ordinary_one(fake_cupy, monkeyp
     assert firsts == [101.0, 102.0, 103.0] and copied.samples_us == [100.0] * 7
     assert early.copy_samples_us == [100.0] * 7 and early.programmatic_copy_us == [104.0] * 7
     assert late.programmatic_us == late.programmatic_copy_us == []
-    assert {case.protocol for case in cases.values()} == {bench.PROTOCOL["version"]} == {2}
 
 
 @pytest.mark.parametrize("launch", ["ordinary", "programmatic"])

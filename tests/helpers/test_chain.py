@@ -188,15 +188,15 @@ def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) 
 
 
 def test_each_chain_is_replayed_right_behind_the_one_without_softmax(machine, monkeypatch) -> None:
-    replayed, replay = [], chain._State._replay
+    replayed, replay = [], bench.Graph.replay
 
-    def noted(state, graph, calls: int) -> float:
+    def noted(graph) -> float:
         machine.order.clear()
-        us = replay(state, graph, calls)
+        us = replay(graph)
         replayed.append("".join({*machine.order} - {"write", "read"}))
         return us
 
-    monkeypatch.setattr(chain._State, "_replay", noted)
+    monkeypatch.setattr(bench.Graph, "replay", noted)
     makers = {name: machine.maker(name, 5.0) for name in ("a", "b", "c")}
     chain.measure(makers, Problem(*LARGE))
     without, with_softmax = replayed[1::2], replayed[2::2]  # after the one that warms up
@@ -229,15 +229,15 @@ def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) ->
 
 
 def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
-    cold, replay = [], chain._State._replay
+    cold, replay = [], bench.Graph.replay
 
-    def slow_at_first(state, graph, calls: int) -> float:
+    def slow_at_first(graph) -> float:
         if graph not in cold:
             cold.append(graph)
-            return replay(state, graph, calls) + 50 * len(cold)
-        return replay(state, graph, calls)
+            return replay(graph) + 50 * len(cold)
+        return replay(graph)
 
-    monkeypatch.setattr(chain._State, "_replay", slow_at_first)
+    monkeypatch.setattr(bench.Graph, "replay", slow_at_first)
     series = chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))["fresh"]
     assert len(cold) == 4
     assert series.chain_us["ours"] == pytest.approx([8.0] * 21, abs=1e-3)

@@ -1,6 +1,5 @@
 """Pipelines as they are recorded: names of variants, verdicts, files; nothing is run."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,29 +9,26 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, registry
 from helpers.catalogue.registry import plain
-from helpers.measure import chain, chains, peers, records
-from helpers.measure.chain import COPY
+from helpers.measure import chain, chains, peers, store
 from helpers.measure.chains import (
     VERDICTS,
     ChainCase,
-    Chains,
     ChainTask,
     behind,
     chain_cases,
-    chains_path,
+    holds,
     load_chains,
-    open_chains,
-    save_chains,
+    order,
     variants,
 )
 from helpers.measure.contests import name_of
 from helpers.measure.races import DTYPES
-from helpers.measure.records import REFERENCE_GPU, launch_of, step_hash
+from helpers.measure.records import launch_of, step_hash
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import CHAIN_SHAPES
 from tests import made_up
 from tests.earlier import EARLIER
-from tests.made_up import chain_case
+from tests.made_up import CHAIN_RUN, FOLDER, VERSIONS, chain_case
 
 # (rows, cols, dtype, state) -> why what is chosen may be behind a variant there: its lead in calls
 # that follow each other is more than a percent, say.
@@ -97,11 +93,11 @@ def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dt
 
 
 def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
-    task = ChainTask(Problem(*LARGE, "float32"), steps=("variants/08_ahead", "10_sixteen_bit"))
-    assert task.ours(H200) == variants("08_cluster", Problem(*LARGE))
-    task = ChainTask(Problem(1024, 65536, "float32"), steps=("variants/08_ahead",))
-    ahead = variants("variants/08_ahead", Problem(1024, 65536))
-    assert task.ours(H200) == [*variants("08_cluster", Problem(1024, 65536)), *ahead]
+    task = ChainTask(Problem(*LARGE), CHAIN_RUN, steps=("variants/08_ahead", "10_sixteen_bit"))
+    assert task.ours(H200) == variants("08_cluster", task.problem)
+    task = ChainTask(Problem(1024, 65536), CHAIN_RUN, steps=("variants/08_ahead",))
+    ahead = variants("variants/08_ahead", task.problem)
+    assert task.ours(H200) == [*variants("08_cluster", task.problem), *ahead]
 
 
 # ---- verdicts ---------------------------------------------------------------------------------
@@ -160,100 +156,85 @@ def test_what_is_chosen_by_other_rules_is_found_among_the_variants(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of records."""
-    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
     return tmp_path
 
 
-def saved(*cases: ChainCase) -> Chains:
-    found = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
-    for case in cases:
-        found.add(case)
-    save_chains(found, made_up.FOLDER)
-    return found
-
-
 def test_pipelines_survive_saving_and_loading_in_order(folder: Path) -> None:
-    evicted = chain_case([3.0], *FEW, state="evicted")
-    found = saved(chain_case([10.0]), evicted, chain_case([2.0], *FEW))
-    assert load_chains(made_up.FOLDER) == found
-    order = [(case.shape, case.state) for case in chain_cases("float32", made_up.FOLDER)]
-    assert order == [(FEW, "fresh"), (FEW, "evicted"), (LARGE, "fresh")]
-    assert "gpu" not in chains_path(made_up.FOLDER).read_text()
-    found.add(chain_case([4.0], *FEW, state="evicted"))
-    assert len(found.cases) == 3 and round(found.cases[1].us(found.cases[1].best).value) == 4
-
-
-def test_pipelines_that_are_missing_or_damaged(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no pipelines of nvidia-test: run make measure"):
-        chain_cases("float32", made_up.FOLDER)
-    saved(chain_case([10.0]))
-    path = chains_path(made_up.FOLDER)
-    whole = json.loads(path.read_text())
-    path.write_text(json.dumps({**whole, "schema": 99}))
-    with pytest.raises(ValueError, match=r"test/chain\.json has schema 99, this version reads"):
-        load_chains(made_up.FOLDER)
-    whole["cases"][0]["base_us"][COPY][3] = -1
-    path.write_text(json.dumps(whole))
-    with pytest.raises(
-        ValueError, match=r'test/chain\.json: cases\[0\]\.base_us\["00_copy"\]\[3\] is -1'
-    ):
-        load_chains(made_up.FOLDER)
+        chain_cases("float32", FOLDER)
+    evicted = chain_case([3.0], *FEW, state="evicted")
+    around = chain_case([10.0])
+    around = replace(around, problem=Problem(4096, 4096, operation="softmax_backward"))
+    found: list[ChainCase] = []
+    for case in (around, chain_case([10.0]), evicted, chain_case([2.0], *FEW)):
+        found = store.put(found, case, order())
+    store.write(ChainCase, FOLDER, found)
+    assert load_chains(FOLDER) == found and chains.around_cases(found) == [around]
+    places = [(case.shape, case.state) for case in chain_cases("float32", FOLDER)]
+    assert places == [(FEW, "fresh"), (FEW, "evicted"), (LARGE, "fresh")]
+    assert store.path_of(ChainCase, FOLDER).read_text().count('"device"') == 1
+    found = store.put(found, chain_case([4.0], *FEW, state="evicted"), order())
+    assert len(found) == 4 and round(found[1].us(found[1].best).value) == 4
 
 
-def test_a_launch_that_was_not_timed_is_named(folder: Path) -> None:
-    saved(chain_case([10.0]))
-    path = chains_path(made_up.FOLDER)
-    whole = json.loads(path.read_text())
-    launches = whole["cases"][0]["launches"]
-    launches["nobody"] = launches[min(launches)]
-    path.write_text(json.dumps(whole))
-    with pytest.raises(ValueError, match=r"cases\[0\] has a launch of nobody and no time"):
-        load_chains(made_up.FOLDER)
+SHORT = replace(  # so that what is damaged below occurs once in its file
+    chain_case([10.0]),
+    launches={"one": {"grid": 1}, "two": {"grid": 2}},
+    chain_us={"one": [10.5, 11.0], "two": [12.0, 12.5]},
+    base_us={"one": [3.0, 3.5], "two": [4.0, 4.5]},
+)
 
 
-def test_another_protocol_of_one_number_drops_its_cases(folder: Path, monkeypatch) -> None:
-    saved(chain_case([10.0]))
-    assert len(open_chains(made_up.FOLDER, made_up.DEVICE, made_up.VERSIONS).cases) == 1
-    assert not open_chains(made_up.FOLDER, made_up.DEVICE, made_up.VERSIONS, fresh=True).cases
-    monkeypatch.setattr(chain, "PROTOCOL", {**chain.PROTOCOL, "warmup_s": 9})
-    assert not open_chains(made_up.FOLDER, made_up.DEVICE, made_up.VERSIONS).cases
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("4.5]", "-1]", r"base_us\.two\[1\] is -1, not"),
+        ('"two":{', '"nobody":{', "the object is refused: a launch of nobody and no time"),
+        (",4.5]", "]", "the object is refused: other samples of chains with softmax than of those"),
+        (',"two":[4.0,4.5]', "", "the object is refused: other samples of chains with softmax"),
+        ('"fresh"', '"stale"', 'state is "stale", not one of fresh, evicted'),
+    ],
+)
+def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) -> None:
+    store.write(ChainCase, FOLDER, [SHORT])
+    path = store.path_of(ChainCase, FOLDER)
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=rf"^nvidia-test/pipelines\.jsonl, line 2: {said}"):
+        load_chains(FOLDER)
 
 
 def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
     """Unless a kernel, a rule, a peer or a version is another, or a state is missing."""
     few = [chain_case([2.0], *FEW, state=state, torch=3.0) for state in chain.STATES]
-    found = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
-    task = ChainTask(Problem(*FEW, "float32"), ("torch",))
-    found.add(few[0])
-    assert not found.has(task), "evicted is missing"
-    found.add(few[1])
-    assert found.has(task) and found.has(replace(task, peers=()))
-    assert not found.has(replace(task, peers=("torch", "liger")))
-    assert not found.has(replace(task, problem=Problem(*FEW, "bfloat16")))
-    assert not found.has(replace(task, steps=("08_cluster-CLUSTER8",)))
-    assert found.has(replace(task, steps=("10_sixteen_bit",))), "it does not take the shape"
-    found.add(replace(few[1], skipped={"liger": "why"}))
-    found.add(replace(few[0], skipped={"liger": "why"}))
-    assert found.has(replace(task, peers=("torch", "liger")))
-    found.versions = {**made_up.VERSIONS, "driver": "2.0"}
-    assert not found.has(task)
-    found.versions = made_up.VERSIONS
-    assert found.has(task)
-    with monkeypatch.context() as patch:
-        patch.setattr(chains, "step_hash", lambda step: "another")
-        assert not found.has(task)
-    one_state = Chains(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [chain.PROTOCOL])
-    one_state.add(chain_case([500.0], 65536, 4096))
-    assert one_state.has(ChainTask(Problem(65536, 4096, "float32"))), "too large to be evicted"
+    task = ChainTask(Problem(*FEW), CHAIN_RUN, ("torch",))
+    assert not holds(few[:1], task), "evicted is missing"
+    assert holds(few, task) and holds(few, replace(task, peers=()))
+    both = replace(task, peers=("torch", "liger"))
+    assert not holds(few, both)
+    assert holds([replace(case, skipped={"liger": "why"}) for case in few], both)
+    assert not holds(few, replace(task, problem=Problem(*FEW, "bfloat16")))
+    assert not holds(few, replace(task, steps=("08_cluster-CLUSTER8",)))
+    assert holds(few, replace(task, steps=("10_sixteen_bit",))), "it does not take the shape"
+    driver = replace(CHAIN_RUN, versions={**VERSIONS, "driver": "2.0"})
+    assert not holds(few, replace(task, run=driver))
+    launches = {name: {**launch, "grid": 1} for name, launch in few[1].launches.items()}
+    assert not holds([few[0], replace(few[1], launches=launches)], task)
+    large = chain_case([500.0], *LARGE)
+    assert holds([large], ChainTask(large.problem, CHAIN_RUN)), "too large to be evicted"
+    monkeypatch.setattr(chains, "step_hash", lambda step: "another")
+    assert not holds(few, task)
 
 
 # ---- what is recorded -------------------------------------------------------------------------
 
+recorded = pytest.mark.skipif(not store.path_of(ChainCase).is_file(), reason="not recorded yet")
 
+
+@recorded
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_recorded_choice_is_within_a_percent_of_its_best_variant(dtype: str) -> None:
-    if not chains_path(REFERENCE_GPU).is_file():
-        pytest.skip("no pipelines are recorded yet")
     cases = chain_cases(dtype)
     assert {case.shape for case in cases} == {*CHAIN_SHAPES}
     for case in cases:
@@ -266,9 +247,8 @@ def test_recorded_choice_is_within_a_percent_of_its_best_variant(dtype: str) -> 
     assert not needless, "an exception that is none"
 
 
+@recorded
 def test_recorded_pipelines_around_softmax_are_of_the_kernels_as_they_are_now() -> None:
-    if not chains_path(REFERENCE_GPU).is_file():
-        pytest.skip("no pipelines are recorded yet")
     for case in chains.around_cases(load_chains()):
         current = not EARLIER & {chains.file_of(step) for step in case.launches}
         assert bool(case.chosen) == case.is_current() == current, (
@@ -277,9 +257,8 @@ def test_recorded_pipelines_around_softmax_are_of_the_kernels_as_they_are_now() 
         assert {*case.skipped} <= {*peers.PEERS}
 
 
+@recorded
 def test_recorded_choice_around_softmax_is_within_a_percent_of_its_best_variant() -> None:
-    if not chains_path(REFERENCE_GPU).is_file():
-        pytest.skip("no pipelines are recorded yet")
     late = [case for case in chains.around_cases(load_chains()) if case.verdict == "BEHIND"]
     found = {f"{name_of(case.problem)}, {case.state}" for case in late}
     assert found == {*EXCEPTIONS_AROUND}, "more, or an exception that is none"

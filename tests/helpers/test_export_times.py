@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from helpers.base import gpu
-from helpers.base.gpu import H200
 from helpers.commands import measure as command
 from helpers.commands.campaigns import calls
-from helpers.measure import export_times, peers, races, workers
-from helpers.measure.bench import PROTOCOL as RACED
+from helpers.measure import export_times, peers, store, workers
 from helpers.measure.export_times import (
     LIGER,
     NOTHING,
@@ -19,59 +17,51 @@ from helpers.measure.export_times import (
     PROTOCOL,
     QUACK,
     TORCH,
-    Times,
     TimesCase,
     best_peers,
-    load_times,
-    save_times,
     summary,
-    times_path,
 )
-from helpers.measure.races import Race, save_race
-from helpers.measure.records import REFERENCE_GPU, step_hash
+from helpers.measure.races import RaceCase
+from helpers.measure.records import step_hash
+from helpers.measure.store import REFERENCE_GPU, Run
 from helpers.problem.problem import Problem
-from tests.made_up import VERSIONS, race_case
+from tests import made_up
+from tests.made_up import UTC, VERSIONS, race_case
 
-DEVICE = {
-    "name": "NVIDIA H200",
-    "compute_capability": "90",
-    "multiprocessors": H200.sms,
-    "l2_bytes": H200.l2,
-}
+DEVICE = {**made_up.DEVICE, "name": "NVIDIA H200"}
+RUN = Run(DEVICE, VERSIONS, UTC, PROTOCOL)
 
 
 def case(rows: int = 64, cols: int = 4096, step: str = "08_cluster", **us: float) -> TimesCase:
     series = {OURS: [3.0, 1.0, 2.0], TORCH: [4.5, 4.25, 5.0]}
     series |= {name: [number] for name, number in us.items()}
-    return TimesCase("float32", rows, cols, step, step_hash(step), 50, series, series, series)
+    problem = Problem(rows, cols)
+    return TimesCase(problem, RUN, step, step_hash(step), 50, series, series, series)
 
 
 @pytest.fixture
-def record(tmp_path, monkeypatch) -> Times:
+def record(tmp_path, monkeypatch) -> None:
     """Of one shape, beside a race at three."""
-    monkeypatch.setattr(export_times, "folder_of", lambda gpu: tmp_path / gpu)
-    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
     raced = [
         race_case(64, 4096, quack=15.0, liger=14.0, cudnn=12.0),
         race_case(8, 8192, quack=15.0, compile=16.0),
         race_case(4, 4096, liger=25.0),
     ]
-    save_race(Race(DEVICE, VERSIONS, "2030-01-02T03:04:05+00:00", [RACED], raced), REFERENCE_GPU)
-    times = Times(DEVICE, {"driver": "580", "nvrtc": "13.0", "cupy": "14.2.0"}, "", [PROTOCOL])
-    times.cases = [case()]
-    save_times(times, REFERENCE_GPU)
-    return times
+    store.write(RaceCase, REFERENCE_GPU, raced)
+    store.write(TimesCase, REFERENCE_GPU, [case()])
 
 
-def test_what_is_written_is_read(record: Times) -> None:
-    assert load_times() == record and record.utc
-    assert record.is_current()
+def test_what_is_written_is_read(record) -> None:
+    cases = [case(), replace(case(8, 8192), skipped={QUACK: "why"})]
+    store.write(TimesCase, REFERENCE_GPU, cases)
+    assert store.read(TimesCase) == cases
 
 
-def test_a_case_of_another_kernel_or_text_is_not_current(record: Times) -> None:
+def test_a_case_of_another_kernel_or_text_is_not_current() -> None:
+    assert case().is_current()
     for other in (case(step="07_warp"), replace(case(), hash="0" * 16), case(64, 64)):
-        record.cases = [other]
-        assert not record.is_current()
+        assert not other.is_current()
 
 
 def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
@@ -80,14 +70,22 @@ def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
     assert not case().holds([OURS, TORCH, "quack"])
 
 
-def test_a_missing_and_a_damaged_record_are_named(record: Times, tmp_path) -> None:
-    with pytest.raises(FileNotFoundError, match="no times of nvidia-other"):
-        load_times("nvidia-other")
-    text = times_path().read_text()
-    for damaged in (text[:-20], text.replace("3.0", "-3.0"), text.replace('"rows":64', '"r":64')):
-        times_path().write_text(damaged)
-        with pytest.raises(ValueError, match=r"export\.json"):
-            load_times()
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("]}}\n", "\n", "is no JSON or cut short: "),
+        ('"graph_us":{"ours":[3', '"graph_us":{"ours":[-3', r"graph_us\.ours\[0\] is -3.0, not"),
+        ('"rows"', '"r"', "problem lacks rows"),
+        ('"host_us":{"ours"', '"host_us":{"mine"', "the object is refused: host_us lacks ours"),
+        ("5.0]}}", '5.0]},"odd":1}', "the object has a key 'odd', which this version"),
+    ],
+)
+def test_a_damaged_case_is_named(record, old: str, new: str, said: str) -> None:
+    path = store.path_of(TimesCase)
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=rf"^nvidia-h200/calls\.jsonl, line 2:? {said}"):
+        store.read(TimesCase)
 
 
 def test_all_cases_together_say_how_far_ahead_and_behind() -> None:
@@ -110,7 +108,7 @@ def test_all_cases_together_say_how_far_ahead_and_behind() -> None:
 # ---- the best peer -------------------------------------------------------------------------------
 
 
-def test_the_best_peer_is_that_of_the_race_which_tensors_are_given_to(record: Times) -> None:
+def test_the_best_peer_is_that_of_the_race_which_tensors_are_given_to(record) -> None:
     """cuDNN is faster in the first, and has no function of tensors."""
     wanted = {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): TORCH}
     found = best_peers(REFERENCE_GPU)
@@ -120,7 +118,7 @@ def test_the_best_peer_is_that_of_the_race_which_tensors_are_given_to(record: Ti
 
 def test_the_recorded_race_names_a_peer_at_every_shape_that_is_timed() -> None:
     known = best_peers(REFERENCE_GPU)
-    assert {case.problem for case in load_times().cases} <= {*known}
+    assert {case.problem for case in store.read(TimesCase)} <= {*known}
     assert {*known.values()} == {TORCH, *export_times.CALLED}
 
 
@@ -136,7 +134,6 @@ class Timed:
             ("has_gpu", lambda: True),
             ("describe_device", lambda: DEVICE),
             ("describe_versions", lambda: VERSIONS),
-            ("gpu_in_use", lambda: H200),
         ):
             monkeypatch.setattr(gpu, name, value)
         monkeypatch.setattr(calls.importlib.util, "find_spec", lambda name: name)
@@ -148,15 +145,16 @@ class Timed:
         of = {"float32": shapes}
         monkeypatch.setattr(calls, "raced", lambda dtype: of.get(dtype, ()))
 
-    def measure(self, problem: Problem, peer: str = "") -> TimesCase:
+    def measure(self, problem: Problem, run: Run, peer: str) -> TimesCase:
         rows, cols = problem.shape
         self.measured[rows, cols] = peer
         if cols == 3:
             raise AssertionError("wrong\nin many places")
-        return case(rows, cols, **{NOTHING: 1.0}, **({peer: 6.0} if peer else {}))
+        found = case(rows, cols, **{NOTHING: 1.0}, **({peer: 6.0} if peer else {}))
+        return replace(found, run=run)
 
 
-def test_each_shape_is_timed_beside_its_best_peer(record: Times, monkeypatch, capsys) -> None:
+def test_each_shape_is_timed_beside_its_best_peer(record, monkeypatch, capsys) -> None:
     timed = Timed(monkeypatch, {QUACK, LIGER})
     assert command.main(["calls", "--warm", "2"]) == 0
     assert timed.measured == {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
@@ -169,7 +167,7 @@ def test_each_shape_is_timed_beside_its_best_peer(record: Times, monkeypatch, ca
     assert command.main(["calls"]) == 0 and not timed.measured, "all are there"
 
 
-def test_a_peer_that_was_not_installed_is_timed_when_it_is(record: Times, monkeypatch) -> None:
+def test_a_peer_that_was_not_installed_is_timed_when_it_is(record, monkeypatch) -> None:
     timed = Timed(monkeypatch, {LIGER})
     command.main(["calls"])
     assert timed.measured[8, 8192] == "" and timed.measured[64, 4096] == LIGER
@@ -203,36 +201,38 @@ def test_a_peer_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(monke
 
 
 def test_a_shape_where_ours_is_wrong_is_told_and_the_others_are_timed(
-    record: Times, monkeypatch, capsys
+    record, monkeypatch, capsys
 ) -> None:
     Timed(monkeypatch, set(), ((5, 3), (8, 8192)))
     monkeypatch.setattr(workers, "gpu_is_usable", lambda: True)
     assert command.main(["calls"]) == 1
     assert "at 5 x 3: AssertionError: wrong\n" in capsys.readouterr().err
-    assert [one.problem for one in load_times().cases] == [Problem(64, 4096), Problem(8, 8192)]
+    found = [(one.problem, one.run == RUN) for one in store.read(TimesCase)]
+    assert found == [(Problem(8, 8192), False), (Problem(64, 4096), True)]
 
 
-def test_the_command_shows_a_record_anywhere(record: Times, capsys) -> None:
+def test_the_command_shows_a_record_anywhere(record, capsys) -> None:
     assert command.main(["calls", "--show"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("microseconds a call, NVIDIA H200") and "64 x 4096" in shown
-    record.cases = [replace(case(), hash="0" * 16)]
-    save_times(record, REFERENCE_GPU)
+    store.write(TimesCase, REFERENCE_GPU, [replace(case(), hash="0" * 16)])
     command.main(["calls", "--show"])
     assert "in part of earlier kernels" in capsys.readouterr().out
     assert command.main(["calls", "--show", "nvidia-other"]) == 1
+    assert "no calls of nvidia-other: run make measure ARGS=calls" in capsys.readouterr().err
 
 
 def test_what_is_recorded_is_of_the_kernels_as_they_are() -> None:
-    if not times_path().is_file():
+    if not store.path_of(TimesCase).is_file():
         pytest.skip("not recorded yet")
-    assert load_times().is_current()
+    assert all(case.is_current() for case in store.read(TimesCase))
 
 
 @pytest.mark.gpu
-def test_a_shape_is_timed(record: Times) -> None:
+def test_a_shape_is_timed() -> None:
     pytest.importorskip("torch")
-    found = export_times.measure(Problem(64, 4096), LIGER)
+    run = Run(gpu.describe_device(), gpu.describe_versions(), store.utc_now(), PROTOCOL)
+    found = export_times.measure(Problem(64, 4096), run, LIGER)
     assert {OURS, TORCH} <= set(found.graph_us) and len(found.host_us[OURS]) == 21
     assert LIGER in {*found.graph_us, *found.skipped}
-    assert found.is_current(H200) and min(found.eager_us[OURS]) > 0
+    assert found.is_current() and min(found.eager_us[OURS]) > 0

@@ -1,36 +1,39 @@
 """What the README says of a race that is made up here."""
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 
 from helpers.base.paths import ROOT
-from helpers.measure import bench, chain, chains, races, records
+from helpers.measure import bench, store
 from helpers.measure.chains import ChainCase
 from helpers.measure.contests import GROUPS
-from helpers.measure.races import DTYPES, Race, RaceCase, save_race
-from helpers.measure.records import REFERENCE_GPU
+from helpers.measure.races import DTYPES, Added, RaceCase
+from helpers.measure.records import launch_of
+from helpers.measure.store import REFERENCE_GPU, Run
 from helpers.page import race_text
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import RACE_TABLE, raced
-from tests.made_up import DEVICE, OURS, chain_case, race_case
+from tests import made_up
+from tests.made_up import DEVICE, OURS, chain_case
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
+RUN = Run(DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL)
 PICTURES = {dtype: ROOT / f"{dtype}.png" for dtype in DTYPES}
+
+
+def race_case(*at, **times: float) -> RaceCase:
+    return replace(made_up.race_case(*at, **times), run=RUN)
 
 
 @pytest.fixture
 def record_race(tmp_path, monkeypatch):
-    """Write a race of the cases given where the README looks for it, and say what it says."""
-    for module in (races, chains):
-        monkeypatch.setattr(module, "folder_of", lambda gpu: tmp_path / gpu)
+    """Write the cases given where the README looks for them, and say what it says."""
+    monkeypatch.setattr(store, "folder_of", lambda gpu: tmp_path / gpu)
     monkeypatch.setattr(RaceCase, "is_current", lambda case: True)
 
     def write(*cases: RaceCase) -> str:
-        race = Race(DEVICE, VERSIONS, "2030-01-02", [{"version": 1}, bench.PROTOCOL])
-        for case in cases:
-            race.add(case)
-        save_race(race, REFERENCE_GPU)
+        store.write(RaceCase, REFERENCE_GPU, cases)
         return race_text.race_block(PICTURES)
 
     return write
@@ -93,10 +96,10 @@ def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
         "liger": "liger_kernel is not installed",
         "cudnn": "wrong result: at (1, 2): 9 of 10 elements are wrong, by up to 1.2 ulp",
     }
-    ours = dataclasses.replace(race_case(65536, 77), step="", skipped=skipped)
+    ours = replace(race_case(65536, 77), step="", skipped=skipped)
     del ours.samples_us[OURS]
     skipped = {"triton": "wrong result: left NaN in its output at (8, 16)"}
-    other = dataclasses.replace(race_case(1, 32000), skipped=skipped)
+    other = replace(race_case(1, 32000), skipped=skipped)
     block = record_race(ours, other)
     rows = rows_of(block)
     unraced = sum(cols == 50257 for dtype in DTYPES for _, cols in raced(dtype))
@@ -118,9 +121,9 @@ def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
 
 def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
-    launch = records.launch_of(step, Problem(*shape))
+    launch = launch_of(step, Problem(*shape))
     assert launch["PROGRAMMATIC"]
-    early = dataclasses.replace(race_case(*shape), launch=launch, protocol=1)
+    early = replace(race_case(*shape), launch=launch, run=replace(RUN, protocol={"version": 1}))
     block, page = record_race(early), race_text.every_case()
     assert rows_of(page)["1 x 32000"][1] == "0.97 (10.00 us)+"
     assert " +: ours starts" in block and "\n+: ours starts" in page
@@ -128,8 +131,16 @@ def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
     block, page = record_race(race_case(*shape)), race_text.every_case()
     assert rows_of(page)["1 x 32000"][1] == "0.97 (10.00 us)#"
     assert " #: ours was" in block and "\n#: ours was" in page
-    older = dataclasses.replace(race_case(*shape), versions={**VERSIONS, "torch": "2.10.0"})
-    assert "; 1 of 1 case with other versions." in record_race(older)
+
+
+def test_cases_of_other_versions_than_were_raced_with_last_are_counted(record_race) -> None:
+    """Planted: what was last raced was around softmax."""
+    run = replace(RUN, versions={**VERSIONS, "torch": "2.10.0"}, utc="2030-01-01")
+    older, newer = replace(race_case(65536, 4096), run=run), race_case(1, 32000)
+    assert " with other versions." not in record_race(newer)
+    assert "torch 2.11.0); 1 of 2 cases with other versions." in record_race(older, newer)
+    newest = around("gradient of softmax", 32768, 4096)
+    assert "torch 2.11.0); 1 of 1 case with other versions." in record_race(older, newest)
 
 
 # ---- around softmax -----------------------------------------------------------------------------
@@ -137,9 +148,8 @@ def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
 
 def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: float) -> RaceCase:
     inner = 32 if group == "any axis" else 1
-    case = race_case(rows, cols, dtype, **times)
-    operation, features = GROUPS[group].operation.name, dict(GROUPS[group].features)
-    return dataclasses.replace(case, operation=operation, features=features, inner=inner)
+    problem = GROUPS[group].problem(rows, cols, dtype, inner)
+    return replace(race_case(**times), problem=problem)
 
 
 @pytest.fixture
@@ -149,10 +159,7 @@ def told(record_race):
     def write(*cases: RaceCase, linked=()) -> str:
         record_race(race_case(65536, 4096, quack=9.5), *cases)
         if linked:
-            found = chains.Chains(DEVICE, VERSIONS, "2030-01-02", [chain.PROTOCOL])
-            for one in linked:
-                found.add(one)
-            chains.save_chains(found, REFERENCE_GPU)
+            store.write(ChainCase, REFERENCE_GPU, linked)
         return race_text.around_block()
 
     return write
@@ -161,7 +168,7 @@ def told(record_race):
 def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
     lost = around("gradient of softmax", 32768, 4096, "bfloat16", quack=9.5)
     wrong = {"quack": "QuACK needs cols % 4 == 0", "liger": "Liger computes no such thing"}
-    axis = dataclasses.replace(around("any axis", 2**18, 512, cudnn=12.5), skipped=wrong)
+    axis = replace(around("any axis", 2**18, 512, cudnn=12.5), skipped=wrong)
     block = told(lost, around("gradient of softmax", 32768, 4096), axis)
     lost = "gradient of softmax at 32768 x 4096 bfloat16 to QuACK by 5.0%"
     assert block.startswith(f"Of 3 cases: 2 ahead, 1 lost ({lost}).")
@@ -185,12 +192,11 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
 
 
 def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:
-    operation = GROUPS["gradient of softmax"].operation.name
-    case = dataclasses.replace(chain_case([10.0], 4096, 4096, liger=11.0), operation=operation)
+    at = GROUPS["gradient of softmax"].problem
+    case = replace(chain_case([10.0], liger=11.0), problem=at(4096, 4096, "float32"))
     monkeypatch.setattr(ChainCase, "chosen", property(lambda case: [*case.launches][0]))
-    lost = dataclasses.replace(
-        chain_case([10.0], 8192, 8192, liger=9.0), operation=operation, state="evicted"
-    )
+    lost = chain_case([10.0], state="evicted", liger=9.0)
+    lost = replace(lost, problem=at(8192, 8192, "float32"))
     block = told(around("gradient of softmax", 32768, 4096), linked=[case, lost])
     assert rows_of(block)["gradient of softmax"] == [
         *("1 ahead", "+9.1%, Liger at 4096 x 4096", "1 lost", "-11.0%, Liger at 8192 x 8192")
@@ -217,14 +223,14 @@ def test_less_precise_is_marked_and_wrong_is_not_timed(record_race) -> None:
 
     def wrong(ulps: float, rows: int, dtype: str = "bfloat16") -> RaceCase:
         reason = f"wrong result: at ({rows}, 9): 9 of 10 elements are wrong, by up to {ulps} ulp"
-        return dataclasses.replace(race_case(rows, 32000, dtype), skipped={"cudnn": reason})
+        return replace(race_case(rows, 32000, dtype), skipped={"cudnn": reason})
 
     block = record_race(wrong(3.0, 64), wrong(1.2, 64, "float32"))
     assert rows_of(block)["cuDNN"][2] == "2: wrong result; wrong by up to 3.0 ulp"
     samples = {OURS: [11.0] * 7, "cudnn": [8.8] * 7, bench.COPY: [9.7] * 7}
     versions = {"driver": "2", "cudnn": "91900"}
-    later = races.Added(samples, versions, "2030-02-03T04:05:06", {"cudnn": 1.2})
-    case = dataclasses.replace(race_case(1, 32000, "bfloat16"), added=[later])
+    later = Added(samples, versions, "2030-02-03T04:05:06", {"cudnn": 1.2})
+    case = replace(race_case(1, 32000, "bfloat16"), added=[later])
     assert case.timed == [OURS, "torch", "cudnn"]
     assert case.best_peer == "cudnn" and case.lead == pytest.approx(0.8)
     assert case.share(OURS) == pytest.approx(0.97), "ours is of the first process"

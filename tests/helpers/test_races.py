@@ -1,7 +1,6 @@
 """Races: verdicts, files, and what is said of them; nothing is run."""
 
-import dataclasses
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,39 +9,49 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch
 from helpers.catalogue.dispatch import best
-from helpers.measure import bench, peers, races, records
+from helpers.measure import bench, peers, races, store
 from helpers.measure.contests import entries, name_of
 from helpers.measure.races import (
     DTYPES,
-    Race,
+    Added,
     RaceCase,
     around_cases,
     explained_marks,
     load_race,
     race_cases,
     race_origin,
-    race_path,
-    save_race,
+    why_again,
 )
-from helpers.measure.records import REFERENCE_GPU
+from helpers.measure.records import launch_of, step_hash
+from helpers.problem.operations import BACKWARD
 from helpers.problem.problem import Problem
-from tests import made_up
 from tests.earlier import EARLIER
-from tests.made_up import OURS, race_case
+from tests.made_up import DEVICE, FOLDER, OURS, RUN, VERSIONS, race_case
+
+EARLY = replace(RUN, protocol={"version": 1})
+
+
+def of_step(step: str, problem: Problem) -> RaceCase:
+    """A case of a step as it is now."""
+    launch = launch_of(step, problem, H200)
+    case = replace(race_case(), problem=problem, step=step, launch=launch)
+    return replace(case, kernel_hash=step_hash(step))
 
 
 def test_shares_best_peer_and_lead() -> None:
     case = race_case(cudnn=12.5, liger=16.0)
     assert case.copy_us == 9.7 and case.share(OURS) == pytest.approx(0.97)
     assert case.copy_gbps == pytest.approx(2 * 4 * 1024 * 4096 / 9.7e-6 / 1e9)
-    assert dataclasses.replace(case, dtype="bfloat16").copy_gbps == case.copy_gbps / 2
+    assert race_case(dtype="bfloat16").copy_gbps == case.copy_gbps / 2
+    gradient = replace(case, problem=replace(case.problem, operation=BACKWARD))
+    assert gradient.copy_gbps == pytest.approx(1.5 * case.copy_gbps), "of what it must move"
     assert case.best_peer == "cudnn" and case.lead == pytest.approx(1.25)
 
 
 def test_marks_say_where_our_calls_overlap_and_what_is_older_than_the_kernel(monkeypatch) -> None:
     monkeypatch.setattr(RaceCase, "is_current", lambda case: case.rows == 1)
     new, old = race_case(1, 8192), race_case(2, 8192)
-    early = dataclasses.replace(new, launch={"PROGRAMMATIC": 1}, protocol=1)
+    early = replace(new, launch={"PROGRAMMATIC": 1}, run=EARLY)
     assert [case.marks for case in (new, old, early)] == ["", "#", "+"]
     assert explained_marks([new]) == []
     overlaps, older = explained_marks([new, old, early])
@@ -89,7 +98,7 @@ def test_no_verdict_comes_from_noise() -> None:
 
 
 def test_shape_without_a_kernel_of_ours_is_a_forfeit() -> None:
-    case = dataclasses.replace(race_case(), step="")
+    case = replace(race_case(), step="")
     del case.samples_us[OURS]
     assert (case.verdict, case.lead, case.best_peer) == ("forfeit", 0.0, "torch")
     assert case.share("torch") == pytest.approx(0.485) and case.to_draw() == ()
@@ -98,7 +107,7 @@ def test_shape_without_a_kernel_of_ours_is_a_forfeit() -> None:
 def test_peer_that_cannot_run_forfeits_and_one_that_is_not_installed_does_not() -> None:
     skipped = {"quack": "QuACK needs cols % 4 == 0", "liger": "liger_kernel is not installed"}
     skipped["cudnn"] = "wrong result: at (1, 2): 9 of 10 elements are wrong, by up to 1.2 ulp"
-    case = dataclasses.replace(race_case(), skipped=skipped)
+    case = replace(race_case(), skipped=skipped)
     assert {*case.forfeits} == {"quack", "cudnn"}
 
 
@@ -106,7 +115,7 @@ def test_share_over_the_best_copy_known() -> None:
     case = race_case()
     assert case.best_copy == bench.COPY and case.share_of_best_copy(OURS) == case.share(OURS)
     copies = {"variants/00_copy_bulk": [11.0], "variants/00_copy_evict_last": [9.5, 9.5]}
-    case = dataclasses.replace(case, copies_us=copies)
+    case = replace(case, copies_us=copies)
     assert case.best_copy == "variants/00_copy_evict_last"
     assert case.share_of_best_copy(OURS) == pytest.approx(0.95)
     assert case.share_of_best_copy("torch") == pytest.approx(0.475)
@@ -116,7 +125,7 @@ def test_share_over_the_best_copy_known() -> None:
 def test_programmatic_launch_has_a_share_of_its_own_and_no_part_in_the_verdict() -> None:
     case = race_case(quack=9.0)
     assert case.programmatic_share is None
-    early = dataclasses.replace(case, programmatic_us=[2.0], programmatic_copy_us=[1.5])
+    early = replace(case, programmatic_us=[2.0], programmatic_copy_us=[1.5])
     assert early.programmatic_share == 0.75
     assert early.verdict == case.verdict == "LOSS" and early.share(OURS) == case.share(OURS)
 
@@ -126,7 +135,7 @@ def test_best_of_several_processes_counts_beside_what_was_timed_in_its_own() -> 
     case = race_case(compile=14.0)
     slower = {OURS: [20.0], "compile": [19.0], bench.COPY: [19.4]}
     worse = {OURS: [10.0], "compile": [30.0], bench.COPY: [9.7]}
-    case = dataclasses.replace(case, draws=[worse, slower])
+    case = replace(case, draws=[worse, slower])
     assert case.share("compile") == pytest.approx(19.4 / 19) and case.median_us("compile") == 19.0
     assert case.best_peer == "compile" and case.lead == pytest.approx(0.95)
     assert case.verdict == "LOSS"
@@ -146,9 +155,9 @@ def test_best_of_several_processes_counts_beside_what_was_timed_in_its_own() -> 
 )
 def test_who_is_near_is_timed_in_three_processes(first, then, wanted: bool) -> None:
     draws = [{OURS: [10.0], "compile": [us], bench.COPY: [9.7]} for us in then]
-    case = dataclasses.replace(race_case(compile=first, liger=10.1), draws=draws)
+    case = replace(race_case(compile=first, liger=10.1), draws=draws)
     assert case.to_draw() == (("compile",) if wanted else ())
-    assert dataclasses.replace(case, protocol=1).to_draw() == ()
+    assert replace(case, run=EARLY).to_draw() == ()
 
 
 def test_copies_beside_the_plain_one_are_those_that_may_be_faster(monkeypatch) -> None:
@@ -160,114 +169,105 @@ def test_copies_beside_the_plain_one_are_those_that_may_be_faster(monkeypatch) -
     assert races.rival_copies(Problem(1, 50257)) == [], "no whole number of packs"
 
 
-# ---- shapes -------------------------------------------------------------------------------------
+# ---- the file -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of records."""
-    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
     return tmp_path
 
 
-def saved(*cases: RaceCase) -> Race:
-    race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [bench.PROTOCOL])
-    for case in cases:
-        race.add(case)
-    save_race(race, made_up.FOLDER)
-    return race
+FULL = replace(
+    race_case(),
+    problem=Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1}),
+    programmatic_us=[2.0],
+    programmatic_copy_us=[1.0],
+    copies_us={"variants/00_copy_bulk": [10.0]},
+    draws=[{OURS: [1.0], "torch": [2.0], bench.COPY: [3.0]}],
+    less_precise={"torch": 1.5},
+    added=[Added({OURS: [4.0], bench.COPY: [6.0]}, VERSIONS, "2030-02-03", {"cudnn": 1.2})],
+)
 
 
-def test_race_that_is_missing_or_damaged(folder: Path) -> None:
+def test_all_that_was_measured_survives(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no comparison of nvidia-test: run make measure"):
-        race_cases("float32", made_up.FOLDER)
-    saved(race_case())
-    path = race_path(made_up.FOLDER)
-    text = path.read_text()
-    path.write_text(json.dumps({**json.loads(text), "schema": 99}))
-    with pytest.raises(ValueError, match=r"test/race\.json has schema 99, this version reads 2"):
-        load_race(made_up.FOLDER)
-    path.write_text(text.replace("19.99", "-1"))
-    with pytest.raises(
-        ValueError, match=r"test/race\.json: cases\[0\]\.samples_us\.torch\[0\] is -1, "
-    ):
-        load_race(made_up.FOLDER)
-
-
-def test_all_that_was_measured_survives_and_is_checked(folder: Path) -> None:
-    case = dataclasses.replace(
-        race_case(),
-        programmatic_us=[2.0],
-        programmatic_copy_us=[1.0],
-        copies_us={"variants/00_copy_bulk": [10.0]},
-        draws=[{OURS: [1.0], "torch": [2.0], bench.COPY: [3.0]}],
-    )
-    race = saved(case)
-    assert load_race(made_up.FOLDER) == race and len(race.cases[0].versions) == 3
-    path = race_path(made_up.FOLDER)
-    path.write_text(path.read_text().replace("3.0", "0"))
-    with pytest.raises(ValueError, match=r'cases\[0\]\.draws\[0\]\["00_copy"\]\[0\] is 0, not'):
-        load_race(made_up.FOLDER)
+        race_cases("float32", FOLDER)
+    cases = [race_case(1, 32000), race_case(4096, 4096, "bfloat16"), race_case(8192, 8192), FULL]
+    cases[1] = replace(cases[1], run=EARLY)
+    store.write(RaceCase, FOLDER, cases)
+    assert load_race(FOLDER) == cases
+    assert race_cases("float32", FOLDER) == [cases[2], cases[0]], "softmax by shape"
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("old", "new", "said"),
     [
-        ({}, ""),
-        ({"kernel_hash": "another"}, "ours"),
-        ({"launch": {"grid": 1}}, "ours"),
-        ({"protocol": 1}, ""),  # what is still valid is not timed again
-        ({"versions": {**made_up.VERSIONS, "torch": "1"}}, "peers"),
-        ({"versions": {**made_up.VERSIONS, "torch": "2", "triton": "3"}}, ""),  # not here now
-        ({"samples_us": {OURS: [1.0]}}, "peers"),
-        ({"samples_us": {OURS: [1.0]}, "skipped": {"torch": "why"}}, ""),
+        ("19.99", "-1", r"samples_us\.torch\[0\] is -1, not"),
+        ('"00_copy":[3.0]', '"00_copy":[0]', r'draws\[0\]\["00_copy"\]\[0\] is 0, not'),
+        (',"00_copy":[3.0]', "", "the object is refused: a draw is without 00_copy"),
+        (',"00_copy":[6.0]', "", "the object is refused: what was added is without 00_copy or"),
+        (f'"{OURS}":[4.0],', "", f"the object is refused: .* without 00_copy or {OURS}"),
+        ('"LOG":1', '"MASK":1', "problem is refused: softmax_backward has no"),
+        ("softmax_backward", "sofmax", "problem is refused: operations are .*, not 'sofmax'"),
     ],
 )
-def test_why_a_case_is_raced_again(change: dict, why: str, monkeypatch) -> None:
+def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) -> None:
+    store.write(RaceCase, FOLDER, [FULL])
+    path = store.path_of(RaceCase, FOLDER)
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=rf"^nvidia-test/comparison\.jsonl, line 2: {said}"):
+        load_race(FOLDER)
+
+
+# ---- what is current, and what is raced again ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "versions", "why"),
+    [
+        ({}, {}, ""),
+        ({"kernel_hash": "another"}, {}, "ours"),
+        ({"launch": {"grid": 1}}, {}, "ours"),
+        ({"run": EARLY}, {}, ""),  # what is still valid is not timed again
+        ({}, {"torch": "2"}, "peers"),
+        ({"run": replace(RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "2"}, "peers"),
+        ({"run": replace(RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "1"}, ""),
+        ({"run": replace(RUN, versions={**VERSIONS, "triton": "3"})}, {}, ""),  # not here now
+        ({"samples_us": {OURS: [1.0]}}, {}, "peers"),
+        ({"samples_us": {OURS: [1.0]}, "skipped": {"torch": "why"}}, {}, ""),
+    ],
+)
+def test_why_a_case_is_raced_again(change: dict, versions: dict, why: str, monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "best", lambda *_: OURS)
-    versions = {**made_up.VERSIONS, "torch": "2"}
-    race = Race(made_up.DEVICE, versions, made_up.UTC, [bench.PROTOCOL])
-    launch = records.launch_of(OURS, Problem(1024, 4096))
-    case = dataclasses.replace(race_case(), launch=launch, versions=versions)
-    race.add(dataclasses.replace(case, **change))
-    assert race.why_again(Problem(1024, 4096), ["torch"]) == why
-    assert race.why_again(Problem(1024, 4096, "bfloat16"), ["torch"]) == "new"
+    case = replace(of_step(OURS, Problem(1024, 4096)), **change)
+    assert why_again(case, ["torch"], {**VERSIONS, **versions}) == why
+    assert why_again(None, ["torch"], VERSIONS) == "new"
 
 
 def test_programmatic_launch_over_an_ordinary_copy_is_raced_again(monkeypatch) -> None:
     """As one is from when 08 started early where there are few rows."""
-    step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
-    launch = records.launch_of(step, Problem(*shape))
-    case = dataclasses.replace(
-        race_case(*shape), step=step, kernel_hash=records.step_hash(step), launch=launch
-    )
-    assert launch["PROGRAMMATIC"]
+    step = "08_cluster-PROGRAMMATIC1"
+    case = of_step(step, Problem(1, 32000))
+    assert case.launch["PROGRAMMATIC"]
     monkeypatch.setattr(dispatch, "best", lambda *_: step)
-    race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [bench.PROTOCOL])
-    race.add(case)
-    assert race.why_again(Problem(*shape), ["torch"]) == ""
-    race.add(dataclasses.replace(case, protocol=1))
-    assert race.why_again(Problem(*shape), ["torch"]) == "ours"
+    assert why_again(case, ["torch"], VERSIONS) == ""
+    assert why_again(replace(case, run=EARLY), ["torch"], VERSIONS) == "ours"
 
 
-def test_case_is_planned_for_the_gpu_of_its_race(folder: Path) -> None:
-    step, (rows, cols) = "09_grid", (1, 1048576)
-    launch = records.launch_of(step, Problem(rows, cols))
-    current = dataclasses.replace(
-        race_case(rows, cols), step=step, kernel_hash=records.step_hash(step), launch=launch
-    )
-    race = saved(current)
-    assert load_race(made_up.FOLDER).cases[0].is_current()
-    race.device = {**made_up.DEVICE, "multiprocessors": 114}
-    save_race(race, made_up.FOLDER)
-    assert not load_race(made_up.FOLDER).cases[0].is_current()
+def test_case_is_planned_for_the_gpu_of_its_run() -> None:
+    case = of_step("09_grid", Problem(1, 1048576))
+    smaller = replace(RUN, device={**DEVICE, "multiprocessors": 114})
+    assert case.is_current() and not replace(case, run=smaller).is_current()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
-    if not race_path(REFERENCE_GPU).is_file():
+    if not store.path_of(RaceCase).is_file():
         pytest.skip("no race is recorded yet")
-    recorded = load_race()
+    versions = store.latest(load_race()).versions
     for case in race_cases(dtype):
         names = {*case.samples_us, *case.skipped} - {case.step}
         assert names <= set(peers.PEERS), case.shape
@@ -276,7 +276,7 @@ def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
         )
         assert not case.forfeits.keys() - peers.PEERS.keys()
         if case.protocol == bench.PROTOCOL["version"]:
-            assert recorded.why_again(case.problem, [*peers.PEERS]) == ""
+            assert why_again(case, [*peers.PEERS], versions) == ""
 
 
 def test_recorded_race_around_softmax_is_of_the_kernels_as_they_are_now() -> None:
@@ -291,27 +291,19 @@ def test_recorded_race_around_softmax_is_of_the_kernels_as_they_are_now() -> Non
 def test_case_around_softmax_is_current_by_its_own_choice_and_launch() -> None:
     """Of its operation, features and inner; planted: those of softmax."""
     for problem in entries():
-        step = best(problem, H200)
-        launch = records.launch_of(step, problem, H200)
-        case = dataclasses.replace(
-            race_case(*problem.shape, problem.dtype),
-            step=step,
-            kernel_hash=records.step_hash(step),
-            launch=launch,
-            operation=problem.operation.name,
-            features=dict(problem.features),
-            inner=problem.inner,
-        )
-        assert case.problem == problem and case.is_current() and not case.marks
-        assert not dataclasses.replace(case, launch={**launch, "grid": 1}).is_current()
-        assert not dataclasses.replace(case, operation="softmax", features={}, inner=1).is_current()
+        case = of_step(best(problem, H200), problem)
+        assert case.is_current() and not case.marks
+        assert not replace(case, launch={**case.launch, "grid": 1}).is_current()
+        softmax = Problem(*problem.shape, problem.dtype)
+        assert not replace(case, problem=softmax).is_current()
 
 
 def test_versions_that_are_said_are_softmaxs_where_a_peer_was_away(folder: Path) -> None:
     """Planted: what is raced later without a peer takes it out of the sentence."""
-    with_peer = {**made_up.VERSIONS, "torch": "2", "flashinfer-python": "3"}
-    race = saved(dataclasses.replace(race_case(), versions=with_peer))
-    race.versions = {**made_up.VERSIONS, "torch": "2"}
-    race.add(dataclasses.replace(race_case(), operation="softmax_backward"))
-    save_race(race, made_up.FOLDER)
-    assert "torch 2, flashinfer-python 3)" in race_origin(made_up.FOLDER)
+    torch = {**VERSIONS, "torch": "2"}
+    before = replace(RUN, versions={**torch, "flashinfer-python": "3"})
+    later = replace(RUN, versions={**torch, "driver": "1.3"}, utc="2030-02-03T04:05:06+00:00")
+    cases = [replace(race_case(), run=before), replace(FULL, run=later)]
+    store.write(RaceCase, FOLDER, cases)
+    said = "last updated on 2030-02-03 (driver 1.3, torch 2, flashinfer-python 3)"
+    assert said in race_origin(FOLDER)

@@ -19,19 +19,18 @@ from helpers.catalogue.registry import (
     steps,
     variants,
 )
-from helpers.measure import bench, records
+from helpers.measure import bench, records, store
 from helpers.measure.records import (
-    REFERENCE_GPU,
+    Case,
     Record,
     families_of,
     launch_of,
     load_record,
-    open_record,
+    may_stay,
     predictions,
-    record_path,
-    save_record,
     takes,
 )
+from helpers.measure.store import REFERENCE_GPU
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     CROSSOVER_SHAPES,
@@ -46,7 +45,7 @@ from helpers.problem.shapes import (
 from helpers.run.bound import load
 from tests import made_up
 from tests.earlier import EARLIER
-from tests.made_up import VERSIONS
+from tests.made_up import FOLDER, VERSIONS
 
 STEPS = [UNFUSED, *steps()]
 TRIED = [*variants(), *TRIALS]
@@ -75,7 +74,8 @@ def recorded() -> dict[str, Record]:
 def test_every_record_is_of_the_kernel_as_it_is_now(recorded) -> None:
     for step, record in recorded.items():
         assert record.step == step
-        assert all(one in (bench.PROTOCOL, {**one, "version": 1}) for one in record.protocols)
+        protocols = [case.run.protocol for case in record.cases]
+        assert all(one in (bench.PROTOCOL, {**one, "version": 1}) for one in protocols)
         assert record.is_current() == (step not in EARLIER), (
             f"{step}: run make measure on a {REFERENCE_GPU}, or correct tests/earlier.py"
         )
@@ -84,10 +84,8 @@ def test_every_record_is_of_the_kernel_as_it_is_now(recorded) -> None:
             if step != UNFUSED:
                 plan = launch_of(step, case.at, record.gpu)
                 assert case.launch == plan, (step, case.shape)
-    folder = RECORDS / REFERENCE_GPU
-    found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.json")}
-    others = {"chain", "counters", "export", "numerics", "race", "sass", "sanitizer", TORCH}
-    assert found - others == {*recorded} == {*known_steps()}
+    found = {case.step for case in store.read(Case)}
+    assert found - {TORCH} == {*recorded} == {*known_steps()}
 
 
 def test_every_record_is_complete(recorded) -> None:
@@ -144,10 +142,10 @@ def test_attributes_of_the_kernels_are_recorded(recorded) -> None:
 def test_every_record_says_where_it_comes_from(recorded) -> None:
     for record in recorded.values():
         assert record.device["name"] == "NVIDIA H200" and REFERENCE_GPU == "nvidia-h200"
-        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", record.utc)
-        assert {"driver", "cuda", "nvrtc", "cupy", "numpy", "python"} <= set(record.versions)
-        assert record.label == f"NVIDIA H200, {record.utc[:10]}"
-        assert record.versions["driver"] in record.origin()
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", record.run.utc)
+        assert {"driver", "cuda", "nvrtc", "cupy", "numpy", "python"} <= set(record.run.versions)
+        assert record.label == f"NVIDIA H200, {record.run.utc[:10]}"
+        assert record.run.versions["driver"] in record.origin()
 
 
 PATH = re.compile(r"""(?:^|[\s=:,'"(]|-I)(?:~|[A-Za-z]:)?[/\\]+\w""")
@@ -163,10 +161,11 @@ def strings(data) -> list[str]:
 
 
 def test_records_hold_no_paths_of_the_machine() -> None:
-    files = list(RECORDS.rglob("*.json"))
+    files = [*RECORDS.rglob("*.jsonl"), *RECORDS.rglob("*.json")]
     assert len(files) > 5
     for file in files:
-        paths = [text for text in strings(json.loads(file.read_text())) if PATH.search(text)]
+        lines = [file.read_text()] if file.suffix == ".json" else file.read_text().splitlines()
+        paths = [text for line in lines for text in strings(json.loads(line)) if PATH.search(text)]
         assert not paths, f"{file.name}: {paths[:3]}"
     assert not list(RECORDS.rglob("*.tmp"))
 
@@ -192,7 +191,7 @@ def test_every_step_was_predicted_with_a_reason_and_a_record_to_hold_it_against(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of records."""
-    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
     return tmp_path
 
 
@@ -206,7 +205,7 @@ def test_figures_of_a_case() -> None:
     assert case.share == pytest.approx(0.5)
     assert case.spread == pytest.approx(2 / 11)
     for dtype in ("float16", "bfloat16"):
-        assert dataclasses.replace(case, dtype=dtype).bytes == case.bytes // 2
+        assert made_up.case("01_naive", Problem(1024, 512, dtype)).bytes == case.bytes // 2
 
 
 def test_case_is_found_by_shape_and_dtype() -> None:
@@ -216,54 +215,80 @@ def test_case_is_found_by_shape_and_dtype() -> None:
         record.case(64, 2049)
     with pytest.raises(KeyError, match="no record of 01_naive at 64 x 2048 float16"):
         record.case(64, 2048, "float16")
-    half = dataclasses.replace(record.cases[1], dtype="float16")
+    half = made_up.record(dtype="float16").cases[1]
     record.cases.append(half)
     assert record.case(64, 2048, "float16") is half
     assert record.select([(64, 2048), (1, 1), (1024, 512)]) == record.cases[1::-1]
     assert record.select([(64, 2048), (1024, 512)], "float16") == [half]
 
 
-@pytest.mark.parametrize("step", ["01_naive", UNFUSED, "variants/01_naive_fast", "01_naive-b32"])
-def test_record_survives_saving_and_loading(step: str, folder: Path) -> None:
-    record = made_up.record(step)
-    save_record(record, "nvidia-test")
-    assert load_record(step, "nvidia-test") == record
-    assert record_path(step, "nvidia-test").is_relative_to(folder)
-    assert record_path(step, "nvidia-test").read_text().endswith("}\n")
+def test_records_survive_saving_and_loading(folder: Path) -> None:
+    """Planted: a field that is left out, though it is not as by default, and one that is not."""
+    names = "01_naive", UNFUSED, "variants/01_naive_fast", "01_naive-b32"
+    records = [made_up.record(name) for name in names]
+    cases = [case for record in records for case in record.cases]
+    other = made_up.case("12_fused-MASK2", Problem(64, 64, "bfloat16"))
+    early = {"programmatic_us": [1.5], "programmatic_copy_us": [1.25]}
+    cases += [made_up.case("13_any_axis", Problem(64, 512, inner=32)), other]
+    cases[1] = dataclasses.replace(cases[1], **early)
+    store.write(Case, FOLDER, cases)
+    assert store.read(Case, FOLDER) == cases
+    assert load_record(UNFUSED, FOLDER) == records[1]
+    text = store.path_of(Case, FOLDER).read_text()
+    assert len(text.splitlines()) == 1 + len(cases), "one run, and a line for each case"
+    assert text.count("programmatic_us") == text.count('"inner"') == 1
+    assert text.count('"features":{"MASK":2}') == 1
 
 
 def test_missing_record_says_how_to_make_one(folder: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
-        load_record("01_naive", "nvidia-other")
-    assert str(caught.value) == (
-        "no record of 01_naive on nvidia-other: run make measure ARGS=steps there"
-    )
-
-
-def test_record_of_another_schema_is_refused(folder: Path) -> None:
-    save_record(dataclasses.replace(made_up.record(), schema=99), "nvidia-test")
-    with pytest.raises(ValueError, match=r"01_naive\.json has schema 99, this version reads 2"):
-        load_record("01_naive", "nvidia-test")
+    for name in ("nvidia-other", FOLDER):
+        with pytest.raises(FileNotFoundError) as caught:
+            load_record("01_naive", name)
+        said = f"no record of 01_naive on {name}: run make measure ARGS=steps there"
+        assert str(caught.value) == said
+        store.write(Case, FOLDER, made_up.record("02_online").cases)
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("old", "new", "said"),
     [
-        (lambda text: text[:198], "is no JSON or cut short: .*, line 5"),
-        (lambda text: text.replace('"calls"', '"called"'), r"cases\[0\] lacks calls"),
+        ('"calls":50', '"calls":"50"', r", line 2: calls is \"50\", not an integer"),
+        ('"calls":50,', "", ", line 2: the object lacks calls"),
+        ('"run":0', '"run":7', ", line 2 is of run 7, which is not among those above it"),
+        ('"rows":1024', '"rows":0', r", line 2: problem\.rows is 0, not an integer from 1"),
         (
-            lambda text: text.replace('"01_naive"', '"02_online"'),
-            "is a record of 02_online, not of",
+            '"cols":512',
+            '"cols":512,"odd":1',
+            ", line 2: problem is refused: .* no 'odd'",
         ),
+        ('"cols":512', '"cols":512,"inner":3', r", line 2: problem is refused: .* not outer"),
+        ('"step"', '"stop"', ", line 2: the object lacks step"),
+        ('"step"', '"odd":1,"step"', ", line 2: the object has a key 'odd', which this version"),
+        ('"driver"', '"drivers"', ", line 1: versions is .*, not the versions of driver"),
+        ('"01_naive"', '"01_na', ", line 2 is no JSON or cut short: "),
+        ("\n{", "\n<<<<<<< one\n{", " is in a merge conflict, line 2"),
     ],
 )
-def test_damaged_record_is_named_in_one_sentence(damage, said: str, folder: Path) -> None:
-    save_record(made_up.record(), "nvidia-test")
-    path = record_path("01_naive", "nvidia-test")
-    path.write_text(damage(path.read_text()))
-    with pytest.raises(ValueError, match=rf"^nvidia-test/01_naive\.json:? {said}") as caught:
-        load_record("01_naive", "nvidia-test")
+def test_damaged_record_is_named_in_one_sentence(old: str, new: str, said: str, folder) -> None:
+    store.write(Case, FOLDER, made_up.record().cases[:1])
+    path = store.path_of(Case, FOLDER)
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(ValueError, match=rf"^nvidia-test/steps\.jsonl{said}") as caught:
+        load_record("01_naive", FOLDER)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"), [([0], " holds no obs"), ([0, 1, 1], ", line 3 is of what an earlier")]
+)
+def test_a_file_of_runs_alone_or_with_a_line_twice_is_refused(lines, said, folder) -> None:
+    store.write(Case, FOLDER, made_up.record().cases[:1])
+    path = store.path_of(Case, FOLDER)
+    text = path.read_text().splitlines()
+    path.write_text("\n".join(text[number] for number in lines))
+    with pytest.raises(ValueError, match=rf"^nvidia-test/steps\.jsonl{said}"):
+        load_record("01_naive", FOLDER)
 
 
 def test_record_of_an_edited_kernel_says_so() -> None:
@@ -271,7 +296,7 @@ def test_record_of_an_edited_kernel_says_so() -> None:
     assert record.origin() == (
         "recorded on NVIDIA Test on 2030-01-02 (driver 1.2, NVRTC 13.0, CuPy 14.0)"
     )
-    record.kernel_hash = "0" * 16
+    record.cases[0] = dataclasses.replace(record.cases[0], kernel_hash="0" * 16)
     assert not record.is_current()
     assert record.origin().endswith("CuPy 14.0), for an earlier version of the kernel")
 
@@ -315,13 +340,14 @@ def test_plan_is_that_of_the_gpu_that_was_measured(kernels) -> None:
     kernels.edit("01_naive.cu", ("block = 128", "block = sms"))
     record = made_up.record()
     assert record.cases[0].launch["block"] == 132 and record.is_current()
-    record.device = {**record.device, "multiprocessors": 114}
+    other = dataclasses.replace(made_up.RUN, device={**made_up.DEVICE, "multiprocessors": 114})
+    record.cases = [dataclasses.replace(case, run=other) for case in record.cases]
     assert not record.is_current()
 
 
 def test_name_of_a_gpu_becomes_a_folder() -> None:
-    assert records.gpu_folder("NVIDIA H200") == REFERENCE_GPU
-    assert records.gpu_folder("NVIDIA RTX 6000 Ada Generation (Laptop)") == (
+    assert store.gpu_folder("NVIDIA H200") == REFERENCE_GPU
+    assert store.gpu_folder("NVIDIA RTX 6000 Ada Generation (Laptop)") == (
         "nvidia-rtx-6000-ada-generation-laptop"
     )
 
@@ -381,113 +407,41 @@ def test_series_has_no_step_for_few_rows_and_none_without_float32(monkeypatch) -
 
 # ---- going on with a record --------------------------------------------------------------------
 
-
-NEW = {**made_up.DEVICE, "name": "new"}
-
-
-def opened(step: str = "01_naive", fresh: bool = False, versions: dict = VERSIONS) -> Record:
-    return open_record(step, "nvidia-test", NEW, versions, bench.PROTOCOL, fresh)
+OLDER = {"version": 1, "replays": 3}
 
 
-def test_recorder_goes_on_with_a_record_of_the_same_kernel(folder: Path) -> None:
-    save_record(made_up.record(), "nvidia-test")
-    assert opened() == made_up.record()
+@pytest.mark.parametrize(
+    ("change", "versions", "stays"),
+    [
+        ({}, {}, True),
+        *(({}, {name: "another"}, False) for name in VERSIONS),
+        ({}, {"torch": "2.0"}, False),
+        ({"kernel_hash": "0" * 16}, {}, False),
+        ({"launch": {"grid": 1}}, {}, False),
+        ({"run": dataclasses.replace(made_up.RUN, protocol=OLDER)}, {}, True),
+        (
+            {"run": dataclasses.replace(made_up.RUN, protocol={**bench.PROTOCOL, "warmup_s": 9})},
+            {},
+            False,
+        ),
+    ],
+)
+def test_what_is_measured_again(change: dict, versions: dict, stays: bool) -> None:
+    """Nothing of other versions, code, launch, or of a protocol of the same number that says
+    otherwise; an earlier protocol may stay."""
+    case = dataclasses.replace(made_up.record().cases[0], **change)
+    assert may_stay(case, {**VERSIONS, **versions}, bench.PROTOCOL) == stays
 
 
-@pytest.mark.parametrize("changed", VERSIONS)
-def test_recorder_mixes_no_versions_under_one_heading(changed: str, folder: Path) -> None:
-    save_record(made_up.record(), "nvidia-test")
-    assert opened(versions={**VERSIONS, changed: "another"}).cases == []
-
-
-def test_case_stays_with_the_protocol_that_it_was_timed_by(folder: Path) -> None:
-    """Planted: all cases go if the protocol does, or a new one is not described."""
-    older = {"version": 1, "replays": 3}
-    before = made_up.record()
-    first, second = before.cases
-    before.cases, before.protocols = [dataclasses.replace(first, protocol=1), second], [older]
-    before.protocols.append(bench.PROTOCOL)
-    save_record(before, "nvidia-test")
-    record = opened()
-    assert record.cases == before.cases and record.protocols == [older, bench.PROTOCOL]
-    assert not record.lacks(first.at) and not record.lacks(second.at)
-    before.cases, before.protocols = before.cases[:1], [older]
-    save_record(before, "nvidia-test")
-    record = opened()
-    assert record.protocols == [older, bench.PROTOCOL] and record.lacks(second.at)
-    record.add(second)
-    save_record(record, "nvidia-test")
-    assert load_record("01_naive", "nvidia-test").cases == [*before.cases, second]
-
-
-def test_cases_of_another_protocol_of_the_same_number_go(folder: Path) -> None:
-    before = made_up.record()
-    before.cases[0] = dataclasses.replace(before.cases[0], protocol=1)
-    before.protocols = [{"version": 1}, {**bench.PROTOCOL, "warmup_s": 9}]
-    save_record(before, "nvidia-test")
-    record = opened()
-    assert record.cases == before.cases[:1] and record.protocols[1] == bench.PROTOCOL
-
-
-def test_case_that_is_launched_otherwise_now_goes_alone(folder: Path) -> None:
-    before = made_up.record()
-    before.cases[0] = dataclasses.replace(before.cases[0], launch={"grid": 1})
-    save_record(before, "nvidia-test")
-    assert opened().cases == before.cases[1:]
-
-
-def test_record_of_one_protocol_for_all_is_read_as_before(folder: Path) -> None:
-    """What readers recorded of their own GPUs before cases had protocols."""
-    record = made_up.record()
-    record.cases = [dataclasses.replace(case, protocol=1) for case in record.cases]
-    record.protocols = [{"version": 1, "replays": 7}]
-    save_record(record, "nvidia-test")
-    path = record_path("01_naive", "nvidia-test")
-    fields = json.loads(path.read_text())
-    fields["protocol"], fields["schema"] = fields.pop("protocols")[0], 1
-    for case in fields["cases"]:
-        del case["protocol"]
-    path.write_text(json.dumps(fields))
-    assert load_record("01_naive", "nvidia-test") == record
-    fields["schema"], fields["protocols"] = 2, [{"version": 2}]
-    del fields["protocol"]
-    path.write_text(json.dumps(fields))
-    with pytest.raises(ValueError, match="01_naive.json does not describe protocol 1 of a case"):
-        load_record("01_naive", "nvidia-test")
-
-
-def test_programmatic_samples_survive_and_are_left_out_where_there_are_none(folder: Path) -> None:
-    record = made_up.record()
-    record.cases[0] = dataclasses.replace(
-        record.cases[0], programmatic_us=[1.5], programmatic_copy_us=[1.25]
-    )
-    save_record(record, "nvidia-test")
-    assert load_record("01_naive", "nvidia-test") == record
-    assert record_path("01_naive", "nvidia-test").read_text().count("programmatic_us") == 1
-
-
-def test_recorder_starts_afresh_on_request_whatever_the_file_holds(folder: Path) -> None:
-    save_record(made_up.record(), "nvidia-test")
-    assert opened(fresh=True).cases == []
-    record_path("01_naive", "nvidia-test").write_text('{"schema": 1, "ste')
-    assert opened(fresh=True).cases == []
-    with pytest.raises(
-        ValueError, match=r"nvidia-test/01_naive\.json is no JSON or cut short: .*, line 1"
-    ):
-        opened()
-
-
-def test_recorder_needs_the_cases_that_are_missing() -> None:
-    shapes = GRID_SHAPES[0], GRID_SHAPES[1], SWEEP_SHAPES[0]
-    recorded, other, swept = (Problem(*shape) for shape in shapes)
-    record = made_up.record(shapes=[recorded.shape])
-    assert not record.lacks(recorded)
-    assert record.lacks(other)
-    assert record.lacks(swept)
-    assert made_up.record(UNFUSED, [recorded.shape]).lacks(swept)
-    for step in ("variants/01_naive_fast", "06_registers-PACKS4", TORCH):
-        record = made_up.record(step, shapes=[])
-        assert record.lacks(recorded) and not record.lacks(swept)
+def test_a_later_observation_takes_the_place_of_the_earlier_one(folder: Path) -> None:
+    first, second = made_up.record().cases
+    order = {second.key: 0, first.key: 1}
+    assert store.put([], first, order) == [first]
+    assert store.put([first], second, order) == [second, first]
+    again = dataclasses.replace(first, calls=9)
+    assert store.put([second, first], again, order) == [second, again]
+    unknown = made_up.case("02_online", first.at)
+    assert store.put([unknown, second], first, order) == [second, first, unknown]
 
 
 @pytest.mark.parametrize("step", ["00_copy", UNFUSED, "05_float4", "variants/00_copy_scalar"])
@@ -510,10 +464,14 @@ def test_what_is_chosen_is_about_the_fastest_that_is_recorded(dtype: str) -> Non
 
 
 def test_pytorch_is_no_step_of_the_series(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(records, "RECORDS", tmp_path)
-    for record in (made_up.record(TORCH, GRID_SHAPES), made_up.record("02_online", GRID_SHAPES)):
-        record.versions = {**VERSIONS, "torch": "2.11.0"}
-        records.save_record(record, REFERENCE_GPU)
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
+    run = dataclasses.replace(made_up.RUN, versions={**VERSIONS, "torch": "2.11.0"})
+    cases = [
+        made_up.case(step, Problem(*shape), run=run)
+        for step in (TORCH, "02_online")
+        for shape in GRID_SHAPES
+    ]
+    store.write(Case, REFERENCE_GPU, cases)
     assert [record.step for record in records.recorded_steps()] == ["02_online"]
     assert "CuPy 14.0, PyTorch 2.11.0)" in load_record(TORCH).origin()
     assert "PyTorch" not in load_record("02_online").origin()
@@ -539,13 +497,9 @@ def test_recorder_records_each_dtype_of_a_header_and_sweeps_float32_alone(kernel
         assert not takes(UNFUSED, Problem(*shape, "bfloat16"))
     swept = [dtype for dtype in expected if takes("05_float4", Problem(*SWEEP_SHAPES[0], dtype))]
     assert swept == ["float32"]
-    record = made_up.record("05_float4", [GRID_SHAPES[0]], "bfloat16")
-    assert record.lacks(Problem(*GRID_SHAPES[0], "float32"))
-    assert not record.lacks(Problem(*GRID_SHAPES[0], "bfloat16"))
 
 
 def test_recorder_leaves_out_what_a_header_refuses(kernels) -> None:
     kernels.edit("01_naive.cu", ("cols >= 1", "cols >= 1 && cols <= 1024"))
-    record = made_up.record(shapes=[])
-    assert record.lacks(Problem(64, 1024))
-    assert not record.lacks(Problem(64, 2048))
+    assert takes("01_naive", Problem(64, 1024))
+    assert not takes("01_naive", Problem(64, 2048))

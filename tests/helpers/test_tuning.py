@@ -11,7 +11,7 @@ from helpers.base.gpu import H200
 from helpers.catalogue.plan import Plan
 from helpers.measure import tuning, workers
 from helpers.measure.bench import COPY
-from helpers.measure.records import Case
+from helpers.measure.records import Timed
 from helpers.measure.tuning import Search, Timer, knobs, look, values
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
@@ -32,7 +32,7 @@ class MadeUp:
         self.wrong: set[str] = set()
         self.deadly: set[str] = set()
 
-    def __call__(self, names: Sequence[str], few: int) -> dict[str, Case]:
+    def __call__(self, names: Sequence[str], few: int) -> dict[str, Timed]:
         self.seconds += 2 if self.asked else self.first
         self.asked.append((tuple(names), few))
         if self.deadly & {*names}:
@@ -47,11 +47,7 @@ class MadeUp:
             return [*(us * (1 + self.noise * self.random.normal(size=few or 21)))]
 
         copy = series(took[COPY])
-        (rows, cols), dtype = self.where.shape, self.where.dtype
-        return {
-            name: Case(dtype, rows, cols, {}, series(us), copy, 50, "right")
-            for name, us in took.items()
-        }
+        return {name: Timed({}, series(us), copy, 50, "right") for name, us in took.items()}
 
     @property
     def trials(self) -> set[str]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...base import gpu
-from ...measure import campaign, peers
+from ...measure import campaign, peers, store
 from ...measure.campaign import add_shared_options
 from ...measure.export_times import (
     CALLED,
@@ -24,20 +24,16 @@ from ...measure.export_times import (
     PROTOCOL,
     TITLES,
     TORCH,
-    Times,
     TimesCase,
     best_peers,
     compile_ahead,
     installed,
-    load_times,
     measure,
-    save_times,
     summary,
     table,
-    times_path,
 )
 from ...measure.races import DTYPES
-from ...measure.records import REFERENCE_GPU, gpu_folder, utc_now
+from ...measure.store import REFERENCE_GPU, Run, gpu_folder, latest, utc_now
 from ...page.tables import lines_of
 from ...problem.problem import Problem
 from ...problem.shapes import raced
@@ -59,38 +55,40 @@ def run(options: argparse.Namespace) -> int:
     device = gpu.describe_device()
     folder = gpu_folder(device["name"])
     versions = {**gpu.describe_versions(), **peers.versions()}
-    times = Times(device, versions, utc_now(), [PROTOCOL])
-    if times_path(folder).is_file() and not options.fresh:
-        times.cases = load_times(folder).cases
+    run = Run(device, versions, utc_now(), PROTOCOL)
+    known = [] if options.fresh else store.read_if_any(TimesCase, folder)
     best = best_peers(folder)
     wanted = [Problem(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)]
-    missing = to_time(wanted, times, best)
+    order = {problem: place for place, problem in enumerate(wanted)}
+    missing = to_time(wanted, known, best)
     if options.warm:
         jobs = [(name, one) for one, peer in missing.items() for name in (peer, OURS) if name]
         peers.in_processes(compile_ahead, jobs, options.warm)
 
     def keep(task: tuple[Problem, str], case: TimesCase) -> Iterator[str]:
-        times.cases = [*(other for other in times.cases if other.problem != case.problem), case]
-        save_times(times, folder)
+        nonlocal known
+        known = store.put(known, case, order)
+        store.write(TimesCase, folder, known)
         yield " ".join(next(table([case], best)))
 
     tasks = [*missing.items()]
-    failed = campaign.run(tasks, lambda task: measure(*task), keep, lambda task: task[0].place())
-    print(f"the times are in {times_path(folder)}")
+    work = lambda task: measure(task[0], run, task[1])  # noqa: E731
+    failed = campaign.run(tasks, work, keep, lambda task: task[0].place())
+    print(f"the times are in {store.path_of(TimesCase, folder)}")
     return 1 if failed else 0
 
 
 def to_time(
-    wanted: Sequence[Problem], times: Times, best: Mapping[Problem, str]
+    wanted: Sequence[Problem], cases: Sequence[TimesCase], best: Mapping[Problem, str]
 ) -> dict[Problem, str]:
     """What is to be timed -> the peer beside it, "" without one."""
     there = {name for name in CALLED if installed(name)}
-    known, found = {case.problem: case for case in times.cases}, {}
+    known, found = {case.problem: case for case in cases}, {}
     for problem in wanted:
         peer, case = best.get(problem, ""), known.get(problem)
         peer = peer if peer in there else ""
         names = {OURS, TORCH, NOTHING, peer or OURS}
-        if not (case and case.is_current(gpu.gpu_in_use()) and case.holds(names)):
+        if not (case and case.is_current() and case.holds(names)):
             found[problem] = peer
     return found
 
@@ -98,13 +96,13 @@ def to_time(
 def show(folder: str) -> int:
     """Print what is recorded on a GPU; returns the exit status."""
     try:
-        times, best = load_times(folder), best_peers(folder)
+        cases, best = store.read(TimesCase, folder), best_peers(folder)
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    old = "" if times.is_current() else ", in part of earlier kernels"
-    print(f"microseconds a call, {times.device['name']}, {times.utc[:10]}{old}")
+    old = "" if all(case.is_current() for case in cases) else ", in part of earlier kernels"
+    print(f"microseconds a call, {latest(cases).device['name']}, {latest(cases).utc[:10]}{old}")
     aligns = ("<28", "<24", "<9", *[">11"] * (len(TITLES) - 3))
     titles = [*zip(TITLES, aligns, strict=True)]
-    print(*lines_of(titles, table(times.cases, best)), *summary(times.cases, best), sep="\n")
+    print(*lines_of(titles, table(cases, best)), *summary(cases, best), sep="\n")
     return 0

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ...base import gpu
-from ...measure import bench, campaign, peers
+from ...measure import bench, campaign, peers, store
 from ...measure.campaign import Clock, add_shared_options
-from ...measure.contested import Task
 from ...measure.contests import GROUPS, entries, name_of
 from ...measure.peers_around import NOT_OFFERED
 from ...measure.races import (
@@ -27,15 +27,14 @@ from ...measure.races import (
     DTYPES,
     REASONS,
     Draw,
-    Race,
     RaceCase,
-    open_race,
-    race_path,
+    Task,
+    order,
     run_draw,
     run_task,
-    save_race,
+    why_again,
 )
-from ...measure.records import gpu_folder
+from ...measure.store import Run, gpu_folder, utc_now
 from ...measure.workers import Failure
 from ...problem.problem import Problem
 from ...problem.shapes import RACE_FAMILIES, RACE_SHAPES, race_family, raced
@@ -68,33 +67,53 @@ def run(options: argparse.Namespace) -> int:
     device = gpu.describe_device()
     folder = gpu_folder(device["name"])
     versions = {**gpu.describe_versions(), **peers.versions()}
-    race = open_race(folder, device, versions, options.fresh)
-    runs = runs_asked_for(options)
-    why = {run: race.why_again(run, options.peers) for run in runs}
-    missing = sorted((run for run in runs if why[run]), key=lambda run: worth(run, why[run]))
+    run = Run(device, versions, utc_now(), bench.PROTOCOL)
+    race = Race(folder, run, options.fresh)
+    problems = problems_asked_for(options)
+    why = {one: race.why_again(one, options.peers) for one in problems}
+    missing = sorted((one for one in problems if why[one]), key=lambda one: worth(one, why[one]))
     reasons = ", ".join(f"{[*why.values()].count(reason)} {reason}" for reason in REASONS)
-    print(f"{len(missing)} of {counted(len(runs), 'case')} to race on {device['name']}: {reasons}")
+    total = counted(len(problems), "case")
+    print(f"{len(missing)} of {total} to race on {device['name']}: {reasons}")
     if options.warm:
         peers.warm_up(missing, options.peers, options.warm, clock.left_s / 3)
 
     def keep(task: Task, case: RaceCase) -> Iterator[str]:
-        race.add(case)
-        save_race(race, folder)
+        race.put(case)
         yield summary(case)
 
-    tasks = [Task(problem, tuple(options.peers)) for problem in missing]
+    tasks = [Task(problem, run, tuple(options.peers)) for problem in missing]
     name = lambda task: name_of(task.problem)  # noqa: E731
     failed = campaign.run(tasks, run_task, keep, name, without, options.jobs, clock=clock)
     for number in range(2, DRAWS + 1):
-        failed += draw_all(race, runs, number, options.jobs, folder, clock)
-    print(f"the race is in {race_path(folder)}")
-    left = sum(bool(race.why_again(run, options.peers)) for run in runs)
-    drawn = sum(bool(case.to_draw()) for case in race.cases if case.problem in runs)
+        failed += draw_all(race, problems, number, options.jobs, clock)
+    print(f"the race is in {store.path_of(RaceCase, folder)}")
+    left = sum(bool(race.why_again(one, options.peers)) for one in problems)
+    drawn = sum(bool(case.to_draw()) for case in race.cases if case.problem in problems)
     if left or drawn:
         print(f"left: {counted(left, 'case')}, and {drawn} to draw again; run it again to go on")
     for line in failed:
         print(f"not raced: {line}", file=sys.stderr)
     return 1 if failed else 0
+
+
+class Race:
+    """What is recorded of a GPU, to go on with in a run."""
+
+    def __init__(self, folder: str, run: Run, fresh: bool = False):
+        known = [] if fresh else store.read_if_any(RaceCase, folder)
+        self.cases = [case for case in known if store.same_meaning(case.run, run.protocol)]
+        self.folder, self.run = folder, run
+
+    def why_again(self, problem: Problem, names: Sequence[str]) -> str:
+        """One of `REASONS` to race a problem, or ""."""
+        case = next((case for case in self.cases if case.problem == problem), None)
+        return why_again(case, names, self.run.versions)
+
+    def put(self, case: RaceCase) -> None:
+        """Put a case in, and write the file."""
+        self.cases = store.put(self.cases, case, order())
+        store.write(RaceCase, self.folder, self.cases)
 
 
 def without(task: Task, failure: Failure) -> tuple[Task | None, bool]:
@@ -103,47 +122,49 @@ def without(task: Task, failure: Failure) -> tuple[Task | None, bool]:
     return (task.without(failure), False) if theirs else (None, True)
 
 
-def runs_asked_for(options: argparse.Namespace) -> list[Problem]:
+def problems_asked_for(options: argparse.Namespace) -> list[Problem]:
     """What the options name, as far as it fits this GPU's memory: softmax unless groups are named,
     what is around it unless shapes or families of softmax are."""
-    runs, families = [], options.families or RACE_FAMILIES
+    problems, families = [], options.families or RACE_FAMILIES
     groups = options.groups or ([NONE] if options.shapes or options.families else [ALL])
     wanted = {shape for family in families for shape in RACE_FAMILIES[family]}
     for dtype in options.dtypes if not options.groups or NONE in groups else ():
         shapes = options.shapes or [shape for shape in raced(dtype) if shape in wanted]
-        runs += [Problem(*shape, dtype) for shape in shapes]
+        problems += [Problem(*shape, dtype) for shape in shapes]
     if NONE not in groups:
         around = entries([*GROUPS] if ALL in groups else groups)
-        runs += [problem for problem in around if problem.dtype in options.dtypes]
-    fitting = {*bench.shapes_that_fit([run.shape for run in runs])}
-    for run in [run for run in runs if run.shape not in fitting]:
-        print(f"{name_of(run)} does not fit this GPU's memory")
-    return [run for run in runs if run.shape in fitting]
+        problems += [problem for problem in around if problem.dtype in options.dtypes]
+    fitting = {*bench.shapes_that_fit([one.shape for one in problems])}
+    for one in [one for one in problems if one.shape not in fitting]:
+        print(f"{name_of(one)} does not fit this GPU's memory")
+    return [one for one in problems if one.shape in fitting]
 
 
-def worth(run: Problem, why: str) -> tuple:
+def worth(problem: Problem, why: str) -> tuple:
     """What is raced first: what is not known at all, then our kernels that changed, then peers; of
     each the families in their order, and then what is around softmax in its own."""
-    if not run.plain:
+    if not problem.plain:
         return REASONS.index(why), len(RACE_FAMILIES) + 1, 0
-    family = race_family(*run.shape)
-    order = [*RACE_FAMILIES, ""].index(family)
-    shape = RACE_SHAPES.index(run.shape) if run.shape in RACE_SHAPES else 0
-    return REASONS.index(why), order, shape
+    shape = problem.shape
+    family = [*RACE_FAMILIES, ""].index(race_family(*shape))
+    place = RACE_SHAPES.index(shape) if shape in RACE_SHAPES else 0
+    return REASONS.index(why), family, place
 
 
 def draw_all(
-    race: Race, runs: Iterable[Problem], number: int, jobs: int, folder: str, clock: Clock
+    race: Race, problems: Sequence[Problem], number: int, jobs: int, clock: Clock
 ) -> list[str]:
     """Time what is to be drawn once more, in new processes; return what failed of ours."""
-    drawn = [case for case in race.cases if case.problem in runs and len(case.draws) == number - 2]
+    known = {case.problem: case for case in race.cases if case.problem in problems}
+    drawn = [case for case in known.values() if len(case.draws) == number - 2]
     tasks = [Draw(case.problem, case.step, case.to_draw()) for case in drawn if case.to_draw()]
     if clock.left_s < 0 or not tasks:
         return []
 
     def keep(draw: Draw, named: dict[str, list[float]]) -> Iterator[str]:
-        case = race.add_draw(draw.problem, named)
-        save_race(race, folder)
+        case = known[draw.problem]
+        case = replace(case, draws=[*case.draws, named])
+        race.put(case)
         shares = ", ".join(f"{name} {case.share(name):.3f}" for name in draw.peers)
         yield f"process {number}: {name_of(draw.problem)}: {shares}; {case.verdict}"
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...base import gpu
-from ...measure import bench, campaign, peers
+from ...measure import bench, campaign, chain, peers, store
 from ...measure.campaign import add_shared_options
 from ...measure.chain import COPY
 from ...measure.chains import (
@@ -28,18 +28,17 @@ from ...measure.chains import (
     ChainTask,
     behind,
     best_peers,
-    chains_path,
+    holds,
     load_chains,
-    open_chains,
+    order,
     run_task,
-    save_chains,
     shown,
     table,
 )
 from ...measure.contests import GROUPS, linked, name_of
 from ...measure.peers_around import NOT_OFFERED
 from ...measure.races import DTYPES, load_race
-from ...measure.records import REFERENCE_GPU, gpu_folder, recorded_gpus
+from ...measure.store import REFERENCE_GPU, Run, gpu_folder, latest, recorded_gpus, utc_now
 from ...measure.workers import Failure
 from ...page.tables import lines_of
 from ...problem.problem import Problem
@@ -56,10 +55,12 @@ def run(options: argparse.Namespace) -> int:
     peers.use_cache()
     device = gpu.describe_device()
     folder = gpu_folder(device["name"])
-    wanted = [*tasks_alone(options), *tasks_around(options, folder)]
     versions = {**gpu.describe_versions(), **peers.versions()}
-    chains = open_chains(folder, device, versions, options.fresh)
-    missing = [task for task in wanted if not chains.has(task)]
+    run = Run(device, versions, utc_now(), chain.PROTOCOL)
+    wanted = [*tasks_alone(options, run), *tasks_around(options, run)]
+    known = [] if options.fresh else store.read_if_any(ChainCase, folder)
+    known = [case for case in known if store.same_meaning(case.run, chain.PROTOCOL)]
+    missing = [task for task in wanted if not holds(known, task)]
     print(f"{len(missing)} of {counted(len(wanted), 'shape')} to time on {device['name']}")
     clock = campaign.Clock(options.minutes)
     if options.warm:
@@ -67,14 +68,15 @@ def run(options: argparse.Namespace) -> int:
         peers.warm_up([task.problem for task in missing], names, options.warm, clock.left_s / 3)
 
     def keep(task: ChainTask, cases: list[ChainCase]) -> Iterator[str]:
+        nonlocal known
         for case in cases:
-            chains.add(case)
-        save_chains(chains, folder)
+            known = store.put(known, case, order())
+        store.write(ChainCase, folder, known)
         yield from map(summary, cases)
 
     name = lambda task: name_of(task.problem)  # noqa: E731
     failed = campaign.run(missing, run_task, keep, name, without, options.jobs, clock=clock)
-    print(f"the pipelines are in {chains_path(folder)}")
+    print(f"the pipelines are in {store.path_of(ChainCase, folder)}")
     for line in failed:
         print(f"not timed: {line}", file=sys.stderr)
     return 1 if failed else 0
@@ -85,7 +87,7 @@ def without(task: ChainTask, failure: Failure) -> tuple[ChainTask | None, bool]:
     return (task.without(failure), False) if failure.culprit in task.peers else (None, True)
 
 
-def tasks_alone(options: argparse.Namespace) -> list[ChainTask]:
+def tasks_alone(options: argparse.Namespace, run: Run) -> list[ChainTask]:
     """Softmax at the shapes that fit this GPU's memory, unless groups are named."""
     if options.groups:
         return []
@@ -93,28 +95,28 @@ def tasks_alone(options: argparse.Namespace) -> list[ChainTask]:
     for shape in [shape for shape in options.shapes if shape not in fitting]:
         print(f"{Problem(*shape).place()} does not fit this GPU's memory")
     return [
-        ChainTask(Problem(*shape, dtype), tuple(options.peers), steps=tuple(options.steps))
+        ChainTask(Problem(*shape, dtype), run, tuple(options.peers), steps=tuple(options.steps))
         for dtype in options.dtypes
         for shape in options.shapes
         if shape in fitting
     ]
 
 
-def tasks_around(options: argparse.Namespace, folder: str) -> list[ChainTask]:
+def tasks_around(options: argparse.Namespace, run: Run) -> list[ChainTask]:
     """What is around softmax, unless shapes of softmax are named: the groups, each with the peers
     that are best in the race; where there is none, with all that are asked for."""
     if tuple(options.shapes) != CHAIN_SHAPES and not options.groups:
         return []
     try:
-        race = load_race(folder)
+        race = load_race(gpu_folder(run.device["name"]))
     except (FileNotFoundError, ValueError):
-        race = None
+        race = []
     tasks = []
     for problem in linked(*([options.groups] if options.groups else [])):
-        best = best_peers(race, problem) if race else ()
+        best = best_peers(race, problem)
         names = [name for name in options.peers if name in best or not best]
         if problem.dtype in options.dtypes:
-            tasks.append(ChainTask(problem, tuple(names)))
+            tasks.append(ChainTask(problem, run, tuple(names)))
     return tasks
 
 
@@ -165,15 +167,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def show(folder: str) -> int:
     """Print what is recorded on a GPU; returns the exit status."""
     try:
-        chains = load_chains(folder)
+        cases = load_chains(folder)
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     aligns = ("<21", ">6", "<7", ">8", ">8", ">8", "<38", "<16", "")
-    print(f"microseconds that softmax adds to a pipeline, {chains.device['name']}")
-    print(*lines_of([*zip(TITLES, aligns, strict=True)], table(chains.cases)), sep="\n")
-    print(*behind(chains.cases), sep="\n")
-    for verdict, count in Counter(case.verdict for case in chains.cases).items():
+    print(f"microseconds that softmax adds to a pipeline, {latest(cases).device['name']}")
+    print(*lines_of([*zip(TITLES, aligns, strict=True)], table(cases)), sep="\n")
+    print(*behind(cases), sep="\n")
+    for verdict, count in Counter(case.verdict for case in cases).items():
         print(f"{verdict} {often(count)}: {VERDICTS[verdict]}")
     return 0
 

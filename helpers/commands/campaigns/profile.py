@@ -31,7 +31,7 @@ from ...measure.evidence.numerics import NumericsPart
 from ...measure.evidence.part import update
 from ...measure.evidence.sanitizer import SanitizerPart
 from ...measure.evidence.sass import SassPart
-from ...measure.records import folder_of, gpu_folder, utc_now
+from ...measure.store import folder_of, gpu_folder, utc_now
 
 PARTS = {part.name: part for part in (CountersPart, SassPart, NumericsPart, SanitizerPart)}
 TOOLS = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}

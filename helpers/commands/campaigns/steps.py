@@ -10,22 +10,17 @@ ml_dtypes only; where PyTorch is installed, its own softmax is timed too, as "00
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 from ...base import gpu
 from ...catalogue.registry import TORCH, known_steps
-from ...measure import bench, campaign, peers
+from ...measure import bench, campaign, peers, store
 from ...measure.campaign import add_shared_options
-from ...measure.records import (
-    Case,
-    gpu_folder,
-    open_record,
-    record_path,
-    save_record,
-    takes,
-)
+from ...measure.records import Case, Timed, may_stay, takes
+from ...measure.store import Run, gpu_folder, utc_now
 from ...measure.workers import Failure
 from ...problem.problem import DTYPES, Problem
 from ...problem.shapes import AXES, RECORDED_SHAPES, REFERENCE_SHAPE
@@ -33,7 +28,7 @@ from ...simt.words import counted
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    known = [*known_steps(), TORCH]
+    known = known_names()
     parser.add_argument(
         "--steps", nargs="+", metavar="STEP", choices=known, default=known, help="only these steps"
     )
@@ -41,6 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="only these dtypes"
     )
     add_shared_options(parser, "minutes", "jobs", "fresh")
+
+
+def known_names() -> list[str]:
+    """Everything that has a record, in the order of the file."""
+    return [*known_steps(), TORCH]
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,21 +53,31 @@ def run(options: argparse.Namespace) -> int:
         names.remove(TORCH)
         if not names:
             return 1
-    records = {
-        name: open_record(
-            name, folder, device, versions_of(name, versions), bench.PROTOCOL, options.fresh
-        )
-        for name in names
+    runs = {
+        name: Run(device, versions_of(name, versions), utc_now(), bench.PROTOCOL) for name in names
+    }
+    cases = store.read_if_any(Case, folder)
+    valid = {
+        case.key
+        for case in cases
+        if case.step in runs
+        and not options.fresh
+        and may_stay(case, runs[case.step].versions, bench.PROTOCOL)
     }
     plan_for = gpu.of_record(device)
+    fitting = bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
+    every = [Problem(r, c, dtype, *inner) for r, c, *inner in fitting for dtype in DTYPES]
+    order = {key: place for place, key in enumerate(itertools.product(known_names(), every))}
     problems = [
         at
-        for rows, cols, *inner in bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
-        for at in (Problem(rows, cols, dtype, *inner) for dtype in options.dtypes)
-        if any(takes(name, at, plan_for) for name in names)
+        for at in every
+        if at.dtype in options.dtypes and any(takes(name, at, plan_for) for name in names)
     ]
     missing = [
-        bench.Task(at, tuple(name for name, record in records.items() if record.lacks(at)))
+        bench.Task(
+            at,
+            tuple(name for name in names if (name, at) not in valid and takes(name, at, plan_for)),
+        )
         for at in problems
     ]
     tasks = [task for task in missing if task.names]
@@ -78,11 +88,19 @@ def run(options: argparse.Namespace) -> int:
     if versions.get("commit") == "unknown":
         print("git does not say which commit this is; set GIT_COMMIT to have it in the record")
 
-    def keep(task: bench.Task, measured: Mapping[str, Case]) -> Iterator[str]:
-        for name in task.names:  # the copy is measured in any case
-            records[name].add(measured[name], problems)
-            save_record(records[name], folder)
-        yield f"{task.at.place(dtype=True)}: GB/s {', '.join(rates(task, measured))}"
+    def keep(task: bench.Task, measured: Mapping[str, Timed]) -> Iterator[str]:
+        nonlocal cases
+        stale = {case.key for case in cases if case.step in task.names} - valid
+        cases = [case for case in cases if case.key not in stale]
+        new = [
+            Case.of(measured[name], name, bench.problem_of(name, task.at), runs[name])
+            for name in task.names  # the copy is measured in any case
+        ]
+        for case in new:
+            cases = store.put(cases, case, order)
+            valid.add(case.key)
+        store.write(Case, folder, cases)
+        yield f"{task.at.place(dtype=True)}: GB/s {', '.join(rates(new))}"
 
     failed = campaign.run(
         tasks,
@@ -93,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
         options.jobs,
         clock=campaign.Clock(options.minutes),
     )
-    print(f"records are in {record_path(names[0], folder).parent}")
+    print(f"records are in {store.path_of(Case, folder)}")
     for line in failed:
         print(f"not recorded: {line}", file=sys.stderr)
     return 1 if failed else 0
@@ -111,8 +129,7 @@ def versions_of(name: str, versions: Mapping[str, str]) -> dict[str, str]:
     return {**versions, **torch}
 
 
-def rates(task: bench.Task, measured: Mapping[str, Case]) -> Iterator[str]:
-    for name in task.names:
-        case = measured[name]
+def rates(cases: Iterable[Case]) -> Iterator[str]:
+    for case in cases:
         flag = " above the copy: look!" if case.share > 1.05 else ""
-        yield f"{name} {case.gbps:.0f} ({case.share:.2f}){flag}"
+        yield f"{case.step} {case.gbps:.0f} ({case.share:.2f}){flag}"

@@ -13,7 +13,8 @@ from ...base.gpu import Gpu
 from ...catalogue.registry import UNFUSED
 from ...run.bound import load
 from ...simt import NSIGHT_METRICS, SHARED_METRICS
-from ..records import REFERENCE_GPU, launch_of
+from ..records import launch_of
+from ..store import REFERENCE_GPU
 from ..workers import Failure
 from .cases import UNFUSED_CASE, Batch, EvidenceCase, cases, run_tool, shown, worker_command
 from .part import Part, hashes_of, read_part

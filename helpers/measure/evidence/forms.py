@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 from ...base.gpu import Device
 from ...base.typed_json import Count, Date, Dtype, Must, Natural
 from ...catalogue.registry import UNFUSED
-from ..records import Versions
+from ..store import Versions
 
 _Metric = Annotated[float, Must("0 or more", lambda number: number >= 0)]
 _Names = dict[str, str]  # kernel file -> hash of its text

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...base.arguments import checked
 from ...run.launch import launch
-from ..records import REFERENCE_GPU
+from ..store import REFERENCE_GPU
 from .cases import Batch
 from .part import Part, read_part
 

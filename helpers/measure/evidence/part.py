@@ -13,8 +13,8 @@ from ...base import gpu
 from ...base.json_files import read_json, write_json
 from ...base.typed_json import typed
 from ...catalogue.registry import UNFUSED, split_trial
-from .. import campaign, records
-from ..records import REFERENCE_GPU
+from .. import campaign, records, store
+from ..store import REFERENCE_GPU
 from .cases import Batch, examined_steps
 from .forms import FORMS
 
@@ -66,7 +66,7 @@ def update(
     """Bring a file up to date, writing it after each batch; returns how many batches failed and
     complaints there are. `head` is the device, versions and date to put first; a file that goes on
     keeps its own until all of it is made anew."""
-    path = part_path(make.name, records.gpu_folder(head["device"]["name"]))
+    path = part_path(make.name, store.gpu_folder(head["device"]["name"]))
     stored = open_part(path, head["versions"])
     begun = {key: stored[key] for key in head if key in stored}
     part = make(stored, head["device"])
@@ -99,7 +99,7 @@ def open_part(path: Path, versions: dict[str, str]) -> dict:
     if not path.is_file():
         return {}
     stored = read_file(path)
-    if others := records.changed(stored["versions"], versions):
+    if others := store.changed(stored["versions"], versions):
         print(f"{path.name} is of another {', '.join(others)}: all of it is made again")
         return {}
     return stored
@@ -127,7 +127,7 @@ def read_file(path: Path) -> dict:
 
 
 def part_path(name: str, gpu: str) -> Path:
-    return records.folder_of(gpu) / f"{name}.json"
+    return store.folder_of(gpu) / f"{name}.json"
 
 
 def hashes_of(names: Iterable[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from ...problem.problem import Problem
 from ...problem.shapes import LARGE_LONG_SHAPES, LARGE_SHAPES, Shape
 from ...run.bound import load
 from ...simt import compile_cubin
-from ..records import REFERENCE_GPU
+from ..store import REFERENCE_GPU
 from .cases import Batch
 from .part import Part, hashes_of, read_part
 

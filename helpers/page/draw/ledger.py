@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...measure.records import load_record, predictions, record_path
+from ...measure.records import has_record, load_record, predictions
 from ..predict import asked, kept
 from . import style
 
@@ -39,7 +39,7 @@ def ledger(last: str | None = None) -> None:
 
     Raises `ValueError` if `last` is none of these steps."""
     mine = kept()
-    steps = [step for step in asked() if record_path(step).is_file()]
+    steps = [step for step in asked() if has_record(step)]
     if last:
         steps = steps[: steps.index(last) + 1]
     records = {step: load_record(step) for step in steps}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,8 @@ from ...base.arguments import checked
 from ...catalogue.registry import TORCH, UNFUSED, step_number
 from ...measure import records
 from ...measure.races import best_copies, best_copy, race_cases
-from ...measure.records import Case, Record, gpu_folder, load_record, record_path, recorded_steps
+from ...measure.records import Case, Record, Timed, has_record, load_record, recorded_steps
+from ...measure.store import REFERENCE_GPU, gpu_folder
 from ...problem.problem import Problem
 from ...problem.shapes import (
     FEW_SHAPES,
@@ -106,14 +108,13 @@ def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -
 def eager(dtype: str, family: str, gpu: str) -> list[Case]:
     """PyTorch's own softmax on a GPU: of its record, where that has no such case of the race."""
     known: dict[Shape, Case] = {}
-    try:
+    with suppress(FileNotFoundError):
         for case in race_cases(dtype, gpu):
             if "torch" in case.samples_us:
                 times = case.samples_us["torch"], case.copy_samples_us, case.calls["torch"]
-                known[case.shape] = Case(dtype, *case.shape, {}, *times, "")
-    except FileNotFoundError:
-        pass
-    if record_path(TORCH, gpu).is_file():
+                timed = Timed({}, *times, "")
+                known[case.shape] = Case.of(timed, TORCH, case.problem, case.run)
+    if has_record(TORCH, gpu):
         record = load_record(TORCH, gpu)
         cases = [*record.of_family("long", dtype), *record.of_family("unaligned", dtype)]
         known |= {case.shape: case for case in cases}
@@ -311,7 +312,7 @@ def _lines(pair: Pair, mine: float | None, logy: bool) -> Figure:
 
 def _context(pair: Pair) -> list[Record]:
     """Earlier steps that were recorded on the same GPU, if that is the reference GPU."""
-    if pair.ceiling != A_COPY or gpu_folder(pair.after.device["name"]) != records.REFERENCE_GPU:
+    if pair.ceiling != A_COPY or gpu_folder(pair.after.device["name"]) != REFERENCE_GPU:
         return []
     number, drawn = step_number(pair.after.step), [pair.before.step] if pair.before else []
     return [

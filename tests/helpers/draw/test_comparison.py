@@ -7,7 +7,7 @@ import pytest
 from helpers.page import draw
 from helpers.page.draw import comparison, style
 from tests.helpers.draw.looks import complaints
-from tests.made_up import race_case
+from tests.made_up import RUN, race_case
 
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb  # noqa: E402
@@ -85,7 +85,8 @@ def test_leads_over_rows_and_columns(shown) -> None:
     none = dataclasses.replace(race_case(8192, 50257), step="")
     del none.samples_us["06_registers"]
     alone = dataclasses.replace(race_case(4, 512), samples_us={"06_registers": [10.0]})
-    early = dataclasses.replace(race_case(1, 512), launch={"PROGRAMMATIC": 1}, protocol=1)
+    first = dataclasses.replace(RUN, protocol={"version": 1})
+    early = dataclasses.replace(race_case(1, 512), launch={"PROGRAMMATIC": 1}, run=first)
     cases = [
         race_case(65536, 4096, quack=12.0),
         race_case(2**27 // 77 * 2, 77, quack=9.0),

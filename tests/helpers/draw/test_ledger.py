@@ -6,7 +6,7 @@ import importlib
 import pytest
 
 from helpers.base import mode
-from helpers.measure.records import load_record, predictions, record_path
+from helpers.measure.records import has_record, load_record, predictions
 from helpers.page import draw
 from helpers.page.predict import asked, keep
 from tests.helpers.draw.looks import complaints
@@ -26,7 +26,7 @@ def mine(tmp_path, monkeypatch) -> None:
 
 def drawn() -> list[str]:
     """The steps that are predicted and recorded."""
-    return [step for step in asked() if record_path(step).is_file()]
+    return [step for step in asked() if has_record(step)]
 
 
 def columns(figure) -> list[list[str]]:

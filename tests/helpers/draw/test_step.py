@@ -1,6 +1,5 @@
 """A step's plot draws the right cases, says what came out, and can be read."""
 
-import dataclasses
 import importlib
 import itertools
 from functools import partial
@@ -8,9 +7,9 @@ from functools import partial
 import pytest
 
 from helpers.catalogue.registry import TORCH, UNFUSED
-from helpers.measure import races, records
-from helpers.measure.races import Race, save_race
-from helpers.measure.records import Record, save_record
+from helpers.measure import records, store
+from helpers.measure.races import RaceCase
+from helpers.measure.records import Case, Record
 from helpers.page import draw
 from helpers.page.draw import style
 from helpers.problem.shapes import FEW_SHAPES, GRID_SHAPES, LONG_SHAPES, UNALIGNED_SHAPES
@@ -28,7 +27,7 @@ GBPS = 2 * 4 * 2**28 / 1e3  # of one microsecond over the grid
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     """No prediction, no kernel file and no record beside the ones made here."""
-    monkeypatch.setattr(records, "RECORDS", tmp_path)
+    monkeypatch.setattr(store, "RECORDS", tmp_path)
     monkeypatch.setattr(predict, "kept", dict)
     monkeypatch.setattr(Record, "is_current", lambda record: True)
     monkeypatch.setattr(step, "recorded_beside", lambda record: [])
@@ -76,11 +75,9 @@ def marks(figure) -> list[tuple[float, float]]:
 def test_best_copy_stands_beside_a_fraction_above_one(monkeypatch, shown) -> None:
     """Planted: also beside 1.00, and beside a fraction of another kernel than the copy."""
     monkeypatch.setattr(step, "best_copies", lambda gpu: {(65536, 4096, "float32"): 1.04})
-    for us, yardstick, told in ((9.8, "", True), (10.0, "", False), (9.8, "variants/00_x", False)):
-        record = steady("03_x", us=us)
-        made = [dataclasses.replace(case, yardstick=yardstick) for case in record.cases]
-        record.cases[:] = made
-        draw.step(record)
+    same, other = "softmax", "cross_entropy"
+    for us, operation, told in ((9.8, same, True), (10.0, same, False), (9.8, other, False)):
+        draw.step(made_up.of_operation(steady("03_x", us=us), operation))
         assert ("(best copy 1.04)" in shown.take()[2]) is told
 
 
@@ -129,7 +126,7 @@ def test_prediction_that_was_kept_is_drawn_where_it_was_made(predicted, monkeypa
 
 
 def test_copy_of_another_gpu_is_no_ceiling(shown) -> None:
-    other = dataclasses.replace(steady("06_x"), device={"name": "another"})
+    other = made_up.on_gpu(steady("06_x"), "another")
     draw.step(steady("07_x", GRID_SHAPES[:6]), other)
     assert lines(shown.take()[0])["#000000 --"] == [2**k for k in range(5, 11)]
 
@@ -144,10 +141,6 @@ def test_copy_is_the_step_s_own_and_goes_on_beyond_it(monkeypatch, shown) -> Non
     (copy,) = [line for line in figure.axes[0].lines if line.get_linestyle() == "--"]
     assert [*copy.get_xdata()] == [32, 1024, 2048, 4096, 8192, 16384, 32768]
     assert [*copy.get_ydata()] == pytest.approx([GBPS / 10] * 2 + [GBPS / 8] * 5)
-
-
-def on_the_reference_gpu(record: Record) -> Record:
-    return dataclasses.replace(record, device={"name": "NVIDIA H200"})
 
 
 def test_rows_that_start_anywhere_label_where_the_step_was_predicted(predicted, shown) -> None:
@@ -176,7 +169,7 @@ def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, 
     earlier += [halves, steady("04_x"), steady("05_x")]
     monkeypatch.setattr(step, "recorded_steps", lambda: earlier)
     after, before = steady("04_x", us=15.0), steady("02_x", us=30.0)
-    draw.step(on_the_reference_gpu(after), on_the_reference_gpu(before))
+    draw.step(made_up.on_gpu(after, "NVIDIA H200"), made_up.on_gpu(before, "NVIDIA H200"))
     figure, _, _ = shown.take()
     assert {UNFUSED, "01_x", "02_x", "04_x", "a copy"} < {*words(figure)}
     assert not {"03_x", "05_x"} & {*words(figure)}
@@ -188,7 +181,7 @@ def test_earlier_steps_stand_in_pale_if_they_take_dtype_and_family(monkeypatch, 
 
 
 def test_live_measurement_is_bold_and_the_record_dotted_beside_it(monkeypatch, shown) -> None:
-    beside = dataclasses.replace(steady("07_x", us=30.0), device={"name": "NVIDIA H200"})
+    beside = made_up.on_gpu(steady("07_x", us=30.0), "NVIDIA H200")
     monkeypatch.setattr(step, "recorded_beside", lambda record: [beside])
     draw.step(steady("07_x"))
     figure, _, _ = shown.take()
@@ -231,13 +224,11 @@ def test_few_rows_are_bars_of_microseconds(predicted, monkeypatch, shown) -> Non
 def test_pytorch_is_drawn_from_the_race_until_it_is_recorded(monkeypatch, tmp_path, shown) -> None:
     after = steady("03_x")
     assert step.eager("float32", "grid", made_up.FOLDER) == []
-    monkeypatch.setattr(races, "folder_of", lambda gpu: tmp_path / gpu)
     raced = [GRID_SHAPES[0], GRID_SHAPES[7], LONG_SHAPES[0], FEW_SHAPES[0], (8192, 1024)]
     cases = [made_up.race_case(*shape, torch=12.5) for shape in raced]
     cases.append(made_up.race_case(*GRID_SHAPES[1], cudnn=12.5))
     del cases[-1].samples_us["torch"]
-    race = Race(made_up.DEVICE, made_up.VERSIONS, made_up.UTC, [{"version": 2}], cases)
-    save_race(race, made_up.FOLDER)
+    store.write(RaceCase, made_up.FOLDER, cases)
     eager = partial(step.eager, "float32", gpu=made_up.FOLDER)
     assert [case.shape for case in eager("grid")] == raced[:2]
     assert [case.shape for case in eager("long")] == raced[:3]
@@ -248,27 +239,18 @@ def test_pytorch_is_drawn_from_the_race_until_it_is_recorded(monkeypatch, tmp_pa
     look = style.look_of("torch")
     assert lines(figure)[f"{look.color} {look.line}"] == [32, 4096]
     assert "PyTorch" in words(figure) and "(PyTorch 0.78)" in sentence
-    save_record(steady(TORCH, GRID_SHAPES, us=50.0), made_up.FOLDER)
+    store.write(Case, made_up.FOLDER, steady(TORCH, GRID_SHAPES, us=50.0).cases)
     assert [case.shape for case in eager("grid")] == [*GRID_SHAPES]
     assert [case.median_us for case in eager("long")] == [50.0] * 11 + [12.5]
     draw.step(after)
     assert "(PyTorch 0.20)" in shown.take()[2]
 
 
-def moves_more(record: Record) -> Record:
-    """The record as one of an operation that moves what two reads and one write do."""
-    cases = [
-        dataclasses.replace(case, moved=3 * case.bytes // 2, yardstick="variants/00_two_reads")
-        for case in record.cases
-    ]
-    return dataclasses.replace(record, cases=cases)
-
-
 def test_other_operation_stands_beside_its_yardstick_alone(monkeypatch, shown) -> None:
-    save_record(steady(TORCH, GRID_SHAPES, us=50.0), made_up.FOLDER)
-    monkeypatch.setattr(records, "REFERENCE_GPU", made_up.FOLDER)
+    store.write(Case, made_up.FOLDER, steady(TORCH, GRID_SHAPES, us=50.0).cases)
+    monkeypatch.setattr(step, "REFERENCE_GPU", made_up.FOLDER)
     monkeypatch.setattr(step, "recorded_steps", lambda: [steady("01_x", us=40.0)])
-    draw.step(moves_more(steady("14_x", GRID_SHAPES)))
+    draw.step(made_up.of_operation(steady("14_x", GRID_SHAPES), "softmax_backward"))
     figure, plain, sentence = shown.take()
     assert plain == "<figure: 14_x: 0.50 of its yardstick's speed at 4096 columns>"
     assert words(figure) == ["its yardstick", "14_x"] and "0.50 of its yardstick." in sentence

@@ -1,0 +1,232 @@
+"""Everything that was measured on one GPU: a folder of JSON Lines, one observation a line.
+
+    notebooks/records/<gpu>/<campaign>.jsonl
+
+A file begins with its runs: on which GPU, with which versions, when and by which protocol something
+was measured. Each line after them is an observation; its "run" is the number of one of them. What
+is measured is what `make measure ARGS=<campaign>` measures, and each campaign has its kind of
+observation. A problem is written as its sizes and dtype, and as its operation, features and `inner`
+if it is not softmax alone along the last axis.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
+
+from ..base.gpu import Device, Gpu, of_record
+from ..base.gpu import gpu_folder as gpu_folder  # who records names the folder by it
+from ..base.json_files import named, read_lines, write_lines
+from ..base.paths import RECORDS
+from ..base.typed_json import Date, Must, typed
+from ..problem.problem import Problem
+from ..problem.shapes import Shape
+
+REFERENCE_GPU = "nvidia-h200"  # whose records the notebooks and the README show
+MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that an observation is of
+
+
+class Protocol(TypedDict):
+    """How something was measured, in words; a version of a campaign's protocol has one meaning."""
+
+    version: int
+
+
+Versions = Annotated[
+    dict[str, str],
+    Must(
+        "the versions of driver, nvrtc and cupy", lambda names: names.keys() >= {*MUST_NOT_CHANGE}
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Run:
+    """On what, with what, when and how something was measured."""
+
+    device: Device
+    versions: Versions
+    utc: Date
+    protocol: Protocol
+
+    @property
+    def gpu(self) -> Gpu:
+        """What plans depend on, of the GPU."""
+        return of_record(self.device)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What was measured at one problem in one run; its timings were taken in turn."""
+
+    campaign: ClassVar[str]  # that measures it: the name of its file
+
+    problem: Problem
+    run: Run
+
+    @property
+    def key(self) -> Hashable:
+        """What one GPU has one observation of; a later one takes the place of an earlier one."""
+        return self.problem
+
+    @property
+    def rows(self) -> int:
+        return self.problem.rows
+
+    @property
+    def cols(self) -> int:
+        return self.problem.cols
+
+    @property
+    def dtype(self) -> str:
+        return self.problem.dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.problem.shape
+
+    @property
+    def protocol(self) -> int:
+        return self.run.protocol["version"]
+
+
+Kind = TypeVar("Kind", bound=Observation)
+
+
+def folder_of(gpu: str) -> Path:
+    """Where everything that was recorded on a GPU stands."""
+    return RECORDS / gpu
+
+
+def path_of(kind: type[Observation], gpu: str = REFERENCE_GPU) -> Path:
+    return folder_of(gpu) / f"{kind.campaign}.jsonl"
+
+
+def recorded_gpus() -> list[str]:
+    """Names of the folders with records, the reference GPU first."""
+    found = sorted(folder.name for folder in RECORDS.iterdir() if folder.is_dir())
+    return sorted(found, key=lambda name: name != REFERENCE_GPU)
+
+
+def utc_now() -> str:
+    """As a run has it: "2030-01-02T03:04:05+00:00"."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+def read(kind: type[Kind], gpu: str = REFERENCE_GPU) -> list[Kind]:
+    """All observations of a kind on a GPU, in the order of the file.
+
+    Raises `FileNotFoundError` that says how they are made, and `ValueError` that names file and
+    line for what is damaged or not of the types that the kind says.
+    """
+    path = path_of(kind, gpu)
+    if not path.is_file():
+        campaign = kind.campaign
+        raise FileNotFoundError(f"no {campaign} of {gpu}: run make measure ARGS={campaign} there")
+    state = path.stat()
+    return [*_read(kind, path, state.st_mtime_ns, state.st_size)]
+
+
+def read_if_any(kind: type[Kind], gpu: str = REFERENCE_GPU) -> list[Kind]:
+    """The same; none where there is no file."""
+    return read(kind, gpu) if path_of(kind, gpu).is_file() else []
+
+
+@functools.lru_cache(maxsize=16)
+def _read(kind: type[Kind], path: Path, *state: int) -> tuple[Kind, ...]:
+    runs: list[Run] = []
+    found: dict[Hashable, Kind] = {}
+    for number, fields in read_lines(path):
+        where = f"{named(path)}, line {number}"
+        if "problem" not in fields:
+            runs.append(typed(where, fields, Run))
+            continue
+        place = fields.get("run")
+        if type(place) is not int or not 0 <= place < len(runs):
+            raise ValueError(f"{where} is of run {place!r}, which is not among those above it")
+        one = typed(where, {**fields, "run": runs[place]}, kind)
+        if one.key in found:
+            raise ValueError(f"{where} is of what an earlier line is of")
+        found[one.key] = one
+    if not found:
+        raise ValueError(f"{named(path)} holds no observation")
+    return tuple(found.values())
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def write(kind: type[Kind], gpu: str, observations: Iterable[Kind]) -> None:
+    """Write a file anew: the runs of these observations, and the observations in their order."""
+    observations = [*observations]
+    numbers: dict[str, int] = {}  # text of a run -> its number
+    for run in {id(one.run): one.run for one in observations}.values():
+        numbers.setdefault(_text(run), len(numbers))
+    lines = [json.loads(text) for text in numbers]
+    lines += (
+        {"run": numbers[_text(one.run)], "problem": one.problem.to_json(), **_fields(one)}
+        for one in observations
+    )
+    write_lines(path_of(kind, gpu), lines)
+
+
+def _text(run: Run) -> str:
+    return json.dumps(dataclasses.asdict(run))
+
+
+def _fields(one: Observation) -> Iterator[tuple[str, Any]]:
+    """The fields of a kind that are not as they are by default."""
+    found = {}
+    for field in dataclasses.fields(one):
+        value = getattr(one, field.name)
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if field.name not in ("problem", "run") and value != default:
+            found[field.name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses in a list as JSON has them."""
+    if isinstance(value, list):
+        return [*map(_plain, value)]
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
+
+
+def put(observations: Sequence[Kind], one: Kind, order: Mapping[Hashable, int]) -> list[Kind]:
+    """With an observation in the place of the one of the same key; all in an order of keys, those
+    that it does not name behind the others as they came."""
+    others = [other for other in observations if other.key != one.key]
+    return sorted([*others, one], key=lambda each: order.get(each.key, len(order)))
+
+
+# ---- what may be compared -----------------------------------------------------------------------
+
+
+def changed(
+    before: Mapping[str, str],
+    now: Mapping[str, str],
+    names: Sequence[str] = MUST_NOT_CHANGE,
+) -> list[str]:
+    """Whose version is not that of before, of driver, NVRTC and CuPy or of `names`."""
+    return [name for name in names if before.get(name) != now.get(name)]
+
+
+def same_meaning(run: Run, protocol: Protocol) -> bool:
+    """Whether a run was by another version of the protocol, or by this one word for word."""
+    return run.protocol["version"] != protocol["version"] or run.protocol == protocol
+
+
+def latest(observations: Sequence[Kind]) -> Run:
+    """The run that was last. Raises `ValueError` for no observations."""
+    return max((one.run for one in observations), key=lambda run: run.utc)
