@@ -20,15 +20,15 @@ from .catalogue.dispatch import choose
 from .catalogue.header import header
 from .catalogue.registry import asking, source
 from .exercises import grade
-from .measure.chains import ORDINARY, chain_cases
+from .measure.comparison import comparison_cases, comparison_origin, load_comparisons
 from .measure.evidence.numerics import numerics
 from .measure.evidence.sass import loads_in_a_row, opcodes, sass
-from .measure.races import load_race, race_cases, race_origin
+from .measure.pipelines import ORDINARY, pipeline_cases
 from .measure.records import load_record, predictions
 from .page import draw, profile, show
+from .page.comparison_text import OUTSIDE
 from .page.predict import predict
 from .page.profile import unfused_launches
-from .page.race_text import OUTSIDE
 from .page.replay import timings
 from .problem.shapes import FEW_SHAPES, REFERENCE_SHAPE
 from .run.bound import bind, load
@@ -45,7 +45,7 @@ __all__ = [
     "CompileError",
     "asking",
     "bind",
-    "chain_cases",
+    "pipeline_cases",
     "check_kernel",
     "check_softmax",
     "choose",
@@ -54,7 +54,7 @@ __all__ = [
     "header",
     "launch",
     "load",
-    "load_race",
+    "load_comparisons",
     "load_record",
     "loads_in_a_row",
     "make_input",
@@ -64,8 +64,8 @@ __all__ = [
     "predict",
     "predictions",
     "profile",
-    "race_cases",
-    "race_origin",
+    "comparison_cases",
+    "comparison_origin",
     "reference",
     "sass",
     "show",

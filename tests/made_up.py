@@ -13,10 +13,10 @@ from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, registry
 from helpers.catalogue.registry import WITHOUT_FILE
 from helpers.measure import bench
-from helpers.measure.chain import COPY
-from helpers.measure.chain import PROTOCOL as PIPELINES
-from helpers.measure.chains import ChainCase, variants
-from helpers.measure.races import RaceCase
+from helpers.measure.comparison import Comparison
+from helpers.measure.pipeline_timer import COPY
+from helpers.measure.pipeline_timer import PROTOCOL as PIPELINES
+from helpers.measure.pipelines import Pipeline, variants
 from helpers.measure.records import Case, Record, Timed, launch_of, step_hash
 from helpers.measure.store import Run
 from helpers.problem.problem import Problem
@@ -92,14 +92,14 @@ def of_operation(record: Record, operation: str) -> Record:
     return Record(record.step, cases)
 
 
-OURS = "06_registers"  # in a race
-CHAIN_RUN = Run(DEVICE, VERSIONS, UTC, PIPELINES)
+OURS = "06_registers"  # in a comparison
+PIPELINE_RUN = Run(DEVICE, VERSIONS, UTC, PIPELINES)
 
 
-def race_case(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase:
-    """A case of `OURS` at 10 us a call against a peer at 20, or at other times a call."""
+def comparison_case(rows=1024, cols=4096, dtype="float32", **times: float) -> Comparison:
+    """A case of `OURS` at 10 us a call against a baseline at 20, or at other times a call."""
     times = {OURS: 10.0, "torch": 20.0, **times}
-    return RaceCase(
+    return Comparison(
         Problem(rows, cols, dtype),
         RUN,
         OURS,
@@ -111,30 +111,31 @@ def race_case(rows=1024, cols=4096, dtype="float32", **times: float) -> RaceCase
     )
 
 
-def chain_case(
+def pipeline_case(
     us: list[float],
     rows: int = 65536,
     cols: int = 4096,
     dtype: str = "float32",
     state: str = "fresh",
     noise_us: float = 0.02,
-    **peers: float,
-) -> ChainCase:
-    """A case of what is chosen and its variants, which add so many microseconds to a chain of 100,
-    in the order of `variants` and its last with all others; peers likewise, the copy 9.5."""
+    **baselines: float,
+) -> Pipeline:
+    """A case of what is chosen and its variants, which add so many microseconds to a pipeline of
+    100, in the order of `variants` and its last with all others; baselines likewise, the copy
+    9.5."""
     random = np.random.default_rng(0)
     at = Problem(rows, cols, dtype)
     step = dispatch.best(at)
     names = variants(step, at)
     added = {COPY: 9.5, **dict(itertools.zip_longest(names, us[: len(names)], fillvalue=us[-1]))}
-    added |= peers
+    added |= baselines
 
     def series(us: float) -> list[float]:
         return [float(us + one) for one in random.normal(0, noise_us, 21)]
 
-    return ChainCase(
+    return Pipeline(
         at,
-        CHAIN_RUN,
+        PIPELINE_RUN,
         state,
         {name: launch_of(name, at) for name in names},
         {step: step_hash(step)},

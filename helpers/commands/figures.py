@@ -1,8 +1,9 @@
 """Write what the README and the kernel headers show of the records: `make figures`.
 
 The README keeps tables, plots and the questions of the deeper notebooks between markers, each
-kernel file a `Measured:` line; race.md beside the records has a line for each case of the race. All
-are made from records and notebooks; --check says what is out of date without writing.
+kernel file a `Measured:` line; comparison.md beside the records has a line for each case of the
+comparison. All are made from records and notebooks; --check says what is out of date without
+writing.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pathlib import Path
 
 from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, deeper_notebooks
 from ..catalogue.registry import UNFUSED, split_trial, step_number, steps, variants
-from ..measure.races import COPIES, DTYPES, best_copies, best_copy, race_cases
+from ..measure.comparison import COPIES, DTYPES, best_copies, best_copy, comparison_cases
 from ..measure.records import load_record, predictions, recorded_steps, series
 from ..measure.store import REFERENCE_GPU, folder_of
+from ..page.comparison_text import around_block, comparison_block, every_case, every_case_path
 from ..page.draw.comparison import save_speedups
 from ..page.draw.step import A_COPY, COPY, eager, save_series
-from ..page.race_text import around_block, every_case, every_case_path, race_block
 from ..page.tables import summary_table
 from ..problem.shapes import FEW_SHAPES
 from ..run.bound import load
@@ -72,11 +73,11 @@ def out_of_date() -> list[str]:
 
 
 def wanted_texts() -> dict[str, str]:
-    """What the README, the race's page and kernel files should contain."""
+    """What the README, the comparison's page and kernel files should contain."""
     readme = README.read_text(encoding="utf-8")
     blocks = {
         "result": result_block(),
-        "race": race_block(SPEEDUPS),
+        "comparison": comparison_block(SPEEDUPS),
         "around": around_block(),
         "run": run_block(),
         "questions": questions_block(),
@@ -88,7 +89,7 @@ def wanted_texts() -> dict[str, str]:
     if REPO_URL:
         readme = readme.replace(NO_URL, REPO_URL)
     texts = {"README.md": readme}
-    with suppress(FileNotFoundError):  # no race yet: race_block says so
+    with suppress(FileNotFoundError):  # no comparison yet: comparison_block says so
         texts[str(every_case_path().relative_to(ROOT))] = every_case()
     for step in (*steps(), *variants()):
         path = KERNELS / f"{step}.cu"
@@ -111,7 +112,11 @@ def measured_line(step: str) -> str:
     case = record.headline
     rate = f"{case.median_us:.2f} us" if case.shape in FEW_SHAPES else f"{case.gbps:.0f} GB/s"
     where = case.at.place()
-    beside = A_COPY if case.yardstick in ("", COPY) else case.yardstick.removeprefix("variants/")
+    beside = (
+        A_COPY
+        if case.bandwidth_baseline in ("", COPY)
+        else case.bandwidth_baseline.removeprefix("variants/")
+    )
     share = "" if beside == step.removeprefix("variants/") else f", {case.share:.2f} of {beside}"
     if share and round(case.share, 2) > 1 and not step.startswith(COPIES):
         best = best_copy(best_copies(), case)
@@ -165,7 +170,7 @@ def result_block() -> str:
             f"| {predictions()[record.step]['share']:.2f} |"
         )
     stale = "" if all(record.is_current() for record in shown) else f" *: {EDITED}."
-    others = [one.step for one in shown if one.headline.yardstick not in ("", COPY)]
+    others = [one.step for one in shown if one.headline.bandwidth_baseline not in ("", COPY)]
     needs = [f"{step[:2]} needs {passes_of(step)}" for step in others]
     lines += [
         "",
@@ -219,11 +224,13 @@ def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
     found = {PLOT: (plot_digest(), save_series)}
     for dtype, path in SPEEDUPS.items():
         try:
-            cases = race_cases(dtype)
+            cases = comparison_cases(dtype)
         except FileNotFoundError:
             continue
         if cases:
-            shown = [(case.shape, case.verdict, f"{case.lead:.3f}", case.marks) for case in cases]
+            shown = [
+                (case.shape, case.verdict, f"{case.speedup:.3f}", case.marks) for case in cases
+            ]
             found[path] = (digest_of(shown), partial(save_speedups, cases=cases))
     return found
 

@@ -23,7 +23,7 @@ from ..base import gpu
 from ..catalogue.dispatch import AROUND, as_it_is, candidates, out_of_date
 from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
 from ..measure import bench, workers
-from ..measure.contests import name_of
+from ..measure.problem_groups import name_of
 from ..measure.samples import ratio
 from ..measure.store import utc_now
 from ..measure.tuning import Compilers, Search, Timer

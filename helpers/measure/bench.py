@@ -33,7 +33,7 @@ from ..run.bound import BoundKernel, load
 from ..run.check import WrongResult, check_copy, check_softmax
 from ..run.execute import active_clusters
 from . import samples
-from .problems import (
+from .gpu_arrays import (
     SAMPLED,
     buffers,
     has_nan,
@@ -43,7 +43,7 @@ from .problems import (
     rotations,
     rounded,
 )
-from .problems import verify as check_problem
+from .gpu_arrays import verify as check_problem
 from .records import Timed
 from .workers import Failure, one_line
 
@@ -128,7 +128,7 @@ def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = N
     macros = {**bound.plan.macros, "PROGRAMMATIC": 0}  # for the launch: the options stay
     ordinary = replace(bound, plan=replace(bound.plan, macros=macros))
     ordinary.prepare()
-    early = run if problem.plain else None  # the others have no yardstick that is launched so
+    early = run if problem.plain else None  # the others have no baseline that is launched so
     return replace(candidate, run=enqueues(ordinary), run_programmatic=early)
 
 
@@ -156,10 +156,10 @@ def copy_maker(name: str) -> Maker:
     return make
 
 
-def yardstick(problem: Problem) -> Candidate:
+def bandwidth_baseline(problem: Problem) -> Candidate:
     """The kernel that moves as many bytes as a problem, over arrays of its own."""
-    kernel = load(problem.operation.yardstick)
-    return kernel_candidate(kernel.at(problem.yardstick, gpu_in_use()))
+    kernel = load(problem.operation.bandwidth_baseline)
+    return kernel_candidate(kernel.at(problem.bandwidth_baseline, gpu_in_use()))
 
 
 def unfused_candidate(problem: Problem) -> Candidate:
@@ -238,9 +238,9 @@ def measure(makers: dict[str, Maker], problem: Problem, few: int = 0) -> dict[st
 def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, Timed]:
     import cupy
 
-    copy = COPY if problem.plain else problem.operation.yardstick
-    make_copy = copy_maker(COPY) if problem.plain else yardstick
-    candidates, problems = {}, {copy: problem if problem.plain else problem.yardstick}
+    copy = COPY if problem.plain else problem.operation.bandwidth_baseline
+    make_copy = copy_maker(COPY) if problem.plain else bandwidth_baseline
+    candidates, problems = {}, {copy: problem if problem.plain else problem.bandwidth_baseline}
     problems |= dict.fromkeys(makers, problem)
     for name, make in {copy: make_copy, **makers}.items():
         with blaming(name):
@@ -468,7 +468,7 @@ def fresh_pool():
 
 
 LIVE_FAMILIES = (*LIVE_COLUMNS, "few", "square", "axes")
-LIVE_BYTES = 64  # of an element: two sets of three arrays and of the yardstick's, and scratch
+LIVE_BYTES = 64  # of an element: two sets of three arrays and of the baseline, and scratch
 
 
 def live_shapes(shapes: str = "grid") -> list[tuple[int, ...]]:

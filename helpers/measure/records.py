@@ -145,9 +145,9 @@ class Case(Timed, Observation):
         return Problem(self.rows, self.cols, self.dtype, self.inner)
 
     @property
-    def yardstick(self) -> str:
+    def bandwidth_baseline(self) -> str:
         """The kernel whose samples stand for the copy's."""
-        return self.problem.operation.yardstick
+        return self.problem.operation.bandwidth_baseline
 
     @property
     def bytes(self) -> int:

@@ -28,7 +28,7 @@ from ..problem.problem import Problem
 from ..run.bound import load
 from ..simt import CompileError
 from . import bench, samples, workers
-from .contests import numbers
+from .problem_groups import numbers
 from .records import Timed
 from .workers import Failure, one_line
 

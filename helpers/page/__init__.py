@@ -8,7 +8,7 @@ The modules, lowest first:
     predict    the reader's prediction beside ours
     replay     timings of a notebook: measured, or from the records
     tables     tables of text
-    race_text  what the README says of the comparison
+    comparison_text  what the README says of the comparison
     draw       figures: of a trace, of a record, of the machine
     notebooks  running notebooks
     reading    how long a notebook takes to read

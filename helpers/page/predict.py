@@ -136,7 +136,7 @@ _SUM = "As a sum, written out later:"
 
 def _where(step: str) -> str:
     """Of whose speed the share is, and where."""
-    copies = step not in steps() or load(step).operation.yardstick == COPY
+    copies = step not in steps() or load(step).operation.bandwidth_baseline == COPY
     whose = "a copy's" if copies else "the yardstick's"
     return f"of {whose} speed at {predicted_at(step).place()}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..measure.races import best_copies, best_copy
+from ..measure.comparison import best_copies, best_copy
 from ..measure.records import Case, load_record, predictions
 
 

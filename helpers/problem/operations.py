@@ -58,7 +58,7 @@ class Operation:
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # words of its values
     sizes: tuple[str, ...] = MATRIX
     strided: bool = False  # whether its kernels may take x_stride and y_stride
-    yardstick: str = "00_copy"  # a kernel that does nothing but move as many bytes
+    bandwidth_baseline: str = "00_copy"  # a kernel that does nothing but move as many bytes
 
     def __repr__(self) -> str:
         return f"Operation({self.name})"
@@ -151,7 +151,7 @@ BACKWARD = Operation(
         *SEEDS,
     ),
     {"LOG": YES_OR_NO, "FROM_X": YES_OR_NO, "DROPOUT": YES_OR_NO},
-    yardstick="variants/00_two_reads",
+    bandwidth_baseline="variants/00_two_reads",
 )
 OF_A_LOSS = (
     Argument("ignore_index", NUMBER, "int64", neutral=-100),
@@ -167,7 +167,7 @@ CROSS_ENTROPY = Operation(
         Argument("statistics", STATISTICS, "float32", output=True),
         *OF_A_LOSS,
     ),
-    yardstick="variants/00_read",
+    bandwidth_baseline="variants/00_read",
 )
 CROSS_ENTROPY_BACKWARD = Operation(
     "cross_entropy_backward",
@@ -184,15 +184,17 @@ CROSS_ENTROPY_BACKWARD = Operation(
 TWO_READS = Operation(
     "two_reads",
     (Argument("a", MATRIX), Argument("b", MATRIX), Argument("y", MATRIX, output=True)),
-    yardstick="variants/00_two_reads",
+    bandwidth_baseline="variants/00_two_reads",
 )
 READ = Operation(
     "read",
     (Argument("x", MATRIX), Argument("y", ("sums",), "float32", output=True)),
-    yardstick="variants/00_read",
+    bandwidth_baseline="variants/00_read",
 )
 
-BASELINES = {operation.yardstick: operation for operation in (COPY, TWO_READS, READ)}
+BANDWIDTH_BASELINES = {
+    operation.bandwidth_baseline: operation for operation in (COPY, TWO_READS, READ)
+}
 OPERATIONS = {
     operation.name: operation
     for operation in (

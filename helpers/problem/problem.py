@@ -16,7 +16,7 @@ import numpy as np
 
 from ..base.typed_json import Count, Dtype
 from .operations import (
-    BASELINES,
+    BANDWIDTH_BASELINES,
     CAUSAL,
     COPY,
     MATRIX,
@@ -231,10 +231,10 @@ class Problem:
         return count * argument.numpy_dtype(self.dtype).itemsize
 
     @property
-    def yardstick(self) -> Problem:
+    def bandwidth_baseline(self) -> Problem:
         """The bandwidth baseline: an operation that moves as many bytes, to less than a ten
         thousandth, with the same fraction of them read and written."""
-        operation = BASELINES[self.operation.yardstick]
+        operation = BANDWIDTH_BASELINES[self.operation.bandwidth_baseline]
         bytes_of_a_float = Problem(ROOM, ROOM, operation=operation).moved / ROOM**2
         floats = max(1, int(self.moved / bytes_of_a_float))
         cols = min(8 * ROOM, 2 ** (floats.bit_length() - 1))

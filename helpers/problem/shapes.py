@@ -1,4 +1,4 @@
-"""Families of matrix shapes, (rows, cols): what is recorded, raced, profiled and checked.
+"""Families of matrix shapes, (rows, cols): what is recorded, compared_shapes, profiled and checked.
 
 "2^28 elements" is 1 GiB of float32. The families have names that tables and figures use:
 
@@ -69,14 +69,14 @@ LIVE_COLUMNS = {
 }
 LIVE_AXES = ((512, 2), (512, 7), (64, 1024), (512, 1024), (2048, 1024), (512, 4096))  # (dim, inner)
 
-# ---- raced ------------------------------------------------------------------------------------
+# ---- compared ------------------------------------------------------------------------------------
 
 # Vocabularies of language models, of which nobody pads the second to a power of two; scores of
 # attention, in 16 bits; rows that start anywhere, not at multiples of 16 bytes alone, of as many
 # elements as the first family but in even numbers, which the copy needs in 16 bits.
 VOCABULARIES = (32000, 50257, 128256, 151936, 262144)
 ATTENTION_SHAPES = tuple((131072, cols) for cols in (128, 512, 2048, 8192))
-RACE_FAMILIES = {  # in the order in which they are raced
+COMPARED_FAMILIES = {  # in the order in which they are compared
     "few rows": FEW_SHAPES,
     "vocabularies": tuple((rows, cols) for cols in VOCABULARIES for rows in (1, 8, 64, 4096)),
     "rows that start anywhere": (
@@ -92,30 +92,30 @@ RACE_FAMILIES = {  # in the order in which they are raced
         (2**28 // cols, cols) for cols in (32, *(2**k for k in range(7, 19) if k != 8), 2**20)
     ),
 }
-RACE_TABLE = tuple(dict.fromkeys(("2^28 elements", "medium sizes", *RACE_FAMILIES)))
-RACE_SHAPES = tuple(
-    dict.fromkeys(shape for name in RACE_TABLE for shape in RACE_FAMILIES[name])
+COMPARED_TABLE = tuple(dict.fromkeys(("2^28 elements", "medium sizes", *COMPARED_FAMILIES)))
+COMPARED_SHAPES = tuple(
+    dict.fromkeys(shape for name in COMPARED_TABLE for shape in COMPARED_FAMILIES[name])
 )  # each once
 
 
-def race_family(rows: int, cols: int) -> str:
-    """The family of a raced shape, the first of the table that has it; "" for one asked for by
+def compared_family(rows: int, cols: int) -> str:
+    """The family of a compared shape, the first of the table that has it; "" for one asked for by
     hand."""
-    found = (name for name in RACE_TABLE if (rows, cols) in RACE_FAMILIES[name])
+    found = (name for name in COMPARED_TABLE if (rows, cols) in COMPARED_FAMILIES[name])
     return next(found, "")
 
 
-def raced(dtype: str) -> tuple[Shape, ...]:
-    """The shapes at which a dtype is raced."""
-    alone = set(ATTENTION_SHAPES) - set(RACE_FAMILIES["2^28 elements"])
-    return tuple(shape for shape in RACE_SHAPES if dtype != "float32" or shape not in alone)
+def compared_shapes(dtype: str) -> tuple[Shape, ...]:
+    """The shapes at which a dtype is compared."""
+    alone = set(ATTENTION_SHAPES) - set(COMPARED_FAMILIES["2^28 elements"])
+    return tuple(shape for shape in COMPARED_SHAPES if dtype != "float32" or shape not in alone)
 
 
 # ---- in a pipeline ----------------------------------------------------------------------------
 
 # From what a kernel's launch takes to what no cache holds, 0.1 MB to 1.6 GB, and closely where the
 # L2 ends; short, middling and long rows of each size.
-CHAIN_SHAPES = (
+PIPELINE_SHAPES = (
     *((1, 32000), (4, 102400), (1, 2**20), (16, 131072)),
     *((4096, 256), (65536, 256), (2**18, 256), (2**21, 128)),
     *((4096, 1024), (8192, 1024), (2**18, 1024)),

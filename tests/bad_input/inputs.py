@@ -19,9 +19,9 @@ from helpers.base.paths import KERNELS
 from helpers.catalogue import registry
 from helpers.catalogue.header import header
 from helpers.commands import export, plan, reading, simulate, tune
-from helpers.measure.chains import load_chains
+from helpers.measure.comparison import load_comparisons
 from helpers.measure.evidence.part import read_part
-from helpers.measure.races import load_race
+from helpers.measure.pipelines import load_pipelines
 from helpers.measure.records import load_record, predictions
 from helpers.page import profile
 from helpers.problem.shapes import REFERENCE_SHAPE
@@ -168,7 +168,7 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("load_record", load_record, ["01_naive", "nvidia-h200"], {}),
             ("record.case", record.case, [*REFERENCE_SHAPE, "float32"], {}),
             ("record.of_family", record.of_family, ["grid", "float32"], {}),
-            ("race_cases", helpers.race_cases, ["float32", "nvidia-h200"], {}),
+            ("comparison_cases", helpers.comparison_cases, ["float32", "nvidia-h200"], {}),
             ("timings", helpers.timings, [{"01_naive": naive.code}, "float32", "grid"], {}),
             ("predict", _quiet(helpers.predict), ["01_naive", 0.3], {}),
             ("sass", helpers.sass, ["01_naive"], {}),
@@ -186,7 +186,7 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("draw.life", _quiet(draw.life), [trace, 0], {}),
             ("draw.reduction", _quiet(draw.reduction), [trace, 0], {}),
             ("draw.letters", _quiet(draw.letters), [trace], {}),
-            ("draw.baselines", _quiet(draw.baselines), [helpers.race_cases("float32")], {}),
+            ("draw.baselines", _quiet(draw.baselines), [helpers.comparison_cases("float32")], {}),
             ("draw.machine", _quiet(draw.machine), ["warp"], {}),
         )
     )
@@ -230,8 +230,8 @@ def an_argument(number: int) -> Input:
 
 READERS: dict[str, Callable[[], object]] = {
     "nvidia-h200/steps.jsonl": lambda: load_record("01_naive").origin(),
-    "nvidia-h200/comparison.jsonl": lambda: [case.verdict for case in load_race()],
-    "nvidia-h200/pipelines.jsonl": lambda: [case.verdict for case in load_chains()],
+    "nvidia-h200/comparison.jsonl": lambda: [case.verdict for case in load_comparisons()],
+    "nvidia-h200/pipelines.jsonl": lambda: [case.verdict for case in load_pipelines()],
     "nvidia-h200/counters.json": lambda: read_part("counters"),
     "nvidia-h200/sanitizer.json": lambda: read_part("sanitizer"),
     "nvidia-h200/sass.json": lambda: read_part("sass"),

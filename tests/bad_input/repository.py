@@ -1,4 +1,4 @@
-"""Bad input to the commands that read and write the repository itself: chain, evidence, figures,
+"""Bad input to the commands that read and write the repository itself: measure, figures,
 lab, pages. They run in a small copy of it, a folder, where there is no GPU, or one that
 is only said to be there."""
 
@@ -31,7 +31,7 @@ LINES: dict[str, tuple[Callable[[list[str]], int], list[str]]] = {
         measure.main,
         "pipelines --shapes 64x1024 --dtypes float32 --steps 07_warp --minutes 2".split(),
     ),
-    "measure ": (measure.main, "pipelines --show nvidia-h200 --peers torch --fresh".split()),
+    "measure ": (measure.main, "pipelines --show nvidia-h200 --baselines torch --fresh".split()),
     "measure  ": (measure.main, "profile --only sass counters --steps 01_naive --fresh".split()),
     "figures": (figures.main, ["--check"]),
     "lab": (lab.main, ["--no-browser", "--port", "8888"]),
@@ -73,7 +73,7 @@ def small(folder: Path, patch: pytest.MonkeyPatch) -> None:
 
 
 def _small_copy(source: str, target: str) -> None:
-    if Path(source).stem in FILES:
+    if Path(source).stem in FILES and Path(source).suffix.startswith(".json"):
         Path(target).write_text(text_of(few_lines(Path(source))), encoding="utf-8")
 
 

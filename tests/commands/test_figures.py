@@ -22,7 +22,7 @@ def rows_of(block: str) -> dict[str, list[str]]:
     return {first: cells for first, *cells in lines}
 
 
-# ---- the race -----------------------------------------------------------------------------------
+# ---- the comparison ------------------------------------------------------------------------------
 
 
 def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_path) -> None:
@@ -38,9 +38,9 @@ def test_pictures_are_drawn_anew_when_what_they_show_changes(monkeypatch, tmp_pa
     assert digest == figures.plots()[path][0] and path.read_bytes()[1:4] == b"PNG"
     before = path.stat().st_mtime_ns
     assert figures.main([]) == 0 and path.stat().st_mtime_ns == before
-    (case, *others) = figures.race_cases("float32")
+    (case, *others) = figures.comparison_cases("float32")
     slower = dataclasses.replace(case, samples_us={**case.samples_us, case.step: [1e4] * 7})
-    monkeypatch.setattr(figures, "race_cases", lambda *_: [slower, *others])
+    monkeypatch.setattr(figures, "comparison_cases", lambda *_: [slower, *others])
     assert figures.plots()[path][0] != digest
 
 
@@ -146,7 +146,7 @@ def test_what_is_out_of_date_is_named_and_rewritten(monkeypatch, tmp_path, capsy
 def test_address_of_the_repository_goes_into_the_readme_once_there_is_one(monkeypatch) -> None:
     for block in ("result_block", "around_block", "run_block", "every_case"):  # take their time
         monkeypatch.setattr(figures, block, str)
-    monkeypatch.setattr(figures, "race_block", lambda pictures: "")
+    monkeypatch.setattr(figures, "comparison_block", lambda pictures: "")
     assert figures.NO_URL in figures.wanted_texts()["README.md"]
     monkeypatch.setattr(figures, "REPO_URL", "https://example.org/softmax-worklog")
     readme = figures.wanted_texts()["README.md"]

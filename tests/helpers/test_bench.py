@@ -166,7 +166,7 @@ def test_wrong_result_of_either_launch_is_seen(launch: str, fake_cupy, monkeypat
 
 
 def test_nobody_is_timed_before_all_are_right(fake_cupy, monkeypatch) -> None:
-    """A peer that is wrong has all others timed again."""
+    """A baseline that is wrong has all others timed again."""
     timed = []
     monkeypatch.setattr(bench, "_Timing", lambda *_: timed.append(1))
     makers = {

@@ -22,7 +22,7 @@ from helpers.catalogue.registry import (
 from helpers.measure.evidence.cases import SMALL_TRIALS
 from helpers.problem import shapes
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import RACE_SHAPES, REFERENCE_SHAPE
+from helpers.problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
 from helpers.run.bound import load
 
 SHAPES = (
@@ -117,7 +117,7 @@ def test_trial_spells_out_what_it_asks_for() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_what_is_chosen_takes_the_shape(dtype: str) -> None:
     for gpu in (H200, Gpu(90, 114, 50 * 2**20), Gpu(100, 148, 126 * 2**20)):
-        for shape in (*RACE_SHAPES, *SHAPES):
+        for shape in (*COMPARED_SHAPES, *SHAPES):
             file = choose(*shape, dtype, gpu)
             contract = header(source(f"{file}.cu"))
             assert contract.accepts(Problem(*shape, dtype), gpu) and step_number(file) >= 7

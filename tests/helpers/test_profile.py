@@ -91,7 +91,9 @@ def test_memory(case, seen) -> None:
     read, written = profile.dram_bytes(*case)
     assert (read, written) == (seen["dram__bytes_read.sum"], seen["dram__bytes_write.sum"])
     assert profile.dram_passes(*case) == (read / 2**28 / size, written / 2**28 / size)
-    reads_alone = load(split_trial(case.step).file).operation.yardstick == "variants/00_read"
+    reads_alone = (
+        load(split_trial(case.step).file).operation.bandwidth_baseline == "variants/00_read"
+    )
     assert (0.8 < profile.dram_passes(*case)[1]) != reads_alone
     if not case.step.endswith("copy_bulk"):  # loads nothing itself
         assert 0 <= profile.l1_hits(*case) <= 1

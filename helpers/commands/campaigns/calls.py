@@ -1,10 +1,10 @@
 """Time a call of the exported PyTorch softmax beside PyTorch's own, at the shapes of the
 comparison; --show prints what is recorded.
 
-At each shape the peer that is best there in the race is timed too, if it is installed: QuACK, Liger
-or torch.compile, which are called as PyTorch's own softmax is. The file is written after each
-shape; --fresh forgets what it holds, else a shape that is there and of the kernel as it is now is
-not timed again, unless the best peer is installed and not in it.
+At each shape the baseline that is best there in the comparison is timed too, if it is installed:
+QuACK, Liger or torch.compile, which are called as PyTorch's own softmax is. The file is written
+after each shape; --fresh forgets what it holds, else a shape that is there and of the kernel as it
+is now is not timed again, unless the best baseline is installed and not in it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from ...base import gpu
-from ...measure import campaign, peers, store
-from ...measure.campaign import add_shared_options
-from ...measure.export_times import (
+from ...measure import baselines, campaign, store
+from ...measure.call_times import (
     CALLED,
     NOTHING,
     OURS,
     PROTOCOL,
     TITLES,
     TORCH,
-    TimesCase,
-    best_peers,
+    CallTimes,
+    best_baselines,
     compile_ahead,
     installed,
     measure,
     summary,
     table,
 )
-from ...measure.races import DTYPES
+from ...measure.campaign import add_shared_options
+from ...measure.comparison import DTYPES
 from ...measure.store import REFERENCE_GPU, Run, gpu_folder, latest, utc_now
 from ...page.tables import lines_of
 from ...problem.problem import Problem
-from ...problem.shapes import raced
+from ...problem.shapes import compared_shapes
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,52 +51,54 @@ def run(options: argparse.Namespace) -> int:
     if importlib.util.find_spec("torch") is None:
         print("calls are timed on a GPU with PyTorch, which is not installed", file=sys.stderr)
         return 1
-    peers.use_cache()
+    baselines.use_cache()
     device = gpu.describe_device()
     folder = gpu_folder(device["name"])
-    versions = {**gpu.describe_versions(), **peers.versions()}
+    versions = {**gpu.describe_versions(), **baselines.versions()}
     run = Run(device, versions, utc_now(), PROTOCOL)
-    known = [] if options.fresh else store.read_if_any(TimesCase, folder)
-    best = best_peers(folder)
-    wanted = [Problem(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)]
+    known = [] if options.fresh else store.read_if_any(CallTimes, folder)
+    best = best_baselines(folder)
+    wanted = [Problem(*shape, dtype) for dtype in DTYPES for shape in compared_shapes(dtype)]
     order = {problem: place for place, problem in enumerate(wanted)}
     missing = to_time(wanted, known, best)
     if options.warm:
-        jobs = [(name, one) for one, peer in missing.items() for name in (peer, OURS) if name]
-        peers.in_processes(compile_ahead, jobs, options.warm)
+        jobs = [
+            (name, one) for one, baseline in missing.items() for name in (baseline, OURS) if name
+        ]
+        baselines.in_processes(compile_ahead, jobs, options.warm)
 
-    def keep(task: tuple[Problem, str], case: TimesCase) -> Iterator[str]:
+    def keep(task: tuple[Problem, str], case: CallTimes) -> Iterator[str]:
         nonlocal known
         known = store.put(known, case, order)
-        store.write(TimesCase, folder, known)
+        store.write(CallTimes, folder, known)
         yield " ".join(next(table([case], best)))
 
     tasks = [*missing.items()]
     work = lambda task: measure(task[0], run, task[1])  # noqa: E731
     failed = campaign.run(tasks, work, keep, lambda task: task[0].place())
-    print(f"the times are in {store.path_of(TimesCase, folder)}")
+    print(f"the times are in {store.path_of(CallTimes, folder)}")
     return 1 if failed else 0
 
 
 def to_time(
-    wanted: Sequence[Problem], cases: Sequence[TimesCase], best: Mapping[Problem, str]
+    wanted: Sequence[Problem], cases: Sequence[CallTimes], best: Mapping[Problem, str]
 ) -> dict[Problem, str]:
-    """What is to be timed -> the peer beside it, "" without one."""
+    """What is to be timed -> the baseline beside it, "" without one."""
     there = {name for name in CALLED if installed(name)}
     known, found = {case.problem: case for case in cases}, {}
     for problem in wanted:
-        peer, case = best.get(problem, ""), known.get(problem)
-        peer = peer if peer in there else ""
-        names = {OURS, TORCH, NOTHING, peer or OURS}
+        baseline, case = best.get(problem, ""), known.get(problem)
+        baseline = baseline if baseline in there else ""
+        names = {OURS, TORCH, NOTHING, baseline or OURS}
         if not (case and case.is_current() and case.holds(names)):
-            found[problem] = peer
+            found[problem] = baseline
     return found
 
 
 def show(folder: str) -> int:
     """Print what is recorded on a GPU; returns the exit status."""
     try:
-        cases, best = store.read(TimesCase, folder), best_peers(folder)
+        cases, best = store.read(CallTimes, folder), best_baselines(folder)
     except (FileNotFoundError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

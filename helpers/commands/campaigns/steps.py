@@ -17,7 +17,7 @@ from functools import partial
 
 from ...base import gpu
 from ...catalogue.registry import TORCH, known_steps
-from ...measure import bench, campaign, peers, store
+from ...measure import baselines, bench, campaign, store
 from ...measure.campaign import add_shared_options
 from ...measure.records import Case, Timed, may_stay, takes
 from ...measure.store import Run, gpu_folder, utc_now
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     device, versions = gpu.describe_device(), gpu.describe_versions()
     folder = gpu_folder(device["name"])
     names = [*options.steps]
-    if TORCH in names and (reason := peers.why_not("torch", Problem(*REFERENCE_SHAPE))):
+    if TORCH in names and (reason := baselines.why_not("torch", Problem(*REFERENCE_SHAPE))):
         print(f"{TORCH} is not recorded: {reason}")
         names.remove(TORCH)
         if not names:
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
 
     failed = campaign.run(
         tasks,
-        partial(bench.measure_steps, maker_of=peers.step_maker),
+        partial(bench.measure_steps, maker_of=baselines.step_maker),
         keep,
         lambda task: task.at.place(dtype=True),
         without,
@@ -125,7 +125,7 @@ def without(task: bench.Task, failure: Failure) -> tuple[bench.Task | None, bool
 
 def versions_of(name: str, versions: Mapping[str, str]) -> dict[str, str]:
     """What a record is of: PyTorch's version too in its own."""
-    torch = {"torch": peers.versions()["torch"]} if name == TORCH else {}
+    torch = {"torch": baselines.versions()["torch"]} if name == TORCH else {}
     return {**versions, **torch}
 
 

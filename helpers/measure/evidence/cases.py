@@ -28,7 +28,7 @@ from ...problem.shapes import (
 from ...run.execute import to_gpu
 from ...run.references import make_input
 from .. import bench
-from ..problems import buffers, host_arrays
+from ..gpu_arrays import buffers, host_arrays
 from ..records import families_of, launch_of
 
 SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one cluster takes row after row

@@ -308,7 +308,7 @@ def _marked(mark: str | Collection[str] | None, known: Sequence[str]) -> set[str
 
 
 def _look(label: str) -> style.Look | None:
-    """How a step, a copy or a peer looks everywhere; None for another label."""
+    """How a step, a copy or a baseline looks everywhere; None for another label."""
     try:
         return style.look_of(label)
     except ValueError:

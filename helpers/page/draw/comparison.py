@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...base.arguments import checked
-from ...measure import peers
-from ...measure.races import SLOWER, RaceCase
+from ...measure.baselines import BASELINES
+from ...measure.baselines import title as title_of
+from ...measure.comparison import SLOWER, Comparison
 from ...problem.shapes import FEW_SHAPES
 from ...simt.words import counted
 from . import charts, labels, style
@@ -18,7 +19,7 @@ OURS = "ours"
 
 
 @checked
-def baselines(cases: Sequence[RaceCase]) -> None:
+def baselines(cases: Sequence[Comparison]) -> None:
     """Draw each kernel's fraction of copy bandwidth over the length of a row: ours bold, each
     baseline in its colour. A few rows are drawn as bars.
 
@@ -33,19 +34,19 @@ def baselines(cases: Sequence[RaceCase]) -> None:
     style.finish(draw(cases, title), title, says(cases))
 
 
-def says(cases: Sequence[RaceCase]) -> str:
+def says(cases: Sequence[Comparison]) -> str:
     """Return the counts of the verdicts and the smallest speedup in a sentence."""
     counts = Counter(case.verdict for case in cases)
-    worst = min(cases, key=lambda case: case.lead or float("inf"))
+    worst = min(cases, key=lambda case: case.speedup or float("inf"))
     score = f"ahead {counts['ahead']}, level {counts['level']}, "
     score += f"{SLOWER} {counts[SLOWER]}, " if counts[SLOWER] else ""
     score += f"lost {counts['LOSS']}"
-    if counts["forfeit"]:
-        score += f", unsupported {counts['forfeit']}"
+    if counts["unsupported"]:
+        score += f", unsupported {counts['unsupported']}"
     beside = ""
-    if worst.best_peer and worst.lead:
-        best, where = peers.title(worst.best_peer), worst.problem.place(dtype=False)
-        beside = f"; the smallest speedup is {worst.lead:.2f}, over {best} at {where}"
+    if worst.best_baseline and worst.speedup:
+        best, where = title_of(worst.best_baseline), worst.problem.place(dtype=False)
+        beside = f"; the smallest speedup is {worst.speedup:.2f}, over {best} at {where}"
     return f"Of {_shapes(cases)}: {score}{beside}."
 
 
@@ -59,7 +60,7 @@ FAR = 2.0  # the speedup from which on the blue stays the same
 
 
 @checked
-def speedups(cases: Sequence[RaceCase]) -> None:
+def speedups(cases: Sequence[Comparison]) -> None:
     """Draw the speedup over the best baseline, over rows and columns: blue where we are ahead, grey
     where level, pale orange where level but slower, orange where lost, black where no kernel of
     ours takes the shape.
@@ -70,7 +71,7 @@ def speedups(cases: Sequence[RaceCase]) -> None:
     style.finish(figure, title, says(cases))
 
 
-def save_speedups(path: Path, cases: Sequence[RaceCase], **options) -> None:
+def save_speedups(path: Path, cases: Sequence[Comparison], **options) -> None:
     """Save the same figure without a screen; `options` are those of matplotlib's `savefig`."""
     import matplotlib
 
@@ -78,12 +79,12 @@ def save_speedups(path: Path, cases: Sequence[RaceCase], **options) -> None:
     _speedups(cases)[0].savefig(path, **options)
 
 
-def _speedups(cases: Sequence[RaceCase]):
+def _speedups(cases: Sequence[Comparison]):
     """Return (figure, title); there is a line for each number of columns."""
     if not cases:
         raise ValueError("no cases to draw")
 
-    def rows_of(case: RaceCase) -> float:
+    def rows_of(case: Comparison) -> float:
         size = case.rows * case.cols
         return math.inf if abs(size / 2**28 - 1) < 0.01 else case.rows
 
@@ -97,22 +98,26 @@ def _speedups(cases: Sequence[RaceCase]):
     return charts.heat_map(columns, names, fields, title, x, "columns of a row", high=0.21), title
 
 
-def _field(case: RaceCase | None) -> charts.Field | None:
+def _field(case: Comparison | None) -> charts.Field | None:
     if case is None:
         return None
-    if case.verdict == "forfeit":
+    if case.verdict == "unsupported":
         return charts.Field("none", NONE, True)
-    text = "alone" if case.lead == math.inf else f"{case.lead:.{2 if case.lead < 9.995 else 1}f}"
+    text = (
+        "alone"
+        if case.speedup == math.inf
+        else f"{case.speedup:.{2 if case.speedup < 9.995 else 1}f}"
+    )
     text += "+" if case.overlaps_unlike_the_copy else ""
     if case.verdict == "ahead":
-        return charts.Field(text, _blue(case.lead))
+        return charts.Field(text, _blue(case.speedup))
     return charts.Field(text, FILLS[case.verdict], case.verdict == "LOSS")
 
 
-def _blue(lead: float) -> tuple[float, ...]:
+def _blue(speedup: float) -> tuple[float, ...]:
     import matplotlib as mpl
 
-    dark = math.log(min(max(lead, 1.0), FAR)) / math.log(FAR)
+    dark = math.log(min(max(speedup, 1.0), FAR)) / math.log(FAR)
     return mpl.colormaps["Blues"](0.2 + 0.7 * dark)
 
 
@@ -120,7 +125,7 @@ def _blue(lead: float) -> tuple[float, ...]:
 
 
 @checked
-def not_ahead(cases: Sequence[RaceCase]) -> None:
+def not_ahead(cases: Sequence[Comparison]) -> None:
     """Draw, as bars, the shapes at which we are level with the best baseline (grey), level but
     slower (pale orange) or lose to it (orange): how many percent faster we are, the least first;
     the baseline is named.
@@ -130,8 +135,8 @@ def not_ahead(cases: Sequence[RaceCase]) -> None:
     shown = [case for case in cases if case.verdict in FILLS]
     if not shown:
         raise ValueError("no case is level or lost")
-    shown.sort(key=lambda case: case.lead)
-    names = {f"{_where(case)}, {peers.title(case.best_peer)}": case for case in shown}
+    shown.sort(key=lambda case: case.speedup)
+    names = {f"{_where(case)}, {title_of(case.best_baseline)}": case for case in shown}
     title = "Where ours is not ahead of the best baseline"
     chart = charts.bar_chart(
         {name: _faster(case) for name, case in names.items()},
@@ -146,7 +151,7 @@ def not_ahead(cases: Sequence[RaceCase]) -> None:
     says = f"Of {counted(len(cases), 'case')}: level at {counts['level']}"
     for verdict, word in ((SLOWER, SLOWER), ("LOSS", "lost")):
         of_it = [case for case in shown if case.verdict == verdict]
-        words = [f"{_where(case)} to {peers.title(case.best_peer)}" for case in of_it]
+        words = [f"{_where(case)} to {title_of(case.best_baseline)}" for case in of_it]
         if of_it or verdict == "LOSS":
             says += f", {word} at "
             says += f"{len(words)}: {', '.join(words)}" if words else "none"
@@ -154,30 +159,30 @@ def not_ahead(cases: Sequence[RaceCase]) -> None:
     style.finish(chart.figure, title, says)
 
 
-def _where(case: RaceCase) -> str:
+def _where(case: Comparison) -> str:
     return case.problem.place()
 
 
-def _faster(case: RaceCase) -> float:
-    return 100 * (case.lead - 1)
+def _faster(case: Comparison) -> float:
+    return 100 * (case.speedup - 1)
 
 
-def _shapes(cases: Sequence[RaceCase]) -> str:
+def _shapes(cases: Sequence[Comparison]) -> str:
     return f"{counted(len(cases), 'shape')} in {cases[0].dtype}"
 
 
-def _named(cases: Sequence[RaceCase]) -> dict[str, list[RaceCase]]:
+def _named(cases: Sequence[Comparison]) -> dict[str, list[Comparison]]:
     """Return the kernels to draw, ours last, each with the cases in which it was timed."""
-    timed = {name: [case for case in cases if name in case.timed] for name in peers.PEERS}
+    timed = {name: [case for case in cases if name in case.timed] for name in BASELINES}
     timed[OURS] = [case for case in cases if case.step in case.samples_us]
     return {name: cases for name, cases in timed.items() if cases}
 
 
-def _share(case: RaceCase, name: str) -> float:
+def _share(case: Comparison, name: str) -> float:
     return case.share(case.step if name == OURS else name)
 
 
-def _lines(cases: Sequence[RaceCase], title: str):
+def _lines(cases: Sequence[Comparison], title: str):
     figure, axes = style.chart(title, 4.3)
     axes.axhline(1, color=style.BLACK, linestyle="--", linewidth=1.5)
     ends = []
@@ -191,7 +196,7 @@ def _lines(cases: Sequence[RaceCase], title: str):
         axes.plot(cols, shares, **line, **wide)
         ends.append(
             labels.End(
-                cols[-1], shares[-1], peers.title(name), known.color, 11.5 if bold else 10, bold
+                cols[-1], shares[-1], title_of(name), known.color, 11.5 if bold else 10, bold
             )
         )
     charts.scales(axes, [case.cols for case in cases], True, False)
@@ -204,10 +209,10 @@ def _lines(cases: Sequence[RaceCase], title: str):
     return figure
 
 
-def _bars(cases: Sequence[RaceCase], title: str):
+def _bars(cases: Sequence[Comparison], title: str):
     values = {
         case.problem.place(dtype=False): {
-            peers.title(name): _share(case, name)
+            title_of(name): _share(case, name)
             for name, timed in reversed(_named(cases).items())
             if case in timed
         }
@@ -216,7 +221,7 @@ def _bars(cases: Sequence[RaceCase], title: str):
     unit = "fraction of copy bandwidth"
     limit, colors = (
         ("a copy", 1.0),
-        {peers.title(name): style.look(name)[0] for name in _named(cases)},
+        {title_of(name): style.look(name)[0] for name in _named(cases)},
     )
     chart = charts.bar_chart(
         *(values, title, unit),

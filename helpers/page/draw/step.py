@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...base.arguments import checked
 from ...catalogue.registry import TORCH, UNFUSED, step_number
 from ...measure import records
-from ...measure.races import best_copies, best_copy, race_cases
+from ...measure.comparison import best_copies, best_copy, comparison_cases
 from ...measure.records import Case, Record, Timed, has_record, load_record, recorded_steps
 from ...measure.store import REFERENCE_GPU, gpu_folder
 from ...problem.problem import Problem
@@ -106,10 +106,11 @@ def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -
 
 
 def eager(dtype: str, family: str, gpu: str) -> list[Case]:
-    """PyTorch's own softmax on a GPU: of its record, where that has no such case of the race."""
+    """PyTorch's own softmax on a GPU: of its record, where that has no such case of the
+    comparison."""
     known: dict[Shape, Case] = {}
     with suppress(FileNotFoundError):
-        for case in race_cases(dtype, gpu):
+        for case in comparison_cases(dtype, gpu):
             if "torch" in case.samples_us:
                 times = case.samples_us["torch"], case.copy_samples_us, case.calls["torch"]
                 timed = Timed({}, *times, "")
@@ -170,7 +171,7 @@ class Pair:
     @property
     def ceiling(self) -> str:
         """What moves as many bytes as the step must: a copy, or another kernel."""
-        asked = {case.yardstick or COPY for case in self.own.values()}
+        asked = {case.bandwidth_baseline or COPY for case in self.own.values()}
         return A_COPY if asked == {COPY} else "its yardstick"
 
     @property

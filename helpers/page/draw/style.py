@@ -111,7 +111,7 @@ OTHERS = {
 
 def look(step: str) -> tuple[str, str | tuple[int, int, int]]:
     """(colour, marker) of a step of the catalogue, of a variant or a trial of it (its step's), of
-    "copy", "torch" (eager PyTorch), another peer of the race, or "ours" in it.
+    "copy", "torch" (eager PyTorch), another baseline of the comparison, or "ours" in it.
 
     The marker of a copy is "": it has none. Raises `ValueError` that says which names there are.
     """

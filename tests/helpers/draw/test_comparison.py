@@ -7,14 +7,14 @@ import pytest
 from helpers.page import draw
 from helpers.page.draw import comparison, style
 from tests.helpers.draw.looks import complaints
-from tests.made_up import RUN, race_case
+from tests.made_up import RUN, comparison_case
 
 pytest.importorskip("matplotlib")
 from matplotlib.colors import to_hex, to_rgb  # noqa: E402
 
 
 def test_lines_of_shares_over_columns(shown) -> None:
-    cases = [race_case(2**28 // cols, cols, cudnn=12.5) for cols in (1024, 64, 256)]
+    cases = [comparison_case(2**28 // cols, cols, cudnn=12.5) for cols in (1024, 64, 256)]
     del cases[0].samples_us["cudnn"]
     draw.baselines(cases)
     figure, plain, sentence = shown.take()
@@ -38,9 +38,9 @@ def test_lines_of_shares_over_columns(shown) -> None:
 
 
 def test_lost_and_level_shapes_are_counted_and_the_worst_is_named(shown) -> None:
-    lost = race_case(2**18, 1024, quack=9.0)
-    slower = race_case(2**20, 256, cudnn=9.95, torch=10.02)
-    alone = dataclasses.replace(race_case(2**22, 64), samples_us={"06_registers": [10.0]})
+    lost = comparison_case(2**18, 1024, quack=9.0)
+    slower = comparison_case(2**20, 256, cudnn=9.95, torch=10.02)
+    alone = dataclasses.replace(comparison_case(2**22, 64), samples_us={"06_registers": [10.0]})
     draw.baselines([lost, slower, alone])
     _, plain, sentence = shown.take()
     assert plain == "<figure: Ahead of the best baseline at 1 of 3 shapes in float32>"
@@ -53,9 +53,9 @@ def test_lost_and_level_shapes_are_counted_and_the_worst_is_named(shown) -> None
 
 
 def test_unsupported_shapes_are_counted_though_there_is_no_line_of_ours(shown) -> None:
-    lost = dataclasses.replace(race_case(2**18, 1024), step="")
+    lost = dataclasses.replace(comparison_case(2**18, 1024), step="")
     del lost.samples_us["06_registers"]
-    draw.baselines([race_case(2**20, 256), lost])
+    draw.baselines([comparison_case(2**20, 256), lost])
     figure, plain, sentence = shown.take()
     assert plain == "<figure: Ahead of the best baseline at 1 of 2 shapes in float32>"
     assert "ahead 1, level 0, lost 0, unsupported 1;" in sentence
@@ -81,18 +81,18 @@ def fields(figure) -> dict[tuple[str, str], tuple[str, str]]:
     return {(ys[j], xs[i]): (texts[i, j], fill) for (i, j), fill in fills.items()}
 
 
-def test_leads_over_rows_and_columns(shown) -> None:
-    none = dataclasses.replace(race_case(8192, 50257), step="")
+def test_speedup_over_rows_and_columns(shown) -> None:
+    none = dataclasses.replace(comparison_case(8192, 50257), step="")
     del none.samples_us["06_registers"]
-    alone = dataclasses.replace(race_case(4, 512), samples_us={"06_registers": [10.0]})
+    alone = dataclasses.replace(comparison_case(4, 512), samples_us={"06_registers": [10.0]})
     first = dataclasses.replace(RUN, protocol={"version": 1})
-    early = dataclasses.replace(race_case(1, 512), launch={"PROGRAMMATIC": 1}, run=first)
+    early = dataclasses.replace(comparison_case(1, 512), launch={"PROGRAMMATIC": 1}, run=first)
     cases = [
-        race_case(65536, 4096, quack=12.0),
-        race_case(2**27 // 77 * 2, 77, quack=9.0),
-        race_case(8192, 4096, quack=10.02),
-        race_case(8192, 77, quack=200.0, torch=201.0),
-        race_case(4, 77, quack=9.95),
+        comparison_case(65536, 4096, quack=12.0),
+        comparison_case(2**27 // 77 * 2, 77, quack=9.0),
+        comparison_case(8192, 4096, quack=10.02),
+        comparison_case(8192, 77, quack=200.0, torch=201.0),
+        comparison_case(4, 77, quack=9.95),
         *(none, alone, early),
     ]
     draw.speedups(cases)
@@ -131,10 +131,10 @@ def test_leads_over_rows_and_columns(shown) -> None:
 
 def test_what_is_level_or_lost_is_named_the_least_first(shown) -> None:
     cases = [
-        race_case(65536, 4096, quack=12.0),
-        race_case(8192, 4096, quack=10.02),
-        race_case(8, 4096, cudnn=9.0),
-        race_case(4, 4096, quack=9.95),
+        comparison_case(65536, 4096, quack=12.0),
+        comparison_case(8192, 4096, quack=10.02),
+        comparison_case(8, 4096, cudnn=9.0),
+        comparison_case(4, 4096, quack=9.95),
     ]
     draw.not_ahead(cases)
     figure, plain, sentence = shown.take()

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.catalogue.registry import UNFUSED
-from helpers.measure.races import race_cases
+from helpers.measure.comparison import comparison_cases
 from helpers.measure.records import load_record
 from helpers.page import draw
 from helpers.problem.shapes import FEW_SHAPES
@@ -36,12 +36,12 @@ def test_words_of_the_series_can_be_read(shown) -> None:
 
 @pytest.mark.parametrize(("dtype", "few"), [("float32", True), ("bfloat16", False)])
 def test_words_of_the_comparison_can_be_read(dtype: str, few: bool, shown) -> None:
-    cases = race_cases(dtype)
+    cases = comparison_cases(dtype)
     wanted = (lambda shape: shape in FEW_SHAPES) if few else (lambda s: s[0] * s[1] == 2**28)
     draw.baselines([case for case in cases if wanted(case.shape)])
     assert complaints(shown.take()[0]) == []
 
 
 def test_words_of_the_speedups_can_be_read(shown) -> None:
-    draw.speedups(race_cases("bfloat16"))
+    draw.speedups(comparison_cases("bfloat16"))
     assert complaints(shown.take()[0]) == []

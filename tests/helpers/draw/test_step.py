@@ -8,7 +8,7 @@ import pytest
 
 from helpers.catalogue.registry import TORCH, UNFUSED
 from helpers.measure import records, store
-from helpers.measure.races import RaceCase
+from helpers.measure.comparison import Comparison
 from helpers.measure.records import Case, Record
 from helpers.page import draw
 from helpers.page.draw import style
@@ -221,18 +221,20 @@ def test_few_rows_are_bars_of_microseconds(predicted, monkeypatch, shown) -> Non
 # ---- PyTorch ------------------------------------------------------------------------------------
 
 
-def test_pytorch_is_drawn_from_the_race_until_it_is_recorded(monkeypatch, tmp_path, shown) -> None:
+def test_pytorch_is_drawn_from_the_comparison_until_it_is_recorded(
+    monkeypatch, tmp_path, shown
+) -> None:
     after = steady("03_x")
     assert step.eager("float32", "grid", made_up.FOLDER) == []
-    raced = [GRID_SHAPES[0], GRID_SHAPES[7], LONG_SHAPES[0], FEW_SHAPES[0], (8192, 1024)]
-    cases = [made_up.race_case(*shape, torch=12.5) for shape in raced]
-    cases.append(made_up.race_case(*GRID_SHAPES[1], cudnn=12.5))
+    compared = [GRID_SHAPES[0], GRID_SHAPES[7], LONG_SHAPES[0], FEW_SHAPES[0], (8192, 1024)]
+    cases = [made_up.comparison_case(*shape, torch=12.5) for shape in compared]
+    cases.append(made_up.comparison_case(*GRID_SHAPES[1], cudnn=12.5))
     del cases[-1].samples_us["torch"]
-    store.write(RaceCase, made_up.FOLDER, cases)
+    store.write(Comparison, made_up.FOLDER, cases)
     eager = partial(step.eager, "float32", gpu=made_up.FOLDER)
-    assert [case.shape for case in eager("grid")] == raced[:2]
-    assert [case.shape for case in eager("long")] == raced[:3]
-    assert [case.shape for case in eager("few")] == [raced[3]]
+    assert [case.shape for case in eager("grid")] == compared[:2]
+    assert [case.shape for case in eager("long")] == compared[:3]
+    assert [case.shape for case in eager("few")] == [compared[3]]
     assert eager("sweep") == [] and step.eager("bfloat16", "grid", made_up.FOLDER) == []
     draw.step(after)
     figure, _, sentence = shown.take()

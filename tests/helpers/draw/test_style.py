@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from helpers.catalogue import registry
-from helpers.measure import peers
+from helpers.measure import baselines
 from helpers.page.draw import charts, style
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -45,7 +45,7 @@ FIGURES = {
     "series": [*STEPS[:8], registry.UNFUSED, "torch", "copy"],
     "short rows": [*STEPS[6:10], "torch", "copy"],
     "rows that start anywhere": [STEPS[3], *STEPS[6:8], STEPS[10], "torch", "copy"],
-    "race": [*peers.PEERS, "ours", "copy"],
+    "race": [*baselines.BASELINES, "ours", "copy"],
     **{f"step {step}": [step, "torch", "copy"] for step in STEPS},
     **{f"{one} and {other}": [one, other] for one, other in itertools.pairwise(STEPS)},
 }
@@ -120,7 +120,7 @@ def test_no_two_steps_look_alike_and_neighbours_differ_in_grey() -> None:
 
 
 def test_whatever_is_recorded_has_a_look_and_a_trial_that_of_its_step() -> None:
-    for name in (*registry.known_steps(), *peers.PEERS):
+    for name in (*registry.known_steps(), *baselines.BASELINES):
         color, marker = style.look(name)
         assert color.startswith("#") and marker is not None
     assert style.look("06_registers-PACKS2") == style.look("06_registers")

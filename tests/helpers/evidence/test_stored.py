@@ -13,7 +13,7 @@ from helpers.measure.evidence.counters import case_of
 from helpers.measure.evidence.part import read_part
 from helpers.measure.evidence.sanitizer import TOOLS
 from helpers.measure.evidence.sass import compilations
-from helpers.measure.problems import host_arrays, numbers_of
+from helpers.measure.gpu_arrays import host_arrays, numbers_of
 from helpers.measure.records import launch_of, plan_of
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (

@@ -1,4 +1,4 @@
-"""The race's bookkeeping with candidates and times made up: no GPU, no peer."""
+"""The comparison's bookkeeping with candidates and times made up: no GPU, no baseline."""
 
 import argparse
 import contextlib
@@ -12,15 +12,22 @@ import pytest
 from helpers.base import gpu
 from helpers.catalogue import dispatch
 from helpers.commands import measure as command
-from helpers.commands.campaigns import comparison
-from helpers.measure import bench, campaign, peers, peers_around, races, store, workers
-from helpers.measure.contests import entries
-from helpers.measure.races import DTYPES, RaceCase, Task, load_race, race_cases, race_origin
+from helpers.commands.campaigns import comparison as campaigned
+from helpers.measure import baselines, bench, campaign, comparison, fused_baselines, store, workers
+from helpers.measure.comparison import (
+    DTYPES,
+    Comparison,
+    Task,
+    comparison_cases,
+    comparison_origin,
+    load_comparisons,
+)
+from helpers.measure.problem_groups import entries
 from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import raced
-from tests.made_up import DEVICE, FOLDER, OURS, RUN, VERSIONS, race_case
+from helpers.problem.shapes import compared_shapes
+from tests.made_up import DEVICE, FOLDER, OURS, RUN, VERSIONS, comparison_case
 
 COPIED = "variants/00_copy_bulk"
 BEST = dispatch.best  # as it is before a test replaces it
@@ -30,8 +37,8 @@ TIMES = {OURS: 10.0, "torch": 40.0, "compile": 24.0, "triton": 12.5, bench.COPY:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """A computer with a GPU on which every peer but QuACK is installed; returns what it measured:
-    (dtype, rows, cols, names)."""
+    """A computer with a GPU on which every baseline but QuACK is installed; returns what it
+    measured: (dtype, rows, cols, names)."""
     measured = []
 
     def measure(makers, problem):
@@ -40,7 +47,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 make(problem).run(None, None)
         measured.append((problem.dtype, *problem.shape, list(makers)))
         copy, step = [TIMES[bench.COPY]] * 7, dispatch.best(problem)
-        launch = races.launch_of(step, problem) if step else {}
+        launch = comparison.launch_of(step, problem) if step else {}
         return {
             name: Timed(launch, [TIMES.get(name, 30.0)] * 7, copy, 50, "right")
             for name in (bench.COPY, *makers)
@@ -69,20 +76,20 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (gpu, "describe_device", lambda: DEVICE),
         (gpu, "describe_versions", lambda: VERSIONS),
         (dispatch, "best", lambda problem, *_: OURS),
-        (races, "launch_of", launch_on_softmax),
-        (races, "gpu_in_use", lambda: gpu.H200),
-        (races, "rival_copies", lambda *_: [COPIED]),
+        (comparison, "launch_of", launch_on_softmax),
+        (comparison, "gpu_in_use", lambda: gpu.H200),
+        (comparison, "other_copies", lambda *_: [COPIED]),
         (bench, "copy_maker", lambda name: nothing),
         (workers, "deal", deal),
         (bench, "shapes_that_fit", list),
         (bench, "maker", lambda *_: nothing),
         (bench, "measure", measure),
         (workers, "gpu_is_usable", lambda: True),
-        (peers, "CACHE", tmp_path / "cache"),
-        (peers, "candidate", nothing),
-        (peers, "versions", lambda: {"torch": "2.11.0"}),
-        (peers, "why_not", why_not),
-        (peers, "free_memory", lambda: None),  # collecting garbage takes long here
+        (baselines, "CACHE", tmp_path / "cache"),
+        (baselines, "candidate", nothing),
+        (baselines, "versions", lambda: {"torch": "2.11.0"}),
+        (baselines, "why_not", why_not),
+        (baselines, "free_memory", lambda: None),  # collecting garbage takes long here
     ):
         monkeypatch.setattr(module, name, replacement)
     for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "QUACK_CACHE_DIR"):
@@ -94,20 +101,20 @@ def run(*options: str) -> int:
     return command.main(["comparison", "--shapes", "1024x4096", "64x2048", *options])
 
 
-def recorded() -> dict[tuple[str, int, int], RaceCase]:
-    return {(c.dtype, c.rows, c.cols): c for c in load_race(FOLDER)}
+def recorded() -> dict[tuple[str, int, int], Comparison]:
+    return {(c.dtype, c.rows, c.cols): c for c in load_comparisons(FOLDER)}
 
 
-def test_race_is_written_with_reasons_and_notes(machine, capsys) -> None:
+def test_comparison_is_written_with_reasons_and_notes(machine, capsys) -> None:
     assert run("--dtypes", "float32") == 0
     case = recorded()["float32", 1024, 4096]
     assert case.skipped == {"quack": "not here"}
-    assert set(case.samples_us) == {OURS, *peers.PEERS} - {"quack"}
+    assert set(case.samples_us) == {OURS, *baselines.BASELINES} - {"quack"}
     assert set(case.calls) == set(case.samples_us)
-    assert case.notes == {name: peers.PEERS[name].note for name in ("liger", "flashinfer")}
-    assert case.copy_samples_us == [9.5] * 7 and case.best_peer == "triton"
-    assert race_cases("bfloat16", FOLDER) == []
-    origin = race_origin(FOLDER)
+    assert case.notes == {name: baselines.BASELINES[name].note for name in ("liger", "flashinfer")}
+    assert case.copy_samples_us == [9.5] * 7 and case.best_baseline == "triton"
+    assert comparison_cases("bfloat16", FOLDER) == []
+    origin = comparison_origin(FOLDER)
     assert origin.startswith("recorded on NVIDIA Test, last updated on 20")
     assert "torch 2.11.0)" in origin
     printed = capsys.readouterr().out
@@ -117,7 +124,7 @@ def test_race_is_written_with_reasons_and_notes(machine, capsys) -> None:
     assert case.run.versions == {**VERSIONS, "torch": "2.11.0"}
 
 
-def test_race_goes_on_where_it_stopped(machine, monkeypatch) -> None:
+def test_comparison_goes_on_where_it_stopped(machine, monkeypatch) -> None:
     measure = bench.measure
 
     def interrupted(makers, problem):
@@ -138,18 +145,18 @@ def test_race_goes_on_where_it_stopped(machine, monkeypatch) -> None:
     assert len(machine) == 6 and len(recorded()) == 2
 
 
-def test_cases_of_another_protocol_of_the_same_number_are_raced_again(machine) -> None:
+def test_cases_of_another_protocol_of_the_same_number_are_compared_again(machine) -> None:
     run("--dtypes", "float32")
-    kept, gone = load_race(FOLDER)
+    kept, gone = load_comparisons(FOLDER)
     early = replace(gone.run, protocol={"version": 1})
     other = replace(gone.run, protocol={**bench.PROTOCOL, "warmup_s": 9})
-    store.write(RaceCase, FOLDER, [replace(kept, run=early), replace(gone, run=other)])
+    store.write(Comparison, FOLDER, [replace(kept, run=early), replace(gone, run=other)])
     assert run("--dtypes", "float32") == 0
     assert [one[1:3] for one in machine[2:]] == [gone.shape]
-    assert [case.run.protocol["version"] for case in load_race(FOLDER)] == [1, 2]
+    assert [case.run.protocol["version"] for case in load_comparisons(FOLDER)] == [1, 2]
 
 
-def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> None:
+def test_a_failing_baseline_is_left_out_with_its_message(machine, monkeypatch) -> None:
     def candidate(name: str, *_) -> bench.Candidate:
         def fail(x, y) -> None:
             raise ValueError("no room\nin here")
@@ -158,7 +165,7 @@ def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> No
             raise OSError("no '/opt/site/lib.so' (see ~/log): 1/2 of a/b")
         return bench.Candidate(fail if name == "triton" else lambda x, y: None, {}, {}, None)
 
-    monkeypatch.setattr(peers, "candidate", candidate)
+    monkeypatch.setattr(baselines, "candidate", candidate)
     assert command.main(["comparison", "--shapes", "64x2048", "--dtypes", "float32"]) == 0
     case = recorded()["float32", 64, 2048]
     assert case.skipped == {
@@ -171,7 +178,7 @@ def test_a_failing_peer_is_left_out_with_its_message(machine, monkeypatch) -> No
 
 
 @pytest.mark.parametrize("message", ["left NaN in its output at (64, 2048)", "at (64, 2048): zero"])
-def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_is_reported(
+def test_a_wrong_baseline_is_left_out_and_a_wrong_kernel_is_reported(
     machine, monkeypatch, capsys, message
 ) -> None:
     measure, wrong = bench.measure, "liger"
@@ -190,11 +197,11 @@ def test_a_wrong_peer_is_left_out_and_a_wrong_kernel_is_reported(
     assert run("--dtypes", "float32", "--fresh") == 1
     assert set(recorded()) == {("float32", 1024, 4096)}, "the others are kept"
     printed = capsys.readouterr().err.splitlines()
-    assert printed[-1] == f"not raced: {OURS} at 64 x 2048 float32: wrong result: {message}"
+    assert printed[-1] == f"not compared: {OURS} at 64 x 2048 float32: wrong result: {message}"
 
 
 @pytest.mark.parametrize("culprit", [OURS, bench.COPY, ""])
-def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_peer(
+def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_baseline(
     machine, monkeypatch, culprit
 ) -> None:
     def failing(makers, problem):
@@ -205,10 +212,10 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_peer(
 
     monkeypatch.setattr(bench, "measure", failing)
     with pytest.raises(Failure) as caught:
-        races.run_task(Task(Problem(64, 2048), RUN, ("torch",)))
+        comparison.run_task(Task(Problem(64, 2048), RUN, ("torch",)))
     assert caught.value.culprit == culprit
     assert run("--dtypes", "float32") == 1
-    assert not store.path_of(RaceCase, FOLDER).exists()
+    assert not store.path_of(Comparison, FOLDER).exists()
 
 
 def test_cases_are_in_the_order_of_the_shapes_whichever_came_first(machine, monkeypatch) -> None:
@@ -219,7 +226,7 @@ def test_cases_are_in_the_order_of_the_shapes_whichever_came_first(machine, monk
     monkeypatch.setattr(workers, "deal", dealt)
     shapes = ["1x32000", "4096x4096", "8192x8192"]
     assert command.main(["comparison", "--shapes", *shapes, "--jobs", "2"]) == 0
-    ordered = [case.shape for case in load_race(FOLDER)]
+    ordered = [case.shape for case in load_comparisons(FOLDER)]
     assert ordered == [(8192, 8192), (4096, 4096), (1, 32000)] * 2
 
 
@@ -238,9 +245,9 @@ class Pool:
         return None
 
     def submit(self, function, *job):
-        assert function is peers.compile_ahead
+        assert function is baselines.compile_ahead
         self.jobs.append(job)
-        tuned = peers.CACHE / "inductor" / "ab" / "x.best_config"
+        tuned = baselines.CACHE / "inductor" / "ab" / "x.best_config"
         tuned.parent.mkdir(parents=True, exist_ok=True)
         tuned.write_text("{}")
         tuned.with_suffix(".py").write_text("")
@@ -252,26 +259,26 @@ class Pool:
 def test_warm_up_compiles_what_is_missing_and_forgets_what_was_tuned(machine, monkeypatch) -> None:
     run("--dtypes", "float32")
     monkeypatch.setattr(Pool, "jobs", [])
-    monkeypatch.setattr(peers, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(baselines, "ProcessPoolExecutor", Pool)
     run("--warm", "3")
-    assert {job[0] for job in Pool.jobs} == {"compile", "triton", "liger", peers.OURS}
+    assert {job[0] for job in Pool.jobs} == {"compile", "triton", "liger", baselines.OURS}
     assert {job[1] for job in Pool.jobs} == {
         Problem(*shape, "bfloat16") for shape in ((1024, 4096), (64, 2048))
     }
-    assert [file.name for file in peers.CACHE.rglob("*.*")] == ["x.py"]
+    assert [file.name for file in baselines.CACHE.rglob("*.*")] == ["x.py"]
 
 
 def test_ours_is_compiled_ahead_as_it_is_chosen(machine, monkeypatch) -> None:
     made = []
-    monkeypatch.setattr(peers, "gpu_in_use", lambda: gpu.H200)
-    monkeypatch.setattr(peers, "fresh_pool", contextlib.nullcontext)
+    monkeypatch.setattr(baselines, "gpu_in_use", lambda: gpu.H200)
+    monkeypatch.setattr(baselines, "fresh_pool", contextlib.nullcontext)
     monkeypatch.setattr(dispatch, "best", BEST)
     monkeypatch.setattr(bench, "maker", lambda step: lambda problem: made.append((step, problem)))
     problems = Problem(14, 64, "bfloat16", 7, "softmax_any_axis"), Problem(64, 2048)
-    assert [peers.compile_ahead(peers.OURS, problem) for problem in problems] == ["", ""]
+    assert [baselines.compile_ahead(baselines.OURS, problem) for problem in problems] == ["", ""]
     assert made == [*zip(("13_any_axis", "08_cluster"), problems, strict=True)]
     none = Problem(64, 2048, operation="softmax_backward", features={"DROPOUT": 1, "LOG": 1})
-    assert peers.compile_ahead(peers.OURS, none) == "" and len(made) == 2
+    assert baselines.compile_ahead(baselines.OURS, none) == "" and len(made) == 2
 
 
 def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
@@ -281,20 +288,22 @@ def test_warm_up_ends_in_time(machine, monkeypatch, capsys) -> None:
         waiting.append(Future())
         return waiting[-1]
 
-    monkeypatch.setattr(peers, "ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(baselines, "ProcessPoolExecutor", Pool)
     monkeypatch.setattr(Pool, "submit", submit)
-    peers.warm_up([Problem(64, 2048)], ["compile", "triton"], 3, 0.01)
+    baselines.warm_up([Problem(64, 2048)], ["compile", "triton"], 3, 0.01)
     assert "warm-up: out of time" in capsys.readouterr().out
     assert len(waiting) == 3 and all(task.cancelled() for task in waiting)
 
 
-def test_shape_that_none_of_our_kernels_takes_is_a_forfeit(machine, monkeypatch, capsys) -> None:
-    """Planted: it vanishes, or is raced again and again."""
+def test_shape_that_none_of_our_kernels_takes_is_a_unsupported(
+    machine, monkeypatch, capsys
+) -> None:
+    """Planted: it vanishes, or is compared again and again."""
     monkeypatch.setattr(dispatch, "best", lambda problem, *_: OURS if problem.rows > 64 else "")
     run("--dtypes", "float32")
     case = recorded()["float32", 64, 2048]
-    assert (case.verdict, case.step, case.kernel_hash, case.launch) == ("forfeit", "", "", {})
-    assert case.best_peer == "triton" and case.copy_samples_us == [9.5] * 7
+    assert (case.verdict, case.step, case.kernel_hash, case.launch) == ("unsupported", "", "", {})
+    assert case.best_baseline == "triton" and case.copy_samples_us == [9.5] * 7
     assert "64 x 2048 float32: torch 0.237" in capsys.readouterr().out
     run("--dtypes", "float32")
     assert len(machine) == 2
@@ -321,20 +330,20 @@ def test_copy_that_fails_is_left_out_and_a_variant_of_ours_is_not(machine, monke
 def test_what_is_tuned_anew_is_timed_in_two_more_processes(machine, monkeypatch) -> None:
     monkeypatch.setitem(TIMES, "compile", 10.5)
     folders = []
-    draw = races.run_draw
+    draw = comparison.run_draw
 
     def noted(task):
-        folders.append(peers.os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        folders.append(baselines.os.environ["TORCHINDUCTOR_CACHE_DIR"])
         return draw(task)
 
-    monkeypatch.setattr(comparison, "run_draw", noted)
+    monkeypatch.setattr(campaigned, "run_draw", noted)
     run("--dtypes", "float32")
     assert [one if one == "apart" else one[3] for one in machine[2:]] == [
         "apart",
         [OURS, "compile"],
     ] * 4
     assert [Path(folder).name for folder in folders] == ["inductor-2"] * 2 + ["inductor-3"] * 2
-    assert peers.os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith("inductor")
+    assert baselines.os.environ["TORCHINDUCTOR_CACHE_DIR"].endswith("inductor")
     for case in recorded().values():
         assert case.draws == [{OURS: [10.0] * 7, "compile": [10.5] * 7, bench.COPY: [9.5] * 7}] * 2
     count = len(machine)
@@ -348,13 +357,13 @@ def test_a_failing_draw_leaves_the_case_as_it_is(machine, monkeypatch, capsys) -
     def fails(draw):
         raise Failure("RuntimeError: no", "compile")
 
-    monkeypatch.setattr(comparison, "run_draw", fails)
+    monkeypatch.setattr(campaigned, "run_draw", fails)
     assert run("--dtypes", "float32") == 0
     assert all(case.draws == [] and case.share("compile") for case in recorded().values())
     assert "drawing at 1024 x 4096 float32: compile: RuntimeError" in capsys.readouterr().err
 
 
-def test_race_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
+def test_comparison_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
     """The clock of this machine: each measurement takes 40 s."""
     monkeypatch.setattr(campaign.time, "perf_counter", lambda: 40.0 * len(machine))
     assert run("--minutes", "1") == 0
@@ -368,13 +377,13 @@ def test_race_ends_in_time_and_goes_on(machine, monkeypatch, capsys) -> None:
     assert machine[:2] == machine_before and "left: " not in capsys.readouterr().out
 
 
-def test_what_gains_most_is_raced_first(machine, monkeypatch) -> None:
+def test_what_gains_most_is_compared_first(machine, monkeypatch) -> None:
     run("--dtypes", "float32")  # 1024 x 4096 and 64 x 2048, asked for by hand
     older = replace(RUN, versions={**VERSIONS, "torch": "2.10.0"})
-    store.write(RaceCase, FOLDER, [replace(case, run=older) for case in load_race(FOLDER)])
+    store.write(Comparison, FOLDER, [replace(case, run=older) for case in load_comparisons(FOLDER)])
     machine.clear()
     shapes = ["1024x4096", "8388608x32", "4096x256", "64x151936", "1x32000"]
-    monkeypatch.setattr(peers, "why_not", lambda *_: "not here")
+    monkeypatch.setattr(baselines, "why_not", lambda *_: "not here")
     command.main(["comparison", "--shapes", *shapes, "--dtypes", "float32"])
     assert [one[1:3] for one in machine] == [
         *((1, 32000), (64, 151936), (4096, 256), (8388608, 32), (1024, 4096))
@@ -406,8 +415,8 @@ def test_families_choose_shapes(machine) -> None:
 GRADIENT, AXIS = "gradient of softmax", "any axis"
 
 
-def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> None:
-    """At the shapes of their contests, in their order, beside their own yardstick; kept, and not
+def test_groups_comparison_what_is_around_softmax(machine, capsys, monkeypatch) -> None:
+    """At the shapes of their comparisons, in their order, beside their own yardstick; kept, and not
     timed again, and softmax's cases stay."""
     run("--dtypes", "float32")
     measured, asked = bench.measure, []
@@ -415,18 +424,18 @@ def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> Non
     def measure(makers, problem):
         asked.append(problem)
         cases = measured(makers, problem)
-        return {**cases, problem.operation.yardstick: cases[bench.COPY]}
+        return {**cases, problem.operation.bandwidth_baseline: cases[bench.COPY]}
 
     monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(
-        peers, "why_not", lambda name, problem: peers_around.why_not(name, name, problem)
+        baselines, "why_not", lambda name, problem: fused_baselines.why_not(name, name, problem)
     )
     assert command.main(["comparison", "--groups", GRADIENT, AXIS, "--dtypes", "bfloat16"]) == 0
     wanted = [one for one in entries([GRADIENT, AXIS]) if one.dtype == "bfloat16"]
     assert asked == wanted
-    loaded = load_race(FOLDER)
+    loaded = load_comparisons(FOLDER)
     around = [case.problem for case in loaded if not case.problem.plain]
-    assert around == wanted == [case.problem for case in races.around_cases(loaded)]
+    assert around == wanted == [case.problem for case in comparison.around_cases(loaded)]
     assert sum(case.problem.plain for case in loaded) == 2
     assert "gradient of softmax, 32768 x 4096 bfloat16: 06_registers" in capsys.readouterr().out
     count = len(machine)
@@ -439,10 +448,10 @@ def test_groups_race_what_is_around_softmax(machine, capsys, monkeypatch) -> Non
 def test_without_options_everything_is_asked_for() -> None:
     def asked(*options: str) -> list[Problem]:
         parser = argparse.ArgumentParser()
-        comparison.add_options(parser)
-        return comparison.problems_asked_for(parser.parse_args([*options]))
+        campaigned.add_options(parser)
+        return campaigned.problems_asked_for(parser.parse_args([*options]))
 
-    alone = {Problem(*shape, dtype) for dtype in DTYPES for shape in raced(dtype)}
+    alone = {Problem(*shape, dtype) for dtype in DTYPES for shape in compared_shapes(dtype)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "shapes_that_fit", list)
         assert {*asked()} == alone | {*entries()}
@@ -454,6 +463,6 @@ def test_without_options_everything_is_asked_for() -> None:
 def test_tasks_can_be_handed_to_another_process() -> None:
     problem = Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1})
     task = Task(problem, RUN, ("torch",), {"liger": "why"})
-    assert pickle.loads(pickle.dumps((races.run_task, task))) == (races.run_task, task)
-    case = replace(race_case(), problem=problem)
+    assert pickle.loads(pickle.dumps((comparison.run_task, task))) == (comparison.run_task, task)
+    case = replace(comparison_case(), problem=problem)
     assert pickle.loads(pickle.dumps(case)) == case

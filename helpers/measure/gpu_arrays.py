@@ -1,7 +1,7 @@
 """What is timed: an operation at a shape, its arrays on the GPU, and whether its result is right.
 
 Softmax of x into y, and a copy of it, share arrays that `bench` makes; kernels of other operations
-get those that they take, and beside them a yardstick kernel gets as many bytes of its own.
+get those that they take, and beside them a bandwidth baseline gets as many bytes of its own.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Series(NamedTuple):
     were taken one right after the other."""
 
     calls: int  # of a replay
-    chain_us: dict[str, list[float]]
+    pipeline_us: dict[str, list[float]]
     base_us: dict[str, list[float]]  # without softmax
 
 
@@ -89,7 +89,7 @@ def states_of(problem: Problem, l2: int) -> tuple[str, ...]:
 
 
 def measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]:
-    """Time candidates and a copy, each as the link of a chain, in each state of a problem.
+    """Time candidates and a copy, each as the link of a pipeline, in each state of a problem.
 
     A candidate that may be launched programmatically is timed so under its name, and by an ordinary
     launch under its name and `ORDINARY`. Raises `Failure` that names the candidate which cannot be
@@ -120,8 +120,8 @@ def _measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]
         l2 = cupy.cuda.Device().attributes["L2CacheSize"]
         found = {}
         for state in states_of(problem, l2):
-            chains = _State(around, state == "evicted", buffers, stream)
-            found[state] = chains.time(links, problem.dtype)
+            pipelines = _State(around, state == "evicted", buffers, stream)
+            found[state] = pipelines.time(links, problem.dtype)
     return found
 
 
@@ -218,14 +218,14 @@ class _State:
         for name, link in links.items():
             with blaming(name):
                 graphs[name] = self._graph(link, calls)
-        chain_us, base_us = ({name: [] for name in links} for _ in range(2))
+        pipeline_us, base_us = ({name: [] for name in links} for _ in range(2))
         names = list(links)
         for order in samples.orders(len(names)):
             for name in (names[place] for place in order):
                 with blaming(name):
                     base_us[name].append(base.replay())
-                    chain_us[name].append(graphs[name].replay())
-            taken, without = samples.kept(chain_us[COPY]), samples.kept(base_us[COPY])
+                    pipeline_us[name].append(graphs[name].replay())
+            taken, without = samples.kept(pipeline_us[COPY]), samples.kept(base_us[COPY])
             if taken and len(taken) >= samples.wanted(taken[0] - without[0]):
                 break
         for name, link in links.items():
@@ -234,12 +234,12 @@ class _State:
                 self._check(link, dtype, last, graphs[name].launch)
         return Series(
             calls,
-            {name: samples.kept(series) for name, series in chain_us.items()},
+            {name: samples.kept(series) for name, series in pipeline_us.items()},
             {name: samples.kept(series) for name, series in base_us.items()},
         )
 
     def _call(self, link: Candidate | None, number: int) -> None:
-        """One call of the chain, over one of the buffers; without a link, that of both ends."""
+        """One call of the pipeline, over one of the buffers; without a link, that of both ends."""
         one = self.buffers[number % len(self.buffers)]
         self.around.write(one.source, one.arrays[one.fed])
         if self.swept:
@@ -257,7 +257,7 @@ class _State:
         bench.verify(link, one.checked, dtype)
 
     def _calls(self, copy: Candidate) -> int:
-        """How many calls a replay has; the copy's chain is replayed until the GPU is warm."""
+        """How many calls a replay has; the copy's pipeline is replayed until the GPU is warm."""
         calls = LEAST_CALLS if self.swept else max(LEAST_CALLS, len(self.buffers))
         graph, begin, us = self._graph(copy, calls), time.perf_counter(), 0.0
         while not us or time.perf_counter() - begin < PROTOCOL["warmup_s"]:

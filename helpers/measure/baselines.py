@@ -9,8 +9,8 @@
     flashinfer  FlashInfer's OnlineSoftmax, built from its headers
     cudnn       cudnnSoftmaxForward
 
-What they offer beside softmax says `helpers.measure.peers_around`. None of them is needed for
-anything else here; `requirements/peers.txt` lists what they come from. All get CuPy's memory
+What they offer beside softmax says `helpers.measure.fused_baselines`. None of them is needed for
+anything else here; `requirements/baselines.txt` lists what they come from. All get CuPy's memory
 without a copy, write to an output that is given, and run on CuPy's current stream, so that they can
 be captured into the same kind of CUDA graph as our kernels.
 """
@@ -47,21 +47,21 @@ from ..problem.problem import Problem
 from ..run.check import WrongResult
 from ..run.references import reference, tolerance, ulp
 from ..simt.words import are
-from . import bench, peers_around
+from . import bench, fused_baselines
 from .bench import Candidate, fresh_pool
-from .contests import chosen, name_of, numbers
-from .foreign import ACCURATE, INSTANCE, Call, compiled, cudnn, cudnn_call, folders, with_tensors
-from .problems import verify
+from .gpu_arrays import verify
+from .interop import ACCURATE, INSTANCE, Call, compiled, cudnn, cudnn_call, folders, with_tensors
+from .problem_groups import chosen, name_of, numbers
 
 PACKAGES = (
     *("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
     *("flashinfer-python", "cudnn"),
 )
-ABSENT = "is not installed"  # how the reason ends why a peer is not there at all
+ABSENT = "is not installed"  # how the reason ends why a baseline is not there at all
 
 
 @dataclass(frozen=True)
-class Peer:
+class Baseline:
     """Somebody else's softmax."""
 
     title: str  # its name as people know it
@@ -75,48 +75,48 @@ class Peer:
 
 
 def why_not(name: str, problem: Problem) -> str:
-    """Why a peer cannot run a problem here, in a few words; "" if it should."""
-    peer = PEERS[name]
-    for package in peer.packages:
+    """Why a baseline cannot run a problem here, in a few words; "" if it should."""
+    baseline = BASELINES[name]
+    for package in baseline.packages:
         if importlib.util.find_spec(package) is None:
             return f"{package} {ABSENT}"
-    if missing := peer.absent():
+    if missing := baseline.absent():
         return f"{missing} {ABSENT}"
     if not problem.plain:
-        return peers_around.why_not(name, peer.title, problem)
-    return peer.refuses(problem)
+        return fused_baselines.why_not(name, baseline.title, problem)
+    return baseline.refuses(problem)
 
 
 def title(name: str) -> str:
-    """What people call a peer; any other name as it is."""
-    return PEERS[name].title if name in PEERS else name
+    """What people call a baseline; any other name as it is."""
+    return BASELINES[name].title if name in BASELINES else name
 
 
 def note(name: str, problem: Problem) -> str:
-    """What is to be known of how a peer is called; "" if nothing."""
+    """What is to be known of how a baseline is called; "" if nothing."""
     if problem.plain:
-        return PEERS[name].note
-    return peers_around.OFFERS[problem.operation.name][name].note
+        return BASELINES[name].note
+    return fused_baselines.OFFERS[problem.operation.name][name].note
 
 
 def candidate(name: str, problem: Problem) -> Candidate:
-    """A peer for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols), 16-bit
-    ones of any 2-byte type, and enqueues one call on CuPy's current stream; around softmax those
-    of the operation.
+    """A baseline for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols),
+    16-bit ones of any 2-byte type, and enqueues one call on CuPy's current stream; around softmax
+    those of the operation.
 
-    Ask `why_not` first. What a peer compiles it compiles here or in its first call.
+    Ask `why_not` first. What a baseline compiles it compiles here or in its first call.
     """
     if not problem.plain:
-        offer = peers_around.OFFERS[problem.operation.name][name]
+        offer = fused_baselines.OFFERS[problem.operation.name][name]
         judge = partial(
             verify,
             problem,
             numbers(problem),
-            check=peers_around.check_result,
+            check=fused_baselines.check_result,
             unwritten=offer.unwritten,
         )
         return Candidate(offer.make(problem), {}, {}, None, judge=judge)
-    return Candidate(PEERS[name].make(problem), {}, {}, Precision())
+    return Candidate(BASELINES[name].make(problem), {}, {}, Precision())
 
 
 def step_maker(step: str) -> bench.Maker:
@@ -395,13 +395,15 @@ def _flashinfer_refuses(problem: Problem) -> str:
 
 # ---- all of them --------------------------------------------------------------------------------
 
-PEERS = {
-    "torch": Peer("PyTorch", ("torch",), _torch),
-    "compile": Peer("torch.compile", ("torch", "triton"), _compile, disk_cache=True, draws=True),
-    "triton": Peer(
+BASELINES = {
+    "torch": Baseline("PyTorch", ("torch",), _torch),
+    "compile": Baseline(
+        "torch.compile", ("torch", "triton"), _compile, disk_cache=True, draws=True
+    ),
+    "triton": Baseline(
         "Triton tutorial", ("torch", "triton"), _triton, _triton_refuses, disk_cache=True
     ),
-    "liger": Peer(
+    "liger": Baseline(
         "Liger",
         ("torch", "triton", "liger_kernel"),
         _liger,
@@ -409,14 +411,14 @@ PEERS = {
         note="its kernel, with an output that is given; Liger itself allocates one",
         disk_cache=True,
     ),
-    "quack": Peer(
+    "quack": Baseline(
         "QuACK",
         ("torch", "tvm_ffi", "cutlass", "quack"),
         _quack,
         _quack_refuses,
         disk_cache=True,
     ),
-    "flashinfer": Peer(
+    "flashinfer": Baseline(
         "FlashInfer",
         (),
         _flashinfer,
@@ -424,19 +426,19 @@ PEERS = {
         _flashinfer_absent,
         note="by an ordinary launch",
     ),
-    "cudnn": Peer("cuDNN", (), _cudnn_softmax, absent=lambda: "" if cudnn() else "cuDNN"),
+    "cudnn": Baseline("cuDNN", (), _cudnn_softmax, absent=lambda: "" if cudnn() else "cuDNN"),
 }
 
 
 # ---- compiling ahead ----------------------------------------------------------------------------
 
-# Where Inductor and Triton keep what they compiled for a race, of the race alone because the
-# warm-up deletes from it.
-CACHE = Path(tempfile.gettempdir()) / "softmax-worklog-race"
+# Where Inductor and Triton keep what they compiled for a comparison, of the comparison alone
+# because the warm-up deletes from it.
+CACHE = Path(tempfile.gettempdir()) / "softmax-worklog-comparison"
 
 
 def use_cache() -> None:
-    """Have the peers that compile keep it in `CACHE`; to be called before they are imported."""
+    """Have the baselines that compile keep it in `CACHE`; to be called before they are imported."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(CACHE / "triton")
     os.environ["QUACK_CACHE_DIR"] = str(CACHE / "quack")
@@ -461,13 +463,14 @@ def warm_up(
     workers: int,
     seconds: float = math.inf,
 ) -> None:
-    """Fill the peers' caches on disk, and CuPy's with our kernels, from several processes, since
-    compiling takes most of a race, in the order of the problems and for so many seconds at most.
+    """Fill the baselines' caches on disk, and CuPy's with our kernels, from several processes,
+    since compiling takes most of a comparison, in the order of the problems and for so many seconds
+    at most.
 
     torch.compile also tunes as it compiles. What it found while the processes shared the GPU is
-    deleted: the race tunes again, with what is compiled.
+    deleted: the comparison tunes again, with what is compiled.
     """
-    cached = [name for name in names if PEERS[name].disk_cache]
+    cached = [name for name in names if BASELINES[name].disk_cache]
     able = {one: [name for name in cached if not why_not(name, one)] for one in problems}
     jobs = [(name, one) for one in problems for name in (*able[one], OURS)]
     in_processes(compile_ahead, jobs, workers, seconds)
@@ -506,12 +509,12 @@ def _compile_in_one_thread() -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
-OURS = "ours"  # the name of what is chosen, among those of peers
+OURS = "ours"  # the name of what is chosen, among those of baselines
 
 
 def compile_ahead(name: str, problem: Problem) -> str:
-    """Run a peer once at a problem in this process, or compile our own kernel; returns what went
-    wrong, or ""."""
+    """Run a baseline once at a problem in this process, or compile our own kernel; returns what
+    went wrong, or ""."""
     import cupy
 
     try:
@@ -520,10 +523,10 @@ def compile_ahead(name: str, problem: Problem) -> str:
                 if step := chosen(problem, gpu_in_use()):
                     bench.maker(step)(problem)
                 return ""
-            arrays = peers_around.empty_arrays(problem)
+            arrays = fused_baselines.empty_arrays(problem)
             with cupy.cuda.Stream(non_blocking=True) as stream:
                 candidate(name, problem).run(*arrays)
                 stream.synchronize()
         return ""
-    except Exception as error:  # the race meets it again and records it
+    except Exception as error:  # the comparison meets it again and records it
         return f"{name} at {name_of(problem)}: {type(error).__name__}"

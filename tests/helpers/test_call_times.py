@@ -9,53 +9,53 @@ import pytest
 from helpers.base import gpu
 from helpers.commands import measure as command
 from helpers.commands.campaigns import calls
-from helpers.measure import export_times, peers, store, workers
-from helpers.measure.export_times import (
+from helpers.measure import baselines, call_times, store, workers
+from helpers.measure.call_times import (
     LIGER,
     NOTHING,
     OURS,
     PROTOCOL,
     QUACK,
     TORCH,
-    TimesCase,
-    best_peers,
+    CallTimes,
+    best_baselines,
     summary,
 )
-from helpers.measure.races import RaceCase
+from helpers.measure.comparison import Comparison
 from helpers.measure.records import step_hash
 from helpers.measure.store import REFERENCE_GPU, Run
 from helpers.problem.problem import Problem
 from tests import made_up
-from tests.made_up import UTC, VERSIONS, race_case
+from tests.made_up import UTC, VERSIONS, comparison_case
 
 DEVICE = {**made_up.DEVICE, "name": "NVIDIA H200"}
 RUN = Run(DEVICE, VERSIONS, UTC, PROTOCOL)
 
 
-def case(rows: int = 64, cols: int = 4096, step: str = "08_cluster", **us: float) -> TimesCase:
+def case(rows: int = 64, cols: int = 4096, step: str = "08_cluster", **us: float) -> CallTimes:
     series = {OURS: [3.0, 1.0, 2.0], TORCH: [4.5, 4.25, 5.0]}
     series |= {name: [number] for name, number in us.items()}
     problem = Problem(rows, cols)
-    return TimesCase(problem, RUN, step, step_hash(step), 50, series, series, series)
+    return CallTimes(problem, RUN, step, step_hash(step), 50, series, series, series)
 
 
 @pytest.fixture
 def record(tmp_path, monkeypatch) -> None:
-    """Of one shape, beside a race at three."""
+    """Of one shape, beside a comparison at three."""
     monkeypatch.setattr(store, "RECORDS", tmp_path)
-    raced = [
-        race_case(64, 4096, quack=15.0, liger=14.0, cudnn=12.0),
-        race_case(8, 8192, quack=15.0, compile=16.0),
-        race_case(4, 4096, liger=25.0),
+    compared = [
+        comparison_case(64, 4096, quack=15.0, liger=14.0, cudnn=12.0),
+        comparison_case(8, 8192, quack=15.0, compile=16.0),
+        comparison_case(4, 4096, liger=25.0),
     ]
-    store.write(RaceCase, REFERENCE_GPU, raced)
-    store.write(TimesCase, REFERENCE_GPU, [case()])
+    store.write(Comparison, REFERENCE_GPU, compared)
+    store.write(CallTimes, REFERENCE_GPU, [case()])
 
 
 def test_what_is_written_is_read(record) -> None:
     cases = [case(), replace(case(8, 8192), skipped={QUACK: "why"})]
-    store.write(TimesCase, REFERENCE_GPU, cases)
-    assert store.read(TimesCase) == cases
+    store.write(CallTimes, REFERENCE_GPU, cases)
+    assert store.read(CallTimes) == cases
 
 
 def test_a_case_of_another_kernel_or_text_is_not_current() -> None:
@@ -81,11 +81,11 @@ def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
     ],
 )
 def test_a_damaged_case_is_named(record, old: str, new: str, said: str) -> None:
-    path = store.path_of(TimesCase)
+    path = store.path_of(CallTimes)
     assert path.read_text().count(old) == 1
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=rf"^nvidia-h200/calls\.jsonl, line 2:? {said}"):
-        store.read(TimesCase)
+        store.read(CallTimes)
 
 
 def test_all_cases_together_say_how_far_ahead_and_behind() -> None:
@@ -99,27 +99,29 @@ def test_all_cases_together_say_how_far_ahead_and_behind() -> None:
     )
     assert said == [
         "host: -2.50 us beside torch in the median, +3.50 at most, more than +3 at 1 of 3",
-        "eager: 0.50 to 3.50 times as fast as the best peer, at 2 of 3",
-        "graph: 0.50 to 3.50 times as fast as the best peer, at 2 of 3",
+        "eager: 0.50 to 3.50 times as fast as the best baseline, at 2 of 3",
+        "graph: 0.50 to 3.50 times as fast as the best baseline, at 2 of 3",
     ]
     assert len(summary(cases, {})) == 1 and not summary([], {})
 
 
-# ---- the best peer -------------------------------------------------------------------------------
+# ---- the best baseline ---------------------------------------------------------------------------
 
 
-def test_the_best_peer_is_that_of_the_race_which_tensors_are_given_to(record) -> None:
+def test_the_best_baseline_is_that_of_the_comparison_which_tensors_are_given_to(record) -> None:
     """cuDNN is faster in the first, and has no function of tensors."""
     wanted = {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): TORCH}
-    found = best_peers(REFERENCE_GPU)
-    assert found == {Problem(*shape): peer for shape, peer in wanted.items()}
-    assert best_peers("nvidia-other") == found, "the reference GPU's, where there is no race"
+    found = best_baselines(REFERENCE_GPU)
+    assert found == {Problem(*shape): baseline for shape, baseline in wanted.items()}
+    assert best_baselines("nvidia-other") == found, (
+        "the reference GPU's, where there is no comparison"
+    )
 
 
-def test_the_recorded_race_names_a_peer_at_every_shape_that_is_timed() -> None:
-    known = best_peers(REFERENCE_GPU)
-    assert {case.problem for case in store.read(TimesCase)} <= {*known}
-    assert {*known.values()} == {TORCH, *export_times.CALLED}
+def test_the_recorded_comparison_names_a_baseline_at_every_shape_that_is_timed() -> None:
+    known = best_baselines(REFERENCE_GPU)
+    assert {case.problem for case in store.read(CallTimes)} <= {*known}
+    assert {*known.values()} == {TORCH, *call_times.CALLED}
 
 
 SHAPES = ((64, 4096), (8, 8192), (4, 4096), (2, 4096))
@@ -137,24 +139,26 @@ class Timed:
         ):
             monkeypatch.setattr(gpu, name, value)
         monkeypatch.setattr(calls.importlib.util, "find_spec", lambda name: name)
-        monkeypatch.setattr(peers, "versions", dict)
-        monkeypatch.setattr(peers, "use_cache", lambda: None)
-        monkeypatch.setattr(peers, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs))
+        monkeypatch.setattr(baselines, "versions", dict)
+        monkeypatch.setattr(baselines, "use_cache", lambda: None)
+        monkeypatch.setattr(
+            baselines, "in_processes", lambda _, jobs, n: self.compiled.extend(jobs)
+        )
         monkeypatch.setattr(calls, "installed", there.__contains__)
         monkeypatch.setattr(calls, "measure", self.measure)
         of = {"float32": shapes}
-        monkeypatch.setattr(calls, "raced", lambda dtype: of.get(dtype, ()))
+        monkeypatch.setattr(calls, "compared_shapes", lambda dtype: of.get(dtype, ()))
 
-    def measure(self, problem: Problem, run: Run, peer: str) -> TimesCase:
+    def measure(self, problem: Problem, run: Run, baseline: str) -> CallTimes:
         rows, cols = problem.shape
-        self.measured[rows, cols] = peer
+        self.measured[rows, cols] = baseline
         if cols == 3:
             raise AssertionError("wrong\nin many places")
-        found = case(rows, cols, **{NOTHING: 1.0}, **({peer: 6.0} if peer else {}))
+        found = case(rows, cols, **{NOTHING: 1.0}, **({baseline: 6.0} if baseline else {}))
         return replace(found, run=run)
 
 
-def test_each_shape_is_timed_beside_its_best_peer(record, monkeypatch, capsys) -> None:
+def test_each_shape_is_timed_beside_its_best_baseline(record, monkeypatch, capsys) -> None:
     timed = Timed(monkeypatch, {QUACK, LIGER})
     assert command.main(["calls", "--warm", "2"]) == 0
     assert timed.measured == {(64, 4096): LIGER, (8, 8192): QUACK, (4, 4096): "", (2, 4096): ""}
@@ -167,7 +171,7 @@ def test_each_shape_is_timed_beside_its_best_peer(record, monkeypatch, capsys) -
     assert command.main(["calls"]) == 0 and not timed.measured, "all are there"
 
 
-def test_a_peer_that_was_not_installed_is_timed_when_it_is(record, monkeypatch) -> None:
+def test_a_baseline_that_was_not_installed_is_timed_when_it_is(record, monkeypatch) -> None:
     timed = Timed(monkeypatch, {LIGER})
     command.main(["calls"])
     assert timed.measured[8, 8192] == "" and timed.measured[64, 4096] == LIGER
@@ -176,7 +180,7 @@ def test_a_peer_that_was_not_installed_is_timed_when_it_is(record, monkeypatch) 
     assert timed.measured == {(8, 8192): QUACK}
 
 
-def test_a_peer_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(monkeypatch) -> None:
+def test_a_baseline_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(monkeypatch) -> None:
     def assert_close(found, wanted) -> None:
         if found != wanted:
             raise AssertionError("not close!\nby far")
@@ -184,12 +188,12 @@ def test_a_peer_that_refuses_fails_or_is_wrong_is_left_out_with_the_reason(monke
     torch = SimpleNamespace(testing=SimpleNamespace(assert_close=assert_close))
     monkeypatch.setitem(sys.modules, "torch", torch)
     refused = {LIGER: "Liger refuses more than 65536 columns"}
-    monkeypatch.setattr(peers, "why_not", lambda name, problem: refused.get(name, ""))
+    monkeypatch.setattr(baselines, "why_not", lambda name, problem: refused.get(name, ""))
     x, results = SimpleNamespace(shape=(2, 8)), {QUACK: [1, 2], "compile": [1, 3]}
-    monkeypatch.setattr(export_times, "implementation", lambda name: lambda x: results[name])
+    monkeypatch.setattr(call_times, "implementation", lambda name: lambda x: results[name])
     joined = {}
     said = {
-        name: export_times._join(joined, name, Problem(64, 4096), x, [1, 2])
+        name: call_times._join(joined, name, Problem(64, 4096), x, [1, 2])
         for name in (LIGER, QUACK, "compile", "flashinfer")
     }
     assert [*joined] == [QUACK] and said == {
@@ -207,7 +211,7 @@ def test_a_shape_where_ours_is_wrong_is_told_and_the_others_are_timed(
     monkeypatch.setattr(workers, "gpu_is_usable", lambda: True)
     assert command.main(["calls"]) == 1
     assert "at 5 x 3: AssertionError: wrong\n" in capsys.readouterr().err
-    found = [(one.problem, one.run == RUN) for one in store.read(TimesCase)]
+    found = [(one.problem, one.run == RUN) for one in store.read(CallTimes)]
     assert found == [(Problem(8, 8192), False), (Problem(64, 4096), True)]
 
 
@@ -215,7 +219,7 @@ def test_the_command_shows_a_record_anywhere(record, capsys) -> None:
     assert command.main(["calls", "--show"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("microseconds a call, NVIDIA H200") and "64 x 4096" in shown
-    store.write(TimesCase, REFERENCE_GPU, [replace(case(), hash="0" * 16)])
+    store.write(CallTimes, REFERENCE_GPU, [replace(case(), hash="0" * 16)])
     command.main(["calls", "--show"])
     assert "in part of earlier kernels" in capsys.readouterr().out
     assert command.main(["calls", "--show", "nvidia-other"]) == 1
@@ -223,16 +227,16 @@ def test_the_command_shows_a_record_anywhere(record, capsys) -> None:
 
 
 def test_what_is_recorded_is_of_the_kernels_as_they_are() -> None:
-    if not store.path_of(TimesCase).is_file():
+    if not store.path_of(CallTimes).is_file():
         pytest.skip("not recorded yet")
-    assert all(case.is_current() for case in store.read(TimesCase))
+    assert all(case.is_current() for case in store.read(CallTimes))
 
 
 @pytest.mark.gpu
 def test_a_shape_is_timed() -> None:
     pytest.importorskip("torch")
     run = Run(gpu.describe_device(), gpu.describe_versions(), store.utc_now(), PROTOCOL)
-    found = export_times.measure(Problem(64, 4096), run, LIGER)
+    found = call_times.measure(Problem(64, 4096), run, LIGER)
     assert {OURS, TORCH} <= set(found.graph_us) and len(found.host_us[OURS]) == 21
     assert LIGER in {*found.graph_us, *found.skipped}
     assert found.is_current() and min(found.eager_us[OURS]) > 0

@@ -1,10 +1,11 @@
 """Softmax in pipelines: what `choose` picks beside its variants, and what is said of the result.
 
-`helpers.measure.chain` times them. A variant asks caches and launch for something else than the
-kernel's Build table does (`registry.ASKED_FOR`) and is named by what it asks for, all of it spelled
-out. So a case stays good where the rules of a table change: what is chosen then goes by another
-name of those that were timed. What is around softmax is timed too (`contests.linked`), beside the
-two peers that are best in the race. The result is `pipelines.jsonl` beside the records.
+`helpers.measure.pipeline_timer` times them. A variant asks caches and launch for something else
+than the kernel's Build table does (`registry.ASKED_FOR`) and is named by what it asks for, all of
+it spelled out. So a case stays good where the rules of a table change: what is chosen then goes by
+another name of those that were timed. What is around softmax is timed too
+(`problem_groups.linked`), beside the two baselines that are best in the comparison. The result is
+`pipelines.jsonl` beside the records.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from ..base.typed_json import Count, Must, Natural, Samples
 from ..catalogue import registry
 from ..catalogue.registry import ASKED_FOR, asking, split_trial
 from ..problem.problem import Problem
-from ..problem.shapes import CHAIN_SHAPES
-from . import bench, chain, peers, samples, store
-from .chain import ORDINARY, STATES
-from .contests import chosen, group_of, linked, name_of, numbers
-from .races import DTYPES, SLOWER, TOLERANCE, RaceCase, Task, has_versions, maker_of
+from ..problem.shapes import PIPELINE_SHAPES
+from . import baselines, bench, pipeline_timer, samples, store
+from .comparison import DTYPES, SLOWER, TOLERANCE, Comparison, Task, has_versions, maker_of
+from .pipeline_timer import ORDINARY, STATES
+from .problem_groups import chosen, group_of, linked, name_of, numbers
 from .records import launch_of, step_hash
 from .store import REFERENCE_GPU, Observation
 
@@ -40,15 +41,16 @@ VERDICTS = {
 }
 
 
-TIES = ("ahead", "level", SLOWER, "LOSS")  # of what is chosen beside the best peer
+TIES = ("ahead", "level", SLOWER, "LOSS")  # of what is chosen beside the best baseline
 
 
 @dataclass(frozen=True)
-class ChainCase(Observation):
-    """One problem in one state: ours by the names of `variants`, peers and the copy, timed in turn.
+class Pipeline(Observation):
+    """One problem in one state: ours by the names of `variants`, baselines and the copy, timed in
+    turn.
 
-    `chain_us` are samples of the chain with it, `base_us` those of the chain without softmax that
-    was replayed right before: microseconds a call.
+    `pipeline_us` are samples of the pipeline with it, `base_us` those of the pipeline without
+    softmax that was replayed right before: microseconds a call.
     """
 
     campaign: ClassVar[str] = "pipelines"
@@ -57,18 +59,18 @@ class ChainCase(Observation):
     launches: dict[str, dict[str, Natural]]  # of ours
     hashes: dict[str, str]  # of the kernel files of ours
     calls: Count  # per replay
-    chain_us: dict[str, Samples]
+    pipeline_us: dict[str, Samples]
     base_us: dict[str, Samples]
-    skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
+    skipped: dict[str, str] = field(default_factory=dict)  # baseline -> why it was not timed
 
     def __post_init__(self) -> None:
         with_it, without = (
             {name: len(series) for name, series in one.items()}
-            for one in (self.chain_us, self.base_us)
+            for one in (self.pipeline_us, self.base_us)
         )
         if with_it != without:
-            raise ValueError("other samples of chains with softmax than of those without")
-        if untimed := self.launches.keys() - self.chain_us.keys():
+            raise ValueError("other samples of pipelines with softmax than of those without")
+        if untimed := self.launches.keys() - self.pipeline_us.keys():
             raise ValueError(f"a launch of {min(untimed)[:60]} and no time")
 
     @property
@@ -91,14 +93,14 @@ class ChainCase(Observation):
         )
 
     def us(self, name: str) -> samples.Estimate:
-        """What softmax adds to the chain, microseconds a call."""
-        return samples.difference(self.chain_us[name], self.base_us[name])
+        """What softmax adds to the pipeline, microseconds a call."""
+        return samples.difference(self.pipeline_us[name], self.base_us[name])
 
-    def lead(self, name: str, other: str) -> samples.Estimate:
-        """How much less the chain takes with `name` than with `other`, as a share of what `other`
-        adds to it; NaN, which is above and below nothing, where that is not more than 0."""
+    def gain(self, name: str, other: str) -> samples.Estimate:
+        """How much less the pipeline takes with `name` than with `other`, as a share of what
+        `other` adds to it; NaN, which is above and below nothing, where that is not more than 0."""
         whole = self.us(other).value
-        less = samples.difference(self.chain_us[other], self.chain_us[name])
+        less = samples.difference(self.pipeline_us[other], self.pipeline_us[name])
         return samples.Estimate(*(part / whole if whole > 0 else np.nan for part in less))
 
     @property
@@ -122,31 +124,31 @@ class ChainCase(Observation):
     @property
     def best(self) -> str:
         """Of ours the one that adds least."""
-        return min(self.launches, key=lambda name: statistics.median(self.chain_us[name]))
+        return min(self.launches, key=lambda name: statistics.median(self.pipeline_us[name]))
 
     @property
-    def best_peer(self) -> str | None:
-        """The peer that adds least; None if none was timed."""
-        others = self.chain_us.keys() - self.launches.keys() - {chain.COPY}
+    def best_baseline(self) -> str | None:
+        """The baseline that adds least; None if none was timed."""
+        others = self.pipeline_us.keys() - self.launches.keys() - {pipeline_timer.COPY}
         return min(others, key=lambda name: self.us(name).value, default=None)
 
     @property
-    def against_best_peer(self) -> str:
+    def against_best_baseline(self) -> str:
         """One of `TIES`, beyond the spread; "" where either was not timed."""
-        if not self.chosen or not self.best_peer:
+        if not self.chosen or not self.best_baseline:
             return ""
-        lead = self.lead(self.chosen, self.best_peer)
-        if lead.above(TOLERANCE):
+        gain = self.gain(self.chosen, self.best_baseline)
+        if gain.above(TOLERANCE):
             return "ahead"
-        if lead.below(-TOLERANCE):
+        if gain.below(-TOLERANCE):
             return "LOSS"
-        return SLOWER if lead.below(0) else "level"
+        return SLOWER if gain.below(0) else "level"
 
     def faster(self, name: str) -> dict[str, samples.Estimate]:
-        """Those of ours that lead `name` by more than the tolerance, beyond the spread; the best
+        """Those of ours that gain `name` by more than the tolerance, beyond the spread; the best
         first."""
-        leads = {other: self.lead(other, name) for other in self.launches if other != name}
-        found = {other: lead for other, lead in leads.items() if lead.above(TOLERANCE)}
+        gains = {other: self.gain(other, name) for other in self.launches if other != name}
+        found = {other: gain for other, gain in gains.items() if gain.above(TOLERANCE)}
         return dict(sorted(found.items(), key=lambda entry: -entry[1].value))
 
     @property
@@ -160,12 +162,12 @@ class ChainCase(Observation):
         if self.faster(name):
             return "BEHIND"
         rivals = (other for other in self.launches if other != name)
-        sure = all(self.lead(other, name).high <= TOLERANCE for other in rivals)
+        sure = all(self.gain(other, name).high <= TOLERANCE for other in rivals)
         return "best" if sure else "unclear"
 
 
-def holds(cases: Sequence[ChainCase], task: ChainTask) -> bool:
-    """Whether cases hold all that a task times, as it is now; a peer timed or left out."""
+def holds(cases: Sequence[Pipeline], task: PipelineTask) -> bool:
+    """Whether cases hold all that a task times, as it is now; a baseline timed or left out."""
     gpu, problem = task.run.gpu, task.problem
     names = task.ours(gpu)
     launches = {name: launch_of(name, problem, gpu) for name in names}
@@ -176,16 +178,16 @@ def holds(cases: Sequence[ChainCase], task: ChainTask) -> bool:
         if case.problem == problem
         and all(case.launches.get(name) == launch for name, launch in launches.items())
         and hashes.items() <= case.hashes.items()
-        and set(task.peers) <= {*case.chain_us, *case.skipped}
+        and set(task.baselines) <= {*case.pipeline_us, *case.skipped}
         and has_versions(case, task.run.versions)
     }
-    return known >= {*chain.states_of(problem, gpu.l2)}
+    return known >= {*pipeline_timer.states_of(problem, gpu.l2)}
 
 
 def order() -> dict[Hashable, int]:
     """(problem, state) -> its place in the file: dtypes, shapes and states of softmax, then
-    `contests.linked`."""
-    alone = itertools.product(DTYPES, CHAIN_SHAPES)
+    `problem_groups.linked`."""
+    alone = itertools.product(DTYPES, PIPELINE_SHAPES)
     problems = [*(Problem(*shape, dtype) for dtype, shape in alone), *linked()]
     return {key: number for number, key in enumerate(itertools.product(problems, STATES))}
 
@@ -222,7 +224,7 @@ def file_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class ChainTask(Task):
+class PipelineTask(Task):
     """One shape to be timed at."""
 
     steps: tuple[str, ...] = ()  # beside what `choose` picks
@@ -236,28 +238,28 @@ class ChainTask(Task):
         return list(dict.fromkeys(names))
 
 
-def run_task(task: ChainTask) -> list[ChainCase]:
-    """Time ours, the peers that can run the shape, and the copy, in each state. Raises `Failure`,
-    which names our kernel or the peer that is wrong or fails."""
+def run_task(task: PipelineTask) -> list[Pipeline]:
+    """Time ours, the baselines that can run the shape, and the copy, in each state. Raises
+    `Failure`, which names our kernel or the baseline that is wrong or fails."""
     gpu, problem = gpu_in_use(), task.problem
     skipped, ours = task.skipped(), task.ours(gpu)
-    peers.free_memory()
+    baselines.free_memory()
     given = None if problem.plain else numbers(problem)
     makers = {name: bench.maker(name, given) for name in ours}
-    makers |= {name: maker_of(name) for name in task.peers if name not in skipped}
+    makers |= {name: maker_of(name) for name in task.baselines if name not in skipped}
     cases = []
-    for state, series in chain.measure(makers, problem).items():
-        timed = [name for name in series.chain_us if trial_of(name) in ours]
+    for state, series in pipeline_timer.measure(makers, problem).items():
+        timed = [name for name in series.pipeline_us if trial_of(name) in ours]
         launches = {name: launch_of(trial_of(name), problem, gpu) for name in timed}
         cases.append(
-            ChainCase(
+            Pipeline(
                 problem,
                 task.run,
                 state,
                 launches,
                 {file: step_hash(file) for file in map(file_of, timed)},
                 series.calls,
-                series.chain_us,
+                series.pipeline_us,
                 series.base_us,
                 skipped,
             )
@@ -265,12 +267,12 @@ def run_task(task: ChainTask) -> list[ChainCase]:
     return cases
 
 
-def best_peers(race: Sequence[RaceCase], problem: Problem) -> list[str]:
-    """The two peers that are best in the race at an operation and dtype, those of a problem, by the
-    median of their
-    shares of what moves as many bytes; none where it was not raced."""
+def best_baselines(comparison: Sequence[Comparison], problem: Problem) -> list[str]:
+    """The two baselines that are best in the comparison at an operation and dtype, those of a
+    problem, by the median of their shares of what moves as many bytes; none where it was not
+    compared."""
     shares: dict[str, list[float]] = {}
-    for case in race:
+    for case in comparison:
         if case.dtype == problem.dtype and group_of(case.problem) == group_of(problem):
             for name in {*case.timed} - {case.step}:
                 shares.setdefault(name, []).append(case.share(name))
@@ -280,52 +282,52 @@ def best_peers(race: Sequence[RaceCase], problem: Problem) -> list[str]:
 # ---- what is said of it -------------------------------------------------------------------------
 
 
-def load_chains(gpu: str = REFERENCE_GPU) -> list[ChainCase]:
+def load_pipelines(gpu: str = REFERENCE_GPU) -> list[Pipeline]:
     """What is recorded of pipelines; raises as `store.read`."""
-    return store.read(ChainCase, gpu)
+    return store.read(Pipeline, gpu)
 
 
-def around_cases(recorded: Sequence[ChainCase]) -> list[ChainCase]:
+def around_cases(recorded: Sequence[Pipeline]) -> list[Pipeline]:
     """Those around softmax."""
     return [case for case in recorded if not case.problem.plain]
 
 
-def chain_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[ChainCase]:
-    """The recorded cases of a dtype in the order of `CHAIN_SHAPES` and `STATES`; raises as
-    `load_chains`."""
-    return [case for case in load_chains(gpu) if case.dtype == dtype and case.problem.plain]
+def pipeline_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[Pipeline]:
+    """The recorded cases of a dtype in the order of `PIPELINE_SHAPES` and `STATES`; raises as
+    `load_pipelines`."""
+    return [case for case in load_pipelines(gpu) if case.dtype == dtype and case.problem.plain]
 
 
-def behind(cases: Sequence[ChainCase]) -> list[str]:
+def behind(cases: Sequence[Pipeline]) -> list[str]:
     """A line for each case where a variant is faster than what `choose` picks: which, by how
     much."""
     lines = []
     for case in cases:
         if case.verdict == "BEHIND":
-            (other, lead), *_ = case.faster(case.chosen).items()
+            (other, gain), *_ = case.faster(case.chosen).items()
             where = name_of(case.problem)
-            lines.append(f"{where}, {case.state}: {other} is faster by {lead.value:.1%}")
+            lines.append(f"{where}, {case.state}: {other} is faster by {gain.value:.1%}")
     return lines
 
 
-TITLES = ("rows x columns", "MB", "x", "copy", "ours", "plain", "best", "best peer", "verdict")
+TITLES = ("rows x columns", "MB", "x", "copy", "ours", "plain", "best", "best baseline", "verdict")
 
 
-def table(cases: Sequence[ChainCase]) -> Iterator[list[str]]:
-    """Cells under `TITLES`: the microseconds that each adds to the chain, what `choose` picks
+def table(cases: Sequence[Pipeline]) -> Iterator[list[str]]:
+    """Cells under `TITLES`: the microseconds that each adds to the pipeline, what `choose` picks
     first, then its plain variant and the best of ours by name."""
     for case in cases:
-        best, peer = case.best, case.best_peer
+        best, baseline = case.best, case.best_baseline
         problem = case.problem
         cells = [
             problem.place() if problem.plain else name_of(problem),
             f"{case.megabytes:.4g}",
             case.state,
         ]
-        for name in (chain.COPY, case.chosen, case.plain):
+        for name in (pipeline_timer.COPY, case.chosen, case.plain):
             cells.append(f"{case.us(name).value:.2f}" if name else "-")
         cells.append(f"{case.us(best).value:.2f} {shown(best)}")
-        cells.append(f"{case.us(peer).value:.2f} {peer}" if peer else "-")
+        cells.append(f"{case.us(baseline).value:.2f} {baseline}" if baseline else "-")
         yield [*cells, case.verdict]
 
 

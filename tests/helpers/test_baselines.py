@@ -1,4 +1,4 @@
-"""The peers' adapters, as far as no GPU and none of their packages are needed."""
+"""The baselines' adapters, as far as no GPU and none of their packages are needed."""
 
 import ctypes
 import importlib.util
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from helpers.base.paths import ROOT
-from helpers.measure import foreign, peers
+from helpers.measure import baselines, interop
 from helpers.problem.problem import Problem
 from helpers.run.check import WrongResult
 from helpers.run.references import make_input, reference
@@ -23,23 +23,23 @@ def installed(name: str) -> bool:
 @pytest.fixture
 def all_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setattr(peers, "cudnn", lambda: ctypes.CDLL(None))
-    monkeypatch.setattr(peers, "folders", lambda *_: [ROOT])
-    monkeypatch.setattr(peers, "_nvcc", lambda: "nvcc")
+    monkeypatch.setattr(baselines, "cudnn", lambda: ctypes.CDLL(None))
+    monkeypatch.setattr(baselines, "folders", lambda *_: [ROOT])
+    monkeypatch.setattr(baselines, "_nvcc", lambda: "nvcc")
 
 
 def test_first_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"torch": 1, "triton": 1, "tvm_ffi": 1, "cutlass": 1}
     monkeypatch.setattr(importlib.util, "find_spec", found.get)
-    assert peers.why_not("torch", Problem(8, 8)) == ""
-    assert peers.why_not("liger", Problem(8, 8)) == "liger_kernel is not installed"
-    assert peers.why_not("quack", Problem(8, 8)) == "quack is not installed"
+    assert baselines.why_not("torch", Problem(8, 8)) == ""
+    assert baselines.why_not("liger", Problem(8, 8)) == "liger_kernel is not installed"
+    assert baselines.why_not("quack", Problem(8, 8)) == "quack is not installed"
 
 
 def test_cudnn_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "cudnn", lambda: None)
-    assert peers.why_not("cudnn", Problem(8, 8)) == "cuDNN is not installed"
-    assert "cudnn" not in peers.versions()
+    monkeypatch.setattr(baselines, "cudnn", lambda: None)
+    assert baselines.why_not("cudnn", Problem(8, 8)) == "cuDNN is not installed"
+    assert "cudnn" not in baselines.versions()
 
 
 # ---- FlashInfer ---------------------------------------------------------------------------------
@@ -66,22 +66,22 @@ def flashinfer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         return SimpleNamespace(submodule_search_locations=[place])
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    monkeypatch.setattr(peers, "CACHE", tmp_path / "cache")
-    monkeypatch.setattr(peers, "_nvcc", lambda: str(compiler))
+    monkeypatch.setattr(baselines, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(baselines, "_nvcc", lambda: str(compiler))
     return tmp_path
 
 
 def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeypatch) -> None:
-    assert peers.why_not("flashinfer", Problem(8, 1000)) == ""
-    assert peers.why_not("flashinfer", Problem(8, 77, "bfloat16")).startswith(
+    assert baselines.why_not("flashinfer", Problem(8, 1000)) == ""
+    assert baselines.why_not("flashinfer", Problem(8, 77, "bfloat16")).startswith(
         "FlashInfer's softmax takes"
     )
-    monkeypatch.setattr(peers, "_nvcc", lambda: None)
-    reason = peers.why_not("flashinfer", Problem(8, 1000))
+    monkeypatch.setattr(baselines, "_nvcc", lambda: None)
+    reason = baselines.why_not("flashinfer", Problem(8, 1000))
     assert reason == "nvcc, with which flashinfer is built, is not installed"
-    monkeypatch.setattr(peers, "folders", lambda *_: [])
-    reason = peers.why_not("flashinfer", Problem(8, 1000))
-    assert reason == "flashinfer is not installed" and reason.endswith(peers.ABSENT)
+    monkeypatch.setattr(baselines, "folders", lambda *_: [])
+    reason = baselines.why_not("flashinfer", Problem(8, 1000))
+    assert reason == "flashinfer is not installed" and reason.endswith(baselines.ABSENT)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_flashinfer_without_headers_or_nvcc_is_not_installed(flashinfer, monkeyp
         ("flashinfer", 4096, "bfloat16", "FlashInfer's softmax takes float32 alone"),
     ],
 )
-def test_shapes_that_a_peer_refuses(all_installed, name, cols, dtype, reason) -> None:
-    answer = peers.why_not(name, Problem(64, cols, dtype))
+def test_shapes_that_a_baseline_refuses(all_installed, name, cols, dtype, reason) -> None:
+    answer = baselines.why_not(name, Problem(64, cols, dtype))
     assert answer.startswith(reason) if reason else answer == ""
 
 
@@ -114,11 +114,11 @@ def test_shapes_that_a_peer_refuses(all_installed, name, cols, dtype, reason) ->
 def test_result_may_be_rounded_more_often_but_not_wrong(dtype: str) -> None:
     x = make_input(9, 300, dtype=dtype)
     y = reference(x)
-    peers.check_result(x, (y * (1 + 3e-5)).astype(x.dtype))
-    assert peers.check_result(x, y.astype(x.dtype)) == 0
+    baselines.check_result(x, (y * (1 + 3e-5)).astype(x.dtype))
+    assert baselines.check_result(x, y.astype(x.dtype)) == 0
     for wrong in (y * 1.01, np.zeros_like(y), np.where(y == y.min(), np.nan, y), y[::-1]):
         with pytest.raises(WrongResult, match=r"of 2700 elements (are|is) wrong, by up to .* ulp"):
-            peers.check_result(x, wrong.astype(x.dtype))
+            baselines.check_result(x, wrong.astype(x.dtype))
 
 
 def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -> None:
@@ -128,7 +128,7 @@ def test_result_of_one_more_rounding_is_less_precise_and_of_several_is_wrong() -
     terms = np.exp(exact - exact.max(axis=-1, keepdims=True))
     total = terms.sum(axis=-1, keepdims=True)
     once = (terms / total.astype(x.dtype).astype(np.float64)).astype(x.dtype)
-    keep = peers.Precision()
+    keep = baselines.Precision()
     keep(x, reference(x).astype(x.dtype))
     assert keep.worst_ulp == 0
     keep(x, once)
@@ -142,10 +142,10 @@ def test_rows_with_nan_or_infinity_are_nan_in_the_result_too() -> None:
     x = make_input(4, 300, dtype="bfloat16")
     x[0, 3], x[1, 5], x[2, :] = np.nan, np.inf, -np.inf
     y = reference(x).astype(x.dtype)
-    assert np.isnan(y[:3].astype(float)).all() and peers.check_result(x, y) == 0
+    assert np.isnan(y[:3].astype(float)).all() and baselines.check_result(x, y) == 0
     y[1, 5] = 1
     with pytest.raises(WrongResult, match="1 of 1200 elements is wrong"):
-        peers.check_result(x, y)
+        baselines.check_result(x, y)
 
 
 @pytest.mark.parametrize(("dtype", "ulps"), [("float32", 4096), ("bfloat16", 3)])
@@ -156,7 +156,7 @@ def test_error_is_given_in_ulp_of_the_dtype(dtype: str, ulps: int) -> None:
     row, col = 4, int(reference(x)[4].argmax())
     bits[row, col] += ulps
     with pytest.raises(WrongResult, match="1 of 2700 elements is wrong") as caught:
-        peers.check_result(x, y)
+        baselines.check_result(x, y)
     told = float(re.search(r"([\d.]+) ulp", str(caught.value))[1])
     assert told == pytest.approx(ulps, abs=0.6)
 
@@ -178,11 +178,11 @@ def test_cudnn_is_told_shape_stream_and_addresses(monkeypatch: pytest.MonkeyPatc
             return record(name)
 
     stream = SimpleNamespace(ptr=77)
-    monkeypatch.setattr(foreign, "cudnn", lambda: Library())
-    monkeypatch.setattr(foreign, "cudnn_handle", lambda: ctypes.c_void_p(5))
+    monkeypatch.setattr(interop, "cudnn", lambda: Library())
+    monkeypatch.setattr(interop, "cudnn_handle", lambda: ctypes.c_void_p(5))
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: stream)
     x, y = (SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (1024, 2048))
-    peers.candidate("cudnn", Problem(3, 500, "bfloat16")).run(x, y)
+    baselines.candidate("cudnn", Problem(3, 500, "bfloat16")).run(x, y)
     calls = {name: arguments for name, *arguments in calls}
     assert calls["cudnnSetTensor4dDescriptor"][1:] == [0, 9, 3, 500, 1, 1]
     assert calls["cudnnSetStream"] == [5, 77]

@@ -9,7 +9,7 @@ from helpers.base import gpu
 from helpers.catalogue.registry import TORCH, UNFUSED, known_steps, steps
 from helpers.commands import measure as command
 from helpers.commands.campaigns import steps as campaign
-from helpers.measure import bench, peers, records, store, workers
+from helpers.measure import baselines, bench, records, store, workers
 from helpers.measure.records import Timed, families_of, load_record, takes
 from helpers.measure.workers import Failure
 from helpers.problem.problem import DTYPES, Problem
@@ -46,7 +46,7 @@ def fake_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(gpu, "describe_device", lambda: made_up.DEVICE)
     monkeypatch.setattr(gpu, "describe_versions", lambda: made_up.VERSIONS)
     monkeypatch.setattr(bench, "maker", lambda step: None)
-    monkeypatch.setattr(peers, "why_not", lambda *case: "torch is not installed")
+    monkeypatch.setattr(baselines, "why_not", lambda *case: "torch is not installed")
     some = [*GRID_SHAPES[9:], *SWEEP_SHAPES[:3]]
     monkeypatch.setattr(bench, "shapes_that_fit", lambda shapes: [s for s in shapes if s in some])
     return fake
@@ -98,8 +98,8 @@ def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:
 def torch(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """PyTorch, as far as the recorder asks for it: its version."""
     versions = {"torch": "2.11.0", "triton": "3.6.0"}
-    monkeypatch.setattr(peers, "why_not", lambda *case: "")
-    monkeypatch.setattr(peers, "versions", lambda: versions)
+    monkeypatch.setattr(baselines, "why_not", lambda *case: "")
+    monkeypatch.setattr(baselines, "versions", lambda: versions)
     return versions
 
 

@@ -2,14 +2,14 @@
 cross-entropy.
 
     torch     eager PyTorch, with the output given where a function takes one; what it has no
-              function for is a chain of those that it has
+              function for is a pipeline of those that it has
     compile   the same formula by torch.compile, which makes one or two kernels of it
     liger     the Triton kernels of Liger-Kernel: softmax's gradient, the loss
     quack     QuACK: 16 bits in and float32 out, softmax's gradient, both of cross-entropy
     cudnn     cudnnSoftmaxForward and cudnnSoftmaxBackward: log, gradients, another axis
 
 Arrays come in the order of the operation (`helpers.problem.operations`), numbers are those of the
-contest (`contests.numbers`). `helpers.measure.peers` times them as it times softmax.
+comparison (`problem_groups.numbers`). `helpers.measure.baselines` times them as it times softmax.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from ..problem.problem import Problem
 from ..run.check import WrongResult
 from ..run.references import allowed, expected
 from ..simt.words import are
-from .contests import SCALE
-from .foreign import (
+from .interop import (
     ACCURATE,
     CHANNEL,
     INSTANCE,
@@ -44,15 +43,16 @@ from .foreign import (
     cudnn_call,
     with_tensors,
 )
+from .problem_groups import SCALE
 
-NOT_OFFERED = "computes no such thing"  # how the reason ends why a peer is not in a contest
+NOT_OFFERED = "computes no such thing"  # how the reason ends why a baseline is not in a comparison
 MOST_OF_A_PROGRAM = 65536  # columns that Liger takes, and what a cluster of 16 blocks holds, bytes:
 MOST_OF_A_CLUSTER = 16 * 227 * 1024
 
 
 @dataclass(frozen=True)
 class Offer:
-    """How a peer computes an operation."""
+    """How a baseline computes an operation."""
 
     make: Callable[[Problem], Call]  # -> a call on CuPy arrays
     refuses: Callable[[Problem], str] = lambda problem: ""  # why, or ""
@@ -61,7 +61,7 @@ class Offer:
 
 
 def why_not(name: str, title: str, problem: Problem) -> str:
-    """Why a peer is not in a contest around softmax; "" if it should be."""
+    """Why a baseline is not in a comparison around softmax; "" if it should be."""
     offer = OFFERS[problem.operation.name].get(name)
     return offer.refuses(problem) if offer else f"{title} {NOT_OFFERED}"
 
@@ -86,7 +86,7 @@ def empty_arrays(problem: Problem) -> list:
 
 # ---- right enough -------------------------------------------------------------------------------
 
-ROUNDED = {4: 1e-4, 2: 2.0**-7}  # bytes -> of what a peer may be off beside what we may
+ROUNDED = {4: 1e-4, 2: 2.0**-7}  # bytes -> of what a baseline may be off beside what we may
 # Eager PyTorch rounds biased logits and logarithms of probabilities to 16 bits: up to half of
 # 2^-3 each between 16 and 32.
 ROUNDED_LOGITS = 2.0**-3
@@ -99,8 +99,8 @@ def check_result(
     features: Mapping[str, int],
     at: np.ndarray | None = None,
 ) -> None:
-    """`check.check_outputs` with more room: some peers round more often, which makes them no worse
-    to race against. Raises `WrongResult`.
+    """`check.check_outputs` with more room: some baselines round more often, which makes them no
+    worse to compare with. Raises `WrongResult`.
 
     Each element may be off by `ROUNDED` of itself, a gradient of softmax by that of its terms, of
     which it is a difference.

@@ -1,11 +1,11 @@
-"""Races: our kernels against the peers, and what is said of the result.
+"""The comparison: our kernels beside the baselines, and what is said of the result.
 
-At each shape one `bench.measure` call times our kernel, every peer that can run the shape, and
+At each shape one `bench.measure` call times our kernel, every baseline that can run the shape, and
 copies, replayed in turn in one process: only such figures are compared with each other. What is
-around softmax is raced at the shapes of `helpers.measure.contests`, beside the yardstick of the
-operation in the copy's place. A peer that tunes anew in each process is timed in more of them,
-beside ours, and its best counts. The result is `comparison.jsonl`
-beside the records.
+around softmax is compared at the shapes of `helpers.measure.problem_groups`, beside the bandwidth
+baseline of the operation in the copy's place. A baseline that tunes anew in each process is timed
+in more of them, beside ours, and its best counts. The result is `comparison.jsonl` beside the
+records.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ..base.gpu import gpu_in_use
 from ..base.typed_json import Count, Date, Natural, Samples, Time
 from ..catalogue import registry
 from ..problem.problem import Problem
-from ..problem.shapes import RACE_SHAPES, REFERENCE_SHAPE
+from ..problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE
 from ..run.bound import load
-from . import bench, peers, samples, store
-from .contests import chosen, entries, numbers
-from .peers_around import NOT_OFFERED
+from . import baselines, bench, samples, store
+from .fused_baselines import NOT_OFFERED
+from .problem_groups import chosen, entries, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
 from .store import REFERENCE_GPU, Observation, Run, latest
 from .workers import Failure
 
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
-ROOM = 0.97  # a best peer below this share of a copy must be beaten, not equalled
-DRAWS = 3  # processes in which a peer that tunes anew is timed, if it comes near
+ROOM = 0.97  # a best baseline below this share of a copy must be beaten, not equalled
+DRAWS = 3  # processes in which a baseline that tunes anew is timed, if it comes near
 NEAR = 0.9  # a share of the best, after two draws; one may be much worse than the next:
 HOPE = 0.5  # after the first
 MATTERS = 2**30  # bytes read and written, from which on the recorded copies are what they are here
 SLOWER = "level (slower)"  # slower beyond run-to-run variation, by no more than the tolerance
-VERDICTS = ("ahead", "level", SLOWER, "LOSS", "forfeit")
+VERDICTS = ("ahead", "level", SLOWER, "LOSS", "unsupported")
 COPIES = "variants/00_copy"  # how the names of the other copies begin
-REASONS = ("new", "ours", "peers")  # why a shape is raced, what gains most first
+REASONS = ("new", "ours", "baselines")  # why a shape is compared, what gains most first
 MARKS = {
     "+": "ours starts before the call ahead of it has ended, which no other does; its ordinary "
     "launch is not timed yet",
@@ -66,17 +66,17 @@ class Beside(NamedTuple):
 
 @dataclass(frozen=True)
 class Added:
-    """Peers timed beside ours and a copy in a later process than the case, and with what."""
+    """Baselines timed beside ours and a copy in a later process than the case, and with what."""
 
-    samples_us: dict[str, Samples]  # step, peers and copy -> as those of a case
+    samples_us: dict[str, Samples]  # step, baselines and copy -> as those of a case
     versions: dict[str, str]
     utc: Date
     less_precise: dict[str, float] = field(default_factory=dict)  # as of a case
 
 
 @dataclass(frozen=True)
-class RaceCase(Observation):
-    """One problem: our kernel, the peers and the copy, or of another operation than softmax its
+class Comparison(Observation):
+    """One problem: our kernel, the baselines and the copy, or of another operation than softmax its
     bandwidth baseline, timed in turn."""
 
     campaign: ClassVar[str] = "comparison"
@@ -84,17 +84,17 @@ class RaceCase(Observation):
     step: str  # our kernel; "" if none takes the shape
     kernel_hash: str
     launch: dict[str, Natural]  # of our kernel
-    samples_us: dict[str, Samples]  # step or peer -> microseconds a call, one a replay
+    samples_us: dict[str, Samples]  # step or baseline -> microseconds a call, one a replay
     copy_samples_us: Samples
     calls: dict[str, Count]  # calls per replay
-    skipped: dict[str, str] = field(default_factory=dict)  # peer -> why it was not timed
+    skipped: dict[str, str] = field(default_factory=dict)  # baseline -> why it was not timed
     notes: dict[str, str] = field(default_factory=dict)
     programmatic_us: list[Time] = field(default_factory=list)  # of our kernel, as a record's case
     programmatic_copy_us: list[Time] = field(default_factory=list)
     copies_us: dict[str, Samples] = field(default_factory=dict)  # other copies -> as samples_us
-    # Of the other processes in which what a peer tunes anew in each was timed: who -> samples.
+    # Of the other processes in which what a baseline tunes anew in each was timed: who -> samples.
     draws: list[dict[str, Samples]] = field(default_factory=list)
-    less_precise: dict[str, float] = field(default_factory=dict)  # peer -> error, ulp
+    less_precise: dict[str, float] = field(default_factory=dict)  # baseline -> error, ulp
     added: list[Added] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -127,12 +127,12 @@ class RaceCase(Observation):
 
     @property
     def timed(self) -> list[str]:
-        """Ours and the peers that were timed, in the first process or in one of `added`."""
+        """Ours and the baselines that were timed, in the first process or in one of `added`."""
         later = [name for one in self.added for name in one.samples_us]
         return [name for name in dict.fromkeys([*self.samples_us, *later]) if name != bench.COPY]
 
     def precision(self, name: str) -> float:
-        """The largest error in ulp of a peer whose result is less precise; 0.0 of another."""
+        """The largest error in ulp of a baseline whose result is less precise; 0.0 of another."""
         known = [self.less_precise, *(one.less_precise for one in self.added)]
         return max(one.get(name, 0.0) for one in known)
 
@@ -167,59 +167,59 @@ class RaceCase(Observation):
         return copied / statistics.median(self.programmatic_us)
 
     @property
-    def best_peer(self) -> str | None:
-        """The fastest peer; None if none was timed."""
+    def best_baseline(self) -> str | None:
+        """The fastest baseline; None if none was timed."""
         return max((n for n in self.timed if n != self.step), key=self.share, default=None)
 
-    def lead_over(self, name: str) -> samples.Estimate:
-        """How many times as fast as a peer we are."""
+    def speedup_over(self, name: str) -> samples.Estimate:
+        """How many times as fast as a baseline we are."""
         beside = self.beside(name)
         return samples.ratio(beside.samples_us, beside.ours_us)
 
     @property
-    def lead(self) -> float:
-        """How many times as fast as the best peer we are; infinite without a peer, 0 if none of our
-        kernels takes the shape."""
+    def speedup(self) -> float:
+        """How many times as fast as the best baseline we are; infinite without a baseline, 0 if
+        none of our kernels takes the shape."""
         if self.step not in self.samples_us:
             return 0.0
-        return self.lead_over(self.best_peer).value if self.best_peer else np.inf
+        return self.speedup_over(self.best_baseline).value if self.best_baseline else np.inf
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS`: a LOSS is slower than the best peer by more than the tolerance, or not
-        faster where that peer leaves room below the copy; a forfeit has no kernel of ours. What is
-        ahead, slower or lost is so beyond the spread of both."""
+        """One of `VERDICTS`: a LOSS is slower than the best baseline by more than the tolerance, or
+        not faster where that baseline leaves room below the copy; a unsupported has no kernel of
+        ours. What is ahead, slower or lost is so beyond the spread of both."""
         if self.step not in self.samples_us:
-            return "forfeit"
-        if not self.best_peer:
+            return "unsupported"
+        if not self.best_baseline:
             return "ahead"
-        lead, room = self.lead_over(self.best_peer), self.share(self.best_peer) < ROOM
-        if lead.below(1 - TOLERANCE) or (room and lead.below(1)):
+        speedup, room = self.speedup_over(self.best_baseline), self.share(self.best_baseline) < ROOM
+        if speedup.below(1 - TOLERANCE) or (room and speedup.below(1)):
             return "LOSS"
-        if lead.above(1 + TOLERANCE):
+        if speedup.above(1 + TOLERANCE):
             return "ahead"
-        return SLOWER if lead.below(1) else "level"
+        return SLOWER if speedup.below(1) else "level"
 
     @property
-    def forfeits(self) -> dict[str, str]:
-        """Peer -> why it was not timed at a shape that it was asked to run; one that is not
-        installed, or computes no such thing, is not in the race."""
+    def unsupported(self) -> dict[str, str]:
+        """Baseline -> why it was not timed at a shape that it was asked to run; one that is not
+        installed, or computes no such thing, is not in the comparison."""
         return {
             name: reason
             for name, reason in self.skipped.items()
-            if not reason.endswith((peers.ABSENT, NOT_OFFERED))
+            if not reason.endswith((baselines.ABSENT, NOT_OFFERED))
         }
 
     def to_draw(self) -> tuple[str, ...]:
-        """The peers to be timed in one more process: those that tune anew in each and are near the
-        best, or after one draw have hope to be."""
+        """The baselines to be timed in one more process: those that tune anew in each and are near
+        the best, or after one draw have hope to be."""
         if self.protocol == 1 or self.step not in self.samples_us:
             return ()
         best, wanted = max(map(self.share, self.samples_us)), []
         for name in self.samples_us:
             drawn = 1 + sum(name in draw for draw in self.draws)
             near = HOPE if drawn == 1 else NEAR
-            if name in peers.PEERS and peers.PEERS[name].draws and drawn < DRAWS:
+            if name in baselines.BASELINES and baselines.BASELINES[name].draws and drawn < DRAWS:
                 wanted += [name] if self.share(name) >= near * best else []
         return tuple(wanted)
 
@@ -229,7 +229,8 @@ class RaceCase(Observation):
         return self.protocol == 1 and bool(self.launch.get("PROGRAMMATIC"))
 
     def is_current(self) -> bool:
-        """Whether it was raced with the kernel that would be chosen now, code and launch as now."""
+        """Whether it was compared with the kernel that would be chosen now, code and launch as
+        now."""
         step = chosen(self.problem, self.run.gpu)
         now = (step_hash(step), launch_of(step, self.problem, self.run.gpu)) if step else ("", {})
         return self.step == step and (self.kernel_hash, self.launch) == now
@@ -241,21 +242,21 @@ class RaceCase(Observation):
         return overlaps + ("" if self.is_current() else "#")
 
 
-def why_again(case: RaceCase | None, names: Sequence[str], versions: Mapping[str, str]) -> str:
-    """Why a problem is to be raced (again), one of `REASONS`, where `case` is what is recorded of
-    it; "" if that is with our kernel as it is now and with each of the peers in the version of now,
-    timed or left out. A peer that is not installed now stays as it was."""
+def why_again(case: Comparison | None, names: Sequence[str], versions: Mapping[str, str]) -> str:
+    """Why a problem is to be compared (again), one of `REASONS`, where `case` is what is recorded
+    of it; "" if that is with our kernel as it is now and with each of the baselines in the version
+    of now, timed or left out. A baseline that is not installed now stays as it was."""
     if case is None:
         return "new"
     if not case.is_current() or case.overlaps_unlike_the_copy:
         return "ours"
     asked = set(names) <= {*case.timed, *case.skipped}
-    return "" if asked and has_versions(case, versions) else "peers"
+    return "" if asked and has_versions(case, versions) else "baselines"
 
 
 def compared(versions: Mapping[str, str]) -> dict[str, str]:
-    """Those of some versions that what is compared with peers must have been timed with."""
-    names = (*store.MUST_NOT_CHANGE, *peers.PACKAGES)
+    """Those of some versions that what is compared with baselines must have been timed with."""
+    names = (*store.MUST_NOT_CHANGE, *baselines.PACKAGES)
     return {name: versions[name] for name in names if name in versions}
 
 
@@ -266,7 +267,7 @@ def has_versions(case: Observation, versions: Mapping[str, str]) -> bool:
 
 def order() -> dict[Hashable, int]:
     """Problem -> its place in the file: dtypes and shapes of softmax, then what is around it."""
-    alone = [Problem(*shape, dtype) for dtype, shape in itertools.product(DTYPES, RACE_SHAPES)]
+    alone = [Problem(*shape, dtype) for dtype, shape in itertools.product(DTYPES, COMPARED_SHAPES)]
     return {problem: place for place, problem in enumerate([*alone, *entries()])}
 
 
@@ -274,24 +275,25 @@ def order() -> dict[Hashable, int]:
 
 
 @checked
-def load_race(gpu: str = REFERENCE_GPU) -> list[RaceCase]:
-    """What was raced on a GPU; raises as `store.read`."""
-    return store.read(RaceCase, gpu)
+def load_comparisons(gpu: str = REFERENCE_GPU) -> list[Comparison]:
+    """What was compared on a GPU; raises as `store.read`."""
+    return store.read(Comparison, gpu)
 
 
 @checked
-def race_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[RaceCase]:
-    """The recorded cases of a dtype in the order of `RACE_SHAPES`; raises as `load_race`."""
-    known = {case.problem: case for case in load_race(gpu)}
-    wanted = [Problem(*shape, dtype) for shape in RACE_SHAPES]
+def comparison_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[Comparison]:
+    """The recorded cases of a dtype in the order of `COMPARED_SHAPES`; raises as
+    `load_comparisons`."""
+    known = {case.problem: case for case in load_comparisons(gpu)}
+    wanted = [Problem(*shape, dtype) for shape in COMPARED_SHAPES]
     return [known[problem] for problem in wanted if problem in known]
 
 
 def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
     """(rows, cols, dtype) -> bandwidth of the fastest copy kernel as a share of the plain one's,
-    at the shapes where several were timed in turn; empty without a race."""
+    at the shapes where several were timed in turn; empty without a comparison."""
     try:
-        cases = load_race(gpu)
+        cases = load_comparisons(gpu)
     except FileNotFoundError:
         return {}
     return {
@@ -302,33 +304,33 @@ def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
 
 
 def best_copy(copies: Mapping[tuple[int, int, str], float], case: Case) -> float | None:
-    """Of `best_copies` what stands beside a case; None of another yardstick than the copy."""
-    if case.yardstick != bench.COPY:
+    """Of `best_copies` what stands beside a case; None of another baseline than the copy."""
+    if case.bandwidth_baseline != bench.COPY:
         return None
     return copies.get((case.rows, case.cols, case.dtype))
 
 
-def versions_of(cases: Sequence[RaceCase]) -> dict[str, str]:
-    """The versions that are compared of what was raced last; of what was not installed then, as
+def versions_of(cases: Sequence[Comparison]) -> dict[str, str]:
+    """The versions that are compared of what was compared last; of what was not installed then, as
     most cases of softmax have them."""
     found = [compared(case.run.versions) for case in cases if case.problem.plain]
     now = compared(latest(cases).versions)
     return {**max(found, key=found.count, default={}), **now}
 
 
-def around_cases(recorded: Sequence[RaceCase]) -> list[RaceCase]:
-    """Its cases around softmax at the shapes of `contests.GROUPS`, in that order."""
+def around_cases(recorded: Sequence[Comparison]) -> list[Comparison]:
+    """Its cases around softmax at the shapes of `problem_groups.GROUPS`, in that order."""
     known = {case.problem: case for case in recorded}
     return [known[problem] for problem in entries() if problem in known]
 
 
 @checked
-def race_origin(gpu: str = REFERENCE_GPU) -> str:
-    """One sentence on where the figures of softmax come from, with the peers' versions; in lines
-    that fit a notebook."""
-    cases = load_race(gpu)
+def comparison_origin(gpu: str = REFERENCE_GPU) -> str:
+    """One sentence on where the figures of softmax come from, with the baselines' versions; in
+    lines that fit a notebook."""
+    cases = load_comparisons(gpu)
     known, run = versions_of(cases), latest(cases)
-    versions = ", ".join(f"{name} {known[name]}" for name in peers.PACKAGES if name in known)
+    versions = ", ".join(f"{name} {known[name]}" for name in baselines.PACKAGES if name in known)
     return textwrap.fill(
         f"recorded on {run.device['name']}, last updated on {run.utc[:10]} "
         f"(driver {known['driver']}, {versions})",
@@ -337,7 +339,7 @@ def race_origin(gpu: str = REFERENCE_GPU) -> str:
     )
 
 
-def explained_marks(cases: Sequence[RaceCase]) -> list[str]:
+def explained_marks(cases: Sequence[Comparison]) -> list[str]:
     """A line for each of `MARKS` that any of the cases has."""
     seen = "".join(case.marks for case in cases)
     return [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in seen]
@@ -352,34 +354,37 @@ class Task:
 
     problem: Problem
     run: Run
-    peers: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)  # peer that was tried -> why not again
+    baselines: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(
+        default_factory=dict
+    )  # baseline that was tried -> why not again
 
     def without(self, failure: Failure) -> Task:
-        """The same without the peer that is to blame."""
+        """The same without the baseline that is to blame."""
         return replace(self, failed={**self.failed, failure.culprit: failure.reason})
 
     def skipped(self) -> dict[str, str]:
-        """Its peers that failed, or that cannot run the problem -> why."""
+        """Its baselines that failed, or that cannot run the problem -> why."""
         reasons = {
-            name: self.failed.get(name) or peers.why_not(name, self.problem) for name in self.peers
+            name: self.failed.get(name) or baselines.why_not(name, self.problem)
+            for name in self.baselines
         }
         return {name: reason for name, reason in reasons.items() if reason}
 
 
-def run_task(task: Task) -> RaceCase:
-    """Time our kernel, the peers that can run the shape, and copies. Raises `Failure`, which names
-    our kernel, the peer or the copy that is wrong or fails."""
+def run_task(task: Task) -> Comparison:
+    """Time our kernel, the baselines that can run the shape, and copies. Raises `Failure`, which
+    names our kernel, the baseline or the copy that is wrong or fails."""
     problem, skipped = task.problem, task.skipped()
     step = chosen(problem, gpu_in_use())
-    racing = [name for name in task.peers if name not in skipped]
-    copies = rival_copies(problem) if problem.plain else []
+    names = [name for name in task.baselines if name not in skipped]
+    copies = other_copies(problem) if problem.plain else []
     copies = [name for name in copies if name not in task.failed]
-    cases, less_precise = measure_beside(step, racing, copies, problem)
-    timed = {name: cases[name] for name in filter(None, (step, *racing))}
-    of_ours = cases.get(step) or cases[problem.operation.yardstick]
-    notes = {name: peers.note(name, problem) for name in racing}
-    return RaceCase(
+    cases, less_precise = measure_beside(step, names, copies, problem)
+    timed = {name: cases[name] for name in filter(None, (step, *names))}
+    of_ours = cases.get(step) or cases[problem.operation.bandwidth_baseline]
+    notes = {name: baselines.note(name, problem) for name in names}
+    return Comparison(
         problem,
         task.run,
         step,
@@ -400,24 +405,24 @@ def run_task(task: Task) -> RaceCase:
 def measure_beside(
     step: str, names: Sequence[str], copies: Sequence[str], problem: Problem
 ) -> tuple[dict[str, Timed], dict[str, float]]:
-    """The times of our kernel, unless it is "", of peers and of copies, timed in turn; and the
-    errors in ulp of the peers that are less precise."""
-    peers.free_memory()
+    """The times of our kernel, unless it is "", of baselines and of copies, timed in turn; and the
+    errors in ulp of the baselines that are less precise."""
+    baselines.free_memory()
     of_ours = None if problem.plain else numbers(problem)
     makers = {step: bench.maker(step, of_ours)} if step else {}
     compared: dict[str, object] = {}
     makers |= {name: maker_of(name, compared) for name in names}
     makers |= {name: bench.copy_maker(name) for name in copies}
     cases = bench.measure(makers, problem)
-    found = {name: one for name, one in compared.items() if isinstance(one, peers.Precision)}
+    found = {name: one for name, one in compared.items() if isinstance(one, baselines.Precision)}
     return cases, {name: round(one.worst_ulp, 2) for name, one in found.items() if one.worst_ulp}
 
 
 def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Maker:
-    """What makes the candidate of a peer; what compares its result is put into `compared`."""
+    """What makes the candidate of a baseline; what compares its result is put into `compared`."""
 
     def make(problem: Problem) -> bench.Candidate:
-        candidate = peers.candidate(name, problem)
+        candidate = baselines.candidate(name, problem)
         if compared is not None:
             compared[name] = candidate.compare
         return candidate
@@ -425,7 +430,7 @@ def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Make
     return make
 
 
-def rival_copies(problem: Problem) -> list[str]:
+def other_copies(problem: Problem) -> list[str]:
     """The copies that may be faster than the plain one: of a large matrix those that the records
     say are, of a smaller one those that come near it there."""
     least = 1.0 if problem.moved >= MATTERS else NEAR
@@ -440,15 +445,15 @@ def rival_copies(problem: Problem) -> list[str]:
 
 
 class Draw(NamedTuple):
-    """Peers to be timed beside our kernel at a shape, in a process that tunes them anew."""
+    """Baselines to be timed beside our kernel at a shape, in a process that tunes them anew."""
 
     problem: Problem
     step: str
-    peers: tuple[str, ...]
+    baselines: tuple[str, ...]
 
 
 def run_draw(draw: Draw) -> dict[str, list[float]]:
     """Who -> samples in this process, of the copy too. Raises as `run_task`."""
-    cases, _ = measure_beside(draw.step, draw.peers, (), draw.problem)
-    named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.peers))}
-    return {**named, bench.COPY: cases[draw.peers[0]].copy_samples_us}
+    cases, _ = measure_beside(draw.step, draw.baselines, (), draw.problem)
+    named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.baselines))}
+    return {**named, bench.COPY: cases[draw.baselines[0]].copy_samples_us}

@@ -9,26 +9,26 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, registry
 from helpers.catalogue.registry import plain
-from helpers.measure import chain, chains, peers, store
-from helpers.measure.chains import (
+from helpers.measure import baselines, pipeline_timer, pipelines, store
+from helpers.measure.comparison import DTYPES
+from helpers.measure.pipelines import (
     VERDICTS,
-    ChainCase,
-    ChainTask,
+    Pipeline,
+    PipelineTask,
     behind,
-    chain_cases,
     holds,
-    load_chains,
+    load_pipelines,
     order,
+    pipeline_cases,
     variants,
 )
-from helpers.measure.contests import name_of
-from helpers.measure.races import DTYPES
+from helpers.measure.problem_groups import name_of
 from helpers.measure.records import launch_of, step_hash
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import CHAIN_SHAPES
+from helpers.problem.shapes import PIPELINE_SHAPES
 from tests import made_up
 from tests.earlier import EARLIER
-from tests.made_up import CHAIN_RUN, FOLDER, VERSIONS, chain_case
+from tests.made_up import FOLDER, PIPELINE_RUN, VERSIONS, pipeline_case
 
 # (rows, cols, dtype, state) -> why what is chosen may be behind a variant there: its lead in calls
 # that follow each other is more than a percent, say.
@@ -80,11 +80,11 @@ def test_variants_are_all_that_a_table_may_ask_for() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dtype: str) -> None:
-    assert len(set(CHAIN_SHAPES)) == 24
-    sizes = [rows * cols * np.dtype(dtype).itemsize for rows, cols in CHAIN_SHAPES]
+    assert len(set(PIPELINE_SHAPES)) == 24
+    sizes = [rows * cols * np.dtype(dtype).itemsize for rows, cols in PIPELINE_SHAPES]
     assert min(sizes) < 2e5 and max(sizes) > 8e8
-    assert all(rows * cols % 8 == 0 for rows, cols in CHAIN_SHAPES), "the reader takes 16 bytes"
-    for shape in CHAIN_SHAPES:
+    assert all(rows * cols % 8 == 0 for rows, cols in PIPELINE_SHAPES), "the reader takes 16 bytes"
+    for shape in PIPELINE_SHAPES:
         problem = Problem(*shape, dtype)
         step = dispatch.best(problem, H200)
         own, *others = variants(step, problem, H200)
@@ -93,9 +93,11 @@ def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dt
 
 
 def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
-    task = ChainTask(Problem(*LARGE), CHAIN_RUN, steps=("variants/08_ahead", "10_sixteen_bit"))
+    task = PipelineTask(
+        Problem(*LARGE), PIPELINE_RUN, steps=("variants/08_ahead", "10_sixteen_bit")
+    )
     assert task.ours(H200) == variants("08_cluster", task.problem)
-    task = ChainTask(Problem(1024, 65536), CHAIN_RUN, steps=("variants/08_ahead",))
+    task = PipelineTask(Problem(1024, 65536), PIPELINE_RUN, steps=("variants/08_ahead",))
     ahead = variants("variants/08_ahead", task.problem)
     assert task.ours(H200) == [*variants("08_cluster", task.problem), *ahead]
 
@@ -118,22 +120,22 @@ def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
     ],
 )
 def test_verdict(us: list[float], noise_us: float, verdict: str) -> None:
-    assert chain_case(us, noise_us=noise_us).verdict == verdict
+    assert pipeline_case(us, noise_us=noise_us).verdict == verdict
     assert verdict in VERDICTS
 
 
 def test_the_best_of_those_that_are_faster_comes_first() -> None:
-    case = chain_case([10.0, 9.5, 9.0, 10.0])
+    case = pipeline_case([10.0, 9.5, 9.0, 10.0])
     _, second, first, _ = case.launches
     assert list(case.faster(case.chosen)) == [first, second]
-    (line,) = behind([case, chain_case([10.0])])
+    (line,) = behind([case, pipeline_case([10.0])])
     assert line.startswith(f"65536 x 4096 float32, fresh: {first} is faster by ")
     assert line.endswith("%") and abs(float(line.split()[-1][:-1]) - 10) < 1
 
 
 def test_no_verdict_on_what_was_not_timed(monkeypatch) -> None:
-    case = chain_case([10.0])
-    monkeypatch.setattr(chains, "step_hash", lambda step: "another")
+    case = pipeline_case([10.0])
+    monkeypatch.setattr(pipelines, "step_hash", lambda step: "another")
     assert (case.chosen, case.plain, case.verdict) == (None, None, "not timed")
 
 
@@ -141,7 +143,7 @@ def test_what_is_chosen_by_other_rules_is_found_among_the_variants(
     tmp_path: Path, monkeypatch
 ) -> None:
     """A case stays good when the table's rules change: it has what they give now."""
-    case = chain_case([10.0, 10.0, 9.0, 10.0])
+    case = pipeline_case([10.0, 10.0, 9.0, 10.0])
     assert case.verdict == "BEHIND"
     kernels = made_up.Kernels(tmp_path, monkeypatch)
     kernels.edit("08_cluster.cu", ("rows * row > 4 * l2", "rows * row > 400 * l2"))
@@ -162,26 +164,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_pipelines_survive_saving_and_loading_in_order(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no pipelines of nvidia-test: run make measure"):
-        chain_cases("float32", FOLDER)
-    evicted = chain_case([3.0], *FEW, state="evicted")
-    around = chain_case([10.0])
+        pipeline_cases("float32", FOLDER)
+    evicted = pipeline_case([3.0], *FEW, state="evicted")
+    around = pipeline_case([10.0])
     around = replace(around, problem=Problem(4096, 4096, operation="softmax_backward"))
-    found: list[ChainCase] = []
-    for case in (around, chain_case([10.0]), evicted, chain_case([2.0], *FEW)):
+    found: list[Pipeline] = []
+    for case in (around, pipeline_case([10.0]), evicted, pipeline_case([2.0], *FEW)):
         found = store.put(found, case, order())
-    store.write(ChainCase, FOLDER, found)
-    assert load_chains(FOLDER) == found and chains.around_cases(found) == [around]
-    places = [(case.shape, case.state) for case in chain_cases("float32", FOLDER)]
+    store.write(Pipeline, FOLDER, found)
+    assert load_pipelines(FOLDER) == found and pipelines.around_cases(found) == [around]
+    places = [(case.shape, case.state) for case in pipeline_cases("float32", FOLDER)]
     assert places == [(FEW, "fresh"), (FEW, "evicted"), (LARGE, "fresh")]
-    assert store.path_of(ChainCase, FOLDER).read_text().count('"device"') == 1
-    found = store.put(found, chain_case([4.0], *FEW, state="evicted"), order())
+    assert store.path_of(Pipeline, FOLDER).read_text().count('"device"') == 1
+    found = store.put(found, pipeline_case([4.0], *FEW, state="evicted"), order())
     assert len(found) == 4 and round(found[1].us(found[1].best).value) == 4
 
 
 SHORT = replace(  # so that what is damaged below occurs once in its file
-    chain_case([10.0]),
+    pipeline_case([10.0]),
     launches={"one": {"grid": 1}, "two": {"grid": 2}},
-    chain_us={"one": [10.5, 11.0], "two": [12.0, 12.5]},
+    pipeline_us={"one": [10.5, 11.0], "two": [12.0, 12.5]},
     base_us={"one": [3.0, 3.5], "two": [4.0, 4.5]},
 )
 
@@ -191,55 +193,59 @@ SHORT = replace(  # so that what is damaged below occurs once in its file
     [
         ("4.5]", "-1]", r"base_us\.two\[1\] is -1, not"),
         ('"two":{', '"nobody":{', "the object is refused: a launch of nobody and no time"),
-        (",4.5]", "]", "the object is refused: other samples of chains with softmax than of those"),
-        (',"two":[4.0,4.5]', "", "the object is refused: other samples of chains with softmax"),
+        (
+            ",4.5]",
+            "]",
+            "the object is refused: other samples of pipelines with softmax than of those",
+        ),
+        (',"two":[4.0,4.5]', "", "the object is refused: other samples of pipelines with softmax"),
         ('"fresh"', '"stale"', 'state is "stale", not one of fresh, evicted'),
     ],
 )
 def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) -> None:
-    store.write(ChainCase, FOLDER, [SHORT])
-    path = store.path_of(ChainCase, FOLDER)
+    store.write(Pipeline, FOLDER, [SHORT])
+    path = store.path_of(Pipeline, FOLDER)
     assert path.read_text().count(old) == 1
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=rf"^nvidia-test/pipelines\.jsonl, line 2: {said}"):
-        load_chains(FOLDER)
+        load_pipelines(FOLDER)
 
 
 def test_what_is_recorded_is_not_timed_again(monkeypatch) -> None:
-    """Unless a kernel, a rule, a peer or a version is another, or a state is missing."""
-    few = [chain_case([2.0], *FEW, state=state, torch=3.0) for state in chain.STATES]
-    task = ChainTask(Problem(*FEW), CHAIN_RUN, ("torch",))
+    """Unless a kernel, a rule, a baseline or a version is another, or a state is missing."""
+    few = [pipeline_case([2.0], *FEW, state=state, torch=3.0) for state in pipeline_timer.STATES]
+    task = PipelineTask(Problem(*FEW), PIPELINE_RUN, ("torch",))
     assert not holds(few[:1], task), "evicted is missing"
-    assert holds(few, task) and holds(few, replace(task, peers=()))
-    both = replace(task, peers=("torch", "liger"))
+    assert holds(few, task) and holds(few, replace(task, baselines=()))
+    both = replace(task, baselines=("torch", "liger"))
     assert not holds(few, both)
     assert holds([replace(case, skipped={"liger": "why"}) for case in few], both)
     assert not holds(few, replace(task, problem=Problem(*FEW, "bfloat16")))
     assert not holds(few, replace(task, steps=("08_cluster-CLUSTER8",)))
     assert holds(few, replace(task, steps=("10_sixteen_bit",))), "it does not take the shape"
-    driver = replace(CHAIN_RUN, versions={**VERSIONS, "driver": "2.0"})
+    driver = replace(PIPELINE_RUN, versions={**VERSIONS, "driver": "2.0"})
     assert not holds(few, replace(task, run=driver))
     launches = {name: {**launch, "grid": 1} for name, launch in few[1].launches.items()}
     assert not holds([few[0], replace(few[1], launches=launches)], task)
-    large = chain_case([500.0], *LARGE)
-    assert holds([large], ChainTask(large.problem, CHAIN_RUN)), "too large to be evicted"
-    monkeypatch.setattr(chains, "step_hash", lambda step: "another")
+    large = pipeline_case([500.0], *LARGE)
+    assert holds([large], PipelineTask(large.problem, PIPELINE_RUN)), "too large to be evicted"
+    monkeypatch.setattr(pipelines, "step_hash", lambda step: "another")
     assert not holds(few, task)
 
 
 # ---- what is recorded -------------------------------------------------------------------------
 
-recorded = pytest.mark.skipif(not store.path_of(ChainCase).is_file(), reason="not recorded yet")
+recorded = pytest.mark.skipif(not store.path_of(Pipeline).is_file(), reason="not recorded yet")
 
 
 @recorded
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_recorded_choice_is_within_a_percent_of_its_best_variant(dtype: str) -> None:
-    cases = chain_cases(dtype)
-    assert {case.shape for case in cases} == {*CHAIN_SHAPES}
+    cases = pipeline_cases(dtype)
+    assert {case.shape for case in cases} == {*PIPELINE_SHAPES}
     for case in cases:
         assert case.chosen, f"{case.shape} {case.state}: its kernel was edited: measure"
-        assert set(peers.PEERS) >= {*case.skipped}
+        assert set(baselines.BASELINES) >= {*case.skipped}
         assert case.hashes == {file: step_hash(file) for file in case.hashes}
     held = [case for case in cases if (*case.shape, dtype, case.state) not in EXCEPTIONS]
     assert not behind(held)
@@ -249,26 +255,28 @@ def test_recorded_choice_is_within_a_percent_of_its_best_variant(dtype: str) -> 
 
 @recorded
 def test_recorded_pipelines_around_softmax_are_of_the_kernels_as_they_are_now() -> None:
-    for case in chains.around_cases(load_chains()):
-        current = not EARLIER & {chains.file_of(step) for step in case.launches}
+    for case in pipelines.around_cases(load_pipelines()):
+        current = not EARLIER & {pipelines.file_of(step) for step in case.launches}
         assert bool(case.chosen) == case.is_current() == current, (
             f"{name_of(case.problem)} {case.state}: its kernel was edited: measure"
         )
-        assert {*case.skipped} <= {*peers.PEERS}
+        assert {*case.skipped} <= {*baselines.BASELINES}
 
 
 @recorded
 def test_recorded_choice_around_softmax_is_within_a_percent_of_its_best_variant() -> None:
-    late = [case for case in chains.around_cases(load_chains()) if case.verdict == "BEHIND"]
+    late = [case for case in pipelines.around_cases(load_pipelines()) if case.verdict == "BEHIND"]
     found = {f"{name_of(case.problem)}, {case.state}" for case in late}
     assert found == {*EXCEPTIONS_AROUND}, "more, or an exception that is none"
 
 
 @pytest.mark.parametrize(
-    ("peer_us", "word"),
+    ("baseline_us", "word"),
     [(11.0, "ahead"), (10.05, "level"), (9.95, "level (slower)"), (9.5, "LOSS"), (None, "")],
 )
-def test_what_is_chosen_stands_beside_the_best_peer(peer_us: float | None, word: str) -> None:
-    case = chain_case([10.0], **({"liger": peer_us, "torch": 20.0} if peer_us else {}))
-    assert case.against_best_peer == word
-    assert replace(case, hashes={}).against_best_peer == ""
+def test_what_is_chosen_stands_beside_the_best_baseline(
+    baseline_us: float | None, word: str
+) -> None:
+    case = pipeline_case([10.0], **({"liger": baseline_us, "torch": 20.0} if baseline_us else {}))
+    assert case.against_best_baseline == word
+    assert replace(case, hashes={}).against_best_baseline == ""

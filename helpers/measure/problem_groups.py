@@ -1,4 +1,5 @@
-"""What is raced and chained around softmax: operations, their shapes, the numbers they are given.
+"""Problems around softmax that are compared, alone and in pipelines: operations, their shapes, the
+numbers that they are given.
 
 Each group of `GROUPS` is one operation, or softmax with something fused into it, at shapes of 2^27
 elements or nearly: half a gigabyte of float32, which no cache holds. Rows are short, middling and
@@ -30,7 +31,7 @@ from ..problem.shapes import Shape
 ELEMENTS = 2**27
 DTYPES = ("float32", "bfloat16")
 # As attention has it for heads of 64. A power of two: who rounds the product to 16 bits loses
-# nothing by it, and is raced against for its speed.
+# nothing by it, and is compared for its speed.
 SCALE = 0.125
 
 
@@ -43,7 +44,7 @@ def chosen(problem: Problem, gpu: Gpu | None = None) -> str:
 
 
 def numbers(problem: Problem) -> Mapping[str, float]:
-    """The numbers that a problem is given; the others are neutral, since not all peers have
+    """The numbers that a problem is given; the others are neutral, since not all baselines have
     them."""
     fused = {"MASK", "BIAS"} & {*dict(problem.features)}
     return MappingProxyType({"scale": SCALE} if fused else {})
@@ -116,7 +117,7 @@ def group_of(problem: Problem) -> str:
 
 
 def entries(names: Sequence[str] = tuple(GROUPS)) -> list[Problem]:
-    """The problems of some groups in the order in which they are raced: the first shape of each
+    """The problems of some groups in the order in which they are compared: the first shape of each
     group, then the second of each, so that one that is cut short knows something of all."""
     most = max(len(group.shapes) for group in GROUPS.values())
     numbered = itertools.product(range(most), names)

@@ -1,4 +1,4 @@
-"""Races: verdicts, files, and what is said of them; nothing is run."""
+"""The comparison: verdicts, files, and what is said of them; nothing is run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,48 +9,48 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch
 from helpers.catalogue.dispatch import best
-from helpers.measure import bench, peers, races, store
-from helpers.measure.contests import entries, name_of
-from helpers.measure.races import (
+from helpers.measure import baselines, bench, comparison, store
+from helpers.measure.comparison import (
     DTYPES,
     Added,
-    RaceCase,
+    Comparison,
     around_cases,
+    comparison_cases,
+    comparison_origin,
     explained_marks,
-    load_race,
-    race_cases,
-    race_origin,
+    load_comparisons,
     why_again,
 )
+from helpers.measure.problem_groups import entries, name_of
 from helpers.measure.records import launch_of, step_hash
 from helpers.problem.operations import BACKWARD
 from helpers.problem.problem import Problem
 from tests.earlier import EARLIER
-from tests.made_up import DEVICE, FOLDER, OURS, RUN, VERSIONS, race_case
+from tests.made_up import DEVICE, FOLDER, OURS, RUN, VERSIONS, comparison_case
 
 EARLY = replace(RUN, protocol={"version": 1})
 
 
-def of_step(step: str, problem: Problem) -> RaceCase:
+def of_step(step: str, problem: Problem) -> Comparison:
     """A case of a step as it is now."""
     launch = launch_of(step, problem, H200)
-    case = replace(race_case(), problem=problem, step=step, launch=launch)
+    case = replace(comparison_case(), problem=problem, step=step, launch=launch)
     return replace(case, kernel_hash=step_hash(step))
 
 
-def test_shares_best_peer_and_lead() -> None:
-    case = race_case(cudnn=12.5, liger=16.0)
+def test_shares_best_baseline_and_speedup() -> None:
+    case = comparison_case(cudnn=12.5, liger=16.0)
     assert case.copy_us == 9.7 and case.share(OURS) == pytest.approx(0.97)
     assert case.copy_gbps == pytest.approx(2 * 4 * 1024 * 4096 / 9.7e-6 / 1e9)
-    assert race_case(dtype="bfloat16").copy_gbps == case.copy_gbps / 2
+    assert comparison_case(dtype="bfloat16").copy_gbps == case.copy_gbps / 2
     gradient = replace(case, problem=replace(case.problem, operation=BACKWARD))
     assert gradient.copy_gbps == pytest.approx(1.5 * case.copy_gbps), "of what it must move"
-    assert case.best_peer == "cudnn" and case.lead == pytest.approx(1.25)
+    assert case.best_baseline == "cudnn" and case.speedup == pytest.approx(1.25)
 
 
 def test_marks_say_where_our_calls_overlap_and_what_is_older_than_the_kernel(monkeypatch) -> None:
-    monkeypatch.setattr(RaceCase, "is_current", lambda case: case.rows == 1)
-    new, old = race_case(1, 8192), race_case(2, 8192)
+    monkeypatch.setattr(Comparison, "is_current", lambda case: case.rows == 1)
+    new, old = comparison_case(1, 8192), comparison_case(2, 8192)
     early = replace(new, launch={"PROGRAMMATIC": 1}, run=EARLY)
     assert [case.marks for case in (new, old, early)] == ["", "#", "+"]
     assert explained_marks([new]) == []
@@ -59,19 +59,27 @@ def test_marks_say_where_our_calls_overlap_and_what_is_older_than_the_kernel(mon
 
 
 @pytest.mark.parametrize(
-    ("ours_us", "peer_us", "verdict"),
+    ("ours_us", "baseline_us", "verdict"),
     [
         (10.0, 10.2, "ahead"),
-        (10.0, 10.05, "level"),  # the peer is at 0.965 of a copy, and we are a little faster
-        (10.05, 10.05, "level"),  # the peer leaves room; whether we beat it the samples do not say
+        (10.0, 10.05, "level"),  # the baseline is at 0.965 of a copy, and we are a little faster
+        (
+            10.05,
+            10.05,
+            "level",
+        ),  # the baseline leaves room; whether we beat it the samples do not say
         (10.1, 10.05, "LOSS"),  # it leaves room, and we do not beat it, beyond the spread
         (10.0, 9.995, "level"),  # slower, but not beyond the spread
-        (10.0, 9.95, "level (slower)"),  # the peer is at 0.975; within the tolerance, yet slower
+        (
+            10.0,
+            9.95,
+            "level (slower)",
+        ),  # the baseline is at 0.975; within the tolerance, yet slower
         (10.0, 9.85, "LOSS"),
     ],
 )
-def test_verdict(ours_us: float, peer_us: float, verdict: str) -> None:
-    assert race_case(quack=peer_us, **{OURS: ours_us}).verdict == verdict
+def test_verdict(ours_us: float, baseline_us: float, verdict: str) -> None:
+    assert comparison_case(quack=baseline_us, **{OURS: ours_us}).verdict == verdict
 
 
 def noisy(us: float, seed: int, count: int = 7) -> list[float]:
@@ -83,47 +91,47 @@ def test_no_verdict_comes_from_noise() -> None:
     """Planted: medians alone would call some of these ahead and some lost."""
     cases = []
     for seed in range(40):
-        case = race_case()
+        case = comparison_case()
         case.samples_us.update({OURS: noisy(9.5, seed), "torch": noisy(9.5, seed + 100)})
         cases.append(case)
-    medians = [case.lead for case in cases]
+    medians = [case.speedup for case in cases]
     assert min(medians) < 0.99 and max(medians) > 1.01
     assert sum(case.verdict.startswith("level") for case in cases) >= 39
-    faster = race_case()
+    faster = comparison_case()
     faster.samples_us.update({OURS: noisy(9.5, 1), "torch": noisy(10.5, 2)})
     assert faster.verdict == "ahead"
 
 
-# ---- forfeits, copies, launches, draws ----------------------------------------------------------
+# ---- unsupported, copies, launches, draws --------------------------------------------------------
 
 
-def test_shape_without_a_kernel_of_ours_is_a_forfeit() -> None:
-    case = replace(race_case(), step="")
+def test_shape_without_a_kernel_of_ours_is_a_unsupported() -> None:
+    case = replace(comparison_case(), step="")
     del case.samples_us[OURS]
-    assert (case.verdict, case.lead, case.best_peer) == ("forfeit", 0.0, "torch")
+    assert (case.verdict, case.speedup, case.best_baseline) == ("unsupported", 0.0, "torch")
     assert case.share("torch") == pytest.approx(0.485) and case.to_draw() == ()
 
 
-def test_peer_that_cannot_run_forfeits_and_one_that_is_not_installed_does_not() -> None:
+def test_baseline_that_cannot_run_unsupported_and_one_that_is_not_installed_does_not() -> None:
     skipped = {"quack": "QuACK needs cols % 4 == 0", "liger": "liger_kernel is not installed"}
     skipped["cudnn"] = "wrong result: at (1, 2): 9 of 10 elements are wrong, by up to 1.2 ulp"
-    case = replace(race_case(), skipped=skipped)
-    assert {*case.forfeits} == {"quack", "cudnn"}
+    case = replace(comparison_case(), skipped=skipped)
+    assert {*case.unsupported} == {"quack", "cudnn"}
 
 
 def test_share_over_the_best_copy_known() -> None:
-    case = race_case()
+    case = comparison_case()
     assert case.best_copy == bench.COPY and case.share_of_best_copy(OURS) == case.share(OURS)
     copies = {"variants/00_copy_bulk": [11.0], "variants/00_copy_evict_last": [9.5, 9.5]}
     case = replace(case, copies_us=copies)
     assert case.best_copy == "variants/00_copy_evict_last"
     assert case.share_of_best_copy(OURS) == pytest.approx(0.95)
     assert case.share_of_best_copy("torch") == pytest.approx(0.475)
-    assert case.share(OURS) == pytest.approx(0.97) and case.best_peer == "torch"
+    assert case.share(OURS) == pytest.approx(0.97) and case.best_baseline == "torch"
 
 
 def test_programmatic_launch_has_a_share_of_its_own_and_no_part_in_the_verdict() -> None:
-    case = race_case(quack=9.0)
+    case = comparison_case(quack=9.0)
     assert case.programmatic_share is None
     early = replace(case, programmatic_us=[2.0], programmatic_copy_us=[1.5])
     assert early.programmatic_share == 0.75
@@ -132,12 +140,12 @@ def test_programmatic_launch_has_a_share_of_its_own_and_no_part_in_the_verdict()
 
 def test_best_of_several_processes_counts_beside_what_was_timed_in_its_own() -> None:
     """The machine was half as fast in the second: over its own copy the draw is the best."""
-    case = race_case(compile=14.0)
+    case = comparison_case(compile=14.0)
     slower = {OURS: [20.0], "compile": [19.0], bench.COPY: [19.4]}
     worse = {OURS: [10.0], "compile": [30.0], bench.COPY: [9.7]}
     case = replace(case, draws=[worse, slower])
     assert case.share("compile") == pytest.approx(19.4 / 19) and case.median_us("compile") == 19.0
-    assert case.best_peer == "compile" and case.lead == pytest.approx(0.95)
+    assert case.best_baseline == "compile" and case.speedup == pytest.approx(0.95)
     assert case.verdict == "LOSS"
     assert case.share(OURS) == pytest.approx(0.97), "ours is of the first"
 
@@ -155,18 +163,18 @@ def test_best_of_several_processes_counts_beside_what_was_timed_in_its_own() -> 
 )
 def test_who_is_near_is_timed_in_three_processes(first, then, wanted: bool) -> None:
     draws = [{OURS: [10.0], "compile": [us], bench.COPY: [9.7]} for us in then]
-    case = replace(race_case(compile=first, liger=10.1), draws=draws)
+    case = replace(comparison_case(compile=first, liger=10.1), draws=draws)
     assert case.to_draw() == (("compile",) if wanted else ())
     assert replace(case, run=EARLY).to_draw() == ()
 
 
 def test_copies_beside_the_plain_one_are_those_that_may_be_faster(monkeypatch) -> None:
-    monkeypatch.setattr(races, "gpu_in_use", lambda: H200)
+    monkeypatch.setattr(comparison, "gpu_in_use", lambda: H200)
     short = [f"variants/00_copy_{name}" for name in ("bulk", "evict_last", "persistent")]
-    assert races.rival_copies(Problem(4096, 1024)) == short
-    assert races.rival_copies(Problem(65536, 4096)) == short[1:2], "as recorded"
-    assert races.rival_copies(Problem(65536, 4096, "bfloat16")) == short[1:2]
-    assert races.rival_copies(Problem(1, 50257)) == [], "no whole number of packs"
+    assert comparison.other_copies(Problem(4096, 1024)) == short
+    assert comparison.other_copies(Problem(65536, 4096)) == short[1:2], "as recorded"
+    assert comparison.other_copies(Problem(65536, 4096, "bfloat16")) == short[1:2]
+    assert comparison.other_copies(Problem(1, 50257)) == [], "no whole number of packs"
 
 
 # ---- the file -----------------------------------------------------------------------------------
@@ -180,7 +188,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 FULL = replace(
-    race_case(),
+    comparison_case(),
     problem=Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1}),
     programmatic_us=[2.0],
     programmatic_copy_us=[1.0],
@@ -193,12 +201,17 @@ FULL = replace(
 
 def test_all_that_was_measured_survives(folder: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no comparison of nvidia-test: run make measure"):
-        race_cases("float32", FOLDER)
-    cases = [race_case(1, 32000), race_case(4096, 4096, "bfloat16"), race_case(8192, 8192), FULL]
+        comparison_cases("float32", FOLDER)
+    cases = [
+        comparison_case(1, 32000),
+        comparison_case(4096, 4096, "bfloat16"),
+        comparison_case(8192, 8192),
+        FULL,
+    ]
     cases[1] = replace(cases[1], run=EARLY)
-    store.write(RaceCase, FOLDER, cases)
-    assert load_race(FOLDER) == cases
-    assert race_cases("float32", FOLDER) == [cases[2], cases[0]], "softmax by shape"
+    store.write(Comparison, FOLDER, cases)
+    assert load_comparisons(FOLDER) == cases
+    assert comparison_cases("float32", FOLDER) == [cases[2], cases[0]], "softmax by shape"
 
 
 @pytest.mark.parametrize(
@@ -214,15 +227,15 @@ def test_all_that_was_measured_survives(folder: Path) -> None:
     ],
 )
 def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) -> None:
-    store.write(RaceCase, FOLDER, [FULL])
-    path = store.path_of(RaceCase, FOLDER)
+    store.write(Comparison, FOLDER, [FULL])
+    path = store.path_of(Comparison, FOLDER)
     assert path.read_text().count(old) == 1
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ValueError, match=rf"^nvidia-test/comparison\.jsonl, line 2: {said}"):
-        load_race(FOLDER)
+        load_comparisons(FOLDER)
 
 
-# ---- what is current, and what is raced again ---------------------------------------------------
+# ---- what is current, and what is compared again -------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,22 +245,22 @@ def test_a_damaged_case_is_named(folder: Path, old: str, new: str, said: str) ->
         ({"kernel_hash": "another"}, {}, "ours"),
         ({"launch": {"grid": 1}}, {}, "ours"),
         ({"run": EARLY}, {}, ""),  # what is still valid is not timed again
-        ({}, {"torch": "2"}, "peers"),
-        ({"run": replace(RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "2"}, "peers"),
+        ({}, {"torch": "2"}, "baselines"),
+        ({"run": replace(RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "2"}, "baselines"),
         ({"run": replace(RUN, versions={**VERSIONS, "torch": "1"})}, {"torch": "1"}, ""),
         ({"run": replace(RUN, versions={**VERSIONS, "triton": "3"})}, {}, ""),  # not here now
-        ({"samples_us": {OURS: [1.0]}}, {}, "peers"),
+        ({"samples_us": {OURS: [1.0]}}, {}, "baselines"),
         ({"samples_us": {OURS: [1.0]}, "skipped": {"torch": "why"}}, {}, ""),
     ],
 )
-def test_why_a_case_is_raced_again(change: dict, versions: dict, why: str, monkeypatch) -> None:
+def test_why_a_case_is_compared_again(change: dict, versions: dict, why: str, monkeypatch) -> None:
     monkeypatch.setattr(dispatch, "best", lambda *_: OURS)
     case = replace(of_step(OURS, Problem(1024, 4096)), **change)
     assert why_again(case, ["torch"], {**VERSIONS, **versions}) == why
     assert why_again(None, ["torch"], VERSIONS) == "new"
 
 
-def test_programmatic_launch_over_an_ordinary_copy_is_raced_again(monkeypatch) -> None:
+def test_programmatic_launch_over_an_ordinary_copy_is_compared_again(monkeypatch) -> None:
     """As one is from when 08 started early where there are few rows."""
     step = "08_cluster-PROGRAMMATIC1"
     case = of_step(step, Problem(1, 32000))
@@ -264,27 +277,27 @@ def test_case_is_planned_for_the_gpu_of_its_run() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_recorded_race_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
-    if not store.path_of(RaceCase).is_file():
-        pytest.skip("no race is recorded yet")
-    versions = store.latest(load_race()).versions
-    for case in race_cases(dtype):
+def test_recorded_comparison_is_of_the_kernels_as_they_are_now(dtype: str) -> None:
+    if not store.path_of(Comparison).is_file():
+        pytest.skip("no comparison is recorded yet")
+    versions = store.latest(load_comparisons()).versions
+    for case in comparison_cases(dtype):
         names = {*case.samples_us, *case.skipped} - {case.step}
-        assert names <= set(peers.PEERS), case.shape
+        assert names <= set(baselines.BASELINES), case.shape
         assert case.is_current(), (
-            f"{case.step} at {case.shape} was edited or is not chosen any more: run the race"
+            f"{case.step} at {case.shape} was edited or is not chosen any more: run the comparison"
         )
-        assert not case.forfeits.keys() - peers.PEERS.keys()
+        assert not case.unsupported.keys() - baselines.BASELINES.keys()
         if case.protocol == bench.PROTOCOL["version"]:
-            assert why_again(case, [*peers.PEERS], versions) == ""
+            assert why_again(case, [*baselines.BASELINES], versions) == ""
 
 
-def test_recorded_race_around_softmax_is_of_the_kernels_as_they_are_now() -> None:
-    for case in around_cases(load_race()):
+def test_recorded_comparison_around_softmax_is_of_the_kernels_as_they_are_now() -> None:
+    for case in around_cases(load_comparisons()):
         names = {*case.samples_us, *case.skipped} - {case.step}
-        assert names <= {*peers.PEERS}, name_of(case.problem)
+        assert names <= {*baselines.BASELINES}, name_of(case.problem)
         assert case.is_current() == (case.step not in EARLIER), (
-            f"{case.step} at {name_of(case.problem)} was edited or is not chosen now: run the race"
+            f"{case.step} at {name_of(case.problem)} was edited or is not chosen now: compare again"
         )
 
 
@@ -298,12 +311,12 @@ def test_case_around_softmax_is_current_by_its_own_choice_and_launch() -> None:
         assert not replace(case, problem=softmax).is_current()
 
 
-def test_versions_that_are_said_are_softmaxs_where_a_peer_was_away(folder: Path) -> None:
-    """Planted: what is raced later without a peer takes it out of the sentence."""
+def test_versions_that_are_said_are_softmaxs_where_a_baseline_was_away(folder: Path) -> None:
+    """Planted: what is compared later without a baseline takes it out of the sentence."""
     torch = {**VERSIONS, "torch": "2"}
     before = replace(RUN, versions={**torch, "flashinfer-python": "3"})
     later = replace(RUN, versions={**torch, "driver": "1.3"}, utc="2030-02-03T04:05:06+00:00")
-    cases = [replace(race_case(), run=before), replace(FULL, run=later)]
-    store.write(RaceCase, FOLDER, cases)
+    cases = [replace(comparison_case(), run=before), replace(FULL, run=later)]
+    store.write(Comparison, FOLDER, cases)
     said = "last updated on 2030-02-03 (driver 1.3, torch 2, flashinfer-python 3)"
-    assert said in race_origin(FOLDER)
+    assert said in comparison_origin(FOLDER)

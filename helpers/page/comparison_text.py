@@ -10,27 +10,27 @@ from pathlib import Path
 
 from ..base.paths import ROOT
 from ..catalogue.dispatch import choose
-from ..measure.chains import TIES, ChainCase, chain_cases, load_chains
-from ..measure.chains import around_cases as around_chains
-from ..measure.contests import GROUPS, group_of
-from ..measure.peers import PEERS, title
-from ..measure.races import (
+from ..measure.baselines import BASELINES, title
+from ..measure.comparison import (
     DTYPES,
     ROOM,
     SLOWER,
     TOLERANCE,
     VERDICTS,
-    RaceCase,
+    Comparison,
     around_cases,
     compared,
+    comparison_cases,
+    comparison_origin,
     explained_marks,
-    load_race,
-    race_cases,
-    race_origin,
+    load_comparisons,
     versions_of,
 )
+from ..measure.pipelines import TIES, Pipeline, load_pipelines, pipeline_cases
+from ..measure.pipelines import around_cases as around_chains
+from ..measure.problem_groups import GROUPS, group_of
 from ..measure.store import REFERENCE_GPU, folder_of, latest
-from ..problem.shapes import RACE_TABLE, Shape, race_family, raced
+from ..problem.shapes import COMPARED_TABLE, Shape, compared_family, compared_shapes
 from ..simt.words import counted
 
 WORDS = {"LOSS": "lost"}  # of a verdict
@@ -44,11 +44,11 @@ OUTSIDE = (
 )
 
 
-def race_block(pictures: Mapping[str, Path]) -> str:
+def comparison_block(pictures: Mapping[str, Path]) -> str:
     """The comparison of softmax: a picture of the speedups for each dtype, the verdicts by family
     of shapes, the baselines, and kernels back to back with other kernels."""
     try:
-        everything = load_race()
+        everything = load_comparisons()
     except FileNotFoundError:
         everything = []
     recorded = [case for case in everything if case.problem.plain]
@@ -59,49 +59,49 @@ def race_block(pictures: Mapping[str, Path]) -> str:
         f"![Speedup over the best baseline, over rows and columns, {dtype}]"
         f"({path.relative_to(ROOT).as_posix()})"
         for dtype, path in pictures.items()
-        if race_cases(dtype)
+        if comparison_cases(dtype)
     ]
     lines += ["", f"{score(shown)} {OUTSIDE}", "", *family_table(recorded), ""]
-    lines += [*peers_table(recorded, shown), ""]
+    lines += [*baselines_table(recorded, shown), ""]
     explained = "".join(f" {line}." for line in explained_marks(shown))
-    now = versions_of(everything)  # those that `race_origin` says
+    now = versions_of(everything)  # those that `comparison_origin` says
     older = sum(compared(case.run.versions) != now for case in shown)
     others = f"; {older} of {counted(len(shown), 'case')} with other versions" if older else ""
     lines += [
-        f"The comparison was {race_origin()}{others}.{added_later(shown)} All kernels are launched "
-        f"ordinarily. *Ahead* and *lost* mean a difference of more than {TOLERANCE:.0%} that is "
-        "also beyond run-to-run variation, the 95% bootstrap interval of the ratio of medians. "
-        f"*{SLOWER.capitalize()}* means slower beyond that variation, but not certainly by more "
-        f"than {TOLERANCE:.0%}; *level* is the rest. If the best baseline is below {ROOM} of a "
-        "copy, being slower than it by any margin beyond that variation counts as lost."
+        f"The comparison was {comparison_origin()}{others}.{added_later(shown)} All kernels are "
+        f"launched ordinarily. *Ahead* and *lost* mean a difference of more than {TOLERANCE:.0%} "
+        "that is also beyond run-to-run variation, the 95% bootstrap interval of the ratio of "
+        f"medians. *{SLOWER.capitalize()}* means slower beyond that variation, but not certainly "
+        f"by more than {TOLERANCE:.0%}; *level* is the rest. If the best baseline is below {ROOM} "
+        "of a copy, being slower than it by any margin beyond that variation counts as lost."
         f"{explained}",
         "",
         PRECISION,
         "",
-        *chained_alone(),
+        *pipelines_alone(),
         f"[Every case, a line each]({every_case_path().relative_to(ROOT).as_posix()})",
     ]
     return "\n".join(lines)
 
 
-def cases_alone(recorded: Sequence[RaceCase]) -> list[RaceCase]:
+def cases_alone(recorded: Sequence[Comparison]) -> list[Comparison]:
     """The cases of softmax alone, in the order of the table of shapes."""
     known = {(case.shape, case.dtype): case for case in recorded if case.problem.plain}
-    asked = [(shape, dtype) for dtype in DTYPES for shape in raced(dtype)]
+    asked = [(shape, dtype) for dtype in DTYPES for shape in compared_shapes(dtype)]
     return [known[one] for one in asked if one in known]
 
 
 def every_case_path() -> Path:
-    return folder_of(REFERENCE_GPU) / "race.md"
+    return folder_of(REFERENCE_GPU) / "comparison.md"
 
 
 def every_case() -> str:
     """A page with a line for each case. Raises `FileNotFoundError` if nothing is recorded."""
-    recorded = load_race()
+    recorded = load_comparisons()
     lines = [
         "# The comparison, case by case",
         "",
-        f"The comparison was {race_origin()}.{added_later(recorded)} The README says what "
+        f"The comparison was {comparison_origin()}.{added_later(recorded)} The README says what "
         "the words mean. Beside the operations around softmax no second copy was timed: a fraction "
         "above 1.00 there is one of the *yardstick*, a plain kernel that moves as many bytes.",
         *(f"{line}." for line in explained_marks(recorded)),
@@ -120,12 +120,12 @@ def every_case() -> str:
     return "\n".join([*lines, ""])
 
 
-def score(shown: Sequence[RaceCase]) -> str:
+def score(shown: Sequence[Comparison]) -> str:
     """One sentence: how many cases are won, and each that is lost, to whom and by how much."""
     counts = Counter(case.verdict for case in shown)
     words = [f"{counts[name]} {WORDS.get(name, name)}" for name in VERDICTS if counts[name]]
     lost = [
-        f"{where(case)} {case.dtype} to {title(case.best_peer)} by {1 - case.lead:.1%}"
+        f"{where(case)} {case.dtype} to {title(case.best_baseline)} by {1 - case.speedup:.1%}"
         for case in shown
         if case.verdict == "LOSS"
     ]
@@ -142,13 +142,13 @@ PRECISION = (
 )
 
 
-def less_precise_mark(cases: Sequence[RaceCase]) -> list[str]:
+def less_precise_mark(cases: Sequence[Comparison]) -> list[str]:
     """A line that explains `LESS_PRECISE_MARK`, if any best baseline has it."""
-    marked = any(case.best_peer and case.precision(case.best_peer) for case in cases)
+    marked = any(case.best_baseline and case.precision(case.best_baseline) for case in cases)
     return [f"{LESS_PRECISE_MARK}: correct, but less precise than ours."] * marked
 
 
-def added_later(cases: Sequence[RaceCase]) -> str:
+def added_later(cases: Sequence[Comparison]) -> str:
     """A sentence for the baselines of each later run that was added; "" without any."""
     found = Counter(
         (
@@ -160,7 +160,7 @@ def added_later(cases: Sequence[RaceCase]) -> str:
         for case in cases
         for later in case.added
         for name in later.samples_us
-        if name in PEERS
+        if name in BASELINES
     )
     return "".join(
         f" {name} was added at {counted(count, 'shape')} on {day}, beside our kernel and a copy "
@@ -169,84 +169,91 @@ def added_later(cases: Sequence[RaceCase]) -> str:
     )
 
 
-def where(case: RaceCase | ChainCase) -> str:
+def where(case: Comparison | Pipeline) -> str:
     """The shape; of what is around softmax its group too."""
     sizes = case.problem.place(dtype=False)
     return sizes if case.problem.plain else f"{group_of(case.problem)} at {sizes}"
 
 
-def family_table(recorded: Sequence[RaceCase]) -> list[str]:
-    """How many cases of each family are ahead, level, lost and forfeits of ours."""
+def family_table(recorded: Sequence[Comparison]) -> list[str]:
+    """How many cases of each family are ahead, level, lost and unsupported of ours."""
     titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
     lines = [f"| shapes | {titles} |", "|---" * (1 + 2 * len(DTYPES)) + "|"]
     known = {(case.shape, case.dtype): case for case in recorded}
-    for family in (*RACE_TABLE, "all"):
+    for family in (*COMPARED_TABLE, "all"):
         cells = []
         for dtype in DTYPES:
-            shapes = [s for s in raced(dtype) if family in (race_family(*s), "all")]
+            shapes = [s for s in compared_shapes(dtype) if family in (compared_family(*s), "all")]
             cases = [known[shape, dtype] for shape in shapes if (shape, dtype) in known]
             verdicts = Counter(case.verdict for case in cases)
-            verdicts["forfeit"] += len(forfeits := unraced_forfeits(recorded, shapes, dtype))
-            verdicts["not raced"] = len(shapes) - len(cases) - len(forfeits)
-            counts = {name: verdicts[name] for name in (*VERDICTS, "not raced")}
+            verdicts["unsupported"] += len(
+                unsupported := unsupported_shapes(recorded, shapes, dtype)
+            )
+            verdicts["not compared"] = len(shapes) - len(cases) - len(unsupported)
+            counts = {name: verdicts[name] for name in (*VERDICTS, "not compared")}
             words = [f"{n} {WORDS.get(name, name)}" for name, n in counts.items() if n]
-            led = [case for case in cases if case.best_peer and case.lead]
-            least = min(led, key=lambda case: case.lead, default=None)
-            cells += [", ".join(words) or "-", lead_cell(least) if least else "-"]
+            led = [case for case in cases if case.best_baseline and case.speedup]
+            least = min(led, key=lambda case: case.speedup, default=None)
+            cells += [", ".join(words) or "-", speedup_cell(least) if least else "-"]
         lines.append(f"| {family} | {' | '.join(cells)} |")
     return lines
 
 
-def unraced_forfeits(
-    recorded: Sequence[RaceCase], shapes: Sequence[Shape], dtype: str
+def unsupported_shapes(
+    recorded: Sequence[Comparison], shapes: Sequence[Shape], dtype: str
 ) -> list[Shape]:
-    """The shapes that were not raced and that none of our kernels takes: forfeits all the same."""
+    """The shapes that were not compared and that none of our kernels takes: unsupported all the
+    same."""
     known = {case.shape for case in recorded if case.dtype == dtype}
     gpu = latest(recorded).gpu
     return [s for s in shapes if s not in known and not choose(*s, dtype, gpu)]
 
 
-def lead_cell(case: RaceCase) -> str:
+def speedup_cell(case: Comparison) -> str:
     sizes = case.problem.place(dtype=False)
-    return f"{case.lead:.{2 if case.lead >= 1 else 3}f}, {title(case.best_peer)} at {sizes}"
+    return (
+        f"{case.speedup:.{2 if case.speedup >= 1 else 3}f}, {title(case.best_baseline)} at {sizes}"
+    )
 
 
-def peers_table(recorded: Sequence[RaceCase], shown: Sequence[RaceCase]) -> list[str]:
+def baselines_table(recorded: Sequence[Comparison], shown: Sequence[Comparison]) -> list[str]:
     """How often each baseline was timed, how often it was the best of them, and why it was not
     timed at the other shapes."""
     lines = ["| | timed | best of the others | not timed |", "|---|---|---|---|"]
-    best = Counter(case.best_peer for case in shown)
-    for name, peer in PEERS.items():
+    best = Counter(case.best_baseline for case in shown)
+    for name, baseline in BASELINES.items():
         timed = sum(name in case.timed for case in shown)
         reasons = Counter(
-            re.sub(r":? at \(.*", "", case.forfeits[name])
+            re.sub(r":? at \(.*", "", case.unsupported[name])
             for case in shown
-            if name in case.forfeits
+            if name in case.unsupported
         )
         errors = [
             float(found[1])
             for case in shown
-            if (found := re.search(r"by up to ([\d.]+) ulp$", case.forfeits.get(name, "")))
+            if (found := re.search(r"by up to ([\d.]+) ulp$", case.unsupported.get(name, "")))
         ]
         words = [f"{count}: {reason}" for reason, count in reasons.items()]
         words += [f"wrong by up to {max(errors):.1f} ulp"] if errors else []
         less = [case.precision(name) for case in shown if case.precision(name)]
         marked = f", {len(less)} less precise (up to {max(less):.1f} ulp)" if less else ""
         if timed or words:
-            cells = [peer.title, f"{timed}{marked}", f"{best[name]}", "; ".join(words) or "-"]
+            cells = [baseline.title, f"{timed}{marked}", f"{best[name]}", "; ".join(words) or "-"]
             lines.append(f"| {' | '.join(cells)} |")
     verdicts = Counter(case.verdict for case in shown)
-    unraced = sum(len(unraced_forfeits(recorded, raced(dtype), dtype)) for dtype in DTYPES)
-    forfeits = verdicts["forfeit"] + unraced
-    words = f"{forfeits}: none of our kernels takes the shape" if forfeits else "-"
-    timed = len(shown) - verdicts["forfeit"]
+    not_compared = sum(
+        len(unsupported_shapes(recorded, compared_shapes(dtype), dtype)) for dtype in DTYPES
+    )
+    unsupported = verdicts["unsupported"] + not_compared
+    words = f"{unsupported}: none of our kernels takes the shape" if unsupported else "-"
+    timed = len(shown) - verdicts["unsupported"]
     lines.append(f"| ours | {timed} | ahead of all in {verdicts['ahead']} | {words} |")
     return lines
 
 
-def case_table(cases: Sequence[RaceCase], around: bool = False) -> list[str]:
+def case_table(cases: Sequence[Comparison], around: bool = False) -> list[str]:
     """A line for each case: shares of a copy, or of the yardstick of what is `around` softmax, the
-    lead with its interval, the verdict."""
+    speedup with its interval, the verdict."""
     early = any(case.programmatic_share for case in cases)
     of, best = ("of the yardstick", []) if around else ("of a copy", ["of the best copy"])
     titles = ["rows x columns", "ours", of, *best, "best baseline", of, "speedup", "verdict"]
@@ -254,19 +261,21 @@ def case_table(cases: Sequence[RaceCase], around: bool = False) -> list[str]:
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for case in cases:
         ours, beside = ["-"] * (2 + len(best)), ["-"] * 3
-        if case.verdict != "forfeit":
+        if case.verdict != "unsupported":
             name = case.step.removeprefix("variants/")
             ours[:2] = [f"`{name}`", share_cell(case, case.step) + case.marks]
             if best and case.copies_us:
                 ours[2] = f"{case.share_of_best_copy(case.step):.2f}"
-        if peer := case.best_peer:
-            mark = LESS_PRECISE_MARK if case.precision(peer) else ""
-            beside[:2] = [title(peer) + mark, share_cell(case, peer)]
-            if case.verdict != "forfeit":
-                lead = case.lead_over(peer)
-                beside[2] = f"{lead.value:.3f} ({lead.low:.3f}&nbsp;to&nbsp;{lead.high:.3f})"
+        if baseline := case.best_baseline:
+            mark = LESS_PRECISE_MARK if case.precision(baseline) else ""
+            beside[:2] = [title(baseline) + mark, share_cell(case, baseline)]
+            if case.verdict != "unsupported":
+                speedup = case.speedup_over(baseline)
+                beside[2] = (
+                    f"{speedup.value:.3f} ({speedup.low:.3f}&nbsp;to&nbsp;{speedup.high:.3f})"
+                )
         word = WORDS.get(case.verdict, case.verdict)
-        cells = [*ours, *beside, f"**{word}**" if case.verdict in ("LOSS", "forfeit") else word]
+        cells = [*ours, *beside, f"**{word}**" if case.verdict in ("LOSS", "unsupported") else word]
         if early:
             share = case.programmatic_share
             cells.append(f"{share:.2f} of a copy launched so" if share else "-")
@@ -275,7 +284,7 @@ def case_table(cases: Sequence[RaceCase], around: bool = False) -> list[str]:
     return lines
 
 
-def share_cell(case: RaceCase, name: str) -> str:
+def share_cell(case: Comparison, name: str) -> str:
     """The share of a copy; of few rows also microseconds."""
     time = f" ({case.median_us(name):.2f} us)" if case.rows * case.cols < 2**24 else ""
     return f"{case.share(name):.2f}{time}"
@@ -287,7 +296,7 @@ def share_cell(case: RaceCase, name: str) -> str:
 def around_block() -> str:
     """The same of what is around softmax: by operation, alone and in pipelines."""
     try:
-        recorded = load_race()
+        recorded = load_comparisons()
     except FileNotFoundError:
         recorded = None
     shown = around_cases(recorded) if recorded else []
@@ -306,9 +315,9 @@ def around_block() -> str:
     return "\n".join(lines[:-1])
 
 
-def group_table(shown: Sequence[RaceCase]) -> list[str]:
-    """How many cases of each operation are ahead, level, lost and forfeits of ours, and who of the
-    peers that have it cannot take a shape or is wrong there."""
+def group_table(shown: Sequence[Comparison]) -> list[str]:
+    """How many cases of each operation are ahead, level, lost and unsupported of ours, and who of
+    the baselines that have it cannot take a shape or is wrong there."""
     titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
     lines = [f"| | {titles} | baselines not timed |", "|---" * (2 + 2 * len(DTYPES)) + "|"]
     for name in GROUPS:
@@ -318,13 +327,13 @@ def group_table(shown: Sequence[RaceCase]) -> list[str]:
             cases = [case for case in group if case.dtype == dtype]
             counts = Counter(case.verdict for case in cases)
             words = [f"{counts[one]} {WORDS.get(one, one)}" for one in VERDICTS if counts[one]]
-            led = [case for case in cases if case.best_peer and case.lead]
-            least = min(led, key=lambda case: case.lead, default=None)
-            cells += [", ".join(words) or "-", lead_cell(least) if least else "-"]
+            led = [case for case in cases if case.best_baseline and case.speedup]
+            least = min(led, key=lambda case: case.speedup, default=None)
+            cells += [", ".join(words) or "-", speedup_cell(least) if least else "-"]
         reasons = Counter(
-            said if said.startswith(title(peer)) else f"{title(peer)}: {said}"
+            said if said.startswith(title(baseline)) else f"{title(baseline)}: {said}"
             for case in group
-            for peer, reason in case.forfeits.items()
+            for baseline, reason in case.unsupported.items()
             for said in [re.sub(":? at .*", "", reason)]
         )
         cells.append("; ".join(f"{count}x {reason}" for reason, count in reasons.items()) or "-")
@@ -337,7 +346,7 @@ def group_table(shown: Sequence[RaceCase]) -> list[str]:
 def pipelines() -> list[str]:
     """How our kernels compare back to back with a producer and a consumer, by operation."""
     try:
-        timed = [case for case in around_chains(load_chains()) if case.best_peer]
+        timed = [case for case in around_chains(load_pipelines()) if case.best_baseline]
     except FileNotFoundError:
         timed = []
     cases = [case for case in timed if case.chosen]
@@ -349,41 +358,42 @@ def pipelines() -> list[str]:
         "The same operations back to back with producer and consumer kernels, beside the two best "
         "of these baselines:",
         "",
-        *chained_table({name: group for name, group in groups.items() if group}),
-        *behind_in_chain(cases),
+        *pipeline_table({name: group for name, group in groups.items() if group}),
+        *slower_in_pipeline(cases),
         *of_earlier_versions(earlier),
         "",
     ]
 
 
-def of_earlier_versions(cases: Sequence[ChainCase]) -> list[str]:
+def of_earlier_versions(cases: Sequence[Pipeline]) -> list[str]:
     """A sentence on what was timed before our kernel was edited, which no table shows."""
     if not cases:
         return []
     names = " and ".join(dict.fromkeys(group_of(case.problem) for case in cases))
     behind = [
-        f"{where_in_chain(case)} by {-lead.value:.1%}"
+        f"{where_in_pipeline(case)} by {-speedup.value:.1%}"
         for case in cases
-        if (lead := case.lead(case.best, case.best_peer)).below(0)
+        if (speedup := case.gain(case.best, case.best_baseline)).below(0)
     ]
     slower = f" They were slower than the best baseline at {'; '.join(behind)}." if behind else ""
     return ["", f"Not timed since their kernels were edited: {names}.{slower}"]
 
 
-def chained_alone() -> list[str]:
+def pipelines_alone() -> list[str]:
     """The same of softmax, by dtype."""
     try:
-        cases = {dtype: chain_cases(dtype) for dtype in DTYPES}
+        cases = {dtype: pipeline_cases(dtype) for dtype in DTYPES}
     except FileNotFoundError:
         return []
     groups = {
-        dtype: [case for case in found if case.against_best_peer] for dtype, found in cases.items()
+        dtype: [case for case in found if case.against_best_baseline]
+        for dtype, found in cases.items()
     }
     shown = [case for group in groups.values() for case in group]
     if not shown:
         return []
-    timed = {name for case in shown for name in case.chain_us if name in PEERS}
-    names = [peer.title for name, peer in PEERS.items() if name in timed]
+    timed = {name for case in shown for name in case.pipeline_us if name in BASELINES}
+    names = [baseline.title for name, baseline in BASELINES.items() if name in timed]
     return [
         "Softmax back to back with producer and consumer kernels: one kernel writes x just "
         "before, and another reads y just after. Either x is still in the L2 cache (*fresh*), or "
@@ -391,49 +401,49 @@ def chained_alone() -> list[str]:
         "the time that the best baseline adds to the other two kernels. The baselines here are "
         f"{', '.join(names)}.",
         "",
-        *chained_table({name: group for name, group in groups.items() if group}),
-        *behind_in_chain(shown),
+        *pipeline_table({name: group for name, group in groups.items() if group}),
+        *slower_in_pipeline(shown),
         "",
     ]
 
 
-def where_in_chain(case: ChainCase) -> str:
+def where_in_pipeline(case: Pipeline) -> str:
     dtype = "" if case.dtype == "float32" else f" {case.dtype}"
     return f"{where(case)}{dtype}, {case.state},"
 
 
-def behind_in_chain(cases: Sequence[ChainCase]) -> list[str]:
+def slower_in_pipeline(cases: Sequence[Pipeline]) -> list[str]:
     """A sentence that names each case that is slower beyond run-to-run variation."""
     named = []
     for case in cases:
-        if case.against_best_peer in (SLOWER, "LOSS"):
-            lead = case.lead(case.chosen, case.best_peer)
+        if case.against_best_baseline in (SLOWER, "LOSS"):
+            gain = case.gain(case.chosen, case.best_baseline)
             named.append(
-                f"{where_in_chain(case)} than {title(case.best_peer)} by {-lead.value:.1%} "
-                f"({-lead.high:.1%} to {-lead.low:.1%})"
+                f"{where_in_pipeline(case)} than {title(case.best_baseline)} by {-gain.value:.1%} "
+                f"({-gain.high:.1%} to {-gain.low:.1%})"
             )
     return ["", f"Slower there: {'; '.join(named)}."] if named else []
 
 
-def chained_table(groups: Mapping[str, Sequence[ChainCase]]) -> list[str]:
+def pipeline_table(groups: Mapping[str, Sequence[Pipeline]]) -> list[str]:
     """Verdicts and the smallest saving, a line for each group."""
     lines = ["| | fresh | smallest saving | evicted | smallest saving |", "|---|---|---|---|---|"]
     for name, group in groups.items():
         cells = []
         for state in ("fresh", "evicted"):
             here = [case for case in group if case.state == state]
-            counts = Counter(case.against_best_peer for case in here)
+            counts = Counter(case.against_best_baseline for case in here)
             words = [f"{counts[one]} {WORDS.get(one, one)}" for one in TIES if counts[one]]
-            least = min(here, key=lead_in_chain, default=None)
-            cells += [", ".join(words) or "-", chained_cell(least) if least else "-"]
+            least = min(here, key=gain_in_pipeline, default=None)
+            cells += [", ".join(words) or "-", pipeline_cell(least) if least else "-"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return lines
 
 
-def lead_in_chain(case: ChainCase) -> float:
-    return case.lead(case.chosen, case.best_peer).value
+def gain_in_pipeline(case: Pipeline) -> float:
+    return case.gain(case.chosen, case.best_baseline).value
 
 
-def chained_cell(case: ChainCase) -> str:
+def pipeline_cell(case: Pipeline) -> str:
     sizes = case.problem.place()
-    return f"{round(lead_in_chain(case), 3) + 0:+.1%}, {title(case.best_peer)} at {sizes}"
+    return f"{round(gain_in_pipeline(case), 3) + 0:+.1%}, {title(case.best_baseline)} at {sizes}"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200
-from helpers.measure import bench, peers, peers_around, races
-from helpers.measure.contests import numbers
-from helpers.measure.problems import _Sample
-from helpers.measure.races import Task
+from helpers.measure import baselines, bench, comparison, fused_baselines
+from helpers.measure.comparison import Task
+from helpers.measure.gpu_arrays import _Sample
+from helpers.measure.problem_groups import numbers
 from helpers.measure.workers import Failure
 from helpers.problem.operations import OPERATIONS, SUMMED
 from helpers.problem.problem import Problem
@@ -113,7 +113,7 @@ def test_each_operation_is_timed_beside_its_yardstick(name, chosen, dtype, simul
     yardstick = YARDSTICK.get(name, "00_copy")
     assert set(cases) == {"it", yardstick}
     case = cases["it"]
-    assert problem.operation.yardstick == yardstick and case.copy_samples_us
+    assert problem.operation.bandwidth_baseline == yardstick and case.copy_samples_us
 
 
 WRONG = {
@@ -141,10 +141,10 @@ def test_a_wrong_kernel_has_no_time(name: str, simulated) -> None:
 def test_a_yardstick_moves_as_many_bytes(operation, dtype: str) -> None:
     sizes = (4096, 50257, dtype) if "inner" not in operation.sizes else (64 * 64, 500, dtype, 64)
     problem = Problem(*sizes, operation=operation)
-    yard = problem.yardstick
+    yard = problem.bandwidth_baseline
     assert abs(yard.moved / problem.moved - 1) < 1e-3
-    assert load(operation.yardstick).accepts(*yard.shape) and yard.operation is (
-        load(operation.yardstick).operation
+    assert load(operation.bandwidth_baseline).accepts(*yard.shape) and yard.operation is (
+        load(operation.bandwidth_baseline).operation
     )
 
 
@@ -171,9 +171,9 @@ CONTESTS = {
 
 
 @pytest.mark.parametrize("name", CONTESTS)
-def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypatch) -> None:
+def test_ours_and_a_baseline_are_compared_around_softmax(name: str, simulated, monkeypatch) -> None:
     """Our kernel as it is chosen, and one of another library that rounds once and leaves statistics
-    unwritten; with the numbers of the contest. A peer that is wrong is named."""
+    unwritten; with the numbers of the comparison. A baseline that is wrong is named."""
     problem, right = CONTESTS[name], 1.0
 
     def make(problem: Problem):
@@ -196,19 +196,19 @@ def test_ours_and_a_peer_are_raced_around_softmax(name: str, simulated, monkeypa
         return call
 
     unwritten = ("statistics",) if name == "loss" else ()
-    offer = peers_around.Offer(make, unwritten=unwritten, note="said")
-    monkeypatch.setitem(peers_around.OFFERS, problem.operation.name, {"torch": offer})
-    monkeypatch.setattr(peers, "why_not", lambda name, problem: "")
-    monkeypatch.setattr(peers, "free_memory", lambda: None)
-    monkeypatch.setattr(races, "gpu_in_use", lambda: H200)
+    offer = fused_baselines.Offer(make, unwritten=unwritten, note="said")
+    monkeypatch.setitem(fused_baselines.OFFERS, problem.operation.name, {"torch": offer})
+    monkeypatch.setattr(baselines, "why_not", lambda name, problem: "")
+    monkeypatch.setattr(baselines, "free_memory", lambda: None)
+    monkeypatch.setattr(comparison, "gpu_in_use", lambda: H200)
     task = Task(problem, RUN, ("torch",))
-    case = races.run_task(task)
+    case = comparison.run_task(task)
     assert case.problem == problem and case.is_current()
     assert {*case.samples_us} == {case.step, "torch"} and case.notes == {"torch": "said"}
-    assert case.copies_us == {} and case.copy_samples_us and case.verdict in races.VERDICTS
+    assert case.copies_us == {} and case.copy_samples_us and case.verdict in comparison.VERDICTS
     right = 1.5
     with pytest.raises(Failure, match=r"^torch: wrong result: .* are wrong, by up to"):
-        races.run_task(task)
+        comparison.run_task(task)
 
 
 @pytest.mark.gpu

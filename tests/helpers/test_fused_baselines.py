@@ -1,5 +1,5 @@
-"""What peers offer around softmax: formulas that are right, mistakes that are found, what they are
-told. Formulas are tried where PyTorch is installed, on any machine."""
+"""What baselines offer around softmax: formulas that are right, mistakes that are found, what they
+are told. Formulas are tried where PyTorch is installed, on any machine."""
 
 import ctypes
 import importlib.util
@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers.measure import foreign, peers, peers_around
+from helpers.measure import baselines, fused_baselines, interop
 from helpers.measure.bench import poison_outputs
-from helpers.measure.contests import GROUPS, chosen, entries, group_of, name_of, numbers
-from helpers.measure.peers_around import NOT_OFFERED, OFFERS, check_result, torch_dtypes
-from helpers.measure.problems import buffers, verify
+from helpers.measure.fused_baselines import NOT_OFFERED, OFFERS, check_result, torch_dtypes
+from helpers.measure.gpu_arrays import buffers, verify
+from helpers.measure.problem_groups import GROUPS, chosen, entries, group_of, name_of, numbers
 from helpers.problem.problem import Problem
 from helpers.run.check import WrongResult
 from helpers.run.references import expected
@@ -58,7 +58,7 @@ def run_on_tensors(function, problem: Problem, arrays) -> None:
 def test_formulas_of_pytorch_are_right(case: str, way: str, numpy_for_cupy) -> None:
     problem = SMALL[case]
     arrays = arrays_of(problem)
-    function = {"torch": peers_around.eager, "compile": peers_around.formula}[way](problem)
+    function = {"torch": fused_baselines.eager, "compile": fused_baselines.formula}[way](problem)
     run_on_tensors(function, problem, arrays)
     unwritten = OFFERS[problem.operation.name][way].unwritten
     verify(problem, numbers(problem), arrays, check_result, unwritten)
@@ -70,7 +70,7 @@ def test_formulas_of_pytorch_are_right(case: str, way: str, numpy_for_cupy) -> N
 def test_each_way_says_how_it_computes_each_group() -> None:
     for problem in SMALL.values():
         offers = OFFERS[problem.operation.name]
-        assert {"torch", "compile"} <= {*offers} <= {*peers.PEERS}
+        assert {"torch", "compile"} <= {*offers} <= {*baselines.BASELINES}
         assert not offers["compile"].refuses(problem) and not offers["torch"].refuses(problem)
         outputs = {argument.name for argument in problem.arrays if argument.output}
         assert all({*offer.unwritten} < outputs | {""} for offer in offers.values())
@@ -80,7 +80,7 @@ def test_each_way_says_how_it_computes_each_group() -> None:
 
 
 def results(case: str, numpy_for_cupy) -> tuple[Problem, dict, dict]:
-    """What goes into a contest, and what comes out of it, rounded once."""
+    """What goes into a comparison, and what comes out of it, rounded once."""
     problem = SMALL[case]
     asked = problem.arrays
     given = dict(zip([one.name for one in asked], arrays_of(problem), strict=True))
@@ -111,7 +111,7 @@ def test_what_is_rounded_once_is_right_and_another_row_is_not(case: str, numpy_f
             check_result(problem.operation, values, {name: np.full_like(array, np.nan)}, features)
 
 
-MISTAKES = {  # what a peer may leave out, as what it then gives for the values
+MISTAKES = {  # what a baseline may leave out, as what it then gives for the values
     "gradient of softmax": lambda v: v["y"] * v["dy"],
     "gradient of log-softmax": lambda v: v["dy"],
     "gradient of cross-entropy": lambda v: softmax(v["x"]),
@@ -144,13 +144,13 @@ def test_a_mistake_is_found(case: str, numpy_for_cupy) -> None:
 # ---- who takes what -----------------------------------------------------------------------------
 
 
-def reason(peer: str, group: str, cols: int = 4096, dtype: str = "float32") -> str:
-    title = peers.PEERS[peer].title
-    return peers_around.why_not(peer, title, GROUPS[group].problem(8, cols, dtype))
+def reason(baseline: str, group: str, cols: int = 4096, dtype: str = "float32") -> str:
+    title = baselines.BASELINES[baseline].title
+    return fused_baselines.why_not(baseline, title, GROUPS[group].problem(8, cols, dtype))
 
 
 @pytest.mark.parametrize(
-    ("peer", "group", "cols", "dtype", "why"),
+    ("baseline", "group", "cols", "dtype", "why"),
     [
         ("liger", "gradient of softmax", 65536, "float32", ""),
         ("liger", "gradient of softmax", 65537, "float32", "Liger refuses more than 65536 columns"),
@@ -168,8 +168,10 @@ def reason(peer: str, group: str, cols: int = 4096, dtype: str = "float32") -> s
         ("triton", "log-softmax", 8, "float32", f"Triton tutorial {NOT_OFFERED}"),
     ],
 )
-def test_what_a_peer_refuses(peer: str, group: str, cols: int, dtype: str, why: str) -> None:
-    answer = reason(peer, group, cols, dtype)
+def test_what_a_baseline_refuses(
+    baseline: str, group: str, cols: int, dtype: str, why: str
+) -> None:
+    answer = reason(baseline, group, cols, dtype)
     assert answer.startswith(why) and bool(answer) == bool(why)
 
 
@@ -187,16 +189,16 @@ def test_cudnn_is_told_algorithm_mode_and_sizes(monkeypatch: pytest.MonkeyPatch)
     fake = fake_cupy([])
     fake.cuda.get_current_stream = lambda: SimpleNamespace(ptr=77)
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(foreign, "cudnn", lambda: Library())
-    monkeypatch.setattr(foreign, "cudnn_handle", lambda: ctypes.c_void_p(5))
+    monkeypatch.setattr(interop, "cudnn", lambda: Library())
+    monkeypatch.setattr(interop, "cudnn_handle", lambda: ctypes.c_void_p(5))
     array = [SimpleNamespace(data=SimpleNamespace(ptr=ptr)) for ptr in (512, 1024, 2048)]
     problem = GROUPS["any axis"].problem(10, 7, "bfloat16", 5)
-    peers.candidate("cudnn", problem).run(*array[:2])
+    baselines.candidate("cudnn", problem).run(*array[:2])
     assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 9, 2, 7, 5, 1), "2 images of 7 channels"
     forward = calls["cudnnSoftmaxForward"]
     assert forward[1:3] == (1, 1) and (forward[5], forward[8]) == (512, 1024)
     problem = GROUPS["gradient of log-softmax"].problem(10, 7, "float32")
-    peers.candidate("cudnn", problem).run(*array)
+    baselines.candidate("cudnn", problem).run(*array)
     assert calls["cudnnSetTensor4dDescriptor"][1:] == (0, 0, 10, 7, 1, 1)
     backward = calls["cudnnSoftmaxBackward"]
     assert backward[1:3] == (2, 0) and [backward[place] for place in (5, 7, 10)] == [
@@ -206,18 +208,18 @@ def test_cudnn_is_told_algorithm_mode_and_sizes(monkeypatch: pytest.MonkeyPatch)
     ]
 
 
-# ---- the contests -------------------------------------------------------------------------------
+# ---- the comparisons -----------------------------------------------------------------------------
 
 
 def test_contests_are_each_once_and_ours_takes_them_all() -> None:
-    raced = entries()
-    assert len({*raced}) == len(raced) > 60
-    for problem in raced:
+    compared = entries()
+    assert len({*compared}) == len(compared) > 60
+    for problem in compared:
         rows, cols = problem.shape
         assert chosen(problem), name_of(problem)
         assert abs(rows * cols / 2**27 - 1) < 0.02 or cols == 8192
         assert problem.features != (("MASK", 2),) or rows % cols == 0, "eager masks whole squares"
-    assert {*map(group_of, raced[:20])} == {*GROUPS}, "something of each first"
+    assert {*map(group_of, compared[:20])} == {*GROUPS}, "something of each first"
 
 
 def test_a_problem_of_a_group_is_named_after_it() -> None:

@@ -1,4 +1,4 @@
-"""What the README says of a race that is made up here."""
+"""What the README says of a comparison that is made up here."""
 
 from dataclasses import replace
 
@@ -6,35 +6,35 @@ import pytest
 
 from helpers.base.paths import ROOT
 from helpers.measure import bench, store
-from helpers.measure.chains import ChainCase
-from helpers.measure.contests import GROUPS
-from helpers.measure.races import DTYPES, Added, RaceCase
+from helpers.measure.comparison import DTYPES, Added, Comparison
+from helpers.measure.pipelines import Pipeline
+from helpers.measure.problem_groups import GROUPS
 from helpers.measure.records import launch_of
 from helpers.measure.store import REFERENCE_GPU, Run
-from helpers.page import race_text
+from helpers.page import comparison_text
 from helpers.problem.problem import Problem
-from helpers.problem.shapes import RACE_TABLE, raced
+from helpers.problem.shapes import COMPARED_TABLE, compared_shapes
 from tests import made_up
-from tests.made_up import DEVICE, OURS, chain_case
+from tests.made_up import DEVICE, OURS, pipeline_case
 
 VERSIONS = {"driver": "1", "nvrtc": "13.0", "cupy": "14.0", "torch": "2.11.0"}
 RUN = Run(DEVICE, VERSIONS, "2030-01-02", bench.PROTOCOL)
 PICTURES = {dtype: ROOT / f"{dtype}.png" for dtype in DTYPES}
 
 
-def race_case(*at, **times: float) -> RaceCase:
-    return replace(made_up.race_case(*at, **times), run=RUN)
+def comparison_case(*at, **times: float) -> Comparison:
+    return replace(made_up.comparison_case(*at, **times), run=RUN)
 
 
 @pytest.fixture
-def record_race(tmp_path, monkeypatch):
+def record_comparison(tmp_path, monkeypatch):
     """Write the cases given where the README looks for them, and say what it says."""
     monkeypatch.setattr(store, "folder_of", lambda gpu: tmp_path / gpu)
-    monkeypatch.setattr(RaceCase, "is_current", lambda case: True)
+    monkeypatch.setattr(Comparison, "is_current", lambda case: True)
 
-    def write(*cases: RaceCase) -> str:
-        store.write(RaceCase, REFERENCE_GPU, cases)
-        return race_text.race_block(PICTURES)
+    def write(*cases: Comparison) -> str:
+        store.write(Comparison, REFERENCE_GPU, cases)
+        return comparison_text.comparison_block(PICTURES)
 
     return write
 
@@ -45,14 +45,14 @@ def rows_of(block: str) -> dict[str, list[str]]:
     return {first: cells for first, *cells in lines}
 
 
-def test_each_case_has_its_shares_its_lead_and_its_verdict(record_race) -> None:
-    block = record_race(
-        race_case(65536, 4096, quack=9.5),
-        race_case(65536, 4096, "bfloat16"),
-        race_case(1, 32000, liger=12.5),
-        race_case(64, 640),  # asked for by hand: not in the table
+def test_each_case_has_its_shares_its_speedup_and_its_verdict(record_comparison) -> None:
+    block = record_comparison(
+        comparison_case(65536, 4096, quack=9.5),
+        comparison_case(65536, 4096, "bfloat16"),
+        comparison_case(1, 32000, liger=12.5),
+        comparison_case(64, 640),  # asked for by hand: not in the table
     )
-    page = race_text.every_case()
+    page = comparison_text.every_case()
     rows = rows_of(page)
     assert rows["1 x 32000"] == [
         *(f"`{OURS}`", "0.97 (10.00 us)", "-", "Liger", "0.78 (12.50 us)"),
@@ -62,110 +62,117 @@ def test_each_case_has_its_shares_its_lead_and_its_verdict(record_race) -> None:
     assert rows_of(lost)["65536 x 4096"][-2:] == ["0.950 (0.948&nbsp;to&nbsp;0.952)", "**lost**"]
     assert "64 x 640" not in rows
     said = "Of 3 cases: 2 ahead, 1 lost (65536 x 4096 float32 to QuACK by 5.0%)."
-    assert f"\n{said} {race_text.OUTSIDE}\n" in block and "65536 x 4096" not in rows_of(block)
+    assert f"\n{said} {comparison_text.OUTSIDE}\n" in block and "65536 x 4096" not in rows_of(block)
     for text in (block, page):
         assert (
             "recorded on NVIDIA Test, last updated on 2030-01-02 (driver 1, torch 2.11.0)" in text
         )
-    assert "(notebooks/records/nvidia-h200/race.md)" in block
+    assert "(notebooks/records/nvidia-h200/comparison.md)" in block
     assert "float32.png" in block and "bfloat16.png" in block
 
 
-def test_families_are_counted_with_their_least_lead(record_race) -> None:
-    block = record_race(
-        race_case(65536, 4096, quack=9.5),
-        race_case(32768, 8192),
-        race_case(1, 32000, liger=12.5),
+def test_families_are_counted_with_their_least_speedup(record_comparison) -> None:
+    block = record_comparison(
+        comparison_case(65536, 4096, quack=9.5),
+        comparison_case(32768, 8192),
+        comparison_case(1, 32000, liger=12.5),
     )
     rows = rows_of(block)
-    large = len([s for s in raced("float32") if s[0] * s[1] == 2**28])
+    large = len([s for s in compared_shapes("float32") if s[0] * s[1] == 2**28])
     assert rows["2^28 elements"][:2] == [
-        f"1 ahead, 1 lost, {large - 2} not raced",
+        f"1 ahead, 1 lost, {large - 2} not compared",
         "0.950, QuACK at 65536 x 4096",
     ]
-    assert rows["few rows"][:2] == ["1 ahead, 4 not raced", "1.25, Liger at 1 x 32000"]
-    assert rows["few rows"][2:] == ["5 not raced", "-"]
-    assert {*RACE_TABLE, "all"} <= set(rows)
+    assert rows["few rows"][:2] == ["1 ahead, 4 not compared", "1.25, Liger at 1 x 32000"]
+    assert rows["few rows"][2:] == ["5 not compared", "-"]
+    assert {*COMPARED_TABLE, "all"} <= set(rows)
 
 
-def test_no_forfeit_vanishes(record_race, monkeypatch) -> None:
-    """Ours: raced without a kernel, or not raced for want of one. A peer's: refused or wrong."""
-    monkeypatch.setattr(race_text, "choose", lambda rows, cols, *_: None if cols == 50257 else OURS)
+def test_no_unsupported_vanishes(record_comparison, monkeypatch) -> None:
+    """Ours: compared without a kernel, or not compared for want of one. A baseline's: refused or
+    wrong."""
+    monkeypatch.setattr(
+        comparison_text, "choose", lambda rows, cols, *_: None if cols == 50257 else OURS
+    )
     skipped = {
         "quack": "QuACK needs cols % 4 == 0",
         "liger": "liger_kernel is not installed",
         "cudnn": "wrong result: at (1, 2): 9 of 10 elements are wrong, by up to 1.2 ulp",
     }
-    ours = replace(race_case(65536, 77), step="", skipped=skipped)
+    ours = replace(comparison_case(65536, 77), step="", skipped=skipped)
     del ours.samples_us[OURS]
     skipped = {"triton": "wrong result: left NaN in its output at (8, 16)"}
-    other = replace(race_case(1, 32000), skipped=skipped)
-    block = record_race(ours, other)
+    other = replace(comparison_case(1, 32000), skipped=skipped)
+    block = record_comparison(ours, other)
     rows = rows_of(block)
-    unraced = sum(cols == 50257 for dtype in DTYPES for _, cols in raced(dtype))
+    not_compared = sum(cols == 50257 for dtype in DTYPES for _, cols in compared_shapes(dtype))
     assert rows["ours"] == [
         "1",
         "ahead of all in 1",
-        f"{1 + unraced}: none of our kernels takes the shape",
+        f"{1 + not_compared}: none of our kernels takes the shape",
     ]
     assert rows["QuACK"] == ["0", "0", "1: QuACK needs cols % 4 == 0"]
     assert rows["cuDNN"] == ["0", "0", "1: wrong result; wrong by up to 1.2 ulp"]
     assert rows["Triton tutorial"][2] == "1: wrong result: left NaN in its output"
-    assert "Liger" not in rows, "not in the race"
-    assert rows_of(race_text.every_case())["65536 x 77"] == [
-        *("-", "-", "-", "PyTorch", "0.48 (20.00 us)", "-", "**forfeit**"),
+    assert "Liger" not in rows, "not in the comparison"
+    assert rows_of(comparison_text.every_case())["65536 x 77"] == [
+        *("-", "-", "-", "PyTorch", "0.48 (20.00 us)", "-", "**unsupported**"),
     ]
-    assert rows["vocabularies"][0] == "4 forfeit, 15 not raced"
-    assert rows["rows that start anywhere"][0] == "3 forfeit, 7 not raced"
+    assert rows["vocabularies"][0] == "4 unsupported, 15 not compared"
+    assert rows["rows that start anywhere"][0] == "3 unsupported, 7 not compared"
 
 
-def test_marks_say_what_is_older(record_race, monkeypatch) -> None:
+def test_marks_say_what_is_older(record_comparison, monkeypatch) -> None:
     step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
     launch = launch_of(step, Problem(*shape))
     assert launch["PROGRAMMATIC"]
-    early = replace(race_case(*shape), launch=launch, run=replace(RUN, protocol={"version": 1}))
-    block, page = record_race(early), race_text.every_case()
+    early = replace(
+        comparison_case(*shape), launch=launch, run=replace(RUN, protocol={"version": 1})
+    )
+    block, page = record_comparison(early), comparison_text.every_case()
     assert rows_of(page)["1 x 32000"][1] == "0.97 (10.00 us)+"
     assert " +: ours starts" in block and "\n+: ours starts" in page
-    monkeypatch.setattr(RaceCase, "is_current", lambda case: False)
-    block, page = record_race(race_case(*shape)), race_text.every_case()
+    monkeypatch.setattr(Comparison, "is_current", lambda case: False)
+    block, page = record_comparison(comparison_case(*shape)), comparison_text.every_case()
     assert rows_of(page)["1 x 32000"][1] == "0.97 (10.00 us)#"
     assert " #: ours was" in block and "\n#: ours was" in page
 
 
-def test_cases_of_other_versions_than_were_raced_with_last_are_counted(record_race) -> None:
-    """Planted: what was last raced was around softmax."""
+def test_cases_of_other_versions_than_were_compared_with_last_are_counted(
+    record_comparison,
+) -> None:
+    """Planted: what was last compared was around softmax."""
     run = replace(RUN, versions={**VERSIONS, "torch": "2.10.0"}, utc="2030-01-01")
-    older, newer = replace(race_case(65536, 4096), run=run), race_case(1, 32000)
-    assert " with other versions." not in record_race(newer)
-    assert "torch 2.11.0); 1 of 2 cases with other versions." in record_race(older, newer)
+    older, newer = replace(comparison_case(65536, 4096), run=run), comparison_case(1, 32000)
+    assert " with other versions." not in record_comparison(newer)
+    assert "torch 2.11.0); 1 of 2 cases with other versions." in record_comparison(older, newer)
     newest = around("gradient of softmax", 32768, 4096)
-    assert "torch 2.11.0); 1 of 1 case with other versions." in record_race(older, newest)
+    assert "torch 2.11.0); 1 of 1 case with other versions." in record_comparison(older, newest)
 
 
 # ---- around softmax -----------------------------------------------------------------------------
 
 
-def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: float) -> RaceCase:
+def around(group: str, rows: int, cols: int, dtype: str = "float32", **times: float) -> Comparison:
     inner = 32 if group == "any axis" else 1
     problem = GROUPS[group].problem(rows, cols, dtype, inner)
-    return replace(race_case(**times), problem=problem)
+    return replace(comparison_case(**times), problem=problem)
 
 
 @pytest.fixture
-def told(record_race):
+def told(record_comparison):
     """What the README says of cases around softmax, and of pipelines that are saved for it."""
 
-    def write(*cases: RaceCase, linked=()) -> str:
-        record_race(race_case(65536, 4096, quack=9.5), *cases)
+    def write(*cases: Comparison, linked=()) -> str:
+        record_comparison(comparison_case(65536, 4096, quack=9.5), *cases)
         if linked:
-            store.write(ChainCase, REFERENCE_GPU, linked)
-        return race_text.around_block()
+            store.write(Pipeline, REFERENCE_GPU, linked)
+        return comparison_text.around_block()
 
     return write
 
 
-def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
+def test_operations_have_their_speedup_losses_and_unsupported_by_name(told) -> None:
     lost = around("gradient of softmax", 32768, 4096, "bfloat16", quack=9.5)
     wrong = {"quack": "QuACK needs cols % 4 == 0", "liger": "Liger computes no such thing"}
     axis = replace(around("any axis", 2**18, 512, cudnn=12.5), skipped=wrong)
@@ -181,7 +188,7 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
         "1x QuACK needs cols % 4 == 0",
     ]
     assert "cross-entropy" not in rows and "pipeline" not in block
-    page = race_text.every_case()
+    page = comparison_text.every_case()
     bfloat = page[page.index("## Gradient of softmax in bfloat16") :]
     assert rows_of(bfloat)["32768 x 4096"] == [
         *(f"`{OURS}`", "0.97", "QuACK", "1.02"),
@@ -193,9 +200,9 @@ def test_operations_have_their_leads_losses_and_forfeits_by_name(told) -> None:
 
 def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:
     at = GROUPS["gradient of softmax"].problem
-    case = replace(chain_case([10.0], liger=11.0), problem=at(4096, 4096, "float32"))
-    monkeypatch.setattr(ChainCase, "chosen", property(lambda case: [*case.launches][0]))
-    lost = chain_case([10.0], state="evicted", liger=9.0)
+    case = replace(pipeline_case([10.0], liger=11.0), problem=at(4096, 4096, "float32"))
+    monkeypatch.setattr(Pipeline, "chosen", property(lambda case: [*case.launches][0]))
+    lost = pipeline_case([10.0], state="evicted", liger=9.0)
     lost = replace(lost, problem=at(8192, 8192, "float32"))
     block = told(around("gradient of softmax", 32768, 4096), linked=[case, lost])
     assert rows_of(block)["gradient of softmax"] == [
@@ -206,10 +213,10 @@ def test_pipelines_are_told_by_operation_and_state(told, monkeypatch) -> None:
 
 
 def test_softmax_back_to_back_names_what_is_slower(told) -> None:
-    slower = chain_case([10.0], 4096, 256, "bfloat16", quack=9.95)
-    level = chain_case([10.0], 4096, 1024, "bfloat16", quack=10.0)
+    slower = pipeline_case([10.0], 4096, 256, "bfloat16", quack=9.95)
+    level = pipeline_case([10.0], 4096, 1024, "bfloat16", quack=10.0)
     told(linked=[slower, level])
-    block = race_text.race_block(PICTURES)
+    block = comparison_text.comparison_block(PICTURES)
     assert rows_of(block)["bfloat16"][0] == "1 level, 1 level (slower)"
     assert block.count("4096 x 256 bfloat16, fresh, than QuACK by 0.5% (") == 1
     assert "4096 x 1024 bfloat16, fresh" not in block
@@ -218,27 +225,27 @@ def test_softmax_back_to_back_names_what_is_slower(told) -> None:
 # ---- less precise -------------------------------------------------------------------------------
 
 
-def test_less_precise_is_marked_and_wrong_is_not_timed(record_race) -> None:
+def test_less_precise_is_marked_and_wrong_is_not_timed(record_comparison) -> None:
     """Three cases: of a baseline that was added later and is less precise, and two wrong ones."""
 
-    def wrong(ulps: float, rows: int, dtype: str = "bfloat16") -> RaceCase:
+    def wrong(ulps: float, rows: int, dtype: str = "bfloat16") -> Comparison:
         reason = f"wrong result: at ({rows}, 9): 9 of 10 elements are wrong, by up to {ulps} ulp"
-        return replace(race_case(rows, 32000, dtype), skipped={"cudnn": reason})
+        return replace(comparison_case(rows, 32000, dtype), skipped={"cudnn": reason})
 
-    block = record_race(wrong(3.0, 64), wrong(1.2, 64, "float32"))
+    block = record_comparison(wrong(3.0, 64), wrong(1.2, 64, "float32"))
     assert rows_of(block)["cuDNN"][2] == "2: wrong result; wrong by up to 3.0 ulp"
     samples = {OURS: [11.0] * 7, "cudnn": [8.8] * 7, bench.COPY: [9.7] * 7}
     versions = {"driver": "2", "cudnn": "91900"}
     later = Added(samples, versions, "2030-02-03T04:05:06", {"cudnn": 1.2})
-    case = replace(race_case(1, 32000, "bfloat16"), added=[later])
+    case = replace(comparison_case(1, 32000, "bfloat16"), added=[later])
     assert case.timed == [OURS, "torch", "cudnn"]
-    assert case.best_peer == "cudnn" and case.lead == pytest.approx(0.8)
+    assert case.best_baseline == "cudnn" and case.speedup == pytest.approx(0.8)
     assert case.share(OURS) == pytest.approx(0.97), "ours is of the first process"
-    block, page = record_race(case, wrong(3.0, 8)), race_text.every_case()
+    block, page = record_comparison(case, wrong(3.0, 8)), comparison_text.every_case()
     assert rows_of(block)["cuDNN"] == [
         *("1, 1 less precise (up to 1.2 ulp)", "1", "1: wrong result; wrong by up to 3.0 ulp")
     ]
     said = "cuDNN was added at 1 shape on 2030-02-03, beside our kernel and a copy (driver 2, "
     assert f" {said}version 91900)." in block and said in page
     assert rows_of(page)["1 x 32000"][3] == "cuDNN~"
-    assert f"\n{race_text.LESS_PRECISE_MARK}: " in page
+    assert f"\n{comparison_text.LESS_PRECISE_MARK}: " in page

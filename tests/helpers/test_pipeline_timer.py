@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200
-from helpers.measure import bench, chain, samples
+from helpers.measure import bench, pipeline_timer, samples
 from helpers.measure.bench import Candidate
-from helpers.measure.chain import COPY, ORDINARY
-from helpers.measure.problems import host_arrays, verify
+from helpers.measure.gpu_arrays import host_arrays, verify
+from helpers.measure.pipeline_timer import COPY, ORDINARY
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
@@ -104,34 +104,34 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     fake = SimpleNamespace(cuda=cuda, random=np.random, asnumpy=np.asarray, **numpy_names)
     fake.get_default_memory_pool = lambda: SimpleNamespace(free_all_blocks=lambda: None)
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setitem(chain.PROTOCOL, "warmup_s", 0)
+    monkeypatch.setitem(pipeline_timer.PROTOCOL, "warmup_s", 0)
     monkeypatch.setattr(
         bench, "copy_maker", lambda name: made.maker(COPY, 4.0, lambda x: x, check_copy)
     )
-    around = chain.Ends(
+    around = pipeline_timer.Ends(
         lambda source, x: made.enqueue("write", WRITE, lambda: made.copy(source, x)),
         lambda: made.enqueue("sweep", SWEEP, lambda: None),
         lambda y: made.enqueue("read", READ, lambda: None),
     )
-    monkeypatch.setattr(chain, "ends", lambda problem: around)
+    monkeypatch.setattr(pipeline_timer, "ends", lambda problem: around)
     return made
 
 
-def added(series: chain.Series, name: str) -> samples.Estimate:
-    return samples.difference(series.chain_us[name], series.base_us[name])
+def added(series: pipeline_timer.Series, name: str) -> samples.Estimate:
+    return samples.difference(series.pipeline_us[name], series.base_us[name])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_softmax_takes_what_it_adds_to_the_chain_in_both_states(dtype: str, machine) -> None:
+def test_softmax_takes_what_it_adds_to_the_pipeline_in_both_states(dtype: str, machine) -> None:
     makers = {"fast": machine.maker("fast", 5.0), "slow": machine.maker("slow", 7.0)}
-    found = chain.measure(makers, Problem(3, 40, dtype))
+    found = pipeline_timer.measure(makers, Problem(3, 40, dtype))
     assert list(found) == ["fresh", "evicted"]
     for state, series in found.items():
         for name, us in ((COPY, 4.0), ("fast", 5.0), ("slow", 7.0)):
             assert added(series, name) == pytest.approx((us, us, us), abs=1e-3), state
             without = WRITE + READ + (SWEEP if state == "evicted" else 0)
             assert series.base_us[name] == pytest.approx([without] * 21, abs=1e-3)
-            assert len(series.chain_us[name]) == 21
+            assert len(series.pipeline_us[name]) == 21
     assert found["evicted"].calls == 50
 
 
@@ -154,18 +154,20 @@ def backward(machine, us: float, wrong: float = 1.0):
 def test_what_is_around_softmax_gets_what_the_writer_wrote(machine, monkeypatch) -> None:
     """Its gradient is written anew; y, which it keeps, is not; what it gives is read."""
     read = []
-    monkeypatch.setattr(chain, "reader_of_all", lambda: lambda array: read.append(array.shape))
+    monkeypatch.setattr(
+        pipeline_timer, "reader_of_all", lambda: lambda array: read.append(array.shape)
+    )
     problem = Problem(3, 40, operation="softmax_backward")
-    found = chain.measure({"ours": backward(machine, 5.0)}, problem)
+    found = pipeline_timer.measure({"ours": backward(machine, 5.0)}, problem)
     assert list(found) == ["fresh", "evicted"] and {*read} == {(3, 40)}
     assert added(found["fresh"], "ours").value == pytest.approx(5.0, abs=1e-3)
     assert added(found["fresh"], COPY).value == pytest.approx(WRITE, abs=1e-3), "a copy of dy"
     with pytest.raises(Failure, match="^ours: wrong result: "):
-        chain.measure({"ours": backward(machine, 5.0, wrong=1.01)}, problem)
-    ends = chain.ends(problem)._replace(write=lambda source, x: None)
-    monkeypatch.setattr(chain, "ends", lambda *shape: ends)
+        pipeline_timer.measure({"ours": backward(machine, 5.0, wrong=1.01)}, problem)
+    ends = pipeline_timer.ends(problem)._replace(write=lambda source, x: None)
+    monkeypatch.setattr(pipeline_timer, "ends", lambda *shape: ends)
     with pytest.raises(Failure, match="^ours: wrong result: "):  # dy was poisoned
-        chain.measure({"ours": backward(machine, 5.0)}, problem)
+        pipeline_timer.measure({"ours": backward(machine, 5.0)}, problem)
 
 
 @pytest.mark.parametrize(
@@ -174,20 +176,22 @@ def test_what_is_around_softmax_gets_what_the_writer_wrote(machine, monkeypatch)
 def test_where_no_matrix_comes_out_the_logits_are_read_instead_of_copied(operation, into) -> None:
     problem = Problem(3, 40, operation=operation)
     arrays, did = host_arrays(problem), []
-    around = chain.Ends(lambda source, x: did.append(x), lambda: None, did.append)
-    chain.stand_in(problem, around).run(*arrays.values())
+    around = pipeline_timer.Ends(lambda source, x: did.append(x), lambda: None, did.append)
+    pipeline_timer.stand_in(problem, around).run(*arrays.values())
     assert len(did) == 1 and did[0] is arrays[into]
 
 
 def test_sweep_stands_between_writer_and_softmax_and_the_reader_behind(machine) -> None:
-    chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
+    pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
     text = " ".join(machine.order)
     for graph in ("write ours read", "write read", "write sweep ours read", "write sweep read"):
         assert graph in text
     assert "sweep write" not in text and "read ours" not in text
 
 
-def test_each_chain_is_replayed_right_behind_the_one_without_softmax(machine, monkeypatch) -> None:
+def test_each_pipeline_is_replayed_right_behind_the_one_without_softmax(
+    machine, monkeypatch
+) -> None:
     replayed, replay = [], bench.Graph.replay
 
     def noted(graph) -> float:
@@ -198,7 +202,7 @@ def test_each_chain_is_replayed_right_behind_the_one_without_softmax(machine, mo
 
     monkeypatch.setattr(bench.Graph, "replay", noted)
     makers = {name: machine.maker(name, 5.0) for name in ("a", "b", "c")}
-    chain.measure(makers, Problem(*LARGE))
+    pipeline_timer.measure(makers, Problem(*LARGE))
     without, with_softmax = replayed[1::2], replayed[2::2]  # after the one that warms up
     names = {COPY, "a", "b", "c"}
     assert {*without} == {""} and {*with_softmax} == names
@@ -206,26 +210,28 @@ def test_each_chain_is_replayed_right_behind_the_one_without_softmax(machine, mo
 
 
 def test_buffers_are_gone_round_so_that_x_is_fresh_from_its_writer_alone(machine) -> None:
-    series = chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(1, 10))["fresh"]
+    series = pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(1, 10))["fresh"]
     assert series.calls == 3 * 4000 // 80, "one for each buffer"
-    large = chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))
+    large = pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))
     assert list(large) == ["fresh"] and large["fresh"].calls == 50
 
 
 def test_long_replays_are_cut_and_have_fewer_samples(machine, monkeypatch) -> None:
     slow = machine.maker(COPY, 2000.0, lambda x: x, check_copy)
     monkeypatch.setattr(bench, "copy_maker", lambda name: slow)
-    series = chain.measure({"ours": machine.maker("ours", 2100.0)}, Problem(*LARGE))["fresh"]
-    assert series.calls == 10 and len(series.chain_us["ours"]) == 7
+    series = pipeline_timer.measure({"ours": machine.maker("ours", 2100.0)}, Problem(*LARGE))[
+        "fresh"
+    ]
+    assert series.calls == 10 and len(series.pipeline_us["ours"]) == 7
     assert added(series, "ours").value == pytest.approx(2100, abs=0.1)
 
 
 def test_programmatic_kernels_are_launched_as_planned_and_ordinarily(machine) -> None:
     makers = {"ours": machine.maker("ours", 5.0, early=6.0)}
-    series = chain.measure(makers, Problem(3, 40))["fresh"]
+    series = pipeline_timer.measure(makers, Problem(3, 40))["fresh"]
     assert added(series, "ours").value == pytest.approx(6.0, abs=1e-3)
     assert added(series, "ours" + ORDINARY).value == pytest.approx(5.0, abs=1e-3)
-    assert len(series.chain_us) == 3
+    assert len(series.pipeline_us) == 3
 
 
 def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
@@ -238,9 +244,9 @@ def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
         return replay(graph)
 
     monkeypatch.setattr(bench.Graph, "replay", slow_at_first)
-    series = chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))["fresh"]
+    series = pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(*LARGE))["fresh"]
     assert len(cold) == 4
-    assert series.chain_us["ours"] == pytest.approx([8.0] * 21, abs=1e-3)
+    assert series.pipeline_us["ours"] == pytest.approx([8.0] * 21, abs=1e-3)
     assert series.base_us["ours"] == pytest.approx([3.0] * 21, abs=1e-3)
 
 
@@ -255,7 +261,7 @@ def test_first_sample_of_each_is_discarded(machine, monkeypatch) -> None:
 def test_wrong_output_has_no_time(compute, text: str, machine) -> None:
     makers = {"right": machine.maker("right", 5.0), "wrong": machine.maker("wrong", 5.0, compute)}
     with pytest.raises(Failure, match=rf"^wrong: wrong result: .*{text}"):
-        chain.measure(makers, Problem(3, 40))
+        pipeline_timer.measure(makers, Problem(3, 40))
 
 
 def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
@@ -266,16 +272,16 @@ def test_what_goes_wrong_in_the_graph_alone_is_found(machine) -> None:
         return reference(x) * (1 if next(calls) < 100 else 1.1)
 
     with pytest.raises(Failure, match=r"^tires: wrong result: .*are wrong"):
-        chain.measure({"tires": machine.maker("tires", 5.0, tires)}, Problem(*LARGE))
+        pipeline_timer.measure({"tires": machine.maker("tires", 5.0, tires)}, Problem(*LARGE))
 
 
 def test_writer_that_writes_nothing_is_found(machine, monkeypatch) -> None:
-    ends = chain.ends(Problem(3, 40))._replace(
+    ends = pipeline_timer.ends(Problem(3, 40))._replace(
         write=lambda source, x: machine.enqueue("write", WRITE, lambda: None)
     )
-    monkeypatch.setattr(chain, "ends", lambda *shape: ends)
+    monkeypatch.setattr(pipeline_timer, "ends", lambda *shape: ends)
     with pytest.raises(Failure, match="wrong result"):
-        chain.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
+        pipeline_timer.measure({"ours": machine.maker("ours", 5.0)}, Problem(3, 40))
 
 
 # ---- the ends ---------------------------------------------------------------------------------
@@ -297,11 +303,11 @@ def test_ends_copy_read_all_bytes_and_sweep_twice_the_l2(dtype, words: int, monk
 
     fake = SimpleNamespace(zeros=np.zeros, empty=np.empty, float32=np.float32)
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(chain, "gpu_in_use", lambda: H200)
+    monkeypatch.setattr(pipeline_timer, "gpu_in_use", lambda: H200)
     monkeypatch.setattr(bench, "kernel_candidate", candidate)
     monkeypatch.setattr(bench, "copy_maker", lambda name: lambda *run: Candidate(run, {}, {}, None))
     problem = Problem(64, 4096, dtype)
-    around = chain.ends(problem)
+    around = pipeline_timer.ends(problem)
     assert around.write == (problem,), "the copy over the same matrix"
     around.read("y")
     around.sweep()
@@ -316,7 +322,7 @@ def test_ends_copy_read_all_bytes_and_sweep_twice_the_l2(dtype, words: int, monk
 
 @pytest.mark.parametrize("shape", [(1, 4), (3, 20), (5, 1000), (7, 4096)])
 def test_reader_reads_all_and_writes_little(shape: tuple[int, int]) -> None:
-    kernel = load(chain.READER)
+    kernel = load(pipeline_timer.READER)
     bound = kernel.bind(*shape)
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     y = np.full(bound.plan.grid * bound.plan.block // 32, np.nan, np.float32)
@@ -329,7 +335,7 @@ def test_reader_reads_all_and_writes_little(shape: tuple[int, int]) -> None:
 
 def test_evicted_where_the_l2_could_hold_it() -> None:
     l2 = 60 * 2**20
-    assert chain.states_of(Problem(4096, 4096, "float32"), l2) == chain.STATES
-    assert chain.states_of(Problem(65536, 4096, "float32"), l2) == ("fresh",)
-    assert chain.states_of(Problem(30720, 4096, "bfloat16"), l2) == chain.STATES
-    assert chain.states_of(Problem(30720, 4096, "float32"), l2) == ("fresh",)
+    assert pipeline_timer.states_of(Problem(4096, 4096, "float32"), l2) == pipeline_timer.STATES
+    assert pipeline_timer.states_of(Problem(65536, 4096, "float32"), l2) == ("fresh",)
+    assert pipeline_timer.states_of(Problem(30720, 4096, "bfloat16"), l2) == pipeline_timer.STATES
+    assert pipeline_timer.states_of(Problem(30720, 4096, "float32"), l2) == ("fresh",)

@@ -1,4 +1,4 @@
-"""The bookkeeping of pipelines with candidates and times made up: no GPU, no peer."""
+"""The bookkeeping of pipelines with candidates and times made up: no GPU, no baseline."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,22 +8,22 @@ import pytest
 from helpers.base import gpu
 from helpers.catalogue.registry import plain
 from helpers.commands import measure as command
-from helpers.commands.campaigns import pipelines
-from helpers.measure import bench, campaign, chain, chains, peers, store, workers
-from helpers.measure.chain import COPY, ORDINARY, Series
-from helpers.measure.chains import ChainCase, load_chains, variants
-from helpers.measure.contests import linked
-from helpers.measure.races import RaceCase
+from helpers.commands.campaigns import pipelines as campaigned
+from helpers.measure import baselines, bench, campaign, pipeline_timer, pipelines, store, workers
+from helpers.measure.comparison import Comparison
+from helpers.measure.pipeline_timer import COPY, ORDINARY, Series
+from helpers.measure.pipelines import Pipeline, load_pipelines, variants
+from helpers.measure.problem_groups import linked
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
-from tests.made_up import DEVICE, FOLDER, VERSIONS, race_case
+from tests.made_up import DEVICE, FOLDER, VERSIONS, comparison_case
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
 
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """A computer with a GPU on which every peer but QuACK is installed; returns what it timed:
+    """A computer with a GPU on which every baseline but QuACK is installed; returns what it timed:
     (rows, cols, dtype, names)."""
     timed = []
 
@@ -41,7 +41,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
                 {name: [14.0 + 0.01 * n for n in range(21)] for name in names},
                 {name: [3.0] * 21 for name in names},
             )
-            for state in chain.states_of(problem, gpu.H200.l2)
+            for state in pipeline_timer.states_of(problem, gpu.H200.l2)
         }
 
     def nothing(*_) -> bench.Candidate:
@@ -52,16 +52,16 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         (gpu, "has_gpu", lambda: True),
         (gpu, "describe_device", lambda: DEVICE),
         (gpu, "describe_versions", lambda: VERSIONS),
-        (chains, "gpu_in_use", lambda: gpu.H200),
+        (pipelines, "gpu_in_use", lambda: gpu.H200),
         (bench, "shapes_that_fit", list),
         (bench, "maker", lambda *_: nothing),
-        (chain, "measure", measure),
+        (pipeline_timer, "measure", measure),
         (workers, "gpu_is_usable", lambda: True),
-        (peers, "use_cache", lambda: None),
-        (peers, "candidate", nothing),
-        (peers, "versions", lambda: {"torch": "2.11.0"}),
-        (peers, "why_not", lambda name, *_: "not here" if name == "quack" else ""),
-        (peers, "free_memory", lambda: None),
+        (baselines, "use_cache", lambda: None),
+        (baselines, "candidate", nothing),
+        (baselines, "versions", lambda: {"torch": "2.11.0"}),
+        (baselines, "why_not", lambda name, *_: "not here" if name == "quack" else ""),
+        (baselines, "free_memory", lambda: None),
     ):
         monkeypatch.setattr(module, name, replacement)
     return timed
@@ -69,12 +69,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
 
 def run(*options: str) -> int:
     return command.main(
-        ["pipelines", "--dtypes", "float32", "--peers", "torch", "quack", *FEW, *options]
+        ["pipelines", "--dtypes", "float32", "--baselines", "torch", "quack", *FEW, *options]
     )
 
 
-def recorded() -> list[ChainCase]:
-    return load_chains(FOLDER)
+def recorded() -> list[Pipeline]:
+    return load_pipelines(FOLDER)
 
 
 def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsys) -> None:
@@ -87,21 +87,21 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsy
     ]
     early = [name for name in ours if "PROGRAMMATIC1" in name]
     assert {*fresh.launches} == {*ours, *(name + ORDINARY for name in early)} and len(early) == 2
-    assert {*fresh.chain_us} == {COPY, "torch", *fresh.launches}
+    assert {*fresh.pipeline_us} == {COPY, "torch", *fresh.launches}
     assert fresh.skipped == {"quack": "not here"} and fresh.calls == 50
     assert fresh.chosen == ours[0] and fresh.plain == plain("08_cluster")
     assert fresh.launches[early[0]] == fresh.launches[early[0] + ORDINARY]
     printed = capsys.readouterr().out
     assert "[1/1, " in printed and "1 x 32000 float32, evicted: us 00_copy 11.10" in printed
     assert "quack: not here" in printed
-    assert command.main(["pipelines", *LARGE, "--dtypes", "bfloat16", "--peers"]) == 0
+    assert command.main(["pipelines", *LARGE, "--dtypes", "bfloat16", "--baselines"]) == 0
     assert [case.state for case in recorded() if case.rows > 1] == ["fresh"]
     large = Problem(65536, 4096, "bfloat16")
     assert machine[-1] == (large, variants("08_cluster", large))
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> None:
-    measure = chain.measure
+    measure = pipeline_timer.measure
 
     def interrupted(makers, problem):
         if problem.dtype == "bfloat16":
@@ -109,43 +109,43 @@ def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> No
         return measure(makers, problem)
 
     with monkeypatch.context() as patch:
-        patch.setattr(chain, "measure", interrupted)
+        patch.setattr(pipeline_timer, "measure", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            command.main(["pipelines", *FEW, "--peers"])
+            command.main(["pipelines", *FEW, "--baselines"])
     assert len(machine) == 1 and len(recorded()) == 2
-    command.main(["pipelines", *FEW, "--peers"])
+    command.main(["pipelines", *FEW, "--baselines"])
     assert [problem.dtype for problem, _ in machine] == ["float32", "bfloat16"]
-    command.main(["pipelines", *FEW, "--peers"])
+    command.main(["pipelines", *FEW, "--baselines"])
     assert len(machine) == 2, "nothing was left to time"
-    command.main(["pipelines", *FEW, "--peers", "--fresh", "--dtypes", "float32"])
+    command.main(["pipelines", *FEW, "--baselines", "--fresh", "--dtypes", "float32"])
     assert len(machine) == 3 and len(recorded()) == 2
 
 
 def test_cases_of_another_protocol_of_the_same_number_are_timed_again(machine) -> None:
     run("--shapes", "1x32000", "128x65536")
-    changed = {**chain.PROTOCOL, "warmup_s": 9}
+    changed = {**pipeline_timer.PROTOCOL, "warmup_s": 9}
     other = [
         replace(one, run=replace(one.run, protocol=changed)) if one.rows == 1 else one
         for one in recorded()
     ]
-    store.write(ChainCase, FOLDER, other)
+    store.write(Pipeline, FOLDER, other)
     run("--shapes", "1x32000", "128x65536")
     assert [problem.shape for problem, _ in machine[2:]] == [(1, 32000)]
     assert len(recorded()) == len(other)
-    assert all(case.run.protocol == chain.PROTOCOL for case in recorded())
+    assert all(case.run.protocol == pipeline_timer.PROTOCOL for case in recorded())
 
 
-def test_a_failing_peer_is_left_out_and_a_failing_kernel_is_reported(
+def test_a_failing_baseline_is_left_out_and_a_failing_kernel_is_reported(
     machine, monkeypatch, capsys
 ) -> None:
-    measure, wrong = chain.measure, "torch"
+    measure, wrong = pipeline_timer.measure, "torch"
 
     def failing(makers, problem):
         if wrong in makers and problem.rows == 1:
             raise Failure("wrong result: at (1, 2)", wrong)
         return measure(makers, problem)
 
-    monkeypatch.setattr(chain, "measure", failing)
+    monkeypatch.setattr(pipeline_timer, "measure", failing)
     assert run() == 0
     assert recorded()[0].skipped == {"quack": "not here", "torch": "wrong result: at (1, 2)"}
     wrong = variants("08_cluster", Problem(1, 32000))[1]
@@ -162,22 +162,24 @@ def test_no_shape_is_begun_when_time_is_up(machine, monkeypatch, capsys) -> None
     assert len(machine) == 2 and "2 tasks left" in capsys.readouterr().out
 
 
-def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine) -> None:
-    """Of the race, at the same operation and dtype."""
+def test_what_is_around_softmax_is_timed_beside_the_best_two_baselines(machine) -> None:
+    """Of the comparison, at the same operation and dtype."""
     times = {"torch": 30.0, "compile": 12.0, "liger": 11.0, "quack": 14.0}
     problem = Problem(1024, 4096, operation="softmax_backward")
-    raced = replace(race_case(**times), problem=problem)
-    faster = replace(race_case(quack=1.0), problem=replace(problem, rows=64))
-    assert chains.best_peers([raced, faster], problem) == ["quack", "liger"], "by the median"
-    assert chains.best_peers([raced], replace(problem, dtype="bfloat16")) == []
-    store.write(RaceCase, FOLDER, [raced])
+    compared = replace(comparison_case(**times), problem=problem)
+    faster = replace(comparison_case(quack=1.0), problem=replace(problem, rows=64))
+    assert pipelines.best_baselines([compared, faster], problem) == ["quack", "liger"], (
+        "by the median"
+    )
+    assert pipelines.best_baselines([compared], replace(problem, dtype="bfloat16")) == []
+    store.write(Comparison, FOLDER, [compared])
     assert command.main(["pipelines", "--groups", "gradient of softmax"]) == 0
     wanted = linked(["gradient of softmax"])
     assert [problem for problem, _ in machine] == wanted
     timed = {problem.dtype: {*names} for problem, names in machine}
     assert timed["float32"] >= {"compile", "liger"} and "torch" not in timed["float32"]
-    assert timed["bfloat16"] >= {"torch", "compile", "liger", "cudnn"}, "not raced: all of them"
-    found = chains.around_cases(recorded())
+    assert timed["bfloat16"] >= {"torch", "compile", "liger", "cudnn"}, "not compared: all of them"
+    found = pipelines.around_cases(recorded())
     assert found == recorded() and {case.problem for case in found} == {*wanted}
     assert all(case.chosen.startswith("14_backward") and case.plain for case in found)
     count = len(machine)
@@ -186,7 +188,7 @@ def test_what_is_around_softmax_is_timed_beside_the_best_two_peers(machine) -> N
 
 
 def test_what_is_recorded_is_shown_without_a_gpu(machine, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(pipelines, "recorded_gpus", lambda: ["nvidia-test"])
+    monkeypatch.setattr(campaigned, "recorded_gpus", lambda: ["nvidia-test"])
     assert command.main(["pipelines", "--show", "nvidia-test"]) == 1
     assert "no pipelines of nvidia-test" in capsys.readouterr().err
     run()

@@ -1,5 +1,5 @@
-"""What a call of the exported PyTorch softmax costs beside PyTorch's own and beside the peer that
-is best at a shape, as the race has found it: reader and writer.
+"""What a call of the exported PyTorch softmax costs beside PyTorch's own and beside the baseline
+that is best at a shape, as the comparison has found it: reader and writer.
 
 Three times, each in turn with the others: that of the host until a call returns, that of calls one
 after the other (whichever of host and GPU is slower), and that of calls in a CUDA graph, which the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
 import statistics
 import sys
@@ -27,9 +28,9 @@ from ..catalogue import dispatch
 from ..export.asked import request
 from ..export.python import write
 from ..problem.problem import Problem
-from . import peers, store
-from .foreign import compiled
-from .races import RaceCase
+from . import baselines, store
+from .comparison import Comparison
+from .interop import compiled
 from .records import step_hash
 from .samples import kept, orders
 from .store import REFERENCE_GPU, Observation, Run
@@ -47,12 +48,12 @@ MOST_BYTES = 8 << 30  # of the results of a graph
 # Of an operator that only allocates: what any custom operator costs.
 NOTHING = "nothing"
 OURS, TORCH = "ours", "torch"
-# Peers of the race that are called with a tensor and return another.
+# Baselines of the comparison that are called with a tensor and return another.
 QUACK, LIGER, COMPILE = CALLED = "quack", "liger", "compile"
 
 
 @dataclass(frozen=True)
-class TimesCase(Observation):
+class CallTimes(Observation):
     """Softmax of one shape: microseconds a call of each implementation."""
 
     campaign: ClassVar[str] = "calls"
@@ -80,23 +81,23 @@ class TimesCase(Observation):
         return set(names) <= {*self.host_us, *self.skipped}
 
 
-TITLES = ("rows x columns", "kernel", "best peer", *(f"{what} {name}" for what in ("host", "eager",
-          "graph") for name in ("ours", "torch", "peer")))  # fmt: skip
+COLUMNS = itertools.product(("host", "eager", "graph"), ("ours", "torch", "baseline"))
+TITLES = ("rows x columns", "kernel", "best baseline", *map(" ".join, COLUMNS))
 
 
-def table(cases: Sequence[TimesCase], best: Mapping[Problem, str]) -> Iterator[list[str]]:
+def table(cases: Sequence[CallTimes], best: Mapping[Problem, str]) -> Iterator[list[str]]:
     """Cells under `TITLES`: medians in microseconds, a dash for what was not timed. `best` is what
-    `best_peers` gives."""
+    `best_baselines` gives."""
     for case in cases:
-        peer = best.get(case.problem, "-")
-        cells = [case.problem.place(), case.step, peer]
+        baseline = best.get(case.problem, "-")
+        cells = [case.problem.place(), case.step, baseline]
         for part in (case.host_us, case.eager_us, case.graph_us):
             medians = {name: f"{statistics.median(us):.2f}" for name, us in part.items()}
-            cells += [medians.get(name, "-") for name in (OURS, TORCH, peer)]
+            cells += [medians.get(name, "-") for name in (OURS, TORCH, baseline)]
         yield cells
 
 
-def summary(cases: Sequence[TimesCase], best: Mapping[Problem, str]) -> list[str]:
+def summary(cases: Sequence[CallTimes], best: Mapping[Problem, str]) -> list[str]:
     """What the medians of all cases say together, a line each; nothing of none."""
     if not cases:
         return []
@@ -106,12 +107,12 @@ def summary(cases: Sequence[TimesCase], best: Mapping[Problem, str]) -> list[str
         f"most, more than +3 at {sum(us > 3 for us in host)} of {len(host)}"
     ]
     asked = [(case, best.get(case.problem, "")) for case in cases]
-    beside = [(case, peer) for case, peer in asked if peer in case.graph_us]
+    beside = [(case, baseline) for case, baseline in asked if baseline in case.graph_us]
     for what in ("eager", "graph") if beside else ():
-        parts = [(getattr(case, f"{what}_us"), peer) for case, peer in beside]
-        leads = [_median(part, peer) / _median(part, OURS) for part, peer in parts]
+        parts = [(getattr(case, f"{what}_us"), baseline) for case, baseline in beside]
+        leads = [_median(part, baseline) / _median(part, OURS) for part, baseline in parts]
         said.append(
-            f"{what}: {min(leads):.2f} to {max(leads):.2f} times as fast as the best peer, at "
+            f"{what}: {min(leads):.2f} to {max(leads):.2f} times as fast as the best baseline, at "
             f"{len(leads)} of {len(cases)}"
         )
     return said
@@ -124,19 +125,19 @@ def _median(part: Mapping[str, list[float]], name: str) -> float:
 # ---- who is timed beside it ---------------------------------------------------------------------
 
 
-def best_peers(gpu: str) -> dict[Problem, str]:
-    """The best of `CALLED` and `TORCH` in the race of a GPU, for each of its cases of softmax; in
-    that of the reference GPU where there is none. Raises as `store.read`."""
+def best_baselines(gpu: str) -> dict[Problem, str]:
+    """The best of `CALLED` and `TORCH` in the comparison of a GPU, for each of its cases of
+    softmax; in that of the reference GPU where there is none. Raises as `store.read`."""
     found = {}
-    for case in store.read_if_any(RaceCase, gpu) or store.read(RaceCase, REFERENCE_GPU):
+    for case in store.read_if_any(Comparison, gpu) or store.read(Comparison, REFERENCE_GPU):
         if case.problem.plain and (names := {TORCH, *CALLED} & {*case.samples_us}):
             found[case.problem] = max(sorted(names), key=case.share)
     return found
 
 
 def installed(name: str) -> bool:
-    """Whether a peer is there, whatever shapes it takes."""
-    return not peers.why_not(name, Problem(8, 1024)).endswith(peers.ABSENT)
+    """Whether a baseline is there, whatever shapes it takes."""
+    return not baselines.why_not(name, Problem(8, 1024)).endswith(baselines.ABSENT)
 
 
 # ---- timing, on a GPU with PyTorch --------------------------------------------------------------
@@ -196,18 +197,18 @@ def compile_ahead(name: str, problem: Problem) -> str:
         dtype = getattr(torch, problem.dtype)
         implementation(name)(torch.zeros(problem.shape, dtype=dtype, device="cuda"))
         torch.cuda.synchronize()
-        peers.free_memory()
+        baselines.free_memory()
         return ""
     except Exception as error:  # it is met again, and recorded
         return f"{name} at {problem.place()}: {type(error).__name__}"
 
 
-def measure(problem: Problem, run: Run, peer: str = "") -> TimesCase:
-    """Time a problem in a run, beside a peer if one is named: one that refuses it, fails or is
+def measure(problem: Problem, run: Run, baseline: str = "") -> CallTimes:
+    """Time a problem in a run, beside a baseline if one is named: one that refuses it, fails or is
     wrong is left out, with the reason. Raises `AssertionError` if ours is wrong there."""
     import torch
 
-    peers.free_memory()
+    baselines.free_memory()
     size, dtype = problem.rows * problem.row_bytes, getattr(torch, problem.dtype)
     l2 = gpu_in_use().l2
     inputs = [
@@ -218,8 +219,8 @@ def measure(problem: Problem, run: Run, peer: str = "") -> TimesCase:
     calls = {name: implementation(name) for name in (OURS, TORCH, NOTHING)}
     torch.testing.assert_close(calls[OURS](inputs[0])[:64], wanted)
     skipped = {}
-    if peer in CALLED and (reason := _join(calls, peer, problem, inputs[0], wanted)):
-        skipped[peer] = reason
+    if baseline in CALLED and (reason := _join(calls, baseline, problem, inputs[0], wanted)):
+        skipped[baseline] = reason
     count = max(3, min(max(len(inputs), BURST), MOST_BYTES // size))
     host: dict[str, list[float]] = {name: [] for name in calls}
     eager: dict[str, list[float]] = {name: [] for name in calls}
@@ -235,21 +236,21 @@ def measure(problem: Problem, run: Run, peer: str = "") -> TimesCase:
                 in_graph[name].append(round(_between_events(graphs[name][0].replay) / count, 4))
     step = dispatch.best(problem, gpu_in_use())  # as exported: no plan that was tuned here
     series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
-    return TimesCase(problem, run, step, step_hash(step), count, *series, skipped)
+    return CallTimes(problem, run, step, step_hash(step), count, *series, skipped)
 
 
-def _join(calls: dict[str, Callable], peer: str, problem: Problem, x, wanted) -> str:
-    """Put a peer among those that are timed; returns why it is left out, or ""."""
+def _join(calls: dict[str, Callable], baseline: str, problem: Problem, x, wanted) -> str:
+    """Put a baseline among those that are timed; returns why it is left out, or ""."""
     import torch
 
-    if reason := peers.why_not(peer, problem):
+    if reason := baselines.why_not(baseline, problem):
         return reason
     try:
-        call = implementation(peer)
+        call = implementation(baseline)
         torch.testing.assert_close(call(x)[:64], wanted)
     except Exception as error:  # whatever it raises, the others are timed
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    calls[peer] = call
+    calls[baseline] = call
     return ""
 
 
