@@ -21,9 +21,9 @@ from .catalogue.header import header
 from .catalogue.registry import asking, source
 from .exercises import grade
 from .measure.comparison import comparison_cases, comparison_origin, load_comparisons
-from .measure.evidence.numerics import numerics
-from .measure.evidence.sass import loads_in_a_row, opcodes, sass
 from .measure.pipelines import ORDINARY, pipeline_cases
+from .measure.profiler.numerics import numerics
+from .measure.profiler.sass import loads_in_a_row, opcodes, sass
 from .measure.records import load_record, predictions
 from .page import draw, profile, show
 from .page.comparison_text import OUTSIDE

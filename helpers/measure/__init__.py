@@ -18,5 +18,5 @@ The modules, lowest first:
     pipeline_timer   how softmax is timed between a producer and a consumer
     pipelines        what was timed so
     call_times       timings of the exported PyTorch file
-    evidence         profiler data: counters, sanitizer, disassembly
+    profiler         profiler data: counters, sanitizer, disassembly
 """

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import ClassVar
 
 from ..base.gpu import gpu_in_use
 from ..base.typed_json import Count, Samples
@@ -33,7 +32,7 @@ from .comparison import Comparison
 from .interop import compiled
 from .records import step_hash
 from .samples import kept, orders
-from .store import REFERENCE_GPU, Observation, Run
+from .store import REFERENCE_GPU, AtProblem, Run
 
 PROTOCOL = {
     "version": 1,
@@ -53,10 +52,10 @@ QUACK, LIGER, COMPILE = CALLED = "quack", "liger", "compile"
 
 
 @dataclass(frozen=True)
-class CallTimes(Observation):
+class CallTimes(AtProblem):
     """Softmax of one shape: microseconds a call of each implementation."""
 
-    campaign: ClassVar[str] = "calls"
+    file = campaign = "calls"
 
     step: str  # that `choose` picked
     hash: str  # of its file

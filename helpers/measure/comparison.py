@@ -15,7 +15,7 @@ import statistics
 import textwrap
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from . import baselines, bench, samples, store
 from .fused_baselines import NOT_OFFERED
 from .problem_groups import chosen, entries, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
-from .store import REFERENCE_GPU, Observation, Run, latest
+from .store import REFERENCE_GPU, AtProblem, Run, latest
 from .workers import Failure
 
 DTYPES = ("float32", "bfloat16")
@@ -75,11 +75,11 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Comparison(Observation):
+class Comparison(AtProblem):
     """One problem: our kernel, the baselines and the copy, or of another operation than softmax its
     bandwidth baseline, timed in turn."""
 
-    campaign: ClassVar[str] = "comparison"
+    file = campaign = "comparison"
 
     step: str  # our kernel; "" if none takes the shape
     kernel_hash: str
@@ -260,7 +260,7 @@ def compared(versions: Mapping[str, str]) -> dict[str, str]:
     return {name: versions[name] for name in names if name in versions}
 
 
-def has_versions(case: Observation, versions: Mapping[str, str]) -> bool:
+def has_versions(case: AtProblem, versions: Mapping[str, str]) -> bool:
     """Whether a case was timed with the versions of now, as far as they are compared."""
     return compared(versions).items() <= case.run.versions.items()
 

@@ -14,7 +14,7 @@ import itertools
 import statistics
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from .comparison import DTYPES, SLOWER, TOLERANCE, Comparison, Task, has_version
 from .pipeline_timer import ORDINARY, STATES
 from .problem_groups import chosen, group_of, linked, name_of, numbers
 from .records import launch_of, step_hash
-from .store import REFERENCE_GPU, Observation
+from .store import REFERENCE_GPU, AtProblem
 
 FEW_ROWS = 16  # so few that a launch is much of a call
 VERDICTS = {
@@ -45,7 +45,7 @@ TIES = ("ahead", "level", SLOWER, "LOSS")  # of what is chosen beside the best b
 
 
 @dataclass(frozen=True)
-class Pipeline(Observation):
+class Pipeline(AtProblem):
     """One problem in one state: ours by the names of `variants`, baselines and the copy, timed in
     turn.
 
@@ -53,7 +53,7 @@ class Pipeline(Observation):
     softmax that was replayed right before: microseconds a call.
     """
 
-    campaign: ClassVar[str] = "pipelines"
+    file = campaign = "pipelines"
 
     state: Annotated[str, Must(f"one of {', '.join(STATES)}", STATES.__contains__)]
     launches: dict[str, dict[str, Natural]]  # of ours

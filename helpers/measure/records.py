@@ -14,7 +14,7 @@ import functools
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, TypedDict
+from typing import Annotated, TypedDict
 
 from ..base.arguments import checked
 from ..base.gpu import Device, Gpu
@@ -37,7 +37,7 @@ from ..problem.shapes import (
 from ..run.bound import Kernel, load
 from ..simt.cuda_text import token_hash
 from . import store
-from .store import MUST_NOT_CHANGE, REFERENCE_GPU, Observation, Protocol, Run
+from .store import MUST_NOT_CHANGE, REFERENCE_GPU, AtProblem, Protocol, Run
 
 PREDICTIONS = RECORDS / "predictions.json"
 # Of fused and related operations, recorded in float32 and bfloat16.
@@ -113,10 +113,10 @@ class Timed:
 
 
 @dataclass(frozen=True)
-class Case(Timed, Observation):
+class Case(Timed, AtProblem):
     """A step, a variant or a trial at one problem."""
 
-    campaign: ClassVar[str] = "steps"
+    file = campaign = "steps"
 
     step: str = field(kw_only=True)
     kernel_hash: str = field(kw_only=True)
@@ -138,11 +138,6 @@ class Case(Timed, Observation):
     def inner(self) -> int:
         """Elements from one column to the next."""
         return self.problem.inner
-
-    @property
-    def at(self) -> Problem:
-        """Softmax at its sizes and dtype: what tells it from the other cases of a record."""
-        return Problem(self.rows, self.cols, self.dtype, self.inner)
 
     @property
     def bandwidth_baseline(self) -> str:

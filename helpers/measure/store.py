@@ -14,10 +14,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
 
 from ..base.gpu import Device, Gpu, of_record
@@ -61,19 +62,34 @@ class Run:
         return of_record(self.device)
 
 
-@dataclass(frozen=True)
 class Observation:
-    """What was measured at one problem in one run; its timings were taken in turn."""
+    """What was measured in one run. A kind of it is a frozen dataclass with a field `run`."""
 
-    campaign: ClassVar[str]  # that measures it: the name of its file
+    file: ClassVar[str]  # without its ending
+    campaign: ClassVar[str]  # that measures it
+    run: Run
+
+    @property
+    def key(self) -> Hashable:
+        """What one GPU has one observation of; a later one takes the place of an earlier one."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AtProblem(Observation):
+    """What was measured at one problem in one run; its timings were taken in turn."""
 
     problem: Problem
     run: Run
 
     @property
     def key(self) -> Hashable:
-        """What one GPU has one observation of; a later one takes the place of an earlier one."""
         return self.problem
+
+    @property
+    def at(self) -> Problem:
+        """Softmax at its sizes and dtype, whatever is computed."""
+        return Problem(self.rows, self.cols, self.dtype, self.problem.inner)
 
     @property
     def rows(self) -> int:
@@ -105,7 +121,7 @@ def folder_of(gpu: str) -> Path:
 
 
 def path_of(kind: type[Observation], gpu: str = REFERENCE_GPU) -> Path:
-    return folder_of(gpu) / f"{kind.campaign}.jsonl"
+    return folder_of(gpu) / f"{kind.file}.jsonl"
 
 
 def recorded_gpus() -> list[str]:
@@ -128,12 +144,12 @@ def read(kind: type[Kind], gpu: str = REFERENCE_GPU) -> list[Kind]:
     Raises `FileNotFoundError` that says how they are made, and `ValueError` that names file and
     line for what is damaged or not of the types that the kind says.
     """
-    path = path_of(kind, gpu)
-    if not path.is_file():
-        campaign = kind.campaign
-        raise FileNotFoundError(f"no {campaign} of {gpu}: run make measure ARGS={campaign} there")
-    state = path.stat()
-    return [*_read(kind, path, state.st_mtime_ns, state.st_size)]
+    return [*_of_file(kind, gpu).values()]
+
+
+def find(kind: type[Kind], key: Hashable, gpu: str = REFERENCE_GPU) -> Kind | None:
+    """The observation of a key; None if there is none. Raises as `read`."""
+    return _of_file(kind, gpu).get(key)
 
 
 def read_if_any(kind: type[Kind], gpu: str = REFERENCE_GPU) -> list[Kind]:
@@ -141,13 +157,22 @@ def read_if_any(kind: type[Kind], gpu: str = REFERENCE_GPU) -> list[Kind]:
     return read(kind, gpu) if path_of(kind, gpu).is_file() else []
 
 
+def _of_file(kind: type[Kind], gpu: str) -> Mapping[Hashable, Kind]:
+    path = path_of(kind, gpu)
+    if not path.is_file():
+        how = f"run make measure ARGS={kind.campaign} there"
+        raise FileNotFoundError(f"no {kind.file} of {gpu}: {how}")
+    state = path.stat()
+    return _read(kind, path, state.st_mtime_ns, state.st_size)
+
+
 @functools.lru_cache(maxsize=16)
-def _read(kind: type[Kind], path: Path, *state: int) -> tuple[Kind, ...]:
+def _read(kind: type[Kind], path: Path, *state: int) -> Mapping[Hashable, Kind]:
     runs: list[Run] = []
     found: dict[Hashable, Kind] = {}
     for number, fields in read_lines(path):
         where = f"{named(path)}, line {number}"
-        if "problem" not in fields:
+        if "device" in fields:
             runs.append(typed(where, fields, Run))
             continue
         place = fields.get("run")
@@ -159,7 +184,7 @@ def _read(kind: type[Kind], path: Path, *state: int) -> tuple[Kind, ...]:
         found[one.key] = one
     if not found:
         raise ValueError(f"{named(path)} holds no observation")
-    return tuple(found.values())
+    return MappingProxyType(found)
 
 
 # ---- writing ------------------------------------------------------------------------------------
@@ -172,10 +197,7 @@ def write(kind: type[Kind], gpu: str, observations: Iterable[Kind]) -> None:
     for run in {id(one.run): one.run for one in observations}.values():
         numbers.setdefault(_text(run), len(numbers))
     lines = [json.loads(text) for text in numbers]
-    lines += (
-        {"run": numbers[_text(one.run)], "problem": one.problem.to_json(), **_fields(one)}
-        for one in observations
-    )
+    lines += ({"run": numbers[_text(one.run)], **_fields(one)} for one in observations)
     write_lines(path_of(kind, gpu), lines)
 
 
@@ -183,23 +205,25 @@ def _text(run: Run) -> str:
     return json.dumps(dataclasses.asdict(run))
 
 
-def _fields(one: Observation) -> Iterator[tuple[str, Any]]:
-    """The fields of a kind that are not as they are by default."""
+def _fields(one: Observation) -> dict[str, Any]:
+    """The fields of a kind, but the run, that are not as they are by default."""
     found = {}
     for field in dataclasses.fields(one):
         value = getattr(one, field.name)
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        if field.name not in ("problem", "run") and value != default:
+        if field.name != "run" and value != default:
             found[field.name] = _plain(value)
     return found
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses in a list as JSON has them."""
+    """Problems and dataclasses, in a list too, as JSON has them."""
     if isinstance(value, list):
         return [*map(_plain, value)]
+    if isinstance(value, Problem):
+        return value.to_json()
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value
 
 

@@ -1,7 +1,7 @@
 """Work dealt out to the GPUs of a machine: one process for each, one task at a time.
 
-Recorder, comparison and evidence hand their tasks to `deal` and write each result as it comes, so
-that an interrupted run loses only what it was at.
+Campaigns hand their tasks to `deal` and write each result as it comes, so that an interrupted run
+loses only what it was at.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Counters as named quantities: what the prose says of a launch, with its unit and its formula.
 
 Nsight Compute's counters are of one launch of a step at a shape and in a dtype
-(`helpers.measure.evidence.counters`), times are of the record of that step. Per SM and per
+(`helpers.measure.profiler.counters`), times are of the record of that step. Per SM and per
 scheduler means the average over all SMs and the whole launch. An element of the matrix is a column
 of a row.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.gpu import Gpu
-from ..measure.evidence.counters import nsight, nsight_unfused
+from ..measure.profiler.counters import nsight, nsight_unfused
 from ..measure.records import Case, Record, load_record
 from ..problem.shapes import REFERENCE_SHAPE
 from ..simt.hardware import (

@@ -19,9 +19,13 @@ from helpers.base.paths import KERNELS
 from helpers.catalogue import registry
 from helpers.catalogue.header import header
 from helpers.commands import export, plan, reading, simulate, tune
+from helpers.measure import store
 from helpers.measure.comparison import load_comparisons
-from helpers.measure.evidence.part import read_part
 from helpers.measure.pipelines import load_pipelines
+from helpers.measure.profiler.counters import Counters
+from helpers.measure.profiler.numerics import Formula
+from helpers.measure.profiler.sanitizer import Verdict
+from helpers.measure.profiler.sass import Disassembly
 from helpers.measure.records import load_record, predictions
 from helpers.page import profile
 from helpers.problem.shapes import REFERENCE_SHAPE
@@ -232,10 +236,10 @@ READERS: dict[str, Callable[[], object]] = {
     "nvidia-h200/steps.jsonl": lambda: load_record("01_naive").origin(),
     "nvidia-h200/comparison.jsonl": lambda: [case.verdict for case in load_comparisons()],
     "nvidia-h200/pipelines.jsonl": lambda: [case.verdict for case in load_pipelines()],
-    "nvidia-h200/counters.json": lambda: read_part("counters"),
-    "nvidia-h200/sanitizer.json": lambda: read_part("sanitizer"),
-    "nvidia-h200/sass.json": lambda: read_part("sass"),
-    "nvidia-h200/numerics.json": lambda: read_part("numerics"),
+    "nvidia-h200/counters.jsonl": lambda: store.read(Counters),
+    "nvidia-h200/sanitizer.jsonl": lambda: store.read(Verdict),
+    "nvidia-h200/sass.jsonl": lambda: store.read(Disassembly),
+    "nvidia-h200/numerics.jsonl": lambda: store.read(Formula),
     "predictions.json": lambda: predictions(),
 }
 ODD_JSON = (

@@ -19,7 +19,6 @@ from helpers.base import gpu, paths
 from helpers.commands import figures, lab, measure, pages
 from helpers.commands.campaigns import profile
 from helpers.measure import records, store, workers
-from helpers.measure.evidence import part
 from helpers.measure.records import load_record
 from tests.bad_input.inputs import ODD_JSON, TEXTS, Input, _somewhere, few_lines, text_of
 
@@ -84,7 +83,6 @@ def _texts() -> dict[str, str]:
 
 def forget() -> None:
     """What was read of files that are others now."""
-    part.read_part.cache_clear()
     records.predictions.cache_clear()
 
 
@@ -110,7 +108,7 @@ def damaged(number: int, folder: Path, patch: pytest.MonkeyPatch) -> Input:
         return Input(f"pipelines: {what}", lambda: measure.main(["pipelines", "--show"]))
     if name == "profile":
         only = r.choice(("counters", "sass", "numerics", "sanitizer"))
-        what = damage(stored / f"{only}.json", r)
+        what = damage(stored / f"{only}.jsonl", r)
         run = load_record(STEP).run
         patch.setattr(gpu, "has_gpu", lambda: True)
         patch.setattr(gpu, "describe_device", lambda: run.device)

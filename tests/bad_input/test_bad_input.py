@@ -17,7 +17,6 @@ import pytest
 from helpers.base import mode, paths
 from helpers.base.paths import RECORDS
 from helpers.measure import records, store
-from helpers.measure.evidence import part
 from helpers.measure.records import load_record, predictions
 from helpers.run.bound import load
 
@@ -81,7 +80,6 @@ def test_records(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         what, call = a_record(number, elsewhere, lambda file: copy.deepcopy(whole[file]))
 
         def read() -> object:
-            part.read_part.cache_clear()
             predictions.cache_clear()
             return call()
 
@@ -90,7 +88,6 @@ def test_records(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         found = untold(made)
     finally:
-        part.read_part.cache_clear()
         predictions.cache_clear()
     assert not found, f"{len(found)}\n" + "\n".join(found)
 

@@ -24,7 +24,6 @@ from pathlib import Path
 import numpy as np
 
 from helpers.base.gpu import describe_device, describe_versions, has_gpu
-from helpers.measure.evidence.cases import shown
 from helpers.run.execute import to_gpu
 from helpers.simt import NSIGHT_METRICS, SHARED_METRICS
 from helpers.simt.cuda_text import token_hash
@@ -186,7 +185,8 @@ def collect(options: argparse.Namespace) -> int:
     for group in options.groups:
         print(f"reading counters: {group}", flush=True)
         metrics = [metric for metric in METRICS[group] if metric in known]
-        commands[group] = shown(command(metrics, group))
+        words = ["python" if word == sys.executable else word for word in command(metrics, group)]
+        commands[group] = " ".join(words)
         done, checked = run_ncu(options, metrics, group)
         wrong += checked.get("wrong", [])
         try:

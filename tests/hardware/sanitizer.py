@@ -175,7 +175,7 @@ def pickled(one) -> dict:
 def run_all(options: argparse.Namespace, planted: dict) -> int:
     """Run everything, print progress, write the data."""
     from helpers.base.gpu import describe_device, describe_versions
-    from helpers.measure.evidence.sanitizer import TOOLS
+    from helpers.measure.profiler.sanitizer import OPTIONS as TOOLS
 
     head = {
         "device": describe_device(),
@@ -329,7 +329,7 @@ def reports(text: str) -> list[dict]:
 
 def write(out: Path, head: dict, planted: dict, outputs: dict[tuple[str, str], str]) -> int:
     """Write the data; returns 1 if a tool ran nothing."""
-    from helpers.measure.evidence.sanitizer import TOOLS
+    from helpers.measure.profiler.sanitizer import OPTIONS as TOOLS
     from helpers.simt.cuda_text import token_hash
 
     kernels = {}

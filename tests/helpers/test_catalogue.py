@@ -19,7 +19,7 @@ from helpers.catalogue.registry import (
     steps,
     variants,
 )
-from helpers.measure.evidence.cases import SMALL_TRIALS
+from helpers.measure.profiler.launches import SMALL_TRIALS
 from helpers.problem import shapes
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import COMPARED_SHAPES, REFERENCE_SHAPE

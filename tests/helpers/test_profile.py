@@ -1,25 +1,37 @@
 """Named quantities against sums over the counters as they are stored."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
 from helpers.base.gpu import H200
 from helpers.catalogue.registry import split_trial
-from helpers.measure.evidence.counters import case_of
-from helpers.measure.evidence.part import read_part
+from helpers.measure import store
+from helpers.measure.profiler.counters import Counters
 from helpers.measure.records import launch_of, load_record
 from helpers.page import profile
+from helpers.problem.problem import Problem
 from helpers.problem.shapes import REFERENCE_SHAPE
 from helpers.run.bound import load
 
-FILE = read_part("counters")
+
+class Place(NamedTuple):
+    """As the named quantities are asked for."""
+
+    step: str
+    rows: int
+    cols: int
+    dtype: str
+
+
+ARRAYS, *KERNELS = store.read(Counters)
 LARGE = {
-    case_of(entry): entry["metrics"]
-    for entry in FILE["cases"]
-    if entry["rows"] * entry["cols"] == 2**28
+    Place(one.step, one.rows, one.cols, one.dtype): one.metrics[0][1]
+    for one in KERNELS
+    if one.rows * one.cols == 2**28
 }
-UNFUSED = [entry["metrics"] for entry in FILE["00_unfused"]]
+UNFUSED = [metrics for _, metrics in ARRAYS.metrics]
 HERTZ = 1980 * 10**6
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 
@@ -43,7 +55,7 @@ def test_instructions_and_slots(case, seen) -> None:
     executed = seen["smsp__inst_executed.sum"]
     assert profile.instructions_per_column(*case) == executed * 32 / 2**28
     assert profile.instructions_per_row(*case) == executed / case.rows
-    if launch_of(case.step, case.at)["grid"] < 8 * 132:
+    if launch_of(case.step, Problem(*case[1:]))["grid"] < 8 * 132:
         return  # SMs without a block do not count
     # The share of the slots is that of the instructions in those that the time has.
     clocks = seen["gpu__time_duration.sum"] * 1e-9 * HERTZ

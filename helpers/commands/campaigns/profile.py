@@ -1,16 +1,16 @@
 """Collect profiler data.
 
-counters.json   Nsight Compute's counters: of every step at small shapes (which the tests hold
-                against the SIMT machine's), of steps, variants and block trials at large shapes
-                (which the prose explains), and of each launch of the array version
-sass.json       the machine instructions of every kernel: those that matter in order (loads, stores,
-                special functions, barriers, branches, calls), all of them counted
-numerics.json   the error of the arithmetic that the kernels use, in units of the last place
-sanitizer.json  compute-sanitizer's verdicts on every kernel at the small shapes
+counters.jsonl   Nsight Compute's counters: of every step at small shapes (which the tests hold
+                 against the SIMT machine's), of steps, variants and block trials at large shapes
+                 (which the prose explains), and of each launch of the array version
+sass.jsonl       the machine instructions of every kernel: those that matter in order (loads,
+                 stores, special functions, barriers, branches, calls), all of them counted
+numerics.jsonl   the error of the arithmetic that the kernels use, in units of the last place
+sanitizer.jsonl  compute-sanitizer's verdicts on every kernel at the small shapes
 
 Safe to interrupt: the tools run over one step at a time, and what they found is written after each.
 A second call goes on where the first one stopped, and looks again only at kernels whose code or
-launch changed since; after a change of driver, NVRTC or CuPy at all of them.
+launch changed since, or what was seen with another driver, NVRTC or CuPy.
 
 Needs a GPU, `ncu`, `cuobjdump` and `compute-sanitizer` on the PATH, and the right to read
 counters.
@@ -25,15 +25,15 @@ import sys
 
 from ...base import gpu
 from ...measure.campaign import add_shared_options
-from ...measure.evidence.cases import EvidenceCase, examined_steps, run_kernels
-from ...measure.evidence.counters import CountersPart
-from ...measure.evidence.numerics import NumericsPart
-from ...measure.evidence.part import update
-from ...measure.evidence.sanitizer import SanitizerPart
-from ...measure.evidence.sass import SassPart
-from ...measure.store import folder_of, gpu_folder, utc_now
+from ...measure.profiler.counters import CountersPart
+from ...measure.profiler.launches import Launch, examined_steps, run_kernels
+from ...measure.profiler.numerics import NumericsPart
+from ...measure.profiler.sanitizer import SanitizerPart
+from ...measure.profiler.sass import SassPart
+from ...measure.profiler.update import update
+from ...measure.store import folder_of, gpu_folder
 
-PARTS = {part.name: part for part in (CountersPart, SassPart, NumericsPart, SanitizerPart)}
+PARTS = {part.kind.file: part for part in (CountersPart, SassPart, NumericsPart, SanitizerPart)}
 TOOLS = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}
 
 
@@ -46,13 +46,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--steps", nargs="+", metavar="STEP", choices=known, default=known, help="only these steps"
     )
     add_shared_options(parser, "jobs", "fresh")
-    parser.add_argument("--worker", nargs="+", metavar="CASE", help=argparse.SUPPRESS)
+    parser.add_argument("--worker", nargs="+", metavar="LAUNCH", help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure; return the exit status."""
     if options.worker:
-        run_kernels([EvidenceCase.parse(text) for text in options.worker])
+        run_kernels([Launch.parse(text) for text in options.worker])
         return 0
     if "sass" in options.only and importlib.util.find_spec("cuda.bindings") is None:
         print("disassembling needs the package cuda-bindings", file=sys.stderr)
@@ -62,11 +62,12 @@ def run(options: argparse.Namespace) -> int:
             print(f"profiling needs {tool} of the CUDA toolkit on the PATH", file=sys.stderr)
             return 1
     device = gpu.describe_device()
-    head = {"device": device, "versions": gpu.describe_versions(), "utc": utc_now()}
-    failed = 0
+    versions, failed = gpu.describe_versions(), 0
     for name in options.only:
         try:
-            failed += update(PARTS[name], head, options.steps, options.fresh, options.jobs)
+            failed += update(
+                PARTS[name], device, versions, options.steps, options.fresh, options.jobs
+            )
         except ValueError as error:  # a file that is damaged
             print(error, file=sys.stderr)
             failed += 1

@@ -1,4 +1,4 @@
-"""Charts of evidence say their numbers, and everything on them can be read."""
+"""Charts say their numbers, and everything on them can be read."""
 
 import math
 

@@ -3,7 +3,7 @@
 import pytest
 
 from helpers.catalogue.registry import source
-from helpers.measure.evidence.cases import cases
+from helpers.measure.profiler.launches import launches
 from helpers.measure.records import predictions, takes
 from helpers.page import draw
 from helpers.page.predict import predict
@@ -34,7 +34,7 @@ def test_a_new_step_needs_its_kernel_and_its_entry_alone(tmp_path, monkeypatch, 
     assert not takes(NEW, Problem(*SWEEP_SHAPES[0])) and not takes(
         NEW, Problem(*GRID_SHAPES[0], "float16")
     )
-    assert any(case.step == NEW for case in cases("small"))
+    assert any(launch.step == NEW for launch in launches("small"))
 
     before, after = made_up.steady("06_registers", us=40.0), made_up.steady(NEW)
     draw.step(after, before)

@@ -1,16 +1,20 @@
-"""numerics.json: the error of the arithmetic that the kernels use."""
+"""numerics.jsonl: the error of the arithmetic that the kernels use."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, TypedDict
 
 import numpy as np
 
 from ...base.arguments import checked
+from ...base.typed_json import Must
 from ...run.launch import launch
-from ..store import REFERENCE_GPU
-from .cases import Batch
-from .part import Part, read_part
+from .. import store
+from ..store import REFERENCE_GPU, Run
+from .launches import Batch
+from .update import Part, Profiled
 
 # x is the argument of an exponential, s a sum: what the kernels of 03 to 06 compute from them.
 NUMERICS = {
@@ -22,38 +26,64 @@ NUMERICS = {
 }
 
 
+Ulp = Annotated[float, Must("0 or more", lambda number: number >= 0)]
+
+
+class Errors(TypedDict):
+    """Against fp64, in ulp of the fp32 result."""
+
+    max_ulp: Ulp
+    mean_ulp: Ulp
+
+
+@dataclass(frozen=True)
+class Formula(Profiled):
+    """How exact the arithmetic of a formula is."""
+
+    file = "numerics"
+
+    run: Run
+    formula: str
+    expression: str  # in CUDA
+    errors: dict[str, Errors]  # range of x -> of the results there
+
+    @property
+    def key(self) -> str:
+        return self.formula
+
+    @property
+    def made_of(self) -> str:
+        return self.expression
+
+
 @checked
 def numerics(gpu: str = REFERENCE_GPU) -> dict[str, dict[str, dict[str, float]]]:
     """Formula -> range of x -> its largest and mean error against fp64, in ulp of fp32."""
-    return read_part("numerics", gpu)["errors"]
+    return {one.formula: one.errors for one in store.read(Formula, gpu)}
 
 
 class NumericsPart(Part):
-    """Measured in one go, if the file has not the errors of all of `NUMERICS`."""
+    """Measured in one go, if an error of any of `NUMERICS` is missing."""
 
-    name = title = "numerics"
-    entries = "errors"
+    kind, title = Formula, "numerics"
+    protocol = {"version": 1, "inputs": "2^20 random x and s, seed 0"}
 
-    def __init__(self, stored: dict, device: dict):
-        super().__init__(stored, device)
-        self.found = {name: stored[name] for name in ("inputs", "errors") if name in stored}
+    def wanted(self) -> dict[str, str]:
+        return {formula: expression for formula, (expression, _) in NUMERICS.items()}
 
-    def batches(self, steps: Sequence[str], fresh: bool) -> list[Batch]:
-        complete = list(self.found.get("errors", ())) == list(NUMERICS)
-        return [] if complete and not fresh else [Batch("errors of the arithmetic")]
+    def batches(self, missing: Sequence[str], steps: Sequence[str]) -> list[Batch]:
+        return [Batch("errors of the arithmetic")] if missing else []
 
-    def look(self, batch: Batch) -> dict:
-        return collect_numerics()
-
-    def keep(self, batch: Batch, found: dict) -> None:
-        self.found = found
-
-    def content(self) -> dict:
-        return self.found
+    def look(self, batch: Batch) -> list[Formula]:
+        errors = measure_errors()
+        return [
+            Formula(self.run, formula, expression, errors[formula])
+            for formula, expression in self.wanted().items()
+        ]
 
 
-def collect_numerics() -> dict:
-    """The file: largest and mean error of each formula against fp64, in ulp of the fp32 result.
+def measure_errors() -> dict[str, dict[str, Errors]]:
+    """Formula -> range of x -> largest and mean error against fp64, in ulp of the fp32 result.
 
     Over 2^20 arguments from [-20, 0], and from [-80, 0] for the tails, with sums in [1, 4096].
     """
@@ -80,4 +110,4 @@ def collect_numerics() -> dict:
                 "max_ulp": round(float(error.max()), 2),
                 "mean_ulp": round(float(error.mean()), 3),
             }
-    return {"inputs": "2^20 random x and s, seed 0", "errors": found}
+    return found

@@ -1,6 +1,7 @@
 """Profiling goes on where it stopped: ncu, cuobjdump and compute-sanitizer are scripts here
 that say what the real ones would and keep a list of what they were asked."""
 
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -13,23 +14,28 @@ from helpers.base import gpu
 from helpers.catalogue import registry
 from helpers.catalogue.registry import UNFUSED
 from helpers.commands import measure as command
-from helpers.measure import records, workers
-from helpers.measure.evidence import cases as launches
-from helpers.measure.evidence import counters, numerics, part, sanitizer, sass
-from helpers.measure.evidence.cases import (
-    UNFUSED_CASE,
+from helpers.measure import store, workers
+from helpers.measure.profiler import counters, numerics, sanitizer, sass
+from helpers.measure.profiler import launches as launched
+from helpers.measure.profiler.counters import Counters
+from helpers.measure.profiler.launches import (
+    UNFUSED_LAUNCH,
     Batch,
-    EvidenceCase,
-    cases,
+    Launch,
+    launches,
     run_tool,
     worker_command,
 )
+from helpers.measure.profiler.sanitizer import Verdict
+from helpers.measure.profiler.sass import Disassembly
 from helpers.measure.records import launch_of, step_hash
 from helpers.problem.problem import Problem
 from helpers.run.bound import load
 from helpers.run.execute import device_dtype
 from helpers.run.references import make_input
 from tests import made_up
+
+SEEN = "gpu__time_duration.sum"
 
 # The cases follow --worker in every command. A metric counts up from run to run, so that a test
 # sees which entries are new.
@@ -53,8 +59,8 @@ if tool == "ncu":
     writer.writerow(["ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"])
     names = ["op"] * 6 if cases == [{unfused!r}] else [plan["names"][case] for case in cases]
     for place, name in enumerate(names[plan["lose"]:]):
-        writer.writerow([place, name + "(float *)", "run", "", f"1,{{run:03d}}"])
-        writer.writerow([place, name + "(float *)", "missing", "", "n/a"])
+        writer.writerow([place, name + "(float *)", {seen!r}, "", f"1,{{run:03d}}"])
+        writer.writerow([place, name + "(float *)", "dram__bytes_read.sum", "", "n/a"])
 elif tool == "cuobjdump":
     print("        /*0000*/                   LDG.E R1, [R2] ;\\n        /*0010*/   @P0 EXIT ;")
     print("        /*0020*/                   FADD R1, R1 ;")
@@ -70,7 +76,8 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A GPU with two steps, a variant and a trial; `run` is profiling on it, `asked` what the
     tools were asked since the last time, `plan` what they do."""
     (tmp_path / "bin").mkdir()
-    text = TOOL.format(python=sys.executable, folder=str(tmp_path), unfused=str(UNFUSED_CASE))
+    where = {"python": sys.executable, "folder": str(tmp_path)}
+    text = TOOL.format(**where, unfused=str(UNFUSED_LAUNCH), seen=SEEN)
     for name in ("ncu", "cuobjdump", "compute-sanitizer"):
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
@@ -79,16 +86,16 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     step_list, variant_list = ["01_naive", "07_warp"], ["variants/01_naive_fast"]
     trials = ("07_warp-ROWS2",)
     for module, name, replacement in (
-        (records, "RECORDS", tmp_path),
+        (store, "RECORDS", tmp_path),
         (gpu, "has_gpu", lambda: True),
         (gpu, "describe_device", lambda: made_up.DEVICE),
         (gpu, "describe_versions", lambda: dict(versions)),
         (registry, "steps", lambda: step_list),
         (registry, "variants", lambda: variant_list),
         (registry, "TRIALS", trials),
-        (launches, "SMALL_TRIALS", ()),
+        (launched, "SMALL_TRIALS", ()),
         (sass, "compile_cubin", lambda code, options, arch: b"cubin"),
-        (numerics, "collect_numerics", lambda: {"errors": dict.fromkeys(numerics.NUMERICS, {})}),
+        (numerics, "measure_errors", lambda: dict.fromkeys(numerics.NUMERICS, {})),
         (workers, "gpu_is_usable", lambda: True),
         (workers, "gpu_names", lambda jobs: ["0", "1"][:jobs]),
     ):
@@ -97,7 +104,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     fake = SimpleNamespace(folder=tmp_path / "nvidia-test", versions=versions, plan=plan, seen=0)
 
     def run(*options: str) -> int:
-        names = {str(case): load(case.step).name for case in cases()}
+        names = {str(case): load(case.step).name for case in launches()}
         (tmp_path / "plan").write_text(json.dumps({**plan, "names": names}))
         return command.main(["profile", *options])
 
@@ -108,15 +115,14 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         fake.last = new
         return [(tool, cases) for tool, _, cases, _, _ in new]
 
-    def file(name: str) -> dict:
-        return part.read_file(fake.folder / f"{name}.json")
-
-    fake.run, fake.asked, fake.file = run, asked, file
+    fake.run, fake.asked = run, asked
+    fake.read = lambda kind: store.read(kind, "nvidia-test")
+    fake.path = lambda kind: store.path_of(kind, "nvidia-test")
     return fake
 
 
 def of_step(step: str, which: str = "all") -> list[str]:
-    return [str(case) for case in cases(which) if case.step == step]
+    return [str(case) for case in launches(which) if case.step == step]
 
 
 NAMES = ["01_naive", "07_warp", "variants/01_naive_fast", "07_warp-ROWS2"]
@@ -125,32 +131,35 @@ NAMES = ["01_naive", "07_warp", "variants/01_naive_fast", "07_warp-ROWS2"]
 def test_counters_are_read_step_by_step_and_only_once(tools) -> None:
     assert tools.run("--only", "counters") == 0
     assert tools.asked() == [
-        ("ncu", [str(UNFUSED_CASE)]),
+        ("ncu", [str(UNFUSED_LAUNCH)]),
         *(("ncu", of_step(name)) for name in NAMES),
     ]
     assert all(line[4]["SOFTMAX_REPLAY"] == "0" for line in tools.last)
     assert len({line[4]["TMPDIR"] for line in tools.last}) == 5
-    data = tools.file("counters")
-    assert list(map(counters.case_of, data["cases"])) == cases()
-    assert len(data[UNFUSED]) == 6 and set(data[UNFUSED][0]) == {"kernel", "metrics"}
-    for entry in data["cases"]:
-        case = counters.case_of(entry)
-        assert entry["launch"] == launch_of(case.step, case.at)
-        assert entry["metrics"] == {"run": 1002.0 + NAMES.index(case.step)}
-    files = ("01_naive", "07_warp", "variants/01_naive_fast")
-    assert data["hashes"] == {name: step_hash(name) for name in files}
-    assert data["command"].startswith("ncu --profile-from-start off ")
-    assert data["command"].endswith(" python -m helpers.commands.measure profile --worker CASE ...")
+    unfused, *data = tools.read(Counters)
+    assert [one.key for one in data] == launches()
+    assert len(unfused.metrics) == 6
+    for one in data:
+        assert (one.launch, one.kernel_hash) == (launch_of(one.step, one.at), step_hash(one.step))
+        assert one.metrics == [(f"{load(one.step).name}(float *)", seen_in(one.step))]
+        assert one.run.protocol["command"].startswith("ncu --profile-from-start off ")
 
-    before = (tools.folder / "counters.json").read_text()
+    before = tools.path(Counters).read_text()
     assert tools.run("--only", "counters") == 0
-    assert tools.asked() == [] and (tools.folder / "counters.json").read_text() == before
+    assert tools.asked() == [] and tools.path(Counters).read_text() == before
+
+
+def seen_in(step: str) -> dict[str, float]:
+    """Of the first run: the array version, and then the steps."""
+    return {SEEN: 1002.0 + NAMES.index(step)}
 
 
 def test_readers_read_what_is_written(tools) -> None:
     tools.run()
     nsight = counters.nsight("07_warp", 64, 1024, "bfloat16", gpu="nvidia-test")
-    assert nsight == {"run": 1003.0}
+    assert nsight == seen_in("07_warp")
+    with pytest.raises(KeyError, match="no Nsight counters of 07_warp at 64 x 1025 float32"):
+        counters.nsight("07_warp", 64, 1025, gpu="nvidia-test")
     assert len(counters.nsight_unfused("nvidia-test")) == 6
     assert sass.sass("01_naive", gpu="nvidia-test") == ["LDG.E", "EXIT"]
     counted = {"LDG": 1, "EXIT": 1, "FADD": 1}
@@ -181,20 +190,17 @@ def test_interrupted_run_keeps_the_batches_that_were_done(tools, monkeypatch) ->
         patch.setattr(counters, "run_tool", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tools.run("--only", "counters")
-    data = tools.file("counters")
-    assert {entry["step"] for entry in data["cases"]} == {"01_naive"} == set(data["hashes"])
-    assert len(data[UNFUSED]) == 6
+    assert {one.step for one in tools.read(Counters)} == {UNFUSED, "01_naive"}
     tools.asked()
     assert tools.run("--only", "counters") == 0
     assert tools.asked() == [("ncu", of_step(name)) for name in NAMES[1:]]
-    assert list(map(counters.case_of, tools.file("counters")["cases"])) == cases()
+    assert [one.key for one in tools.read(Counters)] == [UNFUSED_LAUNCH, *launches()]
 
 
 def test_failing_batch_is_reported_and_the_others_are_kept(tools, capsys) -> None:
     tools.plan["break"] = of_step("01_naive")[1:2]
     assert tools.run("--only", "counters") == 1
-    steps = {entry["step"] for entry in tools.file("counters")["cases"]}
-    assert steps == {"07_warp", "variants/01_naive_fast", "07_warp-ROWS2"}
+    assert {one.step for one in tools.read(Counters)} == {UNFUSED, *NAMES[1:]}
     said = "at 01_naive: 7 launches: ncu ended with status 1\n"
     assert capsys.readouterr().err.endswith(said)
     tools.plan["break"] = []
@@ -207,31 +213,31 @@ def test_failing_batch_is_reported_and_the_others_are_kept(tools, capsys) -> Non
 def test_launches_that_ncu_missed_are_no_counters(tools, lost: int) -> None:
     tools.plan["lose"] = lost
     assert tools.run("--only", "counters", "--steps", "01_naive", UNFUSED) == 1
-    written = (tools.folder / "counters.json").exists()
+    written = tools.path(Counters).exists()
     assert written == (lost == 1), "five of the six launches of the array version are enough"
     if written:
-        assert tools.file("counters")["cases"] == []
+        assert [one.step for one in tools.read(Counters)] == [UNFUSED]
 
 
 def test_other_kernels_than_asked_for_are_refused(tools) -> None:
-    batch = Batch("01_naive", (EvidenceCase("07_warp", 64, 1024),))
+    batch = Batch("01_naive", (Launch("07_warp", Problem(64, 1024)),))
     tools.run("--only", "numerics")
     counters.profile_batch(batch)
-    names = {str(batch.cases[0]): "softmax_other"}
+    names = {str(batch.launches[0]): "softmax_other"}
     (tools.folder.parent / "plan").write_text(json.dumps({**tools.plan, "names": names}))
     with pytest.raises(workers.Failure, match="ncu saw softmax_other"):
         counters.profile_batch(batch)
 
 
 def test_what_is_looked_at_again(tools, tmp_path, monkeypatch) -> None:
-    """Changed code: the step and its trials; a changed launch: the cases that it concerns."""
+    """Changed code: the step and its trials; a changed launch: the launches that it concerns."""
     tools.run()
     tools.asked()
     files = made_up.Kernels(tmp_path, monkeypatch)
 
     def asked_after(change: tuple[str, str]) -> list[tuple[str, list[str]]]:
         files.edit("07_warp.cu", change)
-        kept = {path: path.read_text() for path in tools.folder.glob("*.json")}
+        kept = {path: path.read_text() for path in tools.folder.glob("*.jsonl")}
         assert tools.run() == 0
         for path, text in kept.items():
             path.write_text(text)
@@ -239,11 +245,11 @@ def test_what_is_looked_at_again(tools, tmp_path, monkeypatch) -> None:
         return tools.asked()
 
     ours = ["07_warp", "07_warp-ROWS2"]
-    compiled = len([name for name, *_ in sass.compilations() if name.startswith("07_warp at")])
+    compiled = len([one for one, *_ in sass.compilations() if one.step == "07_warp"])
     everything = [
         *(("ncu", of_step(name)) for name in ours),
         *[("cuobjdump", [])] * compiled,
-        *[("compute-sanitizer", of_step("07_warp", "small"))] * len(sanitizer.TOOLS),
+        *[("compute-sanitizer", of_step("07_warp", "small"))] * len(sanitizer.OPTIONS),
     ]
     assert asked_after(("softmax", "softmax ")) == everything, "another code"
     # two rows a warp at 1024 columns, as the trial has them anyway: the code stays as it is
@@ -253,51 +259,40 @@ def test_what_is_looked_at_again(tools, tmp_path, monkeypatch) -> None:
         *everything[2:],
     ]
     assert asked_after(("// Idea: ", "// Idea:  ")) == []
-    monkeypatch.setattr(sass, "KEPT", sass.KEPT - {"EXIT"})
+    monkeypatch.setitem(sass.SassPart.protocol, "kept", ["LDG"])
     assert tools.run() == 0
-    assert tools.asked() == [("cuobjdump", [])] * len(sass.compilations())
+    assert tools.asked() == [("cuobjdump", [])] * len([*sass.compilations()])
 
 
-def test_another_driver_or_compiler_means_all_of_it(tools, capsys) -> None:
-    name = records.MUST_NOT_CHANGE[-1]
+def test_another_driver_or_compiler_means_all_of_it(tools) -> None:
     options = ("--only", "counters", "sanitizer", "--steps", "01_naive")
     tools.run(*options)
     first = tools.asked()
-    tools.versions[name] = "another"
+    tools.versions[store.MUST_NOT_CHANGE[-1]] = "another"
     tools.run(*options)
     assert tools.asked() == first and len(first) == 5
-    assert f"sanitizer.json is of another {name}" in capsys.readouterr().out
+    tools.run(*options)
+    assert tools.asked() == []
 
 
 def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
     tools.run()
     tools.asked()
-    before = tools.file("counters")
+    before = tools.read(Counters)
+    tools.versions["commit"] = "def"
     assert tools.run("--fresh", "--steps", "01_naive", "--only", "counters", "sanitizer") == 0
     small = of_step("01_naive", "small")
     assert tools.asked() == [
         ("ncu", of_step("01_naive")),
-        *[("compute-sanitizer", small)] * len(sanitizer.TOOLS),
+        *[("compute-sanitizer", small)] * len(sanitizer.OPTIONS),
     ]
-    after = tools.file("counters")
-    assert list(map(counters.case_of, after["cases"])) == cases()
-    changed = [
-        new["step"] for old, new in zip(before["cases"], after["cases"], strict=True) if old != new
-    ]
+    after = tools.read(Counters)
+    assert [one.key for one in after] == [UNFUSED_LAUNCH, *launches()]
+    changed = [new.step for old, new in zip(before, after, strict=True) if old != new]
     assert changed == ["01_naive"] * len(of_step("01_naive"))
-    assert after[UNFUSED] == before[UNFUSED]
+    assert {one.step for one in after if one.run.versions["commit"] == "def"} == {"01_naive"}
     with pytest.raises(SystemExit):
         tools.run("--steps", "99_missing")
-
-
-def test_a_head_stays_until_all_of_its_file_is_made_anew(tools) -> None:
-    only = ("--fresh", "--only", "sanitizer")
-    tools.run(*only)
-    tools.versions["commit"] = "def"
-    assert tools.run(*only, "--steps", "01_naive") == 0
-    assert tools.file("sanitizer")["versions"]["commit"] == "abc"
-    assert tools.run(*only) == 0
-    assert tools.file("sanitizer")["versions"]["commit"] == "def"
 
 
 def test_what_is_not_asked_for_any_more_is_dropped(tools, monkeypatch) -> None:
@@ -305,24 +300,30 @@ def test_what_is_not_asked_for_any_more_is_dropped(tools, monkeypatch) -> None:
     monkeypatch.setattr(registry, "steps", lambda: ["07_warp"])
     tools.asked()
     assert tools.run() == 0 and tools.asked() == []
-    for name in ("counters", "sass", "sanitizer"):
-        assert "01_naive" not in tools.file(name)["hashes"]
-    assert {entry["step"] for entry in tools.file("counters")["cases"]} == set(NAMES[1:])
-    assert {step for step, *_ in tools.file("sanitizer")["cases"]} == {"07_warp"}
+    assert {one.step for one in tools.read(Counters)} == {UNFUSED, *NAMES[1:]}
+    assert {one.step for one in tools.read(Disassembly)} == {*NAMES[1:3]}
+    assert {one.step for one in tools.read(Verdict)} == {"07_warp"}
 
 
 def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     bad = of_step("07_warp", "small")[0]
     tools.plan["errors"] = [bad]
     assert tools.run("--only", "sanitizer") == 1
-    data = tools.file("sanitizer")
-    assert list(data["tools"]) == list(sanitizer.TOOLS)
-    for tool, verdict in data["tools"].items():
-        assert verdict["steps"] == {"01_naive": 0, "07_warp": 1} and verdict["errors"] == 1
-        ours = "--report-api-errors no " if tool == "memcheck" else ""
-        assert verdict["command"].startswith(f"compute-sanitizer --tool {tool} {ours}python -m ")
-    assert [tuple(case) for case in data["cases"]] == cases("small")
-    assert data["launches"] == [launch_of(case.step, case.at) for case in cases("small")]
+    found = tools.read(Verdict)
+    of_each = itertools.product(sanitizer.OPTIONS, ["01_naive", "07_warp"])
+    assert [one.key for one in found] == [(step, tool) for tool, step in of_each]
+    for one in found:
+        assert one.errors == (one.step == "07_warp")
+        ours = " --report-api-errors no" if one.tool == "memcheck" else ""
+        command = one.run.protocol["command"][one.tool]
+        assert command == f"compute-sanitizer --tool {one.tool}{ours}"
+        assert one.launches == {
+            at.place(dtype=True): launch_of(step, at)
+            for step, at in launches("small")
+            if step == one.step
+        }
+    asked = {line[1][1]: line[1] for line in tools.asked() and tools.last}
+    assert asked["memcheck"][:4] == ["--tool", "memcheck", "--report-api-errors", "no"]
     said = capsys.readouterr().err
     assert "memcheck found 1 errors in 07_warp" in said and "= ERROR SUMMARY: 1 err" in said
     tools.plan["errors"] = []
@@ -333,7 +334,7 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
 def test_worker_that_fails_is_no_clean_verdict(tools) -> None:
     tools.plan["crash"] = True
     assert tools.run("--only", "sanitizer") == 1
-    assert not (tools.folder / "sanitizer.json").exists()
+    assert not tools.path(Verdict).exists()
 
 
 def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:
@@ -352,8 +353,8 @@ def test_inputs_of_the_worker(monkeypatch, shape: tuple[int, int], dtype: str) -
     monkeypatch.setitem(
         sys.modules, "cupy", SimpleNamespace(**{name: getattr(np, name) for name in names})
     )
-    monkeypatch.setattr(launches, "to_gpu", lambda x: x.view(device_dtype(x.dtype)))
-    x = launches.input_on_gpu(Problem(*shape, dtype))
+    monkeypatch.setattr(launched, "to_gpu", lambda x: x.view(device_dtype(x.dtype)))
+    x = launched.input_on_gpu(Problem(*shape, dtype))
     assert x.shape == shape and x.dtype == device_dtype(np.dtype(dtype)) and x.flags.c_contiguous
     values = x.view(dtype).astype(np.float64)
     if shape == (64, 1024):
@@ -365,6 +366,7 @@ def test_inputs_of_the_worker(monkeypatch, shape: tuple[int, int], dtype: str) -
 
 @pytest.mark.gpu
 def test_worker_runs_on_a_gpu() -> None:
-    cases = ["07_warp:64:1024:float16", "05_float4:65536:4096:float32", str(UNFUSED_CASE)]
-    done = run_tool(worker_command([*cases, "07_warp:262144:1024:bfloat16"]))
+    texts = ("07_warp:64:1024:float16", "05_float4:65536:4096:float32", str(UNFUSED_LAUNCH))
+    chosen = [*map(Launch.parse, texts), Launch("07_warp", Problem(262144, 1024, "bfloat16"))]
+    done = run_tool(worker_command(chosen))
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,11 +3,10 @@ and tests and writes it for `make measure ARGS=profile`.
 
 The modules, lowest first:
 
-    cases      what is profiled, and how a tool is started
-    forms      the files validated against types
-    part       one file: what is current, what is missing
+    launches   what is profiled, and how a tool is started
+    update     one file: what is missing, and the loop that measures it
     counters   Nsight Compute's counters
-    numerics   errors of the kernels on a GPU
+    numerics   errors of the kernels' arithmetic on a GPU
     sanitizer  compute-sanitizer's verdicts
     sass       the instructions that the hardware executes
 """

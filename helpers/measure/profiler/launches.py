@@ -34,41 +34,34 @@ from ..records import families_of, launch_of
 SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one cluster takes row after row
 
 
-class EvidenceCase(NamedTuple):
+class Launch(NamedTuple):
     """One launch that the tools look at."""
 
     step: str
-    rows: int
-    cols: int
-    dtype: str = "float32"
-
-    @property
-    def at(self) -> Problem:
-        """Softmax at its sizes and dtype, whatever the step computes."""
-        return Problem(self.rows, self.cols, self.dtype)
+    at: Problem  # softmax at its sizes and dtype, whatever the step computes
 
     @classmethod
-    def parse(cls, text: str) -> EvidenceCase:
+    def parse(cls, text: str) -> Launch:
         """The reverse of `str`."""
         step, rows, cols, dtype = text.split(":")
-        return cls(step, int(rows), int(cols), dtype)
+        return cls(step, Problem(int(rows), int(cols), dtype))
 
     def __str__(self) -> str:
-        return ":".join(map(str, self))
+        return f"{self.step}:{self.at.rows}:{self.at.cols}:{self.at.dtype}"
 
 
-UNFUSED_CASE = EvidenceCase(UNFUSED, *REFERENCE_SHAPE)
+UNFUSED_LAUNCH = Launch(UNFUSED, Problem(*REFERENCE_SHAPE))
 
 
 class Batch(NamedTuple):
     """What a tool looks at in one go: launches of one step."""
 
     step: str
-    cases: tuple[EvidenceCase, ...] = ()
+    launches: tuple[Launch, ...] = ()
     tool: str = ""  # of compute-sanitizer
 
     def __str__(self) -> str:
-        launches = f": {len(self.cases)} launches" if self.cases else ""
+        launches = f": {len(self.launches)} launches" if self.launches else ""
         return f"{self.tool} {self.step}{launches}".lstrip()
 
 
@@ -77,7 +70,7 @@ def examined_steps() -> list[str]:
     return [*known_steps(), *SMALL_TRIALS]
 
 
-def cases(which: str = "all", gpu: Gpu | None = None) -> list[EvidenceCase]:
+def launches(which: str = "all", gpu: Gpu | None = None) -> list[Launch]:
     """The launches of kernels, planned for a GPU, in the order in which the files list them; those
     at small shapes first, which are all if `which` is "small".
 
@@ -89,36 +82,36 @@ def cases(which: str = "all", gpu: Gpu | None = None) -> list[EvidenceCase]:
     small = (*registry.steps(), *(one for one in registry.variants() if one not in swept))
     for step in (*small, *SMALL_TRIALS):
         shapes = (*SMALL_SHAPES, *(() if step in swept else SMALL_LONG_SHAPES))
-        chosen += [EvidenceCase(step, *shape) for shape in shapes]
+        chosen += [Launch(step, Problem(*shape)) for shape in shapes]
         for dtype in DTYPE_OPTIONS:
-            chosen += [EvidenceCase(step, *shape, dtype) for shape in SMALL_16_BIT_SHAPES]
+            chosen += [Launch(step, Problem(*shape, dtype)) for shape in SMALL_16_BIT_SHAPES]
     for step in tried if which == "all" else ():
         shapes = (*LARGE_SHAPES, *(() if step in swept else LARGE_LONG_SHAPES))
         if "few unaligned" in families_of(step):
             shapes = (*shapes, *LARGE_UNALIGNED_SHAPES)
         dtypes = ("float32", "bfloat16") if step in registry.steps() else ("float32",)
-        chosen += [EvidenceCase(step, *shape, dtype) for dtype in dtypes for shape in shapes]
-    return [case for case in chosen if launch_of(case.step, case.at, gpu)]
+        chosen += [Launch(step, Problem(*shape, dtype)) for dtype in dtypes for shape in shapes]
+    return [one for one in chosen if launch_of(one.step, one.at, gpu)]
 
 
 # ---- the program that the tools watch -----------------------------------------------------------
 
 
-def run_kernels(chosen: Sequence[EvidenceCase]) -> None:
-    """Launch each case once and show the profilers nothing else; every array in an allocation of
+def run_kernels(chosen: Sequence[Launch]) -> None:
+    """Make each launch once and show the profilers nothing else; every array in an allocation of
     its own, so that compute-sanitizer sees its end."""
     import cupy
     from cupyx.profiler import profile
 
     cupy.cuda.set_allocator(None)
-    for case in chosen:
-        problem = bench.problem_of(case.step, case.at)
-        candidate = bench.maker(case.step)(problem)
+    for step, at in chosen:
+        problem = bench.problem_of(step, at)
+        candidate = bench.maker(step)(problem)
         if problem.plain:
             x = input_on_gpu(problem)
             y = bench.later(bench.with_room(x)) if candidate.late else cupy.empty_like(x)
             arrays = x, y
-        elif case.rows * case.cols < 2**20:
+        elif at.rows * at.cols < 2**20:
             arrays = tuple(map(to_gpu, host_arrays(problem).values()))
         else:
             arrays = buffers(problem, cupy.random.default_rng(0))
@@ -144,7 +137,7 @@ def input_on_gpu(problem: Problem):
     return cupy.ascontiguousarray(x.view(cupy.uint16)[:, 1::2])  # rounded towards zero
 
 
-def worker_command(chosen: Sequence[EvidenceCase | str]) -> list[str]:
+def worker_command(chosen: Sequence[Launch]) -> list[str]:
     """What runs `run_kernels` in a process that a tool can watch."""
     return [
         sys.executable,
@@ -162,8 +155,3 @@ def run_tool(command: list[str]) -> subprocess.CompletedProcess:
         # Each ncu locks a file in TMPDIR, and would wait for the one that profiles another GPU.
         live = {**os.environ, SWITCH: "0", "TMPDIR": folder}
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=live)
-
-
-def shown(command: Sequence[str]) -> str:
-    """A command as a reader would type it."""
-    return " ".join(["python" if part == sys.executable else part for part in command])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.measure.evidence import sass
+from helpers.measure.profiler import sass
 
 
 def test_loads_in_a_row_are_counted_up_to_whatever_else_stands_there(monkeypatch) -> None:

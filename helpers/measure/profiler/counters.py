@@ -1,0 +1,196 @@
+"""counters.jsonl: what Nsight Compute counts of each launch."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, TypedDict
+
+from ...base.arguments import checked
+from ...base.typed_json import Must, Natural
+from ...catalogue.registry import UNFUSED
+from ...problem.problem import Problem
+from ...run.bound import load
+from ...simt import NSIGHT_METRICS, SHARED_METRICS
+from .. import bench, store
+from ..records import launch_of, step_hash
+from ..store import REFERENCE_GPU, AtProblem
+from ..workers import Failure
+from .launches import UNFUSED_LAUNCH, Batch, Launch, launches, run_tool, worker_command
+from .update import Part, Profiled
+
+# What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
+PROSE_METRICS = (
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "lts__t_sectors_op_read.sum",
+    "lts__t_sectors_op_write.sum",
+    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__t_sector_hit_rate.pct",
+    "l1tex__throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__lsu_requests_throughput.avg.pct_of_peak_sustained_elapsed",
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
+    "l1tex__data_pipe_lsu_wavefronts.sum",
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "smsp__inst_executed.sum",
+    "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_short_scoreboard_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_mio_throttle_per_issue_active.ratio",
+    "smsp__average_warps_issue_stalled_math_pipe_throttle_per_issue_active.ratio",
+    "launch__registers_per_thread",
+)
+METRICS = (*NSIGHT_METRICS.values(), *SHARED_METRICS.values(), *PROSE_METRICS)
+# The worker makes its inputs unwatched: only what it launches between start and stop is profiled.
+NCU = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--csv"]
+NCU += ["--print-units", "base"]
+
+
+Metric = Annotated[float, Must("0 or more", lambda number: number >= 0)]
+
+
+class Counted(TypedDict):
+    """One kernel that ran."""
+
+    kernel: str  # its name
+    values: list[Metric | None]  # in the order of the protocol's metrics; None: not available
+
+
+@dataclass(frozen=True)
+class Counters(AtProblem, Profiled):
+    """What is counted of a step: one launch, of the array version several."""
+
+    file = "counters"
+
+    step: str
+    kernel_hash: str
+    launch: dict[str, Natural]
+    counted: list[Counted]
+
+    def __post_init__(self) -> None:
+        names = self.run.protocol.get("metrics", ())
+        if any(len(one["values"]) != len(names) for one in self.counted):
+            raise ValueError(f"not {len(names)} values, one for each metric of its run")
+
+    @property
+    def key(self) -> Launch:
+        return Launch(self.step, self.at)
+
+    @property
+    def made_of(self) -> tuple:
+        return self.kernel_hash, self.launch
+
+    @cached_property
+    def metrics(self) -> list[tuple[str, dict[str, float]]]:
+        """(Kernel, its metrics by Nsight's names) of each launch."""
+        names = self.run.protocol["metrics"]
+        pairs = [(one["kernel"], zip(names, one["values"], strict=True)) for one in self.counted]
+        return [
+            (kernel, {name: value for name, value in values if value is not None})
+            for kernel, values in pairs
+        ]
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+@checked
+def nsight(
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: str = REFERENCE_GPU
+) -> dict[str, float]:
+    """Nsight Compute's metrics of one launch, by Nsight's names.
+
+    Raises `KeyError` that names step, shape and dtype if they were not profiled.
+    """
+    found = store.find(Counters, Launch(step, Problem(rows, cols, dtype)), gpu)
+    if found is None:
+        raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {gpu}")
+    ((_, metrics),) = found.metrics
+    return metrics
+
+
+def nsight_unfused(gpu: str = REFERENCE_GPU) -> list[tuple[str, dict[str, float]]]:
+    """(CuPy's kernel, metrics) of each launch of the array version at `REFERENCE_SHAPE`."""
+    found = store.find(Counters, UNFUSED_LAUNCH, gpu)
+    return found.metrics if found else []
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+class CountersPart(Part):
+    kind, title = Counters, "counters"
+    protocol = {"version": 1, "command": " ".join(NCU), "metrics": [*METRICS]}
+
+    def wanted(self) -> dict[Launch, tuple]:
+        chosen = [UNFUSED_LAUNCH, *launches(gpu=self.run.gpu)]
+        return {one: (step_hash(one.step), self.launch(one)) for one in chosen}
+
+    def launch(self, one: Launch) -> dict[str, int]:
+        return {} if one.step == UNFUSED else launch_of(one.step, one.at, self.run.gpu)
+
+    def batches(self, missing: Sequence[Launch], steps: Sequence[str]) -> list[Batch]:
+        of_step = {step: tuple(one for one in missing if one.step == step) for step in steps}
+        return [Batch(step, chosen) for step, chosen in of_step.items() if chosen]
+
+    def look(self, batch: Batch) -> list[Counters]:
+        found = profile_batch(batch)
+        each = [found] if batch.step == UNFUSED else [[one] for one in found]
+        return [
+            Counters(
+                bench.problem_of(one.step, one.at),
+                self.run,
+                one.step,
+                step_hash(one.step),
+                self.launch(one),
+                counted,
+            )
+            for one, counted in zip(batch.launches, each, strict=True)
+        ]
+
+
+def profile_batch(batch: Batch) -> list[Counted]:
+    """Run the worker under ncu; what it counted of each kernel, in their order. Raises `Failure` if
+    ncu fails or saw other launches."""
+    done = run_tool([*NCU, "--metrics", ",".join(METRICS), *worker_command(batch.launches)])
+    start = done.stdout.find('"ID"')
+    if done.returncode or start < 0:
+        print(f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}", file=sys.stderr)
+        raise Failure(f"ncu ended with status {done.returncode}")
+    rows: dict[int, list[dict[str, str]]] = {}
+    for row in csv.DictReader(io.StringIO(done.stdout[start:])):
+        rows.setdefault(int(row["ID"]), []).append(row)
+    found: list[Counted] = []
+    for number in sorted(rows):
+        values = {row["Metric Name"]: value_of(row["Metric Value"]) for row in rows[number]}
+        kernel = rows[number][0]["Kernel Name"]
+        found.append({"kernel": kernel, "values": [values.get(name) for name in METRICS]})
+    if batch.step == UNFUSED:
+        if len(found) < 5:
+            raise Failure(f"ncu saw {len(found)} launches of five array operations")
+        return found
+    if len(found) != len(batch.launches):
+        raise Failure(f"ncu saw {len(found)} launches instead of {len(batch.launches)}")
+    for one, launch in zip(found, batch.launches, strict=True):
+        if one["kernel"].split("(")[0] != load(launch.step).name:
+            raise Failure(f"ncu saw {one['kernel']} where {launch} ran")
+    return found
+
+
+def value_of(text: str) -> float | None:
+    """A value of a metric; None for n/a, where this GPU or version has no such metric."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
