@@ -35,7 +35,7 @@ class Gpu:
         return SHARED_KB[max(known for known in SHARED_KB if known <= self.capability)] * 1024
 
 
-class Device(TypedDict):
+class GpuDescription(TypedDict):
     """What every record says of the GPU that it was made on; most say more."""
 
     name: str

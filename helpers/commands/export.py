@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ..base.gpu import Gpu
 from ..export import cpp, python
-from ..export.asked import Asked, Refused, request
+from ..export.asked import Asked, NoSuchExport, request
 from ..problem.problem import DTYPES
 
 FOLDER = Path("exports")  # listed in .gitignore
@@ -45,20 +45,22 @@ def main(arguments: list[str] | None = None) -> int:
             options.anywhere,
         )
         if options.language != "cpp" and (useless := only_cpp(options)):
-            raise Refused(
+            raise NoSuchExport(
                 "a Python file takes every matrix that its kernels take, on every GPU: leave out "
                 + ", ".join(useless)
             )
         file = options.output or FOLDER / f"{asked.name}{SUFFIXES[options.language]}"
         if file.suffix == ".py" and file.stem in HIDDEN:
-            raise Refused(f"{file} would hide the module of that name; -o or --name gives another")
+            raise NoSuchExport(
+                f"{file} would hide the module of that name; -o or --name gives another"
+            )
         if file.exists() and not options.force:
-            raise Refused(f"{file} is there already; --force replaces it")
+            raise NoSuchExport(f"{file} is there already; --force replaces it")
         text = written(asked, options.language, file.name)
         if not options.output:
             FOLDER.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
-    except (Refused, OSError) as error:
+    except (NoSuchExport, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     print(f"{file}: {text.count(chr(10))} lines")
@@ -75,7 +77,7 @@ def only_cpp(options: argparse.Namespace) -> list[str]:
 
 
 def written(asked: Asked, language: str, name: str) -> str:
-    """The text of a file of that name. Raises `Refused`."""
+    """The text of a file of that name. Raises `NoSuchExport`."""
     return cpp.write(asked, name) if language == "cpp" else python.write(asked, language)
 
 

@@ -28,7 +28,7 @@ OLDEST_DRIVER = {13: 580, 12: 525}  # by CUDA major
 CHECK = "import cupy; from cuda.bindings import nvrtc; assert not nvrtc.nvrtcVersion()[0].value"
 
 
-class Problem(Exception):
+class MissingRequirement(Exception):
     """One sentence that tells the user what is missing and what to do."""
 
 
@@ -54,7 +54,7 @@ def check_machine() -> None:
     if machine in MACHINES.get(sys.platform, ()) and not musl:
         return
     system = "macOS" if sys.platform == "darwin" else f"{sys.platform} on {machine}"
-    raise Problem(
+    raise MissingRequirement(
         f"CuPy and NVRTC have no wheels for {'Linux without glibc' if musl else system}: run make "
         "setup in a Debian or Ubuntu container (x86-64; arm64 is untested), or open the notebooks "
         "in Colab (untested)."
@@ -65,7 +65,7 @@ def check_venv() -> None:
     """Raise Problem if this Python cannot make an environment with pip in it."""
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         name = "python{}.{}-venv".format(*sys.version_info[:2])
-        raise Problem(
+        raise MissingRequirement(
             "This Python has no venv and ensurepip modules: install them (Debian, Ubuntu: "
             f"sudo apt install {name}) and run make setup again."
         )
@@ -144,20 +144,22 @@ def install(major: int) -> None:
     if not (works and installed.startswith(kind + ",")):
         status, line = run([sys.executable, "-m", "venv", "--clear", str(VENV)])
         if status:
-            raise Problem(f"Could not make .venv: remove it and run make setup again ({line}).")
+            raise MissingRequirement(
+                f"Could not make .venv: remove it and run make setup again ({line})."
+            )
     print(f"Installing requirements/{lock.name} (up to 300 MB to download) ...", flush=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     pip += ["--only-binary", ":all:", "--require-hashes", "--no-deps"]  # the lock names everything
     pip += ["--no-compile"]  # most of JupyterLab is never imported; what is, is compiled then
     status, line = run([*pip, "-r", str(lock)])
     if status:
-        raise Problem(
+        raise MissingRequirement(
             "pip could not install the packages: check the network connection, then run make setup "
             f"again (pip said: {line})."
         )
     status, line = run([python, "-c", CHECK])
     if status:
-        raise Problem(
+        raise MissingRequirement(
             "CuPy or the NVRTC wheel is installed but does not load: run make clean, then make "
             "setup; on Windows (untested), install the Visual C++ runtime first "
             f"({line})."
@@ -174,7 +176,7 @@ def main() -> int:
         if tuple(sys.version_info[:2]) not in PYTHONS:
             python = other_python()
             if python is None:
-                raise Problem(
+                raise MissingRequirement(
                     f"This is Python {version}; install one from 3.10 to 3.14, such that "
                     "python3.13, say, is on PATH, and run make setup again."
                 )
@@ -184,7 +186,7 @@ def main() -> int:
         major, why = choose(driver_version())
         print(why, flush=True)
         install(major)
-    except Problem as problem:
+    except MissingRequirement as problem:
         print(problem, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

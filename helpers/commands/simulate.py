@@ -19,13 +19,13 @@ from ..run.bound import bind, kernel_of
 from ..run.launch import simulate
 from ..run.references import make_inputs, outputs
 from ..simt import KernelText, Trace, command
-from ..simt.command import Launch, Launches
+from ..simt.command import KernelLaunch, Launches
 
 DESCRIPTION = __doc__ + command.DESCRIPTION  # in a class __doc__ is that of the class
 REPLACED = ("grid", "block", "args", "shared", "cooperative")  # by --shape
 
 
-class Shapes(Launches):
+class PlannedLaunches(Launches):
     """Launches that a header plans."""
 
     prog = "python -m helpers.commands.simulate"
@@ -51,7 +51,7 @@ class Shapes(Launches):
     def asks_for_list(self, options: argparse.Namespace) -> bool:
         return options.shape is None and super().asks_for_list(options)
 
-    def launch(self, options: argparse.Namespace, kernel: KernelText) -> Launch:
+    def launch(self, options: argparse.Namespace, kernel: KernelText) -> KernelLaunch:
         if options.shape is None:
             return super().launch(options, kernel)
         if not re.fullmatch(r"\d+(x\d+){1,2}", options.shape):
@@ -71,16 +71,16 @@ class Shapes(Launches):
         given = {name: value for name, value in given.items() if name in declared}
         written = outputs(bound.problem, given)
         values = bound.arguments(**given, **written)
-        return Launch(kernel, plan.grid, plan.block, plan.shared_mem, values)
+        return KernelLaunch(kernel, plan.grid, plan.block, plan.shared_mem, values)
 
-    def run(self, launch: Launch, **options) -> Trace:
+    def run(self, launch: KernelLaunch, **options) -> Trace:
         sizes = launch.grid, launch.block
         return simulate(launch.kernel, *sizes, launch.values, launch.shared, **options)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; returns the exit status."""
-    return command.main(arguments, Shapes())
+    return command.main(arguments, PlannedLaunches())
 
 
 if __name__ == "__main__":

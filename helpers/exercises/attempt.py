@@ -19,7 +19,7 @@ Shape = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Run:
+class Execution:
     """One launch at one shape."""
 
     x: np.ndarray
@@ -50,7 +50,7 @@ class Attempt:
 
     def __init__(self, code: str, file: str, dtype: str):
         self.code, self.file, self.dtype = code, file, dtype
-        self._runs: dict[object, Run] = {}
+        self._runs: dict[object, Execution] = {}
 
     @cached_property
     def plain(self) -> str:
@@ -65,16 +65,16 @@ class Attempt:
             raise ValueError("the file needs its header and one __global__ function")
         return bind(self.code, rows, cols, self.dtype)
 
-    def run(self, shape: Shape) -> Run:
+    def run(self, shape: Shape) -> Execution:
         """The launch on a matrix of `shape` that was made to show mistakes."""
         return self.run_on(shape, make_input(*shape, dtype=self.dtype))
 
-    def run_on(self, key: object, x: np.ndarray) -> Run:
+    def run_on(self, key: object, x: np.ndarray) -> Execution:
         """The launch on x, made once for each key."""
         if key not in self._runs:
             y = unwritten(x)
             trace = self.bind(*x.shape).simulate(x, y, instruction_limit=limit(x.shape))
-            self._runs[key] = Run(x, y, trace)
+            self._runs[key] = Execution(x, y, trace)
         return self._runs[key]
 
     def watch(self, shape: Shape) -> Trace:

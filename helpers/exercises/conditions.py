@@ -14,7 +14,7 @@ import numpy as np
 from ..run.references import make_input, special_rows
 from ..simt import Counters, Trace
 from ..simt.words import are, counted
-from .attempt import Attempt, Run, Shape, limit
+from .attempt import Attempt, Execution, Shape, limit
 from .results import Goal, first_wrong, unwritten
 from .words import of_finding, worst
 
@@ -35,7 +35,9 @@ def first(complaints: Iterable[str]) -> str:
     return next(filter(None, complaints), "")
 
 
-def _of_runs(asked: str, complaint: Callable[[Run], str], shapes: tuple[Shape, ...]) -> Condition:
+def _of_runs(
+    asked: str, complaint: Callable[[Execution], str], shapes: tuple[Shape, ...]
+) -> Condition:
     """The condition that no run at these shapes is complained of."""
     return Condition(
         asked, lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes)
@@ -96,14 +98,14 @@ def _turned(x: np.ndarray, columns: bool) -> np.ndarray:
     return np.ascontiguousarray(x.T) if columns else x
 
 
-def _bug(run: Run, attempt: Attempt) -> str:
+def _bug(run: Execution, attempt: Attempt) -> str:
     findings = run.trace.findings
     if not findings:
         return ""
     return f"{run.place}, {of_finding(worst(findings), run.trace, attempt.file)}"
 
 
-def _wrong(run: Run, goal: Goal) -> str:
+def _wrong(run: Execution, goal: Goal) -> str:
     wrong = first_wrong(run.y, goal(run.x))
     return f"{run.place}, {wrong}" if wrong else ""
 
@@ -115,7 +117,7 @@ def moves(reads: int, *shapes: Shape, beside: float = 0.05) -> Condition:
     """x is read so many times at most, and y written once; what is read `beside` them, as a part of
     x, are letters of other blocks."""
 
-    def complaint(run: Run) -> str:
+    def complaint(run: Execution) -> str:
         read, written = run.passes
         if read > reads + beside:
             lines = _lines(run.trace, "load_bytes")
@@ -139,7 +141,7 @@ def times(count: float) -> str:
 def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
     """Packs of four columns of which a row sees none are not loaded; see `softmax_of_seen`."""
 
-    def complaint(run: Run) -> str:
+    def complaint(run: Execution) -> str:
         enough = 0
         for row in range(run.x.shape[0]):
             begin = 0 if window is None else max(0, row - window + 1)
@@ -160,7 +162,7 @@ def coalesced(*shapes: Shape) -> Condition:
     """Lanes of a warp touch no more sectors than their bytes fill, or half as many again where rows
     do not begin at sectors."""
 
-    def complaint(run: Run) -> str:
+    def complaint(run: Execution) -> str:
         aligned = run.x.shape[1] * run.x.itemsize % SECTOR == 0
         ratio = run.counters.fetch_ratio
         if ratio <= (1.0 if aligned else 1.5):
@@ -188,7 +190,7 @@ def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shap
     """Warps load and store no oftener than `least`, of (rows, cols): they move 16 bytes a lane, and
     all lanes work."""
 
-    def complaint(run: Run) -> str:
+    def complaint(run: Execution) -> str:
         for verb, enough in zip(("load", "store"), least(*run.x.shape), strict=True):
             count = vars(run.counters)[f"{verb}_requests"]
             if count <= enough:
@@ -208,7 +210,7 @@ def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shap
 def no_bank_conflicts(*shapes: Shape) -> Condition:
     """Lanes that go to different words of one bank take turns; here none do."""
 
-    def complaint(run: Run) -> str:
+    def complaint(run: Execution) -> str:
         def conflicts(counters: Counters) -> int:
             return counters.shared_load_bank_conflicts + counters.shared_store_bank_conflicts
 
@@ -229,7 +231,7 @@ def no_bank_conflicts(*shapes: Shape) -> Condition:
 
 
 def in_registers(*shapes: Shape) -> Condition:
-    def complaint(run: Run) -> str:
+    def complaint(run: Execution) -> str:
         lines = _lines(run.trace, "local_load_requests", "local_store_requests")
         if not lines:
             return ""

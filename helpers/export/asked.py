@@ -51,7 +51,7 @@ def exports(step: str) -> bool:
     return load(step).operation.name in (*AROUND, COPY.name)
 
 
-class Refused(ValueError):
+class NoSuchExport(ValueError):
     """Why there is no such export, in one sentence."""
 
 
@@ -137,11 +137,11 @@ def request(
 
     `kernel` is a step, a variant, a trial, an operation or `best`; a shape "8192x50257" or
     "1..4096x32000", of another axis "64x1024x3136"; the name is by default that of the operation,
-    the dtypes the kernel's first, the GPU the one in use or an H200. Raises `Refused` with a
+    the dtypes the kernel's first, the GPU the one in use or an H200. Raises `NoSuchExport` with a
     sentence.
     """
     if name is not None and not named(name):
-        raise Refused(
+        raise NoSuchExport(
             f"{name!r} is no name of a function in C: letters, digits, single _, no word of C's"
         )
     try:
@@ -149,14 +149,14 @@ def request(
         taken = [load(step).header.dtypes for step in kernels]
         operation = load(kernels[0]).operation
     except (FileNotFoundError, ValueError) as error:
-        raise Refused(str(error)) from None
+        raise NoSuchExport(str(error)) from None
     if more := [step for step in kernels if not exports(step)]:
-        raise Refused(f"{more[0]} computes {operation.name}: it is not exported")
+        raise NoSuchExport(f"{more[0]} computes {operation.name}: it is not exported")
     known = [np.dtype(n) for n in DTYPES if any(np.dtype(n) in dtypes for dtypes in taken)]
     wanted = [np.dtype(n) for n in dtypes] or (known[:1] if kernel == BEST else [taken[0][0]])
     if other := [dtype.name for dtype in wanted if dtype not in known]:
         there = ", ".join(dtype.name for dtype in known)
-        raise Refused(f"{kernel} takes {there}, not {', '.join(other)}")
+        raise NoSuchExport(f"{kernel} takes {there}, not {', '.join(other)}")
     return Asked(
         kernels,
         kernel == BEST,
@@ -171,13 +171,13 @@ def request(
 
 def shape(text: str, operation: Operation = SOFTMAX) -> Shapes:
     """The shapes that a text names: `ROWSxCOLS`, each a number or LOW..HIGH, or the sizes that an
-    operation has. Raises `Refused`."""
+    operation has. Raises `NoSuchExport`."""
     sizes = operation.sizes
     found = re.fullmatch("x".join([r"(\d+)(?:\.\.(\d+))?"] * len(sizes)), text)
     if not found:
         example = "1..64x1024x3136" if len(sizes) == 3 else "1..4096x32000"
         wanted = "x".join(size.upper() for size in sizes)
-        raise Refused(f"{text!r} is not {wanted}, each a number or LOW..HIGH: {example}, say")
+        raise NoSuchExport(f"{text!r} is not {wanted}, each a number or LOW..HIGH: {example}, say")
     numbers = found.groups()
     ranges = [
         Range(int(low), int(high or low))
@@ -185,5 +185,5 @@ def shape(text: str, operation: Operation = SOFTMAX) -> Shapes:
     ]
     for part in ranges:
         if not 1 <= part.low <= part.high <= MAX_INT:
-            raise Refused(f"{text!r}: {part} is not 1 to {MAX_INT}, the lower number first")
+            raise NoSuchExport(f"{text!r}: {part} is not 1 to {MAX_INT}, the lower number first")
     return Shapes(*ranges)

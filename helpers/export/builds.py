@@ -22,7 +22,7 @@ from ..catalogue.plan import CLUSTERS_SINCE, MAX_BLOCK, MAX_GRID, Header
 from ..catalogue.registry import split_trial
 from ..problem.problem import MAX_BYTES, MAX_INT, Problem
 from ..run.bound import Kernel, load
-from .asked import Asked, Refused, Shapes
+from .asked import Asked, NoSuchExport, Shapes
 from .intervals import SATURATED, Boxes, Interval, product
 
 MOST_BUILDS = 64  # of a file: each is compiled, a second or more
@@ -51,10 +51,10 @@ class Start(NamedTuple):
 def builds(asked: Asked) -> list[Build]:
     """Every build that the shapes asked for need, in the order of the kernels.
 
-    Raises `Refused` for shapes of which no kernel takes one, and for too many builds.
+    Raises `NoSuchExport` for shapes of which no kernel takes one, and for too many builds.
     """
     if not asked.shapes:
-        raise Refused("name the shapes to compile for: 8192x50304 or 1..4096x32000, say")
+        raise NoSuchExport("name the shapes to compile for: 8192x50304 or 1..4096x32000, say")
     found: dict[Build, None] = {}
     for shapes in asked.shapes:
         for dtype in asked.dtypes:
@@ -63,10 +63,10 @@ def builds(asked: Asked) -> list[Build]:
                 for start in starts(asked, dtype):
                     needed |= dict.fromkeys(_needed(asked, shapes, dtype, gpu, start))
             if not needed:
-                raise Refused(_why_none(asked, shapes, dtype))
+                raise NoSuchExport(_why_none(asked, shapes, dtype))
             found |= needed
     if len(found) > MOST_BUILDS:
-        raise Refused(
+        raise NoSuchExport(
             f"{', '.join(map(str, asked.shapes))} needs {len(found)} builds, more than "
             f"{MOST_BUILDS} in one file; ask for fewer shapes or dtypes"
         )
@@ -168,7 +168,7 @@ def _needed(
     asked: Asked, shapes: Shapes, dtype: np.dtype, gpu: Gpu, start: Start
 ) -> Iterator[Build]:
     """The builds that some shape of a range needs; of a range, a kernel may refuse some shapes.
-    Raises `Refused` for too many of either."""
+    Raises `NoSuchExport` for too many of either."""
     pack = 16 // dtype.itemsize
     todo = _first_boxes(shapes, pack)
     found: dict[Build, None] = {}
@@ -195,9 +195,11 @@ def _needed(
         first_rows[:, 1] = first_rows[:, 0]
         todo = _halved(todo, open_boxes(first_rows))
         if len(todo) > MOST_BOXES:
-            raise Refused(f"{shapes} are too many shapes to find all their builds; ask for fewer")
+            raise NoSuchExport(
+                f"{shapes} are too many shapes to find all their builds; ask for fewer"
+            )
         if len(found) > 4 * MOST_BUILDS:
-            raise Refused(
+            raise NoSuchExport(
                 f"{shapes} needs more than {len(found)} builds, where {MOST_BUILDS} are the most "
                 "in one file; ask for fewer shapes"
             )
@@ -259,13 +261,13 @@ def _add_builds(
 def _first_boxes(shapes: Shapes, pack: int) -> np.ndarray:
     """A box for each remainder that columns leave: rows from, to, sixteens of columns from, to,
     remainder, inner. Of another axis one for each length and inner: hardly two of them have one
-    build. Raises `Refused` for too many of those."""
+    build. Raises `NoSuchExport` for too many of those."""
     rows, cols, boxes = shapes.rows, shapes.cols, []
     if shapes.inner:
         inner = shapes.inner
         count = (cols.high - cols.low + 1) * (inner.high - inner.low + 1)
         if count > MOST_AXES:
-            raise Refused(f"{shapes} are too many lengths of an axis to find all their builds")
+            raise NoSuchExport(f"{shapes} are too many lengths of an axis to find all their builds")
         grid = np.mgrid[cols.low : cols.high + 1, inner.low : inner.high + 1].reshape(2, -1)
         boxes = [[rows.low, rows.high, c // pack, c // pack, c % pack, i] for c, i in grid.T]
         return np.array(boxes, np.int64)

@@ -18,9 +18,9 @@ from ..problem.problem import MAX_BYTES, MAX_INT
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
 from ..simt.words import counted
-from .asked import LICENCE, Asked, Refused
+from .asked import LICENCE, Asked, NoSuchExport
 from .builds import Build, builds
-from .cpp_call import Call
+from .cpp_call import CppCall
 from .cpp_plan import KernelPlan, identifier, planned, table_names
 from .cpp_text import (
     AXIS,
@@ -47,13 +47,14 @@ DECLARED_WIDTH = 91
 
 
 def write(asked: Asked, file: str = "") -> str:
-    """The text of a file of that name, NAME.cu if not given. Raises `Refused` with a sentence."""
+    """The text of a file of that name, NAME.cu if not given. Raises `NoSuchExport` with a
+    sentence."""
     arches = sorted({gpu.capability for gpu in asked.gpus})
     if len(arches) > 1:
-        raise Refused(
+        raise NoSuchExport(
             f"one file is for GPUs of one compute capability, not {' and '.join(map(str, arches))}"
         )
-    return _File(asked, file or f"{asked.name}.cu", builds(asked)).text()
+    return _CppFile(asked, file or f"{asked.name}.cu", builds(asked)).text()
 
 
 def compile_line(asked: Asked, file: str) -> str:
@@ -61,7 +62,7 @@ def compile_line(asked: Asked, file: str) -> str:
     return COMPILE.format(arch=asked.gpus[0].capability, file=shlex.quote(file))
 
 
-class _File:
+class _CppFile:
     """The parts of a file."""
 
     def __init__(self, asked: Asked, name: str, found: list[Build]) -> None:
@@ -71,8 +72,10 @@ class _File:
         self.files = list(dict.fromkeys(split_trial(step).file for step in self.steps))
         self.headers = {step: kernel.header for step, kernel in self.kernels.items()}
         if asked.strides and not any(header.strided for header in self.headers.values()):
-            raise Refused(f"{self.steps[0]} takes rows that follow each other; leave out --strides")
-        self.call = Call(self.kernels, asked.dtypes, asked.strides)
+            raise NoSuchExport(
+                f"{self.steps[0]} takes rows that follow each other; leave out --strides"
+            )
+        self.call = CppCall(self.kernels, asked.dtypes, asked.strides)
 
     def text(self) -> str:
         parts = [

@@ -15,7 +15,7 @@ import numpy as np
 from ..problem.operations import ANY_AXIS, COPY, CROSS_ENTROPY, MATRIX, STATISTICS, Argument
 from ..problem.problem import MAX_INT
 from ..run.bound import Kernel
-from .asked import Refused
+from .asked import NoSuchExport
 
 TYPES = {
     "float32": "float",
@@ -54,14 +54,14 @@ ABOUT = {
 }
 
 
-class Call:
+class CppCall:
     """The function of a file, for every dtype that it takes."""
 
     def __init__(
         self, kernels: dict[str, Kernel], dtypes: Sequence[np.dtype], strides: bool
     ) -> None:
         """`kernels` are those of the file by step; `strides` says that rows may be apart. Raises
-        `Refused` where they take different arguments."""
+        `NoSuchExport` where they take different arguments."""
         self.kernels, self.dtypes = list(kernels.values()), dtypes
         first = self.kernels[0]
         self.operation, self.features = first.operation, first.features
@@ -69,7 +69,7 @@ class Call:
         self.workspace = any("Workspace" in kernel.header.fields for kernel in self.kernels)
         taken = [self._asked(kernel) for kernel in self.kernels]
         if other := [step for step, own in zip(kernels, taken, strict=True) if own != taken[0]]:
-            raise Refused(f"{other[0]} takes other arguments than {next(iter(kernels))}")
+            raise NoSuchExport(f"{other[0]} takes other arguments than {next(iter(kernels))}")
         self.arguments: tuple[Argument, ...] = taken[0]
 
     def _asked(self, kernel: Kernel) -> tuple[Argument, ...]:

@@ -17,7 +17,7 @@ from ..catalogue.expressions import Expression
 from ..catalogue.plan import CLUSTERS_SINCE, INPUTS, MAX_BLOCK, MAX_GRID, OF_AN_AXIS, BuildValue
 from ..catalogue.registry import split_trial
 from ..run.bound import Kernel
-from .asked import Refused
+from .asked import NoSuchExport
 from .builds import file_of
 from .terms import as_cpp, least_value
 
@@ -58,7 +58,7 @@ class KernelPlan:
         self.least = dict.fromkeys((*INPUTS, *OF_AN_AXIS), 1) | self.contract.numbers
 
     def text(self, values: Sequence[str]) -> str:
-        """`values` are names of tables that the plan hands on. Raises `Refused`."""
+        """`values` are names of tables that the plan hands on. Raises `NoSuchExport`."""
         lines = [*self._contract(), ""]
         for entry in self.contract.build:
             lines += self._entry(entry)
@@ -164,7 +164,7 @@ class KernelPlan:
         try:
             return as_cpp(getattr(expression, "tree", expression), self.least)
         except ValueError as error:
-            raise Refused(f"{self.step}: its header cannot be C++: {error}") from None
+            raise NoSuchExport(f"{self.step}: its header cannot be C++: {error}") from None
 
 
 # ---- all of a file ------------------------------------------------------------------------------

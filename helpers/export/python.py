@@ -21,7 +21,7 @@ from ..catalogue.expressions import Expression
 from ..catalogue.plan import INPUTS, OF_AN_AXIS, Header
 from ..catalogue.registry import split_trial
 from ..run.bound import load
-from .asked import PROJECT, TUNED_ON, Asked, Refused, of_a_matrix
+from .asked import PROJECT, TUNED_ON, Asked, NoSuchExport, of_a_matrix
 from .terms import PYTHON_FUNCTIONS, as_python
 
 PARTS = Path(__file__).parent / "parts"
@@ -57,15 +57,15 @@ WIDTH = 100
 
 def write(asked: Asked, framework: str) -> str:
     """The file for a framework: "torch" or "cupy". It takes every dtype and shape that its
-    kernels take, whatever was asked for. Raises `Refused` with a sentence."""
+    kernels take, whatever was asked for. Raises `NoSuchExport` with a sentence."""
     for step in asked.kernels:
         if not of_a_matrix(step):
-            raise Refused(
+            raise NoSuchExport(
                 f"a Python file of one kernel is softmax of a matrix, which {step} is not; "
                 "best --as torch or cupy holds it"
             )
         if load(step).name.startswith("copy"):
-            raise Refused(f"{step} computes no softmax, which is what a Python file is for")
+            raise NoSuchExport(f"{step} computes no softmax, which is what a Python file is for")
     parts, what, needs = FRAMEWORKS[framework]
     ranks = RANKING if asked.best else _alone(asked.kernels[0])
     around = {name: tuple(rank.file for rank in ranks) for name, ranks in AROUND.items()}
@@ -205,11 +205,11 @@ def _tables_around(around: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str,
 
 
 def _given(rank: Rank) -> dict[str, int]:
-    """The values of a Build table that a trial replaces. Raises `Refused` for other trials."""
+    """The values of a Build table that a trial replaces. Raises `NoSuchExport` for other trials."""
     trial, kernel = split_trial(rank.file), load(rank.file)
     table = {value.name for value in kernel.header.build}
     if trial.block is not None or not {name for name, _ in kernel.changes} <= table:
-        raise Refused(f"{rank.file} changes more than its Build table, all that Python takes")
+        raise NoSuchExport(f"{rank.file} changes more than its Build table, all that Python takes")
     return dict(kernel.changes)
 
 

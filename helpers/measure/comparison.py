@@ -349,7 +349,7 @@ def explained_marks(cases: Sequence[Comparison]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Task:
+class ComparisonTask:
     """A problem to be timed at in a run."""
 
     problem: Problem
@@ -359,7 +359,7 @@ class Task:
         default_factory=dict
     )  # baseline that was tried -> why not again
 
-    def without(self, failure: Failure) -> Task:
+    def without(self, failure: Failure) -> ComparisonTask:
         """The same without the baseline that is to blame."""
         return replace(self, failed={**self.failed, failure.culprit: failure.reason})
 
@@ -372,7 +372,7 @@ class Task:
         return {name: reason for name, reason in reasons.items() if reason}
 
 
-def run_task(task: Task) -> Comparison:
+def run_task(task: ComparisonTask) -> Comparison:
     """Time our kernel, the baselines that can run the shape, and copies. Raises `Failure`, which
     names our kernel, the baseline or the copy that is wrong or fails."""
     problem, skipped = task.problem, task.skipped()

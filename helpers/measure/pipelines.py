@@ -26,7 +26,15 @@ from ..catalogue.registry import ASKED_FOR, asking, split_trial
 from ..problem.problem import Problem
 from ..problem.shapes import PIPELINE_SHAPES
 from . import baselines, bench, pipeline_timer, samples, store
-from .comparison import DTYPES, SLOWER, TOLERANCE, Comparison, Task, has_versions, maker_of
+from .comparison import (
+    DTYPES,
+    SLOWER,
+    TOLERANCE,
+    Comparison,
+    ComparisonTask,
+    has_versions,
+    maker_of,
+)
 from .pipeline_timer import ORDINARY, STATES
 from .problem_groups import chosen, group_of, linked, name_of, numbers
 from .records import launch_of, step_hash
@@ -224,7 +232,7 @@ def file_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class PipelineTask(Task):
+class PipelineTask(ComparisonTask):
     """One shape to be timed at."""
 
     steps: tuple[str, ...] = ()  # beside what `choose` picks

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, TypedDict
 
 from ..base.arguments import checked
-from ..base.gpu import Device, Gpu
+from ..base.gpu import Gpu, GpuDescription
 from ..base.json_files import read_json
 from ..base.paths import RECORDS
 from ..base.typed_json import Count, Dtype, Must, Natural, Samples, Share, Time, typed
@@ -185,7 +185,7 @@ class Record:
         return store.latest(self.cases)
 
     @property
-    def device(self) -> Device:
+    def device(self) -> GpuDescription:
         return self.run.device
 
     @property

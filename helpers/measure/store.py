@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
 
-from ..base.gpu import Device, Gpu, of_record
+from ..base.gpu import Gpu, GpuDescription, of_record
 from ..base.gpu import gpu_folder as gpu_folder  # who records names the folder by it
 from ..base.json_files import named, read_lines, write_lines
 from ..base.paths import RECORDS
@@ -51,7 +51,7 @@ Versions = Annotated[
 class Run:
     """On what, with what, when and how something was measured."""
 
-    device: Device
+    device: GpuDescription
     versions: Versions
     utc: Date
     protocol: Protocol

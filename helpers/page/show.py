@@ -282,7 +282,9 @@ def _without_blank_ends(text: _Text, places: Sequence[int]) -> list[int]:
     return kept[:-1] if kept and not text.lines[kept[-1]].strip() else kept
 
 
-def _all_of_section(heading: _Part, parts: Sequence[_Part], left_out: Sequence[_Part]) -> bool:
+def _all_of_section(
+    heading: _Paragraph, parts: Sequence[_Paragraph], left_out: Sequence[_Paragraph]
+) -> bool:
     """Whether nothing of the section under a heading is shown."""
     inside = [part for part in parts if part.section == heading.section and not part.heading]
     return bool(inside) and all(part in left_out for part in inside)
@@ -308,7 +310,7 @@ def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
 
 
 @dataclass
-class _Part:
+class _Paragraph:
     """Lines between two blank lines outside all braces."""
 
     places: list[int]
@@ -334,15 +336,15 @@ STRUCT = re.compile(
 )
 
 
-def _parts(text: _Text) -> list[_Part]:
-    found: list[_Part] = []
+def _parts(text: _Text) -> list[_Paragraph]:
+    found: list[_Paragraph] = []
     section = ""
     for places in _paragraphs(text):
         code = [text.code[at] for at in places]
         if heading := HEADING.match(text.lines[places[0]]):
             section = heading[1]
         only_comment = not any(line.strip() for line in code)
-        part = _Part(
+        part = _Paragraph(
             places,
             next((at for at in places if text.code[at].strip()), places[0]),
             list(_functions("\n".join(code))),
@@ -445,9 +447,9 @@ def _refuses(code: str) -> Iterator[str]:
             yield word
 
 
-def _folds(parts: Sequence[_Part], shown: set[int]) -> Iterator[tuple[str, list[int]]]:
+def _folds(parts: Sequence[_Paragraph], shown: set[int]) -> Iterator[tuple[str, list[int]]]:
     """(title, places) of the sections of what is not shown."""
-    sections: dict[str, list[_Part]] = {}
+    sections: dict[str, list[_Paragraph]] = {}
     for part in parts:
         if not shown.issuperset(part.places):
             sections.setdefault(part.section, []).append(part)

@@ -20,7 +20,7 @@ from .instructions import Call, Function, Instruction, Register
 from .lanes import Lanes
 from .operands import wide_reader
 from .parse import plain_name
-from .suspicion import Shadow, joined
+from .suspicion import UndefinedBits, joined
 
 MOST_NESTED = 256  # calls
 OVERFLOW, NO_FUNCTION = "stack overflow", "call of no function"
@@ -40,7 +40,7 @@ class Aside:
     """What calls of one function at one level of nesting have put aside."""
 
     registers: list[np.ndarray]
-    shadows: list[Shadow | None]
+    shadows: list[UndefinedBits | None]
     arguments: list[np.ndarray]
 
 
@@ -161,7 +161,9 @@ class Calls:
                 new[~mask] = before[~mask]
         self.aside[function.name, level] = Aside(registers, kept, arguments)
 
-    def _mixed(self, mask: np.ndarray, new: Shadow | None, old: Shadow | None) -> Shadow | None:
+    def _mixed(
+        self, mask: np.ndarray, new: UndefinedBits | None, old: UndefinedBits | None
+    ) -> UndefinedBits | None:
         parts = [new and new.only(mask), old and old.only(~mask)]
         parts = [part for part in parts if part is not None]
         if not parts:

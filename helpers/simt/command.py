@@ -55,7 +55,7 @@ from .cuda_text import is_template, kernel_names, signature
 from .geometry import Shape
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .options import at_least
-from .reports import Run
+from .reports import KernelRun
 from .trace import Trace
 from .values import argument
 from .words import counted
@@ -67,7 +67,7 @@ MANY = 1 << 32  # threads that may take hours
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A kernel with all that one launch needs."""
 
     kernel: KernelText
@@ -94,7 +94,7 @@ class Launches:
         """Whether nothing but a file is given."""
         return all(getattr(options, name) is None for name in ("grid", "block", "args"))
 
-    def launch(self, options: argparse.Namespace, kernel: KernelText) -> Launch:
+    def launch(self, options: argparse.Namespace, kernel: KernelText) -> KernelLaunch:
         """Raises `ValueError` with one sentence for what does not make a launch."""
         if not options.grid or not options.block:
             raise ValueError("--grid and --block are needed to run a kernel")
@@ -108,9 +108,9 @@ class Launches:
         pairs = zip(texts, declared, strict=True)
         values = tuple(argument(text, parameter, random) for text, parameter in pairs)
         sizes = tuple(options.grid), tuple(options.block)
-        return Launch(kernel, *sizes, options.shared or 0, values)
+        return KernelLaunch(kernel, *sizes, options.shared or 0, values)
 
-    def run(self, launch: Launch, **options) -> Trace:
+    def run(self, launch: KernelLaunch, **options) -> Trace:
         """Simulate it; `options` go to `simulate`."""
         names = [one.name for one in signature(launch.kernel.code, launch.kernel.name)]
         sizes = launch.grid, launch.block
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:  # a tool that guards a CI does not end in a traceback
-        run = Run(options.file, options.kernel or "", error=_sentence(error))
+        run = KernelRun(options.file, options.kernel or "", error=_sentence(error))
     return _deliver(run, options)
 
 
@@ -223,7 +223,7 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
     return options
 
 
-def _run(options: argparse.Namespace, launches: Launches) -> Run:
+def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
     kernel = load_kernel(
         options.file, options.kernel, tuple(options.option), bool(options.cooperative)
     )
@@ -241,7 +241,7 @@ def _run(options: argparse.Namespace, launches: Launches) -> Run:
         if not parameter.const and isinstance(value, np.ndarray) and value.ndim
     }
     sizes = launch.grid, launch.block, launch.shared
-    return Run(options.file, launch.kernel.name, *sizes, outputs, trace)
+    return KernelRun(options.file, launch.kernel.name, *sizes, outputs, trace)
 
 
 @contextlib.contextmanager
@@ -264,7 +264,7 @@ def _progress():
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _deliver(run: Run, options: argparse.Namespace) -> int:
+def _deliver(run: KernelRun, options: argparse.Namespace) -> int:
     """Write the report to where it is wanted."""
     if run.error:
         print(run.error, file=sys.stderr)

@@ -23,7 +23,7 @@ NAME = re.compile(r'(?:\s|/\*(?:[^*]|\*(?!/))*\*/)*(?:<([^>\n]+)>|"([^"\n]+)")')
 COMPUTED = ""  # a name that the preprocessor alone knows
 
 
-class Header(NamedTuple):
+class HeaderState(NamedTuple):
     """What counts of a header, or of several."""
 
     hash: str
@@ -39,7 +39,7 @@ def state(
     the toolkit. None if the preprocessor alone knows what is asked for, or a file cannot be read.
     """
 
-    def header(path: str) -> Header | None:
+    def header(path: str) -> HeaderState | None:
         if not path.startswith(_roots(toolkit)):
             return read(path)
         whole = _in_toolkit(path, toolkit)
@@ -53,8 +53,8 @@ def _follow(
     home: str,
     names: Sequence[str],
     folders: Sequence[str],
-    header: Callable[[str], Header | None],
-) -> Header | None:
+    header: Callable[[str], HeaderState | None],
+) -> HeaderState | None:
     """All headers that are asked for by these names, and those that they ask for, as one."""
     digest = hashlib.sha256()
     places: dict[str, str | None] = {}  # a path as it is searched for -> the file there
@@ -78,7 +78,7 @@ def _follow(
                 digest.update(f"{found[place]} ".encode())
             digest.update(f"{name}\n".encode())
             asked[name] = None
-    return Header(digest.hexdigest(), tuple(asked))
+    return HeaderState(digest.hexdigest(), tuple(asked))
 
 
 @functools.lru_cache(maxsize=16)
@@ -88,11 +88,11 @@ def _roots(folders: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=256)
-def _in_toolkit(path: str, folders: tuple[str, ...]) -> Header | None:
+def _in_toolkit(path: str, folders: tuple[str, ...]) -> HeaderState | None:
     """A header of the toolkit with all that it asks for in there. The toolkit does not change while
     a process runs, and what its headers compute the names of is in there too."""
 
-    def header(path: str) -> Header | None:
+    def header(path: str) -> HeaderState | None:
         one = read(path)
         return one and one._replace(asks_for=tuple(filter(None, one.asks_for)))
 
@@ -131,7 +131,7 @@ def _place(path: str) -> str | None:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def read(path: str) -> Header | None:
+def read(path: str) -> HeaderState | None:
     """None if it cannot be read."""
     try:
         status = os.stat(path)
@@ -143,7 +143,7 @@ def read(path: str) -> Header | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _read(path: str, *_changed: int) -> Header:
+def _read(path: str, *_changed: int) -> HeaderState:
     content = Path(path).read_bytes()
     asks = asked_for(content.decode(errors="replace"))
-    return Header(hashlib.sha256(content).hexdigest(), asks)
+    return HeaderState(hashlib.sha256(content).hexdigest(), asks)

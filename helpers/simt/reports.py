@@ -28,7 +28,7 @@ NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
-class Run:
+class KernelRun:
     """One run of a kernel, or why there was none."""
 
     file: Path
@@ -63,12 +63,12 @@ class Run:
             return path.resolve().as_posix()
 
 
-def report(run: Run, form: str) -> str:
+def report(run: KernelRun, form: str) -> str:
     """The run in one of `FORMATS`, without a line feed at the end."""
     return {"text": text, "json": as_json, "junit": junit, "sarif": sarif}[form](run)
 
 
-def text(run: Run) -> str:
+def text(run: KernelRun) -> str:
     if run.trace is None:
         return run.error
     lines = [
@@ -84,7 +84,7 @@ def text(run: Run) -> str:
     return "\n".join(lines)
 
 
-def as_json(run: Run) -> str:
+def as_json(run: KernelRun) -> str:
     content: dict = {"file": run.file.as_posix(), "kernel": run.kernel, "status": run.status}
     if run.trace is None:
         return json.dumps(content | {"error": run.error}, indent=2)
@@ -133,7 +133,7 @@ def _finite(array: np.ndarray) -> dict:
     return {k: v if math.isfinite(v) else str(v) for k, v in about.items()}
 
 
-def junit(run: Run) -> str:
+def junit(run: KernelRun) -> str:
     cases = [
         (f"{run.kernel}: {one.kind} in line {one.line}", run.path_of(one), one)
         for one in run.findings
@@ -169,7 +169,7 @@ def _clean(text: str) -> str:
     return NO_XML.sub("?", text)
 
 
-def sarif(run: Run) -> str:
+def sarif(run: KernelRun) -> str:
     kinds = list(dict.fromkeys(one.kind for one in run.findings))
     invocation: dict = {"executionSuccessful": run.trace is not None, "exitCode": run.status}
     if run.trace is None:
@@ -221,7 +221,7 @@ def _rule(kind: str) -> str:
     return "-".join(re.findall(r"[a-z0-9]+", kind.lower()))
 
 
-def _location(run: Run, finding: Finding) -> dict:
+def _location(run: KernelRun, finding: Finding) -> dict:
     path = run.path_of(finding)
     absolute = PurePath(path).is_absolute()
     uri = Path(path).as_uri() if absolute else quote(path)

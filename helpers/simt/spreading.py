@@ -26,11 +26,11 @@ from .lanes import Lanes, Step
 from .memory.access import LOCAL_END, SHARED_WINDOW
 from .memory_instructions.loads_and_stores import memory_space
 from .operands import address_reader, predicate_reader, reader
-from .operations import Operation, find_operation
+from .operations import PtxOperation, find_operation
 from .ptx_types import DTYPES, PAIRS, UNSIGNED
-from .suspicion import Shadow, joined
+from .suspicion import UndefinedBits, joined
 
-Written = list[tuple[int, Shadow | None]]  # registers, and what becomes undefined in each
+Written = list[tuple[int, UndefinedBits | None]]  # registers, and what becomes undefined in each
 Rule = Callable[[Lanes], Written]
 Bits = list[np.ndarray]  # of each source
 
@@ -85,7 +85,7 @@ def follow(context: Context, instruction: Instruction, step: Step, guarded: bool
         if doubtful is not None and pure:  # both what was there and what is new may be meant
             for number in targets:
                 wide = np.where(doubtful.bits & lanes.mask, *_ones(suspicion.bits_type(number)))
-                suspicion.merge(number, Shadow(wide, doubtful.only(lanes.mask).origins))
+                suspicion.merge(number, UndefinedBits(wide, doubtful.only(lanes.mask).origins))
 
     return followed
 
@@ -153,7 +153,7 @@ def _storing(context: Context, instruction: Instruction) -> Rule:
         shadows = [suspicion.shadows.get(part[0]) if part else None for part in parts]
         if not any(shadows):
             return []
-        shadows = [one and Shadow(one.bits.astype(stored), one.origins) for one in shadows]
+        shadows = [one and UndefinedBits(one.bits.astype(stored), one.origins) for one in shadows]
         outside = np.zeros(context.slots, bool)
         if memory is context.global_memory:
             outside = lanes.mask
@@ -186,7 +186,7 @@ def _shuffling(context: Context, instruction: Instruction) -> tuple[Rule, list[i
         shadow = suspicion.shadows.get(read[0]) if read else None
         if shadow is not None:
             taken = np.arange(context.slots) // WARP * WARP + sources()[0]
-            shadow = Shadow(shadow.bits[taken], tuple(one[taken] for one in shadow.origins))
+            shadow = UndefinedBits(shadow.bits[taken], tuple(one[taken] for one in shadow.origins))
         return [(number, shadow if place == 0 else None) for place, number in enumerate(written)]
 
     return rule, written, False
@@ -217,7 +217,7 @@ def _packing(context: Context, instruction: Instruction) -> tuple[Rule, list[int
             if number is not None:
                 bits = shadow.bits >> shadow.bits.dtype.type(place * part)
                 bits = bits.astype(UNSIGNED[part // 8]).astype(suspicion.bits_type(number))
-                result.append((number, Shadow(bits, shadow.origins)))
+                result.append((number, UndefinedBits(bits, shadow.origins)))
         return result
 
     return rule, written, True
@@ -227,7 +227,7 @@ def _packing(context: Context, instruction: Instruction) -> tuple[Rule, list[int
 
 
 def _arithmetic(
-    context: Context, instruction: Instruction, operation: Operation
+    context: Context, instruction: Instruction, operation: PtxOperation
 ) -> tuple[Rule, list[int], bool]:
     suspicion, operands = context.suspicion, list(instruction.operands)
     carry = context.index.get("%carry")
@@ -288,7 +288,7 @@ def _raw(kind: str) -> np.dtype:
 Spreader = Callable[[Bits, list[np.ndarray]], np.ndarray]
 
 
-def spreader(instruction: Instruction, operation: Operation) -> Spreader:
+def spreader(instruction: Instruction, operation: PtxOperation) -> Spreader:
     """The function of an opcode from undefined bits of the sources, and their values, to undefined
     bits of the result."""
     opcode, kinds = instruction.opcode, operation.sources
@@ -422,7 +422,7 @@ def _selected(bits: Bits, values: list[np.ndarray]) -> np.ndarray:
     return np.where(p & ~same, ~a.dtype.type(0), np.where(values[2], a, b))
 
 
-def _compared(instruction: Instruction, operation: Operation, integers: bool) -> Spreader:
+def _compared(instruction: Instruction, operation: PtxOperation, integers: bool) -> Spreader:
     """A comparison is undefined if a source is, but not where defined bits differ already, or put
     the sources in order, or where the predicate that it is joined with decides."""
     modifiers = instruction.modifiers

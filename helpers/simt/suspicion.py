@@ -42,7 +42,7 @@ class Doubt:
 
 
 @dataclass(eq=False)
-class Shadow:
+class UndefinedBits:
     """What is undefined in a register.
 
     `bits` has a 1 for each undefined bit of each thread, in an unsigned type of the register's
@@ -53,10 +53,10 @@ class Shadow:
     bits: np.ndarray
     origins: tuple[np.ndarray, ...]
 
-    def only(self, chosen: np.ndarray) -> Shadow:
+    def only(self, chosen: np.ndarray) -> UndefinedBits:
         """Of these threads alone."""
         bits = np.where(chosen, self.bits, self.bits.dtype.type(0))
-        return Shadow(bits, tuple(np.where(chosen, one, -1) for one in self.origins))
+        return UndefinedBits(bits, tuple(np.where(chosen, one, -1) for one in self.origins))
 
 
 # Of a load: threads, a mask of undefined bits for each byte, the origin of each byte.
@@ -79,11 +79,13 @@ class Suspicion:
 
     def start_batch(self, slots: int) -> None:
         self.slots = slots
-        self.shadows: dict[int, Shadow] = {}  # by the number of the register
+        self.shadows: dict[int, UndefinedBits] = {}  # by the number of the register
         self.doubts: list[Doubt] = []
         self.lines: dict[tuple[str, str, int], int] = {}  # of doubts, numbered
         self.pending: list[Pending] = []
-        self.storing: list[Shadow | None] | None = None  # beside the elements that are stored now
+        self.storing: list[UndefinedBits | None] | None = (
+            None  # beside the elements that are stored now
+        )
 
     # ---- where doubts begin ----
 
@@ -155,7 +157,7 @@ class Suspicion:
         origins[slots] = self._new(kind, instruction, message, slots, True)[:, 0]
         bits = np.zeros(self.slots, self.bits_type(number))
         bits[slots] = ~bits[slots]
-        self.merge(number, Shadow(bits, (origins,)))
+        self.merge(number, UndefinedBits(bits, (origins,)))
         self._track()
 
     def _new(self, kind, instruction, message, slots, stays, other=None) -> np.ndarray:
@@ -185,7 +187,7 @@ class Suspicion:
                 ids[slots] = np.where(bits[own] != 0, origins[own], -1).max(axis=1)
                 if signed:
                     kept = kept.view(f"int{8 * size}")
-                self.merge(number, Shadow(kept.astype(self.bits_type(number)), (ids,)))
+                self.merge(number, UndefinedBits(kept.astype(self.bits_type(number)), (ids,)))
         self.pending.clear()
 
     def use_loaded(self, instruction: Instruction) -> None:
@@ -200,7 +202,7 @@ class Suspicion:
         kind = self.types[number] if number < len(self.types) else "pred"
         return np.dtype(bool) if kind == "pred" else UNSIGNED[type_size(kind)]
 
-    def put(self, number: int, shadow: Shadow | None, lanes: Lanes) -> None:
+    def put(self, number: int, shadow: UndefinedBits | None, lanes: Lanes) -> None:
         """Lanes have written a register; None: with bits that are all defined."""
         old = self.shadows.get(number)
         if old is not None and not lanes.whole:
@@ -214,7 +216,7 @@ class Suspicion:
         else:
             self.shadows.pop(number, None)
 
-    def merge(self, number: int, shadow: Shadow) -> None:
+    def merge(self, number: int, shadow: UndefinedBits) -> None:
         """Some threads' bits of a register are undefined besides."""
         old = self.shadows.get(number)
         if old is not None:
@@ -230,7 +232,7 @@ class Suspicion:
 
     def use_shadow(
         self,
-        shadow: Shadow,
+        shadow: UndefinedBits,
         mask: np.ndarray,
         instruction: Instruction | None,
         staying: bool = True,
@@ -297,11 +299,13 @@ class Suspicion:
         return self.lines.setdefault(place, len(self.lines))
 
 
-def joined(suspicion: Suspicion, bits: np.ndarray, shadows: list[Shadow | None]) -> Shadow:
+def joined(
+    suspicion: Suspicion, bits: np.ndarray, shadows: list[UndefinedBits | None]
+) -> UndefinedBits:
     """Bits that come from several shadows, each from where it has any itself."""
     parts = [shadow for shadow in shadows if shadow is not None]
     if len(parts) == 1:
-        return Shadow(bits, parts[0].origins)
+        return UndefinedBits(bits, parts[0].origins)
     origins: dict[int, np.ndarray] = {}
     for part in parts:
         for one in part.only(part.bits != 0).origins:
@@ -310,7 +314,7 @@ def joined(suspicion: Suspicion, bits: np.ndarray, shadows: list[Shadow | None])
     kept = _packed(list(origins.values()))
     if len(kept) > MOST_ORIGINS:
         kept = suspicion.fewer(np.where(bits != 0, kept, -1))
-    return Shadow(bits, tuple(kept))
+    return UndefinedBits(bits, tuple(kept))
 
 
 def _packed(origins: list[np.ndarray]) -> list[np.ndarray]:

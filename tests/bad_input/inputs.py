@@ -22,9 +22,9 @@ from helpers.commands import export, plan, reading, simulate, tune
 from helpers.measure import store
 from helpers.measure.comparison import load_comparisons
 from helpers.measure.pipelines import load_pipelines
-from helpers.measure.profiler.counters import Counters
+from helpers.measure.profiler.counters import NsightCounters
 from helpers.measure.profiler.numerics import Formula
-from helpers.measure.profiler.sanitizer import Verdict
+from helpers.measure.profiler.sanitizer import SanitizerResult
 from helpers.measure.profiler.sass import Disassembly
 from helpers.measure.records import load_record, predictions
 from helpers.page import profile
@@ -236,8 +236,8 @@ READERS: dict[str, Callable[[], object]] = {
     "nvidia-h200/steps.jsonl": lambda: load_record("01_naive").origin(),
     "nvidia-h200/comparison.jsonl": lambda: [case.verdict for case in load_comparisons()],
     "nvidia-h200/pipelines.jsonl": lambda: [case.verdict for case in load_pipelines()],
-    "nvidia-h200/counters.jsonl": lambda: store.read(Counters),
-    "nvidia-h200/sanitizer.jsonl": lambda: store.read(Verdict),
+    "nvidia-h200/counters.jsonl": lambda: store.read(NsightCounters),
+    "nvidia-h200/sanitizer.jsonl": lambda: store.read(SanitizerResult),
     "nvidia-h200/sass.jsonl": lambda: store.read(Disassembly),
     "nvidia-h200/numerics.jsonl": lambda: store.read(Formula),
     "predictions.json": lambda: predictions(),

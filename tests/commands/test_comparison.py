@@ -17,7 +17,7 @@ from helpers.measure import baselines, bench, campaign, comparison, fused_baseli
 from helpers.measure.comparison import (
     DTYPES,
     Comparison,
-    Task,
+    ComparisonTask,
     comparison_cases,
     comparison_origin,
     load_comparisons,
@@ -212,7 +212,7 @@ def test_a_failure_of_our_kernel_or_the_copy_is_no_reason_to_skip_a_baseline(
 
     monkeypatch.setattr(bench, "measure", failing)
     with pytest.raises(Failure) as caught:
-        comparison.run_task(Task(Problem(64, 2048), RUN, ("torch",)))
+        comparison.run_task(ComparisonTask(Problem(64, 2048), RUN, ("torch",)))
     assert caught.value.culprit == culprit
     assert run("--dtypes", "float32") == 1
     assert not store.path_of(Comparison, FOLDER).exists()
@@ -462,7 +462,7 @@ def test_without_options_everything_is_asked_for() -> None:
 
 def test_tasks_can_be_handed_to_another_process() -> None:
     problem = Problem(1024, 4096, operation="softmax_backward", features={"LOG": 1})
-    task = Task(problem, RUN, ("torch",), {"liger": "why"})
+    task = ComparisonTask(problem, RUN, ("torch",), {"liger": "why"})
     assert pickle.loads(pickle.dumps((comparison.run_task, task))) == (comparison.run_task, task)
     case = replace(comparison_case(), problem=problem)
     assert pickle.loads(pickle.dumps(case)) == case

@@ -17,16 +17,16 @@ from helpers.commands import measure as command
 from helpers.measure import store, workers
 from helpers.measure.profiler import counters, numerics, sanitizer, sass
 from helpers.measure.profiler import launches as launched
-from helpers.measure.profiler.counters import Counters
+from helpers.measure.profiler.counters import NsightCounters
 from helpers.measure.profiler.launches import (
     UNFUSED_LAUNCH,
-    Batch,
     Launch,
+    ToolRun,
     launches,
     run_tool,
     worker_command,
 )
-from helpers.measure.profiler.sanitizer import Verdict
+from helpers.measure.profiler.sanitizer import SanitizerResult
 from helpers.measure.profiler.sass import Disassembly
 from helpers.measure.records import launch_of, step_hash
 from helpers.problem.problem import Problem
@@ -136,7 +136,7 @@ def test_counters_are_read_step_by_step_and_only_once(tools) -> None:
     ]
     assert all(line[4]["SOFTMAX_REPLAY"] == "0" for line in tools.last)
     assert len({line[4]["TMPDIR"] for line in tools.last}) == 5
-    unfused, *data = tools.read(Counters)
+    unfused, *data = tools.read(NsightCounters)
     assert [one.key for one in data] == launches()
     assert len(unfused.metrics) == 6
     for one in data:
@@ -144,9 +144,9 @@ def test_counters_are_read_step_by_step_and_only_once(tools) -> None:
         assert one.metrics == [(f"{load(one.step).name}(float *)", seen_in(one.step))]
         assert one.run.protocol["command"].startswith("ncu --profile-from-start off ")
 
-    before = tools.path(Counters).read_text()
+    before = tools.path(NsightCounters).read_text()
     assert tools.run("--only", "counters") == 0
-    assert tools.asked() == [] and tools.path(Counters).read_text() == before
+    assert tools.asked() == [] and tools.path(NsightCounters).read_text() == before
 
 
 def seen_in(step: str) -> dict[str, float]:
@@ -190,17 +190,17 @@ def test_interrupted_run_keeps_the_batches_that_were_done(tools, monkeypatch) ->
         patch.setattr(counters, "run_tool", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tools.run("--only", "counters")
-    assert {one.step for one in tools.read(Counters)} == {UNFUSED, "01_naive"}
+    assert {one.step for one in tools.read(NsightCounters)} == {UNFUSED, "01_naive"}
     tools.asked()
     assert tools.run("--only", "counters") == 0
     assert tools.asked() == [("ncu", of_step(name)) for name in NAMES[1:]]
-    assert [one.key for one in tools.read(Counters)] == [UNFUSED_LAUNCH, *launches()]
+    assert [one.key for one in tools.read(NsightCounters)] == [UNFUSED_LAUNCH, *launches()]
 
 
 def test_failing_batch_is_reported_and_the_others_are_kept(tools, capsys) -> None:
     tools.plan["break"] = of_step("01_naive")[1:2]
     assert tools.run("--only", "counters") == 1
-    assert {one.step for one in tools.read(Counters)} == {UNFUSED, *NAMES[1:]}
+    assert {one.step for one in tools.read(NsightCounters)} == {UNFUSED, *NAMES[1:]}
     said = "at 01_naive: 7 launches: ncu ended with status 1\n"
     assert capsys.readouterr().err.endswith(said)
     tools.plan["break"] = []
@@ -213,14 +213,14 @@ def test_failing_batch_is_reported_and_the_others_are_kept(tools, capsys) -> Non
 def test_launches_that_ncu_missed_are_no_counters(tools, lost: int) -> None:
     tools.plan["lose"] = lost
     assert tools.run("--only", "counters", "--steps", "01_naive", UNFUSED) == 1
-    written = tools.path(Counters).exists()
+    written = tools.path(NsightCounters).exists()
     assert written == (lost == 1), "five of the six launches of the array version are enough"
     if written:
-        assert [one.step for one in tools.read(Counters)] == [UNFUSED]
+        assert [one.step for one in tools.read(NsightCounters)] == [UNFUSED]
 
 
 def test_other_kernels_than_asked_for_are_refused(tools) -> None:
-    batch = Batch("01_naive", (Launch("07_warp", Problem(64, 1024)),))
+    batch = ToolRun("01_naive", (Launch("07_warp", Problem(64, 1024)),))
     tools.run("--only", "numerics")
     counters.profile_batch(batch)
     names = {str(batch.launches[0]): "softmax_other"}
@@ -259,7 +259,7 @@ def test_what_is_looked_at_again(tools, tmp_path, monkeypatch) -> None:
         *everything[2:],
     ]
     assert asked_after(("// Idea: ", "// Idea:  ")) == []
-    monkeypatch.setitem(sass.SassPart.protocol, "kept", ["LDG"])
+    monkeypatch.setitem(sass.SassFile.protocol, "kept", ["LDG"])
     assert tools.run() == 0
     assert tools.asked() == [("cuobjdump", [])] * len([*sass.compilations()])
 
@@ -278,7 +278,7 @@ def test_another_driver_or_compiler_means_all_of_it(tools) -> None:
 def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
     tools.run()
     tools.asked()
-    before = tools.read(Counters)
+    before = tools.read(NsightCounters)
     tools.versions["commit"] = "def"
     assert tools.run("--fresh", "--steps", "01_naive", "--only", "counters", "sanitizer") == 0
     small = of_step("01_naive", "small")
@@ -286,7 +286,7 @@ def test_options_choose_files_and_steps_and_fresh_looks_again(tools) -> None:
         ("ncu", of_step("01_naive")),
         *[("compute-sanitizer", small)] * len(sanitizer.OPTIONS),
     ]
-    after = tools.read(Counters)
+    after = tools.read(NsightCounters)
     assert [one.key for one in after] == [UNFUSED_LAUNCH, *launches()]
     changed = [new.step for old, new in zip(before, after, strict=True) if old != new]
     assert changed == ["01_naive"] * len(of_step("01_naive"))
@@ -300,16 +300,16 @@ def test_what_is_not_asked_for_any_more_is_dropped(tools, monkeypatch) -> None:
     monkeypatch.setattr(registry, "steps", lambda: ["07_warp"])
     tools.asked()
     assert tools.run() == 0 and tools.asked() == []
-    assert {one.step for one in tools.read(Counters)} == {UNFUSED, *NAMES[1:]}
+    assert {one.step for one in tools.read(NsightCounters)} == {UNFUSED, *NAMES[1:]}
     assert {one.step for one in tools.read(Disassembly)} == {*NAMES[1:3]}
-    assert {one.step for one in tools.read(Verdict)} == {"07_warp"}
+    assert {one.step for one in tools.read(SanitizerResult)} == {"07_warp"}
 
 
 def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
     bad = of_step("07_warp", "small")[0]
     tools.plan["errors"] = [bad]
     assert tools.run("--only", "sanitizer") == 1
-    found = tools.read(Verdict)
+    found = tools.read(SanitizerResult)
     of_each = itertools.product(sanitizer.OPTIONS, ["01_naive", "07_warp"])
     assert [one.key for one in found] == [(step, tool) for tool, step in of_each]
     for one in found:
@@ -334,7 +334,7 @@ def test_verdicts_are_of_each_tool_and_step(tools, capsys) -> None:
 def test_worker_that_fails_is_no_clean_verdict(tools) -> None:
     tools.plan["crash"] = True
     assert tools.run("--only", "sanitizer") == 1
-    assert not tools.path(Verdict).exists()
+    assert not tools.path(SanitizerResult).exists()
 
 
 def test_without_a_tool_it_says_which(tools, monkeypatch, capsys) -> None:

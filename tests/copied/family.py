@@ -14,7 +14,7 @@ from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.dispatch import best
 from helpers.export import cpp
 from helpers.export.asked import request
-from helpers.export.cpp_call import Call
+from helpers.export.cpp_call import CppCall
 from helpers.problem.operations import MATRIX
 from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, load
@@ -69,8 +69,8 @@ class Case(NamedTuple):
         return cpp.write(request(self.step, [self.shape], self.name, [self.dtype], [gpu]))
 
     @property
-    def call(self) -> Call:
-        return Call({self.step: load(self.step)}, [np.dtype(self.dtype)], False)
+    def call(self) -> CppCall:
+        return CppCall({self.step: load(self.step)}, [np.dtype(self.dtype)], False)
 
     def values(self) -> dict[str, object]:
         """Every argument, none of them neutral, outputs full of NaN; and the sizes."""

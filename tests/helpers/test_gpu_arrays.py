@@ -10,7 +10,7 @@ import pytest
 
 from helpers.base.gpu import H200
 from helpers.measure import baselines, bench, comparison, fused_baselines
-from helpers.measure.comparison import Task
+from helpers.measure.comparison import ComparisonTask
 from helpers.measure.gpu_arrays import _Sample
 from helpers.measure.problem_groups import numbers
 from helpers.measure.workers import Failure
@@ -201,7 +201,7 @@ def test_ours_and_a_baseline_are_compared_around_softmax(name: str, simulated, m
     monkeypatch.setattr(baselines, "why_not", lambda name, problem: "")
     monkeypatch.setattr(baselines, "free_memory", lambda: None)
     monkeypatch.setattr(comparison, "gpu_in_use", lambda: H200)
-    task = Task(problem, RUN, ("torch",))
+    task = ComparisonTask(problem, RUN, ("torch",))
     case = comparison.run_task(task)
     assert case.problem == problem and case.is_current()
     assert {*case.samples_us} == {case.step, "torch"} and case.notes == {"torch": "said"}

@@ -8,7 +8,7 @@ import pytest
 from helpers.base.gpu import H200
 from helpers.catalogue.registry import split_trial
 from helpers.measure import store
-from helpers.measure.profiler.counters import Counters
+from helpers.measure.profiler.counters import NsightCounters
 from helpers.measure.records import launch_of, load_record
 from helpers.page import profile
 from helpers.problem.problem import Problem
@@ -25,7 +25,7 @@ class Place(NamedTuple):
     dtype: str
 
 
-ARRAYS, *KERNELS = store.read(Counters)
+ARRAYS, *KERNELS = store.read(NsightCounters)
 LARGE = {
     Place(one.step, one.rows, one.cols, one.dtype): one.metrics[0][1]
     for one in KERNELS

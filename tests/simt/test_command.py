@@ -373,7 +373,7 @@ def test_a_report_that_cannot_be_written_is_status_2(capsys) -> None:
 
 
 def test_text_is_no_format_for_a_run_that_was_none() -> None:
-    assert reports.report(reports.Run(Path("x.cu"), error="because"), "text") == "because"
+    assert reports.report(reports.KernelRun(Path("x.cu"), error="because"), "text") == "because"
 
 
 # ---- anything that may be typed -----------------------------------------------------------------

@@ -25,8 +25,8 @@ from ...measure.comparison import (
     DTYPES,
     REASONS,
     Comparison,
+    ComparisonTask,
     Draw,
-    Task,
     order,
     run_draw,
     run_task,
@@ -80,11 +80,11 @@ def run(options: argparse.Namespace) -> int:
     if options.warm:
         baselines.warm_up(missing, options.baselines, options.warm, clock.left_s / 3)
 
-    def keep(task: Task, case: Comparison) -> Iterator[str]:
+    def keep(task: ComparisonTask, case: Comparison) -> Iterator[str]:
         recorded.put(case)
         yield summary(case)
 
-    tasks = [Task(problem, run, tuple(options.baselines)) for problem in missing]
+    tasks = [ComparisonTask(problem, run, tuple(options.baselines)) for problem in missing]
     name = lambda task: name_of(task.problem)  # noqa: E731
     failed = campaign.run(tasks, run_task, keep, name, without, options.jobs, clock=clock)
     for number in range(2, DRAWS + 1):
@@ -118,7 +118,7 @@ class Recorded:
         store.write(Comparison, self.folder, self.cases)
 
 
-def without(task: Task, failure: Failure) -> tuple[Task | None, bool]:
+def without(task: ComparisonTask, failure: Failure) -> tuple[ComparisonTask | None, bool]:
     """The task without a baseline or a copy that fails, which is no failure of ours."""
     theirs = failure.culprit in task.baselines or failure.culprit.startswith(COPIES)
     return (task.without(failure), False) if theirs else (None, True)

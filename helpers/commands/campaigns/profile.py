@@ -25,22 +25,22 @@ import sys
 
 from ...base import gpu
 from ...measure.campaign import add_shared_options
-from ...measure.profiler.counters import CountersPart
+from ...measure.profiler.counters import CountersFile
 from ...measure.profiler.launches import Launch, examined_steps, run_kernels
-from ...measure.profiler.numerics import NumericsPart
-from ...measure.profiler.sanitizer import SanitizerPart
-from ...measure.profiler.sass import SassPart
+from ...measure.profiler.numerics import NumericsFile
+from ...measure.profiler.sanitizer import SanitizerFile
+from ...measure.profiler.sass import SassFile
 from ...measure.profiler.update import update
 from ...measure.store import folder_of, gpu_folder
 
-PARTS = {part.kind.file: part for part in (CountersPart, SassPart, NumericsPart, SanitizerPart)}
+FILES = {part.kind.file: part for part in (CountersFile, SassFile, NumericsFile, SanitizerFile)}
 TOOLS = {"counters": "ncu", "sass": "cuobjdump", "sanitizer": "compute-sanitizer"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     known = examined_steps()
     parser.add_argument(
-        "--only", nargs="+", choices=[*PARTS], default=[*PARTS], help="only these files"
+        "--only", nargs="+", choices=[*FILES], default=[*FILES], help="only these files"
     )
     parser.add_argument(
         "--steps", nargs="+", metavar="STEP", choices=known, default=known, help="only these steps"
@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     for name in options.only:
         try:
             failed += update(
-                PARTS[name], device, versions, options.steps, options.fresh, options.jobs
+                FILES[name], device, versions, options.steps, options.fresh, options.jobs
             )
         except ValueError as error:  # a file that is damaged
             print(error, file=sys.stderr)

@@ -21,8 +21,8 @@ from .. import bench, store
 from ..records import launch_of, step_hash
 from ..store import REFERENCE_GPU, AtProblem
 from ..workers import Failure
-from .launches import UNFUSED_LAUNCH, Batch, Launch, launches, run_tool, worker_command
-from .update import Part, Profiled
+from .launches import UNFUSED_LAUNCH, Launch, ToolRun, launches, run_tool, worker_command
+from .update import Profiled, ProfilerFile
 
 # What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
 PROSE_METRICS = (
@@ -67,7 +67,7 @@ class Counted(TypedDict):
 
 
 @dataclass(frozen=True)
-class Counters(AtProblem, Profiled):
+class NsightCounters(AtProblem, Profiled):
     """What is counted of a step: one launch, of the array version several."""
 
     file = "counters"
@@ -112,7 +112,7 @@ def nsight(
 
     Raises `KeyError` that names step, shape and dtype if they were not profiled.
     """
-    found = store.find(Counters, Launch(step, Problem(rows, cols, dtype)), gpu)
+    found = store.find(NsightCounters, Launch(step, Problem(rows, cols, dtype)), gpu)
     if found is None:
         raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {gpu}")
     ((_, metrics),) = found.metrics
@@ -121,15 +121,15 @@ def nsight(
 
 def nsight_unfused(gpu: str = REFERENCE_GPU) -> list[tuple[str, dict[str, float]]]:
     """(CuPy's kernel, metrics) of each launch of the array version at `REFERENCE_SHAPE`."""
-    found = store.find(Counters, UNFUSED_LAUNCH, gpu)
+    found = store.find(NsightCounters, UNFUSED_LAUNCH, gpu)
     return found.metrics if found else []
 
 
 # ---- writing ------------------------------------------------------------------------------------
 
 
-class CountersPart(Part):
-    kind, title = Counters, "counters"
+class CountersFile(ProfilerFile):
+    kind, title = NsightCounters, "counters"
     protocol = {"version": 1, "command": " ".join(NCU), "metrics": [*METRICS]}
 
     def wanted(self) -> dict[Launch, tuple]:
@@ -139,15 +139,15 @@ class CountersPart(Part):
     def launch(self, one: Launch) -> dict[str, int]:
         return {} if one.step == UNFUSED else launch_of(one.step, one.at, self.run.gpu)
 
-    def batches(self, missing: Sequence[Launch], steps: Sequence[str]) -> list[Batch]:
+    def batches(self, missing: Sequence[Launch], steps: Sequence[str]) -> list[ToolRun]:
         of_step = {step: tuple(one for one in missing if one.step == step) for step in steps}
-        return [Batch(step, chosen) for step, chosen in of_step.items() if chosen]
+        return [ToolRun(step, chosen) for step, chosen in of_step.items() if chosen]
 
-    def look(self, batch: Batch) -> list[Counters]:
+    def look(self, batch: ToolRun) -> list[NsightCounters]:
         found = profile_batch(batch)
         each = [found] if batch.step == UNFUSED else [[one] for one in found]
         return [
-            Counters(
+            NsightCounters(
                 bench.problem_of(one.step, one.at),
                 self.run,
                 one.step,
@@ -159,7 +159,7 @@ class CountersPart(Part):
         ]
 
 
-def profile_batch(batch: Batch) -> list[Counted]:
+def profile_batch(batch: ToolRun) -> list[Counted]:
     """Run the worker under ncu; what it counted of each kernel, in their order. Raises `Failure` if
     ncu fails or saw other launches."""
     done = run_tool([*NCU, "--metrics", ",".join(METRICS), *worker_command(batch.launches)])

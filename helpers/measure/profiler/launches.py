@@ -53,7 +53,7 @@ class Launch(NamedTuple):
 UNFUSED_LAUNCH = Launch(UNFUSED, Problem(*REFERENCE_SHAPE))
 
 
-class Batch(NamedTuple):
+class ToolRun(NamedTuple):
     """What a tool looks at in one go: launches of one step."""
 
     step: str

@@ -13,8 +13,8 @@ from ...base.typed_json import Must
 from ...run.launch import launch
 from .. import store
 from ..store import REFERENCE_GPU, Run
-from .launches import Batch
-from .update import Part, Profiled
+from .launches import ToolRun
+from .update import Profiled, ProfilerFile
 
 # x is the argument of an exponential, s a sum: what the kernels of 03 to 06 compute from them.
 NUMERICS = {
@@ -62,7 +62,7 @@ def numerics(gpu: str = REFERENCE_GPU) -> dict[str, dict[str, dict[str, float]]]
     return {one.formula: one.errors for one in store.read(Formula, gpu)}
 
 
-class NumericsPart(Part):
+class NumericsFile(ProfilerFile):
     """Measured in one go, if an error of any of `NUMERICS` is missing."""
 
     kind, title = Formula, "numerics"
@@ -71,10 +71,10 @@ class NumericsPart(Part):
     def wanted(self) -> dict[str, str]:
         return {formula: expression for formula, (expression, _) in NUMERICS.items()}
 
-    def batches(self, missing: Sequence[str], steps: Sequence[str]) -> list[Batch]:
-        return [Batch("errors of the arithmetic")] if missing else []
+    def batches(self, missing: Sequence[str], steps: Sequence[str]) -> list[ToolRun]:
+        return [ToolRun("errors of the arithmetic")] if missing else []
 
-    def look(self, batch: Batch) -> list[Formula]:
+    def look(self, batch: ToolRun) -> list[Formula]:
         errors = measure_errors()
         return [
             Formula(self.run, formula, expression, errors[formula])

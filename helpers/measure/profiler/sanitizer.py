@@ -12,8 +12,8 @@ from ...base.typed_json import Natural
 from ..records import launch_of, step_hash
 from ..store import Run
 from ..workers import Failure
-from .launches import Batch, Launch, launches, run_tool, worker_command
-from .update import Part, Profiled
+from .launches import Launch, ToolRun, launches, run_tool, worker_command
+from .update import Profiled, ProfilerFile
 
 # What memcheck says of the driver's functions is not about a kernel: cuda.bindings asks the driver
 # for functions that an older one does not have. A call that fails raises in any case.
@@ -33,7 +33,7 @@ class Examined(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Verdict(Profiled):
+class SanitizerResult(Profiled):
     """How many errors a tool found in a step."""
 
     file = "sanitizer"
@@ -54,8 +54,8 @@ class Verdict(Profiled):
         return self.kernel_hash, self.launches
 
 
-class SanitizerPart(Part):
-    kind, title = Verdict, "compute-sanitizer"
+class SanitizerFile(ProfilerFile):
+    kind, title = SanitizerResult, "compute-sanitizer"
     protocol = {
         "version": 1,
         "command": {
@@ -79,23 +79,23 @@ class SanitizerPart(Part):
             at.place(dtype=True): launch_of(step, at, self.run.gpu) for _, at in self.small[step]
         }
 
-    def batches(self, missing: Sequence[Examined], steps: Sequence[str]) -> list[Batch]:
-        return [Batch(step, self.small[step], tool) for step, tool in missing if step in steps]
+    def batches(self, missing: Sequence[Examined], steps: Sequence[str]) -> list[ToolRun]:
+        return [ToolRun(step, self.small[step], tool) for step, tool in missing if step in steps]
 
-    def look(self, batch: Batch) -> list[Verdict]:
+    def look(self, batch: ToolRun) -> list[SanitizerResult]:
         step, errors = batch.step, errors_in(batch)
         launched = self.launches(step)
-        return [Verdict(self.run, step, batch.tool, step_hash(step), launched, errors)]
+        return [SanitizerResult(self.run, step, batch.tool, step_hash(step), launched, errors)]
 
-    def complaints(self, found: Sequence[Verdict]) -> list[str]:
+    def complaints(self, found: Sequence[SanitizerResult]) -> list[str]:
         bad = [one for one in found if one.errors]
         return [f"{one.tool} found {one.errors} errors in {one.step}" for one in bad]
 
 
-def errors_in(batch: Batch) -> int:
+def errors_in(batch: ToolRun) -> int:
     """Run the worker under a tool; returns how many errors it reports. Raises `Failure` if it
     gives no summary, or if the worker failed although the tool found nothing."""
-    command = SanitizerPart.protocol["command"][batch.tool].split()
+    command = SanitizerFile.protocol["command"][batch.tool].split()
     done = run_tool([*command, *worker_command(batch.launches)])
     summaries = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)
     hazards = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", done.stdout)

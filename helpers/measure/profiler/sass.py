@@ -23,8 +23,8 @@ from ...simt import compile_cubin
 from .. import store
 from ..records import step_hash
 from ..store import REFERENCE_GPU, Run
-from .launches import Batch
-from .update import Part, Profiled
+from .launches import ToolRun
+from .update import Profiled, ProfilerFile
 
 KEPT = frozenset(
     "LDG STG LDL STL LDS STS LDGSTS LDGDEPBAR DEPBAR ST LD STAS SYNCS UCGABAR_ARV UCGABAR_WAIT "
@@ -118,7 +118,7 @@ def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str) -> Disass
 # ---- writing ------------------------------------------------------------------------------------
 
 
-class SassPart(Part):
+class SassFile(ProfilerFile):
     kind, title = Disassembly, "sass"
     protocol = {"version": 1, "command": "cuobjdump -sass kernel.cubin", "kept": sorted(KEPT)}
 
@@ -127,11 +127,11 @@ class SassPart(Part):
             one: (step_hash(one.step), [*options]) for one, _, options in compilations(self.run.gpu)
         }
 
-    def batches(self, missing: Sequence[Compiled], steps: Sequence[str]) -> list[Batch]:
+    def batches(self, missing: Sequence[Compiled], steps: Sequence[str]) -> list[ToolRun]:
         of_missing = {one.step for one in missing}
-        return [Batch(step) for step in steps if step in of_missing]
+        return [ToolRun(step) for step in steps if step in of_missing]
 
-    def look(self, batch: Batch) -> list[Disassembly]:
+    def look(self, batch: ToolRun) -> list[Disassembly]:
         found = []
         for (step, at), code, options in compilations(self.run.gpu):
             if step == batch.step:

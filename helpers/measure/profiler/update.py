@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
-from ...base.gpu import Device
+from ...base.gpu import GpuDescription
 from .. import campaign, store
 from ..store import Observation, Protocol, Run
-from .launches import Batch
+from .launches import ToolRun
 
 
 class Profiled(Observation):
@@ -27,7 +27,7 @@ class Profiled(Observation):
 Kind = TypeVar("Kind", bound=Profiled)
 
 
-class Part(ABC, Generic[Kind]):
+class ProfilerFile(ABC, Generic[Kind]):
     """One file: what it should hold, and how that is found."""
 
     kind: ClassVar[type[Profiled]]
@@ -42,11 +42,11 @@ class Part(ABC, Generic[Kind]):
         """The key of each observation that the file should hold -> what it is `made_of` now."""
 
     @abstractmethod
-    def batches(self, missing: Sequence[Hashable], steps: Sequence[str]) -> list[Batch]:
+    def batches(self, missing: Sequence[Hashable], steps: Sequence[str]) -> list[ToolRun]:
         """What is to be looked at: what is missing of these steps."""
 
     @abstractmethod
-    def look(self, batch: Batch) -> list[Kind]:
+    def look(self, batch: ToolRun) -> list[Kind]:
         """What is found in a batch, in this process or in one that has a copy of this object.
         Raises `Failure` if nothing is."""
 
@@ -56,8 +56,8 @@ class Part(ABC, Generic[Kind]):
 
 
 def update(
-    make: type[Part],
-    device: Device,
+    make: type[ProfilerFile],
+    device: GpuDescription,
     versions: Mapping[str, str],
     steps: Sequence[str],
     fresh: bool = False,
@@ -78,7 +78,7 @@ def update(
     }
     order = {key: place for place, key in enumerate(wanted)}
 
-    def keep(batch: Batch, found: Sequence[Profiled]) -> Iterator[str]:
+    def keep(batch: ToolRun, found: Sequence[Profiled]) -> Iterator[str]:
         nonlocal kept
         for one in found:
             kept = store.put(kept, one, order)

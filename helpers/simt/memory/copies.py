@@ -37,7 +37,7 @@ class Copy:
 
 
 @dataclass
-class Reading:
+class PendingRead:
     """A bulk copy out of shared memory that nobody has waited for."""
 
     slot: int
@@ -57,8 +57,8 @@ class Copies:
         self.copies: list[Copy] = []  # cp.async that nobody has waited for
         self.committed = np.zeros(batch.slots, np.int64)  # groups of cp.async, by thread
         self.bulk_committed = np.zeros(batch.slots, np.int64)
-        self.reading: list[Reading] = []
-        self.writing: list[Reading] = []  # those whose bytes may not have come to global memory
+        self.reading: list[PendingRead] = []
+        self.writing: list[PendingRead] = []  # those whose bytes may not have come to global memory
         # When a thread last fenced the asynchronous proxy, for shared and for global memory.
         self.fenced, self.fenced_global = np.zeros((2, batch.slots), np.int32)
 
@@ -131,7 +131,7 @@ class Copies:
         """Give back what bulk copies of these threads have read, but for the newest groups; with
         `written`, they have written it too."""
 
-        def done(one: Reading) -> bool:
+        def done(one: PendingRead) -> bool:
             return mask[one.slot] and one.group < self.bulk_committed[one.slot] - behind
 
         for one in self.reading:

@@ -10,7 +10,7 @@ from ..hardware import BULK_ALIGN, MAX_CLUSTER, SECTOR
 from ..instructions import Instruction, unknown
 from ..lanes import Lanes, Step
 from ..memory.access import Access
-from ..memory.copies import Copy, Reading
+from ..memory.copies import Copy, PendingRead
 from ..memory.shadow import READ
 from ..operands import address_reader, wide_reader
 from .addresses import shared_reader
@@ -110,7 +110,7 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
         if not inward:
             shadow.owner[entries] = READ
             group = int(copies.bulk_committed[slot])
-            copies.reading.append(Reading(slot, group, entries, instruction))
+            copies.reading.append(PendingRead(slot, group, entries, instruction))
         return shared.views[1][place : place + size].copy()
 
     def deliver(

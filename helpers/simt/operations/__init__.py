@@ -13,7 +13,7 @@ Lowest first; each imports from those above it in this list alone.
     eight_bit    conversions of 8-bit floats
 
 To add an opcode, write a function that takes the instruction's modifiers and returns an
-`Operation`, and decorate it with `@opcode("name", kinds=(INTEGER,))`. It removes the modifiers
+`PtxOperation`, and decorate it with `@opcode("name", kinds=(INTEGER,))`. It removes the modifiers
 that it knows. The last one of most opcodes is the type ("f32", "s64"), which is also how the bits
 of the sources are read. Sources arrive as arrays of that type (shape `(threads,)`, or `(1,)` if
 the value is the same in every thread); the result is an array of the same kind.
@@ -26,9 +26,9 @@ either. All else is exact: fp64 and 16-bit fused multiply-adds round once.
 """
 
 from . import bits, compare, convert, eight_bit, floats, integer, sixteen_bit  # fill the table
-from .base import OPCODES, Operation, find_operation
+from .base import OPCODES, PtxOperation, find_operation
 from .compare import COMPARISONS
 from .rounding import flush
 
-__all__ = ["COMPARISONS", "OPCODES", "Operation", "find_operation", "flush"]
+__all__ = ["COMPARISONS", "OPCODES", "PtxOperation", "find_operation", "flush"]
 __all__ += ["bits", "compare", "convert", "eight_bit", "floats", "integer", "sixteen_bit"]

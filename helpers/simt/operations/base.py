@@ -16,7 +16,7 @@ INTEGER, FLOAT, SIXTEEN_BIT, EIGHT_BIT = "integer", "float", "16 bits", "8 bits"
 
 
 @dataclass(frozen=True)
-class Operation:
+class PtxOperation:
     apply: Callable[..., np.ndarray]
     sources: tuple[str, ...]  # PTX type of each source
     result: str  # PTX type of the result
@@ -27,7 +27,9 @@ class Operation:
     reads_carry: bool = False
 
 
-Builder = Callable[[list[str]], Operation]  # from the modifiers, of which it removes what it knows
+Builder = Callable[
+    [list[str]], PtxOperation
+]  # from the modifiers, of which it removes what it knows
 OPCODES: dict[str, dict[str, Builder]] = {}  # by name, then by kind
 
 
@@ -53,7 +55,7 @@ def kind_of(modifiers: tuple[str, ...]) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def find_operation(name: str, modifiers: tuple[str, ...]) -> Operation:
+def find_operation(name: str, modifiers: tuple[str, ...]) -> PtxOperation:
     """Return the operation of an opcode; raises `UnsupportedPTX` if there is none."""
     written = ".".join((name, *modifiers))
     if name not in OPCODES:
@@ -84,8 +86,8 @@ def take(modifiers: list[str], *choices: str) -> str:
 def same_type(function: Callable[..., np.ndarray], count: int) -> Builder:
     """Of an opcode whose sources and result have one type, the last modifier."""
 
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         kind = modifiers.pop()
-        return Operation(function, (kind,) * count, kind)
+        return PtxOperation(function, (kind,) * count, kind)
 
     return build

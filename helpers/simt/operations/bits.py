@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .base import INTEGER, Builder, Operation, opcode, same_type, take
+from .base import INTEGER, Builder, PtxOperation, opcode, same_type, take
 
 opcode("and", kinds=(INTEGER,))(same_type(np.bitwise_and, 2))
 opcode("or", kinds=(INTEGER,))(same_type(np.bitwise_or, 2))
@@ -16,10 +16,10 @@ opcode("cnot", kinds=(INTEGER,))(same_type(lambda a: (a == 0).astype(a.dtype), 1
 
 
 def _shift(function: Callable) -> Builder:
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         kind = modifiers.pop()  # numpy shifts all bits out from the width on, as PTX does
         width = np.uint32(int(kind[1:]))
-        return Operation(
+        return PtxOperation(
             lambda a, n: function(a, np.minimum(n, width).astype(a.dtype)), (kind, "u32"), kind
         )
 
@@ -31,7 +31,7 @@ opcode("shr", kinds=(INTEGER,))(_shift(np.right_shift))
 
 
 @opcode("shf", kinds=(INTEGER,))
-def _funnel_shift(modifiers: list[str]) -> Operation:
+def _funnel_shift(modifiers: list[str]) -> PtxOperation:
     direction = take(modifiers, "l", "r")
     wrap = take(modifiers, "wrap", "clamp") == "wrap"
     modifiers.pop()
@@ -42,11 +42,11 @@ def _funnel_shift(modifiers: list[str]) -> Operation:
         shifted = both << count >> np.uint64(32) if direction == "l" else both >> count
         return shifted.astype(np.uint32)
 
-    return Operation(apply, ("b32", "b32", "u32"), "b32")
+    return PtxOperation(apply, ("b32", "b32", "u32"), "b32")
 
 
 @opcode("lop3", kinds=(INTEGER,))
-def _lop3(modifiers: list[str]) -> Operation:
+def _lop3(modifiers: list[str]) -> PtxOperation:
     take(modifiers, "b32")
 
     def apply(a, b, c, table):
@@ -58,24 +58,24 @@ def _lop3(modifiers: list[str]) -> Operation:
                 )
         return result
 
-    return Operation(apply, ("b32", "b32", "b32", "u32"), "b32")
+    return PtxOperation(apply, ("b32", "b32", "b32", "u32"), "b32")
 
 
 @opcode("popc", kinds=(INTEGER,))
-def _popc(modifiers: list[str]) -> Operation:
+def _popc(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
-    return Operation(lambda a: _bits(a).sum(axis=0, dtype=np.uint32), (kind,), "u32")
+    return PtxOperation(lambda a: _bits(a).sum(axis=0, dtype=np.uint32), (kind,), "u32")
 
 
 @opcode("clz", kinds=(INTEGER,))
-def _clz(modifiers: list[str]) -> Operation:
+def _clz(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
     width = int(kind[1:])
-    return Operation(lambda a: np.uint32(width) - _bit_length(a), (kind,), "u32")
+    return PtxOperation(lambda a: np.uint32(width) - _bit_length(a), (kind,), "u32")
 
 
 @opcode("bfind", kinds=(INTEGER,))
-def _bfind(modifiers: list[str]) -> Operation:
+def _bfind(modifiers: list[str]) -> PtxOperation:
     shift_amount = take(modifiers, "shiftamt")
     kind = modifiers.pop()
 
@@ -85,11 +85,11 @@ def _bfind(modifiers: list[str]) -> Operation:
         distance = np.uint32(int(kind[1:]) - 1) - found
         return np.where(found == 0xFFFFFFFF, found, distance) if shift_amount else found
 
-    return Operation(apply, (kind,), "u32")
+    return PtxOperation(apply, (kind,), "u32")
 
 
 @opcode("brev", kinds=(INTEGER,))
-def _brev(modifiers: list[str]) -> Operation:
+def _brev(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()  # "b32"
 
     def apply(a):
@@ -98,11 +98,11 @@ def _brev(modifiers: list[str]) -> Operation:
             result = result << a.dtype.type(1) | bit
         return result
 
-    return Operation(apply, (kind,), kind)
+    return PtxOperation(apply, (kind,), kind)
 
 
 @opcode("fns", kinds=(INTEGER,))
-def _fns(modifiers: list[str]) -> Operation:
+def _fns(modifiers: list[str]) -> PtxOperation:
     """The place of the n-th one of a mask, from a bit on, downwards if n is negative; with n = 0
     that bit itself, if it is one. All ones if there is none."""
     if modifiers.pop() != "b32":
@@ -119,7 +119,7 @@ def _fns(modifiers: list[str]) -> Operation:
             place = place + step
         return found
 
-    return Operation(apply, ("b32", "b32", "s32"), "b32")
+    return PtxOperation(apply, ("b32", "b32", "s32"), "b32")
 
 
 def _bits(a: np.ndarray) -> np.ndarray:
@@ -135,7 +135,7 @@ def _bit_length(a: np.ndarray) -> np.ndarray:
 
 
 @opcode("bfe", kinds=(INTEGER,))
-def _bfe(modifiers: list[str]) -> Operation:
+def _bfe(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
     width = int(kind[1:])
 
@@ -150,11 +150,11 @@ def _bfe(modifiers: list[str]) -> Operation:
         empty = np.where((start >= width) & (length > 0), sign_only, 0) if kind[0] == "s" else 0
         return np.where(kept == 0, empty, field).astype(a.dtype)
 
-    return Operation(apply, (kind, "u32", "u32"), kind)
+    return PtxOperation(apply, (kind, "u32", "u32"), kind)
 
 
 @opcode("bfi", kinds=(INTEGER,))
-def _bfi(modifiers: list[str]) -> Operation:
+def _bfi(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
     width = int(kind[1:])
 
@@ -165,11 +165,11 @@ def _bfi(modifiers: list[str]) -> Operation:
         mask = ((one << length) - one) << start
         return base & ~mask | field << start & mask
 
-    return Operation(apply, (kind, kind, "u32", "u32"), kind)
+    return PtxOperation(apply, (kind, kind, "u32", "u32"), kind)
 
 
 @opcode("prmt", kinds=(INTEGER,))
-def _prmt(modifiers: list[str]) -> Operation:
+def _prmt(modifiers: list[str]) -> PtxOperation:
     take(modifiers, "b32")
 
     def apply(a, b, selector):
@@ -183,11 +183,11 @@ def _prmt(modifiers: list[str]) -> Operation:
             result = result | byte << np.uint64(8 * place)
         return result.astype(np.uint32)
 
-    return Operation(apply, ("b32", "b32", "b32"), "b32")
+    return PtxOperation(apply, ("b32", "b32", "b32"), "b32")
 
 
 @opcode("bmsk", kinds=(INTEGER,))
-def _bmsk(modifiers: list[str]) -> Operation:
+def _bmsk(modifiers: list[str]) -> PtxOperation:
     """Ones from a bit on, as many as the second source says."""
     wrap = take(modifiers, "wrap", "clamp") == "wrap"
     modifiers.pop()
@@ -200,4 +200,4 @@ def _bmsk(modifiers: list[str]) -> Operation:
         one = np.uint64(1)
         return (((one << length) - one) << start).astype(np.uint32)
 
-    return Operation(apply, ("u32", "u32"), "b32")
+    return PtxOperation(apply, ("u32", "u32"), "b32")

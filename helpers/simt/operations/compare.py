@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..ptx_types import DTYPES, HALVES, PAIRS
-from .base import Operation, opcode, take
+from .base import PtxOperation, opcode, take
 from .rounding import TINY, on_halves
 
 
@@ -61,9 +61,9 @@ JOINS: dict[str, Callable] = {
 
 
 @opcode("setp")
-def setp(modifiers: list[str]) -> Operation:
+def setp(modifiers: list[str]) -> PtxOperation:
     kind, ftz, compare, join, sources = comparison(modifiers)
-    return Operation(
+    return PtxOperation(
         lambda a, b, *c: join(compare(a, b), *c),
         sources,
         "pred",
@@ -73,7 +73,7 @@ def setp(modifiers: list[str]) -> Operation:
 
 
 @opcode("set")
-def _set(modifiers: list[str]) -> Operation:
+def _set(modifiers: list[str]) -> PtxOperation:
     """All ones, or 1.0 if the result is a float, where the comparison holds; else zero."""
     result = modifiers.pop(-2)
     kind, ftz, compare, join, sources = comparison(modifiers)
@@ -84,21 +84,21 @@ def _set(modifiers: list[str]) -> Operation:
     def apply(a, b, *c):
         return np.where(join(compare(a, b), *c), true, DTYPES[result].type(0))
 
-    return Operation(apply, sources, result, ftz)
+    return PtxOperation(apply, sources, result, ftz)
 
 
 @opcode("selp")
-def _selp(modifiers: list[str]) -> Operation:
+def _selp(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
-    return Operation(lambda a, b, p: np.where(p, a, b), (kind, kind, "pred"), kind)
+    return PtxOperation(lambda a, b, p: np.where(p, a, b), (kind, kind, "pred"), kind)
 
 
 @opcode("slct")
-def _slct(modifiers: list[str]) -> Operation:
+def _slct(modifiers: list[str]) -> PtxOperation:
     selector, kind = modifiers.pop(), modifiers.pop()
     above = -TINY if take(modifiers, "ftz") else None  # .ftz is about the selector alone
 
     def apply(a, b, c):
         return np.where(c >= 0 if above is None else c > above, a, b)
 
-    return Operation(apply, (kind, kind, selector), kind)
+    return PtxOperation(apply, (kind, kind, selector), kind)

@@ -7,26 +7,26 @@ from collections.abc import Callable
 import numpy as np
 
 from ..ptx_types import DTYPES, is_float
-from .base import Operation, opcode, take
+from .base import PtxOperation, opcode, take
 from .rounding import DIRECTIONS, round_to, rounded_sum, saturate
 
 
 @opcode("mov")
-def _mov(modifiers: list[str]) -> Operation:
+def _mov(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
-    return Operation(lambda a: a, (kind,), kind)
+    return PtxOperation(lambda a: a, (kind,), kind)
 
 
 @opcode("cvta")
-def _cvta(modifiers: list[str]) -> Operation:
+def _cvta(modifiers: list[str]) -> PtxOperation:
     take(modifiers, "to")  # one address space: generic and global addresses are the same number
     take(modifiers, "global")
     kind = modifiers.pop()
-    return Operation(lambda a: a, (kind,), kind)
+    return PtxOperation(lambda a: a, (kind,), kind)
 
 
 @opcode("cvt")
-def _cvt(modifiers: list[str]) -> Operation:
+def _cvt(modifiers: list[str]) -> PtxOperation:
     source, result = modifiers.pop(), modifiers.pop()
     rounding = take(modifiers, *DIRECTIONS, *ROUND_TO_INTEGER)
     ftz, saturated = bool(take(modifiers, "ftz")), bool(take(modifiers, "sat"))
@@ -70,7 +70,7 @@ def _cvt(modifiers: list[str]) -> Operation:
         def apply(a):
             return a.astype(to)
 
-    return Operation(apply, (source,), result, ftz)
+    return PtxOperation(apply, (source,), result, ftz)
 
 
 ROUND_TO_INTEGER: dict[str, Callable] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..ptx_types import EIGHTS
-from .base import EIGHT_BIT, Operation, opcode, take
+from .base import EIGHT_BIT, PtxOperation, opcode, take
 from .rounding import NOT_A_NUMBER, split
 
 NAN = 0x7F  # of both formats, when it is made
@@ -56,7 +56,7 @@ def _numbers(bits: np.ndarray, kind: str) -> np.ndarray:
 
 
 @opcode("cvt", kinds=(EIGHT_BIT,))
-def _cvt(modifiers: list[str]) -> Operation:
+def _cvt(modifiers: list[str]) -> PtxOperation:
     source, result = modifiers.pop(), modifiers.pop()
     if not take(modifiers, "rn") or bool(take(modifiers, "satfinite")) != (result in EIGHTS):
         raise KeyError(result)
@@ -68,7 +68,7 @@ def _cvt(modifiers: list[str]) -> Operation:
             halves = _numbers(split(pair, np.dtype(np.uint8)), EIGHTS[source])
             return np.ascontiguousarray(halves).view(np.uint32).reshape(-1)
 
-        return Operation(unpack, ("b16",), result)
+        return PtxOperation(unpack, ("b16",), result)
     kind = EIGHTS[result]
 
     def pack(upper, lower):  # the first source becomes the upper half
@@ -79,7 +79,7 @@ def _cvt(modifiers: list[str]) -> Operation:
         return pack(upper, lower)
 
     if source == "f32":
-        return Operation(pack, ("f32", "f32"), "b16")
+        return PtxOperation(pack, ("f32", "f32"), "b16")
     if source == "f16x2":
-        return Operation(pack_halves, (source,), "b16")
+        return PtxOperation(pack_halves, (source,), "b16")
     raise KeyError(source)

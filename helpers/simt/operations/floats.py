@@ -9,12 +9,12 @@ from fractions import Fraction
 import numpy as np
 
 from ..ptx_types import DTYPES
-from .base import FLOAT, Builder, Operation, opcode, take
+from .base import FLOAT, Builder, PtxOperation, opcode, take
 from .rounding import DIRECTIONS, exact_sum, round_to, rounded_sum, saturate, to_odd
 
 
 def _arithmetic(function: np.ufunc) -> Builder:
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         kind = modifiers.pop()
         rounding = take(modifiers, *DIRECTIONS) or "rn"
         ftz, saturated = take(modifiers, "ftz"), take(modifiers, "sat")
@@ -31,7 +31,7 @@ def _arithmetic(function: np.ufunc) -> Builder:
                     return rounded_sum(a, b, rounding, DTYPES[kind].type)
                 return round_to(function(a, b), np.float32, rounding)
 
-        return Operation(saturate(apply) if saturated else apply, (kind, kind), kind, bool(ftz))
+        return PtxOperation(saturate(apply) if saturated else apply, (kind, kind), kind, bool(ftz))
 
     return build
 
@@ -42,13 +42,13 @@ opcode("mul", kinds=(FLOAT,))(_arithmetic(np.multiply))
 
 
 @opcode("div", kinds=(FLOAT,))
-def _div(modifiers: list[str]) -> Operation:
+def _div(modifiers: list[str]) -> PtxOperation:
     take(modifiers, "approx", "full")
     return _arithmetic(np.divide)(modifiers)
 
 
 @opcode("fma", "mad", kinds=(FLOAT,))
-def _fma(modifiers: list[str]) -> Operation:
+def _fma(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
     if kind == "f32":
         rounding = take(modifiers, *DIRECTIONS) or "rn"
@@ -57,9 +57,9 @@ def _fma(modifiers: list[str]) -> Operation:
         def apply(a, b, c):
             return rounded_sum(np.multiply(a, b, dtype=np.float64), c, rounding)
 
-        return Operation(saturate(apply) if saturated else apply, (kind,) * 3, kind, bool(ftz))
+        return PtxOperation(saturate(apply) if saturated else apply, (kind,) * 3, kind, bool(ftz))
     take(modifiers, "rn")
-    return Operation(_fused_f64, (kind,) * 3, kind)
+    return PtxOperation(_fused_f64, (kind,) * 3, kind)
 
 
 SPLITTER = np.float64(2.0**27 + 1)  # cuts 53 bits into 26 and 26, one being in the sign
@@ -104,10 +104,10 @@ def _fused_exactly(a: float, b: float, c: float) -> float:
 def _extremum(quiet: Callable, propagating: Callable) -> Builder:
     """max and min ignore one NaN (IEEE 754-2008 maxNum) unless .NaN asks to keep it."""
 
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         kind = modifiers.pop()
         function = propagating if take(modifiers, "NaN") else quiet
-        return Operation(function, (kind, kind), kind, bool(take(modifiers, "ftz")))
+        return PtxOperation(function, (kind, kind), kind, bool(take(modifiers, "ftz")))
 
     return build
 
@@ -117,11 +117,11 @@ opcode("min", kinds=(FLOAT,))(_extremum(np.fmin, np.minimum))
 
 
 def _unary(function: Callable) -> Builder:
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         kind = modifiers.pop()
         ftz = bool(take(modifiers, "ftz"))
         take(modifiers, "approx", "rn")
-        return Operation(function, (kind,), kind, ftz)
+        return PtxOperation(function, (kind,), kind, ftz)
 
     return build
 
@@ -146,10 +146,10 @@ for _name, _function in UNARY.items():
 
 
 @opcode("rcp", kinds=(FLOAT,))
-def _rcp(modifiers: list[str]) -> Operation:
+def _rcp(modifiers: list[str]) -> PtxOperation:
     if modifiers == ["approx", "ftz", "f64"]:  # of the upper 32 bits, to the upper 32 bits
         modifiers.clear()
-        return Operation(_coarse_reciprocal, ("f64",), "f64")
+        return PtxOperation(_coarse_reciprocal, ("f64",), "f64")
     return _unary(lambda a: a.dtype.type(1) / a)(modifiers)
 
 
@@ -166,13 +166,13 @@ SMALLEST_F64 = 2.0**-1022  # normal
 
 
 @opcode("copysign", kinds=(FLOAT,))
-def _copysign(modifiers: list[str]) -> Operation:
+def _copysign(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()  # copysign d, a, b: the sign of a on the magnitude of b
-    return Operation(lambda a, b: np.copysign(b, a), (kind, kind), kind)
+    return PtxOperation(lambda a, b: np.copysign(b, a), (kind, kind), kind)
 
 
 @opcode("testp", kinds=(FLOAT,))
-def _testp(modifiers: list[str]) -> Operation:
+def _testp(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
     smallest = np.finfo(DTYPES[kind]).smallest_normal
     test = {
@@ -183,4 +183,4 @@ def _testp(modifiers: list[str]) -> Operation:
         "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= smallest) | (a == 0)),
         "subnormal": lambda a: (np.abs(a) < smallest) & (a != 0),
     }[modifiers.pop()]
-    return Operation(test, (kind,), "pred")
+    return PtxOperation(test, (kind,), "pred")

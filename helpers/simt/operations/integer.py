@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from ..ptx_types import DTYPES
-from .base import INTEGER, Builder, Operation, opcode, same_type, take
+from .base import INTEGER, Builder, PtxOperation, opcode, same_type, take
 from .rounding import split
 
 
 def _with_carry_flag(function: np.ufunc) -> Builder:
     """add and sub; with .cc they leave a carry."""
 
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         if "cc" in modifiers:
             return _with_carry(function)(modifiers)
         return same_type(function, 2)(modifiers)
@@ -26,13 +26,13 @@ def _with_carry_flag(function: np.ufunc) -> Builder:
 def _with_carry(function: np.ufunc, carry_in: bool = False):
     """add, sub, addc and subc with the carry (or borrow) as one more source or target."""
 
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         carry_out = bool(take(modifiers, "cc"))
         kind = modifiers.pop()
         if kind not in ("u32", "s32", "u64", "s64"):
             raise KeyError(kind)
         sources = (kind, kind, "pred") if carry_in else (kind, kind)
-        return Operation(
+        return PtxOperation(
             lambda a, b, *carry: _carried(function, a, b, *carry)[0],
             sources,
             kind,
@@ -72,15 +72,15 @@ opcode("subc", kinds=(INTEGER,))(_with_carry(np.subtract, carry_in=True))
 
 
 @opcode("mul", kinds=(INTEGER,))
-def _mul(modifiers: list[str]) -> Operation:
+def _mul(modifiers: list[str]) -> PtxOperation:
     part = take(modifiers, "lo", "hi", "wide")
     if part in ("", "lo"):
         return same_type(np.multiply, 2)(modifiers)
     kind = modifiers.pop()
     if part == "wide":
         wide = f"{kind[0]}{2 * int(kind[1:])}"
-        return Operation(lambda a, b: a.astype(DTYPES[wide]) * b, (kind, kind), wide)
-    return Operation(_multiply_high, (kind, kind), kind)
+        return PtxOperation(lambda a, b: a.astype(DTYPES[wide]) * b, (kind, kind), wide)
+    return PtxOperation(_multiply_high, (kind, kind), kind)
 
 
 def _multiply_high(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ def _multiply_high(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @opcode("madc", kinds=(INTEGER,))
-def _madc(modifiers: list[str], carry_in: bool = True) -> Operation:
+def _madc(modifiers: list[str], carry_in: bool = True) -> PtxOperation:
     multiply = {"lo": np.multiply, "hi": _multiply_high}[take(modifiers, "lo", "hi")]
     base = _with_carry(np.add, carry_in)(modifiers)
 
@@ -113,17 +113,19 @@ def _madc(modifiers: list[str], carry_in: bool = True) -> Operation:
 
 
 @opcode("mad", kinds=(INTEGER,))
-def _mad(modifiers: list[str]) -> Operation:
+def _mad(modifiers: list[str]) -> PtxOperation:
     if "cc" in modifiers:
         return _madc(modifiers, carry_in=False)
     part = take(modifiers, "lo", "hi", "wide")
     kind = modifiers.pop()
     if part == "wide":
         wide = f"{kind[0]}{2 * int(kind[1:])}"
-        return Operation(lambda a, b, c: a.astype(DTYPES[wide]) * b + c, (kind, kind, wide), wide)
+        return PtxOperation(
+            lambda a, b, c: a.astype(DTYPES[wide]) * b + c, (kind, kind, wide), wide
+        )
     if part == "hi":
-        return Operation(lambda a, b, c: _multiply_high(a, b) + c, (kind,) * 3, kind)
-    return Operation(lambda a, b, c: a * b + c, (kind,) * 3, kind)
+        return PtxOperation(lambda a, b, c: _multiply_high(a, b) + c, (kind,) * 3, kind)
+    return PtxOperation(lambda a, b, c: a * b + c, (kind,) * 3, kind)
 
 
 def _integer_division(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -149,7 +151,7 @@ opcode("sad", kinds=(INTEGER,))(
 
 
 @opcode("dp4a", kinds=(INTEGER,))
-def _dp4a(modifiers: list[str], part: str = "") -> Operation:
+def _dp4a(modifiers: list[str], part: str = "") -> PtxOperation:
     """c plus the products of four bytes, or of two 16-bit values with the lower or upper bytes."""
     second, first = modifiers.pop(), modifiers.pop()
     if not {first, second} <= {"s32", "u32"}:
@@ -163,13 +165,13 @@ def _dp4a(modifiers: list[str], part: str = "") -> Operation:
         products = split(a, first_part).astype(np.int64) * split(b, second_part)[:, chosen]
         return (products.sum(axis=1) + c).astype(c.dtype)
 
-    return Operation(apply, (first, second, result), result)
+    return PtxOperation(apply, (first, second, result), result)
 
 
 def _apart(bits: int) -> Builder:
     """How far the parts of two words are apart, part by part; with .add their sum and c."""
 
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         add = take(modifiers, "add")
         second, first, result = modifiers.pop(), modifiers.pop(), modifiers.pop()
         if first != second or first not in ("s32", "u32") or result != "u32":
@@ -182,7 +184,7 @@ def _apart(bits: int) -> Builder:
                 return (far.sum(axis=1) + c).astype(np.uint32)
             return far.astype(f"uint{bits}").view(np.uint32).reshape(-1)
 
-        return Operation(apply, (first, second, result), result)
+        return PtxOperation(apply, (first, second, result), result)
 
     return build
 
@@ -192,5 +194,5 @@ opcode("vabsdiff4", kinds=(INTEGER,))(_apart(8))
 
 
 @opcode("dp2a", kinds=(INTEGER,))
-def _dp2a(modifiers: list[str]) -> Operation:
+def _dp2a(modifiers: list[str]) -> PtxOperation:
     return _dp4a(modifiers, {"lo": "lo", "hi": "hi"}[take(modifiers, "lo", "hi")])

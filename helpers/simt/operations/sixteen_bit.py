@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..ptx_types import DTYPES, HALVES, PAIRS, is_float
-from .base import SIXTEEN_BIT, Builder, Operation, opcode, take
+from .base import SIXTEEN_BIT, Builder, PtxOperation, opcode, take
 from .compare import comparison, setp
 from .convert import ROUND_TO_INTEGER, integer_parts, to_integer_type
 from .rounding import (
@@ -46,7 +46,7 @@ def in_pairs(function: Callable[..., np.ndarray], dtype: np.dtype) -> Callable[.
 
 def _half_operation(
     function: Callable, kind: str, count: int, ftz: bool = False, finish: Callable | None = None
-) -> Operation:
+) -> PtxOperation:
     """The operation of a function that takes fp32 numbers and gives fp32 or fp64.
 
     `finish` gets the result before it is rounded, for .sat and .relu.
@@ -66,14 +66,14 @@ def _half_operation(
     return _for_each_half(on_halves(rounded, base, ftz), kind, count)
 
 
-def _for_each_half(function: Callable, kind: str, count: int) -> Operation:
+def _for_each_half(function: Callable, kind: str, count: int) -> PtxOperation:
     if kind in PAIRS:
         function = in_pairs(function, DTYPES[PAIRS[kind]])
-    return Operation(function, (kind,) * count, kind)
+    return PtxOperation(function, (kind,) * count, kind)
 
 
 def _half_arithmetic(function: Callable, count: int) -> Builder:
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         kind = modifiers.pop()
         if kind in ("u16x2", "s16x2"):
             if function is not np.add:
@@ -106,7 +106,7 @@ opcode("fma", kinds=(SIXTEEN_BIT,))(_half_arithmetic(multiply_add, 3))
 
 
 def _half_extremum(quiet: Callable, propagating: Callable) -> Builder:
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         relu = bool(take(modifiers, "relu"))  # NVRTC writes it behind the type
         kind = modifiers.pop()
         if relu and kind != "s16x2":
@@ -126,7 +126,7 @@ opcode("min", kinds=(SIXTEEN_BIT,))(_half_extremum(np.fmin, np.minimum))
 
 
 def _half_sign(function: Callable) -> Builder:
-    def build(modifiers: list[str]) -> Operation:
+    def build(modifiers: list[str]) -> PtxOperation:
         kind = modifiers.pop()
         if PAIRS.get(kind, kind) not in HALVES:
             raise KeyError(kind)
@@ -140,7 +140,7 @@ opcode("abs", kinds=(SIXTEEN_BIT,))(_half_sign(np.abs))
 
 
 @opcode("ex2", kinds=(SIXTEEN_BIT,))
-def _half_ex2(modifiers: list[str]) -> Operation:
+def _half_ex2(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
     ftz = bool(take(modifiers, "ftz"))
     if not take(modifiers, "approx") or ftz != (PAIRS.get(kind, kind) == "bf16"):
@@ -149,7 +149,7 @@ def _half_ex2(modifiers: list[str]) -> Operation:
 
 
 @opcode("tanh", kinds=(SIXTEEN_BIT,))
-def _half_tanh(modifiers: list[str]) -> Operation:
+def _half_tanh(modifiers: list[str]) -> PtxOperation:
     kind = modifiers.pop()
     if not take(modifiers, "approx"):
         raise KeyError(kind)
@@ -157,7 +157,7 @@ def _half_tanh(modifiers: list[str]) -> Operation:
 
 
 @opcode("setp", kinds=(SIXTEEN_BIT,))
-def _half_setp(modifiers: list[str]) -> Operation:
+def _half_setp(modifiers: list[str]) -> PtxOperation:
     if modifiers[-1] not in PAIRS:
         return setp(modifiers)
     # The first target is about the lower halves, the second about the upper.
@@ -167,11 +167,11 @@ def _half_setp(modifiers: list[str]) -> Operation:
         lambda a, b, *c, half=half: join(compare(split(a, dtype), split(b, dtype))[:, half], *c)
         for half in (0, 1)
     )
-    return Operation(low, sources, "pred", complement=high)
+    return PtxOperation(low, sources, "pred", complement=high)
 
 
 @opcode("set", kinds=(SIXTEEN_BIT,))
-def _half_set(modifiers: list[str]) -> Operation:
+def _half_set(modifiers: list[str]) -> PtxOperation:
     """As `set`; of pairs, each half of the result is about that half of the sources."""
     result = modifiers.pop(-2)
     kind, _, compare, join, sources = comparison(modifiers)
@@ -188,18 +188,18 @@ def _half_set(modifiers: list[str]) -> Operation:
         return np.where(holds, true, false)
 
     if not pair:
-        return Operation(lambda *s: apply(*s).view(DTYPES[result]), sources, result)
+        return PtxOperation(lambda *s: apply(*s).view(DTYPES[result]), sources, result)
     part = DTYPES[PAIRS[kind]]
 
     def both(a, b, *c):
         found = apply(split(a, part), split(b, part), *c)
         return found.view(np.uint32).reshape(-1).view(DTYPES[result])
 
-    return Operation(both, sources, result)
+    return PtxOperation(both, sources, result)
 
 
 @opcode("cvt", kinds=(SIXTEEN_BIT,))
-def _half_cvt(modifiers: list[str]) -> Operation:
+def _half_cvt(modifiers: list[str]) -> PtxOperation:
     source, result = modifiers.pop(), modifiers.pop()
     rounding = take(modifiers, *DIRECTIONS, *ROUND_TO_INTEGER)
     ftz, saturated = bool(take(modifiers, "ftz")), bool(take(modifiers, "sat"))
@@ -221,7 +221,7 @@ def _half_cvt(modifiers: list[str]) -> Operation:
             )
             return upper << np.uint32(16) | lower
 
-        return Operation(pack, ("f32", "f32"), result, ftz)
+        return PtxOperation(pack, ("f32", "f32"), result, ftz)
     if result in HALVES:
         return _cvt_to_half(source, result, rounding, finish, ftz)
     if source not in HALVES:
@@ -230,17 +230,19 @@ def _half_cvt(modifiers: list[str]) -> Operation:
         if rounding:
             raise KeyError(rounding)
         to = DTYPES[result]
-        return Operation(lambda a: finish(widen(a, source)).astype(to), (source,), result, ftz)
+        return PtxOperation(lambda a: finish(widen(a, source)).astype(to), (source,), result, ftz)
     convert = to_integer_type(DTYPES[result], rounding, False)
-    return Operation(lambda a: convert(widen(a, source)), (source,), result, ftz)
+    return PtxOperation(lambda a: convert(widen(a, source)), (source,), result, ftz)
 
 
-def _cvt_to_half(source: str, result: str, rounding: str, finish: Callable, ftz: bool) -> Operation:
+def _cvt_to_half(
+    source: str, result: str, rounding: str, finish: Callable, ftz: bool
+) -> PtxOperation:
     if source == result:
         if rounding in DIRECTIONS:
             raise KeyError(rounding)
         to_integer = ROUND_TO_INTEGER.get(rounding, lambda a: a)
-        return Operation(
+        return PtxOperation(
             lambda a: narrow(finish(to_integer(widen(a, source))), result), (source,), result
         )
     if rounding not in DIRECTIONS:
@@ -253,4 +255,4 @@ def _cvt_to_half(source: str, result: str, rounding: str, finish: Callable, ftz:
             a = to_odd(*exact_sum(*integer_parts(a)))
         return narrow(finish(a), result, rounding)
 
-    return Operation(apply, (source,), result, ftz)
+    return PtxOperation(apply, (source,), result, ftz)

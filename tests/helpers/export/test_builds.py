@@ -8,7 +8,7 @@ import pytest
 from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.dispatch import choose
 from helpers.export import builds as module
-from helpers.export.asked import Asked, Range, Refused, Shapes, request
+from helpers.export.asked import Asked, NoSuchExport, Range, Shapes, request
 from helpers.export.builds import Build, builds, file_of
 from helpers.run.bound import load
 
@@ -98,14 +98,18 @@ def test_a_large_range_has_the_build_of_any_of_its_shapes(
 def test_a_range_that_takes_too_long_is_not_said_to_need_many_builds(monkeypatch) -> None:
     monkeypatch.setattr(module, "MOST_BOXES", 2**10)
     asked = request("01_naive", ["1..2147483647x1..2147483647"], "f", ["float32"], [H200])
-    with pytest.raises(Refused, match="are too many shapes to find all their builds; ask for few"):
+    with pytest.raises(
+        NoSuchExport, match="are too many shapes to find all their builds; ask for few"
+    ):
         builds(asked)
 
 
 def test_a_range_with_too_many_builds_says_how_many() -> None:
     asked = request("07_warp", ["1..1000x1..1024"], "f", ["float32"], [H200])
     needed = {build_at(asked, 1000, cols) for cols in range(1, 1025)}
-    with pytest.raises(Refused, match=rf"needs {len(needed)} builds, more than 64 in one file"):
+    with pytest.raises(
+        NoSuchExport, match=rf"needs {len(needed)} builds, more than 64 in one file"
+    ):
         builds(asked)
 
 
@@ -152,7 +156,7 @@ def test_a_shape_is_a_range_and_another_axis_has_three_sizes() -> None:
     ],
 )
 def test_a_refusal_says_why(step: str, shape: str, said: str) -> None:
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(NoSuchExport, match=said):
         builds(request(step, [shape]))
 
 

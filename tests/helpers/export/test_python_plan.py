@@ -15,7 +15,7 @@ import pytest
 from helpers.base.paths import ROOT
 from helpers.catalogue.dispatch import AROUND
 from helpers.catalogue.registry import steps, variants
-from helpers.export.asked import Refused, of_a_matrix, request
+from helpers.export.asked import NoSuchExport, of_a_matrix, request
 from helpers.export.python import write
 from helpers.problem.problem import DTYPES
 from helpers.run.bound import load
@@ -168,7 +168,7 @@ def test_one_kernel_takes_what_its_header_takes() -> None:
 def test_a_trial_has_its_values() -> None:
     module = planned(write(request("08_cluster-CLUSTER2", []), "cupy"))
     assert "-DCLUSTER=2" in module.plan(64, 16384).options
-    with pytest.raises(Refused, match="01_naive-b32 changes more than its Build table"):
+    with pytest.raises(NoSuchExport, match="01_naive-b32 changes more than its Build table"):
         write(request("01_naive-b32", []), "cupy")
 
 
@@ -222,7 +222,7 @@ def check_head(text: str, wanted: list[str]) -> None:
 @pytest.mark.parametrize("step", [*filter(of_a_matrix, (*steps(), *variants()))])
 def test_every_kernel_alone_is_planned_as_its_header_says(step: str) -> None:
     if load(step).name.startswith("copy"):
-        with pytest.raises(Refused, match="computes no softmax"):
+        with pytest.raises(NoSuchExport, match="computes no softmax"):
             write(request(step, []), "cupy")
         return
     module = planned(write(request(step, []), "cupy"))

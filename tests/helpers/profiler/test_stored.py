@@ -9,11 +9,11 @@ from helpers.catalogue.dispatch import ANY_LENGTH
 from helpers.catalogue.registry import step_number, steps, variants
 from helpers.measure.gpu_arrays import host_arrays, numbers_of
 from helpers.measure.profiler import launches as launched
-from helpers.measure.profiler.counters import Counters, CountersPart
+from helpers.measure.profiler.counters import CountersFile, NsightCounters
 from helpers.measure.profiler.launches import Launch, launches
-from helpers.measure.profiler.numerics import NumericsPart
-from helpers.measure.profiler.sanitizer import OPTIONS, SanitizerPart, Verdict
-from helpers.measure.profiler.sass import Compiled, SassPart, compilations
+from helpers.measure.profiler.numerics import NumericsFile
+from helpers.measure.profiler.sanitizer import OPTIONS, SanitizerFile, SanitizerResult
+from helpers.measure.profiler.sass import Compiled, SassFile, compilations
 from helpers.measure.records import plan_of
 from helpers.measure.store import read
 from helpers.problem.problem import Problem
@@ -30,8 +30,8 @@ from helpers.simt import NSIGHT_METRICS, Trace
 from tests import made_up
 from tests.earlier import EARLIER
 
-UNFUSED_ONE, *COUNTERS = read(Counters)
-VERDICTS = read(Verdict)
+UNFUSED_ONE, *COUNTERS = read(NsightCounters)
+VERDICTS = read(SanitizerResult)
 # Larger cases explain the prose; here they would take minutes.
 SMALL = [one for one in COUNTERS if one.rows * one.cols < 2**18]
 
@@ -40,7 +40,7 @@ def bound(launch: Launch) -> BoundKernel:
     return load(launch.step).bind(*launch.at.shape, launch.at.dtype)
 
 
-def seen(one: Counters) -> dict[str, float]:
+def seen(one: NsightCounters) -> dict[str, float]:
     ((_, metrics),) = one.metrics
     return metrics
 
@@ -53,7 +53,7 @@ def simulated(launch: Launch) -> Trace:
     return one.simulate(x, poisoned(x))
 
 
-def compared_cases() -> list[Counters]:
+def compared_cases() -> list[NsightCounters]:
     """All of a step, two of a variant or a trial."""
     of_step = {step: [one for one in SMALL if one.step == step] for step in steps()}
     others = {one.step for one in SMALL} - {*of_step}
@@ -63,7 +63,7 @@ def compared_cases() -> list[Counters]:
 
 
 @pytest.mark.parametrize("case", compared_cases(), ids=lambda case: str(case.key))
-def test_global_loads_and_stores_equal_the_hardwares(case: Counters) -> None:
+def test_global_loads_and_stores_equal_the_hardwares(case: NsightCounters) -> None:
     trace, plan = simulated(case.key), bound(case.key).plan
     # Threads that wait for another block's word read it as often as the hardware's timing has it.
     waits = plan.cooperative
@@ -130,7 +130,7 @@ def test_sanitizers_found_no_error_in_any_step() -> None:
         assert one.run.protocol["command"][one.tool].startswith("compute-sanitizer --tool ")
 
 
-@pytest.mark.parametrize("part", [CountersPart, SassPart, SanitizerPart, NumericsPart])
+@pytest.mark.parametrize("part", [CountersFile, SassFile, SanitizerFile, NumericsFile])
 def test_profiler_data_are_of_kernels_launches_and_protocol_as_they_are(part) -> None:
     """An edited kernel, launch rule or Build line needs `make measure ARGS=profile` again; comments
     do not count."""
@@ -138,7 +138,7 @@ def test_profiler_data_are_of_kernels_launches_and_protocol_as_they_are(part) ->
     wanted = part(found[0].run).wanted()
     assert [one.key for one in found] == [*wanted]
     edited = {one.step for one in found if one.made_of != wanted[one.key]}
-    expected = EARLIER & {one.step for one in found if part is not NumericsPart}
+    expected = EARLIER & {one.step for one in found if part is not NumericsFile}
     assert edited == expected, "run make measure ARGS=profile, or correct earlier.py"
     for one in found:
         assert one.run.device["name"] == "NVIDIA H200"
