@@ -127,14 +127,7 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
     naive, warp, fused = load("01_naive"), load("07_warp").code, load("12_fused")
     kernel = KernelText(naive.code, naive.name)
     y = np.empty_like(X)
-    names = [name for name in dir(profile) if getattr(profile, name).__class__ is type(calls)]
-    of_a_step = [
-        *("share", "loads", "dram_passes", "dram_bytes", "l2_sectors", "l1_hits", "time_us"),
-        *("active_warps", "waiting_warps", "issuing", "latency_ns", "read_rate", "stalled"),
-    ]
-    name = r.choice([name for name in of_a_step if name in names])
-    prof = getattr(profile, name)
-    busy = ["dram", "01_naive", *REFERENCE_SHAPE]
+    seen = profile.of("01_naive", *REFERENCE_SHAPE)
     args = [X, y, 4, 64]
     trace = _trace()
     record = helpers.load_record("01_naive")
@@ -179,8 +172,10 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("opcodes", helpers.opcodes, ["07_warp", REFERENCE_SHAPE, "float32"], {}),
             ("loads_in_a_row", helpers.loads_in_a_row, ["01_naive"], {}),
             ("numerics", helpers.numerics, ["nvidia-h200"], {}),
-            (f"profile.{name}", prof, ["01_naive", *REFERENCE_SHAPE, "float32"], {}),
-            ("profile.busy", profile.busy, busy, {}),
+            ("profile.of", _profiled, ["01_naive", *REFERENCE_SHAPE, "float32"], {}),
+            ("profile.busy", seen.busy, ["dram"], {}),
+            ("profile.stalled", seen.stalled, ["barrier"], {}),
+            ("profile.l2_sectors", seen.l2_sectors, ["00_copy"], {}),
             ("show.kernel", _quiet(helpers.show.kernel), ["01_naive.cu"], {}),
             ("draw.step", _quiet(draw.step), [record, record], {"mine": 0.3}),
             ("draw.sectors", _quiet(draw.sectors), [trace], {}),
@@ -194,6 +189,10 @@ def calls(r: random.Random) -> tuple[str, Callable, list, dict]:
             ("draw.machine", _quiet(draw.machine), ["warp"], {}),
         )
     )
+
+
+def _profiled(*args) -> float:
+    return profile.of(*args).issuing
 
 
 _TRACES: list = []

@@ -144,7 +144,7 @@ def test_what_the_sums_take_from_a_measurement_is_in_the_records() -> None:
     assert f"{copy.case(*REFERENCE_SHAPE).median_us / 1e3:.2f} ms" == "0.50 ms"
     assert copy.gpu.sms == 132 and copy.device["at_start"].startswith("1980 MHz")
     assert f"step 03 reached {tree.case(*REFERENCE_SHAPE).share:.2f}" in all_sums()
-    barrier = profile.waiting_share("03_shared", *REFERENCE_SHAPE, why="barrier")
+    barrier = profile.of("03_shared", *REFERENCE_SHAPE).waiting_share(why="barrier")
     assert f"step 03 waits {barrier:.0%} of" in all_sums()
     assert 1 - load_record("06_registers").headline.share == pytest.approx(0.03, abs=0.005)
 
