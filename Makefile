@@ -1,13 +1,12 @@
 # Every target is one or two plain commands; read them here and type them yourself if you like.
 #
-#   PYTHON=...  this interpreter as it is instead of .venv (conda, untested: make lab PYTHON=python);
-#               for setup, the interpreter that .venv is made with
+#   PYTHON=...  this interpreter as it is instead of .venv (conda, untested: make lab PYTHON=python)
 #   ARGS=...    more arguments for the command, as in: make test ARGS="-k naive"
 
 # Some targets write what others read, so -j must not run two of them at once.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup nvcc run lab test gpu notebooks measure tune export figures pages lock clean
+.PHONY: help run lab test gpu notebooks measure tune export pages clean
 
 # Some hundred processes import the same files: compiled once, not in each.
 unexport PYTHONDONTWRITEBYTECODE
@@ -18,31 +17,21 @@ PY := $(or $(PYTHON),$(VENV))
 # helpers/commands/install.py writes it last; it is older than a lock that git pull has just changed.
 READY := $(if $(PYTHON),,.venv/installed.txt)
 # make test also needs nvcc; it is installed again when its lock changes. This nvcc cannot link
-# programs with the packages of CUDA 12. Into PYTHON=... only make nvcc installs it.
+# programs with the packages of CUDA 12.
 NVCC := $(if $(PYTHON),,.venv/nvcc.txt)
 INSTALL_NVCC = $(PY) -m pip install --quiet --disable-pip-version-check --no-deps \
 	--only-binary :all: --require-hashes -r requirements/nvcc.txt
 # A GPU machine that already has CuPy can record without a set-up.
 GPU_PY := $(or $(PYTHON),$(wildcard $(VENV)),$(BASE))
 NEED = @$(1) -c "import $(2), ml_dtypes" 2>/dev/null || { echo "$(1) cannot import $(2) and ml_dtypes:" \
-	"install them there, or run 'make setup' and leave out PYTHON=." >&2; exit 1; }
+	"install them there, or run 'make run' and leave out PYTHON=." >&2; exit 1; }
 NEED_CUPY = $(call NEED,$(GPU_PY),cupy)
 # python -m helpers.commands.NAME, but that Ctrl-C is one line.
 STOPPABLE := helpers/commands/stoppable.py
-UV := uv
-LOCK := $(UV) pip compile --quiet --universal --python-version 3.10 --generate-hashes \
-	--no-emit-index-url --no-annotate --custom-compile-command "make lock"
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@awk '/^#   / {sub(/^# /, ""); print}' Makefile
-
-setup: ## make .venv and install the pinned packages (again: well under a second)
-	$(BASE) helpers/commands/install.py
-
-nvcc: $(NVCC) ## install CUDA's C++ compiler, as make test does, and print its path
-	$(if $(PYTHON),$(INSTALL_NVCC))
-	@$(PY) -c 'import glob, nvidia; print(*glob.glob(f"{[*nvidia.__path__][0]}/cu*/bin/nvcc"))'
 
 $(READY): requirements/cuda12.txt requirements/cuda13.txt
 	$(BASE) helpers/commands/install.py
@@ -65,8 +54,9 @@ test: $(READY) $(NVCC) ## ruff, the tests, and every notebook against its commit
 gpu: ## the tests that need a GPU, alone
 	$(GPU_PY) -m pytest -m gpu tests $(ARGS)
 
-notebooks: $(READY) ## run every notebook in replay mode and save the outputs that changed
+notebooks: $(READY) ## save what changed: outputs in replay mode, figures of README and kernel headers
 	$(PY) $(STOPPABLE) run --save $(ARGS)
+	$(PY) -m helpers.commands.figures
 
 measure: ## time kernels on this machine's GPU into notebooks/records (ARGS=--help; needs only CuPy)
 	$(NEED_CUPY)
@@ -80,16 +70,8 @@ export: $(READY) ## a kernel as one file in exports, for your program (ARGS="bes
 	$(call NEED,$(PY),numpy)
 	$(PY) -m helpers.commands.export $(ARGS)
 
-figures: $(READY) ## write the figures of the README and of kernel headers from the records
-	$(PY) -m helpers.commands.figures $(ARGS)
-
 pages: $(READY) ## the series as web pages in build/pages, which read on a telephone too
 	$(PY) $(STOPPABLE) pages $(ARGS)
-
-lock: ## pin the packages of pyproject.toml in requirements (needs uv; ARGS=--upgrade for newer)
-	$(LOCK) --group series --group dev --group cuda12 $(ARGS) -o requirements/cuda12.txt
-	$(LOCK) --group series --group dev --group cuda13 $(ARGS) -o requirements/cuda13.txt
-	$(LOCK) --group nvcc --no-deps $(ARGS) -o requirements/nvcc.txt
 
 clean: ## remove .venv, build, caches and compiled kernels; mine and exports stay
 	$(BASE) -c 'import runpy; runpy.run_path("helpers/simt/cache.py")["clear"]()'

@@ -83,7 +83,7 @@ def pins(major: int, python: str, platform: str) -> dict[str, list[str]]:
 def test_lock_holds_pins_with_hashes_and_nothing_else(name: str) -> None:
     header, command, rest = lock(name).split("\n", 2)
     assert header.startswith("# ") and "/" not in header
-    assert command == "#    make lock"
+    assert command == "#    requirements/lock"
     assert PIN.sub("", rest) == ""
     for found in PIN.finditer(rest):
         hashes = found["hashes"].split(" \\\n")[1:]
@@ -260,7 +260,7 @@ def test_what_a_python_lacks_is_told_in_a_sentence(target: str, lacks: str, tmp_
         assert done.returncode == 0 and not done.stderr
         return
     assert done.returncode != 0 and done.stderr.startswith(
-        f"{python} cannot import {asked} and ml_dtypes: install them there, or run 'make setup'"
+        f"{python} cannot import {asked} and ml_dtypes: install them there, or run 'make run'"
     )
     assert "helpers" not in done.stdout
 

@@ -1,4 +1,4 @@
-"""Write what the README and the kernel headers show of the records: `make figures`.
+"""Write what the README and the kernel headers show of the records: `make notebooks`.
 
 The README keeps tables, plots and the questions of the deeper notebooks between markers, each
 kernel file a `Measured:` line; comparison.md beside the records has a line for each case of the
@@ -35,7 +35,7 @@ PLOT = folder_of(REFERENCE_GPU) / "series.png"
 NO_URL = "<the address of this repository>"  # in the README until there is one
 EDITED = "measured before an edit of the kernel"
 SPEEDUPS = {dtype: folder_of(REFERENCE_GPU) / f"speedup-{dtype}.png" for dtype in DTYPES}
-BEGIN, END = "<!-- begin {}: made by make figures -->", "<!-- end -->"
+BEGIN, END = "<!-- begin {}: made by make notebooks -->", "<!-- end -->"
 
 
 def main(arguments: list[str] | None = None) -> int:

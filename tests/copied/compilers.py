@@ -15,7 +15,7 @@ import pytest
 from helpers.simt import cache
 from helpers.simt.compile import include_folders
 
-INSTALL = "make test installs it into .venv with CUDA 13, make nvcc PYTHON=... into another Python"
+INSTALL = "make test installs it into .venv with CUDA 13; requirements/nvcc.txt has its packages"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 NO_RUN = ("-Xptxas=-O0",)  # for kernels that are not run
 

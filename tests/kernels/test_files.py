@@ -156,7 +156,7 @@ def text_complaints(text: str) -> list[str]:
         found.append("a line of more than 100 columns")
     if not {*re.findall(r"^\s*#\s*include\s*(\S+)", text, flags=re.MULTILINE)} <= HEADERS:
         found.append("another header than those for 16 bits")
-    # `make figures` rewrites the line; that must not make the record an old one.
+    # `make notebooks` rewrites the line; that must not make the record an old one.
     measured = text.replace("// Measured: ", "// Measured: 4321 GB/s, or ")
     if measured == text or token_hash(measured) != token_hash(text):
         found.append("a hash that depends on its header")
