@@ -20,7 +20,9 @@ NEED_JUPYTER = [
     "tests/helpers/test_reading.py",
     "tests/simt/test_command.py",
 ]
-os.environ.setdefault("SOFTMAX_PLANS", "0")  # what somebody tuned here is no part of a test
+# What somebody tuned or recorded here is no part of a test.
+os.environ.setdefault("SOFTMAX_PLANS", "0")
+os.environ.pop("SOFTMAX_RECORDS", None)
 HAS_JUPYTER = all(map(importlib.util.find_spec, ("nbformat", "nbconvert", "jupyter_server")))
 collect_ignore = [] if HAS_JUPYTER else NEED_JUPYTER
 

@@ -22,7 +22,7 @@ from ..base.paths import KERNELS, NOTEBOOKS, REPO_URL, ROOT, core_notebooks, dee
 from ..catalogue.registry import UNFUSED, split_trial, step_number, steps, variants
 from ..measure.comparison import COPIES, DTYPES, best_copies, best_copy, comparison_cases
 from ..measure.records import load_record, predictions, recorded_steps, series
-from ..measure.store import REFERENCE_GPU, folder_of
+from ..measure.store import REFERENCE_GPU, folder_of, shown_gpu
 from ..page.comparison_text import around_block, comparison_block, every_case, every_case_path
 from ..page.draw.comparison import save_speedups
 from ..page.draw.step import A_COPY, COPY, eager, save_series
@@ -44,6 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m helpers.commands.figures", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
     options = parser.parse_args(arguments)
+    if shown_gpu() != REFERENCE_GPU:
+        parser.error("README and kernels show the reference GPU: unset SOFTMAX_RECORDS")
     try:
         stale, texts, pictures = out_of_date(), wanted_texts(), plots()
     except (ValueError, FileNotFoundError) as error:

@@ -30,7 +30,7 @@ from . import baselines, bench, samples, store
 from .fused_baselines import NOT_OFFERED
 from .problem_groups import chosen, entries, numbers
 from .records import Case, Timed, launch_of, load_record, step_hash
-from .store import REFERENCE_GPU, AtProblem, Run, latest
+from .store import AtProblem, Run, latest
 from .workers import Failure
 
 DTYPES = ("float32", "bfloat16")
@@ -275,13 +275,13 @@ def order() -> dict[Hashable, int]:
 
 
 @checked
-def load_comparisons(gpu: str = REFERENCE_GPU) -> list[Comparison]:
+def load_comparisons(gpu: str | None = None) -> list[Comparison]:
     """What was compared on a GPU; raises as `store.read`."""
     return store.read(Comparison, gpu)
 
 
 @checked
-def comparison_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[Comparison]:
+def comparison_cases(dtype: str, gpu: str | None = None) -> list[Comparison]:
     """The recorded cases of a dtype in the order of `COMPARED_SHAPES`; raises as
     `load_comparisons`."""
     known = {case.problem: case for case in load_comparisons(gpu)}
@@ -289,7 +289,7 @@ def comparison_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[Comparison]:
     return [known[problem] for problem in wanted if problem in known]
 
 
-def best_copies(gpu: str = REFERENCE_GPU) -> dict[tuple[int, int, str], float]:
+def best_copies(gpu: str | None = None) -> dict[tuple[int, int, str], float]:
     """(rows, cols, dtype) -> bandwidth of the fastest copy kernel as a share of the plain one's,
     at the shapes where several were timed in turn; empty without a comparison."""
     try:
@@ -325,7 +325,7 @@ def around_cases(recorded: Sequence[Comparison]) -> list[Comparison]:
 
 
 @checked
-def comparison_origin(gpu: str = REFERENCE_GPU) -> str:
+def comparison_origin(gpu: str | None = None) -> str:
     """One sentence on where the figures of softmax come from, with the baselines' versions; in
     lines that fit a notebook."""
     cases = load_comparisons(gpu)

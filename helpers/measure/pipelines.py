@@ -38,7 +38,7 @@ from .comparison import (
 from .pipeline_timer import ORDINARY, STATES
 from .problem_groups import chosen, group_of, linked, name_of, numbers
 from .records import launch_of, step_hash
-from .store import REFERENCE_GPU, AtProblem
+from .store import AtProblem
 
 FEW_ROWS = 16  # so few that a launch is much of a call
 VERDICTS = {
@@ -290,7 +290,7 @@ def best_baselines(comparison: Sequence[Comparison], problem: Problem) -> list[s
 # ---- what is said of it -------------------------------------------------------------------------
 
 
-def load_pipelines(gpu: str = REFERENCE_GPU) -> list[Pipeline]:
+def load_pipelines(gpu: str | None = None) -> list[Pipeline]:
     """What is recorded of pipelines; raises as `store.read`."""
     return store.read(Pipeline, gpu)
 
@@ -300,7 +300,7 @@ def around_cases(recorded: Sequence[Pipeline]) -> list[Pipeline]:
     return [case for case in recorded if not case.problem.plain]
 
 
-def pipeline_cases(dtype: str, gpu: str = REFERENCE_GPU) -> list[Pipeline]:
+def pipeline_cases(dtype: str, gpu: str | None = None) -> list[Pipeline]:
     """The recorded cases of a dtype in the order of `PIPELINE_SHAPES` and `STATES`; raises as
     `load_pipelines`."""
     return [case for case in load_pipelines(gpu) if case.dtype == dtype and case.problem.plain]

@@ -37,7 +37,7 @@ from ..problem.shapes import (
 from ..run.bound import Kernel, load
 from ..simt.cuda_text import token_hash
 from . import store
-from .store import MUST_NOT_CHANGE, REFERENCE_GPU, AtProblem, Protocol, Run
+from .store import MUST_NOT_CHANGE, AtProblem, Protocol, Run
 
 PREDICTIONS = RECORDS / "predictions.json"
 # Of fused and related operations, recorded in float32 and bfloat16.
@@ -348,21 +348,23 @@ def _families_with(at: Problem) -> set[str]:
 
 
 @checked
-def load_record(step: str, gpu: str = REFERENCE_GPU) -> Record:
-    """The cases of a step. Raises `FileNotFoundError` that says how records are made, `ValueError`
-    that names the file for one that is damaged or of another version of this program."""
+def load_record(step: str, gpu: str | None = None) -> Record:
+    """The cases of a step on a GPU, by default `store.shown_gpu`. Raises `FileNotFoundError` that
+    says how records are made, `ValueError` that names the file for one that is damaged or of
+    another version of this program."""
     split_trial(step)  # raises for what is no name
     cases = _cases_of(gpu).get(step)
     if not cases:
-        raise FileNotFoundError(f"no record of {step} on {gpu}: run make measure ARGS=steps there")
+        name = gpu or store.shown_gpu()
+        raise FileNotFoundError(f"no record of {step} on {name}: run make measure ARGS=steps there")
     return Record(step, [*cases])
 
 
-def has_record(step: str, gpu: str = REFERENCE_GPU) -> bool:
+def has_record(step: str, gpu: str | None = None) -> bool:
     return step in _cases_of(gpu)
 
 
-def _cases_of(gpu: str) -> dict[str, list[Case]]:
+def _cases_of(gpu: str | None) -> dict[str, list[Case]]:
     """Step -> its cases on a GPU."""
     found: dict[str, list[Case]] = {}
     for case in store.read_if_any(Case, gpu):

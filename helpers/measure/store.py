@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,12 +25,14 @@ from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
 from ..base.gpu import Gpu, GpuDescription, of_record
 from ..base.gpu import gpu_folder as gpu_folder  # who records names the folder by it
 from ..base.json_files import named, read_lines, write_lines
+from ..base.mode import replay_is_forced
 from ..base.paths import RECORDS
 from ..base.typed_json import Date, Must, typed
 from ..problem.problem import Problem
 from ..problem.shapes import Shape
 
-REFERENCE_GPU = "nvidia-h200"  # whose records the notebooks and the README show
+REFERENCE_GPU = "nvidia-h200"  # whose records the committed notebooks and the README show
+SWITCH = "SOFTMAX_RECORDS"
 MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that an observation is of
 
 
@@ -120,14 +123,27 @@ def folder_of(gpu: str) -> Path:
     return RECORDS / gpu
 
 
-def path_of(kind: type[Observation], gpu: str = REFERENCE_GPU) -> Path:
-    return folder_of(gpu) / f"{kind.file}.jsonl"
+def path_of(kind: type[Observation], gpu: str | None = None) -> Path:
+    return folder_of(gpu or shown_gpu()) / f"{kind.file}.jsonl"
 
 
 def recorded_gpus() -> list[str]:
     """Names of the folders with records, the reference GPU first."""
     found = sorted(folder.name for folder in RECORDS.iterdir() if folder.is_dir())
     return sorted(found, key=lambda name: name != REFERENCE_GPU)
+
+
+def shown_gpu() -> str:
+    """The folder whose records are shown where no GPU is named: that which SOFTMAX_RECORDS names,
+    otherwise the reference GPU's, and always the latter where committed outputs are made or
+    compared (SOFTMAX_REPLAY=1). Raises `ValueError` for a folder that does not exist."""
+    chosen = os.environ.get(SWITCH)
+    if not chosen or replay_is_forced():
+        return REFERENCE_GPU
+    if chosen not in recorded_gpus():
+        there = ", ".join(recorded_gpus())
+        raise ValueError(f"{SWITCH}={chosen} is no folder of notebooks/records; there are: {there}")
+    return chosen
 
 
 def utc_now() -> str:
@@ -138,8 +154,8 @@ def utc_now() -> str:
 # ---- reading ------------------------------------------------------------------------------------
 
 
-def read(kind: type[Kind], gpu: str = REFERENCE_GPU) -> list[Kind]:
-    """All observations of a kind on a GPU, in the order of the file.
+def read(kind: type[Kind], gpu: str | None = None) -> list[Kind]:
+    """All observations of a kind on a GPU, by default `shown_gpu`, in the order of the file.
 
     Raises `FileNotFoundError` that says how they are made, and `ValueError` that names file and
     line for what is damaged or not of the types that the kind says.
@@ -147,21 +163,21 @@ def read(kind: type[Kind], gpu: str = REFERENCE_GPU) -> list[Kind]:
     return [*_of_file(kind, gpu).values()]
 
 
-def find(kind: type[Kind], key: Hashable, gpu: str = REFERENCE_GPU) -> Kind | None:
+def find(kind: type[Kind], key: Hashable, gpu: str | None = None) -> Kind | None:
     """The observation of a key; None if there is none. Raises as `read`."""
     return _of_file(kind, gpu).get(key)
 
 
-def read_if_any(kind: type[Kind], gpu: str = REFERENCE_GPU) -> list[Kind]:
+def read_if_any(kind: type[Kind], gpu: str | None = None) -> list[Kind]:
     """The same; none where there is no file."""
     return read(kind, gpu) if path_of(kind, gpu).is_file() else []
 
 
-def _of_file(kind: type[Kind], gpu: str) -> Mapping[Hashable, Kind]:
+def _of_file(kind: type[Kind], gpu: str | None) -> Mapping[Hashable, Kind]:
     path = path_of(kind, gpu)
     if not path.is_file():
         how = f"run make measure ARGS={kind.campaign} there"
-        raise FileNotFoundError(f"no {kind.file} of {gpu}: {how}")
+        raise FileNotFoundError(f"no {kind.file} of {path.parent.name}: {how}")
     state = path.stat()
     return _read(kind, path, state.st_mtime_ns, state.st_size)
 

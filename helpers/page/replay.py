@@ -14,7 +14,7 @@ from ..catalogue.dispatch import changes_of
 from ..catalogue.registry import UNFUSED, split_trial
 from ..measure import bench
 from ..measure.records import Case, Record, has_record, load_record
-from ..measure.store import REFERENCE_GPU, Run, recorded_gpus, utc_now
+from ..measure.store import Run, recorded_gpus, shown_gpu, utc_now
 from ..problem.problem import Problem
 from ..run.bound import BoundKernel, Kernel, kernel_of
 from ..simt.cuda_text import token_hash
@@ -132,10 +132,10 @@ def _candidate(bound: BoundKernel, *_) -> bench.Candidate:
 
 
 def recorded_beside(record: Record) -> list[Record]:
-    """Records of the same step to draw beside it: of GPUs that readers recorded, and beside a
-    live measurement the reference GPU's."""
+    """Records of the same step to draw beside it: of the other GPUs, and beside a live
+    measurement of `shown_gpu` too."""
     return [
         load_record(record.step, gpu)
         for gpu in recorded_gpus()
-        if has_record(record.step, gpu) and (gpu != REFERENCE_GPU or isinstance(record, LiveRecord))
+        if has_record(record.step, gpu) and (gpu != shown_gpu() or isinstance(record, LiveRecord))
     ]

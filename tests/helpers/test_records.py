@@ -20,6 +20,13 @@ from helpers.catalogue.registry import (
     variants,
 )
 from helpers.measure import bench, records, store
+from helpers.measure.call_times import CallTimes
+from helpers.measure.comparison import Comparison
+from helpers.measure.pipelines import Pipeline
+from helpers.measure.profiler.counters import NsightCounters
+from helpers.measure.profiler.numerics import Formula
+from helpers.measure.profiler.sanitizer import SanitizerResult
+from helpers.measure.profiler.sass import Disassembly
 from helpers.measure.records import (
     Case,
     Record,
@@ -31,6 +38,7 @@ from helpers.measure.records import (
     takes,
 )
 from helpers.measure.store import REFERENCE_GPU
+from helpers.page.replay import recorded_beside
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import (
     CROSSOVER_SHAPES,
@@ -47,6 +55,8 @@ from tests import made_up
 from tests.earlier import EARLIER
 from tests.made_up import FOLDER, VERSIONS
 
+KINDS = [Case, Comparison, Pipeline, CallTimes, NsightCounters, Disassembly, Formula]
+KINDS += [SanitizerResult]
 STEPS = [UNFUSED, *steps()]
 TRIED = [*variants(), *TRIALS]
 
@@ -160,6 +170,13 @@ def strings(data) -> list[str]:
     return [data] if isinstance(data, str) else []
 
 
+@pytest.mark.parametrize("gpu", store.recorded_gpus())
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.file)
+def test_every_file_of_every_gpu_can_be_read(kind: type[store.Observation], gpu: str) -> None:
+    for one in store.read_if_any(kind, gpu):
+        assert store.gpu_folder(one.run.device["name"]) == gpu
+
+
 def test_records_hold_no_paths_of_the_machine() -> None:
     files = [*RECORDS.rglob("*.jsonl"), *RECORDS.rglob("*.json")]
     assert len(files) > 5
@@ -238,6 +255,24 @@ def test_records_survive_saving_and_loading(folder: Path) -> None:
     assert len(text.splitlines()) == 1 + len(cases), "one run, and a line for each case"
     assert text.count("programmatic_us") == text.count('"inner"') == 1
     assert text.count('"features":{"MASK":2}') == 1
+
+
+def test_a_reader_chooses_whose_records_are_shown(folder: Path, monkeypatch) -> None:
+    mine, reference = made_up.record("01_naive"), made_up.record("01_naive", [(64, 2048)])
+    store.write(Case, FOLDER, mine.cases)
+    store.write(Case, REFERENCE_GPU, reference.cases)
+    assert load_record("01_naive") == reference
+    monkeypatch.setenv("SOFTMAX_RECORDS", FOLDER)
+    assert load_record("01_naive") == mine and load_record("01_naive", REFERENCE_GPU) == reference
+    assert recorded_beside(mine) == [reference], "the other one is the dotted line"
+    with pytest.raises(FileNotFoundError, match=f"no comparison of {FOLDER}: run make measure"):
+        store.read(Comparison)
+    monkeypatch.setenv("SOFTMAX_REPLAY", "1")
+    assert load_record("01_naive") == reference, "committed outputs depend on no choice"
+    monkeypatch.delenv("SOFTMAX_REPLAY")
+    monkeypatch.setenv("SOFTMAX_RECORDS", "nvidia-t4")
+    with pytest.raises(ValueError, match="nvidia-t4 is no folder .* there are: nvidia-h200, nvid"):
+        load_record("01_naive")
 
 
 def test_missing_record_says_how_to_make_one(folder: Path) -> None:

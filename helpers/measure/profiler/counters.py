@@ -19,7 +19,7 @@ from ...run.bound import load
 from ...simt import NSIGHT_METRICS, SHARED_METRICS
 from .. import bench, store
 from ..records import launch_of, step_hash
-from ..store import REFERENCE_GPU, AtProblem
+from ..store import AtProblem
 from ..workers import Failure
 from .launches import UNFUSED_LAUNCH, Launch, ToolRun, launches, run_tool, worker_command
 from .update import Profiled, ProfilerFile
@@ -106,7 +106,7 @@ class NsightCounters(AtProblem, Profiled):
 
 @checked
 def nsight(
-    step: str, rows: int, cols: int, dtype: str = "float32", gpu: str = REFERENCE_GPU
+    step: str, rows: int, cols: int, dtype: str = "float32", gpu: str | None = None
 ) -> dict[str, float]:
     """Nsight Compute's metrics of one launch, by Nsight's names.
 
@@ -114,12 +114,13 @@ def nsight(
     """
     found = store.find(NsightCounters, Launch(step, Problem(rows, cols, dtype)), gpu)
     if found is None:
-        raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {gpu}")
+        name = gpu or store.shown_gpu()
+        raise KeyError(f"no Nsight counters of {step} at {rows} x {cols} {dtype} on {name}")
     ((_, metrics),) = found.metrics
     return metrics
 
 
-def nsight_unfused(gpu: str = REFERENCE_GPU) -> list[tuple[str, dict[str, float]]]:
+def nsight_unfused(gpu: str | None = None) -> list[tuple[str, dict[str, float]]]:
     """(CuPy's kernel, metrics) of each launch of the array version at `REFERENCE_SHAPE`."""
     found = store.find(NsightCounters, UNFUSED_LAUNCH, gpu)
     return found.metrics if found else []

@@ -12,7 +12,7 @@ from ...base.arguments import checked
 from ...base.typed_json import Must
 from ...run.launch import launch
 from .. import store
-from ..store import REFERENCE_GPU, Run
+from ..store import Run
 from .launches import ToolRun
 from .update import Profiled, ProfilerFile
 
@@ -57,7 +57,7 @@ class Formula(Profiled):
 
 
 @checked
-def numerics(gpu: str = REFERENCE_GPU) -> dict[str, dict[str, dict[str, float]]]:
+def numerics(gpu: str | None = None) -> dict[str, dict[str, dict[str, float]]]:
     """Formula -> range of x -> its largest and mean error against fp64, in ulp of fp32."""
     return {one.formula: one.errors for one in store.read(Formula, gpu)}
 

@@ -22,7 +22,7 @@ from ...run.bound import load
 from ...simt import compile_cubin
 from .. import store
 from ..records import step_hash
-from ..store import REFERENCE_GPU, Run
+from ..store import Run
 from .launches import ToolRun
 from .update import Profiled, ProfilerFile
 
@@ -70,7 +70,7 @@ class Disassembly(Profiled):
 
 @checked
 def sass(
-    step: str, shape: Shape | None = None, dtype: str = "float32", gpu: str = REFERENCE_GPU
+    step: str, shape: Shape | None = None, dtype: str = "float32", gpu: str | None = None
 ) -> list[str]:
     """The kernel's machine instructions for memory, special functions and control, in order.
 
@@ -93,7 +93,7 @@ def loads_in_a_row(step: str) -> list[int]:
 
 @checked
 def opcodes(
-    step: str, shape: Shape | None = None, dtype: str = "float32", gpu: str = REFERENCE_GPU
+    step: str, shape: Shape | None = None, dtype: str = "float32", gpu: str | None = None
 ) -> dict[str, int]:
     """How often each machine instruction stands in the kernel: "FMUL" -> 16. Loops and branches are
     not followed.
@@ -103,14 +103,15 @@ def opcodes(
     return _disassembly(step, shape, dtype, gpu).counts
 
 
-def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str) -> Disassembly:
+def _disassembly(step: str, shape: Shape | None, dtype: str, gpu: str | None) -> Disassembly:
     wanted = Compiled(step, Problem(*shape, dtype) if shape else None)
     found = store.find(Disassembly, wanted, gpu)
     if found is None:
         of_step = [str(one.key) for one in store.read(Disassembly, gpu) if one.step == step]
         there = f" of {step} there are {', '.join(of_step)};" if of_step else ""
+        name = gpu or store.shown_gpu()
         raise KeyError(
-            f"no disassembly of {wanted} on {gpu};{there} run make measure ARGS=profile there"
+            f"no disassembly of {wanted} on {name};{there} run make measure ARGS=profile there"
         )
     return found
 
