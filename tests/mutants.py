@@ -38,7 +38,7 @@ SUBSYSTEMS = {
     "simt": ["helpers/simt/**/*.py"],
     "plan": [
         *(f"helpers/catalogue/{name}.py" for name in ("plan", "expressions", "header")),
-        *("helpers/run/bound.py", "helpers/measure/problems.py"),
+        *("helpers/run/bound.py", "helpers/measure/problem_groups.py"),
     ],
     "dispatch": [
         *(f"helpers/catalogue/{name}.py" for name in ("registry", "dispatch", "tuned")),
