@@ -1,11 +1,11 @@
-"""What every package uses: folders, files, the GPU at hand, the mode.
+"""What every package uses: folders, files, the GPU in use, live or replay mode.
 
 The modules, lowest first:
 
     paths       the folders of the repository
-    lean        imports that nothing here needs, left out
-    home        a home folder that can be written
-    json_files  files that name themselves when they are damaged
+    lean        skips imports that nothing here needs
+    home        a writable home folder
+    json_files  JSON files; a damaged one is named in the error
     typed_json  JSON validated against types
     arguments   arguments validated against annotations
     gpu         the GPU in use, or an H200

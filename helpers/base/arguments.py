@@ -1,13 +1,13 @@
-"""Arguments of public functions held against their annotations: what does not fit is told.
+"""Check the arguments of public functions against their annotations.
 
     @checked
     def load(step: str) -> Kernel: ...
 
     load(7)      TypeError: load: step must be a str, not 7 (int)
 
-Checked are plain classes, unions of them, items of lists and tuples. An integer may be of NumPy,
-a float may be an integer, and True is neither. What an annotation cannot say (a range, a name that
-there is) is for the function to say.
+Plain classes, unions of them, and items of lists and tuples are checked. NumPy integers count as
+integers, integers are accepted as floats, and True is neither. What an annotation cannot express (a
+range, an existing name) is checked by the function itself.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def checked(function: Function) -> Function:
-    """The function, which raises `TypeError` of one sentence for an argument that is missing, too
-    many, or not of the class that its annotation names."""
+    """Make a function raise `TypeError`, in one sentence, for a missing or surplus argument and for
+    one that is not an instance of its annotation."""
     signature = inspect.signature(function)
     name = function.__name__
     parameters = signature.parameters.values()
     names = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     needed = {one.name for one in parameters if one.default is one.empty}
-    known: set[tuple] = set()  # parameters, each with a class whose objects fit
+    known: set[tuple] = set()  # (parameter, accepted class) for each argument of an earlier call
 
     @functools.cache
-    def hints() -> dict[str, Any]:  # not at once: an annotation may name what follows
+    def hints() -> dict[str, Any]:  # lazily: an annotation may name a later definition
         return typing.get_type_hints(function)
 
     def seen(args: tuple, named: dict[str, Any]) -> bool:
-        """Whether every argument was given once, by objects of a class that is known to fit."""
+        """Fast path: whether every argument is given once, and of a class already accepted."""
         if len(args) > len(names):
             return False
         given = dict(zip(names, args, strict=False)) | named
@@ -77,13 +77,13 @@ def checked(function: Function) -> Function:
 
 
 def _classes(value: object) -> tuple[type, ...]:
-    """All that `fits` asks of a value: its class, and those of its items."""
+    """What `fits` looks at: the class of a value and the classes of its items."""
     items = value if isinstance(value, (list, tuple)) else ()
     return (type(value), *map(type, items))
 
 
 def fits(value: object, wanted: Any) -> bool:
-    """Whether a value is of what an annotation names, as far as this can be told."""
+    """Whether a value matches an annotation, as far as this can be checked."""
     origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (types.UnionType, typing.Union):
         return any(fits(value, one) for one in inner)

@@ -1,7 +1,7 @@
-"""The GPU at hand: what a plan must know of one, and what a record says of it.
+"""The GPU in use: the properties that a plan depends on, and the description that a record stores.
 
 A kernel's plan may depend on the number of SMs and the size of the L2. Where there is no GPU, or
-in replay mode, plans are those of an H200, whose records the notebooks show.
+in replay mode, plans are made for an H200, whose records the notebooks show.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Annotated, TypedDict
 
 from .typed_json import Count, Must
 
-# KB of shared memory that a block may have, by compute capability (programming guide, technical
-# specifications). One that is not listed has as much as the one before it.
+# KB of shared memory per block, by compute capability (programming guide, technical
+# specifications). A capability that is not listed has as much as the one before it.
 SHARED_KB = {0: 48, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99}
 
 
@@ -36,7 +36,7 @@ class Gpu:
 
 
 class GpuDescription(TypedDict):
-    """What every record says of the GPU that it was made on; most say more."""
+    """What every record says about its GPU; most say more."""
 
     name: str
     compute_capability: Annotated[str, Must('one as "90" for 9.0', str.isdecimal)]

@@ -1,4 +1,4 @@
-"""A home folder that can be written, where Jupyter, IPython, CuPy and matplotlib expect one."""
+"""A writable home folder, which Jupyter, IPython, CuPy and matplotlib expect."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import shutil
 import site
 import tempfile
 
-# Where they write below it, and we keep compiled kernels. One that is not there yet can be made.
+# Where they write below it, and where compiled kernels are cached. A missing one can be created.
 FOLDERS = (".cache", ".config", ".cupy", ".ipython", ".jupyter")
 FOLDERS += (".local", ".local/share", ".local/share/jupyter")
 XDG = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
 
 def stand_in_for_home() -> str:
-    """Where the home folder is missing or cannot be written, set HOME to a temporary folder for
-    this process and all that it starts; it goes when this process ends.
+    """If the home folder is missing or not writable, set HOME to a temporary folder for this
+    process and its children; the folder is removed when this process ends.
 
-    Returns a sentence that says so, or "" if nothing was to be done. On Windows nothing is.
+    Returns a sentence that says so, or "" if nothing was necessary. Does nothing on Windows.
     """
     wrong = unwritable_home() if os.name == "posix" else ""
     if not wrong:
@@ -43,8 +43,8 @@ def stand_in_for_home() -> str:
 
 
 def unwritable_home() -> str:
-    """The home folder, or the first folder in it that should be writable and is not; "" if all
-    are."""
+    """The home folder, or the first folder in it that should be writable and is not; "" if there is
+    none."""
     home = os.path.expanduser("~")
     if not writable(home):
         return home

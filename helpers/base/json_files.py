@@ -1,4 +1,4 @@
-"""JSON files that are whole: a damaged one is named, and none is left half written."""
+"""Read and write JSON files: errors name a damaged file, and no file is left half written."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def read_json(path: Path) -> dict:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict]]:
-    """The number and the object of each line of a file of JSON Lines. Raises as `read_json`, with
-    the line that is damaged."""
+    """(line number, object) for each line of a JSON Lines file. Raises as `read_json` and names the
+    damaged line."""
     for number, line in enumerate(_text(path).splitlines(), 1):
         yield number, _object(line, f"{named(path)}, line {number}")
 
 
 def _text(path: Path) -> str:
-    """The text of a file that is there, not empty, and not in a merge conflict."""
+    """The text of a file that exists, is not empty and has no merge conflict."""
     if path.is_dir():
         raise ValueError(f"{named(path)} is a folder, not a file")
     try:
@@ -42,7 +42,7 @@ def _text(path: Path) -> str:
 
 
 def _object(text: str, where: str) -> dict:
-    """The object that a text is."""
+    """The object that a text describes."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{where} holds {constant}, which is no number")
@@ -73,8 +73,8 @@ def _object(text: str, where: str) -> dict:
 
 
 def write_json(path: Path, data: dict) -> None:
-    """Write atomically: an interrupted run leaves the old file, never half a file, and two that
-    write at once one of theirs. Raises `ValueError` for NaN and infinities."""
+    """Write atomically: an interrupted run leaves the old file, never half a file; of two
+    concurrent writers, one wins. Raises `ValueError` for NaN and infinities."""
     _write(path, "".join(_lines(data)))
 
 
@@ -94,7 +94,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _lines(data: dict) -> Iterator[str]:
-    """JSON with one line for each field, and in a field that lists records one for each record."""
+    """JSON with one line per field, and one line per record in a field that lists records."""
     for number, (key, value) in enumerate(data.items()):
         opening = "," if number else "{"
         records = list(value.values() if isinstance(value, dict) else [])
@@ -117,5 +117,5 @@ def _dumped(value: object) -> str:
 
 
 def named(path: Path) -> str:
-    """ "nvidia-h200/steps.jsonl": a file and its folder, which tell it from all others."""
+    """ "nvidia-h200/steps.jsonl": the name of a file with its folder, which is unique."""
     return f"{path.parent.name}/{path.name}"

@@ -1,7 +1,8 @@
-"""Imported before anything that reads notebooks: leaves out what a library imports for nothing.
+"""Import this before anything that reads notebooks: it skips a slow import that nothing needs.
 
-nbformat imports jsonschema, and that a grammar of addresses beyond ASCII where it is installed. No
-notebook has such an address, and to build the grammar takes several times as long as nbformat.
+nbformat imports jsonschema, which imports a grammar of internationalised addresses if that is
+installed. No notebook contains such an address, and building the grammar takes several times as
+long as importing nbformat.
 """
 
 import sys

@@ -17,7 +17,7 @@ SWITCH = "SOFTMAX_REPLAY"
 def replaying() -> bool:
     """Whether this process replays records instead of measuring.
 
-    Raises `RuntimeError` if SOFTMAX_REPLAY=0 asks for a GPU that is not there, `ValueError` if
+    Raises `RuntimeError` if SOFTMAX_REPLAY=0 requires a GPU and there is none, `ValueError` if
     the variable is neither 0 nor 1.
     """
     wish = os.environ.get(SWITCH, "")
@@ -29,13 +29,13 @@ def replaying() -> bool:
 
 
 def replay_is_forced() -> bool:
-    """Whether SOFTMAX_REPLAY=1, as where committed outputs are made or compared: they must not
-    depend on what a reader keeps."""
+    """Whether SOFTMAX_REPLAY=1, as it is wherever committed outputs are made or compared: those
+    must not depend on a reader's own files."""
     return os.environ.get(SWITCH) == "1"
 
 
 def gpu_for_plans() -> Gpu:
-    """The GPU that kernels are planned for: an H200 in replay, the one in use when live."""
+    """The GPU that kernels are planned for: an H200 in replay, the GPU in use when live."""
     return H200 if replaying() else gpu_in_use()
 
 

@@ -6,9 +6,9 @@ ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels"
 NOTEBOOKS = ROOT / "notebooks"
 RECORDS = NOTEBOOKS / "records"
-MINE = ROOT / "mine"  # what belongs to a reader, which git ignores
-BUILD = ROOT / "build"  # what commands write and git ignores
-REPO_URL = ""  # the one place for the repository's public address; empty until there is one
+MINE = ROOT / "mine"  # the reader's own files, ignored by git
+BUILD = ROOT / "build"  # output of commands, ignored by git
+REPO_URL = ""  # the public address of the repository, defined here only; empty until it exists
 
 
 def core_notebooks() -> list[Path]:

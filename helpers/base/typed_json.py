@@ -1,7 +1,7 @@
-"""JSON held against types: what a file says is of the type that the code says, or is named.
+"""Validate JSON against types, with errors that name the place in the file.
 
-The annotations of a dataclass or a `TypedDict` are the one description of a file. Narrower than a
-type is `Annotated[float, Must("a positive number", lambda us: us > 0)]`.
+The annotations of a dataclass or a `TypedDict` are the only description of a file. To narrow a
+type, write `Annotated[float, Must("a positive number", lambda us: us > 0)]`.
 
     typed("nvidia-h200/steps.jsonl, line 7", fields, Case)
     ValueError: nvidia-h200/steps.jsonl, line 7: calls is "50", not an integer
@@ -26,7 +26,7 @@ LONGEST = 60  # characters of a value that are shown
 
 
 class Must(NamedTuple):
-    """What a value must be beside its type."""
+    """A requirement beyond the type of a value."""
 
     be: str
     holds: Callable[[Any], bool]
@@ -51,7 +51,7 @@ Dtype = Annotated[
 
 
 class Unfit(Exception):
-    """A value is not of its type; `path` leads to it, the innermost first."""
+    """A value does not have its type; `path` leads to it, innermost key first."""
 
     def __init__(self, said: str, *path: str) -> None:
         super().__init__(said)
@@ -59,12 +59,13 @@ class Unfit(Exception):
 
 
 def typed(path: Path | str, value: object, kind: Any) -> Any:
-    """A value of a file as a type: dataclasses are built, all else stays. A number that counts as
-    float may be an integer; `TypedDict` may hold more than it names, a dataclass may not. A class
-    with `of_json(fields)` is built by it, of what `fields` is annotated with; what is a dataclass
-    already stays. `path` is the file, or a text that says where the value stands.
+    """Convert a value that was read from a file to a type. Dataclasses are constructed; all other
+    values stay as they are. An integer is accepted as a float. A `TypedDict` may have further keys,
+    a dataclass may not. A class with `of_json(fields)` is constructed by that method, from what
+    `fields` is annotated with; an instance of a dataclass stays. `path` is the file, or a text that
+    says where the value stands.
 
-    Raises `ValueError` with file, key, value and what it is not.
+    Raises `ValueError` with file, key, value and the expected type.
     """
     try:
         return _reader(kind)(value)
@@ -79,7 +80,7 @@ Reader = Callable[[Any], Any]
 
 @functools.cache
 def _reader(kind: Any) -> Reader:
-    """What turns a value of JSON into a type, or raises `Unfit`."""
+    """The function that converts a JSON value to a type, or raises `Unfit`."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _narrower(_reader(inner[0]), inner[1:])
@@ -109,7 +110,8 @@ def _reader(kind: Any) -> Reader:
 
 
 def _built(read: Reader, build: Callable[[Any], Any]) -> Reader:
-    """What a function makes of a value that was read; it raises `ValueError` for what it cannot."""
+    """Apply a function to a value that was read; it raises `ValueError` for a value that it
+    refuses."""
 
     def built(value: Any) -> Any:
         value = read(value)
@@ -154,7 +156,7 @@ def _optional(read: Reader) -> Reader:
 
 
 def _each(reads: Iterable[Reader], items: list) -> list:
-    """What each reader makes of its item; the place of one that does not fit is said."""
+    """Apply each reader to its item; an error names the position of the item."""
     found = []
     try:
         for read, item in zip(reads, items, strict=False):
@@ -202,8 +204,8 @@ def _dict_of(read: Reader) -> Reader:
 def _object(
     kind: Any, required: set[str] | frozenset[str], build: Callable[[dict], Any], others: bool
 ) -> Reader:
-    """An object of named fields, which may hold `others`. Types of fields are looked up when one is
-    first read, since a type may name one that its module defines further down."""
+    """An object with named fields, and `others` if allowed. Field types are resolved on first use,
+    since an annotation may name a class that its module defines later."""
 
     @functools.cache
     def fields() -> Mapping[str, Reader]:
@@ -238,7 +240,7 @@ def _key(name: str) -> str:
 def _not(value: Any, wanted: str) -> Unfit:
     try:
         text = json.dumps(value, ensure_ascii=False)
-    except ValueError:  # an integer of more digits than Python prints
+    except ValueError:  # an integer with more digits than Python prints
         text = "a huge number"
     text = text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
     return Unfit(f"is {text}, not {wanted}")

@@ -19,21 +19,21 @@ from .tuned import Tuned, tuned_here
 
 
 def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **options) -> str:
-    """Return the kernel file, or trial of one, that should be fastest for a problem, as measured on
-    an H200: "08_cluster", or "12_fused-MASK2", which spells out the features.
+    """Return the kernel file, or a trial of one, that measurements on an H200 rank first for a
+    problem: "08_cluster", or "12_fused-MASK2", which spells out the features.
 
     `options` are further fields of `Problem`: inner, operation, features, x_stride, y_stride,
-    aligned, alike. `gpu` is the GPU in use, or an H200 in replay. Only where it is not given, a
-    plan that `make tune` found on the GPU in use comes first.
+    aligned, alike. `gpu` is by default the GPU in use, or an H200 in replay. Only then does a
+    plan that `make tune` found on the GPU in use take precedence.
 
-    Raises what `Problem` raises, and `ValueError` naming what no kernel takes.
+    Raises what `Problem` raises, and `ValueError` naming what no kernel accepts.
     """
     return best(Problem(rows, cols, dtype, **options), gpu)
 
 
 def why(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **options) -> str:
-    """Return what `choose` takes and why, then what ranks before it and why that is not taken: a
-    line each. Takes and raises what `choose` does."""
+    """Return what `choose` returns and the reason, then the kernels that rank before it and why
+    they do not apply: one line each. Arguments and errors are those of `choose`."""
     problem = _of_a_ranking(Problem(rows, cols, dtype, **options))
     taken, passed = [], []
     if (tuned := _tuned(problem, gpu)) and (old := out_of_date(tuned, gpu_for_plans())):
@@ -60,7 +60,7 @@ def best(problem: Problem, gpu: Gpu | None = None) -> str:
 
 
 def candidates(problem: Problem, gpu: Gpu, most: int) -> list[str]:
-    """The first files or trials in the order of `choose` that take a problem, at most so many; the
+    """The first files or trials in the order of `choose` that accept a problem, at most `most`; the
     first is the shipped plan. Raises what `choose` raises."""
     found, refused = {}, ""
     for step, _, refused in _ranked(_of_a_ranking(problem), gpu):
@@ -74,8 +74,8 @@ def candidates(problem: Problem, gpu: Gpu, most: int) -> list[str]:
 
 
 def _of_a_ranking(problem: Problem) -> Problem:
-    """The same problem as the rankings name it: softmax along a middle axis is an operation of its
-    own, and along the last it is not."""
+    """The problem as the rankings name it: softmax along a middle axis is an operation of its own,
+    which along the last axis is plain softmax."""
     if problem.inner > 1 and problem.operation is SOFTMAX:
         return replace(problem, operation=ANY_AXIS)
     if problem.inner == 1 and problem.operation is ANY_AXIS and not problem.features:
@@ -84,14 +84,14 @@ def _of_a_ranking(problem: Problem) -> Problem:
 
 
 def as_it_is(step: str, problem: Problem, gpu: Gpu) -> dict:
-    """What a step, a variant or a trial is now, for a problem: the hash of its code and its launch.
-    Raises `ValueError` if its header does not take the problem, `FileNotFoundError`."""
+    """The current state of a step, a variant or a trial for a problem: the hash of its code, and
+    its launch. Raises `ValueError` if its header refuses the problem, and `FileNotFoundError`."""
     plan = _plan(step, problem, gpu)
     return {"hash": token_hash(source(f"{split_trial(step).file}.cu")), "launch": plan.launch}
 
 
 def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
-    """Why a tuned plan is no longer used on its GPU; "" if it is."""
+    """Why a tuned plan is no longer used on its GPU; "" if it is still used."""
     try:
         shipped = candidates(tuned.problem, gpu, 1)[0]
         if shipped != tuned.shipped:
@@ -105,19 +105,21 @@ def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
 
 
 def _tuned(problem: Problem, gpu: Gpu | None) -> Tuned | None:
-    """What was tuned for a problem on the GPU in use, out of date or not."""
+    """The tuned plan for a problem on the GPU in use, current or outdated."""
     return tuned_here(problem) if gpu is None else None
 
 
 class Rank(NamedTuple):
-    """A place in the order of `choose`."""
+    """An entry in the order of `choose`."""
 
     file: str  # kernel file, or trial of one
-    when: Expression  # over what a header reads, what this file's own table has, packs and alike
-    reason: str  # may name values of that table in braces
+    when: (
+        Expression  # reads what a header reads, the names of this file's own table, packs and alike
+    )
+    reason: str  # may contain names of that table in braces
 
     def names(self, problem: Problem, gpu: Gpu) -> Mapping[str, int] | None:
-        """What the condition may read, if it holds; None if it does not."""
+        """The names that the condition may read, if it holds; None if it does not."""
         names = inputs(problem, gpu)
         names |= {"packs": int(problem.packed), "alike": int(problem.alike)}
         if not self.when.names <= {*names}:
@@ -131,11 +133,11 @@ def _rank(file: str, reason: str, when: str = "1") -> Rank:
     return Rank(file, Expression(when), reason)
 
 
-ANY_LENGTH = "variants/11_any_length"  # takes every matrix
-# The kernel files for softmax alone, best first. `packs` is 1 where rows follow each other
-# and each is whole packs of 16 bytes, `alike` where x and y start equally far from such places.
-# `rows == 8`: on an H200 clusters of 16 with a block per SM find room for 7, on 112 of 132 SMs
-# (`active_clusters` of 08_cluster at 512 x 524288), so the eighth row shares SMs with another.
+ANY_LENGTH = "variants/11_any_length"  # accepts every matrix
+# The kernel files for softmax alone, best first. `packs` is 1 if there is no gap between rows and
+# each consists of whole packs of 16 bytes, `alike` if x and y start at the same offset from a pack.
+# `rows == 8`: on an H200 only 7 clusters of 16 blocks with one block per SM are resident, on 112 of
+# 132 SMs (`active_clusters` of 08_cluster at 512 x 524288), so the eighth row shares SMs.
 RANKING = (
     _rank(
         "07_warp",
@@ -183,7 +185,7 @@ RANKING = (
     _rank("11_any_row", "a row that a block or a cluster can hold", "packs == 1"),
     _rank(ANY_LENGTH, "any other matrix: what registers do not hold is read twice"),
 )
-# The kernel files for everything else, by operation; softmax with features among them.
+# The kernel files for all other operations, and for softmax with features.
 AROUND = {
     "softmax": (
         _rank("12_fused", "a row that the registers of a cluster can hold, fused at both ends"),
@@ -204,9 +206,9 @@ AROUND = {
 
 
 def _ranked(problem: Problem, gpu: Gpu) -> Iterator[tuple[str, str, str]]:
-    """The kernels that may suit a problem, best first: (file or trial, the reason for its place,
-    why it does not take the problem or ""). Raises `ValueError` for an operation that no kernel is
-    chosen for."""
+    """The kernels that may suit a problem, best first: (file or trial, the reason for its rank, why
+    it refuses the problem or ""). Raises `ValueError` for an operation that no kernel is chosen
+    for."""
     if problem.operation.name not in AROUND:
         raise ValueError(f"operations are {', '.join(AROUND)}, not {problem.operation.name!r}")
     alone = problem.operation is SOFTMAX and not problem.features
@@ -217,19 +219,19 @@ def _ranked(problem: Problem, gpu: Gpu) -> Iterator[tuple[str, str, str]]:
         try:
             step = with_features(step, dict(problem.features))
             yield step, reason, _why_not(step, problem, gpu)
-        except ValueError as error:  # a feature that the file does not build
+        except ValueError as error:  # a feature that the file does not support
             yield step, reason, str(error)
 
 
 def with_features(step: str, features: Mapping[str, int | str]) -> str:
     """The trial of a file that spells out features: "12_fused-MASK2-LOG1". Raises `ValueError` for
-    one that its operation has not or that the file does not build."""
+    a feature that the operation or the file does not have."""
     changes = _contract(step).changes_for(features)
     return "".join([step, *(f"-{name}{value}" for name, value in changes.items())])
 
 
 def _why_not(step: str, problem: Problem, gpu: Gpu) -> str:
-    """Why a kernel file or a trial does not take a problem; "" if it does."""
+    """Why a kernel file or a trial refuses a problem; "" if it accepts it."""
     contract = _contract(step)
     if reason := contract.why_not(problem, gpu):
         return reason
@@ -250,8 +252,8 @@ def _contract(step: str) -> Header:
 
 
 def changes_of(trial: Trial, contract: Header) -> tuple[tuple[str, int], ...]:
-    """A trial's changes by the names that its header has; those of a trial are all in capitals.
-    Raises `ValueError` for one that is not there."""
+    """The changes of a trial under the names of its header; a trial writes names in capitals.
+    Raises `ValueError` for a name that does not exist."""
     known = [*contract.numbers, *(value.name for value in contract.build)]
     changes = []
     for name, value in trial.changes:

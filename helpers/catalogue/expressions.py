@@ -1,9 +1,8 @@
 """C integer expressions, as kernel headers write them: parsed once, evaluated for each shape.
 
-Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions. C and Python would disagree on
-some: those are refused instead of guessed at. A chained comparison compares a truth value in C;
-the quotient of a negative number is rounded towards zero in C; what does not fit 64 bits overflows.
-"""
+Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions. Expressions whose value would
+differ between C and Python are refused: a chained comparison compares a truth value in C, the
+quotient of a negative number is rounded towards zero in C, and what exceeds 64 bits overflows."""
 
 from __future__ import annotations
 
@@ -34,37 +33,38 @@ FUNCTIONS = {
     "min": (2, min),
     "max": (2, max),
     "ceil_div": (2, lambda number, by: -(-number // by)),
-    # The smallest power of two that is not below the number.
+    # The smallest power of two that is at least the number.
     "power_of_two": (1, lambda number: 1 << max(number - 1, 0).bit_length()),
 }
-LIMIT = 2**63  # of a C long long
+LIMIT = 2**63  # range of a C long long
 
 Evaluate = Callable[[Mapping[str, int]], int]
 
 
 class ExpressionError(ValueError):
-    """What is wrong with an expression, or with its value for these names, in a few words."""
+    """What is wrong with an expression or with its value for given names, in a few words."""
 
 
 class DivisionByZero(ExpressionError):
-    """An expression has no value for these names."""
+    """An expression divides by zero for given names."""
 
 
 class Expression:
-    """One expression. `names` are those that it reads, `tree` is its syntax, of which C's `&&` and
-    `||` are Python's `and` and `or`."""
+    """One expression. `names` are those that it reads, `tree` is its syntax tree, in which C's `&&`
+    and `||` are Python's `and` and `or`."""
 
     def __init__(self, text: str):
-        """Parse; raises `ExpressionError` for what is not C, or what C would read otherwise."""
+        """Parse an expression. Raises `ExpressionError` for what is not C, or has another meaning
+        in C."""
         self.text = " ".join(text.split())
         self.tree = _syntax_tree(self.text)
         self.names = frozenset(_names(self.tree))
 
     def value(self, names: Mapping[str, int]) -> int:
-        """The value, 0 or 1 of a comparison.
+        """The value; 0 or 1 for a comparison.
 
-        Raises `ExpressionError` for a name that is not given, the quotient of a negative number,
-        and what does not fit 64 bits; `DivisionByZero`.
+        Raises `ExpressionError` for a missing name, the quotient of a negative number, and what
+        exceeds 64 bits; `DivisionByZero`.
         """
         return _function(self.text)(names)
 
@@ -89,7 +89,7 @@ def _syntax_tree(text: str) -> ast.AST:
 
 
 def _check(node: ast.AST, text: str) -> None:
-    """Refuse everything but what `_python` knows."""
+    """Refuse every node that `_python` does not know."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         if node.value >= LIMIT:
             raise ExpressionError(f"`{text}` does not fit 64 bits")
@@ -132,8 +132,8 @@ def _names(tree: ast.AST) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _function(text: str) -> Evaluate:
-    """What computes the value of an expression: headers are evaluated many thousand times, so it is
-    compiled, as Python."""
+    """Compile an expression to a Python function, because headers are evaluated thousands of
+    times."""
 
     def fit(value: int) -> int:
         if not -LIMIT <= value < LIMIT:
@@ -161,7 +161,8 @@ def _function(text: str) -> Evaluate:
 
 
 def _python(node: ast.AST) -> str:
-    """An expression as Python, each step held against C. `names` is a mapping there."""
+    """An expression as Python source in which each step is checked against C. `names` is the
+    mapping."""
     if isinstance(node, ast.Constant):
         return repr(node.value)
     if isinstance(node, ast.Name):

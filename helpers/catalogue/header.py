@@ -8,28 +8,26 @@
     // Launch:   block = 128, grid = rows
     // Columns:  cols >= 1 && packs <= 16
 
-`Build` is a table, one case a line: a value, `when`, a condition; the last case may do without. A
-name in capitals is a macro of the code and becomes a compiler option, a name in lower case is a
-value for later lines alone. A shape for which no case holds is not taken.
+`Build` is a table with one case per line: a value, `when`, a condition, which the last case may
+omit. A name in capitals is a macro of the code and becomes a compiler option; a name in lower case
+is only available to later lines. A shape for which no case holds is refused.
 
-Expressions (`helpers.catalogue.expressions`) read rows, cols, size (bytes of an element), row
-(bytes of a row), x_stride and y_stride (elements from one row to the next), sms, l2 and capability
-(of the GPU: multiprocessors, bytes of L2 cache, 90 for 9.0), the names of the table above them, and
-integers that the file defines; Launch, Shared and Workspace also block. Three macros have a meaning
-for the launch: CLUSTER, the blocks of a cluster; PROGRAMMATIC, 1 where the kernel may be launched
-before its predecessor on the stream has ended, because it waits for that one itself (a GPU that is
-older than 9.0 has neither); LATE, 0 where x and y must start equally far from a multiple of 16
-bytes.
+Expressions (`helpers.catalogue.expressions`) read rows, cols, size (bytes per element), row (bytes
+per row), x_stride and y_stride (row strides in elements), sms, l2 and capability (of the GPU:
+multiprocessors, bytes of L2 cache, 90 for 9.0), the names of the table above them, and integers
+that the file defines; Launch, Shared and Workspace also read block. Three macros affect the launch:
+CLUSTER, blocks per cluster; PROGRAMMATIC, 1 if the kernel may be launched before its predecessor on
+the stream has ended, because it waits for it (neither exists below 9.0); LATE, 0 if x and y must
+start at the same offset from a multiple of 16 bytes.
 
-`Shared` is bytes of dynamic shared memory, what a launch asks for; static arrays are not in it.
+`Shared` is the dynamic shared memory of a launch in bytes, without static arrays.
 
-`Computes` names the operation of `helpers.problem.operations`, whose arguments the kernel takes,
-and its `Features` say which macros of it are built together; `Inplace: dx = x` allows one array for
-both. Where an operation has them, expressions also read outer, dim and inner.
+`Computes` names the operation of `helpers.problem.operations` whose arguments the kernel takes;
+`Features` says which of its macros may be combined; `Inplace: dx = x` allows one array for both. If
+the operation has them, expressions also read outer, dim and inner.
 
-`Strides: x_stride, y_stride` says that rows may be further apart than cols: the kernel then takes
-both strides after cols, as long long. `Align: size` says that x and y may start at any element.
-"""
+`Strides: x_stride, y_stride` allows a row stride above cols: the kernel then takes both strides
+after cols, as long long. `Align: size` allows x and y to start at any element."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ STRIDES = "x_stride, y_stride"
 @dataclass(frozen=True)
 class _Field:
     text: str  # in one line
-    lines: tuple[tuple[int, str], ...]  # (number, text) of each line, the key blanked out
+    lines: tuple[tuple[int, str], ...]  # (number, text) of each line, without the key
 
 
 @checked
@@ -83,14 +81,13 @@ def header(
 ) -> Header | None:
     """Parse the header of a kernel's source; None if the source has no header.
 
-    `options` are those that the kernel is compiled with: a -DNAME=... replaces a number that the
-    source defines behind #ifndef or that the Build table computes, -DFLOAT16 and -DBFLOAT16 choose
-    the dtype. `changes` are (name, value) of such numbers to be tried, names of the table in lower
-    case included.
+    `options` are compiler options: -DNAME=... replaces a number that the source defines behind
+    #ifndef or that the Build table computes; -DFLOAT16 and -DBFLOAT16 select the dtype. `changes`
+    are (name, value) pairs that override such numbers, and lower-case names of the table.
 
-    Raises `HeaderError` with file, line, key and reason, `ValueError` for a change of what is not
-    there or not to be changed, and for an option that gives such a name no plain decimal number.
-    """
+    Raises `HeaderError` with file, line, key and reason, and `ValueError` for a change of a name
+    that does not exist or cannot change, and for an option whose value is not a plain decimal
+    number."""
     with citing(code):
         return _header(code, options, changes)
 
@@ -99,7 +96,7 @@ def _header(
     code: str, options: tuple[str, ...], changes: tuple[tuple[str, int], ...]
 ) -> Header | None:
     file, found = _fields(code)
-    if len(set(found) & set(KEYS)) < 3:  # a header with a typo in it is not "no header"
+    if len(set(found) & set(KEYS)) < 3:  # a header with a typo is an error, not "no header"
         return None
     if tuple(found) != tuple(key for key in KEYS if key in found or key not in OPTIONAL_KEYS):
         missing = ", ".join(key for key in KEYS if key not in {*found, *OPTIONAL_KEYS}) or "none"
@@ -150,7 +147,7 @@ def _header(
 
 
 def _operation(file: str, found: Mapping[str, _Field]) -> tuple[Operation, dict[str, int]]:
-    """What the kernel computes, and the features that the file always has."""
+    """The operation of the kernel, and the features that are fixed in the file."""
     text = found["Computes"].text if "Computes" in found else "softmax"
     try:
         return computed(text)
@@ -159,8 +156,8 @@ def _operation(file: str, found: Mapping[str, _Field]) -> tuple[Operation, dict[
 
 
 def _defined(file: str, options: Sequence[str], known: set[str]) -> dict[str, int]:
-    """The macros that the options define as plain numbers; `ValueError` if one of `known` is
-    defined otherwise, which the compiler would take and a plan would not know of."""
+    """The macros that the options define as plain numbers. Raises `ValueError` if one of `known` is
+    defined in another way: the compiler would accept it and the plan would ignore it."""
     found = {}
     dtypes = {option_name(option): option for option in DTYPE_OPTIONS.values()}
     text = "\n".join(options)  # the compiler takes -D and what it defines as two options too
@@ -181,7 +178,7 @@ def _defined(file: str, options: Sequence[str], known: set[str]) -> dict[str, in
 
 
 def _fields(code: str) -> tuple[str, dict[str, _Field]]:
-    """(file, the fields of the comment that a source begins with)."""
+    """(file name, fields) of the comment at the top of a source."""
     file, number = "the source", 0
     fields: dict[str, list[tuple[int, str]]] = {}
     key = ""
@@ -212,8 +209,8 @@ def _fields(code: str) -> tuple[str, dict[str, _Field]]:
 
 
 def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
-    """The Build table, checked as far as that goes without a shape; `given` is what its expressions
-    may read before its own names."""
+    """The Build table, checked as far as possible without a shape; `given` are the names that its
+    expressions may read besides its own."""
     entries: list[tuple[str, int, list[list]]] = []  # (name, line, [[line, text of a case]])
     for number, raw in lines:
         text = raw.strip()
@@ -223,7 +220,7 @@ def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
             raise HeaderError(f"{file}:{number}: Build: `{text}` is not NAME = value")
         elif text.startswith("|") and not text.startswith("||"):
             entries[-1][2].append([number, text[1:]])
-        else:  # the line above goes on
+        else:  # continuation of the line above
             entries[-1][2][-1][1] += f" {text}"
     code = "\n".join(
         line for line in plain.splitlines() if not re.match(r"\s*#\s*(error|ifndef)\b", line)
@@ -261,7 +258,7 @@ def _cases(file: str, name: str, cases, known: set[str]):
 def _rules(
     file: str, found: Mapping[str, _Field], known: set[str], operation: Operation
 ) -> dict[str, Expression]:
-    """The expressions of the other keys; what they may be is checked for every key."""
+    """The expressions of the other keys, each checked for what its key allows."""
 
     def where(key: str) -> str:
         return f"{file}:{found[key].lines[0][0]}: {key}"

@@ -1,6 +1,6 @@
-"""What a header says: which problems a kernel takes, and how it is compiled and launched for one.
+"""The contract of a kernel: which problems it accepts, and how it is compiled and launched for one.
 
-`helpers.header` reads it from the text of a kernel file.
+`helpers.catalogue.header` reads it from the text of a kernel file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..problem.problem import MAX_INT, Problem, integer
 from ..simt import ShownShort
 from .expressions import DivisionByZero, Expression, ExpressionError
 
-# A file takes the first dtype of its header unless one of these is defined.
+# A file is compiled for the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 INPUTS = ("rows", "cols", "size", "row", "sms", "l2", "capability", "x_stride", "y_stride")
-OF_AN_AXIS = ("outer", "dim", "inner")  # beside them, where an operation has these sizes
-CLUSTERS_SINCE = 90  # the compute capability that has clusters and programmatic launches
+OF_AN_AXIS = ("outer", "dim", "inner")  # additionally, for operations with these sizes
+CLUSTERS_SINCE = 90  # compute capability required for clusters and programmatic launches
 
 # CUDA's limits (programming guide, technical specifications per compute capability).
 MAX_GRID = 2**31 - 1
@@ -34,7 +34,8 @@ class HeaderError(ShownShort, ValueError):
 
 
 def inputs(problem: Problem, gpu: Gpu) -> dict[str, int]:
-    """What an expression of a header may read: `INPUTS`, and of another axis `OF_AN_AXIS`."""
+    """The names that an expression of a header may read: `INPUTS`, and for another axis
+    `OF_AN_AXIS`."""
     sizes = problem.sizes
     return {
         **{name: sizes[name] for name in ("rows", "cols", *OF_AN_AXIS)},
@@ -53,24 +54,24 @@ class Plan:
     shared_mem: int  # bytes of dynamic shared memory
     workspace: int = 0  # bytes of zeros in global memory, the fifth argument; 0: no such argument
     cooperative: bool = False  # whether all blocks must run at once
-    options: tuple[str, ...] = ()  # for the compiler
-    macros: Mapping[str, int] = field(default_factory=dict)  # of the Build table
-    values: Mapping[str, int] = field(default_factory=dict)  # of its names in lower case
+    options: tuple[str, ...] = ()  # compiler options
+    macros: Mapping[str, int] = field(default_factory=dict)  # macros of the Build table
+    values: Mapping[str, int] = field(default_factory=dict)  # its lower-case names
     arch: int = 0  # the lowest compute capability that the file claims, 75 for sm_75
 
     @property
     def programmatic(self) -> bool:
-        """Whether it may be launched before its predecessor on the stream has ended."""
+        """Whether it may start before its predecessor on the stream has ended."""
         return bool(self.macros.get("PROGRAMMATIC"))
 
     @property
     def alike(self) -> bool:
-        """Whether x and y must start equally far from a multiple of 16 bytes."""
+        """Whether x and y must start at the same offset from a multiple of 16 bytes."""
         return self.macros.get("LATE") == 0
 
     @property
     def cluster(self) -> int:
-        """Blocks of a cluster."""
+        """Blocks per cluster."""
         return self.macros.get("CLUSTER", 1)
 
     @property
@@ -82,7 +83,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class BuildValue:
-    """One name of the Build table: the first case whose condition holds is its value."""
+    """One name of the Build table; its value is the first case whose condition holds."""
 
     name: str
     cases: tuple[tuple[Expression, Expression | None], ...]  # (value, when)
@@ -104,39 +105,39 @@ class BuildValue:
 class Header:
     """The contract at the top of a kernel file. `header` makes it."""
 
-    file: str  # as the source names itself
+    file: str  # the name of the file as given in the source
     fields: Mapping[str, str]
     build: tuple[BuildValue, ...]
-    numbers: Mapping[str, int]  # integers that the source defines, as the options change them
-    options: tuple[str, ...]  # that the kernel is compiled with
-    fixed: Mapping[str, int]  # names of the Build table whose value is given
+    numbers: Mapping[str, int]  # integers defined in the source, after the options
+    options: tuple[str, ...]  # compiler options of the kernel
+    fixed: Mapping[str, int]  # overridden names of the Build table
     lines: Mapping[str, int]  # key -> its line
-    table_lines: tuple[str, ...]  # of the Build table, its key blanked out
+    table_lines: tuple[str, ...]  # of the Build table, without its key
     # block, block condition, grid, Shared, Workspace, Columns, Features
     rules: Mapping[str, Expression]
     operation: Operation = SOFTMAX
-    made_for: Mapping[str, int] = field(default_factory=dict)  # features that the file always has
+    made_for: Mapping[str, int] = field(default_factory=dict)  # features fixed in the file
 
     def align(self, dtype: str | np.dtype) -> int:
-        """Bytes that the addresses of x and y must be a multiple of."""
+        """Required alignment of x and y in bytes."""
         align = self.fields["Align"]
         return np.dtype(dtype).itemsize if align == "size" else int(align)
 
     @property
     def features(self) -> dict[str, int]:
-        """What is computed beside the operation: the value of each feature that the file has."""
+        """The value of each feature that the file has."""
         table = {entry.name: entry.cases[0][0].value({}) for entry in self.built_features}
         known = {**self.numbers, **table, **self.fixed, **self.made_for}
         return {name: known[name] for name in self.operation.features if name in known}
 
     @cached_property
     def built_features(self) -> tuple[BuildValue, ...]:
-        """The features of the Build table, each of which is a plain number."""
+        """The features in the Build table, each of which is a plain number."""
         return tuple(entry for entry in self.build if entry.name in self.operation.features)
 
     def changes_for(self, features: Mapping[str, int | str]) -> dict[str, int]:
-        """What the file is to be changed by for features, given by number or by word. Raises
-        `ValueError` naming one that its operation has not or that the file does not build."""
+        """The changes that select features, which are given by number or name. Raises `ValueError`
+        naming a feature that the operation or the file does not have."""
         changes = {}
         for name, wanted in features.items():
             value = self.operation.value(name, wanted)
@@ -152,17 +153,17 @@ class Header:
 
     @cached_property
     def strided(self) -> bool:
-        """Whether rows may be further apart than cols; then the kernel takes both strides."""
+        """Whether row strides may exceed cols; the kernel then takes both strides."""
         return "Strides" in self.fields
 
     @cached_property
     def dtypes(self) -> tuple[np.dtype, ...]:
-        """What the file can be compiled for; the first needs no option."""
+        """The dtypes that the file can be compiled for; the first needs no option."""
         return tuple(np.dtype(name) for name in self.fields["Dtype"].split(", "))
 
     @property
     def dtype(self) -> np.dtype:
-        """What the kernel takes if it is compiled with `options`."""
+        """The dtype of the kernel when compiled with `options`."""
         chosen = [name for name, option in DTYPE_OPTIONS.items() if option in self.options]
         return np.dtype(chosen[0]) if chosen else self.dtypes[0]
 
@@ -178,24 +179,25 @@ class Header:
 
     @cached_property
     def macros(self) -> tuple[str, ...]:
-        """The macros that the code must be compiled with."""
+        """The macros that must be defined when compiling."""
         return tuple(value.name for value in self.build if value.is_macro)
 
     def table(self) -> str:
-        """The Build table as the file has it, without comment marks; empty if there is none."""
+        """The text of the Build table without comment marks; empty if there is none."""
         return textwrap.dedent("\n".join(self.table_lines))
 
     def why_not(self, problem: Problem, gpu: Gpu = H200) -> str:
-        """Return why the kernel does not take a problem on a GPU; "" if it does."""
+        """Return why the kernel refuses a problem on a GPU; "" if it accepts it."""
         found = self._plan_or_reason(problem, gpu)
         return found if isinstance(found, str) else ""
 
     def accepts(self, problem: Problem, gpu: Gpu = H200) -> bool:
-        """Return whether the kernel takes a problem on a GPU."""
+        """Return whether the kernel accepts a problem on a GPU."""
         return not self.why_not(problem, gpu)
 
     def _plan_or_reason(self, problem: Problem, gpu: Gpu) -> tuple[Plan, Mapping[str, int]] | str:
-        """The plan with the header's block size and the names that it read, or a reason."""
+        """The plan with the header's block size and the names that it read, or why there is
+        none."""
         rows, cols, inner = problem.rows, problem.cols, problem.inner
         if np.dtype(problem.dtype) not in self.dtypes:
             return f"the kernel takes {self.fields['Dtype']}, not {problem.dtype}"
@@ -223,7 +225,7 @@ class Header:
             return self._plan(names, problem.dtype, None, gpu), names
         except HeaderError as error:
             return str(error)
-        except DivisionByZero:  # the table of a long row may have no sense for a short one
+        except DivisionByZero:  # a table for long rows may be undefined for short ones
             return refused
 
     def _not_built(self) -> str:
@@ -233,10 +235,9 @@ class Header:
     def plan(self, problem: Problem, gpu: Gpu = H200, block: int | None = None) -> Plan:
         """Return how to compile and launch the kernel for a problem on a GPU.
 
-        `block` replaces the header's block size. Raises `ValueError` if the file does not take the
-        problem, rules the block size out, or needs what the GPU does not allow, `TypeError` for a
-        block size that is not an integer.
-        """
+        `block` replaces the header's block size. Raises `ValueError` if the file refuses the
+        problem or the block size, or needs more than the GPU allows, and `TypeError` for a block
+        size that is not an integer."""
         block = None if block is None else integer("block", block)
         found = self._plan_or_reason(problem, gpu)
         if isinstance(found, str):
@@ -285,7 +286,7 @@ class Header:
         )
 
     def _value(self, rule: str, names: Mapping[str, int], most: int | None, least: int = 0) -> int:
-        """A rule's value; `HeaderError` if it has none or is outside CUDA's limits."""
+        """The value of a rule. Raises `HeaderError` if it has none or exceeds CUDA's limits."""
         expression = self.rules[rule]
         where = f"{self.file}:{self.lines[rule if rule in self.lines else 'Launch']}: {rule}"
         shape = f"rows = {names['rows']}, cols = {names['cols']}"
@@ -305,9 +306,9 @@ class Header:
         return value
 
     def names(self, problem: Problem, gpu: Gpu = H200) -> dict[str, int] | None:
-        """What the header's expressions may read for a problem, the Build table's values included;
-        None if no case of the table holds. Raises `HeaderError` for a value that C would not have
-        or that is no macro, `DivisionByZero`."""
+        """The values that the header's expressions may read for a problem, with those of the Build
+        table; None if no case of the table holds. Raises `HeaderError` for a value that differs in
+        C or does not fit a macro, and `DivisionByZero`."""
         names = {**inputs(problem, gpu), **self.numbers}
         for entry in self.build:
             value = self.fixed.get(entry.name)
@@ -328,5 +329,5 @@ class Header:
 
 
 def option_name(option: str) -> str:
-    """What a compiler option defines: "PACKS" of "-DPACKS=4"."""
+    """The name that a compiler option defines: "PACKS" for "-DPACKS=4"."""
     return option.removeprefix("-D").partition("=")[0]

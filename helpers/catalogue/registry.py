@@ -1,9 +1,8 @@
 """The kernel registry: which kernel files there are, and their text.
 
-A step is a file of `kernels/` ("07_warp"), a variant what was tried beside it
-("variants/07_waiting_loads"), a trial either of them with another block size or other values of its
-Build table ("07_warp-ROWS2", "01_naive-b32").
-"""
+A step is a file in `kernels/` ("07_warp"), a variant an alternative to it
+("variants/07_waiting_loads"), and a trial one of these with another block size or other values in
+its Build table ("07_warp-ROWS2", "01_naive-b32")."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from ..base.arguments import checked
 from ..base.paths import KERNELS
 from .header import header
 
-# What is recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's own.
+# Recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's softmax.
 UNFUSED, TORCH = "00_unfused", "00_torch"
 WITHOUT_FILE = (UNFUSED, TORCH)
 
@@ -28,7 +27,7 @@ def source(name: str) -> str:
     `name` is a path below `kernels/`, such as "01_naive.cu". A `#line` directive goes first, so
     that a compiler error names the kernel file and its line.
 
-    Raises `FileNotFoundError` that lists the files there are in that folder.
+    Raises `FileNotFoundError` that lists the files in that folder.
     """
     path = KERNELS / name
     if not path.is_file():
@@ -46,17 +45,17 @@ def steps() -> list[str]:
 
 
 def variants() -> list[str]:
-    """What was tried beside the steps: "variants/01_naive_fast" and so on."""
+    """The variants of the steps: "variants/01_naive_fast" and so on."""
     return sorted(f"variants/{file.stem}" for file in (KERNELS / "variants").glob("*.cu"))
 
 
 def step_number(step: str) -> int:
-    """7 for the step, a variant or a trial of 07."""
+    """The number of a step: 7 for 07, its variants and its trials."""
     return int(PurePath(step).name[:2])
 
 
-# Block sizes and macros tried beside a kernel's own: "01_naive-b32", "06_registers-PACKS4"; any
-# number of them may follow each other.
+# Alternative block sizes and macros: "01_naive-b32", "06_registers-PACKS4"; any number of them may
+# be appended.
 TRIALS = (
     "variants/00_copy_scalar-b1024",
     "01_naive-b32",
@@ -104,7 +103,7 @@ TRIALS = (
 
 
 class Trial(NamedTuple):
-    """A kernel file and how it is used otherwise than its header says."""
+    """A kernel file and the changes to what its header says."""
 
     file: str  # path below kernels/, without .cu
     block: int | None  # None: the header's
@@ -114,7 +113,7 @@ class Trial(NamedTuple):
 def split_trial(step: str) -> Trial:
     """The file, block size and changed values of a step, a variant or a trial.
 
-    Raises `ValueError` for a value that is given twice, or what no line can hold.
+    Raises `ValueError` for a name that is not that of one, or gives a value twice.
     """
     if not step.isprintable():
         raise ValueError(f"{step!r} is no name of a step")
@@ -126,16 +125,16 @@ def split_trial(step: str) -> Trial:
     return Trial(file, block, tuple((name, value) for name, value in values if name != "b"))
 
 
-# What a kernel may ask of caches and launches, in macros that are 1 where it does.
+# Macros that are 1 where a kernel uses cache hints or a programmatic launch.
 ASKED_FOR = ("STREAMING", "EVICT_LAST", "PROGRAMMATIC")
 
 
 def asking(step: str, values: Mapping[str, int]) -> str:
-    """The trial of a step, a variant or a trial that spells out what it asks for: each of
-    `ASKED_FOR` that its file has, with the value given here, or else 0. It is the step itself where
-    the file has none.
+    """The trial of a step, a variant or a trial that spells out its requests: each of `ASKED_FOR`
+    that its file has, with the value given here, otherwise 0. It is the step itself if the file has
+    none.
 
-    Raises `FileNotFoundError` for a file that there is not.
+    Raises `FileNotFoundError` for a file that does not exist.
     """
     file, block, changes = split_trial(step)
     names = [name for name in ASKED_FOR if name in header(source(f"{file}.cu")).macros]
@@ -146,10 +145,10 @@ def asking(step: str, values: Mapping[str, int]) -> str:
 
 
 def plain(step: str) -> str:
-    """The trial that asks for nothing: usual loads and stores, no hint, an ordinary launch."""
+    """The trial without requests: plain loads and stores, no hint, an ordinary launch."""
     return asking(step, {})
 
 
 def known_steps() -> list[str]:
-    """What is ours and has a record: the steps, the array version, and what was tried."""
+    """Everything of ours that has a record: the steps, the array version, variants and trials."""
     return [UNFUSED, *steps(), *variants(), *TRIALS]

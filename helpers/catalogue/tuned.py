@@ -1,8 +1,7 @@
-"""Plans that were found on the reader's own GPU: mine/plans/<gpu>.json, which git does not see.
+"""Plans that were tuned on the reader's own GPU: mine/plans/<gpu>.json, which git ignores.
 
-`helpers.measure.tuning` finds them and `catalogue.choose` prefers them to what is shipped, live and
-on that GPU: never in replay, and not with SOFTMAX_PLANS=0.
-"""
+`helpers.measure.tuning` finds them, and `choose` prefers them to the shipped plans when live on
+that GPU: never in replay, and not with SOFTMAX_PLANS=0."""
 
 from __future__ import annotations
 
@@ -26,31 +25,31 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Tuned:
-    """A trial that is faster than the shipped plan at one shape, timed in turn with it and a copy:
-    microseconds a call."""
+    """A trial that is faster than the shipped plan at one shape, timed in turn with it and a copy,
+    in microseconds per call."""
 
     rows: Count
     cols: Count
     dtype: Dtype
     trial: str
     shipped: str
-    kernels: dict[str, dict]  # of both: the hash of the code, the launch
+    kernels: dict[str, dict]  # for both: the hash of the code, the launch
     samples_us: Samples
     shipped_us: Samples
     copy_us: Samples
-    calls: Count  # per replay
+    calls: Count  # calls per replay
     attributes: dict[str, int]  # registers, local and shared bytes of the trial
     protocol: dict
     device: dict
     versions: dict[str, str]
     utc: Date
     operation: str = "softmax"
-    features: dict[str, int] = field(default_factory=dict)  # those that are not 0
-    inner: Count = 1  # elements from one column to the next
+    features: dict[str, int] = field(default_factory=dict)  # the nonzero ones
+    inner: Count = 1  # stride between columns in elements
 
     @property
     def problem(self) -> Problem:
-        """Raises `ValueError` for an operation or a feature that is not known."""
+        """Raises `ValueError` for an unknown operation or feature."""
         return Problem(
             *(self.rows, self.cols, self.dtype, self.inner),
             operation=self.operation,
@@ -59,12 +58,12 @@ class Tuned:
 
     @property
     def times(self) -> float:
-        """How many times as fast as the shipped plan."""
+        """Speedup over the shipped plan."""
         return statistics.median(self.shipped_us) / statistics.median(self.samples_us)
 
     @property
     def share(self) -> float:
-        """Its bandwidth as a share of the same-size copy's."""
+        """Its bandwidth as a fraction of the same-size copy's."""
         return statistics.median(self.copy_us) / statistics.median(self.samples_us)
 
     @property
@@ -82,13 +81,13 @@ def plans_path(folder: str) -> Path:
 
 
 def tuned_gpus() -> list[str]:
-    """The folders of the GPUs that have a file."""
+    """The folders of the GPUs with tuned plans."""
     return sorted(path.stem for path in (MINE / "plans").glob("*.json"))
 
 
 def read_plans(folder: str) -> list[Tuned]:
-    """What was tuned on a GPU; nothing if there is no file. Raises `ValueError` that names the file
-    for one that is damaged or of another version of this program."""
+    """The plans tuned on a GPU; none if there is no file. Raises `ValueError` that names a file
+    which is damaged or was written by another version of this program."""
     path = plans_path(folder)
     if not path.is_file():
         return []
@@ -104,14 +103,14 @@ def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
 
 
 def keep(folder: str, plan: Tuned) -> None:
-    """Put a plan in the place of another one for its problem."""
+    """Replace the plan for a problem."""
     others = [other for other in read_plans(folder) if other.problem != plan.problem]
     write_plans(folder, [*others, plan])
 
 
 def tuned_here(problem: Problem) -> Tuned | None:
-    """The plan of the GPU in use for a problem. None without one, in replay, with SOFTMAX_PLANS=0,
-    and where the file is damaged, of which `make tune ARGS=--show` says so."""
+    """The plan of the GPU in use for a problem. None if there is none, in replay, with
+    SOFTMAX_PLANS=0, and if the file is damaged, which `make tune ARGS=--show` reports."""
     if replaying() or os.environ.get(SWITCH) == "0":
         return None
     try:

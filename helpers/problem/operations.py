@@ -1,14 +1,15 @@
-"""What a kernel may compute: the operations of the series, and what their kernels take.
+"""The operations of the series: what a kernel may compute, and which arguments it takes.
 
     // Computes: softmax_backward                in a header; softmax where there is no such line
     // Computes: softmax with DROPOUT = 1        a file that is made for one value of a feature
 
-An operation names its arguments as kernels declare them. A feature is a macro that chooses what is
-computed beside it: 0 is without. A kernel that builds one has it in its Build table or defines it
-behind #ifndef, and declares every argument of each: an array that no feature asks for is a null
-pointer, a number that nobody gives is neutral. What is computed says `helpers.run.references`.
+An operation names its arguments as kernels declare them. A feature is a macro that selects an
+addition to the operation; 0 means without. A kernel supports a feature by listing it in its Build
+table or defining it behind #ifndef, and declares the arguments of all its features: an array that
+no feature requires is a null pointer, a number that is not given is neutral. The formulas are in
+`helpers.run.references`.
 
-The way is softmax's way in PyTorch, ends included:
+Softmax follows PyTorch, with its prologue and epilogue:
 
     y = dropout(softmax(scale * x + bias, where mask is 0)), or its logarithm
 
@@ -23,24 +24,24 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-SUMMED = 512  # elements of each sum that `read` writes
+SUMMED = 512  # elements per sum that the `read` operation writes
 MATRIX, ROWS, NUMBER = ("rows", "cols"), ("rows",), ()
 STATISTICS = ("rows", "2")  # per row: its maximum m, and log(sum(exp(x - m)))
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An array or a number that kernels of an operation take."""
+    """An array or a number that the kernels of an operation take."""
 
     name: str
-    shape: tuple[str, ...]  # names of sizes or of other arguments; () of a number
-    dtype: str = "T"  # T is that of the header
+    shape: tuple[str, ...]  # names of sizes or of other arguments; () for a number
+    dtype: str = "T"  # T: the dtype of the header
     output: bool = False
-    when: Mapping[str, int] = field(default_factory=dict)  # the features that ask for it
-    # Of a number that is not given: itself, or the first of these that there is: the rows of an
+    when: Mapping[str, int] = field(default_factory=dict)  # the features that require it
+    # The default of a number: a value, or the first of these that is available: the rows of an
     # array, a size.
     neutral: float | tuple[str, ...] | None = None
-    between: tuple[float, float] | None = None  # what a number may be, both ends too
+    between: tuple[float, float] | None = None  # the range of a number, ends included
 
     def asked(self, features: Mapping[str, int]) -> bool:
         return all(features.get(name, 0) == value for name, value in self.when.items())
@@ -51,14 +52,14 @@ class Argument:
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """What is computed, without how: arguments in the order of a kernel's parameters."""
+    """What is computed, not how: the arguments in the order of a kernel's parameters."""
 
     name: str
     arguments: tuple[Argument, ...]
-    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # words of its values
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of its values
     sizes: tuple[str, ...] = MATRIX
     strided: bool = False  # whether its kernels may take x_stride and y_stride
-    bandwidth_baseline: str = "00_copy"  # a kernel that does nothing but move as many bytes
+    bandwidth_baseline: str = "00_copy"  # the kernel that only moves the same number of bytes
 
     def __repr__(self) -> str:
         return f"Operation({self.name})"
@@ -67,7 +68,7 @@ class Operation:
         return operation_named, (self.name,)
 
     def asked(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
-        """The arguments that features ask for."""
+        """The arguments that features require."""
         return tuple(argument for argument in self.arguments if argument.asked(features))
 
     def arrays(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
@@ -75,19 +76,20 @@ class Operation:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """What every kernel declares, first and in this order: arrays, then sizes."""
+        """The parameters that every kernel declares first, in this order: arrays, then sizes."""
         always = (argument.name for argument in self.arrays({}))
         return (*dict.fromkeys(always), *self.sizes)
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """All that a kernel may declare, in this order."""
+        """All parameters that a kernel may declare, in this order."""
         strides = ("x_stride", "y_stride") if self.strided else ()
         names = (*self.required, *strides, *(argument.name for argument in self.arguments))
         return (*dict.fromkeys(names), "workspace")
 
     def value(self, feature: str, wanted: int | str) -> int:
-        """A feature's value by its word or its number. Raises `ValueError` that lists them."""
+        """The value of a feature, given by name or number. Raises `ValueError` that lists the
+        values."""
         words = self.features.get(feature, ())
         number = words.index(wanted) if wanted in words else wanted
         if not isinstance(number, int) or not 0 <= number < len(words):
@@ -102,7 +104,7 @@ class Operation:
 
 NO_MASK, BYTES, CAUSAL = range(3)  # values of MASK
 YES_OR_NO = ("no", "yes")
-SEEDS = (  # of dropout: the probability to drop, the generator's key and counter
+SEEDS = (  # of dropout: the drop probability, and the key and counter of the generator
     Argument("p", NUMBER, "float32", when={"DROPOUT": 1}, neutral=0.0, between=(0, 1)),
     Argument("seed", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
     Argument("offset", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
@@ -209,8 +211,8 @@ def operation_named(name: str) -> Operation:
 
 
 def computed(text: str) -> tuple[Operation, dict[str, int]]:
-    """The operation of a header's `Computes`, and the features that the file is made for. Raises
-    `ValueError` that says what is wrong with it."""
+    """The operation of a header's `Computes` line, and the features that are fixed in the file.
+    Raises `ValueError` that says what is wrong with the line."""
     name, _, fixed = text.partition(" with ")
     if name not in OPERATIONS:
         raise ValueError(f"`{name}` is not one of {', '.join(OPERATIONS)}")

@@ -28,12 +28,11 @@ from .operations import (
 )
 
 DTYPES = ("float32", "float16", "bfloat16")  # of the series' kernels
-MAX_INT = 2**31 - 1  # what a kernel's `int rows, int cols` and a macro may be
-# Of a matrix: what 64-bit addresses reach. Products that headers form of rows and bytes then fit
-# 64 bits.
+MAX_INT = 2**31 - 1  # the range of a kernel's `int rows, int cols` and of a macro
+# Limit for a matrix: keeps the products of rows and bytes in header expressions within 64 bits.
 MAX_BYTES = 2**57
 PACK_BYTES = 16  # the widest load or store of a thread
-ROOM = 512  # columns of a bandwidth baseline are a multiple of it, or of a power of two below
+ROOM = 512  # columns of a bandwidth baseline are a multiple of this or of a smaller power of two
 
 
 class _Needed(TypedDict):
@@ -69,11 +68,11 @@ class Problem:
     dtype: str = "float32"
     inner: int = 1
     operation: Operation = SOFTMAX
-    features: tuple[tuple[str, int], ...] = ()  # those that are not 0, in the operation's order
+    features: tuple[tuple[str, int], ...] = ()  # the nonzero ones, in the order of the operation
     x_stride: int | None = None  # None: cols
     y_stride: int | None = None
     aligned: bool = True  # whether x and y start at multiples of 16 bytes
-    alike: bool = True  # whether they start equally far from a multiple of 16 bytes
+    alike: bool = True  # whether x and y start at the same offset from a multiple of 16 bytes
 
     def __post_init__(self) -> None:
         keep = object.__setattr__
@@ -117,12 +116,12 @@ class Problem:
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Elements from one row to the next, of x and of y."""
+        """Row strides of x and y in elements."""
         return self.x_stride or self.cols, self.y_stride or self.cols
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Bytes per element."""
         return np.dtype(self.dtype).itemsize
 
     @property
@@ -131,18 +130,20 @@ class Problem:
 
     @property
     def contiguous(self) -> bool:
-        """Whether rows follow each other without a gap; a single row always does."""
+        """Whether there is no gap between rows; always true for a single row."""
         return self.rows == 1 or self.strides == (self.cols, self.cols)
 
     @property
     def packed(self) -> bool:
-        """Whether rows follow each other, and each consists of whole aligned packs of 16 bytes."""
+        """Whether there is no gap between rows and each row consists of whole aligned packs of 16
+        bytes."""
         whole = self.row_bytes % PACK_BYTES == 0
         return self.aligned and self.alike and self.contiguous and whole
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes that a kernel may declare as parameters, and those that shapes are given in."""
+        """The sizes that a kernel may declare as parameters, and that array shapes are expressed
+        in."""
         sums = -(-self.rows * self.cols // SUMMED)
         return {
             **{"rows": self.rows, "cols": self.cols, "inner": self.inner, "outer": self.outer},
@@ -153,7 +154,7 @@ class Problem:
 
     @property
     def plain(self) -> bool:
-        """Whether it is softmax or a copy of x into y, both of a dtype."""
+        """Whether it is softmax, or a copy, of x into y of the same dtype."""
         return self.operation in (SOFTMAX, COPY) and not self.features
 
     @property
@@ -167,13 +168,13 @@ class Problem:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The numbers of rows of a bias and a mask that are timed: one row of bias for all rows,
-        one row of the mask for each."""
+        """Numbers of rows of the bias and the mask that are timed: one row of bias for all rows,
+        one row of the mask per row."""
         return {"bias_rows": 1, "mask_rows": self.rows, "mask_repeat": 1}
 
     def array_shape(self, argument: Argument, values: Mapping[str, object]) -> tuple[int, ...]:
-        """The shape of an array, which may depend on numbers among `values`. A matrix whose
-        columns are apart is (outer, dim, inner)."""
+        """The shape of an array, which may depend on numbers among `values`. A matrix with `inner`
+        above 1 has shape (outer, dim, inner)."""
         if argument.shape == MATRIX and self.inner > 1:
             return self.outer, self.cols, self.inner
         known = {**values, **self.sizes}
@@ -182,8 +183,8 @@ class Problem:
     def complete(self, given: Mapping[str, object]) -> dict[str, object]:
         """The arguments that the features require; numbers that were not given are neutral.
 
-        Raises `TypeError` naming an input that is missing and what is given but not taken,
-        `ValueError` naming a number out of its range.
+        Raises `TypeError` naming a missing or an unknown argument, `ValueError` naming a number
+        that is out of range.
         """
         values, asked = {}, self.arguments
         if unknown := [name for name in given if name not in {a.name for a in asked}]:
@@ -208,7 +209,7 @@ class Problem:
             return argument.neutral
         for name in argument.neutral:
             if name in values:
-                # A value that is not an array is named later.
+                # A value that is not an array is reported later.
                 return len(values[name]) if np.ndim(values[name]) else 1
             if name in self.sizes:
                 return self.sizes[name]
@@ -218,8 +219,8 @@ class Problem:
 
     @property
     def moved(self) -> int:
-        """Bytes that a kernel must read and write, each once. Columns that a causal mask hides are
-        not read."""
+        """Bytes that a kernel must read and write, each counted once. Columns hidden by a causal
+        mask are not read."""
         return sum(self._bytes(argument) for argument in self.arrays)
 
     def _bytes(self, argument: Argument) -> int:
@@ -232,8 +233,8 @@ class Problem:
 
     @property
     def bandwidth_baseline(self) -> Problem:
-        """The bandwidth baseline: an operation that moves as many bytes, to less than a ten
-        thousandth, with the same fraction of them read and written."""
+        """The bandwidth baseline: an operation that moves the same number of bytes to within 0.01%,
+        with the same fractions read and written."""
         operation = BANDWIDTH_BASELINES[self.operation.bandwidth_baseline]
         bytes_of_a_float = Problem(ROOM, ROOM, operation=operation).moved / ROOM**2
         floats = max(1, int(self.moved / bytes_of_a_float))
@@ -244,13 +245,14 @@ class Problem:
 
     @classmethod
     def of_json(cls, fields: ProblemFields) -> Problem:
-        """The problem that a file has. Raises `ValueError` as `Problem`, and for other keys."""
+        """The problem that a file contains. Raises `ValueError` as `Problem` does, and for other
+        keys."""
         if unknown := fields.keys() - ProblemFields.__annotations__.keys():
             raise ValueError(f"a problem has no {min(unknown)!r}")
         return cls(**{**fields, "features": tuple(fields.get("features", {}).items())})
 
     def to_json(self) -> ProblemFields:
-        """As files have it: what is as by default is left out, but for the dtype."""
+        """The fields as a file has them: defaults are left out, except for the dtype."""
         operation = {} if self.operation is SOFTMAX else {"operation": self.operation.name}
         features = {"features": dict(self.features)} if self.features else {}
         inner = {"inner": self.inner} if self.inner > 1 else {}
@@ -266,8 +268,8 @@ class Problem:
         return f"{self.operation.name} with {asked}" if asked else self.operation.name
 
     def place(self, dtype: bool | None = None) -> str:
-        """ "65536 x 4096", or "8192 x 512 x 64" for another axis; with the dtype, without it, or by
-        default with any but float32."""
+        """ "65536 x 4096", or "8192 x 512 x 64" for another axis; with or without the dtype, by
+        default with any dtype but float32."""
         sizes = self.shape if self.inner == 1 else (self.outer, self.cols, self.inner)
         said = " x ".join(map(str, sizes))
         shown = self.dtype != "float32" if dtype is None else dtype
@@ -275,7 +277,8 @@ class Problem:
 
 
 def integer(name: str, value) -> int:
-    """An integer of any type as Python's, which does not overflow; `TypeError` names any other."""
+    """Any integer as a Python int, which does not overflow. Raises `TypeError` that names the
+    size."""
     try:
         return operator.index(value)
     except TypeError:
@@ -283,7 +286,7 @@ def integer(name: str, value) -> int:
 
 
 def known_dtype(dtype: str | np.dtype | type) -> np.dtype:
-    """NumPy's dtype; `ValueError` for what NumPy knows as none."""
+    """NumPy's dtype. Raises `ValueError` for a dtype that NumPy does not know."""
     try:
         return np.dtype(dtype)
     except (TypeError, ValueError):

@@ -5,6 +5,6 @@ The modules, lowest first:
     references  inputs, fp64 references and tolerances of each operation
     execute     run a cupy.RawKernel once
     bound       a kernel bound to a shape, a dtype and a GPU
-    launch      launch a kernel that the reader built
+    launch      launch a kernel compiled by the reader
     check       compare a kernel's output with the reference
 """

@@ -3,15 +3,15 @@
     bound = load("08_cluster").bind(1024, 262144)        # a step, a variant or a trial
     bound = bind(source("01_naive.cu"), 64, 1024)        # the text of a file
     bound = bind(cupy.RawKernel(...), 64, 1024)          # a kernel as it was compiled
-    bound = bind(text, 64, 1024, x_stride=1030)          # rows that are apart, if it takes such
-    bound = bind(text, 64, 1024, features={"MASK": "causal"})       # of its operation, if built
-    bound = bind(text, outer * inner, dim, inner=inner)  # another axis, if it takes one
+    bound = bind(text, 64, 1024, x_stride=1030)          # a row stride, if it supports one
+    bound = bind(text, 64, 1024, features={"MASK": "causal"})       # features, if it has them
+    bound = bind(text, outer * inner, dim, inner=inner)  # another axis, if it supports one
 
-A `BoundKernel` knows its text, plan, compiler options, workspace and launch. It runs (on the GPU or
-the SIMT machine), is simulated, and is enqueued to be timed: who has one unpacks no plan.
+A `BoundKernel` knows its text, plan, compiler options, workspace and launch. It can be run (on the
+GPU or the SIMT machine), simulated, and enqueued for timing, without unpacking a plan.
 
     bound.run(x, y)                                      # arrays in the order of the kernel
-    bound.run(x=x, y=y, mask=mask, scale=0.5)            # or by name; numbers may be left out
+    bound.run(x=x, y=y, mask=mask, scale=0.5)            # or by name; numbers are optional
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ NO_FEATURES: Mapping[str, int | str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel file's text, and how it is used otherwise than its header says."""
+    """The text of a kernel file, and the changes to what its header says."""
 
     code: str
     block: int | None = None  # None: the header's
-    changes: tuple[tuple[str, int], ...] = ()  # values of the Build table or numbers of the file
-    raw: object = None  # the `cupy.RawKernel` that it is to be, as it was compiled
+    changes: tuple[
+        tuple[str, int], ...
+    ] = ()  # overrides of the Build table or of numbers in the file
+    raw: object = None  # the compiled `cupy.RawKernel`, if one was given
 
     def __repr__(self) -> str:
         return f"Kernel({self.name}, block={self.block}, changes={dict(self.changes)})"
@@ -67,7 +69,7 @@ class Kernel:
 
     @property
     def header(self) -> Header:
-        """Raises `ValueError` without one, `TypeError` for a change that is no integer."""
+        """Raises `ValueError` if there is none, `TypeError` for a change that is not an integer."""
         options = self.raw.options if self.raw is not None else ()
         changes = tuple((name, integer(name, value)) for name, value in self.changes)
         found = header(self.code, tuple(options), changes)
@@ -77,8 +79,8 @@ class Kernel:
         return found
 
     def starting_at(self, *matrices: np.ndarray) -> Kernel:
-        """The kernel for arrays that may start at different places between multiples of 16 bytes:
-        with LATE = 1 where they do, if it has that macro."""
+        """The kernel for arrays whose offsets from a multiple of 16 bytes may differ: with LATE = 1
+        if they do and it has that macro."""
         differ = len({byte_offset(matrix) % 16 for matrix in matrices}) > 1
         late = differ and self.raw is None and "LATE" in self.header.macros
         return replace(self, changes=(*self.changes, ("LATE", 1))) if late else self
@@ -89,23 +91,23 @@ class Kernel:
 
     @property
     def features(self) -> dict[str, int]:
-        """What it computes beside its operation."""
+        """The features of its operation that are selected."""
         return self.header.features
 
     def choosing(self, features: Mapping[str, int | str]) -> Kernel:
-        """The kernel with these features, by number or by word. Raises `ValueError` naming one that
-        its operation has not or that the file does not build."""
+        """The kernel with these features, given by number or name. Raises `ValueError` naming a
+        feature that the operation or the file does not have."""
         changes = self.header.changes_for(features)
         return kernel_of(self, changes=changes) if changes else self
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What the kernel declares."""
+        """The parameters of the kernel."""
         return signature(self.code, self.name)
 
     def check_signature(self) -> None:
-        """Raise `ValueError` unless the kernel takes what its header promises, and is compiled with
-        the macros that it needs."""
+        """Raise `ValueError` unless the kernel has the parameters that its header promises, and the
+        macros that it needs are defined."""
         contract, operation = self.header, self.operation
         declared = [parameter.name for parameter in self.parameters]
         allowed = {"workspace", *(argument.name for argument in operation.arguments)}
@@ -130,8 +132,8 @@ class Kernel:
             )
 
     def problem(self, rows: int, cols: int, dtype: str = "float32", **options) -> Problem:
-        """Return what the kernel computes at a shape and dtype; `options` are further fields of
-        `Problem`. Raises what `Problem` raises."""
+        """Return the problem that the kernel solves at a shape and dtype; `options` are further
+        fields of `Problem`. Raises what `Problem` raises."""
         features = tuple(self.features.items())
         return Problem(rows, cols, dtype, operation=self.operation, features=features, **options)
 
@@ -145,7 +147,7 @@ class Kernel:
         features: Mapping[str, int | str] = NO_FEATURES,
         **options,
     ) -> bool:
-        """Return whether the kernel takes a problem and builds these features. Raises what
+        """Return whether the kernel accepts a problem and has these features. Raises what
         `choosing` and `Problem` raise."""
         kernel = self.choosing(features)
         problem = kernel.problem(rows, cols, dtype, **options)
@@ -161,17 +163,17 @@ class Kernel:
         features: Mapping[str, int | str] = NO_FEATURES,
         **options,
     ) -> BoundKernel:
-        """Return the kernel for a matrix of rows x cols on a GPU: the one in use, or in replay an
-        H200. `options` are further fields of `Problem`: inner, x_stride, y_stride.
+        """Bind the kernel to a matrix of rows x cols and a GPU: by default the one in use, or in
+        replay an H200. `options` are further fields of `Problem`: inner, x_stride, y_stride.
 
-        Raises `ValueError` if its header does not take the problem, the block size or the features,
-        and what `Problem` raises.
+        Raises `ValueError` if its header refuses the problem, the block size or the features, and
+        what `Problem` raises.
         """
         kernel = self.choosing(features)
         return kernel.at(kernel.problem(rows, cols, dtype, **options), gpu)
 
     def at(self, problem: Problem, gpu: Gpu | None = None) -> BoundKernel:
-        """`bind` for a problem, whose operation and features must be those of the kernel."""
+        """`bind` for a problem with the kernel's operation and features."""
         own = self.problem(problem.rows, problem.cols, problem.dtype, inner=problem.inner)
         if (own.operation, own.features) != (problem.operation, problem.features):
             raise ValueError(f"{self.name} computes {own.name}, not {problem.name}")
@@ -183,9 +185,8 @@ class Kernel:
 def load(step: str) -> Kernel:
     """The kernel of a step, a variant or a trial: "08_cluster", "01_naive-b32".
 
-    Raises `FileNotFoundError` that lists the files there are, `ValueError` for a trial of what the
-    file does not have or of a block that no GPU runs.
-    """
+    Raises `FileNotFoundError` that lists the existing files, and `ValueError` for a trial with a
+    name that the file does not have or a block size that no GPU supports."""
     trial = split_trial(step)
     code = source(f"{trial.file}.cu")
     if trial.block is not None and not 1 <= trial.block <= MAX_BLOCK:
@@ -202,10 +203,10 @@ def load(step: str) -> Kernel:
 def kernel_of(
     kernel, block: int | None = None, changes: Mapping[str, int] = MappingProxyType({})
 ) -> Kernel:
-    """A kernel file's text, a `Kernel` of it, or a `cupy.RawKernel`, which is taken as it was
-    compiled; with another block size and other values, if they are given.
+    """Make a `Kernel` from the text of a kernel file, a `Kernel`, or a `cupy.RawKernel`, which
+    stays as it was compiled; with another block size and other values, if they are given.
 
-    Raises `TypeError` or `ValueError` for what is none of them.
+    Raises `TypeError` or `ValueError` for anything else.
     """
     if isinstance(kernel, Kernel) and kernel.raw is None:
         changes = {**dict(kernel.changes), **changes}
@@ -236,12 +237,11 @@ def bind(
     changes: Mapping[str, int] = MappingProxyType({}),
     **options,
 ) -> BoundKernel:
-    """`Kernel.bind` of a kernel file's text or of a `Kernel`, which is compiled for the shape, or
-    of a `cupy.RawKernel` as it was compiled.
+    """`Kernel.bind` for the text of a kernel file or a `Kernel`, which is compiled for the shape,
+    or for a `cupy.RawKernel`, which stays as it was compiled.
 
-    `block` replaces the header's block size, `changes` values of its Build table or of numbers that
-    the file defines, to try others; `options` are those of `Kernel.bind`.
-    """
+    `block` replaces the header's block size; `changes` override values of its Build table or
+    numbers that the file defines; `options` are those of `Kernel.bind`."""
     return kernel_of(kernel, block, changes).bind(rows, cols, dtype, **options)
 
 
@@ -265,7 +265,7 @@ class BoundKernel:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Sizes and strides under the names that the kernel may give them."""
+        """Sizes and strides by the names that kernels use."""
         x_stride, y_stride = self.problem.strides
         sizes = {name: self.problem.sizes[name] for name in self.operation.sizes}
         return {**sizes, "x_stride": x_stride, "y_stride": y_stride}
@@ -276,7 +276,7 @@ class BoundKernel:
 
     @property
     def features(self) -> dict[str, int]:
-        """The features that are not 0."""
+        """The nonzero features."""
         return dict(self.problem.features)
 
     @property
@@ -285,22 +285,22 @@ class BoundKernel:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """For the compiler, beside those that CuPy adds."""
+        """Compiler options, without those that CuPy adds."""
         return self.plan.options
 
     @property
     def launch(self) -> dict[str, int]:
-        """Grid, block, shared_mem and macros, as a record holds them."""
+        """Grid, block, shared_mem and macros, as a record stores them."""
         return self.plan.launch
 
     def __getitem__(self, name: str) -> int:
-        """The value of a name of the header's Build table: `bound["CLUSTER"]`."""
+        """The value of a name in the header's Build table: `bound["CLUSTER"]`."""
         return {**self.plan.macros, **self.plan.values}[name]
 
     @cached_property
     def compiled(self):
-        """The `cupy.RawKernel`. CuPy compiles it when a GPU first runs it; the SIMT machine takes
-        text and options of it, and compiles those to PTX."""
+        """The `cupy.RawKernel`. CuPy compiles it when a GPU first runs it; the SIMT machine
+        compiles its text and options to PTX."""
         if self.kernel.raw is not None:
             return self.kernel.raw
         import cupy
@@ -313,17 +313,17 @@ class BoundKernel:
         )
 
     def arguments(self, *arrays: np.ndarray, **named) -> tuple:
-        """What the kernel takes, in its order, with a zeroed workspace if the plan has one: arrays
-        of its operation in their order, or anything by name. A number that is not given is neutral,
-        an array that no feature asks for is None, the null pointer.
+        """The arguments of the kernel in order, with a zeroed workspace if the plan has one. Arrays
+        are given in the order of the operation, or anything by name. A number that is not given is
+        neutral; an array that no feature requires is None, the null pointer.
 
-        Raises `TypeError` naming what is missing, given twice, or not taken.
+        Raises `TypeError` naming an argument that is missing, given twice, or unknown.
         """
         workspace = np.zeros(self.plan.workspace, np.uint8) if self.plan.workspace else None
         return self._in_order(self._named(arrays, named), workspace)
 
     def _named(self, arrays: Sequence, named: Mapping[str, object]) -> dict[str, object]:
-        """All that the operation takes, by name."""
+        """All arguments of the operation by name."""
         asked = self.problem.arrays
         if len(arrays) > len(asked):
             names = ", ".join(array.name for array in asked)
@@ -340,7 +340,7 @@ class BoundKernel:
         return values
 
     def _in_order(self, values: Mapping[str, object], workspace) -> tuple:
-        """What the kernel declares; numbers in NumPy's types for it, sizes as Python's."""
+        """The declared parameters; numbers as NumPy types, sizes as Python ints."""
         found: list[object] = []
         for parameter in self.kernel.parameters:
             name = parameter.name
@@ -350,18 +350,17 @@ class BoundKernel:
                 found.append(workspace)
             elif parameter.pointer:
                 found.append(values.get(name))
-            else:  # no feature asks for it
+            else:  # no feature requires it
                 found.append(as_declared(parameter, values.get(name, 1)))
         return tuple(found)
 
     def run(self, *arrays: np.ndarray, **named) -> simt.Trace | None:
-        """Softmax, or what the kernel computes: `arrays` and what is `named` are those of
-        `arguments`, numpy arrays of shape (rows, cols) or views of larger ones whose rows are as
-        far apart as was bound.
+        """Run the kernel: `arrays` and `named` are those of `arguments`, NumPy arrays of shape
+        (rows, cols) or views with the row strides that were bound.
 
-        Runs on the GPU when live, on the SIMT machine in replay; returns the trace there. Raises
+        Runs on the GPU when live; in replay runs on the SIMT machine and returns its trace. Raises
         what `arguments` and `check` raise, and `KernelBug` for a bug or a workspace that is not
-        left as zeros for the next launch.
+        zero again after the launch.
         """
         args = self._checked(arrays, named)
         trace = execute(self.compiled, self.plan, self.plan.grid, self.plan.block, args)
@@ -376,34 +375,34 @@ class BoundKernel:
         return args
 
     def simulate(self, *arrays: np.ndarray, **options) -> simt.Trace:
-        """The same on the SIMT machine, also where a GPU is; bugs are in `trace.findings`.
-        `options` that are no arguments of the operation go to `simt.simulate`; `watch=True` keeps
-        what `draw` needs."""
+        """The same on the SIMT machine, even if there is a GPU; bugs are in `trace.findings`.
+        `options` that are not arguments of the operation go to `simt.simulate`; `watch=True`
+        records what `draw` needs."""
         asked = {argument.name for argument in self.operation.arguments} & {*options}
         named = {name: options.pop(name) for name in asked}
         return self.simulate_arguments(self._checked(arrays, named), **options)
 
     def simulate_arguments(self, args: Sequence, grid: int | None = None, **options) -> simt.Trace:
-        """The same of what `arguments` returns, which the caller keeps or has changed: it is not
-        held against the header. `grid` replaces the plan's, to leave blocks out."""
+        """The same for the result of `arguments`, which the caller may have modified: it is not
+        checked against the header. `grid` replaces the plan's, to leave blocks out."""
         plan = self.plan
         grid = plan.grid if grid is None else grid
         return execute_simulated(self.compiled, plan, grid, plan.block, args, **options)
 
     def workspace(self) -> tuple:
-        """A CuPy array of zeros in a tuple, which is empty if the plan has none. One is enough for
-        calls that follow each other on one stream: each leaves zeros behind."""
+        """A tuple with a CuPy array of zeros, or an empty tuple if the plan has no workspace. One
+        array suffices for consecutive calls on one stream, because each leaves zeros behind."""
         import cupy
 
         return (cupy.zeros(self.plan.workspace, cupy.uint8),) if self.plan.workspace else ()
 
     def prepare(self) -> None:
-        """Compile, and set the attributes that CUDA asks for (on a GPU only)."""
+        """Compile, and set the attributes that CUDA requires (GPU only)."""
         prepare(self.compiled, self.plan)
 
     def enqueue(self, *arrays, workspace: tuple = (), **named) -> None:
-        """Enqueue one call on CuPy's current stream, as planned: what `arguments` takes, of CuPy,
-        and what `workspace` returned. `prepare` comes first, once."""
+        """Enqueue one call on CuPy's current stream, as planned: the arguments as CuPy arrays, and
+        the result of `workspace`. Call `prepare` once before."""
         values = self._in_order(self._named(arrays, named), *(workspace or (None,)))
         typed = [
             np.uintp(0)
@@ -416,8 +415,8 @@ class BoundKernel:
         enqueue(self.compiled, self.plan, typed)
 
     def check(self, args: Sequence) -> None:
-        """Hold arguments against signature and header. Raises `TypeError` or `ValueError` naming
-        the first that does not fit."""
+        """Check arguments against signature and header. Raises `TypeError` or `ValueError` naming
+        the first one that does not fit."""
         self.kernel.check_signature()
         check_arguments(self.compiled, args)
         names = [parameter.name for parameter in self.kernel.parameters]
@@ -488,8 +487,8 @@ class BoundKernel:
             )
 
     def _align(self, argument: Argument) -> int:
-        """Bytes that an array's address must be a multiple of: of those with columns as many
-        elements as the header asks of x."""
+        """Required alignment of an array in bytes: for arrays with columns, as many elements as the
+        header requires of x."""
         align, itemsize = self.kernel.header.align(self.dtype), argument.numpy_dtype(self.dtype)
         if "cols" not in argument.shape:
             return itemsize.itemsize

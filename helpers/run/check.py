@@ -1,6 +1,6 @@
-"""Does a kernel compute what it says? Run over shapes, layouts and special values, held to fp64.
+"""Check kernels over shapes, layouts and special values against fp64 references.
 
-What is right, and by how much a kernel may be off, says `helpers.run.references`.
+References and tolerances are in `helpers.run.references`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ..simt.words import are, counted
 from .bound import NO_FEATURES, Kernel, kernel_of
 from .references import allowed, expected, make_inputs, outputs, special_inputs
 
-UNTOUCHED = 7.0  # stands where a kernel has nothing to write
+UNTOUCHED = 7.0  # fills what a kernel must not write
 
 
 class WrongResult(ShownShort, AssertionError):
-    """A kernel's output is not what it should be; the message shows where and how.
+    """The output of a kernel is wrong; the message shows where and how.
 
-    `summary` leaves out the values, whose last digits depend on the machine.
+    `summary` omits the values, whose last digits depend on the machine.
     """
 
     def __init__(self, summary: str, values: str = ""):
@@ -42,8 +42,8 @@ class WrongResult(ShownShort, AssertionError):
 
 
 def apart(x: np.ndarray, stride: int, phase: int, around: float = np.nan) -> np.ndarray:
-    """A copy of a matrix whose rows start `stride` elements apart and the first of them `phase`
-    elements into its base array, which holds `around` in all other places."""
+    """A copy of a matrix with a row stride of `stride` elements, starting `phase` elements into a
+    base array that holds `around` everywhere else."""
     rows, cols = x.shape
     base = np.full(phase + rows * stride + 3, around, x.dtype)
     view = base[phase : phase + rows * stride].reshape(rows, stride)[:, :cols]
@@ -58,10 +58,10 @@ def check_outputs(
     features: Mapping[str, int] = NO_FEATURES,
     at: np.ndarray | None = None,
 ) -> None:
-    """Raise `WrongResult` unless what was written is what an operation gives for complete values.
+    """Raise `WrongResult` unless the outputs are those of the operation for complete values.
 
-    NaN and infinities are accepted exactly where the reference has them. `at` are the numbers of
-    the rows that are given, all of them if it is None.
+    NaN and infinities are accepted exactly where the reference has them. `at` are the indices of
+    the given rows; None means all rows.
     """
     if operation is COPY:
         return check_copy(values["x"], written["y"])
@@ -89,7 +89,7 @@ def check_outputs(
 
 
 def _place(place: tuple[int, ...]) -> str:
-    """Where an element is: of a matrix, of what has an element for each row, of three axes."""
+    """The position of an element in words, for arrays of one, two or three axes."""
     words = {1: ("row",), 2: ("row", "column")}.get(len(place))
     return (
         ", ".join(map(" ".join, zip(words, map(str, place), strict=True))) if words else str(place)
@@ -129,7 +129,7 @@ def _check_form(x: np.ndarray, y: np.ndarray) -> None:
 
 
 def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
-    """What kind of mistake it looks like; empty if it looks like none of these."""
+    """The likely kind of mistake; "" if none is recognised."""
     finite = np.isfinite(expected).all(axis=-1)
     if not finite.any():
         return ""
@@ -151,7 +151,7 @@ def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
 
 
 def _missing(expected: np.ndarray, y: np.ndarray) -> str:
-    """Whether the mistake looks like something that was not written; else empty."""
+    """A sentence if the mistake looks like an element that was never written; otherwise ""."""
     finite = np.isfinite(expected)
     if finite.any() and np.isnan(y[finite]).all():
         return " (nothing was written, or every row overflowed)"
@@ -169,17 +169,14 @@ def check_kernel(
     """Run a kernel of the series over shapes and over special rows, and check every output.
 
     `kernel` is a `cupy.RawKernel` whose source has a header, or the text of a kernel file, which is
-    compiled for each shape as its header says; launch shapes come from there, and what is computed.
-    `features` choose what is computed beside it. `shapes` are `QUICK_SHAPES`, with
-    `LONG_QUICK_SHAPES` for a text with a Build line or one that takes none of those, if none are
-    given; of a kernel for any axis (outer, dim, inner), `QUICK_AXES`. Shapes that the header
-    refuses are left out. A kernel that takes strides computes each of them a second time in rows
-    that are apart, or start between two multiples of 16 bytes; one whose arrays may start there
-    does so without strides, and one that may write into an input does that.
-    Returns one sentence; raises `WrongResult` naming the shape, `ValueError` if there is no header
-    or it refuses every shape, or features that are not built, and `TypeError` for shapes that are
-    no pairs of integers.
-    """
+    compiled for each shape as its header says; the header also gives operation and launch.
+    `features` select features of the operation. `shapes` are by default `QUICK_SHAPES`, with
+    `LONG_QUICK_SHAPES` for a text with a Build line or one that accepts none of these; for a kernel
+    along any axis (outer, dim, inner), `QUICK_AXES`. Shapes that the header refuses are skipped.
+    Each shape is checked a second time in another layout, if the kernel supports one: strided or
+    unaligned rows, or in place. Returns one sentence. Raises `WrongResult` naming the shape,
+    `ValueError` if there is no header, if it refuses every shape, or for features that it does not
+    have, and `TypeError` for shapes that are not pairs of integers."""
     unbound = kernel_of(kernel, block).choosing(features)
     contract = unbound.header
     axes = "inner" in contract.operation.sizes
@@ -223,9 +220,9 @@ def check_kernel(
 def check_case(
     unbound: Kernel, problem: Problem, values: Mapping[str, object], layout: int
 ) -> bool:
-    """Run a kernel over what goes in at a shape (more than it takes may be given), and in one of
-    three other layouts if it takes such, and in place if it may. Returns whether there was another
-    layout; raises what `check_kernel` does."""
+    """Run a kernel on the inputs of a shape (surplus ones are ignored), then in one of three other
+    layouts and in place, if it supports them. Returns whether there was another layout; raises what
+    `check_kernel` raises."""
     run, contract = _Run(unbound, problem, values), unbound.header
     run.as_they_are()
     if "Inplace" in contract.fields:
@@ -235,7 +232,7 @@ def check_case(
 
 
 def _sizes(shape: Sequence[int], axes: bool) -> Sequence[int]:
-    """Raises `TypeError` for what are no integers, or not so many."""
+    """Raises `TypeError` unless it is a tuple of integers of the right length."""
     if np.ndim(shape) != 1 or len(shape) != 2 + axes:
         form = "triples [(outer, dim, inner), ...]" if axes else "pairs [(rows, cols), ...]"
         raise TypeError(f"shapes are {form}, not {shape!r}")
@@ -243,7 +240,7 @@ def _sizes(shape: Sequence[int], axes: bool) -> Sequence[int]:
 
 
 class _Run:
-    """A kernel and what it is given at a shape: as it is and laid out otherwise."""
+    """A kernel with its inputs at a shape, in the plain layout and in others."""
 
     def __init__(self, unbound: Kernel, problem: Problem, values: Mapping[str, object]) -> None:
         self.unbound, self.problem = unbound, problem
@@ -271,13 +268,13 @@ class _Run:
         self._run({**self.given, name: once}, {**self.outputs(), output: once}, " in place")
 
     def apart(self, number: int) -> bool:
-        """The same in one of three layouts, in turn; False if the header refuses it."""
+        """Check in one of three layouts, in turn; False if the header refuses it."""
         problem, contract = self.problem, self.unbound.header
         cols, size = problem.cols, problem.itemsize
         pack, unit = 16 // size, contract.align(problem.dtype) // size
         whole = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
         x_gap, y_gap, x_phase, y_phase = (
-            (5, 2, 1, 3),  # each row starts elsewhere between two multiples of 16 bytes
+            (5, 2, 1, 3),  # each row has another offset from a multiple of 16 bytes
             (0, 0, 3, 1),
             (whole, whole + pack, 0, 0),
         )[number % 3]
@@ -307,7 +304,7 @@ class _Run:
         return True
 
     def _strides(self, arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
-        """Of x and y, where the kernel takes them."""
+        """The row strides of x and y, if the kernel takes them."""
         if not self.unbound.header.strided:
             return ()
         return tuple(arrays[name].strides[0] // arrays[name].itemsize for name in "xy")
@@ -322,7 +319,7 @@ class _Run:
     def _run(
         self, given: Mapping[str, object], written: Mapping[str, np.ndarray], how: str = ""
     ) -> None:
-        """Run the kernel over what is given, as it is laid out, and check what it wrote."""
+        """Run the kernel on the inputs in their layout, and check its outputs."""
         strides = self._strides({**given, **written})
         where = self._where(written) + how
         if strides and strides != 2 * (self.problem.cols,):
@@ -339,7 +336,7 @@ class _Run:
 
 
 def _moved(x: np.ndarray, stride: int, phase: int, around: float) -> np.ndarray:
-    """`apart` of a matrix, or of an array of three axes, whose rows stay where they are."""
+    """`apart` for a matrix; an array of three axes keeps its layout."""
     if x.ndim == 2:
         return apart(x, stride, phase, around)
     return apart(x.reshape(1, -1), x.size, phase, around).reshape(x.shape)

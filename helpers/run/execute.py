@@ -1,9 +1,9 @@
 """Run a `cupy.RawKernel` once: on the GPU through CuPy, or on the SIMT machine.
 
-Both take numpy arrays and write results into them in place. Arguments are held against the
-kernel's signature first, because CUDA checks nothing: it knows no strides, converts no dtype, and
-reads a Python float as eight bytes. What CuPy cannot ask of CUDA goes through its driver: clusters
-of more than 8 blocks, programmatic launches.
+Both take NumPy arrays and write results into them in place. Arguments are first checked against the
+kernel's signature, because CUDA checks nothing: it knows no strides, converts no dtype, and reads a
+Python float as eight bytes. Features that CuPy does not expose use the driver API: clusters of more
+than 8 blocks, programmatic launches.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from ..simt import byte_offset, rows_apart, span
 from ..simt.cuda_text import Parameter, signature
 from ..simt.words import counted
 
-GUARD = 256  # bytes around what a kernel is given on a GPU; a multiple of any alignment
-UNTOUCHED = 0xA5  # what they hold
+GUARD = 256  # guard bytes around each array on a GPU; a multiple of any alignment
+UNTOUCHED = 0xA5  # their content
 
 
 class KernelBug(simt.ShownShort, RuntimeError):
-    """A bug in the kernel: the message lists every finding of the SIMT machine, or says what was
-    written on a GPU that is not the kernel's."""
+    """A bug in the kernel: the message lists the diagnostics of the SIMT machine, or says which
+    bytes outside of its arrays a kernel wrote on a GPU."""
 
 
 def execute(kernel, plan: Plan, grid, block, args: Sequence) -> simt.Trace | None:
-    """Launch a kernel with arguments that were checked, and wait for it.
+    """Launch a kernel with checked arguments, and wait for it.
 
     `plan` holds the shared memory and the attributes of the launch, `grid` and `block` its sizes in
     up to three dimensions. Returns the SIMT machine's trace in replay mode, None on a GPU. Raises
@@ -50,8 +50,8 @@ def execute(kernel, plan: Plan, grid, block, args: Sequence) -> simt.Trace | Non
 
 
 def execute_simulated(kernel, plan: Plan, grid, block, args: Sequence, **options) -> simt.Trace:
-    """The same on the SIMT machine, also where a GPU is; bugs are in `trace.findings`. `options` go
-    to `simt.simulate`."""
+    """The same on the SIMT machine, even if there is a GPU; bugs are in `trace.findings`. `options`
+    go to `simt.simulate`."""
     names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
     options = {"names": names, "arch": f"compute_{max(90, plan.arch)}", **options}
     return simt.simulate(kernel, grid, block, args, plan.shared_mem, **options)
@@ -67,8 +67,8 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
         for parameter, value in zip(declared, args, strict=True)
     ]
     sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
-    # Ordinary even where the plan is programmatic: a single call has no predecessor to start
-    # beside. `enqueue` is what is timed.
+    # Ordinary even if the plan is programmatic: a single call has no predecessor to overlap
+    # with. Timing uses `enqueue`.
     kernel(*sizes, tuple(on_gpu), shared_mem=plan.shared_mem)
     cupy.cuda.get_current_stream().synchronize()
     for parameter, value, device in zip(declared, args, on_gpu, strict=True):
@@ -79,7 +79,7 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
 
 
 def _pointer(name: str, value):
-    """What CuPy is given for a pointer; None is the null pointer."""
+    """The value that CuPy takes for a pointer; None is the null pointer."""
     if value is None:
         return np.uintp(0)
     if not isinstance(value, np.ndarray):
@@ -88,13 +88,13 @@ def _pointer(name: str, value):
 
 
 def device_dtype(dtype: np.dtype) -> np.dtype:
-    """How CuPy holds a dtype: bfloat16, which it may not know, as its two bytes."""
+    """The dtype of the CuPy array: bfloat16, which CuPy may not know, is stored as uint16."""
     return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
 
 
 def as_declared(parameter: Parameter, value):
-    """A number in the size that the kernel reads; CuPy would pass a numpy.int32 as 4 bytes to a
-    long long."""
+    """A number in the size that the kernel reads; CuPy would pass a numpy.int32 as 4 bytes even to
+    a long long."""
     try:
         return value if parameter.dtype is None else parameter.dtype.type(value)
     except (TypeError, ValueError, OverflowError):
@@ -102,9 +102,9 @@ def as_declared(parameter: Parameter, value):
 
 
 def to_gpu(array: np.ndarray, guard: int = 0):
-    """A CuPy copy of a numpy array, at an address with the same alignment and with the same
-    strides; what is between the rows of a matrix is copied too. bfloat16 as uint16. So many bytes
-    of `guard` around it hold `UNTOUCHED`."""
+    """A CuPy copy of a NumPy array with the same strides, at an address with the same alignment;
+    the gaps between rows are copied too. bfloat16 becomes uint16. `guard` bytes on both sides hold
+    `UNTOUCHED`."""
     import cupy
 
     memory, first = span(array), guard + byte_offset(array)
@@ -116,7 +116,7 @@ def to_gpu(array: np.ndarray, guard: int = 0):
 
 
 def _bring_back(device, array: np.ndarray) -> np.ndarray:
-    """Copy all that `to_gpu` copied back, from a copy with guards; returns these."""
+    """Copy everything back that `to_gpu` copied, from a copy with guards; returns the guards."""
     import cupy
 
     memory, first = span(array), GUARD + byte_offset(array)
@@ -138,15 +138,15 @@ def prepare(kernel, plan: Plan) -> None:
     from cupy.cuda.compiler import CompileException
 
     try:
-        static = kernel.shared_size_bytes  # the first question compiles
+        static = kernel.shared_size_bytes  # the first access compiles
     except CompileException as error:
-        # CuPy names a text without #line after its hash.
+        # Without #line, CuPy names the text after its hash.
         log = re.sub(r"^\S*\.cubin\.cu(?=\()", "kernel.cu", str(error), flags=re.MULTILINE)
         message = f"NVRTC could not compile the kernel\n{log}"
         raise simt.CompileError(message, kernel.code) from None
     if plan.shared_mem + static > 48 * 1024:
         kernel.max_dynamic_shared_size_bytes = plan.shared_mem
-    if plan.cluster > 8:  # more than every GPU with clusters has to offer
+    if plan.cluster > 8:  # more than any GPU with clusters supports
         from cuda.bindings import driver
 
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
@@ -157,7 +157,7 @@ def prepare(kernel, plan: Plan) -> None:
 
 def enqueue(kernel, plan: Plan, arguments: Sequence) -> None:
     """Enqueue one call on CuPy's current stream; `arguments` are CuPy arrays, null pointers and
-    numbers, in NumPy's types for those of the kernel. `prepare` comes first, once."""
+    numbers as the NumPy types of the parameters. Call `prepare` once before."""
     if plan.programmatic:
         _enqueue_programmatic(kernel, plan, arguments)
     else:
@@ -165,9 +165,9 @@ def enqueue(kernel, plan: Plan, arguments: Sequence) -> None:
 
 
 def _enqueue_programmatic(kernel, plan: Plan, arguments: Sequence) -> None:
-    """A launch whose blocks may start while its predecessor on the stream still runs; the kernel
-    waits for that one with griddepcontrol.wait. Raises `RuntimeError` with the driver's name for
-    what it refuses."""
+    """Launch a kernel whose blocks may start while its predecessor on the stream still runs; the
+    kernel waits for it with griddepcontrol.wait. Raises `RuntimeError` with the driver's error
+    name."""
     import cupy
     from cuda.bindings import driver
 
@@ -196,8 +196,8 @@ def _enqueue_programmatic(kernel, plan: Plan, arguments: Sequence) -> None:
 
 
 def active_clusters(kernel, plan: Plan) -> int | None:
-    """How many clusters of the plan this GPU runs at once, says the driver
-    (`cuOccupancyMaxActiveClusters`); None without clusters, or if it does not say."""
+    """How many clusters of the plan can be resident on this GPU, according to the driver
+    (`cuOccupancyMaxActiveClusters`); None without clusters, or if the driver gives no answer."""
     if plan.cluster == 1:
         return None
     from cuda.bindings import driver
@@ -212,7 +212,7 @@ def active_clusters(kernel, plan: Plan) -> int | None:
 
 
 def _driver_config(plan: Plan, attributes: list):
-    """The driver's `CUlaunchConfig` of a plan, on its default stream."""
+    """The driver's `CUlaunchConfig` for a plan, on the default stream."""
     from cuda.bindings import driver
 
     config = driver.CUlaunchConfig()
@@ -227,8 +227,8 @@ def _driver_config(plan: Plan, attributes: list):
 
 
 def check_arguments(kernel, args: Sequence) -> None:
-    """Raise `TypeError` or `ValueError` naming the first argument that does not fit the kernel's
-    signature. The rows of a matrix x may be apart where the kernel takes an x_stride."""
+    """Raise `TypeError` or `ValueError` naming the first argument that does not match the kernel's
+    signature. A matrix x may have strided rows if the kernel takes an x_stride."""
     parameters = signature(kernel.code, kernel.name)
     if not isinstance(args, (list, tuple)):
         raise TypeError(f"args must be a tuple of all that the kernel takes, not {short(args)}")
@@ -268,7 +268,7 @@ def _check_array(parameter: Parameter, value, strided: bool) -> None:
             f"pass numpy.ascontiguousarray({name})"
         )
     wanted = np.dtype(np.uint64) if parameter.table and "[" not in name else parameter.dtype
-    if wanted not in (None, value.dtype) and name != "workspace":  # zeros of any type
+    if wanted not in (None, value.dtype) and name != "workspace":  # zeros, of any type
         raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({parameter.type}*)")
     if not parameter.const and not value.flags.writeable:
         raise ValueError(f"{name} is read-only, the kernel writes to it")
@@ -276,14 +276,14 @@ def _check_array(parameter: Parameter, value, strided: bool) -> None:
 
 def _check_number(parameter: Parameter, value) -> None:
     name, dtype = parameter.name, parameter.dtype
-    if dtype is None:  # a struct, or a pointer that only the compiler knows
+    if dtype is None:  # a struct, or a pointer type that only the compiler knows
         return
     if isinstance(value, np.ndarray):
         raise TypeError(f"{name} must be a number ({parameter.type}), not an array")
     if dtype.kind == "b":
         if not isinstance(value, bool | np.bool_) and value not in (0, 1):
             raise TypeError(f"{name} must be a bool, not {value!r}")
-    elif dtype.kind in "fV":  # numpy does not know bfloat16 for a float
+    elif dtype.kind in "fV":  # NumPy does not count bfloat16 as floating
         if not isinstance(value, float if dtype == np.float64 else dtype.type):
             wide = ", which CuPy passes as 8 bytes" if type(value) in (int, float) else ""
             module = "ml_dtypes" if dtype.kind == "V" else "numpy"

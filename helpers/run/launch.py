@@ -1,7 +1,7 @@
-"""Launch a `cupy.RawKernel` that the reader built: grid, block and arguments in plain sight.
+"""Launch a `cupy.RawKernel` with an explicit grid, block and arguments.
 
-The same cell runs on a machine with a GPU and on one without: numpy arrays go in and results come
-back in place. A kernel whose source has a header is held against it first.
+The same cell runs with and without a GPU: it takes NumPy arrays and writes results in place. If the
+source has a header, the launch is first checked against it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ def launch(
 ) -> simt.Trace | None:
     """Run a `cupy.RawKernel` once and wait for it.
 
-    `args` are numpy arrays and numbers in the order of the kernel's parameters; arrays that the
-    kernel takes as non-const pointers are written in place. `shared_mem` is the dynamic shared
-    memory in bytes. A kernel whose header has Strides takes those of x and y in elements after
-    cols, and matrices whose rows are as far apart; one whose header has a Workspace takes an array
-    of as many bytes last, all zero.
+    `args` are NumPy arrays and numbers in the order of the kernel's parameters; arrays passed as
+    non-const pointers are written in place. `shared_mem` is the dynamic shared memory in bytes. A
+    kernel whose header has Strides takes the row strides of x and y in elements after cols; one
+    whose header has a Workspace takes an array of that many zero bytes last.
 
     Returns the SIMT machine's trace in replay mode, None on a GPU.
 
-    Raises `TypeError` or `ValueError` naming the argument that does not fit the kernel's
+    Raises `TypeError` or `ValueError` naming the argument that does not match the kernel's
     signature or header, `KernelBug` if the SIMT machine found a bug, and what `helpers.simt` or
     CuPy raise for source that does not compile.
     """
@@ -51,14 +50,13 @@ def simulate(
     shared_mem: int = 0,
     **options,
 ) -> simt.Trace:
-    """Run a kernel on the SIMT machine, also where a GPU is, and return its trace.
+    """Run a kernel on the SIMT machine, even if there is a GPU, and return its trace.
 
     Takes and raises what `launch` does, except that bugs are returned in `trace.findings`.
-    `watch=True` keeps every access and event of the kernel's own lines, for `draw`: at most 100,000
-    records, so that shapes must be small. Other `options` go to `simt.simulate` too: an
-    `instruction_limit`, past which a batch of blocks counts as hanging, and `watch=(30,)`, `follow`
-    and `only_blocks` to keep less.
-    """
+    `watch=True` records every access and event of the kernel's own lines for `draw`, at most
+    100,000, so shapes must be small. Other `options` go to `simt.simulate` too:
+    `instruction_limit`, after which a batch of blocks counts as hanging, and `watch=(30,)`,
+    `follow` and `only_blocks` to record less."""
     if "instruction_limit" in options:
         options["instruction_limit"] = integer("instruction_limit", options["instruction_limit"])
     plan = _checked(kernel, grid, block, args, shared_mem)
@@ -66,7 +64,7 @@ def simulate(
 
 
 def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
-    """The launch as the header plans it, or as it was given if there is no header."""
+    """The launch planned by the header, or as given if there is no header."""
     if not hasattr(kernel, "code"):
         raise TypeError(
             "launch a cupy.RawKernel: cupy.RawKernel(source('01_naive.cu'), 'softmax_naive'), say; "
@@ -106,7 +104,7 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
 
 
 def _sizes(contract: Header, given: Mapping[str, object]) -> dict[str, int]:
-    """Rows, columns and what lies between them, of a kernel's arguments."""
+    """Rows, columns and strides among the arguments of a kernel."""
     sizes = {name: int(given[name]) for name in contract.operation.sizes}
     if "inner" in sizes:
         rows = sizes["outer"] * sizes["inner"]

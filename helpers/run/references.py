@@ -1,4 +1,4 @@
-"""What each operation gives: inputs that expose mistakes, references, tolerances that can fail.
+"""Inputs that expose mistakes, fp64 references and tolerances for each operation.
 
 A tolerance follows each element, since a mean softmax is 1/cols: a fixed 1e-4 would accept an
 all-zero answer for long rows. With u = 2^-24, the unit roundoff of fp32, and d = |x - max|:
@@ -48,13 +48,12 @@ TINY = 2.0**-126
 
 
 def make_input(rows: int, cols: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
-    """A matrix of shape (rows, cols) on which wrong kernels look wrong.
+    """A matrix of shape (rows, cols) that exposes wrong kernels.
 
-    Normal values of standard deviation 2, no two rows alike; each row is shifted by -200 to 200,
-    so that leaving out the maximum overflows or divides by zero; each row has one value 4 above
-    its maximum at a random place and, where it is long enough, a tie of two. With 16 bits every
-    second row stays where it is, since shifted values have hardly any digits left.
-    """
+    Normal values of standard deviation 2, all rows different. Each row is shifted by -200 to 200,
+    so that omitting the maximum overflows or divides by zero; each row has one value 4 above its
+    maximum at a random place and, if it is long enough, two equal maxima. With 16 bits every second
+    row is not shifted, because shifted values have hardly any digits left."""
     random = np.random.default_rng(seed)
     x = random.normal(0, 2, (rows, cols))
     peak = random.integers(0, cols, rows)
@@ -81,27 +80,27 @@ def special_rows(cols: int, dtype: str = "float32") -> np.ndarray:
 
 
 def poisoned(x: np.ndarray) -> np.ndarray:
-    """An output array like x, full of NaN: what a kernel does not write stays visible."""
+    """An output array like x, filled with NaN, so that unwritten elements are visible."""
     return np.full_like(x, np.nan)
 
 
 def make_inputs(problem: Problem, seed: int = 0) -> dict[str, object]:
-    """All that goes into a problem, none of it neutral or constant."""
+    """All inputs of a problem, none of them neutral or constant."""
     random = np.random.default_rng(seed + 1)
     x = make_input(problem.rows, problem.cols, seed, problem.dtype)
     if dict(problem.features).get("LOG") and problem.cols > 1:
-        x[:, 1::3] -= 300  # whose softmax is 0, and whose logarithm is not that of 0
+        x[:, 1::3] -= 300  # whose softmax is 0, and whose log-softmax is finite
     return _inputs_of(problem, x, random)
 
 
 def special_inputs(problem: Problem) -> dict[str, object]:
-    """The same with `special_rows`, of six rows for each of its inner: of a row that is masked,
-    ignored or without a gradient, of targets that do not exist."""
+    """The same with `special_rows`, six rows per inner index: with a row that is masked, ignored or
+    without a gradient, and targets that do not exist."""
     cols, inner = problem.cols, problem.inner
     x = np.concatenate([special_rows(cols, problem.dtype)] * inner)
     found = _inputs_of(problem, x, np.random.default_rng(2))
     if "mask" in found:
-        # Rows with -inf in what is left, of nothing but masks; NaN and +inf that are masked out.
+        # Rows with -inf in the unmasked columns, fully masked rows, and masked NaN and +inf.
         found["mask_repeat"] = np.int32(1)
         found["mask"][0] = 0
         found["mask"][1] = 1
@@ -116,7 +115,7 @@ def special_inputs(problem: Problem) -> dict[str, object]:
 
 
 def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> dict[str, object]:
-    """What an operation takes, made of the matrix that softmax is taken of."""
+    """The arguments of an operation, made from the input matrix of softmax."""
     rows, cols, features = problem.rows, problem.cols, dict(problem.features)
     exact = Rows.of(x)
 
@@ -150,7 +149,7 @@ def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> 
         if argument.output or argument.name not in makers:
             continue
         if isinstance(argument.neutral, tuple) and argument.neutral[0] in found:
-            continue  # the rows of an array
+            continue  # rows of the array
         value = makers[argument.name]()
         kind = argument.numpy_dtype(problem.dtype)
         if argument.shape:
@@ -160,7 +159,7 @@ def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> 
 
 
 def _laid_out(value: np.ndarray, argument: Argument, problem: Problem) -> np.ndarray:
-    """Rows one after the other as outer x dim x inner, where that is what a kernel takes."""
+    """Contiguous rows as outer x dim x inner, if the kernel takes that."""
     if len(argument.shape) < 2 or problem.inner == 1:
         return value
     apart = value.reshape(problem.outer, problem.inner, problem.cols)
@@ -168,7 +167,8 @@ def _laid_out(value: np.ndarray, argument: Argument, problem: Problem) -> np.nda
 
 
 def _mask(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
-    """A third of the columns of each row hidden, by bytes that are not all 1; one row wholly."""
+    """A mask that hides a third of the columns of each row, with bytes other than 1, and one whole
+    row."""
     mask = random.integers(1, 256, (rows, cols)) * (random.random((rows, cols)) < 0.3)
     if rows > 3:
         mask[rows // 2] = 255
@@ -176,14 +176,15 @@ def _mask(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
 
 
 def _targets(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
-    """A column of each row, the first and the last among them."""
+    """One column per row, including the first and the last column."""
     targets = random.integers(0, cols, rows)
     targets[rows // 2], targets[0] = 0, cols - 1
     return targets
 
 
 def outputs(problem: Problem, values: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """What an operation writes, as arrays full of NaN; their shapes may depend on `values`."""
+    """The outputs of an operation as arrays filled with NaN; their shapes may depend on
+    `values`."""
     return {
         argument.name: np.full(
             problem.array_shape(argument, values), np.nan, argument.numpy_dtype(problem.dtype)
@@ -197,7 +198,7 @@ def outputs(problem: Problem, values: Mapping[str, object]) -> dict[str, np.ndar
 
 
 class Exact(NamedTuple):
-    """An output in fp64, and how far from it a kernel may be before its output is rounded."""
+    """An output in fp64, and the tolerance for a kernel before its output is rounded."""
 
     value: np.ndarray
     error: np.ndarray
@@ -209,15 +210,15 @@ class Rows(NamedTuple):
 
     softmax: np.ndarray
     logarithm: np.ndarray
-    top: np.ndarray  # the largest number of a row, NaN apart
-    log_sum: np.ndarray  # log(sum(exp(x - top))); -inf of a row of all -inf
-    relative: np.ndarray  # how far a kernel's softmax may be off
-    log_error: np.ndarray  # how far its log(sum) may be
-    distance: np.ndarray  # from the maximum, and what rounding of logits adds to it
+    top: np.ndarray  # the largest number of a row, ignoring NaN
+    log_sum: np.ndarray  # log(sum(exp(x - top))); -inf for a row of all -inf
+    relative: np.ndarray  # tolerance of softmax
+    log_error: np.ndarray  # tolerance of log(sum)
+    distance: np.ndarray  # distance from the maximum, plus the rounding of logits
 
     @classmethod
     def of(cls, x: np.ndarray, rounded: np.ndarray | float = 0.0) -> Rows:
-        """`rounded` says how many u a kernel's logits are off."""
+        """`rounded` is the error of the kernel's logits in u."""
         with np.errstate(all="ignore"):
             exact = x.astype(np.float64)
             top = exact.max(axis=-1, keepdims=True)
@@ -242,7 +243,7 @@ class Rows(NamedTuple):
 
     @property
     def statistics(self) -> np.ndarray:
-        """(rows, 2): what the loss writes of each row, and its gradient reads."""
+        """(rows, 2): the statistics that the loss writes per row and its gradient reads."""
         return np.concatenate([self.top, self.log_sum], axis=-1)
 
 
@@ -253,7 +254,7 @@ def reference(x: np.ndarray) -> np.ndarray:
 
 
 def ulp(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """How far apart numbers of a dtype are at values."""
+    """The spacing of the numbers of a dtype at given values."""
     stored = ml_dtypes.finfo(dtype)
     _, exponent = np.frexp(values)
     spacing = np.ldexp(float(stored.eps), exponent - 1)
@@ -267,7 +268,7 @@ def allowed(exact: Exact, dtype: np.dtype) -> np.ndarray:
 
 
 def tolerance(x: np.ndarray, softmax: np.ndarray) -> np.ndarray:
-    """The same of a softmax of x that is known."""
+    """The same for a known softmax of x."""
     return allowed(Exact(softmax, Rows.of(x).relative * np.abs(softmax)), x.dtype)
 
 
@@ -277,8 +278,8 @@ def expected(
     features: Mapping[str, int] | None = None,
     at: np.ndarray | None = None,
 ) -> dict[str, Exact]:
-    """The outputs of an operation, whose arguments are complete. `at` are the numbers of the rows
-    that are given, all of them if it is None."""
+    """The outputs of an operation for complete arguments. `at` are the indices of the given rows;
+    None means all rows."""
     with np.errstate(all="ignore"):
         return _MEANING[operation.name](values, features or {}, at)
 
@@ -310,7 +311,7 @@ def _softmax(values, features, at) -> dict[str, Exact]:
 
 
 def _logits(x: np.ndarray, values, features, at: np.ndarray):
-    """What softmax is taken of, and by how many u a kernel may round it otherwise."""
+    """The logits, and the error in u that a kernel's rounding of them may cause."""
     scaled = float(values.get("scale", 1.0)) * x
     logits = scaled
     if features.get("BIAS"):
@@ -327,11 +328,10 @@ def _logits(x: np.ndarray, values, features, at: np.ndarray):
 
 
 def dropout(values: Mapping, at: np.ndarray, cols: int) -> np.ndarray:
-    """By what each element of some rows is multiplied: 0, or 1 / (1 - p), where p is rounded down
-    to a multiple of 1/65536; all 0 if that is 1. Philox 4x32 of seven rounds (Salmon and others,
-    Parallel random numbers: as easy as 1, 2, 3, 2011): the key is the seed, the counter
-    (column / 8, row, offset); column c is dropped where number c % 8, of 16 bits each, is below
-    p 65536."""
+    """The dropout factors of some rows: 0 or 1 / (1 - p), with p rounded down to a multiple of
+    1/65536; all 0 if that is 1. Philox 4x32 of seven rounds (Salmon and others, Parallel random
+    numbers: as easy as 1, 2, 3, 2011): the key is the seed, the counter (column / 8, row, offset);
+    column c is dropped where number c % 8, of 16 bits each, is below p 65536."""
     seed, offset = int(values["seed"]), int(values["offset"])
     below = int(float(np.float32(values["p"])) * 65536)
     counter = np.broadcast_arrays(
@@ -381,7 +381,7 @@ def _backward(values, features, at) -> dict[str, Exact]:
         off = off + (relative * np.abs(terms)).sum(axis=-1, keepdims=True)
     value = g - y * total if log else y * (g - total)
     inner = np.abs(y) * np.abs(total) + (np.abs(g) if log else np.abs(y * g))
-    # What is multiplied by softmax is off by as much of itself.
+    # A product with softmax has the same relative error.
     error = np.abs(y) * off + relative * np.abs(y * total if log else value)
     error = error + 8 * UNIT_ROUNDOFF * inner + TINY * (2 + g.shape[-1])
     return {"dx": Exact(scale * value, abs(scale) * error)}
@@ -393,7 +393,7 @@ def _cross_entropy(values, features, at) -> dict[str, Exact]:
     top, log_sum, log_error = (part[:, 0] for part in (rows.top, rows.log_sum, rows.log_error))
     lse = top + log_sum
     there, ignored, chosen = _chosen(values, x.shape)
-    below = top - np.where(there, x[np.arange(len(x)), chosen], np.nan)  # of the target
+    below = top - np.where(there, x[np.arange(len(x)), chosen], np.nan)  # error of the target term
     spread = smoothing * (top - x.mean(axis=-1)) if smoothing else 0.0
     loss = log_sum + (1 - smoothing) * below + spread + z * lse**2
     size = np.abs(x).mean(axis=-1) + np.abs(top)
@@ -408,8 +408,8 @@ def _cross_entropy(values, features, at) -> dict[str, Exact]:
 
 
 def _chosen(values, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each row: whether its target is a column, whether it is ignored, and a column that is the
-    target where it is one."""
+    """Per row: whether its target is a valid column, whether it is ignored, and a column index that
+    equals the target if that is valid."""
     target = values["target"]
     there = (target >= 0) & (target < shape[1])
     return there, target == int(values["ignore_index"]), np.where(there, target, 0)
