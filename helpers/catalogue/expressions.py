@@ -2,7 +2,8 @@
 
 Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions. Expressions whose value would
 differ between C and Python are refused: a chained comparison compares a truth value in C, the
-quotient of a negative number is rounded towards zero in C, and what exceeds 64 bits overflows."""
+quotient of a negative number is rounded towards zero in C, and what exceeds 64 bits overflows.
+"""
 
 from __future__ import annotations
 

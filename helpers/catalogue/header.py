@@ -27,7 +27,8 @@ start at the same offset from a multiple of 16 bytes.
 the operation has them, expressions also read outer, dim and inner.
 
 `Strides: x_stride, y_stride` allows a row stride above cols: the kernel then takes both strides
-after cols, as long long. `Align: size` allows x and y to start at any element."""
+after cols, as long long. `Align: size` allows x and y to start at any element.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ def header(
 
     Raises `HeaderError` with file, line, key and reason, and `ValueError` for a change of a name
     that does not exist or cannot change, and for an option whose value is not a plain decimal
-    number."""
+    number.
+    """
     with citing(code):
         return _header(code, options, changes)
 

@@ -237,7 +237,8 @@ class Header:
 
         `block` replaces the header's block size. Raises `ValueError` if the file refuses the
         problem or the block size, or needs more than the GPU allows, and `TypeError` for a block
-        size that is not an integer."""
+        size that is not an integer.
+        """
         block = None if block is None else integer("block", block)
         found = self._plan_or_reason(problem, gpu)
         if isinstance(found, str):

@@ -2,7 +2,8 @@
 
 A step is a file in `kernels/` ("07_warp"), a variant an alternative to it
 ("variants/07_waiting_loads"), and a trial one of these with another block size or other values in
-its Build table ("07_warp-ROWS2", "01_naive-b32")."""
+its Build table ("07_warp-ROWS2", "01_naive-b32").
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Plans that were tuned on the reader's own GPU: mine/plans/<gpu>.json, which git ignores.
 
 `helpers.measure.tuning` finds them, and `choose` prefers them to the shipped plans when live on
-that GPU: never in replay, and not with SOFTMAX_PLANS=0."""
+that GPU: never in replay, and not with SOFTMAX_PLANS=0.
+"""
 
 from __future__ import annotations
 

@@ -2,21 +2,21 @@
 
 The modules, lowest first:
 
-    workers          work dealt out to GPUs
+    workers          distribute work over GPUs
     campaign         the loop of every campaign
     samples          medians and their run-to-run variation
-    store            files of what was measured, a line for each observation
+    store            files of measurements, one observation per line
     records          timings of the steps
-    gpu_arrays       what is timed: arrays on the GPU, and the check of the result
+    gpu_arrays       arrays of timed kernels on the GPU, and the check of the result
     bench            how a kernel is timed
     problem_groups   problems of the comparison: operations, shapes, numbers
     tuning           search for a faster plan on the GPU in use
-    interop          CuPy arrays as other libraries take them
-    fused_baselines  baselines for operations around softmax
+    interop          CuPy arrays for other libraries
+    fused_baselines  baselines for fused and related operations
     baselines        baselines for softmax
-    comparison       our kernels beside the baselines
-    pipeline_timer   how softmax is timed between a producer and a consumer
-    pipelines        what was timed so
+    comparison       our kernels compared with the baselines
+    pipeline_timer   time softmax between a producer and a consumer
+    pipelines        the results of these timings
     call_times       timings of the exported PyTorch file
     profiler         profiler data: counters, sanitizer, disassembly
 """

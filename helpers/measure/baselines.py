@@ -1,18 +1,18 @@
-"""Softmax, and what is around it, as other people wrote it, as candidates for `bench.measure`.
+"""Softmax by other libraries, as candidates for `bench.measure`.
 
-    torch       eager PyTorch, with the output given
+    torch       eager PyTorch, with a preallocated output
     compile     torch.compile for one shape, autotuned: best of several processes
-    triton      the scheme of Triton's fused-softmax tutorial: programs that stay and take every
-                n-th row, a row padded to a power of two
+    triton      the scheme of Triton's fused-softmax tutorial: persistent programs that take every
+                n-th row, each row padded to a power of two
     liger       the Triton kernel of Liger-Kernel
     quack       QuACK, in CUTLASS's Python language
     flashinfer  FlashInfer's OnlineSoftmax, built from its headers
     cudnn       cudnnSoftmaxForward
 
-What they offer beside softmax says `helpers.measure.fused_baselines`. None of them is needed for
-anything else here; `requirements/baselines.txt` lists what they come from. All get CuPy's memory
-without a copy, write to an output that is given, and run on CuPy's current stream, so that they can
-be captured into the same kind of CUDA graph as our kernels.
+`helpers.measure.fused_baselines` has their fused and related operations. Nothing else depends on
+them; `requirements/baselines.txt` lists their packages. All use CuPy's memory without a copy, write
+to a given output, and run on CuPy's current stream, so that they can be captured into the same kind
+of CUDA graph as our kernels.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ PACKAGES = (
     *("torch", "triton", "liger-kernel", "quack-kernels", "nvidia-cutlass-dsl"),
     *("flashinfer-python", "cudnn"),
 )
-ABSENT = "is not installed"  # how the reason ends why a baseline is not there at all
+ABSENT = "is not installed"  # end of the reason why a baseline is missing altogether
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Somebody else's softmax."""
+    """A softmax of another library."""
 
-    title: str  # its name as people know it
-    packages: tuple[str, ...]  # what it imports
+    title: str  # its usual name
+    packages: tuple[str, ...]  # the module that it imports
     make: Callable[[Problem], Call]  # -> a call on CuPy arrays
     refuses: Callable[[Problem], str] = lambda problem: ""  # -> why, or ""
-    absent: Callable[[], str] = lambda: ""  # what else is not installed
+    absent: Callable[[], str] = lambda: ""  # other modules that it needs
     note: str = ""
-    disk_cache: bool = False  # whether what one process compiles serves another
-    draws: bool = False  # whether it tunes anew in each process, with another result
+    disk_cache: bool = False  # whether compiled code is cached across processes
+    draws: bool = False  # whether each process tunes anew, with varying results
 
 
 def why_not(name: str, problem: Problem) -> str:
@@ -88,12 +88,12 @@ def why_not(name: str, problem: Problem) -> str:
 
 
 def title(name: str) -> str:
-    """What people call a baseline; any other name as it is."""
+    """The usual name of a baseline; any other name unchanged."""
     return BASELINES[name].title if name in BASELINES else name
 
 
 def note(name: str, problem: Problem) -> str:
-    """What is to be known of how a baseline is called; "" if nothing."""
+    """A note on how a baseline is called; "" if there is none."""
     if problem.plain:
         return BASELINES[name].note
     return fused_baselines.OFFERS[problem.operation.name][name].note
@@ -101,10 +101,10 @@ def note(name: str, problem: Problem) -> str:
 
 def candidate(name: str, problem: Problem) -> Candidate:
     """A baseline for `bench.measure`: its `run(x, y)` takes CuPy arrays of shape (rows, cols),
-    16-bit ones of any 2-byte type, and enqueues one call on CuPy's current stream; around softmax
-    those of the operation.
+    16-bit ones of any 2-byte type, or the arrays of another operation, and enqueues one call on
+    CuPy's current stream.
 
-    Ask `why_not` first. What a baseline compiles it compiles here or in its first call.
+    Call `why_not` first. A baseline compiles here or in its first call.
     """
     if not problem.plain:
         offer = fused_baselines.OFFERS[problem.operation.name][name]
@@ -120,7 +120,7 @@ def candidate(name: str, problem: Problem) -> Candidate:
 
 
 def step_maker(step: str) -> bench.Maker:
-    """What makes the candidate of a step, as `bench.maker`, and for `TORCH` of eager PyTorch."""
+    """The maker of a step's candidate, as `bench.maker`; for `TORCH` that of eager PyTorch."""
     if step != TORCH:
         return bench.maker(step)
 
@@ -131,8 +131,8 @@ def step_maker(step: str) -> bench.Maker:
     return make
 
 
-LESS_PRECISE = 1.0  # ulp of the output: what rounding one intermediate result to it may cost
-HALF_ULP = 0.5  # of a correctly rounded 16-bit output
+LESS_PRECISE = 1.0  # ulp of the output: the cost of rounding one intermediate result to its dtype
+HALF_ULP = 0.5  # error of a correctly rounded 16-bit output
 
 
 def check_result(x: np.ndarray, y: np.ndarray) -> float:
@@ -163,7 +163,7 @@ def check_result(x: np.ndarray, y: np.ndarray) -> float:
 
 @dataclass
 class Precision:
-    """`check_result` that keeps the largest error of the results that are less precise."""
+    """`check_result` that records the largest error of the less precise results."""
 
     worst_ulp: float = 0.0
 
@@ -172,7 +172,7 @@ class Precision:
 
 
 def versions() -> dict[str, str]:
-    """Version of each of `PACKAGES` that is there; cuDNN's is that of its library."""
+    """Versions of the installed ones of `PACKAGES`; for cuDNN that of its library."""
     found = {}
     for package in PACKAGES[:-1]:
         try:
@@ -186,7 +186,8 @@ def versions() -> dict[str, str]:
 
 
 def free_memory() -> None:
-    """Give back what PyTorch keeps for the streams of earlier shapes; no graph may be in use."""
+    """Free the memory that PyTorch caches for the streams of earlier shapes; no graph may be in
+    use."""
     gc.collect()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.empty_cache()
@@ -207,8 +208,8 @@ def _compile(problem: Problem) -> Call:
 
 @functools.cache
 def _compiled_softmax() -> Call:
-    """Compiled anew for every shape. The copy into y ends as the store of the last kernel; a
-    result that is returned would be allocated by each call."""
+    """Compiled anew for every shape. The copy into y becomes the store of the last kernel; a
+    returned result would be allocated by each call."""
     import torch
 
     def softmax_into(x, y) -> None:
@@ -252,20 +253,20 @@ def _liger_refuses(problem: Problem) -> str:
 
 
 def _triton(problem: Problem) -> Call:
-    """As many programs as the GPU holds at once, by registers and shared memory; the loads of up
-    to three later rows are under way while a row is computed."""
+    """As many programs as are resident on the GPU, by registers and shared memory; the loads of up
+    to three later rows are in flight while a row is computed."""
     import torch
     import triton
 
     rows, cols = problem.shape
     kernel, width, warps = _padded_rows_kernel(), triton.next_power_of_2(cols), 8
     gpu = triton.runtime.driver.active.utils.get_device_properties(0)
-    # All stages but one need a buffer of a row; 1 KB stays for the reductions.
+    # All stages but one need a row buffer; 1 KB is reserved for the reductions.
     buffers = (gpu["max_shared_mem"] - 1024) // (width * problem.itemsize)
     constants = {"WIDTH": width, "STAGES": min(4, 1 + buffers), "num_warps": warps}
     pointer = getattr(torch, problem.dtype)  # stands for an aligned tensor of this type
     built = kernel.warmup(pointer, pointer, rows, cols, grid=(1,), **constants)
-    built._init_handles()  # loads the kernel, which tells its registers
+    built._init_handles()  # loads the kernel, which reports its registers
     by_registers = gpu["max_num_regs"] // (built.n_regs * gpu["warpSize"] * warps)
     by_shared = gpu["max_shared_mem"] // max(1, built.metadata.shared)
     programs = min(rows, gpu["multiprocessor_count"] * max(1, min(by_registers, by_shared)))
@@ -314,7 +315,7 @@ def _cudnn_softmax(problem: Problem) -> Call:
 
 # ---- FlashInfer ---------------------------------------------------------------------------------
 
-# Its `softmax` for float32 with a temperature of 1; with a workspace as large as its own.
+# Its `softmax` for float32 with temperature 1 and a workspace of the size that it uses.
 FLASHINFER = """
 #include <flashinfer/sampling.cuh>
 extern "C" int softmax(float* x, float* y, unsigned rows, unsigned cols, void* workspace,
@@ -341,7 +342,7 @@ def _flashinfer_absent() -> str:
 
 @functools.cache
 def _flashinfer_library() -> ctypes.CDLL:
-    """Built once a version. Raises `RuntimeError` with the first error of nvcc."""
+    """Built once per version. Raises `RuntimeError` with the first error of nvcc."""
     (include, *_) = folders("flashinfer", "data", "include")
     header = (include / "flashinfer" / "sampling.cuh").read_bytes()
     name = hashlib.sha256(header + FLASHINFER.encode()).hexdigest()[:16]
@@ -350,7 +351,7 @@ def _flashinfer_library() -> ctypes.CDLL:
         library.parent.mkdir(parents=True, exist_ok=True)
         source = library.with_suffix(".cu")
         source.write_text(FLASHINFER)
-        # CuRAND's headers, which it includes, may come with PyTorch instead of with nvcc.
+        # It includes cuRAND's headers, which may come with PyTorch instead of nvcc.
         for package in ("curand", "cu13"):
             for folder in folders("nvidia", package, "include"):
                 for file in folder.glob("curand*.h"):
@@ -432,13 +433,12 @@ BASELINES = {
 
 # ---- compiling ahead ----------------------------------------------------------------------------
 
-# Where Inductor and Triton keep what they compiled for a comparison, of the comparison alone
-# because the warm-up deletes from it.
+# The cache of Inductor and Triton for comparisons; separate, because the warm-up deletes from it.
 CACHE = Path(tempfile.gettempdir()) / "softmax-worklog-comparison"
 
 
 def use_cache() -> None:
-    """Have the baselines that compile keep it in `CACHE`; to be called before they are imported."""
+    """Direct the compile caches of the baselines to `CACHE`; call it before they are imported."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(CACHE / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(CACHE / "triton")
     os.environ["QUACK_CACHE_DIR"] = str(CACHE / "quack")
@@ -446,8 +446,8 @@ def use_cache() -> None:
 
 @contextlib.contextmanager
 def tuned_anew(number: int) -> Iterator[None]:
-    """Have processes that are started within find nothing of what others tuned; `number` names the
-    folder that they keep theirs in, which is emptied. What Triton compiled serves them."""
+    """Hide earlier tuning results from processes started within; `number` names their own cache
+    folder, which is emptied. They reuse what Triton compiled."""
     folder, before = CACHE / f"inductor-{number}", os.environ["TORCHINDUCTOR_CACHE_DIR"]
     shutil.rmtree(folder, ignore_errors=True)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
@@ -467,8 +467,8 @@ def warm_up(
     since compiling takes most of a comparison, in the order of the problems and for so many seconds
     at most.
 
-    torch.compile also tunes as it compiles. What it found while the processes shared the GPU is
-    deleted: the comparison tunes again, with what is compiled.
+    torch.compile also tunes while it compiles. The results found while processes shared the GPU are
+    deleted; the comparison tunes again with the compiled code.
     """
     cached = [name for name in names if BASELINES[name].disk_cache]
     able = {one: [name for name in cached if not why_not(name, one)] for one in problems}
@@ -482,8 +482,8 @@ def in_processes(
     workers: int,
     seconds: float = math.inf,
 ) -> None:
-    """Have processes compile what each job names, by a function of this package that returns what
-    went wrong, and forget what was tuned meanwhile. All as of `warm_up`."""
+    """Compile the jobs in several processes, by a function of this package that returns what went
+    wrong, and delete the tuning results. Otherwise as `warm_up`."""
     began = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     done = 0
@@ -509,7 +509,7 @@ def _compile_in_one_thread() -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
 
-OURS = "ours"  # the name of what is chosen, among those of baselines
+OURS = "ours"  # name of our chosen kernel among the baselines
 
 
 def compile_ahead(name: str, problem: Problem) -> str:
@@ -528,5 +528,5 @@ def compile_ahead(name: str, problem: Problem) -> str:
                 candidate(name, problem).run(*arrays)
                 stream.synchronize()
         return ""
-    except Exception as error:  # the comparison meets it again and records it
+    except Exception as error:  # the comparison meets the error again and records it
         return f"{name} at {name_of(problem)}: {type(error).__name__}"

@@ -61,29 +61,29 @@ PROTOCOL = {
     "check": "sampled rows against fp64, all elements for NaN, before and after timing",
 }
 COPY, PROGRAMMATIC_COPY = "00_copy", "timing/copy_programmatic"
-# For a first look, among others that keep the clocks up.
+# For a first look, between other timings that keep the clocks up.
 FEW_WARMUP_S, FEW_REPLAY_MS = 0.03, 10
 
 
 @dataclass
 class Candidate:
     """Something to time: `run(x, y)` enqueues one call on the current stream by an ordinary launch.
-    x and y are CuPy arrays of the dtype, for bfloat16 of uint16; of another operation than softmax
-    its arrays in their order."""
+    x and y are CuPy arrays of the dtype, uint16 for bfloat16; another operation takes its arrays in
+    their order."""
 
     run: Callable
     launch: dict[str, int]
     attributes: dict[str, int]
     compare: Callable[[np.ndarray, np.ndarray], None] | None
     run_programmatic: Callable | None = None  # the same by a programmatic launch
-    late: bool = False  # to be run on a y that starts an element later than x
-    judge: Callable[[Sequence], None] | None = None  # instead of `compare`: of all arrays
+    late: bool = False  # run on a y that starts one element later than x
+    judge: Callable[[Sequence], None] | None = None  # instead of `compare`: checks all arrays
 
 
 @contextlib.contextmanager
 def blaming(name: str):
-    """What fails within raises a `Failure` that names this candidate, unless it names one. An error
-    on the GPU shows at the next wait, and each candidate is waited for."""
+    """Turn an error within into a `Failure` that names this candidate, unless it names one already.
+    GPU errors show at the next synchronisation, which each candidate ends with."""
     try:
         yield
     except Failure:
@@ -98,7 +98,7 @@ Maker = Callable[[Problem], Candidate]
 
 
 def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = None) -> Candidate:
-    """A kernel of the series, bound to a shape and a dtype, with `numbers_of` if none are given."""
+    """The candidate of a bound kernel, by default with the numbers of `numbers_of`."""
     bound.prepare()
     workspace, kernel = bound.workspace(), bound.compiled
     attributes = {
@@ -125,16 +125,16 @@ def kernel_candidate(bound: BoundKernel, numbers: Mapping[str, float] | None = N
     )
     if not bound.plan.programmatic:
         return candidate
-    macros = {**bound.plan.macros, "PROGRAMMATIC": 0}  # for the launch: the options stay
+    macros = {**bound.plan.macros, "PROGRAMMATIC": 0}  # for the launch only: the options stay
     ordinary = replace(bound, plan=replace(bound.plan, macros=macros))
     ordinary.prepare()
-    early = run if problem.plain else None  # the others have no baseline that is launched so
+    early = run if problem.plain else None  # the others have no baseline with a programmatic launch
     return replace(candidate, run=enqueues(ordinary), run_programmatic=early)
 
 
 def copied_shape(problem: Problem) -> Shape:
-    """The matrix of floats that a copy takes of a matrix: as many bytes, in 16 bits of an odd
-    number of elements two more. It is flat to a copy, and has whole packs a row where it can."""
+    """The float matrix that a copy moves for a problem: the same number of bytes, two more for an
+    odd number of 16-bit elements; with whole packs per row if possible."""
     rows, cols = problem.shape
     if problem.itemsize == 2:
         if cols % 2 == 0:
@@ -147,7 +147,7 @@ def copied_shape(problem: Problem) -> Shape:
 
 
 def copy_maker(name: str) -> Maker:
-    """What makes a copy kernel over as many bytes as a matrix has."""
+    """The maker of a copy kernel that moves the bytes of a matrix."""
 
     def make(problem: Problem) -> Candidate:
         shape = copied_shape(problem)
@@ -157,7 +157,7 @@ def copy_maker(name: str) -> Maker:
 
 
 def bandwidth_baseline(problem: Problem) -> Candidate:
-    """The kernel that moves as many bytes as a problem, over arrays of its own."""
+    """The kernel that moves the same bytes as a problem, on its own arrays."""
     kernel = load(problem.operation.bandwidth_baseline)
     return kernel_candidate(kernel.at(problem.bandwidth_baseline, gpu_in_use()))
 
@@ -188,7 +188,7 @@ def maker(step: str, numbers: Mapping[str, float] | None = None) -> Maker:
 
     def make(problem: Problem) -> Candidate:
         kernel = load(step)
-        if kernel.operation is COPIES:  # beside softmax, on its arrays
+        if kernel.operation is COPIES:  # timed with softmax, on its arrays
             problem = replace(problem, operation=COPIES, features=())
         return kernel_candidate(kernel.at(problem, gpu_in_use()), numbers)
 
@@ -196,15 +196,15 @@ def maker(step: str, numbers: Mapping[str, float] | None = None) -> Maker:
 
 
 class Task(NamedTuple):
-    """Steps to be timed together, against the same copy."""
+    """Steps to be timed together with the same copy."""
 
-    at: Problem  # of its sizes and dtype; what is computed is the steps'
+    at: Problem  # sizes and dtype; the steps determine the operation
     names: tuple[str, ...]
 
 
 def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[str, Timed]:
-    """The times of each step of a task, and of the copy or of what else moves as many bytes; steps
-    that compute the same are timed together. Raises what `measure` raises."""
+    """The times of each step of a task and of its bandwidth baseline; steps that compute the same
+    are timed together. Raises what `measure` raises."""
     found: dict[str, Timed] = {}
     together: dict[Problem, list[str]] = {}
     for name in task.names:
@@ -215,21 +215,21 @@ def measure_steps(task: Task, maker_of: Callable[..., Maker] = maker) -> dict[st
 
 
 def problem_of(step: str, at: Problem) -> Problem:
-    """What a step, a variant or a trial computes at the sizes of a problem; softmax where there is
-    no file, and for a copy, which is timed beside it on its arrays."""
+    """The problem that a step, a variant or a trial solves at the sizes of another one; softmax if
+    there is no kernel file, and for a copy, which is timed on the arrays of softmax."""
     if step in WITHOUT_FILE or (kernel := load(step)).operation is COPIES:
         return at
     return kernel.problem(at.rows, at.cols, at.dtype, inner=at.inner)
 
 
 def measure(makers: dict[str, Maker], problem: Problem, few: int = 0) -> dict[str, Timed]:
-    """Time candidates and a copy kernel in turn at one problem. With `few` so many samples of each
-    are taken after a short warm-up: a first look, which no record is made of. The bandwidth
-    baseline of another operation than softmax stands for the copy.
+    """Time candidates and a copy kernel in turn at one problem. `few` limits the number of samples,
+    after a short warm-up, for a first look that is not recorded. For other operations than softmax
+    the bandwidth baseline replaces the copy.
 
-    Returns each name's times. Raises `Failure` that names the candidate which cannot be made or
-    run, or whose output is wrong before or after timing: a broken kernel has no time. It names
-    nobody if there is no room for the buffers.
+    Returns the times by name. Raises `Failure` that names a candidate which cannot be compiled or
+    run, or whose output is wrong before or after timing: a broken kernel has no time. It names no
+    candidate if the buffers do not fit in memory.
     """
     with blaming(""), fresh_pool():
         return _measure(makers, problem, few)
@@ -250,10 +250,10 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
         with blaming(PROGRAMMATIC_COPY):
             candidates[PROGRAMMATIC_COPY] = copy_maker(PROGRAMMATIC_COPY)(problem)
     stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
+    cupy.cuda.Device().synchronize()  # this stream may read what the makers wrote on others
     with stream:
         sets = {one: buffers_for(one) for one in dict.fromkeys(problems.values())}
-        launches = {  # (name, launch) -> what enqueues a call
+        launches = {  # (name, launch) -> function that enqueues a call
             (name, launch): run
             for name, candidate in candidates.items()
             for launch, run in (
@@ -266,7 +266,7 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
             name: [(x, later(y)) for x, y in sets[problem]] if one.late else sets[problems[name]]
             for name, one in candidates.items()
         }
-        for (name, _), run in launches.items():  # of all, before any is timed at length
+        for (name, _), run in launches.items():  # check all before timing any
             arrays = buffers_of[name][0]
             poison_outputs(problems[name], arrays)
             with blaming(name):
@@ -277,7 +277,7 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
             with blaming(name):
                 timings[name, launch] = _Timing(run, buffers_of[name], stream, few)
         # The copy is timed twice per round. The second series is the denominator of the copy's
-        # own record, so that its share of itself shows the noise.
+        # own record, so that its ratio to itself shows the noise.
         again = candidates[copy].run, buffers_of[copy]
         timings[copy, "again"] = _Timing(*again, stream, few)
         _replay_in_turn(timings)
@@ -285,7 +285,7 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
             arrays = buffers_of[name][min(timing.calls, len(buffers_of[name])) - 1]
             poison_outputs(problems[name], arrays)
             with blaming(name):
-                timing.graph.launch()  # what was timed is what must have written it
+                timing.graph.launch()  # the timed graph must have written the output
                 verify(candidates[name], arrays, problem.dtype)
     taken = {key: samples.kept(timing.samples_us) for key, timing in timings.items()}
     return {
@@ -305,8 +305,8 @@ def _measure(makers: dict[str, Maker], problem: Problem, few: int) -> dict[str, 
 
 
 def _replay_in_turn(timings: Mapping[tuple[str, str], _Timing]) -> None:
-    """Replay until each has its samples. Who is replayed behind a copy finds the L2 otherwise than
-    behind a kernel that leaves hints in it, which is 1 or 2% of a short call."""
+    """Replay until each has its samples. The state of the L2 depends on the kernel before: after a
+    copy it differs from that after a kernel with cache hints, which is 1 or 2% of a short call."""
     keys = list(timings)
     for order in samples.orders(len(keys)):
         due = [keys[place] for place in order if timings[keys[place]].is_due]
@@ -318,7 +318,7 @@ def _replay_in_turn(timings: Mapping[tuple[str, str], _Timing]) -> None:
 
 
 class Graph:
-    """So many calls in a CUDA graph; `call` enqueues the call of a number on the stream."""
+    """A CUDA graph of `calls` calls; `call(number)` enqueues one on the stream."""
 
     def __init__(self, call: Callable[[int], None], calls: int, stream):
         import cupy
@@ -335,7 +335,7 @@ class Graph:
         self.graph.launch(self.stream)
 
     def replay(self) -> float:
-        """Microseconds a call, between two events around a launch."""
+        """Microseconds per call, between two events around a launch."""
         import cupy
 
         self.start.record(self.stream)
@@ -360,8 +360,8 @@ class _Timing:
         self.samples_us: list[float] = []
 
     def _warm_up(self, run: Callable, buffers: Sequence, seconds: float) -> float:
-        """Run for so long, that clocks are up; returns the milliseconds of one call, the mean of
-        several that follow each other: a short one alone takes less than its launch."""
+        """Run until the clocks have ramped up; returns the milliseconds of one call as the mean of
+        several consecutive ones, since a single short call takes less than its launch."""
         import cupy
 
         begin, calls, start, stop = time.perf_counter(), 0, cupy.cuda.Event(), cupy.cuda.Event()
@@ -379,7 +379,7 @@ class _Timing:
 
     @property
     def is_due(self) -> bool:
-        """Whether samples are missing of those that a call as short as the shortest has."""
+        """Whether it has fewer samples than its shortest call requires."""
         taken = len(samples.kept(self.samples_us))
         return not taken or taken < (self.few or samples.wanted(min(self.samples_us)))
 
@@ -388,7 +388,7 @@ class _Timing:
 
 
 def buffers_for(problem: Problem) -> list[tuple]:
-    """Sets of the arrays of a problem, together past three times the GPU's L2 cache."""
+    """Sets of the arrays of a problem, in total more than three times the GPU's L2 cache."""
     import cupy
 
     if problem.plain:
@@ -405,7 +405,7 @@ def poison_outputs(problem: Problem, arrays: Sequence) -> None:
 
 
 def rotating_buffers(problem: Problem) -> list[tuple]:
-    """Pairs (x, y) on the GPU, together past three times its L2 cache; no two inputs alike."""
+    """Pairs (x, y) on the GPU, in total more than three times its L2 cache; all inputs differ."""
     import cupy
 
     l2_bytes = cupy.cuda.Device().attributes["L2CacheSize"]
@@ -420,8 +420,8 @@ def rotating_buffers(problem: Problem) -> list[tuple]:
 
 
 def with_room(matrix):
-    """The same in memory of two elements more: a copy moves whole floats, and `later` begins an
-    element later."""
+    """The same matrix in memory with two more elements: a copy moves whole floats, and `later`
+    starts one element later."""
     import cupy
 
     room = cupy.empty(matrix.size + 2, matrix.dtype)
@@ -430,7 +430,7 @@ def with_room(matrix):
 
 
 def later(matrix):
-    """A matrix in the same memory that begins an element later than one of `with_room`."""
+    """A matrix in the memory of one from `with_room` that starts one element later."""
     return matrix.base[1:-1].reshape(matrix.shape)
 
 
@@ -445,7 +445,7 @@ def verify(candidate: Candidate, arrays: Sequence, dtype: str) -> None:
     if bool(has_nan(y).any()):
         raise WrongResult(f"left NaN in its output at {x.shape}")
     rows = x.shape[0]
-    count = min(rows, max(3, SAMPLED // x.shape[1]))  # of a few long rows the last one too
+    count = min(rows, max(3, SAMPLED // x.shape[1]))  # with few long rows, the last one too
     sample = np.unique(np.linspace(0, rows - 1, count).astype(np.int64))
     try:
         candidate.compare(*(cupy.asnumpy(array[sample]).view(dtype) for array in (x, y)))
@@ -455,7 +455,7 @@ def verify(candidate: Candidate, arrays: Sequence, dtype: str) -> None:
 
 @contextlib.contextmanager
 def fresh_pool():
-    """Give CuPy's memory back between shapes: 2 GiB buffers of another shape do not fit twice."""
+    """Free CuPy's memory between shapes: there is no room for 2 GiB buffers of two shapes."""
     import cupy
 
     try:
@@ -468,7 +468,7 @@ def fresh_pool():
 
 
 LIVE_FAMILIES = (*LIVE_COLUMNS, "few", "square", "axes")
-LIVE_BYTES = 64  # of an element: two sets of three arrays and of the baseline, and scratch
+LIVE_BYTES = 64  # per element: two sets of three arrays and of the baseline, and scratch
 
 
 def live_shapes(shapes: str = "grid") -> list[tuple[int, ...]]:

@@ -1,9 +1,10 @@
-"""What a call of the exported PyTorch softmax costs beside PyTorch's own and beside the baseline
-that is best at a shape, as the comparison has found it: reader and writer.
+"""The cost of a call of the exported PyTorch softmax, compared with PyTorch's own and with the best
+baseline of the comparison at a problem.
 
-Three times, each in turn with the others: that of the host until a call returns, that of calls one
-after the other (whichever of host and GPU is slower), and that of calls in a CUDA graph, which the
-host has no part in. The result is `calls.jsonl` beside the records.
+Three times, in turn: the host time until a call returns, the time per call of consecutive calls
+(the slower of host and GPU), and the time per call in a CUDA graph, without the host. The graphs
+are PyTorch's, not `bench.Graph`, because the calls allocate their results. The result is
+`calls.jsonl`.
 """
 
 from __future__ import annotations
@@ -43,27 +44,27 @@ PROTOCOL = {
     "order": "implementations in turn, each as often behind each other; the first round discarded",
 }
 BURST, ROUNDS = 50, 22
-MOST_BYTES = 8 << 30  # of the results of a graph
-# Of an operator that only allocates: what any custom operator costs.
+MOST_BYTES = 8 << 30  # limit for the results of a graph
+# An operator that only allocates: the cost of any custom operator.
 NOTHING = "nothing"
 OURS, TORCH = "ours", "torch"
-# Baselines of the comparison that are called with a tensor and return another.
+# Baselines of the comparison that take a tensor and return another.
 QUACK, LIGER, COMPILE = CALLED = "quack", "liger", "compile"
 
 
 @dataclass(frozen=True)
 class CallTimes(AtProblem):
-    """Softmax of one shape: microseconds a call of each implementation."""
+    """Softmax of one shape: microseconds per call of each implementation."""
 
     file = campaign = "calls"
 
-    step: str  # that `choose` picked
-    hash: str  # of its file
+    step: str  # chosen by `choose`
+    hash: str  # of its code
     calls: Count  # in a graph
     host_us: dict[str, Samples]
     eager_us: dict[str, Samples]
     graph_us: dict[str, Samples]
-    skipped: dict[str, str] = field(default_factory=dict)  # who was left out -> why
+    skipped: dict[str, str] = field(default_factory=dict)  # implementation that was left out -> why
 
     def __post_init__(self) -> None:
         for part in ("host_us", "eager_us", "graph_us"):
@@ -71,12 +72,12 @@ class CallTimes(AtProblem):
                 raise ValueError(f"{part} lacks {min(missing)}")
 
     def is_current(self) -> bool:
-        """Whether it is of the kernel that would be chosen now, as its text is."""
+        """Whether `choose` would return the same kernel now, with the same code."""
         step = dispatch.best(self.problem, self.run.gpu)
         return (step, step_hash(step)) == (self.step, self.hash)
 
     def holds(self, names: Iterable[str]) -> bool:
-        """Whether all of these were timed, or left out for a reason."""
+        """Whether each of these was timed, or left out for a reason."""
         return set(names) <= {*self.host_us, *self.skipped}
 
 
@@ -97,7 +98,7 @@ def table(cases: Sequence[CallTimes], best: Mapping[Problem, str]) -> Iterator[l
 
 
 def summary(cases: Sequence[CallTimes], best: Mapping[Problem, str]) -> list[str]:
-    """What the medians of all cases say together, a line each; nothing of none."""
+    """A summary of the medians of all cases, in lines; empty without cases."""
     if not cases:
         return []
     host = sorted(_median(case.host_us, OURS) - _median(case.host_us, TORCH) for case in cases)
@@ -125,8 +126,8 @@ def _median(part: Mapping[str, list[float]], name: str) -> float:
 
 
 def best_baselines(gpu: str) -> dict[Problem, str]:
-    """The best of `CALLED` and `TORCH` in the comparison of a GPU, for each of its cases of
-    softmax; in that of the reference GPU where there is none. Raises as `store.read`."""
+    """The best of `CALLED` and `TORCH` for each case of softmax in the comparison of a GPU, or of
+    the reference GPU if it has none. Raises as `store.read`."""
     found = {}
     for case in store.read_if_any(Comparison, gpu) or store.read(Comparison, REFERENCE_GPU):
         if case.problem.plain and (names := {TORCH, *CALLED} & {*case.samples_us}):
@@ -135,7 +136,7 @@ def best_baselines(gpu: str) -> dict[Problem, str]:
 
 
 def installed(name: str) -> bool:
-    """Whether a baseline is there, whatever shapes it takes."""
+    """Whether a baseline is installed."""
     return not baselines.why_not(name, Problem(8, 1024)).endswith(baselines.ABSENT)
 
 
@@ -156,8 +157,8 @@ def exported() -> ModuleType:
 
 
 def implementation(name: str) -> Callable:
-    """The call of one tensor that returns another: `OURS`, `TORCH`, `NOTHING` or one of `CALLED`,
-    each a function of Python, whose call costs them the same."""
+    """The function from tensor to tensor of `OURS`, `TORCH`, `NOTHING` or one of `CALLED`; each is
+    a Python function, so that the cost of the call itself is the same."""
     import torch
 
     if name == OURS:
@@ -174,11 +175,11 @@ def implementation(name: str) -> Callable:
     if name == LIGER:
         liger = importlib.import_module("liger_kernel.ops.softmax").LigerSoftmaxFunction
         return lambda x: liger.apply(x)
-    torch.compiler.reset()  # else a call looks through what other shapes were compiled to
+    torch.compiler.reset()  # otherwise each call searches the code compiled for other shapes
     return compiled(lambda x: torch.softmax(x, -1))
 
 
-@functools.cache  # an operator lives as long as its library
+@functools.cache  # an operator exists as long as its library
 def _library_of_nothing():
     import torch
 
@@ -189,7 +190,7 @@ def _library_of_nothing():
 
 
 def compile_ahead(name: str, problem: Problem) -> str:
-    """Call one once, for what it keeps on disk; returns what went wrong, or ""."""
+    """Call an implementation once to fill its cache on disk; returns what went wrong, or ""."""
     import torch
 
     try:
@@ -198,13 +199,13 @@ def compile_ahead(name: str, problem: Problem) -> str:
         torch.cuda.synchronize()
         baselines.free_memory()
         return ""
-    except Exception as error:  # it is met again, and recorded
+    except Exception as error:  # the measurement meets the error again and records it
         return f"{name} at {problem.place()}: {type(error).__name__}"
 
 
 def measure(problem: Problem, run: Run, baseline: str = "") -> CallTimes:
-    """Time a problem in a run, beside a baseline if one is named: one that refuses it, fails or is
-    wrong is left out, with the reason. Raises `AssertionError` if ours is wrong there."""
+    """Time a problem, with a baseline if one is named. A baseline that refuses it, fails or is
+    wrong is left out with the reason. Raises `AssertionError` if our result is wrong."""
     import torch
 
     baselines.free_memory()
@@ -233,13 +234,13 @@ def measure(problem: Problem, run: Run, baseline: str = "") -> CallTimes:
             eager[name].append(us[1])
             if name in graphs:
                 in_graph[name].append(round(_between_events(graphs[name][0].replay) / count, 4))
-    step = dispatch.best(problem, gpu_in_use())  # as exported: no plan that was tuned here
+    step = dispatch.best(problem, gpu_in_use())  # as exported: without locally tuned plans
     series = ({n: kept(us) for n, us in part.items()} for part in (host, eager, in_graph))
     return CallTimes(problem, run, step, step_hash(step), count, *series, skipped)
 
 
 def _join(calls: dict[str, Callable], baseline: str, problem: Problem, x, wanted) -> str:
-    """Put a baseline among those that are timed; returns why it is left out, or ""."""
+    """Add a baseline to the timed calls; returns why it is left out, or ""."""
     import torch
 
     if reason := baselines.why_not(baseline, problem):
@@ -247,14 +248,14 @@ def _join(calls: dict[str, Callable], baseline: str, problem: Problem, x, wanted
     try:
         call = implementation(baseline)
         torch.testing.assert_close(call(x)[:64], wanted)
-    except Exception as error:  # whatever it raises, the others are timed
+    except Exception as error:  # the others are timed anyway
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     calls[baseline] = call
     return ""
 
 
 def _burst(call: Callable, inputs: list) -> tuple[float, float]:
-    """Microseconds a call: of the host, and between events."""
+    """Microseconds per call: host time, and time between events."""
     import torch
 
     def run() -> None:
@@ -271,7 +272,7 @@ def _burst(call: Callable, inputs: list) -> tuple[float, float]:
 
 
 def _between_events(run: Callable[[], None]) -> float:
-    """Microseconds between two events around what is enqueued."""
+    """Microseconds between two events around the enqueued work."""
     import torch
 
     start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -283,14 +284,14 @@ def _between_events(run: Callable[[], None]) -> float:
 
 
 def _graph(call: Callable, inputs: list, count: int) -> tuple:
-    """A graph of so many calls, and their results, which it writes anew."""
+    """A graph of `count` calls, and the results that it writes."""
     import torch
 
     for x in inputs[:2]:
         call(x)  # compiles
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    # Another thread of this process may do what no capture allows of its own.
+    # Other threads of this process may make calls that a global capture forbids.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         results = [call(inputs[number % len(inputs)]) for number in range(count)]
     graph.replay()

@@ -1,6 +1,6 @@
-"""The loop of every campaign: measure one task after the other, keep each result as it comes, say
-how far it is, and stop in time. What is interrupted is resumed by the next run, because each
-campaign asks its file what is missing."""
+"""The loop of every campaign: measure one task after the other, store each result at once, show
+progress, and stop in time. The next run resumes an interrupted one, because each campaign measures
+only what its file lacks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Clock:
         return self.limit_s - self.seconds
 
     def progress(self, done: int, total: int, since: float) -> str:
-        """ "3/12, 40 s, 2 min to go", by what those took that were begun at `since`."""
+        """ "3/12, 40 s, 2 min to go", estimated from the tasks since `since`."""
         rest = (self.seconds - since) / done * (total - done) / 60
         return f"{done}/{total}, {self.seconds:.0f} s, {rest:.0f} min to go"
 
@@ -51,11 +51,11 @@ def run(
     apart: bool = False,
     clock: Clock | None = None,
 ) -> list[str]:
-    """Measure tasks in order; return a sentence for each failure, which is printed too.
+    """Measure tasks in order; print a sentence for each failure, and return these.
 
-    `work` measures one task, on several GPUs or `apart` in other processes; `keep` stores what it
-    returned and yields lines of progress; `name` says where the task is. After a failure `again`
-    returns (the task without what failed, or None; whether the failure is to be reported).
+    `work` measures one task, on several GPUs or `apart` in other processes; `keep` stores its
+    result and yields lines of progress; `name` describes the task. After a failure `again` returns
+    (the task without the part that failed, or None; whether to report the failure).
     """
     clock, left = clock or Clock(), deque(tasks)
     done, total, failed, since = 0, len(left), [], clock.seconds
@@ -83,7 +83,7 @@ def run(
 
 
 def add_shared_options(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add some of the options that several campaigns have: minutes, warm, jobs, fresh."""
+    """Add some of the options that campaigns share: minutes, warm, jobs, fresh."""
     if "minutes" in names:
         help = "begin nothing after so many minutes"
         parser.add_argument("--minutes", type=at_least(1), metavar="N", help=help)

@@ -1,11 +1,10 @@
-"""The comparison: our kernels beside the baselines, and what is said of the result.
+"""The comparison of our kernels with the baselines, and its evaluation.
 
-At each shape one `bench.measure` call times our kernel, every baseline that can run the shape, and
-copies, replayed in turn in one process: only such figures are compared with each other. What is
-around softmax is compared at the shapes of `helpers.measure.problem_groups`, beside the bandwidth
-baseline of the operation in the copy's place. A baseline that tunes anew in each process is timed
-in more of them, beside ours, and its best counts. The result is `comparison.jsonl` beside the
-records.
+At each shape one `bench.measure` call times our kernel, every baseline that supports the shape, and
+copies, replayed in turn in one process; only such times are compared. Fused and related operations
+are compared at the problems of `helpers.measure.problem_groups`, with the bandwidth baseline of the
+operation instead of the copy. A baseline that tunes anew in each process is timed in several,
+together with ours, and its best result counts. The result is `comparison.jsonl`.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from .store import AtProblem, Run, latest
 from .workers import Failure
 
 DTYPES = ("float32", "bfloat16")
-TOLERANCE = 0.01  # a difference of medians below this, or inside the spread, is a tie
-ROOM = 0.97  # a best baseline below this share of a copy must be beaten, not equalled
-DRAWS = 3  # processes in which a baseline that tunes anew is timed, if it comes near
-NEAR = 0.9  # a share of the best, after two draws; one may be much worse than the next:
-HOPE = 0.5  # after the first
-MATTERS = 2**30  # bytes read and written, from which on the recorded copies are what they are here
+TOLERANCE = 0.01  # a difference of medians below this or within run-to-run variation is a tie
+ROOM = 0.97  # a best baseline below this fraction of a copy must be beaten, not equalled
+DRAWS = 3  # processes in which a baseline that tunes anew is timed, if it is close
+NEAR = 0.9  # fraction of the best after two processes, which may differ much:
+HOPE = 0.5  # after the first process
+MATTERS = 2**30  # from this size on, the recorded copies rank as they do here
 SLOWER = "level (slower)"  # slower beyond run-to-run variation, by no more than the tolerance
 VERDICTS = ("ahead", "level", SLOWER, "LOSS", "unsupported")
-COPIES = "variants/00_copy"  # how the names of the other copies begin
-REASONS = ("new", "ours", "baselines")  # why a shape is compared, what gains most first
+COPIES = "variants/00_copy"  # prefix of the names of the other copies
+REASONS = ("new", "ours", "baselines")  # why a problem is compared, most valuable first
 MARKS = {
     "+": "ours starts before the call ahead of it has ended, which no other does; its ordinary "
     "launch is not timed yet",
@@ -53,7 +52,7 @@ MARKS = {
 
 
 class Beside(NamedTuple):
-    """Samples of one process, in microseconds a call."""
+    """Samples of one process, in microseconds per call."""
 
     samples_us: list[float]
     ours_us: list[float]
@@ -66,9 +65,9 @@ class Beside(NamedTuple):
 
 @dataclass(frozen=True)
 class Added:
-    """Baselines timed beside ours and a copy in a later process than the case, and with what."""
+    """Baselines timed with ours and a copy in a later process than the case."""
 
-    samples_us: dict[str, Samples]  # step, baselines and copy -> as those of a case
+    samples_us: dict[str, Samples]  # step, baseline or copy -> samples as in a case
     versions: dict[str, str]
     utc: Date
     less_precise: dict[str, float] = field(default_factory=dict)  # as of a case
@@ -76,23 +75,23 @@ class Added:
 
 @dataclass(frozen=True)
 class Comparison(AtProblem):
-    """One problem: our kernel, the baselines and the copy, or of another operation than softmax its
-    bandwidth baseline, timed in turn."""
+    """One problem: our kernel, the baselines, and the copy or the bandwidth baseline of another
+    operation, timed in turn."""
 
     file = campaign = "comparison"
 
-    step: str  # our kernel; "" if none takes the shape
+    step: str  # our kernel; "" if none supports the problem
     kernel_hash: str
     launch: dict[str, Natural]  # of our kernel
-    samples_us: dict[str, Samples]  # step or baseline -> microseconds a call, one a replay
+    samples_us: dict[str, Samples]  # step or baseline -> microseconds per call, per replay
     copy_samples_us: Samples
     calls: dict[str, Count]  # calls per replay
     skipped: dict[str, str] = field(default_factory=dict)  # baseline -> why it was not timed
     notes: dict[str, str] = field(default_factory=dict)
-    programmatic_us: list[Time] = field(default_factory=list)  # of our kernel, as a record's case
+    programmatic_us: list[Time] = field(default_factory=list)  # of our kernel, as in `Case`
     programmatic_copy_us: list[Time] = field(default_factory=list)
-    copies_us: dict[str, Samples] = field(default_factory=dict)  # other copies -> as samples_us
-    # Of the other processes in which what a baseline tunes anew in each was timed: who -> samples.
+    copies_us: dict[str, Samples] = field(default_factory=dict)  # other copy -> samples
+    # From further processes, for baselines that tune anew in each: name -> samples.
     draws: list[dict[str, Samples]] = field(default_factory=list)
     less_precise: dict[str, float] = field(default_factory=dict)  # baseline -> error, ulp
     added: list[Added] = field(default_factory=list)
@@ -112,7 +111,7 @@ class Comparison(AtProblem):
         return self.problem.moved / self.copy_us / 1e3
 
     def beside(self, name: str) -> Beside:
-        """The samples of a competitor and of those beside it, of the process in which it was
+        """The samples of a competitor and of the others, from the process in which it was
         fastest."""
         found = [
             Beside(one[name], one.get(self.step, []), one[bench.COPY])
@@ -127,12 +126,13 @@ class Comparison(AtProblem):
 
     @property
     def timed(self) -> list[str]:
-        """Ours and the baselines that were timed, in the first process or in one of `added`."""
+        """Our kernel and the baselines that were timed, in the first process or in one of
+        `added`."""
         later = [name for one in self.added for name in one.samples_us]
         return [name for name in dict.fromkeys([*self.samples_us, *later]) if name != bench.COPY]
 
     def precision(self, name: str) -> float:
-        """The largest error in ulp of a baseline whose result is less precise; 0.0 of another."""
+        """The largest error in ulp of a baseline with less precise results; otherwise 0.0."""
         known = [self.less_precise, *(one.less_precise for one in self.added)]
         return max(one.get(name, 0.0) for one in known)
 
@@ -140,7 +140,7 @@ class Comparison(AtProblem):
         return statistics.median(self.beside(name).samples_us)
 
     def share(self, name: str) -> float:
-        """Bandwidth as a share of the same-size copy's."""
+        """Bandwidth as a fraction of the same-size copy's."""
         return self.beside(name).share
 
     @property
@@ -150,17 +150,17 @@ class Comparison(AtProblem):
         return min(copies, key=lambda name: statistics.median(copies[name]))
 
     def share_of_copy(self, copy: str) -> float:
-        """Bandwidth of another copy as a share of the plain one's."""
+        """Bandwidth of another copy as a fraction of the plain one's."""
         return self.copy_us / statistics.median(self.copies_us.get(copy, self.copy_samples_us))
 
     def share_of_best_copy(self, name: str) -> float:
-        """Bandwidth as a share of the best same-size copy's."""
+        """Bandwidth as a fraction of the best same-size copy's."""
         return self.share(name) / self.share_of_copy(self.best_copy)
 
     @property
     def programmatic_share(self) -> float | None:
-        """Bandwidth of ours by a programmatic launch as a share of a copy launched so; None if it
-        was not timed."""
+        """Bandwidth of ours with a programmatic launch as a fraction of a copy launched in the same
+        way; None if it was not timed."""
         if not self.programmatic_us:
             return None
         copied = statistics.median(self.programmatic_copy_us)
@@ -172,23 +172,23 @@ class Comparison(AtProblem):
         return max((n for n in self.timed if n != self.step), key=self.share, default=None)
 
     def speedup_over(self, name: str) -> samples.Estimate:
-        """How many times as fast as a baseline we are."""
+        """Our speedup over a baseline."""
         beside = self.beside(name)
         return samples.ratio(beside.samples_us, beside.ours_us)
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as the best baseline we are; infinite without a baseline, 0 if
-        none of our kernels takes the shape."""
+        """Our speedup over the best baseline; infinite without a baseline, 0 if none of our kernels
+        supports the problem."""
         if self.step not in self.samples_us:
             return 0.0
         return self.speedup_over(self.best_baseline).value if self.best_baseline else np.inf
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS`: a LOSS is slower than the best baseline by more than the tolerance, or
-        not faster where that baseline leaves room below the copy; a unsupported has no kernel of
-        ours. What is ahead, slower or lost is so beyond the spread of both."""
+        """One of `VERDICTS`. A LOSS is slower than the best baseline by more than the tolerance, or
+        not faster where that baseline is well below the copy; "unsupported" means that we have no
+        kernel. Ahead, slower and loss are meant beyond the run-to-run variation of both."""
         if self.step not in self.samples_us:
             return "unsupported"
         if not self.best_baseline:
@@ -202,8 +202,8 @@ class Comparison(AtProblem):
 
     @property
     def unsupported(self) -> dict[str, str]:
-        """Baseline -> why it was not timed at a shape that it was asked to run; one that is not
-        installed, or computes no such thing, is not in the comparison."""
+        """Baseline -> why it was not timed at a problem that it should run; baselines that are not
+        installed, or do not offer the operation, are not in the comparison."""
         return {
             name: reason
             for name, reason in self.skipped.items()
@@ -211,8 +211,8 @@ class Comparison(AtProblem):
         }
 
     def to_draw(self) -> tuple[str, ...]:
-        """The baselines to be timed in one more process: those that tune anew in each and are near
-        the best, or after one draw have hope to be."""
+        """The baselines to be timed in one more process: those that tune anew in each and are close
+        to the best, or may still become it after one process."""
         if self.protocol == 1 or self.step not in self.samples_us:
             return ()
         best, wanted = max(map(self.share, self.samples_us)), []
@@ -225,27 +225,27 @@ class Comparison(AtProblem):
 
     @property
     def overlaps_unlike_the_copy(self) -> bool:
-        """Whether ours was launched programmatically and the copy not, as protocol 1 had it."""
+        """Whether ours was launched programmatically and the copy was not, as in protocol 1."""
         return self.protocol == 1 and bool(self.launch.get("PROGRAMMATIC"))
 
     def is_current(self) -> bool:
-        """Whether it was compared with the kernel that would be chosen now, code and launch as
-        now."""
+        """Whether the kernel that would be chosen now was compared, with the same code and
+        launch."""
         step = chosen(self.problem, self.run.gpu)
         now = (step_hash(step), launch_of(step, self.problem, self.run.gpu)) if step else ("", {})
         return self.step == step and (self.kernel_hash, self.launch) == now
 
     @property
     def marks(self) -> str:
-        """Those of `MARKS` that the case has."""
+        """The members of `MARKS` that apply to the case."""
         overlaps = "+" if self.overlaps_unlike_the_copy else ""
         return overlaps + ("" if self.is_current() else "#")
 
 
 def why_again(case: Comparison | None, names: Sequence[str], versions: Mapping[str, str]) -> str:
-    """Why a problem is to be compared (again), one of `REASONS`, where `case` is what is recorded
-    of it; "" if that is with our kernel as it is now and with each of the baselines in the version
-    of now, timed or left out. A baseline that is not installed now stays as it was."""
+    """Why a problem must be compared (again), one of `REASONS`; "" if the recorded `case` has the
+    current kernel and each baseline in its current version, timed or left out. Results of baselines
+    that are not installed now stay."""
     if case is None:
         return "new"
     if not case.is_current() or case.overlaps_unlike_the_copy:
@@ -255,18 +255,19 @@ def why_again(case: Comparison | None, names: Sequence[str], versions: Mapping[s
 
 
 def compared(versions: Mapping[str, str]) -> dict[str, str]:
-    """Those of some versions that what is compared with baselines must have been timed with."""
+    """The versions that must match for a comparison with baselines."""
     names = (*store.MUST_NOT_CHANGE, *baselines.PACKAGES)
     return {name: versions[name] for name in names if name in versions}
 
 
 def has_versions(case: AtProblem, versions: Mapping[str, str]) -> bool:
-    """Whether a case was timed with the versions of now, as far as they are compared."""
+    """Whether a case was timed with the current versions, as far as they matter."""
     return compared(versions).items() <= case.run.versions.items()
 
 
 def order() -> dict[Hashable, int]:
-    """Problem -> its place in the file: dtypes and shapes of softmax, then what is around it."""
+    """Problem -> its position in the file: softmax by dtype and shape, then the other
+    operations."""
     alone = [Problem(*shape, dtype) for dtype, shape in itertools.product(DTYPES, COMPARED_SHAPES)]
     return {problem: place for place, problem in enumerate([*alone, *entries()])}
 
@@ -276,7 +277,7 @@ def order() -> dict[Hashable, int]:
 
 @checked
 def load_comparisons(gpu: str | None = None) -> list[Comparison]:
-    """What was compared on a GPU; raises as `store.read`."""
+    """The comparisons on a GPU, by default `store.shown_gpu`. Raises as `store.read`."""
     return store.read(Comparison, gpu)
 
 
@@ -290,7 +291,7 @@ def comparison_cases(dtype: str, gpu: str | None = None) -> list[Comparison]:
 
 
 def best_copies(gpu: str | None = None) -> dict[tuple[int, int, str], float]:
-    """(rows, cols, dtype) -> bandwidth of the fastest copy kernel as a share of the plain one's,
+    """(rows, cols, dtype) -> bandwidth of the fastest copy kernel as a fraction of the plain one's,
     at the shapes where several were timed in turn; empty without a comparison."""
     try:
         cases = load_comparisons(gpu)
@@ -304,30 +305,31 @@ def best_copies(gpu: str | None = None) -> dict[tuple[int, int, str], float]:
 
 
 def best_copy(copies: Mapping[tuple[int, int, str], float], case: Case) -> float | None:
-    """Of `best_copies` what stands beside a case; None of another baseline than the copy."""
+    """The value of `best_copies` for a case; None if its baseline is not the copy."""
     if case.bandwidth_baseline != bench.COPY:
         return None
     return copies.get((case.rows, case.cols, case.dtype))
 
 
 def versions_of(cases: Sequence[Comparison]) -> dict[str, str]:
-    """The versions that are compared of what was compared last; of what was not installed then, as
-    most cases of softmax have them."""
+    """The compared versions of the latest run; for packages that were not installed then, those of
+    most cases of softmax."""
     found = [compared(case.run.versions) for case in cases if case.problem.plain]
     now = compared(latest(cases).versions)
     return {**max(found, key=found.count, default={}), **now}
 
 
 def around_cases(recorded: Sequence[Comparison]) -> list[Comparison]:
-    """Its cases around softmax at the shapes of `problem_groups.GROUPS`, in that order."""
+    """The cases of the other operations at the problems of `problem_groups.GROUPS`, in that
+    order."""
     known = {case.problem: case for case in recorded}
     return [known[problem] for problem in entries() if problem in known]
 
 
 @checked
 def comparison_origin(gpu: str | None = None) -> str:
-    """One sentence on where the figures of softmax come from, with the baselines' versions; in
-    lines that fit a notebook."""
+    """A sentence on the origin of the figures of softmax, with the baselines' versions, in lines
+    that fit a notebook."""
     cases = load_comparisons(gpu)
     known, run = versions_of(cases), latest(cases)
     versions = ", ".join(f"{name} {known[name]}" for name in baselines.PACKAGES if name in known)
@@ -340,7 +342,7 @@ def comparison_origin(gpu: str | None = None) -> str:
 
 
 def explained_marks(cases: Sequence[Comparison]) -> list[str]:
-    """A line for each of `MARKS` that any of the cases has."""
+    """A line for each of `MARKS` that applies to any of the cases."""
     seen = "".join(case.marks for case in cases)
     return [f"{mark}: {meaning}" for mark, meaning in MARKS.items() if mark in seen]
 
@@ -350,21 +352,19 @@ def explained_marks(cases: Sequence[Comparison]) -> list[str]:
 
 @dataclass(frozen=True)
 class ComparisonTask:
-    """A problem to be timed at in a run."""
+    """A problem to be timed in a run."""
 
     problem: Problem
     run: Run
     baselines: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(
-        default_factory=dict
-    )  # baseline that was tried -> why not again
+    failed: Mapping[str, str] = field(default_factory=dict)  # baseline -> why it is not tried again
 
     def without(self, failure: Failure) -> ComparisonTask:
-        """The same without the baseline that is to blame."""
+        """The same task without the baseline that failed."""
         return replace(self, failed={**self.failed, failure.culprit: failure.reason})
 
     def skipped(self) -> dict[str, str]:
-        """Its baselines that failed, or that cannot run the problem -> why."""
+        """Baseline that failed or does not support the problem -> why."""
         reasons = {
             name: self.failed.get(name) or baselines.why_not(name, self.problem)
             for name in self.baselines
@@ -373,8 +373,8 @@ class ComparisonTask:
 
 
 def run_task(task: ComparisonTask) -> Comparison:
-    """Time our kernel, the baselines that can run the shape, and copies. Raises `Failure`, which
-    names our kernel, the baseline or the copy that is wrong or fails."""
+    """Time our kernel, the baselines that support the problem, and copies. Raises `Failure` that
+    names the kernel, baseline or copy which is wrong or fails."""
     problem, skipped = task.problem, task.skipped()
     step = chosen(problem, gpu_in_use())
     names = [name for name in task.baselines if name not in skipped]
@@ -405,8 +405,8 @@ def run_task(task: ComparisonTask) -> Comparison:
 def measure_beside(
     step: str, names: Sequence[str], copies: Sequence[str], problem: Problem
 ) -> tuple[dict[str, Timed], dict[str, float]]:
-    """The times of our kernel, unless it is "", of baselines and of copies, timed in turn; and the
-    errors in ulp of the baselines that are less precise."""
+    """Time our kernel (unless it is ""), baselines and copies in turn; returns their times, and the
+    errors in ulp of the less precise baselines."""
     baselines.free_memory()
     of_ours = None if problem.plain else numbers(problem)
     makers = {step: bench.maker(step, of_ours)} if step else {}
@@ -419,7 +419,8 @@ def measure_beside(
 
 
 def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Maker:
-    """What makes the candidate of a baseline; what compares its result is put into `compared`."""
+    """The maker of a baseline's candidate; the function that compares its result goes to
+    `compared`."""
 
     def make(problem: Problem) -> bench.Candidate:
         candidate = baselines.candidate(name, problem)
@@ -431,8 +432,8 @@ def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Make
 
 
 def other_copies(problem: Problem) -> list[str]:
-    """The copies that may be faster than the plain one: of a large matrix those that the records
-    say are, of a smaller one those that come near it there."""
+    """The copies that may be faster than the plain one: for a large matrix those that are in the
+    records, for a smaller one those that come close there."""
     least = 1.0 if problem.moved >= MATTERS else NEAR
     shape = bench.copied_shape(problem)
     return [
@@ -445,7 +446,7 @@ def other_copies(problem: Problem) -> list[str]:
 
 
 class Draw(NamedTuple):
-    """Baselines to be timed beside our kernel at a shape, in a process that tunes them anew."""
+    """Baselines to be timed with our kernel at a problem, in a process that tunes them anew."""
 
     problem: Problem
     step: str
@@ -453,7 +454,7 @@ class Draw(NamedTuple):
 
 
 def run_draw(draw: Draw) -> dict[str, list[float]]:
-    """Who -> samples in this process, of the copy too. Raises as `run_task`."""
+    """Name -> samples in this process, including the copy. Raises as `run_task`."""
     cases, _ = measure_beside(draw.step, draw.baselines, (), draw.problem)
     named = {name: cases[name].samples_us for name in filter(None, (draw.step, *draw.baselines))}
     return {**named, bench.COPY: cases[draw.baselines[0]].copy_samples_us}

@@ -1,9 +1,9 @@
-"""What other libraries offer of the operations around softmax: log, masks, gradients, another axis,
+"""Fused and related operations by other libraries: log-softmax, masks, gradients, another axis,
 cross-entropy.
 
-    torch     eager PyTorch, with the output given where a function takes one; what it has no
-              function for is a pipeline of those that it has
-    compile   the same formula by torch.compile, which makes one or two kernels of it
+    torch     eager PyTorch, with a preallocated output where a function takes one; several
+              functions in a row if there is no single one
+    compile   the same formula by torch.compile, as one or two kernels
     liger     the Triton kernels of Liger-Kernel: softmax's gradient, the loss
     quack     QuACK: 16 bits in and float32 out, softmax's gradient, both of cross-entropy
     cudnn     cudnnSoftmaxForward and cudnnSoftmaxBackward: log, gradients, another axis
@@ -45,8 +45,8 @@ from .interop import (
 )
 from .problem_groups import SCALE
 
-NOT_OFFERED = "computes no such thing"  # how the reason ends why a baseline is not in a comparison
-MOST_OF_A_PROGRAM = 65536  # columns that Liger takes, and what a cluster of 16 blocks holds, bytes:
+NOT_OFFERED = "computes no such thing"  # end of the reason why a baseline is not in a comparison
+MOST_OF_A_PROGRAM = 65536  # columns that Liger supports; bytes that 16 blocks can hold:
 MOST_OF_A_CLUSTER = 16 * 227 * 1024
 
 
@@ -56,24 +56,24 @@ class Offer:
 
     make: Callable[[Problem], Call]  # -> a call on CuPy arrays
     refuses: Callable[[Problem], str] = lambda problem: ""  # why, or ""
-    unwritten: tuple[str, ...] = ()  # outputs that it does not give
+    unwritten: tuple[str, ...] = ()  # outputs that it does not compute
     note: str = ""
 
 
 def why_not(name: str, title: str, problem: Problem) -> str:
-    """Why a baseline is not in a comparison around softmax; "" if it should be."""
+    """Why a baseline is not in the comparison of an operation; "" if it should be."""
     offer = OFFERS[problem.operation.name].get(name)
     return offer.refuses(problem) if offer else f"{title} {NOT_OFFERED}"
 
 
 def torch_dtypes(problem: Problem) -> list[str]:
-    """PyTorch's types of the arrays of a problem; a mask of bytes is one of booleans."""
+    """The PyTorch types of the arrays of a problem; a byte mask becomes a boolean one."""
     names = [argument.numpy_dtype(problem.dtype).name for argument in problem.arrays]
     return ["bool" if name == "uint8" else name for name in names]
 
 
 def empty_arrays(problem: Problem) -> list:
-    """Arrays of CuPy's for a problem, all zero: what is compiled ahead is called on such."""
+    """Zeroed CuPy arrays for a problem, on which baselines are called to compile ahead."""
     import cupy
 
     stored = {"bfloat16": "uint16", "float16": "uint16"}
@@ -86,9 +86,9 @@ def empty_arrays(problem: Problem) -> list:
 
 # ---- right enough -------------------------------------------------------------------------------
 
-ROUNDED = {4: 1e-4, 2: 2.0**-7}  # bytes -> of what a baseline may be off beside what we may
-# Eager PyTorch rounds biased logits and logarithms of probabilities to 16 bits: up to half of
-# 2^-3 each between 16 and 32.
+ROUNDED = {4: 1e-4, 2: 2.0**-7}  # bytes per element -> additional relative error of a baseline
+# Eager PyTorch rounds biased logits and log-probabilities to 16 bits: errors of up to 2^-4 each
+# between 16 and 32.
 ROUNDED_LOGITS = 2.0**-3
 
 
@@ -99,11 +99,11 @@ def check_result(
     features: Mapping[str, int],
     at: np.ndarray | None = None,
 ) -> None:
-    """`check.check_outputs` with more room: some baselines round more often, which makes them no
-    worse to compare with. Raises `WrongResult`.
+    """`check.check_outputs` with a larger tolerance, because some baselines round more often.
+    Raises `WrongResult`.
 
-    Each element may be off by `ROUNDED` of itself, a gradient of softmax by that of its terms, of
-    which it is a difference.
+    Each element may have a relative error of `ROUNDED`; a gradient of softmax, which is a
+    difference, has that of its terms.
     """
     exact = expected(operation, values, features, at)
     itemsize = values["dy" if operation is BACKWARD else "x"].dtype.itemsize
@@ -133,7 +133,7 @@ def check_result(
 
 
 def _causal(x):
-    """Where the columns behind the diagonal are, of one square of scores after the other."""
+    """The mask of the columns above the diagonal, for consecutive squares of scores."""
     import torch
 
     cols = x.shape[-1]
@@ -141,7 +141,7 @@ def _causal(x):
 
 
 def eager(problem: Problem) -> Callable:
-    """A function of tensors: what people write, a kernel an operation."""
+    """A function of tensors as people write it: one kernel per operation."""
     import torch
 
     features, never, kept = dict(problem.features), -float("inf"), {}
@@ -160,7 +160,7 @@ def eager(problem: Problem) -> Callable:
         loss.copy_(torch.nn.functional.cross_entropy(x, target, reduction="none"))
 
     def gradient_of_loss(x, target, statistics, dloss, dx):
-        """What autograd calls, of logarithms of probabilities that it keeps from the loss."""
+        """The function that autograd calls, with the log-probabilities kept from the loss."""
         if x.data_ptr() not in kept:
             kept[x.data_ptr()] = torch.log_softmax(x, -1), x.new_zeros(())
         logarithms, weight = kept[x.data_ptr()]
@@ -191,8 +191,8 @@ def eager(problem: Problem) -> Callable:
 
 
 def formula(problem: Problem) -> Callable:
-    """The same as one expression for torch.compile. The copy ends as the store of the last kernel;
-    a result that is returned would be allocated by each call."""
+    """The same as one expression for torch.compile. The copy becomes the store of the last kernel;
+    a returned result would be allocated by each call."""
     import torch
 
     features, never = dict(problem.features), -float("inf")
@@ -254,8 +254,8 @@ def _compile(problem: Problem) -> Call:
 
 
 def _given_lse(call: Callable) -> Callable:
-    """A gradient that takes one number per row, lse, of which the first call makes a tensor, before
-    anything is timed. It is less precise at large logits, and no slower than from two numbers."""
+    """A gradient from one number per row, lse, whose tensor the first call makes before anything is
+    timed. It is less precise at large logits, and not slower than from two numbers."""
     lse = {}
 
     def given(x, target, statistics, dloss, dx) -> None:
@@ -268,8 +268,8 @@ def _given_lse(call: Callable) -> Callable:
 
 
 def _summed(statistics):
-    """The sum of a row's statistics, in memory of CuPy: PyTorch may give the memory of a tensor
-    that was freed in a capture to another one, and replays of that graph still write to it."""
+    """The sum of the statistics per row, in CuPy's memory: PyTorch may reuse the memory of a tensor
+    that is freed during a capture, while replays of the graph still write to it."""
     import cupy
     import torch
 
@@ -301,7 +301,8 @@ def _liger_refuses(problem: Problem) -> str:
 
 
 def _liger_loss(problem: Problem) -> Call:
-    """Its kernel as for logits without a gradient, which it would put in their place."""
+    """Its kernel as called for logits without a gradient; with one, it would overwrite the
+    logits."""
     import triton
 
     liger = importlib.import_module("liger_kernel.ops.cross_entropy")
@@ -312,7 +313,7 @@ def _liger_loss(problem: Problem) -> Call:
     def call(x, target, loss, statistics) -> None:
         kernel(
             *(x, cols, target, 1, None, loss, None, 1, None, 0, None, 0),
-            *(cols, rows, rows, 0.0, -100),  # columns; rows that count, their weight; ignored
+            *(cols, rows, rows, 0.0, -100),  # columns; counted rows, their weight; ignored index
             lse_square_scale=0.0,
             label_smoothing=0.0,
             reduction="none",
@@ -334,7 +335,7 @@ def _liger_loss(problem: Problem) -> Call:
 
 
 def _quack(module: str, function: str, order: Callable) -> Callable[[Problem], Call]:
-    """A function of QuACK on the arrays as `order` gives them to it."""
+    """A QuACK function, called on the arrays in the order that `order` returns."""
 
     def make(problem: Problem) -> Call:
         # The package has functions of the modules' names, which hide the modules.
@@ -378,7 +379,7 @@ def _cudnn_refuses(problem: Problem) -> str:
 
 
 def _loss_of_quack(x, target, loss, statistics) -> tuple:
-    """It writes lse alone, into the first half of the statistics, which are not compared."""
+    """It writes only lse, into the first half of the statistics, which are not compared."""
     return x, target, None, loss, statistics.reshape(-1)[: len(x)], None, None
 
 

@@ -1,7 +1,7 @@
-"""What is timed: an operation at a shape, its arrays on the GPU, and whether its result is right.
+"""The arrays of a timed problem on the GPU, and the check of its result.
 
-Softmax of x into y, and a copy of it, share arrays that `bench` makes; kernels of other operations
-get those that they take, and beside them a bandwidth baseline gets as many bytes of its own.
+Softmax of x into y shares the arrays that `bench` makes with the copy; kernels of other operations
+get the arrays that they take, and their bandwidth baseline gets arrays of the same size.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ..run.bound import BoundKernel
 from ..run.check import WrongResult, check_outputs
 from ..run.references import make_inputs, outputs
 
-# Numbers that an operation is timed with: none neutral, so that nothing can be left out.
+# Numbers for timed operations: none is neutral, so that no part can be skipped.
 NUMBERS: Mapping[str, float] = MappingProxyType(
     {"scale": 0.37, "p": 0.1, "seed": 2**33 + 7, "offset": 5, "smoothing": 0.1, "z_loss": 1e-4}
 )
-SAMPLED = 200_000  # elements, about, of which a result is held against fp64
+SAMPLED = 200_000  # approximate number of elements that are checked against fp64
 
 
 def buffers(problem: Problem, random) -> tuple:
-    """The arrays of a problem, of CuPy: inputs like those of `references.make_inputs`, and outputs
-    full of NaN; bfloat16 as its bits."""
+    """The CuPy arrays of a problem: inputs like those of `references.make_inputs`, and outputs
+    filled with NaN; bfloat16 as its bits."""
     import cupy
 
     features, found = dict(problem.features), {}
@@ -58,8 +58,8 @@ def buffers(problem: Problem, random) -> tuple:
 
 
 def host_arrays(problem: Problem) -> dict[str, np.ndarray]:
-    """The same in NumPy's, of `references.make_inputs`, for a small shape: a test gives them to
-    the SIMT machine."""
+    """The same as NumPy arrays from `references.make_inputs`, for a small shape on the SIMT
+    machine."""
     values = make_inputs(problem)
     every = {**values, **outputs(problem, values)}
     return {array.name: every[array.name] for array in problem.arrays}
@@ -72,8 +72,8 @@ def verify(
     check: Callable[..., None] = check_outputs,
     unwritten: Sequence[str] = (),
 ) -> None:
-    """Check what a kernel wrote that was given these numbers: every element for NaN, sampled
-    rows by `check`, against fp64. Outputs that are `unwritten` are not checked."""
+    """Check the outputs of a kernel for given numbers: every element for NaN, and sampled rows with
+    `check` against fp64. `unwritten` outputs are skipped."""
     import cupy
 
     arrays = {argument.name: array for argument, array in zip(problem.arrays, given, strict=True)}
@@ -99,8 +99,8 @@ def verify(
 
 
 def numbers_of(bound: BoundKernel) -> dict[str, object]:
-    """The numbers that a kernel is timed with, of those that it takes; of softmax alone, which
-    others are beside, none but neutral ones."""
+    """The numbers that a kernel is timed with; softmax alone, which is compared with others, has
+    neutral ones."""
     if bound.problem.plain:
         return {}
     asked = {a.name for a in bound.problem.arguments if not a.shape}
@@ -109,7 +109,7 @@ def numbers_of(bound: BoundKernel) -> dict[str, object]:
 
 
 class _Sample:
-    """Rows, evenly spread, the first and the last among them; of three axes columns of some."""
+    """Evenly spread rows, including the first and the last; for three axes, columns of some."""
 
     def __init__(self, problem: Problem) -> None:
         rows, cols, inner = self.sizes = *problem.shape, problem.inner
@@ -137,7 +137,8 @@ class _Sample:
 
 
 def _rows_of_sums(rows: int, cols: int) -> int:
-    """How many rows whole sums are of: one if it has whole sums itself, all if no number fits."""
+    """The number of rows per complete set of sums: one if each row has one, all if no number
+    fits."""
     for together in (1, SUMMED // cols):
         if together and together * cols % SUMMED == 0 and rows % together == 0:
             return together
@@ -149,7 +150,7 @@ def _spread(count: int, most: int) -> np.ndarray:
 
 
 class _OnDemand:
-    """An array on the GPU whose rows are fetched when somebody indexes it."""
+    """An array on the GPU whose rows are fetched on indexing."""
 
     def __init__(self, array) -> None:
         self.array = array
@@ -164,7 +165,7 @@ class _OnDemand:
 
 
 def matrix(random, rows: int, cols: int):
-    """Normal values, each row shifted by 100 to 200 up or down, as float32 on the GPU."""
+    """Normal values in float32 on the GPU, each row shifted up or down by 100 to 200."""
     import cupy
 
     x = random.standard_normal((rows, cols), dtype=cupy.float32)
@@ -190,7 +191,7 @@ def _softmax(x, log: int):
 
 
 def rounded(x, dtype: str):
-    """A float32 array on the GPU in another dtype, to nearest even; bfloat16 as its bits."""
+    """Convert a float32 array on the GPU, rounding to nearest even; bfloat16 as its bits."""
     import cupy
 
     if dtype != "bfloat16":
@@ -201,7 +202,7 @@ def rounded(x, dtype: str):
 
 
 def widened(x):
-    """The reverse of `rounded`: an array of any dtype as float32."""
+    """The inverse of `rounded`: an array of any dtype as float32."""
     import cupy
 
     if x.dtype.kind != "u":
@@ -210,17 +211,17 @@ def widened(x):
 
 
 def poison(y) -> None:
-    """Fill an output with NaN: what is not written stays visible."""
+    """Fill an output with NaN, so that unwritten elements are visible."""
     y.fill(0x7FFF if y.dtype.kind == "u" else np.nan)
 
 
 def has_nan(y):
-    """Of each element of an array on the GPU whether it is NaN."""
+    """Elementwise whether an array on the GPU is NaN."""
     import cupy
 
     return (y & 0x7FFF) > 0x7F80 if y.dtype.kind == "u" else cupy.isnan(y)
 
 
 def rotations(problem: Problem, l2_bytes: int) -> int:
-    """So many sets of arrays, two at least, pass three times the L2 cache."""
+    """The number of sets of arrays, at least two, that exceed three times the L2 cache."""
     return max(2, math.ceil(3 * l2_bytes / problem.moved))

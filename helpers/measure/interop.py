@@ -1,7 +1,6 @@
-"""CuPy's arrays and stream as other libraries take them: PyTorch's tensors, cuDNN's pointers.
+"""CuPy's arrays and stream for other libraries: PyTorch tensors, cuDNN pointers.
 
-Nothing is copied, nothing is allocated in a call: what is called so can be captured into a CUDA
-graph.
+Calls neither copy nor allocate, so that they can be captured into a CUDA graph.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ Call = Callable[..., None]  # takes CuPy arrays, enqueues on CuPy's current stre
 
 # ---- PyTorch and what takes its tensors ---------------------------------------------------------
 
-# Elements without a type of their own in the interface go as integers of their size.
+# Elements whose type the interface does not know are passed as integers of their size.
 STORED = {"bfloat16": "<i2", "float16": "<i2", "bool": "|u1"}
 
 
 class _Memory:
-    """CuPy's memory as `torch.as_tensor` reads it."""
+    """CuPy's memory in the form that `torch.as_tensor` reads."""
 
     def __init__(self, array, stored: str):
         self.array = array  # kept alive
@@ -36,10 +35,10 @@ class _Memory:
 
 
 def with_tensors(call: Call, *dtypes: str) -> Call:
-    """`call` on PyTorch's tensors, each of its dtype, as a call on CuPy arrays and on CuPy's
-    current stream.
+    """Wrap `call` on PyTorch tensors of given dtypes as a call on CuPy arrays and CuPy's current
+    stream.
 
-    A tensor is made once for each array and kept, so that capturing a graph allocates nothing.
+    One tensor per array is made and kept, so that capturing a graph allocates nothing.
     """
     import cupy
     import torch
@@ -51,7 +50,8 @@ def with_tensors(call: Call, *dtypes: str) -> Call:
         if address not in tensors:
             stored = STORED.get(dtype) or np.dtype(dtype).str
             whole = torch.as_tensor(_Memory(array, stored), device="cuda")
-            # detach: else it is a view of integers, which torch.compile would trace to its base.
+            # detach: otherwise it is a view of integers, which torch.compile would trace to its
+            # base.
             tensors[address] = whole.view(getattr(torch, dtype)).detach()
         return tensors[address]
 
@@ -64,7 +64,7 @@ def with_tensors(call: Call, *dtypes: str) -> Call:
 
 
 def compiled(function: Callable) -> Callable:
-    """A function of tensors by torch.compile, for one shape, autotuned."""
+    """A function of tensors compiled by torch.compile for one shape, autotuned."""
     import torch
     import torch._dynamo
 
@@ -76,12 +76,12 @@ def compiled(function: Callable) -> Callable:
 
 # ---- cuDNN --------------------------------------------------------------------------------------
 
-NCHW, ACCURATE, LOGARITHM, INSTANCE, CHANNEL = 0, 1, 2, 0, 1  # cuDNN's numbers
+NCHW, ACCURATE, LOGARITHM, INSTANCE, CHANNEL = 0, 1, 2, 0, 1  # cuDNN's constants
 ELEMENTS = {"float32": 0, "float16": 2, "bfloat16": 9}
 
 
 def folders(package: str, *below: str) -> list[Path]:
-    """Folders of an installed package that are there; it is not imported."""
+    """The existing folders of an installed package, which is not imported."""
     spec = importlib.util.find_spec(package)
     found = [Path(place, *below) for place in (spec and spec.submodule_search_locations) or ()]
     return [folder for folder in found if folder.is_dir()]
@@ -89,7 +89,7 @@ def folders(package: str, *below: str) -> list[Path]:
 
 @functools.cache
 def cudnn() -> ctypes.CDLL | None:
-    """The library that comes with PyTorch or as nvidia-cudnn, else the system's; None without."""
+    """The library of PyTorch or nvidia-cudnn, otherwise the system's; None if there is none."""
     packaged = [str(folder / "libcudnn.so.9") for folder in folders("nvidia", "cudnn", "lib")]
     for name in (*packaged, "libcudnn.so.9"):
         try:
@@ -123,7 +123,7 @@ def cudnn_call(
     one, zero = ctypes.byref(ctypes.c_float(1)), ctypes.byref(ctypes.c_float(0))
     described = []
     for dtype in dtypes:
-        matrix = ctypes.c_void_p()  # a few bytes a shape that are not given back
+        matrix = ctypes.c_void_p()  # a few bytes per shape that are never freed
         call_cudnn("cudnnCreateTensorDescriptor", ctypes.byref(matrix))
         call_cudnn("cudnnSetTensor4dDescriptor", matrix, NCHW, ELEMENTS[dtype], *sizes)
         described.append(matrix)

@@ -1,15 +1,15 @@
-"""Time softmax in a pipeline: between a kernel that writes x and a kernel that reads y.
+"""Time softmax between a producer and a consumer: a kernel that writes x and one that reads y.
 
-Where calls of one kernel follow each other (`helpers.measure.bench`), x comes from DRAM and nobody
-reads y. Here a CUDA graph holds, over rotating buffers, a kernel that writes x, softmax, and a
-kernel that reads y; another graph holds the first and the last alone. They are replayed in turn,
-and what softmax takes is the difference of a pair. So it pays for what it leaves the reader to
-fetch, and is paid for what it leaves in the L2: the difference may be less than its own bytes take,
-even negative. What is around softmax is timed in its place: the writer writes the gradient that
-comes in, or x, the reader reads what comes out first.
+With consecutive calls of one kernel (`helpers.measure.bench`), x comes from DRAM and nothing reads
+y. Here a CUDA graph contains, over rotating buffers, a kernel that writes x, softmax, and a kernel
+that reads y; another graph contains only the first and the last. They are replayed in turn, and the
+cost of softmax is the difference of a pair. It includes data that the reader must fetch from DRAM,
+and the benefit of data that softmax leaves in the L2: the difference may be less than its own bytes
+take, even negative. Other operations are timed in the same way: the writer writes the incoming
+gradient, or x, and the reader reads the first output.
 
     fresh      x has just been written: the L2 holds as much of it as it can
-    evicted    between writer and softmax twice the L2 is read, in both graphs
+    evicted    between writer and softmax, twice the size of the L2 is read, in both graphs
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from . import bench, samples
 from .bench import COPY, Candidate, Graph, Maker, blaming, fresh_pool
 
 READER = "timing/sums"
-ORDINARY = ", ordinary launch"  # of a kernel that is made for programmatic ones
+ORDINARY = ", ordinary launch"  # of a kernel that supports programmatic launches
 STATES = ("fresh", "evicted")
-SWEPT = 2  # L2s that are read to evict x
-MOST_EVICTED = 4  # L2s: a larger x has left it by itself when its writer ends
+SWEPT = 2  # multiples of the L2 that are read to evict x
+MOST_EVICTED = 4  # multiple of the L2: a larger x is evicted before its writer ends
 LEAST_CALLS, LONGEST_MS = 50, 20  # of a replay
 PROTOCOL = {
     "version": 1,
@@ -52,7 +52,7 @@ PROTOCOL = {
 
 
 class Ends(NamedTuple):
-    """What stands around softmax; each enqueues on the current stream."""
+    """The kernels before and after softmax; each enqueues on the current stream."""
 
     write: Callable  # (source, x)
     sweep: Callable  # ()
@@ -62,20 +62,20 @@ class Ends(NamedTuple):
 class Buffers(NamedTuple):
     """A set of arrays on the GPU."""
 
-    source: object  # what the writer reads
-    arrays: tuple  # of softmax, or of what stands in its place
-    fed: int  # which of them the writer writes
-    outputs: tuple[int, ...]  # and which are written by what is timed; the first is read
+    source: object  # read by the writer
+    arrays: tuple  # of softmax, or of its replacement
+    fed: int  # indices written by the writer
+    outputs: tuple[int, ...]  # indices of the outputs; the reader reads the first
 
     @property
     def checked(self) -> tuple:
-        """With the source in the place of what the writer writes of it."""
+        """The arrays with the source instead of what the writer makes from it."""
         return (*self.arrays[: self.fed], self.source, *self.arrays[self.fed + 1 :])
 
 
 class Series(NamedTuple):
-    """The samples of one state, microseconds a call; those of one place in both lists of a name
-    were taken one right after the other."""
+    """The samples of one state in microseconds per call; those at the same position of a name's two
+    lists were taken one right after the other."""
 
     calls: int  # of a replay
     pipeline_us: dict[str, list[float]]
@@ -83,15 +83,15 @@ class Series(NamedTuple):
 
 
 def states_of(problem: Problem, l2: int) -> tuple[str, ...]:
-    """The states in which a problem is timed on a GPU with so many bytes of L2."""
+    """The states in which a problem is timed on a GPU with `l2` bytes of L2."""
     size = problem.rows * problem.row_bytes
     return STATES if size <= MOST_EVICTED * l2 else STATES[:1]
 
 
 def measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]:
-    """Time candidates and a copy, each as the link of a pipeline, in each state of a problem.
+    """Time candidates and a copy between producer and consumer, in each state of a problem.
 
-    A candidate that may be launched programmatically is timed so under its name, and by an ordinary
+    A candidate with a programmatic launch is timed with that under its name, and with an ordinary
     launch under its name and `ORDINARY`. Raises `Failure` that names the candidate which cannot be
     made or run, or whose output is wrong before or after timing.
     """
@@ -114,7 +114,7 @@ def _measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]
         with blaming(name):
             links.update(launches(name, make(problem)))
     stream = cupy.cuda.Stream(non_blocking=True)
-    cupy.cuda.Device().synchronize()  # what the makers wrote elsewhere, this stream may read
+    cupy.cuda.Device().synchronize()  # this stream may read what the makers wrote on others
     with stream:
         buffers = [with_source(problem, arrays) for arrays in bench.buffers_for(problem)]
         l2 = cupy.cuda.Device().attributes["L2CacheSize"]
@@ -126,7 +126,7 @@ def _measure(makers: Mapping[str, Maker], problem: Problem) -> dict[str, Series]
 
 
 def places(problem: Problem) -> tuple[int, tuple[int, ...]]:
-    """Which of its arrays the writer writes, and which come out."""
+    """The indices of the array that the writer writes, and of the outputs."""
     names = [argument.name for argument in problem.arrays]
     outputs = tuple(number for number, one in enumerate(problem.arrays) if one.output)
     return names.index("dy" if "dy" in names else "x"), outputs
@@ -143,8 +143,8 @@ def with_source(problem: Problem, arrays: Sequence) -> Buffers:
 
 
 def stand_in(problem: Problem, around: Ends) -> Candidate:
-    """What stands around softmax where a copy does else: a copy of what the writer wrote, or where
-    nothing as large comes out, a kernel that only reads it."""
+    """The bandwidth baseline in a pipeline: a copy of what the writer wrote, or if the outputs are
+    smaller, a kernel that only reads it."""
     fed, (first, *_) = places(problem)
 
     def run(*arrays) -> None:
@@ -157,7 +157,7 @@ def stand_in(problem: Problem, around: Ends) -> Candidate:
 
 
 def launches(name: str, candidate: Candidate) -> dict[str, Candidate]:
-    """A candidate under the names of its launches, as planned first."""
+    """A candidate by the names of its launches, the planned one first."""
     if candidate.run_programmatic is None:
         return {name: candidate}
     planned = Candidate(
@@ -167,7 +167,7 @@ def launches(name: str, candidate: Candidate) -> dict[str, Candidate]:
 
 
 def reader(rows: int, cols: int) -> Callable:
-    """`READER` of a matrix of floats."""
+    """`READER` for a matrix of floats."""
     import cupy
 
     bound = load(READER).bind(rows, cols, gpu=gpu_in_use())
@@ -177,7 +177,7 @@ def reader(rows: int, cols: int) -> Callable:
 
 
 def reader_of_all() -> Callable:
-    """`READER` of arrays of any size, each size bound once, before a graph is captured."""
+    """`READER` for arrays of any size; each size is bound once, before a graph is captured."""
     bound: dict[int, Callable] = {}
 
     def read(array) -> None:
@@ -190,7 +190,7 @@ def reader_of_all() -> Callable:
 
 
 def ends(problem: Problem) -> Ends:
-    """Writer, sweep and reader: the copy, which keeps the values, and `READER` twice."""
+    """Writer, sweep and reader: the copy, which preserves the values, and `READER` twice."""
     import cupy
 
     swept = cupy.zeros(SWEPT * gpu_in_use().l2 // 4, cupy.float32)
@@ -203,7 +203,7 @@ def ends(problem: Problem) -> Ends:
 
 
 class _State:
-    """Chains over the buffers of a shape, with a sweep in them or without."""
+    """The pipelines over the buffers of a shape, with or without a sweep."""
 
     def __init__(self, around: Ends, swept: bool, buffers: Sequence[tuple], stream):
         self.around, self.swept, self.buffers, self.stream = around, swept, buffers, stream
@@ -230,7 +230,7 @@ class _State:
                 break
         for name, link in links.items():
             last = (calls - 1) % len(self.buffers)
-            with blaming(name):  # what was timed is what must have written y
+            with blaming(name):  # the timed graph must have written y
                 self._check(link, dtype, last, graphs[name].launch)
         return Series(
             calls,
@@ -239,7 +239,7 @@ class _State:
         )
 
     def _call(self, link: Candidate | None, number: int) -> None:
-        """One call of the pipeline, over one of the buffers; without a link, that of both ends."""
+        """One call of the pipeline on one set of buffers; without a link, only of both ends."""
         one = self.buffers[number % len(self.buffers)]
         self.around.write(one.source, one.arrays[one.fed])
         if self.swept:
@@ -249,7 +249,7 @@ class _State:
         self.around.read(one.arrays[one.outputs[0]])
 
     def _check(self, link: Candidate, dtype: str, place: int, run: Callable) -> None:
-        """Hold what a run leaves in a buffer's outputs against its source: x was poisoned too."""
+        """Check the outputs in a set of buffers against its source; x was poisoned too."""
         one = self.buffers[place]
         for number in (one.fed, *one.outputs):
             bench.poison(one.arrays[number])
@@ -257,7 +257,7 @@ class _State:
         bench.verify(link, one.checked, dtype)
 
     def _calls(self, copy: Candidate) -> int:
-        """How many calls a replay has; the copy's pipeline is replayed until the GPU is warm."""
+        """The number of calls per replay; the copy's pipeline is replayed until the GPU is warm."""
         calls = LEAST_CALLS if self.swept else max(LEAST_CALLS, len(self.buffers))
         graph, begin, us = self._graph(copy, calls), time.perf_counter(), 0.0
         while not us or time.perf_counter() - begin < PROTOCOL["warmup_s"]:
@@ -266,5 +266,5 @@ class _State:
 
     def _graph(self, link: Candidate | None, calls: int) -> Graph:
         for number in range(min(calls, len(self.buffers))):
-            self._call(link, number)  # what a first call on a buffer prepares is not captured
+            self._call(link, number)  # the first call on a buffer may allocate: not captured
         return Graph(lambda number: self._call(link, number), calls, self.stream)

@@ -1,11 +1,10 @@
-"""Softmax in pipelines: what `choose` picks beside its variants, and what is said of the result.
+"""Softmax in pipelines: the kernel that `choose` returns, compared with variants of its hints.
 
-`helpers.measure.pipeline_timer` times them. A variant asks caches and launch for something else
-than the kernel's Build table does (`registry.ASKED_FOR`) and is named by what it asks for, all of
-it spelled out. So a case stays good where the rules of a table change: what is chosen then goes by
-another name of those that were timed. What is around softmax is timed too
-(`problem_groups.linked`), beside the two baselines that are best in the comparison. The result is
-`pipelines.jsonl` beside the records.
+`helpers.measure.pipeline_timer` times them. A variant has other cache hints or another launch than
+the kernel's Build table (`registry.ASKED_FOR`), and its name spells all of them out. So a case
+remains valid when the rules of a table change: the chosen kernel then has the name of another timed
+variant. Fused and related operations are timed too (`problem_groups.linked`), with the two best
+baselines of the comparison. The result is `pipelines.jsonl`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from .problem_groups import chosen, group_of, linked, name_of, numbers
 from .records import launch_of, step_hash
 from .store import AtProblem
 
-FEW_ROWS = 16  # so few that a launch is much of a call
+FEW_ROWS = 16  # few rows, so that the launch is a large part of a call
 VERDICTS = {
     "best": f"no variant is faster by more than {TOLERANCE:.0%}, for all that the samples say",
     "unclear": f"the samples do not say whether one is faster by more than {TOLERANCE:.0%}",
@@ -49,24 +48,24 @@ VERDICTS = {
 }
 
 
-TIES = ("ahead", "level", SLOWER, "LOSS")  # of what is chosen beside the best baseline
+TIES = ("ahead", "level", SLOWER, "LOSS")  # verdicts on the chosen kernel and the best baseline
 
 
 @dataclass(frozen=True)
 class Pipeline(AtProblem):
-    """One problem in one state: ours by the names of `variants`, baselines and the copy, timed in
-    turn.
+    """One problem in one state: our kernels by the names of `variants`, baselines and the copy,
+    timed in turn.
 
-    `pipeline_us` are samples of the pipeline with it, `base_us` those of the pipeline without
-    softmax that was replayed right before: microseconds a call.
+    `pipeline_us` are samples of the pipeline with a kernel, `base_us` those of the pipeline without
+    it, replayed right before, in microseconds per call.
     """
 
     file = campaign = "pipelines"
 
     state: Annotated[str, Must(f"one of {', '.join(STATES)}", STATES.__contains__)]
-    launches: dict[str, dict[str, Natural]]  # of ours
-    hashes: dict[str, str]  # of the kernel files of ours
-    calls: Count  # per replay
+    launches: dict[str, dict[str, Natural]]  # of our kernels
+    hashes: dict[str, str]  # of our kernel files
+    calls: Count  # calls per replay
     pipeline_us: dict[str, Samples]
     base_us: dict[str, Samples]
     skipped: dict[str, str] = field(default_factory=dict)  # baseline -> why it was not timed
@@ -87,33 +86,35 @@ class Pipeline(AtProblem):
 
     @property
     def megabytes(self) -> float:
-        """Of x, 10^6 bytes."""
+        """Size of x in 10^6 bytes."""
         return self.rows * self.problem.row_bytes / 1e6
 
     def launch_now(self, step: str) -> dict[str, int]:
-        """The launch that the header of one of our kernels asks for."""
+        """The launch that the header of one of our kernels requires."""
         return launch_of(step, self.problem, self.run.gpu)
 
     def is_current(self) -> bool:
-        """Whether all of ours were timed as they are now, code and launch."""
+        """Whether all of our kernels have the code and launch that were timed."""
         return all(step_hash(file) == known for file, known in self.hashes.items()) and all(
             self.launch_now(trial_of(name)) == launch for name, launch in self.launches.items()
         )
 
     def us(self, name: str) -> samples.Estimate:
-        """What softmax adds to the pipeline, microseconds a call."""
+        """The time that a kernel adds to the pipeline, in microseconds per call."""
         return samples.difference(self.pipeline_us[name], self.base_us[name])
 
     def gain(self, name: str, other: str) -> samples.Estimate:
-        """How much less the pipeline takes with `name` than with `other`, as a share of what
-        `other` adds to it; NaN, which is above and below nothing, where that is not more than 0."""
+        """How much less time the pipeline takes with `name` than with `other`, as a fraction of
+        what `other` adds; NaN, which is neither above nor below a limit, if that is not
+        positive."""
         whole = self.us(other).value
         less = samples.difference(self.pipeline_us[other], self.pipeline_us[name])
         return samples.Estimate(*(part / whole if whole > 0 else np.nan for part in less))
 
     @property
     def chosen(self) -> str | None:
-        """By which name it has what `choose` picks now; None if that was not timed as it is."""
+        """The name of the kernel that `choose` returns now; None if it was not timed in this
+        form."""
         step = chosen(self.problem, self.run.gpu)
         if not step:
             return None
@@ -125,24 +126,24 @@ class Pipeline(AtProblem):
 
     @property
     def plain(self) -> str | None:
-        """The variant of `chosen` that asks for nothing."""
+        """The variant of `chosen` without hints."""
         name = registry.plain(self.chosen) if self.chosen else None
         return name if name in self.launches else None
 
     @property
     def best(self) -> str:
-        """Of ours the one that adds least."""
+        """Our kernel that adds the least time."""
         return min(self.launches, key=lambda name: statistics.median(self.pipeline_us[name]))
 
     @property
     def best_baseline(self) -> str | None:
-        """The baseline that adds least; None if none was timed."""
+        """The baseline that adds the least time; None if none was timed."""
         others = self.pipeline_us.keys() - self.launches.keys() - {pipeline_timer.COPY}
         return min(others, key=lambda name: self.us(name).value, default=None)
 
     @property
     def against_best_baseline(self) -> str:
-        """One of `TIES`, beyond the spread; "" where either was not timed."""
+        """One of `TIES`, beyond run-to-run variation; "" if either was not timed."""
         if not self.chosen or not self.best_baseline:
             return ""
         gain = self.gain(self.chosen, self.best_baseline)
@@ -153,20 +154,20 @@ class Pipeline(AtProblem):
         return SLOWER if gain.below(0) else "level"
 
     def faster(self, name: str) -> dict[str, samples.Estimate]:
-        """Those of ours that gain `name` by more than the tolerance, beyond the spread; the best
-        first."""
+        """Our kernels that gain more than the tolerance over `name`, beyond run-to-run variation;
+        the best first."""
         gains = {other: self.gain(other, name) for other in self.launches if other != name}
         found = {other: gain for other, gain in gains.items() if gain.above(TOLERANCE)}
         return dict(sorted(found.items(), key=lambda entry: -entry[1].value))
 
     @property
     def verdict(self) -> str:
-        """One of `VERDICTS`, on what `choose` picks."""
+        """One of `VERDICTS` on the kernel that `choose` returns."""
         name = self.chosen
         if name is None:
             return "not timed"
         if self.us(name).low <= 0:
-            return "unclear"  # a share of nothing
+            return "unclear"  # a fraction of nothing
         if self.faster(name):
             return "BEHIND"
         rivals = (other for other in self.launches if other != name)
@@ -175,7 +176,8 @@ class Pipeline(AtProblem):
 
 
 def holds(cases: Sequence[Pipeline], task: PipelineTask) -> bool:
-    """Whether cases hold all that a task times, as it is now; a baseline timed or left out."""
+    """Whether cases contain everything that a task times in its current form; baselines timed or
+    left out."""
     gpu, problem = task.run.gpu, task.problem
     names = task.ours(gpu)
     launches = {name: launch_of(name, problem, gpu) for name in names}
@@ -193,7 +195,7 @@ def holds(cases: Sequence[Pipeline], task: PipelineTask) -> bool:
 
 
 def order() -> dict[Hashable, int]:
-    """(problem, state) -> its place in the file: dtypes, shapes and states of softmax, then
+    """(problem, state) -> its position in the file: softmax by dtype, shape and state, then
     `problem_groups.linked`."""
     alone = itertools.product(DTYPES, PIPELINE_SHAPES)
     problems = [*(Problem(*shape, dtype) for dtype, shape in alone), *linked()]
@@ -204,9 +206,9 @@ def order() -> dict[Hashable, int]:
 
 
 def variants(step: str, problem: Problem, gpu: Gpu | None = None) -> list[str]:
-    """A step as its table has it for a problem, and with all else that a table may ask for: trials
-    that spell it out, the step's own first. The hint is asked for where x and y together do not fit
-    the L2, the programmatic launch where rows are few."""
+    """A step with the hints of its table for a problem, and with the other combinations: trials
+    that spell them out, the step's own first. The cache hint is included if x and y together exceed
+    the L2, the programmatic launch if there are few rows."""
     gpu = gpu or gpu_for_plans()
     own = launch_of(step, problem, gpu)
     size = 2 * problem.rows * problem.row_bytes
@@ -222,24 +224,24 @@ def variants(step: str, problem: Problem, gpu: Gpu | None = None) -> list[str]:
 
 
 def trial_of(name: str) -> str:
-    """The trial that one of ours is, however it is launched."""
+    """The trial of one of our kernels, without its kind of launch."""
     return name.removesuffix(ORDINARY)
 
 
 def file_of(name: str) -> str:
-    """The kernel file of one of ours."""
+    """The kernel file of one of our kernels."""
     return split_trial(trial_of(name)).file
 
 
 @dataclass(frozen=True)
 class PipelineTask(ComparisonTask):
-    """One shape to be timed at."""
+    """One problem to be timed."""
 
-    steps: tuple[str, ...] = ()  # beside what `choose` picks
+    steps: tuple[str, ...] = ()  # in addition to what `choose` returns
 
     def ours(self, gpu: Gpu) -> list[str]:
-        """The trials of ours to be timed: what `choose` picks and the other steps that take the
-        shape, with their variants."""
+        """Our trials to be timed: the kernel that `choose` returns and the other steps that support
+        the problem, with their variants."""
         steps = [chosen(self.problem, gpu), *self.steps]
         taking = [step for step in steps if step and launch_of(step, self.problem, gpu)]
         names = (name for step in taking for name in variants(step, self.problem, gpu))
@@ -247,8 +249,8 @@ class PipelineTask(ComparisonTask):
 
 
 def run_task(task: PipelineTask) -> list[Pipeline]:
-    """Time ours, the baselines that can run the shape, and the copy, in each state. Raises
-    `Failure`, which names our kernel or the baseline that is wrong or fails."""
+    """Time our kernels, the baselines that support the problem, and the copy, in each state. Raises
+    `Failure` that names the kernel or baseline which is wrong or fails."""
     gpu, problem = gpu_in_use(), task.problem
     skipped, ours = task.skipped(), task.ours(gpu)
     baselines.free_memory()
@@ -276,9 +278,8 @@ def run_task(task: PipelineTask) -> list[Pipeline]:
 
 
 def best_baselines(comparison: Sequence[Comparison], problem: Problem) -> list[str]:
-    """The two baselines that are best in the comparison at an operation and dtype, those of a
-    problem, by the median of their shares of what moves as many bytes; none where it was not
-    compared."""
+    """The two best baselines of the comparison for the operation and dtype of a problem, by the
+    median of their fractions of the bandwidth baseline; empty if there is no comparison."""
     shares: dict[str, list[float]] = {}
     for case in comparison:
         if case.dtype == problem.dtype and group_of(case.problem) == group_of(problem):
@@ -291,12 +292,12 @@ def best_baselines(comparison: Sequence[Comparison], problem: Problem) -> list[s
 
 
 def load_pipelines(gpu: str | None = None) -> list[Pipeline]:
-    """What is recorded of pipelines; raises as `store.read`."""
+    """The recorded pipelines; raises as `store.read`."""
     return store.read(Pipeline, gpu)
 
 
 def around_cases(recorded: Sequence[Pipeline]) -> list[Pipeline]:
-    """Those around softmax."""
+    """The cases of other operations than softmax alone."""
     return [case for case in recorded if not case.problem.plain]
 
 
@@ -307,8 +308,7 @@ def pipeline_cases(dtype: str, gpu: str | None = None) -> list[Pipeline]:
 
 
 def behind(cases: Sequence[Pipeline]) -> list[str]:
-    """A line for each case where a variant is faster than what `choose` picks: which, by how
-    much."""
+    """A line for each case in which a variant is faster than the kernel that `choose` returns."""
     lines = []
     for case in cases:
         if case.verdict == "BEHIND":
@@ -322,8 +322,8 @@ TITLES = ("rows x columns", "MB", "x", "copy", "ours", "plain", "best", "best ba
 
 
 def table(cases: Sequence[Pipeline]) -> Iterator[list[str]]:
-    """Cells under `TITLES`: the microseconds that each adds to the pipeline, what `choose` picks
-    first, then its plain variant and the best of ours by name."""
+    """Cells under `TITLES`: the microseconds that each adds to the pipeline; first the kernel that
+    `choose` returns, then its plain variant and our best by name."""
     for case in cases:
         best, baseline = case.best, case.best_baseline
         problem = case.problem
@@ -340,7 +340,7 @@ def table(cases: Sequence[Pipeline]) -> Iterator[list[str]]:
 
 
 def shown(name: str) -> str:
-    """One of ours in a table: its file, and what it asks for."""
+    """One of our kernels in a table: its file and its hints."""
     trial = split_trial(trial_of(name))
     asked = [what for what, value in trial.changes if value and what in ASKED_FOR]
     words = " ".join([trial.file, *asked])

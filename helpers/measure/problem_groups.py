@@ -1,9 +1,9 @@
-"""Problems around softmax that are compared, alone and in pipelines: operations, their shapes, the
-numbers that they are given.
+"""The problems of fused and related operations that are compared, alone and in pipelines: shapes
+and numbers.
 
-Each group of `GROUPS` is one operation, or softmax with something fused into it, at shapes of 2^27
-elements or nearly: half a gigabyte of float32, which no cache holds. Rows are short, middling and
-long, another axis lies near and far, vocabularies are those of language models.
+Each group of `GROUPS` is one operation, or softmax with a fused prologue or epilogue, at shapes of
+about 2^27 elements: half a gigabyte of float32, which exceeds every cache. Rows are short, medium
+and long, the other axis has small and large strides, and vocabularies are those of language models.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..problem.shapes import Shape
 
 ELEMENTS = 2**27
 DTYPES = ("float32", "bfloat16")
-# As attention has it for heads of 64. A power of two: who rounds the product to 16 bits loses
-# nothing by it, and is compared for its speed.
+# As in attention with heads of 64. A power of two: rounding the product to 16 bits is exact, so
+# that baselines which do so are compared by speed alone.
 SCALE = 0.125
 
 
 def chosen(problem: Problem, gpu: Gpu | None = None) -> str:
-    """What `choose` picks for a problem; "" if none of our kernels takes it."""
+    """The kernel that `choose` returns for a problem; "" if none of our kernels supports it."""
     try:
         return dispatch.best(problem, gpu)
     except ValueError:
@@ -44,20 +44,20 @@ def chosen(problem: Problem, gpu: Gpu | None = None) -> str:
 
 
 def numbers(problem: Problem) -> Mapping[str, float]:
-    """The numbers that a problem is given; the others are neutral, since not all baselines have
+    """The numbers given for a problem; the others are neutral, since not all baselines have
     them."""
     fused = {"MASK", "BIAS"} & {*dict(problem.features)}
     return MappingProxyType({"scale": SCALE} if fused else {})
 
 
 def name_of(problem: Problem) -> str:
-    """ "32768 x 4096 bfloat16", behind the name of its group if it is not softmax alone."""
+    """ "32768 x 4096 bfloat16", after the name of its group if it is not softmax alone."""
     place = problem.place(dtype=True)
     return place if problem.plain else f"{group_of(problem)}, {place}"
 
 
 def _rows(cols: int, inner: int = 1) -> int:
-    """Rows of `ELEMENTS`; even, and whole lots of `inner`."""
+    """The number of rows for `ELEMENTS` elements: even, and a multiple of `inner`."""
     each = cols * inner * (2 if inner == 1 else 1)
     return ELEMENTS // each * each // cols
 
@@ -67,7 +67,7 @@ def _at(*columns: int) -> tuple[Shape, ...]:
 
 
 ROW_LENGTHS = _at(4096, 1024, 32768)
-SQUARES = ((8192, 8192), *_at(4096, 1024))  # scores of attention; rows are whole squares
+SQUARES = ((8192, 8192), *_at(4096, 1024))  # attention scores; rows form whole squares
 LONG_ROWS = _at(4096, 32768, 1024, 131072)
 # (dim, inner)
 AXES = ((512, 32), (64, 1024), (512, 7), (8192, 64), (64, 2), (16, 4096), (2048, 1024))
@@ -76,7 +76,7 @@ SIXTEEN_BITS = DTYPES[1:]
 
 
 class Group(NamedTuple):
-    """One operation with one feature: the same shapes in each of its dtypes."""
+    """One operation with one feature, at the same shapes in each of its dtypes."""
 
     operation: Operation
     shapes: tuple[tuple[int, ...], ...]  # (rows, cols), or (rows, dim, inner)
@@ -87,7 +87,7 @@ class Group(NamedTuple):
         return Problem(rows, cols, dtype, inner, self.operation, self.features)
 
     def problems(self, number: int) -> Iterator[Problem]:
-        """At one of its shapes; none past the last."""
+        """The problems at one of its shapes; empty after the last."""
         for rows, cols, *inner in self.shapes[number : number + 1]:
             yield from (self.problem(rows, cols, dtype, *inner) for dtype in self.dtypes)
 
@@ -109,7 +109,7 @@ GROUPS: Mapping[str, Group] = MappingProxyType(
 
 
 def group_of(problem: Problem) -> str:
-    """The name of the group that computes it; the operation's own for one asked for by hand."""
+    """The name of the group of a problem; the name of the operation if there is no group."""
     for name, group in GROUPS.items():
         if (group.operation, group.features) == (problem.operation, problem.features):
             return name
@@ -118,7 +118,7 @@ def group_of(problem: Problem) -> str:
 
 def entries(names: Sequence[str] = tuple(GROUPS)) -> list[Problem]:
     """The problems of some groups in the order in which they are compared: the first shape of each
-    group, then the second of each, so that one that is cut short knows something of all."""
+    group, then the second of each, so that an interrupted comparison covers all groups."""
     most = max(len(group.shapes) for group in GROUPS.values())
     numbered = itertools.product(range(most), names)
     return [problem for number, name in numbered for problem in GROUPS[name].problems(number)]
@@ -126,7 +126,7 @@ def entries(names: Sequence[str] = tuple(GROUPS)) -> list[Problem]:
 
 # ---- in a pipeline ------------------------------------------------------------------------------
 
-# Of each operation a size that the L2 holds, one about as large, one that it does not hold.
+# For each operation a size below, near and above that of the L2.
 _SQUARES = ((1024, 4096), (4096, 4096), (8192, 8192))
 _LOGITS = ((128, 32000), (512, 50257), (1024, 128256))
 _LINKED = {
@@ -139,6 +139,6 @@ _LINKED = {
 
 
 def linked(names: Sequence[str] = tuple(_LINKED)) -> list[Problem]:
-    """What is timed in a pipeline, of the groups that are; in the order of `entries`."""
+    """The problems that are timed in pipelines, in the order of `entries`."""
     groups = [GROUPS[name]._replace(shapes=_LINKED[name]) for name in names if name in _LINKED]
     return [one for number in range(3) for group in groups for one in group.problems(number)]

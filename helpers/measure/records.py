@@ -1,8 +1,9 @@
-"""Recorded timings of kernels, each beside a same-size copy, and what was predicted of them.
+"""Recorded timings of kernels, each with that of a same-size copy, and the predictions.
 
     notebooks/records/<gpu>/steps.jsonl   written on that GPU, replayed anywhere
-    notebooks/records/predictions.json    about each step, written by hand before the measurement:
-                                          where it is recorded, what it will reach, and why
+    notebooks/records/predictions.json    one entry per step, written by hand before the
+                                          measurement: where it is recorded, what it will
+                                          reach, and why
 
 GB/s is 2 * rows * cols * itemsize / time: one read and one write of every element, whatever the
 kernel really moved. 1 GB = 10^9 bytes.
@@ -40,26 +41,26 @@ from . import store
 from .store import MUST_NOT_CHANGE, AtProblem, Protocol, Run
 
 PREDICTIONS = RECORDS / "predictions.json"
-# Of fused and related operations, recorded in float32 and bfloat16.
+# For fused and related operations, recorded in float32 and bfloat16.
 FUSED_FAMILIES = frozenset(("fused", "square", "vocabularies", "axes"))
 _FAMILIES = {*FUSED_FAMILIES, "grid", "long", "few", "sweep", "unaligned", "few unaligned"}
 Family = Annotated[str, Must(f"one of {', '.join(sorted(_FAMILIES))}", _FAMILIES.__contains__)]
 
 
 class _AskedFor(TypedDict, total=False):
-    recorded: list[Family]  # where the step is recorded; "grid" if there is no such key
+    recorded: list[Family]  # where the step is recorded; by default the grid
     rows: Count
     cols: Count
     inner: Count
     dtype: Dtype
     question: str
-    choices: list[tuple[Share, str]]  # a share, and why
+    choices: list[tuple[Share, str]]  # a fraction of a copy, and the reason
     sum: list[str]
 
 
 class Prediction(_AskedFor):
-    """What predictions.json says of a step, or predicts of a variant or a trial; with a `question`
-    it has `choices` and `sum` too."""
+    """An entry of predictions.json: for a step, or a prediction for a variant or a trial. With a
+    `question` it also has `choices` and `sum`."""
 
     share: Share
     because: str
@@ -78,17 +79,18 @@ _WHOLE = Must(
 
 @dataclass(frozen=True)
 class Timed:
-    """A kernel, timed in turn with a copy kernel that moves as many bytes."""
+    """A kernel, timed in turn with a copy kernel that moves the same number of bytes."""
 
     launch: dict[str, Natural]  # grid, block, shared_mem, and the macros of a Build table
-    samples_us: Samples  # time per call of each replay, microseconds
-    copy_samples_us: Samples  # of another operation than softmax, of its bandwidth baseline
+    samples_us: Samples  # microseconds per call, for each replay
+    copy_samples_us: Samples  # for other operations than softmax, of the bandwidth baseline
     calls: Count  # calls per replay
     check: str  # verdict on the output, before and after timing
-    # registers, local and shared bytes; of a cluster also how many of them run at once
+    # registers, local and shared bytes; for clusters also how many are resident
     attributes: dict[str, int] = field(default_factory=dict)
-    # From protocol 2 on `samples_us` are by an ordinary launch, and a kernel that is made for
-    # programmatic ones is timed so too, beside a copy that is launched the same way.
+    # From protocol 2 on `samples_us` use an ordinary launch, and a kernel that supports
+    # programmatic launches is also timed with one, together with a copy that is launched in the
+    # same way.
     programmatic_us: list[Time] = field(default_factory=list)
     programmatic_copy_us: list[Time] = field(default_factory=list)
 
@@ -103,7 +105,7 @@ class Timed:
 
     @property
     def share(self) -> float:
-        """Bandwidth as a share of the same-size copy's."""
+        """Bandwidth as a fraction of the same-size copy's."""
         return self.copy_us / self.median_us
 
     @property
@@ -123,7 +125,7 @@ class Case(Timed, AtProblem):
 
     @classmethod
     def of(cls, timed: Timed, step: str, problem: Problem, run: Run) -> Case:
-        """What was timed of a step as it is now."""
+        """The times of a step in its current form."""
         return cls(problem, run, **vars(timed), step=step, kernel_hash=step_hash(step))
 
     @property
@@ -136,7 +138,7 @@ class Case(Timed, AtProblem):
 
     @property
     def inner(self) -> int:
-        """Elements from one column to the next."""
+        """Stride between columns in elements."""
         return self.problem.inner
 
     @property
@@ -146,12 +148,13 @@ class Case(Timed, AtProblem):
 
     @property
     def bytes(self) -> int:
-        """One read and one write of every element, of another operation what it must move."""
+        """One read and one write of every element; for another operation the bytes that it must
+        move."""
         return self.problem.moved
 
     @property
     def matrix_bytes(self) -> int:
-        """What x takes: rows x cols elements."""
+        """Bytes of x: rows x cols elements."""
         return self.rows * self.problem.row_bytes
 
     @property
@@ -163,8 +166,8 @@ class Case(Timed, AtProblem):
         return self.bytes / self.copy_us / 1e3
 
     def is_current(self, kernel: Kernel | None = None) -> bool:
-        """Whether the code and the launch of its kernel are still the recorded ones; `kernel` is
-        the step's, if it is at hand."""
+        """Whether the code and the launch of the kernel are still the recorded ones; pass `kernel`
+        to avoid loading it."""
         if self.kernel_hash != step_hash(self.step):
             return False
         return self.step in WITHOUT_FILE or self.launch == launch_of(
@@ -181,7 +184,7 @@ class Record:
 
     @property
     def run(self) -> Run:
-        """The run that measured last."""
+        """The latest run."""
         return store.latest(self.cases)
 
     @property
@@ -190,7 +193,7 @@ class Record:
 
     @property
     def attributes(self) -> dict[str, int]:
-        """Those of the last case that has some."""
+        """The attributes of the last case that has any."""
         found = (case.attributes for case in reversed(self.cases) if case.attributes)
         return next(found, {})
 
@@ -221,8 +224,8 @@ class Record:
 
     @property
     def headline(self) -> Case:
-        """The case that stands for a step: the one that was predicted, or if there is none, its
-        longest rows in the first dtype of the record. Raises `ValueError` if it holds no case."""
+        """The case that represents a step: the predicted one, or without a prediction the longest
+        rows in the first dtype of the record. Raises `ValueError` if there is no case."""
         if not self.cases:
             raise ValueError(f"the record of {self.step} holds no case")
         try:
@@ -235,14 +238,14 @@ class Record:
 
     @property
     def in_series(self) -> bool:
-        """Whether a step belongs in one figure with all others: it takes float32, computes softmax
+        """Whether a step belongs in the figure of the series: it supports float32, computes softmax
         alone and is not made for few rows."""
         recorded = "grid" in families_of(self.step) and bool(self.of_family())
         return recorded and self.headline.family != "few"
 
     @property
     def gpu(self) -> Gpu:
-        """What plans depend on, of the GPU that it was measured on."""
+        """The properties of the measured GPU that plans depend on."""
         return self.run.gpu
 
     @property
@@ -251,7 +254,7 @@ class Record:
         return f"{self.device['name']}, {self.run.utc[:10]}"
 
     def origin(self) -> str:
-        """One sentence on where the figures come from; says so if the kernel changed since."""
+        """One sentence on the origin of the figures; says if the kernel has changed since."""
         versions = self.run.versions
         sentence = (
             f"recorded on {self.device['name']} on {self.run.utc[:10]} "
@@ -268,7 +271,7 @@ class Record:
         return all(case.is_current(kernel) for case in self.cases)
 
 
-# Name -> the families of shapes that it means, in tables and figures.
+# Name in tables and figures -> families of shapes.
 FAMILIES = {
     **{name: (name,) for name in ("grid", "few", "sweep", "unaligned")},
     **{name: (name,) for name in ("square", "vocabularies", "axes")},
@@ -280,7 +283,7 @@ FAMILIES = {
 
 
 def step_hash(step: str) -> str:
-    """Hash of what a step measures: its kernel's code, or the name of what has no kernel file."""
+    """Hash of the kernel's code; the name of a step without a kernel file."""
     if step in WITHOUT_FILE:
         return step
     return token_hash(registry.source(f"{split_trial(step).file}.cu"))
@@ -288,14 +291,14 @@ def step_hash(step: str) -> str:
 
 def launch_of(step: str | Kernel, at: Problem, gpu: Gpu | None = None) -> dict[str, int]:
     """The launch that a step's header requires at the sizes and dtype of a problem, whatever the
-    step computes: grid, block, shared memory and macros; empty if it does not take them."""
+    step computes: grid, block, shared memory and macros; empty if it does not accept them."""
     plan = plan_of(step, at, gpu)
     return plan.launch if plan else {}
 
 
 def plan_of(step: str | Kernel, at: Problem, gpu: Gpu | None = None) -> Plan | None:
     """How a step is compiled and launched at the sizes and dtype of a problem on a GPU
-    (`mode.gpu_for_plans` if none is given); None if it does not take them."""
+    (by default `mode.gpu_for_plans`); None if it does not accept them."""
     kernel = load(step) if isinstance(step, str) else step
     try:
         return kernel.bind(at.rows, at.cols, at.dtype, gpu, inner=at.inner).plan
@@ -309,7 +312,8 @@ def takes(step: str, at: Problem, gpu: Gpu | None = None) -> bool:
 
     Variants and trials leave out the sweep, and unaligned rows unless their step is made for those.
     float16 is for steps and variants that compute plain softmax; the sweep and the array version
-    are recorded in float32 alone, and `EVEN_SHAPE` for kernels whose clusters stay resident."""
+    are recorded in float32 alone, and `EVEN_SHAPE` for kernels whose clusters stay resident.
+    """
     recorded = {*families_of(step)}
     if step not in (*WITHOUT_FILE, *registry.steps()):
         recorded -= {"sweep", "unaligned"} if "grid" in recorded else {"sweep"}
@@ -325,8 +329,8 @@ def takes(step: str, at: Problem, gpu: Gpu | None = None) -> bool:
 
 
 def families_of(step: str) -> Sequence[str]:
-    """The families of shapes at which a step is recorded: what predictions.json names, or the grid.
-    A variant or a trial has those of its step."""
+    """The families of shapes at which a step is recorded: those in predictions.json, or the grid. A
+    variant or a trial has those of its step."""
     if step == TORCH:
         return "grid", "unaligned"
     number = f"{step_number(step):02}_"
@@ -335,7 +339,7 @@ def families_of(step: str) -> Sequence[str]:
 
 
 def _families_with(at: Problem) -> set[str]:
-    """The names by which predictions.json has a shape recorded."""
+    """The names under which predictions.json lists the family of a shape."""
     family = family_of(at)
     if family == "other":
         return {"few unaligned" if at.shape in UNALIGNED_FEW else "few"}
@@ -373,9 +377,9 @@ def _cases_of(gpu: str | None) -> dict[str, list[Case]]:
 
 
 def may_stay(case: Case, versions: Mapping[str, str], protocol: Protocol) -> bool:
-    """Whether a case need not be measured again: kernel, launch rule and versions are those of now,
-    whatever protocol it was timed by, if that is known under its number."""
-    names = (*MUST_NOT_CHANGE, "torch")  # which the cases of PyTorch alone have
+    """Whether a case need not be measured again: kernel, launch and versions are unchanged, and the
+    text of its protocol is that of its version."""
+    names = (*MUST_NOT_CHANGE, "torch")  # only cases of PyTorch have it
     same = not store.changed(case.run.versions, versions, names)
     return same and store.same_meaning(case.run, protocol) and case.is_current()
 
@@ -387,7 +391,7 @@ def recorded_steps() -> list[Record]:
 
 
 def series() -> list[Record]:
-    """Those of them that belong in one figure."""
+    """The records that belong in the figure of the series."""
     return [record for record in recorded_steps() if record.in_series]
 
 
@@ -396,13 +400,14 @@ def series() -> list[Record]:
 
 @functools.lru_cache(maxsize=1)
 def predictions() -> dict[str, Prediction]:
-    """What predictions.json says: step, variant or trial -> its `Prediction`."""
+    """The content of predictions.json: step, variant or trial -> its `Prediction`."""
     entry = Annotated[Prediction, _KNOWN, _WHOLE]
     return typed(PREDICTIONS, read_json(PREDICTIONS), dict[str, entry])
 
 
 def predicted_at(step: str) -> Problem:
-    """Where a step was predicted: at `REFERENCE_SHAPE` in float32 unless the entry names others."""
+    """The shape and dtype of a prediction: `REFERENCE_SHAPE` in float32 unless the entry names
+    others."""
     expected = predictions().get(step, {})
     names = {"rows", "cols", "dtype", "inner"} & {*expected}
     return replace(Problem(*REFERENCE_SHAPE), **{name: expected[name] for name in names})

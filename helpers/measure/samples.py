@@ -1,9 +1,9 @@
-"""Samples of timings: how many are taken and in which order, and what they say for sure.
+"""Samples of timings: how many are taken, in which order, and which differences are significant.
 
-A difference is one if it is beyond the spread of the samples. How wide that spread is, is found by
-bootstrap: both series are drawn again, with replacement, 2000 times, and the 95% in the middle of
-what comes out are the interval (Efron and Tibshirani, An Introduction to the Bootstrap, chapter
-13). The draws are seeded, so that the same samples give the same interval everywhere.
+A difference counts if it exceeds the run-to-run variation, which is estimated by bootstrap: both
+series are resampled with replacement 2000 times, and the middle 95% of the results are the interval
+(Efron and Tibshirani, An Introduction to the Bootstrap, chapter 13). The draws are seeded, so that
+the same samples give the same interval everywhere.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-DISCARDED = 1  # of each series, the first: it finds caches and clocks as somebody else left them
+DISCARDED = 1  # the first of each series: caches and clocks are still those of other work
 SHORT_US = 50.0  # a call below this is short
-MANY, FEW = 21, 7  # samples kept of a short call, and of a longer one
+MANY, FEW = 21, 7  # samples kept for a short call and for a longer one
 DRAWS, SEED, SURE = 2000, 0, 0.95
 
 
 def wanted(us: float) -> int:
-    """How many samples are kept of a call that takes so many microseconds."""
+    """The number of samples kept for a call of `us` microseconds."""
     return MANY if us < SHORT_US else FEW
 
 
 def kept(series: Sequence[float]) -> list[float]:
-    """A series of samples in the order they were taken, less what is discarded."""
+    """A series of samples in the order in which they were taken, without the discarded ones."""
     return list(series[DISCARDED:])
 
 
 def orders(count: int) -> Iterator[tuple[int, ...]]:
-    """Orders of 0 to count - 1 to be taken round after round, without end.
+    """Endless permutations of 0 to count - 1, one per round.
 
-    Within `count` of them, or twice as many for an odd count, each stands behind each other equally
-    often (Williams, 1949). A mere rotation would leave everyone behind the same neighbour.
+    Within `count` rounds, or twice as many for an odd count, each number follows each other one
+    equally often (Williams, 1949). With a mere rotation, each would always follow the same
+    neighbour.
     """
     first = [place // 2 if place % 2 == 0 else count - 1 - place // 2 for place in range(count)]
     for turn in itertools.count():
@@ -45,28 +46,28 @@ def orders(count: int) -> Iterator[tuple[int, ...]]:
 
 
 class Estimate(NamedTuple):
-    """A number, and the interval that it is in for all that the samples say."""
+    """A number with its confidence interval."""
 
     value: float
     low: float
     high: float
 
     def above(self, limit: float) -> bool:
-        """Whether it is more than a limit, beyond the spread."""
+        """Whether it is above a limit beyond run-to-run variation."""
         return self.low > limit
 
     def below(self, limit: float) -> bool:
-        """Whether it is less than a limit, beyond the spread."""
+        """Whether it is below a limit beyond run-to-run variation."""
         return self.high < limit
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> Estimate:
-    """Median of one series over median of the other, which are drawn apart from each other: the
-    series may be of different lengths. Raises `ValueError` for a series without samples."""
+    """Median of one series over median of the other. They are resampled independently, so their
+    lengths may differ. Raises `ValueError` for a series without samples."""
     return _ratio(tuple(above), tuple(below))
 
 
-@functools.lru_cache(maxsize=4096)  # a table, a figure and a sentence ask for the same one
+@functools.lru_cache(maxsize=4096)  # tables, figures and sentences need the same ratios
 def _ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Estimate:
     random = _random(above, below)
     drawn = _medians(above, random) / _medians(below, random)
@@ -74,8 +75,8 @@ def _ratio(above: tuple[float, ...], below: tuple[float, ...]) -> Estimate:
 
 
 def difference(left: Sequence[float], right: Sequence[float]) -> Estimate:
-    """Median of the differences left - right of samples that were taken in pairs; pairs are drawn.
-    Raises `ValueError` for no samples or if one has no partner."""
+    """Median of the differences left - right of paired samples; pairs are resampled. Raises
+    `ValueError` for no samples or different lengths."""
     return _difference(tuple(one - other for one, other in zip(left, right, strict=True)))
 
 
@@ -98,6 +99,6 @@ def _estimate(value: float, drawn: np.ndarray) -> Estimate:
 
 
 def _medians(series: Sequence[float], random: np.random.Generator) -> np.ndarray:
-    """The median of each of `DRAWS` series drawn from this one."""
+    """The medians of `DRAWS` series resampled from this one."""
     samples = np.asarray(series, float)
     return np.median(samples[random.integers(0, len(samples), (DRAWS, len(samples)))], axis=1)

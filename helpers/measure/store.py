@@ -1,12 +1,11 @@
-"""Everything that was measured on one GPU: a folder of JSON Lines, one observation a line.
+"""The measurements on a GPU: a folder of JSON Lines files, one observation per line.
 
     notebooks/records/<gpu>/<campaign>.jsonl
 
-A file begins with its runs: on which GPU, with which versions, when and by which protocol something
-was measured. Each line after them is an observation; its "run" is the number of one of them. What
-is measured is what `make measure ARGS=<campaign>` measures, and each campaign has its kind of
-observation. A problem is written as its sizes and dtype, and as its operation, features and `inner`
-if it is not softmax alone along the last axis.
+A file begins with its runs: GPU, versions, date and protocol of a measurement. Each following line
+is an observation, whose "run" is the index of its run. Each campaign of `make measure` has its kind
+of observation. A problem is stored as its sizes and dtype, with operation, features and `inner` if
+they differ from softmax alone along the last axis.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
 
 from ..base.gpu import Gpu, GpuDescription, of_record
-from ..base.gpu import gpu_folder as gpu_folder  # who records names the folder by it
+from ..base.gpu import gpu_folder as gpu_folder  # re-exported for campaigns
 from ..base.json_files import named, read_lines, write_lines
 from ..base.mode import replay_is_forced
 from ..base.paths import RECORDS
@@ -33,11 +32,11 @@ from ..problem.shapes import Shape
 
 REFERENCE_GPU = "nvidia-h200"  # whose records the committed notebooks and the README show
 SWITCH = "SOFTMAX_RECORDS"
-MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that an observation is of
+MUST_NOT_CHANGE = ("driver", "nvrtc", "cupy")  # versions that an observation depends on
 
 
 class Protocol(TypedDict):
-    """How something was measured, in words; a version of a campaign's protocol has one meaning."""
+    """How something was measured, in words; each version of a campaign's protocol has one text."""
 
     version: int
 
@@ -52,7 +51,7 @@ Versions = Annotated[
 
 @dataclass(frozen=True)
 class Run:
-    """On what, with what, when and how something was measured."""
+    """GPU, versions, date and protocol of a measurement."""
 
     device: GpuDescription
     versions: Versions
@@ -61,26 +60,27 @@ class Run:
 
     @property
     def gpu(self) -> Gpu:
-        """What plans depend on, of the GPU."""
+        """The properties of the GPU that plans depend on."""
         return of_record(self.device)
 
 
 class Observation:
-    """What was measured in one run. A kind of it is a frozen dataclass with a field `run`."""
+    """One measurement. Its kinds are frozen dataclasses with a field `run`."""
 
-    file: ClassVar[str]  # without its ending
+    file: ClassVar[str]  # file name without suffix
     campaign: ClassVar[str]  # that measures it
     run: Run
 
     @property
     def key(self) -> Hashable:
-        """What one GPU has one observation of; a later one takes the place of an earlier one."""
+        """Identifies an observation on a GPU; a later one with the same key replaces an earlier
+        one."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class AtProblem(Observation):
-    """What was measured at one problem in one run; its timings were taken in turn."""
+    """A measurement at one problem; its timings were taken in turn."""
 
     problem: Problem
     run: Run
@@ -91,7 +91,7 @@ class AtProblem(Observation):
 
     @property
     def at(self) -> Problem:
-        """Softmax at its sizes and dtype, whatever is computed."""
+        """Softmax at its sizes and dtype, whatever the operation."""
         return Problem(self.rows, self.cols, self.dtype, self.problem.inner)
 
     @property
@@ -119,7 +119,7 @@ Kind = TypeVar("Kind", bound=Observation)
 
 
 def folder_of(gpu: str) -> Path:
-    """Where everything that was recorded on a GPU stands."""
+    """The folder with the records of a GPU."""
     return RECORDS / gpu
 
 
@@ -147,7 +147,7 @@ def shown_gpu() -> str:
 
 
 def utc_now() -> str:
-    """As a run has it: "2030-01-02T03:04:05+00:00"."""
+    """The current time in the format of a run: "2030-01-02T03:04:05+00:00"."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
@@ -157,19 +157,19 @@ def utc_now() -> str:
 def read(kind: type[Kind], gpu: str | None = None) -> list[Kind]:
     """All observations of a kind on a GPU, by default `shown_gpu`, in the order of the file.
 
-    Raises `FileNotFoundError` that says how they are made, and `ValueError` that names file and
-    line for what is damaged or not of the types that the kind says.
+    Raises `FileNotFoundError` that says how to make them, and `ValueError` that names file and line
+    for a line that is damaged or does not match the types of the kind.
     """
     return [*_of_file(kind, gpu).values()]
 
 
 def find(kind: type[Kind], key: Hashable, gpu: str | None = None) -> Kind | None:
-    """The observation of a key; None if there is none. Raises as `read`."""
+    """The observation with a key; None if there is none. Raises as `read`."""
     return _of_file(kind, gpu).get(key)
 
 
 def read_if_any(kind: type[Kind], gpu: str | None = None) -> list[Kind]:
-    """The same; none where there is no file."""
+    """The same; empty if there is no file."""
     return read(kind, gpu) if path_of(kind, gpu).is_file() else []
 
 
@@ -207,9 +207,9 @@ def _read(kind: type[Kind], path: Path, *state: int) -> Mapping[Hashable, Kind]:
 
 
 def write(kind: type[Kind], gpu: str, observations: Iterable[Kind]) -> None:
-    """Write a file anew: the runs of these observations, and the observations in their order."""
+    """Rewrite a file: the runs of these observations, then the observations in order."""
     observations = [*observations]
-    numbers: dict[str, int] = {}  # text of a run -> its number
+    numbers: dict[str, int] = {}  # text of a run -> its index
     for run in {id(one.run): one.run for one in observations}.values():
         numbers.setdefault(_text(run), len(numbers))
     lines = [json.loads(text) for text in numbers]
@@ -222,7 +222,7 @@ def _text(run: Run) -> str:
 
 
 def _fields(one: Observation) -> dict[str, Any]:
-    """The fields of a kind, but the run, that are not as they are by default."""
+    """The fields of an observation without the run and without defaults."""
     found = {}
     for field in dataclasses.fields(one):
         value = getattr(one, field.name)
@@ -235,7 +235,7 @@ def _fields(one: Observation) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Problems and dataclasses, in a list too, as JSON has them."""
+    """Problems and dataclasses, also in lists, as JSON values."""
     if isinstance(value, list):
         return [*map(_plain, value)]
     if isinstance(value, Problem):
@@ -244,8 +244,8 @@ def _plain(value: Any) -> Any:
 
 
 def put(observations: Sequence[Kind], one: Kind, order: Mapping[Hashable, int]) -> list[Kind]:
-    """With an observation in the place of the one of the same key; all in an order of keys, those
-    that it does not name behind the others as they came."""
+    """Observations with `one` replacing that of the same key, sorted by an order of keys; keys that
+    the order does not contain go last, in their old order."""
     others = [other for other in observations if other.key != one.key]
     return sorted([*others, one], key=lambda each: order.get(each.key, len(order)))
 
@@ -258,15 +258,15 @@ def changed(
     now: Mapping[str, str],
     names: Sequence[str] = MUST_NOT_CHANGE,
 ) -> list[str]:
-    """Whose version is not that of before, of driver, NVRTC and CuPy or of `names`."""
+    """The names whose versions differ, by default of driver, NVRTC and CuPy."""
     return [name for name in names if before.get(name) != now.get(name)]
 
 
 def same_meaning(run: Run, protocol: Protocol) -> bool:
-    """Whether a run was by another version of the protocol, or by this one word for word."""
+    """Whether a run's protocol has another version, or the same text as this one."""
     return run.protocol["version"] != protocol["version"] or run.protocol == protocol
 
 
 def latest(observations: Sequence[Kind]) -> Run:
-    """The run that was last. Raises `ValueError` for no observations."""
+    """The latest run. Raises `ValueError` for no observations."""
     return max((one.run for one in observations), key=lambda run: run.utc)

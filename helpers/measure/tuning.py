@@ -1,12 +1,12 @@
-"""A kernel's plan, searched on the GPU at hand.
+"""Search a plan for a kernel on the GPU in use.
 
-What can be tried stands in the kernels' headers (`knobs`): the names of a Build table, numbers that
-the file defines behind #ifndef, the block size where Launch leaves it open. The search goes from
-the plan of each file to the best of its neighbours, one name of the table after the other, and so
-on from there. A first look takes few samples, always beside the shipped plan, so that clocks that
-drift slow both; the best trials are then timed by the whole protocol, and what wins there has to
-beat the shipped plan beyond the spread in `CONFIRMED` further runs, which had no part in choosing
-it. Of the last of these are the samples that are kept.
+The headers of the kernels define the parameters (`knobs`): the names of a Build table, numbers that
+the file defines behind #ifndef, and the block size if Launch leaves it open. The search moves from
+the plan of each file to its best neighbour, one name of the table after the other, and continues
+from there. A first look takes few samples, always together with the shipped plan, so that drifting
+clocks affect both. The best trials are then timed by the full protocol, and the winner must beat
+the shipped plan beyond run-to-run variation in `CONFIRMED` further runs that did not influence the
+choice. The samples of the last of these are stored.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from .problem_groups import numbers
 from .records import Timed
 from .workers import Failure, one_line
 
-# What these names may be; none of what changes how a kernel is called.
+# The values of these names; none of them changes how a kernel is called.
 WARPS, SWITCHED = tuple(range(32, 1025, 32)), (0, 1)
 VALUES = {
     **{"b": WARPS, "THREADS": WARPS, "CLUSTER": (1, 2, 4, 8, 16), "WIDTH": (1, 2, 4, 8)},
     **{"LANES": (1, 2, 4, 8, 16, 32), "STREAMING": SWITCHED, "EVICT_LAST": SWITCHED},
     **{"PROGRAMMATIC": (), "LATE": ()},
 }
-REACH = 3  # values on either side of the own one, beside those that the table has elsewhere
-BATCH = 8  # so many trials are timed together, or as many as one name has
-FEW = 5  # samples of a first look
-FAR = 1.3  # a file is left alone whose best takes so many times as long as the best of all
+REACH = 3  # neighbours on either side, in addition to the other values of the table
+BATCH = 8  # trials that are timed together, or all values of one name
+FEW = 5  # samples in a first look
+FAR = 1.3  # a file is dropped if its best is slower than the overall best by this factor
 FINALISTS = 4
-WORTH = 0.002  # what each changed value must gain, so that those that do nothing stay away
+WORTH = 0.002  # minimum gain per changed value, so that irrelevant changes are not kept
 CONFIRMED = 2
-SPILLED = 128  # bytes of local memory a thread, past which a trial is not timed
-PROCESSES = min(8, os.cpu_count() or 1)  # that compile
+SPILLED = 128  # bytes of local memory per thread above which a trial is not timed
+PROCESSES = min(8, os.cpu_count() or 1)  # processes that compile
 
 
 # ---- what can be tried ------------------------------------------------------------------------
 
 
 def knobs(header: Header) -> dict[str, list[str]]:
-    """The names that may be given another value, in capitals, each with its cases in the table.
+    """The names that can be changed, in capitals, each with its cases in the table.
 
-    Any macro, but one that says what is computed, and one that is rounded up to what a thread must
-    hold (PACKS), which follows from others. A name in lower case only if some case is a plain
-    number, which somebody has chosen: the others are facts of the matrix, which Columns relies on.
+    These are all macros except for features and for values that follow from others (PACKS). A
+    lower-case name is included only if some case is a plain number, that is, a choice: other names
+    are properties of the matrix, on which Columns relies.
     """
     found = {name: [] for name in header.numbers if name not in header.operation.features}
     condition = header.rules.get("block condition")
@@ -75,9 +75,8 @@ def knobs(header: Header) -> dict[str, list[str]]:
 
 
 def values(name: str, cases: Sequence[str], own: int) -> list[int]:
-    """What to try instead of a name's own value: the nearest around it, and the plain numbers that
-    the table has for it elsewhere; the other one of a yes or no, where all cases are 0, 1 or a
-    condition, and not 1 alone."""
+    """The alternatives to a name's current value: its neighbours and the plain numbers in its other
+    cases; for a switch, whose cases are 0, 1 or a condition and not 1 alone, the other value."""
     plain = {int(text) for text in cases if text.isdigit()}
     others = [text for text in cases if not text.isdigit()]
     conditions = all(re.search(r"[<>]|==|!=|&&|\|\|", text) for text in others)
@@ -91,14 +90,14 @@ def values(name: str, cases: Sequence[str], own: int) -> list[int]:
 
 
 def changed(trial: str, name: str, value: int) -> str:
-    """A trial with another value of one name."""
+    """A trial with another value for one name."""
     file, block, changes = split_trial(trial)
     given = {**({"b": block} if block else {}), **dict(changes), name: value}
     return file + "".join(f"-{name}{value}" for name, value in given.items())
 
 
 def worth(trial: str) -> float:
-    """By how much the time of a trial counts as longer, for what it changes."""
+    """The factor by which the time of a trial is penalised for its changes."""
     return 1 + WORTH * len(split_trial(trial).changes)
 
 
@@ -107,21 +106,21 @@ def worth(trial: str) -> float:
 
 @dataclass
 class Search:
-    """The search at one problem. `time(names, few)` returns the case of each or raises a
-    `Failure`, `reasons(trials)` why some are not worth timing; `left()` are the seconds it may go
-    on, `say()` is called after each batch."""
+    """The search at one problem. `time(names, few)` returns the case of each name or raises
+    `Failure`; `reasons(trials)` says why some are not worth timing; `left()` returns the remaining
+    seconds; `say()` is called after each batch."""
 
     problem: Problem
     gpu: Gpu
     shipped: str
-    starts: Sequence[str]  # files, or trials of them, to start from
+    starts: Sequence[str]  # files or trials to start from
     time: Callable[[Sequence[str], int], dict[str, Timed]]
     reasons: Callable[[Sequence[str]], dict[str, str]]
     left: Callable[[], float]
     say: Callable[[], None] = lambda: None
-    scores: dict[str, float] = field(default_factory=dict)  # trial -> share of the shipped time
-    passed: Counter = field(default_factory=Counter)  # why a trial was passed over -> how often
-    _seen: set = field(default_factory=set)  # trials, and programs with their launch
+    scores: dict[str, float] = field(default_factory=dict)  # trial -> fraction of the shipped time
+    passed: Counter = field(default_factory=Counter)  # reason for skipping -> number of trials
+    _seen: set = field(default_factory=set)  # trials that were seen, and programs with their launch
     _longest: float = 0.0  # seconds of a batch
 
     @property
@@ -129,8 +128,8 @@ class Search:
         return min(self.scores, key=self._rank, default=self.shipped)
 
     def run(self) -> None:
-        """Search until nothing near is better or time is up. Raises `Failure` if the shipped plan
-        cannot be timed."""
+        """Search until no neighbour is better or the time is over. Raises `Failure` if the shipped
+        plan cannot be timed."""
         files = [*dict.fromkeys(split_trial(start).file for start in self.starts)]
         self._try([start for start in (self.shipped, *self.starts) if self._is_new(start)])
         before = None
@@ -148,8 +147,8 @@ class Search:
                         batch = []
 
     def verdict(self) -> tuple[str, dict[str, Timed]] | None:
-        """The trial that beats the shipped plan beyond the spread, and the cases of both and of the
-        copy; None if none does."""
+        """The trial that beats the shipped plan beyond run-to-run variation, with the cases of both
+        and of the copy; None if there is none."""
         better = [name for name in self.scores if name != self.shipped and self.scores[name] < 1]
         finalists = sorted(better, key=self._rank)[:FINALISTS]
         cases = self._cases([self.shipped, *finalists], 0) if finalists else {}
@@ -174,9 +173,9 @@ class Search:
         return self.scores[name] * worth(name)
 
     def _around(self, trial: str, name: str) -> list[str]:
-        """The trials that give one name another value, those that the header takes; of another
-        number of threads also with as many blocks of an SM as before, which have other registers
-        each and may be the better only together."""
+        """The trials with another value for one name that the header accepts. A changed number of
+        threads is also tried with the same number of resident blocks per SM, which changes the
+        registers per thread: the two may only help together."""
         try:
             plan = load(trial).at(self.problem, self.gpu).plan
         except ValueError:
@@ -190,7 +189,7 @@ class Search:
         return [new for new in trials if self._is_new(new)]
 
     def _is_new(self, trial: str) -> bool:
-        """Whether a trial can be had and is no program and launch that was tried."""
+        """Whether a trial exists, and its program and launch were not tried before."""
         if trial in self._seen:
             return False
         self._seen.add(trial)
@@ -205,7 +204,7 @@ class Search:
         return new
 
     def _try(self, trials: Sequence[str]) -> None:
-        """A first look at some trials, beside the shipped plan."""
+        """Take a first look at some trials, together with the shipped plan."""
         began, timed_before = self.left(), bool(self.scores)
         reasons = self.reasons(trials)
         if reasons.get(self.shipped):
@@ -221,7 +220,7 @@ class Search:
         self.say()
 
     def _cases(self, names: Sequence[str], few: int) -> dict[str, Timed]:
-        """The case of each that can be timed and is right, the shipped plan first among them."""
+        """The cases of the trials that can be timed and are right, the shipped plan first."""
         try:
             cases = self.time(names, few)
             return {name: cases[name] for name in (*names, bench.COPY) if name in cases}
@@ -233,7 +232,7 @@ class Search:
                 return self._cases([name for name in names if name != failure.culprit], few)
             if failure.culprit or not trials:
                 raise
-        # Nobody is named where a process ended: each is timed alone.
+        # If a process ended, no trial is named: each is timed alone.
         if len(trials) == 1:
             self.passed["wrong or failed"] += 1
             self.scores.pop(trials[0], None)
@@ -245,7 +244,7 @@ class Search:
 
 
 def timed(job: tuple[Problem, Sequence[str], int]) -> dict[str, Timed]:
-    """Time a batch, in a process of its own; Ctrl-C is for the one that searches."""
+    """Time a batch in a child process; Ctrl-C goes to the searching process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     problem, names, few = job
     given = None if problem.plain else numbers(problem)
@@ -253,8 +252,8 @@ def timed(job: tuple[Problem, Sequence[str], int]) -> dict[str, Timed]:
 
 
 class Timer:
-    """Times batches in a child process, in a new one after an error that leaves the GPU unusable:
-    a trial may be wrong in any way."""
+    """Times batches in a child process, and in a new one after an error that leaves the GPU
+    unusable, because a trial may fail in any way."""
 
     def __init__(self):
         self._begin()
@@ -267,7 +266,7 @@ class Timer:
         self._tasks.append((problem, tuple(names), few))
         try:
             _, result = next(self._results)
-        except BaseException:  # Ctrl-C, say; a generator that raised is over
+        except BaseException:  # for example Ctrl-C; a generator that raised has ended
             self._begin()
             raise
         if isinstance(result, Failure):
@@ -293,21 +292,21 @@ def look(trial: str, problem: Problem) -> str:
 
 
 class Compilers:
-    """Looks at trials in several processes."""
+    """Compiles trials in several processes."""
 
     def __init__(self):
         self._begin()
 
     def _begin(self) -> None:
         context = multiprocessing.get_context("spawn")
-        ignored = signal.SIGINT, signal.SIG_IGN  # Ctrl-C is for the process that searches
+        ignored = signal.SIGINT, signal.SIG_IGN  # Ctrl-C goes to the searching process
         self._pool = ProcessPoolExecutor(PROCESSES, context, signal.signal, ignored)
 
     def __call__(self, problem: Problem, trials: Sequence[str]) -> dict[str, str]:
         looks = {trial: self._pool.submit(look, trial, problem) for trial in trials}
         try:
             return {trial: one.result() for trial, one in looks.items()}
-        except BrokenProcessPool:  # one that ends the compiler is met again, alone, as it is timed
+        except BrokenProcessPool:  # the culprit fails again, alone, when it is timed
             self._begin()
             return {}
 

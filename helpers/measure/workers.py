@@ -1,7 +1,7 @@
-"""Work dealt out to the GPUs of a machine: one process for each, one task at a time.
+"""Distribute work over the GPUs of a machine: one process per GPU, one task at a time.
 
-Campaigns hand their tasks to `deal` and write each result as it comes, so that an interrupted run
-loses only what it was at.
+Campaigns pass their tasks to `deal` and store each result as it arrives, so that an interrupted run
+only loses the tasks in progress.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Failure(RuntimeError):
-    """What a task came to instead of a result: a reason of one line, and whose fault it is where
-    that is known. A task may raise it; other exceptions become one."""
+    """The failure of a task: a reason in one line, and the culprit if it is known. A task may raise
+    it; other exceptions are converted to it."""
 
     def __init__(self, reason: str, culprit: str = ""):
         super().__init__(reason, culprit)
@@ -52,12 +52,12 @@ def add_jobs_option(parser: argparse.ArgumentParser) -> None:
 def deal(
     work: Callable[[Any], Any], tasks: deque, jobs: int = 1, apart: bool = False
 ) -> Iterator[tuple[Any, Any | Failure]]:
-    """Take the tasks off `tasks` and yield each with what `work(task)` returned, as they end.
+    """Pop the tasks from `tasks` and yield each with the result of `work(task)`, as they end.
 
-    On one GPU the work is done in this process; on more, or `apart`, in a new child process for
-    each, so that `work` and what it takes and returns must be picklable. An exception, or the end
-    of a child, makes that one task a `Failure`; after an error that leaves a GPU unusable for its
-    process, the rest is done in a new one. The caller may append or drop tasks while it iterates.
+    With one GPU the work is done in this process; with more, or with `apart`, in one child process
+    each, so `work`, its argument and its result must be picklable. An exception or the end of a
+    child turns only its task into a `Failure`; after an error that leaves a GPU unusable for its
+    process, a new process continues. The caller may append or drop tasks while it iterates.
     """
     usable = jobs == 1 and not apart
     while usable and tasks:
@@ -69,7 +69,7 @@ def deal(
 
 
 def gpu_names(jobs: int) -> list[str]:
-    """What the first `jobs` GPUs are called in CUDA_VISIBLE_DEVICES; fewer if there are fewer."""
+    """The names of the first `jobs` GPUs in CUDA_VISIBLE_DEVICES; fewer if there are fewer."""
     import cupy
 
     count = cupy.cuda.runtime.getDeviceCount()
@@ -78,7 +78,7 @@ def gpu_names(jobs: int) -> list[str]:
 
 
 def attempt(work: Callable[[Any], Any], task: Any) -> tuple[Any | Failure, bool]:
-    """(what the work returned or a `Failure`, whether this process can use its GPU further)."""
+    """(result of the work or a `Failure`, whether this process can still use its GPU)."""
     try:
         return work(task), True
     except Failure as failure:
@@ -89,15 +89,15 @@ def attempt(work: Callable[[Any], Any], task: Any) -> tuple[Any | Failure, bool]
 
 
 def one_line(error: Exception) -> str:
-    """An exception's class and the start of its message, fit for a record: without the colours of a
-    terminal, and a record names no folder of the machine it was made on."""
+    """The class of an exception and the start of its message, for a record: without terminal
+    colours and without paths of this machine."""
     message = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().partition("\n")[0][:200]
     message = re.sub(r"(?<!\w)~?/+\w[^\s'\",:)]*", lambda path: Path(path[0]).name, message)
     return f"{type(error).__name__}: {message}"
 
 
 def gpu_is_usable() -> bool:
-    """Whether CUDA still works in this process: an illegal access leaves it broken for good."""
+    """Whether CUDA still works in this process: after an illegal access it never does."""
     import cupy
 
     try:
@@ -108,7 +108,7 @@ def gpu_is_usable() -> bool:
 
 
 class _Child:
-    """A process that sees one GPU, and the pipe to it."""
+    """A child process that sees one GPU, and the pipe to it."""
 
     def __init__(self, work: Callable[[Any], Any], gpu: str):
         self.gpu, self.task = gpu, None
@@ -116,7 +116,7 @@ class _Child:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, work))
         before = os.environ.get(VISIBLE)
-        os.environ[VISIBLE] = gpu  # there before the child imports anything
+        os.environ[VISIBLE] = gpu  # set before the child imports anything
         try:
             self.process.start()
         finally:
@@ -124,15 +124,15 @@ class _Child:
                 del os.environ[VISIBLE]
             else:
                 os.environ[VISIBLE] = before
-        theirs.close()  # so that the child's end is the only one, and its death is seen
+        theirs.close()  # only the child holds this end, so that its death is noticed
 
     def give(self, task: Any) -> None:
         self.task = task
-        with contextlib.suppress(OSError):  # it died idle: `result` will say so
+        with contextlib.suppress(OSError):  # it died while idle: `result` reports it
             self.pipe.send(task)
 
     def result(self) -> tuple[Any | Failure, bool]:
-        """What `attempt` returned there."""
+        """The result of `attempt` in the child."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -146,7 +146,7 @@ class _Child:
 
 
 def _serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
-    """A child's life: work at what comes until the parent is gone or this GPU is unusable."""
+    """The loop of a child: work on tasks until the parent is gone or this GPU is unusable."""
     usable = True
     while usable:
         try:
@@ -161,7 +161,7 @@ def _deal_to_children(
     work: Callable[[Any], Any], tasks: deque, names: list[str]
 ) -> Iterator[tuple[Any, Any | Failure]]:
     idle, busy = list(names), {}
-    children: dict[str, _Child] = {}  # of each GPU
+    children: dict[str, _Child] = {}  # one per GPU
     try:
         while tasks or busy:
             while tasks and idle:

@@ -186,7 +186,8 @@ def load(step: str) -> Kernel:
     """The kernel of a step, a variant or a trial: "08_cluster", "01_naive-b32".
 
     Raises `FileNotFoundError` that lists the existing files, and `ValueError` for a trial with a
-    name that the file does not have or a block size that no GPU supports."""
+    name that the file does not have or a block size that no GPU supports.
+    """
     trial = split_trial(step)
     code = source(f"{trial.file}.cu")
     if trial.block is not None and not 1 <= trial.block <= MAX_BLOCK:
@@ -241,7 +242,8 @@ def bind(
     or for a `cupy.RawKernel`, which stays as it was compiled.
 
     `block` replaces the header's block size; `changes` override values of its Build table or
-    numbers that the file defines; `options` are those of `Kernel.bind`."""
+    numbers that the file defines; `options` are those of `Kernel.bind`.
+    """
     return kernel_of(kernel, block, changes).bind(rows, cols, dtype, **options)
 
 

@@ -176,7 +176,8 @@ def check_kernel(
     Each shape is checked a second time in another layout, if the kernel supports one: strided or
     unaligned rows, or in place. Returns one sentence. Raises `WrongResult` naming the shape,
     `ValueError` if there is no header, if it refuses every shape, or for features that it does not
-    have, and `TypeError` for shapes that are not pairs of integers."""
+    have, and `TypeError` for shapes that are not pairs of integers.
+    """
     unbound = kernel_of(kernel, block).choosing(features)
     contract = unbound.header
     axes = "inner" in contract.operation.sizes

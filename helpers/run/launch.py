@@ -56,7 +56,8 @@ def simulate(
     `watch=True` records every access and event of the kernel's own lines for `draw`, at most
     100,000, so shapes must be small. Other `options` go to `simt.simulate` too:
     `instruction_limit`, after which a batch of blocks counts as hanging, and `watch=(30,)`,
-    `follow` and `only_blocks` to record less."""
+    `follow` and `only_blocks` to record less.
+    """
     if "instruction_limit" in options:
         options["instruction_limit"] = integer("instruction_limit", options["instruction_limit"])
     plan = _checked(kernel, grid, block, args, shared_mem)

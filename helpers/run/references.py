@@ -53,7 +53,8 @@ def make_input(rows: int, cols: int, seed: int = 0, dtype: str = "float32") -> n
     Normal values of standard deviation 2, all rows different. Each row is shifted by -200 to 200,
     so that omitting the maximum overflows or divides by zero; each row has one value 4 above its
     maximum at a random place and, if it is long enough, two equal maxima. With 16 bits every second
-    row is not shifted, because shifted values have hardly any digits left."""
+    row is not shifted, because shifted values have hardly any digits left.
+    """
     random = np.random.default_rng(seed)
     x = random.normal(0, 2, (rows, cols))
     peak = random.integers(0, cols, rows)

@@ -1,4 +1,4 @@
-"""counters.jsonl: what Nsight Compute counts of each launch."""
+"""counters.jsonl: Nsight Compute's counters for each launch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..workers import Failure
 from .launches import UNFUSED_LAUNCH, Launch, ToolRun, launches, run_tool, worker_command
 from .update import Profiled, ProfilerFile
 
-# What the prose names. DRAM bytes come from nowhere else: the SIMT machine has no caches.
+# Metrics that the prose uses. Only Nsight has DRAM bytes: the SIMT machine has no caches.
 PROSE_METRICS = (
     "gpu__time_duration.sum",
     "dram__bytes_read.sum",
@@ -51,7 +51,7 @@ PROSE_METRICS = (
     "launch__registers_per_thread",
 )
 METRICS = (*NSIGHT_METRICS.values(), *SHARED_METRICS.values(), *PROSE_METRICS)
-# The worker makes its inputs unwatched: only what it launches between start and stop is profiled.
+# Only launches between profiler start and stop are profiled, not the preparation of inputs.
 NCU = ["ncu", "--profile-from-start", "off", "--clock-control", "none", "--csv"]
 NCU += ["--print-units", "base"]
 
@@ -60,15 +60,15 @@ Metric = Annotated[float, Must("0 or more", lambda number: number >= 0)]
 
 
 class Counted(TypedDict):
-    """One kernel that ran."""
+    """One kernel execution."""
 
-    kernel: str  # its name
+    kernel: str  # name of the kernel
     values: list[Metric | None]  # in the order of the protocol's metrics; None: not available
 
 
 @dataclass(frozen=True)
 class NsightCounters(AtProblem, Profiled):
-    """What is counted of a step: one launch, of the array version several."""
+    """The counters of a step: of one launch, or of several for the array version."""
 
     file = "counters"
 
@@ -92,7 +92,7 @@ class NsightCounters(AtProblem, Profiled):
 
     @cached_property
     def metrics(self) -> list[tuple[str, dict[str, float]]]:
-        """(Kernel, its metrics by Nsight's names) of each launch."""
+        """(kernel name, metrics by Nsight's names) for each launch."""
         names = self.run.protocol["metrics"]
         pairs = [(one["kernel"], zip(names, one["values"], strict=True)) for one in self.counted]
         return [
@@ -108,7 +108,8 @@ class NsightCounters(AtProblem, Profiled):
 def nsight(
     step: str, rows: int, cols: int, dtype: str = "float32", gpu: str | None = None
 ) -> dict[str, float]:
-    """Nsight Compute's metrics of one launch, by Nsight's names.
+    """Nsight Compute's metrics of one launch, by Nsight's names. `gpu` is by default
+    `store.shown_gpu`.
 
     Raises `KeyError` that names step, shape and dtype if they were not profiled.
     """
@@ -121,7 +122,7 @@ def nsight(
 
 
 def nsight_unfused(gpu: str | None = None) -> list[tuple[str, dict[str, float]]]:
-    """(CuPy's kernel, metrics) of each launch of the array version at `REFERENCE_SHAPE`."""
+    """(CuPy's kernel, metrics) for each launch of the array version at `REFERENCE_SHAPE`."""
     found = store.find(NsightCounters, UNFUSED_LAUNCH, gpu)
     return found.metrics if found else []
 
@@ -161,7 +162,7 @@ class CountersFile(ProfilerFile):
 
 
 def profile_batch(batch: ToolRun) -> list[Counted]:
-    """Run the worker under ncu; what it counted of each kernel, in their order. Raises `Failure` if
+    """Run the worker under ncu and return the counters of each kernel in order. Raises `Failure` if
     ncu fails or saw other launches."""
     done = run_tool([*NCU, "--metrics", ",".join(METRICS), *worker_command(batch.launches)])
     start = done.stdout.find('"ID"')
@@ -189,7 +190,7 @@ def profile_batch(batch: ToolRun) -> list[Counted]:
 
 
 def value_of(text: str) -> float | None:
-    """A value of a metric; None for n/a, where this GPU or version has no such metric."""
+    """The value of a metric; None for n/a, if this GPU or version does not have the metric."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the tools look at: the launches, the program that makes them, and how a tool is run."""
+"""The profiled launches, the program that makes them, and how a tool is run on it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from .. import bench
 from ..gpu_arrays import buffers, host_arrays
 from ..records import families_of, launch_of
 
-SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one cluster takes row after row
+SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one persistent cluster takes all rows
 
 
 class Launch(NamedTuple):
-    """One launch that the tools look at."""
+    """One profiled launch."""
 
     step: str
-    at: Problem  # softmax at its sizes and dtype, whatever the step computes
+    at: Problem  # sizes and dtype; as an operation always softmax
 
     @classmethod
     def parse(cls, text: str) -> Launch:
-        """The reverse of `str`."""
+        """The inverse of `str`."""
         step, rows, cols, dtype = text.split(":")
         return cls(step, Problem(int(rows), int(cols), dtype))
 
@@ -54,7 +54,7 @@ UNFUSED_LAUNCH = Launch(UNFUSED, Problem(*REFERENCE_SHAPE))
 
 
 class ToolRun(NamedTuple):
-    """What a tool looks at in one go: launches of one step."""
+    """One run of a tool: launches of one step."""
 
     step: str
     launches: tuple[Launch, ...] = ()
@@ -66,16 +66,17 @@ class ToolRun(NamedTuple):
 
 
 def examined_steps() -> list[str]:
-    """Everything that has a record, and trials that are not recorded."""
+    """All steps, variants and trials with a record, and trials that are only profiled."""
     return [*known_steps(), *SMALL_TRIALS]
 
 
 def launches(which: str = "all", gpu: Gpu | None = None) -> list[Launch]:
-    """The launches of kernels, planned for a GPU, in the order in which the files list them; those
-    at small shapes first, which are all if `which` is "small".
+    """The launches planned for a GPU, in the order of the files: those at small shapes first, and
+    only these if `which` is "small".
 
     Steps that are recorded at the sweep are profiled without long rows, and their variants at the
-    large shapes alone."""
+    large shapes alone.
+    """
     chosen = []
     tried = (*registry.steps(), *registry.variants(), *registry.TRIALS)
     swept = {step for step in tried if "sweep" in families_of(step)}
@@ -98,8 +99,8 @@ def launches(which: str = "all", gpu: Gpu | None = None) -> list[Launch]:
 
 
 def run_kernels(chosen: Sequence[Launch]) -> None:
-    """Make each launch once and show the profilers nothing else; every array in an allocation of
-    its own, so that compute-sanitizer sees its end."""
+    """Make each launch once, and expose nothing else to the profilers; every array has its own
+    allocation, so that compute-sanitizer sees where it ends."""
     import cupy
     from cupyx.profiler import profile
 
@@ -122,9 +123,9 @@ def run_kernels(chosen: Sequence[Launch]) -> None:
 
 
 def input_on_gpu(problem: Problem):
-    """A CuPy array of seeded normal values in shifted rows; bfloat16 as uint16. A small one is that
-    of `make_input`, which a test gives to the SIMT machine; a large one is made on the GPU, since
-    the host takes seconds for it."""
+    """A CuPy array of seeded normal values in shifted rows; bfloat16 as uint16. A small one comes
+    from `make_input`, which tests use on the SIMT machine; a large one is made on the GPU, because
+    the host would take seconds."""
     import cupy
 
     (rows, cols), dtype = problem.shape, problem.dtype
@@ -138,7 +139,7 @@ def input_on_gpu(problem: Problem):
 
 
 def worker_command(chosen: Sequence[Launch]) -> list[str]:
-    """What runs `run_kernels` in a process that a tool can watch."""
+    """The command that runs `run_kernels` in a process of its own."""
     return [
         sys.executable,
         "-m",
@@ -150,8 +151,8 @@ def worker_command(chosen: Sequence[Launch]) -> list[str]:
 
 
 def run_tool(command: list[str]) -> subprocess.CompletedProcess:
-    """Run a tool over the worker, which must use the GPU even where replay is asked for."""
+    """Run a tool on the worker, which must use the GPU even if replay is forced."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        # Each ncu locks a file in TMPDIR, and would wait for the one that profiles another GPU.
+        # ncu locks a file in TMPDIR, and would wait for another ncu that profiles another GPU.
         live = {**os.environ, SWITCH: "0", "TMPDIR": folder}
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=live)

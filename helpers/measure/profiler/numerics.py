@@ -16,7 +16,7 @@ from ..store import Run
 from .launches import ToolRun
 from .update import Profiled, ProfilerFile
 
-# x is the argument of an exponential, s a sum: what the kernels of 03 to 06 compute from them.
+# x is the argument of an exponential, s a sum: the arithmetic of the kernels of 03 to 06.
 NUMERICS = {
     "expf(x)": ("expf(x)", lambda x, s: np.exp(x)),
     "__expf(x)": ("__expf(x)", lambda x, s: np.exp(x)),
@@ -30,7 +30,7 @@ Ulp = Annotated[float, Must("0 or more", lambda number: number >= 0)]
 
 
 class Errors(TypedDict):
-    """Against fp64, in ulp of the fp32 result."""
+    """Errors against fp64 in ulp of the fp32 result."""
 
     max_ulp: Ulp
     mean_ulp: Ulp
@@ -38,14 +38,14 @@ class Errors(TypedDict):
 
 @dataclass(frozen=True)
 class Formula(Profiled):
-    """How exact the arithmetic of a formula is."""
+    """The accuracy of a formula."""
 
     file = "numerics"
 
     run: Run
     formula: str
     expression: str  # in CUDA
-    errors: dict[str, Errors]  # range of x -> of the results there
+    errors: dict[str, Errors]  # range of x -> errors of the results
 
     @property
     def key(self) -> str:

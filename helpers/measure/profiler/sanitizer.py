@@ -15,8 +15,8 @@ from ..workers import Failure
 from .launches import Launch, ToolRun, launches, run_tool, worker_command
 from .update import Profiled, ProfilerFile
 
-# What memcheck says of the driver's functions is not about a kernel: cuda.bindings asks the driver
-# for functions that an older one does not have. A call that fails raises in any case.
+# API errors do not concern kernels: cuda.bindings looks up functions that an older driver lacks. A
+# failing call raises anyway.
 OPTIONS = {
     "memcheck": ["--report-api-errors", "no"],
     "racecheck": [],
@@ -26,7 +26,7 @@ OPTIONS = {
 
 
 class Examined(NamedTuple):
-    """A step under a tool of compute-sanitizer."""
+    """A step and a tool of compute-sanitizer."""
 
     step: str
     tool: str
@@ -34,7 +34,7 @@ class Examined(NamedTuple):
 
 @dataclass(frozen=True)
 class SanitizerResult(Profiled):
-    """How many errors a tool found in a step."""
+    """The number of errors that a tool found in a step."""
 
     file = "sanitizer"
 
@@ -42,7 +42,7 @@ class SanitizerResult(Profiled):
     step: str
     tool: str
     kernel_hash: str
-    launches: dict[str, dict[str, Natural]]  # place -> how the step is launched there
+    launches: dict[str, dict[str, Natural]]  # sizes and dtype -> launch of the step
     errors: Natural
 
     @property
@@ -93,8 +93,8 @@ class SanitizerFile(ProfilerFile):
 
 
 def errors_in(batch: ToolRun) -> int:
-    """Run the worker under a tool; returns how many errors it reports. Raises `Failure` if it
-    gives no summary, or if the worker failed although the tool found nothing."""
+    """Run the worker under a tool and return the number of reported errors. Raises `Failure` if
+    there is no summary, or if the worker failed although the tool found nothing."""
     command = SanitizerFile.protocol["command"][batch.tool].split()
     done = run_tool([*command, *worker_command(batch.launches)])
     summaries = re.findall(r"ERROR SUMMARY: (\d+) error", done.stdout)

@@ -33,10 +33,10 @@ KEPT = frozenset(
 
 
 class Compiled(NamedTuple):
-    """A step, and for what it is compiled: of a file without a Build table, for anything."""
+    """A step and the problem that it is compiled for; None for a file without a Build table."""
 
     step: str
-    at: Problem | None = None  # softmax at its sizes and dtype
+    at: Problem | None = None  # sizes and dtype
 
     def __str__(self) -> str:
         return f"{self.step} at {self.at.place(dtype=True)}" if self.at else self.step
@@ -51,9 +51,9 @@ class Disassembly(Profiled):
     run: Run
     step: str
     kernel_hash: str
-    options: list[str]  # of the compiler
-    in_order: list[str]  # for memory, special functions and control
-    counts: dict[str, Natural]  # of all
+    options: list[str]  # compiler options
+    in_order: list[str]  # memory, special functions and control only
+    counts: dict[str, Natural]  # all instructions
     at: Problem | None = None
 
     @property
@@ -74,16 +74,17 @@ def sass(
 ) -> list[str]:
     """The kernel's machine instructions for memory, special functions and control, in order.
 
-    `shape` and `dtype` choose among those that a file with a Build table was compiled for.
-    Raises `KeyError` that lists those of the step for others.
+    `shape` and `dtype` select one of the compilations of a file with a Build table. Raises
+    `KeyError` that lists them for any other.
     """
     return _disassembly(step, shape, dtype, gpu).in_order
 
 
 @checked
 def loads_in_a_row(step: str) -> list[int]:
-    """How many loads from global memory the compiler put one after the other, in the order of the
-    program: [4, 1] is four, another instruction of `sass`, and one. Arithmetic may stand between.
+    """The lengths of the sequences of consecutive loads from global memory in the order of the
+    program: [4, 1] means four loads, another instruction of `sass`, and one load. Arithmetic is
+    ignored.
 
     Raises `KeyError` as `sass` does for a kernel that is compiled for each shape.
     """
@@ -95,10 +96,10 @@ def loads_in_a_row(step: str) -> list[int]:
 def opcodes(
     step: str, shape: Shape | None = None, dtype: str = "float32", gpu: str | None = None
 ) -> dict[str, int]:
-    """How often each machine instruction stands in the kernel: "FMUL" -> 16. Loops and branches are
-    not followed.
+    """How often each opcode occurs in the code of the kernel: "FMUL" -> 16. This is a static count:
+    loops and branches are not followed.
 
-    `shape` and `dtype` choose as in `sass`.
+    `shape` and `dtype` are as in `sass`.
     """
     return _disassembly(step, shape, dtype, gpu).counts
 
@@ -147,7 +148,7 @@ class SassFile(ProfilerFile):
 
 
 def disassemble(code: str, options: Sequence[str], arch: str) -> list[str]:
-    """All instructions of a source that is compiled; a register spill shows as LDL and STL."""
+    """Compile a source and return all its instructions; a register spill shows as LDL and STL."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(compile_cubin(code, options, arch))
@@ -158,8 +159,8 @@ def disassemble(code: str, options: Sequence[str], arch: str) -> list[str]:
 
 
 def compilations(gpu: Gpu | None = None) -> Iterator[tuple[Compiled, str, tuple[str, ...]]]:
-    """(What is compiled, source, options) of every step and variant; of one with a Build table for
-    each dtype at each large shape, as it is planned for a GPU."""
+    """(what is compiled, source, options) for every step and variant; with a Build table, for each
+    dtype at each large shape, as planned for a GPU."""
     for step in (*registry.steps(), *registry.variants()):
         kernel = load(step)
         if not kernel.header.build:

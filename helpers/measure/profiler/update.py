@@ -1,4 +1,4 @@
-"""How a file of profiler data is brought up to date, a batch at a time."""
+"""Bring a file of profiler data up to date, one run of a tool at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .launches import ToolRun
 
 
 class Profiled(Observation):
-    """What a tool found of a kernel."""
+    """A result of a tool for a kernel."""
 
     campaign = "profile"
 
     @property
     def made_of(self) -> object:
-        """What it depends on beside versions and protocol, such as code and launch."""
+        """What it depends on besides versions and protocol, such as code and launch."""
         raise NotImplementedError
 
 
@@ -28,10 +28,10 @@ Kind = TypeVar("Kind", bound=Profiled)
 
 
 class ProfilerFile(ABC, Generic[Kind]):
-    """One file: what it should hold, and how that is found."""
+    """One file: the observations that it should contain, and how they are made."""
 
     kind: ClassVar[type[Profiled]]
-    title: ClassVar[str]  # of the progress
+    title: ClassVar[str]  # in lines of progress
     protocol: ClassVar[Protocol]
 
     def __init__(self, run: Run):
@@ -43,15 +43,15 @@ class ProfilerFile(ABC, Generic[Kind]):
 
     @abstractmethod
     def batches(self, missing: Sequence[Hashable], steps: Sequence[str]) -> list[ToolRun]:
-        """What is to be looked at: what is missing of these steps."""
+        """The runs that make the missing observations of these steps."""
 
     @abstractmethod
     def look(self, batch: ToolRun) -> list[Kind]:
-        """What is found in a batch, in this process or in one that has a copy of this object.
-        Raises `Failure` if nothing is."""
+        """The observations of a run, made in this process or in a child with a copy of this object.
+        Raises `Failure` if there are none."""
 
     def complaints(self, found: Sequence[Kind]) -> list[str]:
-        """What is wrong with the kernels, a line each."""
+        """Errors found in the kernels, one line each."""
         return []
 
 
@@ -63,8 +63,8 @@ def update(
     fresh: bool = False,
     jobs: int = 1,
 ) -> int:
-    """Bring a file up to date, writing it after each batch; returns how many batches failed and
-    complaints there are. With `fresh` all of the steps is looked at again."""
+    """Bring a file up to date, writing it after each run; returns the number of failed runs and
+    complaints. `fresh` repeats everything for the steps."""
     folder, kind = store.gpu_folder(device["name"]), make.kind
     part = make(Run(device, dict(versions), store.utc_now(), make.protocol))
     wanted, known = part.wanted(), store.read_if_any(kind, folder)
@@ -89,7 +89,7 @@ def update(
     print(f"{part.title}: {len(batches) or 'no'} batches to run", flush=True)
     failed = len(campaign.run(batches, part.look, keep, str, jobs=jobs))
     if not batches and 0 < len(kept) < len(known):
-        store.write(kind, folder, kept)  # without what is not asked for any more
+        store.write(kind, folder, kept)  # without observations that are no longer wanted
     for line in part.complaints(kept):
         print(line, file=sys.stderr)
         failed += 1
