@@ -46,7 +46,8 @@ SUBSYSTEMS = {
     ],
     "export": ["helpers/export/**/*.py"],
     "statistics": [
-        f"helpers/measure/{name}.py" for name in ("samples", "bench", "records", "store", "comparison")
+        f"helpers/measure/{name}.py"
+        for name in ("samples", "bench", "records", "store", "comparison")
     ],
 }
 SHARES = {"kernels": 0.5, "simt": 0.18, "plan": 0.1, "dispatch": 0.06, "export": 0.1}

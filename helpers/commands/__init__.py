@@ -1,4 +1,4 @@
-"""What can be run: `python -m helpers.commands.NAME`. Nothing here is imported by anything."""
+"""Command-line entry points: `python -m helpers.commands.NAME`. No other package imports them."""
 
 import sys
 

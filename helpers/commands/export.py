@@ -6,12 +6,12 @@
     python -m helpers.commands.export best --as torch -o softmax.py
 
 KERNEL is a step, a variant or a trial, an operation with its features (cross_entropy,
-softmax_backward-LOG1), or "best" for those that ought to be fastest for softmax. SHAPES are rows x
-columns, of 13 outer x dim x inner, each a number or LOW..HIGH; C++ is compiled for those,
-Python for what it meets: so SHAPES, --dtype, --gpu, --strides and --anywhere are for C++ alone. The
-plan is that of the header, for the GPU at hand or an H200; --gpu names others, as many as wanted.
-The file is exports/NAME.cu or exports/NAME.py, which git does not see, or what -o names;
---force replaces one that is there.
+softmax_backward-LOG1), or "best" for the kernels that should be fastest for softmax. SHAPES are
+rows x columns, for 13 outer x dim x inner, each a number or LOW..HIGH. C++ is compiled for these
+shapes, Python when it is called, so SHAPES, --dtype, --gpu, --strides and --anywhere only apply to
+C++. The plan is that of the header for the GPU in use or an H200; --gpu names one or more other
+GPUs. The file is exports/NAME.cu or exports/NAME.py, which git ignores, or the one that -o names;
+--force replaces an existing file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from ..problem.problem import DTYPES
 
 FOLDER = Path("exports")  # listed in .gitignore
 SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py"}
-HIDDEN = {"torch", "cupy", *sys.stdlib_module_names}  # modules by a file of their name
+# Modules that a file of the same name would hide.
+HIDDEN = {"torch", "cupy", *sys.stdlib_module_names}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def only_cpp(options: argparse.Namespace) -> list[str]:
-    """What was given and means something for C++ alone."""
+    """The given options that only apply to C++."""
     given = vars(options)
     names = (name for name in ("dtype", "gpu", "strides", "anywhere") if given[name])
     return [*options.shapes, *(f"--{name}" for name in names)]

@@ -1,9 +1,8 @@
-"""Write what the README and the kernel headers show of the records: `make notebooks`.
+"""Write the parts of the README and the kernel headers that show records: `make notebooks`.
 
-The README keeps tables, plots and the questions of the deeper notebooks between markers, each
-kernel file a `Measured:` line; comparison.md beside the records has a line for each case of the
-comparison. All are made from records and notebooks; --check says what is out of date without
-writing.
+The README has tables, plots and the questions of the deeper notebooks between markers, and each
+kernel file a `Measured:` line; comparison.md has one line per case of the comparison. All are
+generated from records and notebooks; --check names outdated files without writing.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def out_of_date() -> list[str]:
-    """Files, relative to the root, that do not show what the records say."""
+    """Files, relative to the root, that do not match the records."""
     stale = [
         name
         for name, text in wanted_texts().items()
@@ -75,7 +74,7 @@ def out_of_date() -> list[str]:
 
 
 def wanted_texts() -> dict[str, str]:
-    """What the README, the comparison's page and kernel files should contain."""
+    """The required text of the README, comparison.md and the kernel files."""
     readme = README.read_text(encoding="utf-8")
     blocks = {
         "result": result_block(),
@@ -129,13 +128,13 @@ def measured_line(step: str) -> str:
 
 
 def run_block() -> str:
-    """The last lines of `make run` on a machine without a GPU where all is well."""
+    """The last lines of a successful `make run` on a machine without a GPU."""
     table = summary_table({step: "right" for step in steps()}, "on the SIMT machine")
     return f"```{table}\n```"
 
 
 def questions_block() -> str:
-    """The questions of the deeper notebooks under the core notebook that they come up in."""
+    """The questions of the deeper notebooks, grouped by core notebook."""
     lines = []
     for core in core_notebooks():
         of_core = [path for path in deeper_notebooks() if path.name[:2] == core.name[:2]]
@@ -214,7 +213,8 @@ def step_link(step: str) -> str:
 
 
 def notebook_link(step: str) -> str:
-    """The notebook whose number the step has; a kernel may be measured before it is written."""
+    """The notebook with the number of a step; a kernel may be measured before its notebook
+    exists."""
     for path in NOTEBOOKS.glob(f"{step[:2]}_*.ipynb"):
         title = re.search(r'"# (.*?)(\\n)?"', path.read_text(encoding="utf-8"))[1]
         return f"[{title}](notebooks/{path.name})"
@@ -222,7 +222,7 @@ def notebook_link(step: str) -> str:
 
 
 def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
-    """Picture -> (hash of everything that it shows, what draws it)."""
+    """Picture -> (hash of its data, function that draws it)."""
     found = {PLOT: (plot_digest(), save_series)}
     for dtype, path in SPEEDUPS.items():
         try:
@@ -238,7 +238,7 @@ def plots() -> dict[Path, tuple[str, Callable[..., None]]]:
 
 
 def plot_digest() -> str:
-    """Hash of everything that the plot of the series shows."""
+    """Hash of the data of the plot of the series."""
     shown = [(record.step, record.label, record.of_family("long")) for record in series()]
     shown.append(("PyTorch", "", eager("float32", "long", REFERENCE_GPU)))
     return digest_of(
@@ -252,7 +252,7 @@ def digest_of(data: Iterable) -> str:
 
 
 def drawn_digest(path: Path) -> str:
-    """The hash that a picture on disk was drawn from, kept in its description."""
+    """The hash stored in the description of a picture on disk."""
     if not path.is_file():
         return ""
     found = re.search(rb"Description\0([0-9a-f]{64})", path.read_bytes())

@@ -1,7 +1,8 @@
-"""Make .venv and install the pinned packages: `make setup`, or this file run by any `python3`.
+"""Make .venv and install the pinned packages; `make run` and `make test` run this file with
+`python3`.
 
-Uses the standard library only and parses on Python 3.6, so that an old Python gets a sentence and
-not a SyntaxError. A second run finds the stamp that the first one left and returns at once.
+Uses only the standard library and parses on Python 3.6, so that an old Python gets a sentence
+instead of a SyntaxError. A second run finds the stamp of the first one and returns at once.
 """
 
 import hashlib
@@ -35,8 +36,8 @@ class MissingRequirement(Exception):
 def other_python() -> "str | None":
     """The newest usable Python on PATH, or None.
 
-    It is started, not only looked up: a version manager's stand-in can be on PATH for a version
-    that is not switched on.
+    It is started, not only looked up: a version manager may put a stub on PATH for a version that
+    is not activated.
     """
     for major, minor in PYTHONS:
         path = shutil.which(f"python{major}.{minor}")
@@ -48,7 +49,7 @@ def other_python() -> "str | None":
 
 
 def check_machine() -> None:
-    """Raise Problem where CuPy and NVRTC have no wheels."""
+    """Raise MissingRequirement if there are no wheels of CuPy and NVRTC."""
     machine = platform.machine().lower()
     musl = "musl" in (sysconfig.get_config_var("SOABI") or "")  # Alpine
     if machine in MACHINES.get(sys.platform, ()) and not musl:
@@ -62,18 +63,18 @@ def check_machine() -> None:
 
 
 def check_venv() -> None:
-    """Raise Problem if this Python cannot make an environment with pip in it."""
+    """Raise MissingRequirement if this Python cannot make an environment with pip."""
     if not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         name = "python{}.{}-venv".format(*sys.version_info[:2])
         raise MissingRequirement(
             "This Python has no venv and ensurepip modules: install them (Debian, Ubuntu: "
-            f"sudo apt install {name}) and run make setup again."
+            f"sudo apt install {name}) and try again."
         )
 
 
 def driver_version() -> "str | None":
     """The NVIDIA driver's version, such as "580.65.06", or None without a driver."""
-    try:  # at once, where nvidia-smi may take a second or two to wake the GPU
+    try:  # fast: nvidia-smi may take seconds to wake the GPU
         text = DRIVER.read_text().splitlines()[0]
     except (OSError, IndexError):
         command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -120,7 +121,7 @@ def run(command: "list[str]") -> "tuple[int, str]":
 def install(major: int) -> None:
     """Bring .venv to the state that the lock names.
 
-    Raises Problem if the environment cannot be made, pip fails, or the packages do not load.
+    Raises MissingRequirement if the environment cannot be made, pip fails, or packages do not load.
     """
     lock = ROOT / "requirements" / f"cuda{major}.txt"
     kind = "CUDA {}, Python {}.{}".format(major, *sys.version_info[:2])
@@ -136,17 +137,15 @@ def install(major: int) -> None:
         print(f".venv is up to date ({kind}).")
         return
 
-    # Until the stamp is back, the next run knows that this one did not finish. An environment for
-    # another CUDA or Python is made anew: two CuPy wheels in one would overwrite each other.
+    # A missing stamp tells the next run that this one did not finish. An environment for another
+    # CUDA or Python is made anew, because two CuPy wheels would overwrite each other.
     start = time.monotonic()
     if installed:
         STAMP.unlink()
     if not (works and installed.startswith(kind + ",")):
         status, line = run([sys.executable, "-m", "venv", "--clear", str(VENV)])
         if status:
-            raise MissingRequirement(
-                f"Could not make .venv: remove it and run make setup again ({line})."
-            )
+            raise MissingRequirement(f"Could not make .venv: remove it and try again ({line}).")
     print(f"Installing requirements/{lock.name} (up to 300 MB to download) ...", flush=True)
     pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
     pip += ["--only-binary", ":all:", "--require-hashes", "--no-deps"]  # the lock names everything
@@ -154,7 +153,7 @@ def install(major: int) -> None:
     status, line = run([*pip, "-r", str(lock)])
     if status:
         raise MissingRequirement(
-            "pip could not install the packages: check the network connection, then run make setup "
+            "pip could not install the packages: check the network connection, then try "
             f"again (pip said: {line})."
         )
     status, line = run([python, "-c", CHECK])
@@ -169,7 +168,7 @@ def install(major: int) -> None:
 
 
 def main() -> int:
-    """Set everything up; return 0, or 1 after one plain sentence on stderr."""
+    """Set up the environment; return 0, or 1 after one sentence on stderr."""
     version = "{}.{}".format(*sys.version_info[:2])
     try:
         check_machine()
@@ -178,7 +177,7 @@ def main() -> int:
             if python is None:
                 raise MissingRequirement(
                     f"This is Python {version}; install one from 3.10 to 3.14, such that "
-                    "python3.13, say, is on PATH, and run make setup again."
+                    "python3.13, say, is on PATH, and try again."
                 )
             print(f"python3 is {version}; using {Path(python).name} instead.", flush=True)
             return subprocess.call([python, str(Path(__file__).resolve())])

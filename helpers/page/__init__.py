@@ -5,11 +5,11 @@ The modules, lowest first:
     rich       rich output with a plain form; code in colour
     show       kernels, differences, findings and tables
     profile    counters as named quantities
-    predict    the reader's prediction beside ours
-    replay     timings of a notebook: measured, or from the records
-    tables     tables of text
-    comparison_text  what the README says of the comparison
+    predict    the reader's prediction and ours
+    replay     timings for notebooks: measured, or from the records
+    tables     plain-text tables
+    comparison_text  the comparison in the README
     draw       figures: of a trace, of a record, of the machine
-    notebooks  running notebooks
-    reading    how long a notebook takes to read
+    notebooks  execute notebooks
+    reading    the reading time of a notebook
 """

@@ -1,5 +1,5 @@
-"""What the README says of the comparison with other libraries, in Markdown: of softmax and of the
-operations around it."""
+"""The comparison with other libraries as Markdown for the README: softmax, and fused and related
+operations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ..simt.words import counted
 
 WORDS = {"LOSS": "lost"}  # of a verdict
 LESS_PRECISE_MARK = "~"  # after the name of a baseline
-# What the score leaves out; no record here has these measurements.
+# What the score omits: the records do not contain these measurements.
 OUTSIDE = (
     "The kernels were tuned for these shapes. Two measurements made outside this project timed "
     "other ones: our kernel was slower than the best library at 15 of 68 chosen shapes and at 28 "
@@ -45,8 +45,8 @@ OUTSIDE = (
 
 
 def comparison_block(pictures: Mapping[str, Path]) -> str:
-    """The comparison of softmax: a picture of the speedups for each dtype, the verdicts by family
-    of shapes, the baselines, and kernels back to back with other kernels."""
+    """The comparison of softmax: a picture of the speedups per dtype, the verdicts by family of
+    shapes, the baselines, and the pipelines."""
     try:
         everything = load_comparisons()
     except FileNotFoundError:
@@ -96,7 +96,7 @@ def every_case_path() -> Path:
 
 
 def every_case() -> str:
-    """A page with a line for each case. Raises `FileNotFoundError` if nothing is recorded."""
+    """A page with one line per case. Raises `FileNotFoundError` if nothing is recorded."""
     recorded = load_comparisons()
     lines = [
         "# The comparison, case by case",
@@ -121,7 +121,7 @@ def every_case() -> str:
 
 
 def score(shown: Sequence[Comparison]) -> str:
-    """One sentence: how many cases are won, and each that is lost, to whom and by how much."""
+    """One sentence: the number of wins, and each loss with its baseline and factor."""
     counts = Counter(case.verdict for case in shown)
     words = [f"{counts[name]} {WORDS.get(name, name)}" for name in VERDICTS if counts[name]]
     lost = [
@@ -149,7 +149,7 @@ def less_precise_mark(cases: Sequence[Comparison]) -> list[str]:
 
 
 def added_later(cases: Sequence[Comparison]) -> str:
-    """A sentence for the baselines of each later run that was added; "" without any."""
+    """A sentence for the baselines of each later run; "" if there is none."""
     found = Counter(
         (
             title(name),
@@ -170,13 +170,13 @@ def added_later(cases: Sequence[Comparison]) -> str:
 
 
 def where(case: Comparison | Pipeline) -> str:
-    """The shape; of what is around softmax its group too."""
+    """The shape, after its group if it is not softmax alone."""
     sizes = case.problem.place(dtype=False)
     return sizes if case.problem.plain else f"{group_of(case.problem)} at {sizes}"
 
 
 def family_table(recorded: Sequence[Comparison]) -> list[str]:
-    """How many cases of each family are ahead, level, lost and unsupported of ours."""
+    """The number of cases per family that are ahead, level, lost and unsupported."""
     titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
     lines = [f"| shapes | {titles} |", "|---" * (1 + 2 * len(DTYPES)) + "|"]
     known = {(case.shape, case.dtype): case for case in recorded}
@@ -202,8 +202,8 @@ def family_table(recorded: Sequence[Comparison]) -> list[str]:
 def unsupported_shapes(
     recorded: Sequence[Comparison], shapes: Sequence[Shape], dtype: str
 ) -> list[Shape]:
-    """The shapes that were not compared and that none of our kernels takes: unsupported all the
-    same."""
+    """The shapes that were not compared because none of our kernels supports them; they count as
+    unsupported."""
     known = {case.shape for case in recorded if case.dtype == dtype}
     gpu = latest(recorded).gpu
     return [s for s in shapes if s not in known and not choose(*s, dtype, gpu)]
@@ -217,8 +217,8 @@ def speedup_cell(case: Comparison) -> str:
 
 
 def baselines_table(recorded: Sequence[Comparison], shown: Sequence[Comparison]) -> list[str]:
-    """How often each baseline was timed, how often it was the best of them, and why it was not
-    timed at the other shapes."""
+    """How often each baseline was timed, how often it was the best, and why it was not timed at the
+    other shapes."""
     lines = ["| | timed | best of the others | not timed |", "|---|---|---|---|"]
     best = Counter(case.best_baseline for case in shown)
     for name, baseline in BASELINES.items():
@@ -252,8 +252,8 @@ def baselines_table(recorded: Sequence[Comparison], shown: Sequence[Comparison])
 
 
 def case_table(cases: Sequence[Comparison], around: bool = False) -> list[str]:
-    """A line for each case: shares of a copy, or of the yardstick of what is `around` softmax, the
-    speedup with its interval, the verdict."""
+    """One line per case: fractions of the bandwidth baseline, the speedup with its interval, the
+    verdict. `around` means other operations than softmax alone."""
     early = any(case.programmatic_share for case in cases)
     of, best = ("of the yardstick", []) if around else ("of a copy", ["of the best copy"])
     titles = ["rows x columns", "ours", of, *best, "best baseline", of, "speedup", "verdict"]
@@ -285,7 +285,7 @@ def case_table(cases: Sequence[Comparison], around: bool = False) -> list[str]:
 
 
 def share_cell(case: Comparison, name: str) -> str:
-    """The share of a copy; of few rows also microseconds."""
+    """The fraction of a copy; for few rows also microseconds."""
     time = f" ({case.median_us(name):.2f} us)" if case.rows * case.cols < 2**24 else ""
     return f"{case.share(name):.2f}{time}"
 
@@ -294,7 +294,7 @@ def share_cell(case: Comparison, name: str) -> str:
 
 
 def around_block() -> str:
-    """The same of what is around softmax: by operation, alone and in pipelines."""
+    """The same for the other operations, alone and in pipelines."""
     try:
         recorded = load_comparisons()
     except FileNotFoundError:
@@ -316,8 +316,8 @@ def around_block() -> str:
 
 
 def group_table(shown: Sequence[Comparison]) -> list[str]:
-    """How many cases of each operation are ahead, level, lost and unsupported of ours, and who of
-    the baselines that have it cannot take a shape or is wrong there."""
+    """The number of cases per operation that are ahead, level, lost and unsupported, and the
+    baselines that offer it but do not support a shape or are wrong there."""
     titles = " | ".join(f"{dtype} | smallest speedup" for dtype in DTYPES)
     lines = [f"| | {titles} | baselines not timed |", "|---" * (2 + 2 * len(DTYPES)) + "|"]
     for name in GROUPS:
@@ -366,7 +366,7 @@ def pipelines() -> list[str]:
 
 
 def of_earlier_versions(cases: Sequence[Pipeline]) -> list[str]:
-    """A sentence on what was timed before our kernel was edited, which no table shows."""
+    """A sentence on cases that were timed before our kernel was edited; no table shows them."""
     if not cases:
         return []
     names = " and ".join(dict.fromkeys(group_of(case.problem) for case in cases))
@@ -380,7 +380,7 @@ def of_earlier_versions(cases: Sequence[Pipeline]) -> list[str]:
 
 
 def pipelines_alone() -> list[str]:
-    """The same of softmax, by dtype."""
+    """The same for softmax, by dtype."""
     try:
         cases = {dtype: pipeline_cases(dtype) for dtype in DTYPES}
     except FileNotFoundError:
@@ -426,7 +426,7 @@ def slower_in_pipeline(cases: Sequence[Pipeline]) -> list[str]:
 
 
 def pipeline_table(groups: Mapping[str, Sequence[Pipeline]]) -> list[str]:
-    """Verdicts and the smallest saving, a line for each group."""
+    """Verdicts and the smallest saving, one line per group."""
     lines = ["| | fresh | smallest saving | evicted | smallest saving |", "|---|---|---|---|---|"]
     for name, group in groups.items():
         cells = []

@@ -1,4 +1,4 @@
-"""Notebooks as they are run from a command: executed, tidied, compared."""
+"""Execute notebooks, normalise their outputs, and compare them with the committed ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import nbformat
 from ..base.paths import BUILD, NOTEBOOKS
 from .rich import FIGURE
 
-# What nbformat raises of what is no notebook.
+# What nbformat raises for a file that is not a notebook.
 NO_NOTEBOOK = (
     *(nbformat.ValidationError, ValueError, TypeError, LookupError, AttributeError),
     AssertionError,
@@ -27,7 +27,7 @@ NO_NOTEBOOK = (
 
 
 class Executed(NamedTuple):
-    """A notebook that has run to its end, or to the cell that failed."""
+    """A notebook that ran to its end or to a failing cell."""
 
     path: Path
     notebook: nbformat.NotebookNode
@@ -43,10 +43,10 @@ def execute(
 ) -> None:
     """Execute notebooks, `jobs` at a time, each by a kernel in the notebook's folder.
 
-    `ended(executed)` is called in the order in which they end, `progress(path, done, total)` after
-    each code cell; both in another thread, one call at a time. What was executed is written to
-    build/ too, a deeper notebook to build/deeper/. At Ctrl-C it raises `KeyboardInterrupt` when
-    all kernels are gone.
+    `ended(executed)` is called in the order in which notebooks end, `progress(path, done, total)`
+    after each code cell; both in another thread, one call at a time. Executed notebooks are also
+    written to build/, deeper ones to build/deeper/. On Ctrl-C it raises `KeyboardInterrupt` after
+    all kernels have ended.
     """
     gate, stopped = asyncio.Semaphore(jobs), False
 
@@ -67,7 +67,7 @@ def execute(
             if not task.cancelled():
                 task.result()  # raises what it raised
 
-    # In a thread: there nbclient does not take Ctrl-C for itself, and it arrives here.
+    # In a thread nbclient does not handle Ctrl-C itself, so that it arrives here.
     loop = asyncio.new_event_loop()
     task = loop.create_task(every())
     with warnings.catch_warnings(), concurrent.futures.ThreadPoolExecutor(1) as thread:
@@ -75,7 +75,7 @@ def execute(
         running = thread.submit(loop.run_until_complete, task)
         try:
             while not running.done():
-                concurrent.futures.wait([running], timeout=0.5)  # Windows: not for ever
+                concurrent.futures.wait([running], timeout=0.5)  # with a timeout, for Windows
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough
             stopped = True
@@ -88,7 +88,7 @@ def execute(
 
 
 async def _cancel(tasks: set[asyncio.Task]) -> None:
-    """Cancel tasks and wait until each has tidied up."""
+    """Cancel tasks and wait for their cleanup."""
     for task in tasks:
         task.cancel()
     if tasks:
@@ -96,7 +96,7 @@ async def _cancel(tasks: set[asyncio.Task]) -> None:
 
 
 async def _execute(path: Path, progress: Callable[[Path, int, int], None]) -> Executed:
-    """Execute one notebook; its kernel is gone when this returns or is cancelled."""
+    """Execute one notebook; its kernel has ended when this returns or is cancelled."""
     began = time.perf_counter()
     notebook = nbformat.read(path, as_version=4)
     total, done = code_cells(notebook), 0
@@ -112,7 +112,7 @@ async def _execute(path: Path, progress: Callable[[Path, int, int], None]) -> Ex
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,
-        coalesce_streams=True,  # one text output a cell, however it was flushed
+        coalesce_streams=True,  # one text output per cell, however it was flushed
         extra_arguments=["--log-level=40"],  # no advice on stderr about how kernels are reached
         shutdown_kernel="immediate",
         on_cell_executed=on_cell_executed,
@@ -134,15 +134,15 @@ async def _execute(path: Path, progress: Callable[[Path, int, int], None]) -> Ex
 
 
 def code_cells(notebook) -> int:
-    """How many code cells a notebook has."""
+    """The number of code cells of a notebook."""
     return sum(cell.cell_type == "code" for cell in notebook.cells)
 
 
 def save_if_changed(notebook, path: Path, force: bool = False) -> bool:
-    """Put an executed notebook in the place of the committed one if its text or what a figure
-    draws changed, or `force`; return whether it did.
+    """Replace the committed notebook by an executed one if its text or the data of a figure
+    changed, or with `force`; return whether it was replaced.
 
-    Without `force`, a figure that draws the same keeps its committed picture.
+    Without `force`, a figure with unchanged data keeps its committed picture.
     """
     committed = nbformat.read(path, as_version=4)
     tidied = copy.deepcopy(notebook)
@@ -158,13 +158,13 @@ def save_if_changed(notebook, path: Path, force: bool = False) -> bool:
 
 
 def _figures(notebook) -> list:
-    """The data of each output that is a figure with its digest."""
+    """The data of each output that is a figure with a digest."""
     outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
     return [output.data for output in outputs if FIGURE in output.get("data", {})]
 
 
 def tidy(notebook) -> None:
-    """Drop what differs between machines and says nothing."""
+    """Remove metadata that differs between machines and carries no information."""
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -176,7 +176,8 @@ def tidy(notebook) -> None:
 
 
 def text_of(notebook) -> list:
-    """What a reader reads: sources and outputs, of figures what they draw and not the pixels."""
+    """The content that a reader sees: sources and outputs; for figures their data, not the
+    pixels."""
     return [
         (
             cell.source,

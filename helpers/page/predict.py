@@ -1,9 +1,10 @@
-"""What a reader predicts of a step, beside what we predicted: the question, choices, our sum.
+"""The prediction of a step: the question with choices, the reader's answer, our answer and
+calculation.
 
-They stand in notebooks/records/predictions.json, next to the prediction that was written before the
-measurement. A reader's own are kept in mine/predictions.json, step -> {"share": of a copy's speed,
-"utc": when}. Where SOFTMAX_REPLAY=1 forces a replay, as for committed outputs, that file is neither
-read nor written, so that no output depends on it.
+Questions and our predictions, written before the measurement, are in
+notebooks/records/predictions.json. The reader's are stored in mine/predictions.json, step ->
+{"share": fraction of a copy's speed, "utc": time}. If SOFTMAX_REPLAY=1 forces a replay, as for
+committed outputs, that file is neither read nor written, so that no output depends on it.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from ..run.bound import load
 from .rich import COLUMNS, Rich, details, escape
 
 COPY = "00_copy"
-LARGEST = 1.5  # shares of a copy's speed that somebody may expect
+LARGEST = 1.5  # accepted range of predictions
 ASK = "Write yours, my_prediction = 0.3 say, and run the cell again."
 REFUSE = "my_prediction is a share of a copy's speed, such as 0.3."
 
 
 @checked
 def predict(step: str, my_prediction: object = None) -> None:
-    """Show the question of a step, three choices, the reader's answer, and ours with its sum.
+    """Show the question of a step, three choices, the reader's answer, and ours with its
+    calculation.
 
-    `my_prediction` is a share of a copy's speed, above 0 and at most 1.5, and is kept for the
-    notebooks to come; None stands for the one that was kept. Anything else is answered by a
-    sentence. Raises `ValueError` that lists the steps for one without a question.
+    `my_prediction` is a fraction of a copy's speed, above 0 and at most 1.5, and is stored for
+    later notebooks; None means the stored one. For anything else it shows a sentence. Raises
+    `ValueError` that lists the steps for a step without a question.
     """
     if step not in asked():
         raise ValueError(f"there are questions for {', '.join(asked())}, not for {step!r}")
@@ -42,20 +44,21 @@ def predict(step: str, my_prediction: object = None) -> None:
 
 
 def asked() -> list[str]:
-    """The steps that have a question, in the order of the notebooks."""
+    """The steps with a question, in the order of the notebooks."""
     return sorted(step for step, entry in predictions().items() if "question" in entry)
 
 
 def mine_of(step: str, my_prediction: object = None) -> float | None:
-    """The reader's share of a copy's speed to draw beside a step: `my_prediction`, or if that is
-    None the kept one; None where there is neither, or where it is no such share."""
+    """The reader's prediction to draw with a step: `my_prediction`, or the stored one if it is
+    None; None if there is neither, or it is out of range."""
     if my_prediction is None:
         return kept().get(step)
     return float(my_prediction) if is_share(my_prediction) else None
 
 
 def is_share(value: object) -> bool:
-    """Whether somebody can mean a share of a copy's speed by it: a number above 0, at most 1.5."""
+    """Whether a value is a possible fraction of a copy's speed: a number above 0 and at most
+    1.5."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 < value <= LARGEST
 
 
@@ -63,8 +66,8 @@ def is_share(value: object) -> bool:
 
 
 def kept() -> dict[str, float]:
-    """Step -> share of all predictions that were kept; empty in a forced replay, and where the file
-    is damaged. An entry that is no share is left out."""
+    """Step -> the reader's stored prediction; empty in a forced replay and if the file is damaged.
+    Invalid entries are ignored."""
     if replay_is_forced():
         return {}
     try:
@@ -76,7 +79,7 @@ def kept() -> dict[str, float]:
 
 
 def keep(step: str, share: float) -> str:
-    """Keep a prediction, except in a forced replay. Returns why that failed, or an empty string."""
+    """Store a prediction, except in a forced replay. Returns why that failed, or ""."""
     if replay_is_forced() or kept().get(step) == share:
         return ""
     path = MINE / "predictions.json"
@@ -91,7 +94,7 @@ def keep(step: str, share: float) -> str:
 
 
 def _answer(step: str, my_prediction: object) -> str:
-    """The line under the choices: what the reader answered, or how to."""
+    """The line under the choices: the reader's answer, or how to give one."""
     if my_prediction is None:
         before = mine_of(step)
         return ASK if before is None else f"Yours, from before: {before:.2f}."
@@ -105,8 +108,8 @@ def _answer(step: str, my_prediction: object) -> str:
 
 
 def _markdown(step: str, answer: str) -> str:
-    """The page for a browser, with ours folded. What is folded is HTML without an empty line, which
-    every reader of Markdown leaves as it is."""
+    """The page as Markdown, with our answer folded. The folded part is HTML without an empty line,
+    which every Markdown renderer leaves unchanged."""
     entry = predictions()[step]
     choices = [f"- **{share:.2f}**: {why}" for share, why in entry["choices"]]
     sum_of = escape("\n".join(entry["sum"]))
@@ -135,7 +138,7 @@ _SUM = "As a sum, written out later:"
 
 
 def _where(step: str) -> str:
-    """Of whose speed the share is, and where."""
+    """What the fraction refers to, and at which shape."""
     copies = step not in steps() or load(step).operation.bandwidth_baseline == COPY
     whose = "a copy's" if copies else "the yardstick's"
     return f"of {whose} speed at {predicted_at(step).place()}"

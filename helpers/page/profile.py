@@ -26,20 +26,20 @@ from ..simt.hardware import (
     WARP,
 )
 
-# An SM of an H200, as is what comes from `simt.hardware`: records of other GPUs that have less of
-# it (compute capability 8.6 and 8.9: 48 warps) are not for these functions. CUDA C++ Programming
-# Guide, "Compute Capabilities", column 9.0.
+# Limits per SM of an H200, as in `simt.hardware`; GPUs with lower limits (compute capability 8.6
+# and 8.9: 48 warps) need other values. CUDA C++ Programming Guide, "Compute Capabilities", column
+# 9.0.
 SM_WARPS = SM_THREADS // WARP
-SCHEDULERS = 4  # each issues one instruction of a warp in a clock
-REGISTERS = 65536  # 32 bits each, a quarter of them for each scheduler
-REGISTER_UNIT = 8  # registers of a thread that are given out at once
+SCHEDULERS = 4  # each issues one warp instruction per clock
+REGISTERS = 65536  # 32 bits each, a quarter of them per scheduler
+REGISTER_UNIT = 8  # allocation granularity, registers per thread
 
 # What a warp can wait for, by Nsight Compute's names.
 REASONS = (
     "long_scoreboard",  # a load from global or local memory
     "short_scoreboard",  # a result of shared memory, of a shuffle or of a special function
     "barrier",
-    "lg_throttle",  # room in the queue of loads and stores
+    "lg_throttle",  # space in the queue of loads and stores
     "mio_throttle",
     "math_pipe_throttle",
     "wait",  # a fixed number of clocks
@@ -51,7 +51,7 @@ UNITS = ("l1tex", "lts", "dram")  # whose utilisation it reports
 # Little's law, J. D. C. Little, Operations Research 9 (1961): in flight = rate * latency. Here, per
 # SM: bytes in flight = bytes that arrive per nanosecond * latency in nanoseconds.
 
-FAR_COPY = "variants/00_copy_scalar-b1024"  # of 4 bytes a lane: too slow for its loads to queue
+FAR_COPY = "variants/00_copy_scalar-b1024"  # 4 bytes per lane: too slow for its loads to queue
 
 
 @checked
@@ -65,24 +65,24 @@ def of(step: str, rows: int, cols: int, dtype: str = "float32") -> Profile:
 
 @dataclass(frozen=True)
 class Profile:
-    """What was counted and timed of one launch."""
+    """The counters and times of one launch."""
 
     step: str
     problem: Problem
 
     @property
     def counters(self) -> dict[str, float]:
-        """All of them, by Nsight Compute's names."""
+        """All counters by Nsight Compute's names."""
         return nsight(self.step, *self.problem.shape, self.problem.dtype)
 
     @property
     def record(self) -> Record:
-        """That of the step."""
+        """The record of the step."""
         return load_record(self.step)
 
     @property
     def case(self) -> Case:
-        """What was timed."""
+        """The timed case of the record."""
         return self.record.case(*self.problem.shape, self.problem.dtype)
 
     @property
@@ -286,10 +286,10 @@ def unfused_launches() -> list[tuple[str, float, float, float]]:
 
 
 def blocks_that_fit(record: Record, case: Case) -> int:
-    """Blocks of a case that an SM has room for, by warps, registers and shared memory.
+    """Blocks of a case that fit on an SM, by warps, registers and shared memory.
 
-    A warp's registers come in portions of 256 from one of four quarters of 16384; a block takes
-    1024 bytes of shared memory for itself.
+    Registers are allocated per warp in units of 256, from one of four quarters of 16384; each block
+    reserves 1024 bytes of shared memory.
     """
     compiled = case.attributes or record.attributes
     warps = case.launch["block"] // WARP
@@ -299,16 +299,16 @@ def blocks_that_fit(record: Record, case: Case) -> int:
 
 
 def blocks_by_registers(registers: int, warps: int) -> int:
-    """Blocks of so many warps for which an SM has registers, if a thread takes so many."""
+    """Blocks of `warps` warps that fit on an SM with `registers` registers per thread."""
     of_a_warp = -(-registers // REGISTER_UNIT) * REGISTER_UNIT * WARP
     return SCHEDULERS * (REGISTERS // SCHEDULERS // of_a_warp) // warps
 
 
 def kilobytes_held(record: Record, case: Case) -> float:
-    """KB of the matrix in the blocks that an SM has room for."""
+    """KB of the matrix held by the blocks that fit on an SM."""
     return blocks_that_fit(record, case) * case.bytes / 2 / case.launch["grid"] / 1e3
 
 
 def sms_in_use(case: Case, gpu: Gpu) -> int:
-    """SMs that have a block, if each takes one before any takes two."""
+    """SMs with a block, if each gets one before any gets two."""
     return min(gpu.sms, case.launch["grid"])

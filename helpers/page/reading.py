@@ -1,23 +1,24 @@
-"""How long a notebook takes to read, counted from its text and the text of its outputs.
+"""Estimate the reading time of a notebook from its text and the text of its outputs.
 
-Honest time = prose words / 130 a minute + 4 s a line of code + 3 s a line of text output; the lines
-of a kernel that is shown count 4 s where they are new and 1 s where not, folded or not.
+Time = prose words / (130 per minute) + 4 s per line of code + 3 s per line of text output; the
+lines of a kernel in an output count 4 s if they are new and 1 s otherwise, folded or not.
 
 - Prose is Markdown, headings and tables too, without `<details>` blocks (hints and answers),
-  without lines of nothing but links and bold labels (navigation, questions for deeper notebooks),
-  addresses and pictures. A formula counts as many words as it has tokens: numbers, names, relations
-  and operators; braces, the signs of indices and commands of layout are not read.
-- Code is what is not blank in code cells and in code fences of Markdown; a fence of CUDA is a
-  kernel, all of whose lines are new.
-- Output is what is not blank in text: streams, errors, the plain form of anything rich. A line past
-  80 columns counts as the lines that it fills. A figure's plain form, `<figure: ...>`, is no text.
+  without lines that only contain links and bold labels (navigation, questions for deeper
+  notebooks), addresses and pictures. A formula counts one word per token: numbers, names, relations
+  and operators, but not braces, index signs and layout commands.
+- Code is every line that is not blank in code cells and in code fences of Markdown; a CUDA fence is
+  a kernel whose lines are all new.
+- Output is every line of text that is not blank: streams, errors, the plain form of rich output. A
+  line beyond 80 columns counts as the lines that it fills. The plain form of a figure,
+  `<figure: ...>`, does not count.
 - A kernel in an output is a listing of `show.kernel` (a heading, then numbered lines; where it says
   since which step, `+` marks the new ones), a unified diff (`+` again), or any text from a line
   with `#line` or `__global__` on, all new.
 
-Exercises are not counted, from a heading that begins with "Exercise" to the next one: they state
-their own minutes. Nor is our prediction in the output of `predict`: like a hint it is folded, for
-those who want it.
+Exercises, from a heading that begins with "Exercise" to the next heading, are not counted: they
+state their own minutes. Our prediction in the output of `predict` is not counted either, because it
+is folded like a hint.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ..base.paths import NOTEBOOKS
 
 WORDS_A_MINUTE = 130
 SECONDS = {"code": 4, "output": 3, "kernel_new": 4, "kernel_known": 1}  # a line
-COLUMNS = 80  # of a page of text
+COLUMNS = 80  # width of a text page
 
 DETAILS = re.compile(r"<details\b.*?</details>", re.DOTALL | re.IGNORECASE)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -54,9 +55,9 @@ SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 EXERCISE = re.compile(r"## Exercise")
 FOLDED = re.compile(r"^Our prediction, and its sum\b.*", re.DOTALL | re.MULTILINE)
 FIGURE = re.compile(r"<figure: .*>|<Figure size .*>", re.IGNORECASE)
-HEADING = re.compile(r"kernel(s/|\.cu\b).*\blines?\b")  # the first line of a listing
-NUMBERED = re.compile(r" *\d+ ([+ ])(.*)")  # and the others
-BARE = re.compile(r"#line \d|.*\b__global__\b")  # a kernel printed without numbers
+HEADING = re.compile(r"kernel(s/|\.cu\b).*\blines?\b")  # first line of a listing
+NUMBERED = re.compile(r" *\d+ ([+ ])(.*)")  # the other lines
+BARE = re.compile(r"#line \d|.*\b__global__\b")  # a kernel printed without line numbers
 KERNEL_FENCES = ("cuda", "cu", "cpp", "c++", "c")
 
 LIMITS = {"core": 15, "late": 20, "deeper": 20}  # minutes; late: core notebooks from 07 on
@@ -65,12 +66,12 @@ STATED = re.compile(r"\*\*Time\*\*:? *(\d+) minutes")
 
 @dataclass
 class Reading:
-    """What there is to read in a notebook: words of prose, lines of the other kinds."""
+    """The content of a notebook: words of prose, and lines of the other kinds."""
 
     words: int = 0
     code: int = 0
     output: int = 0
-    kernel_new: int = 0  # lines of kernels that the reader has not seen before
+    kernel_new: int = 0  # kernel lines that are new to the reader
     kernel_known: int = 0
 
     @property
@@ -80,7 +81,7 @@ class Reading:
 
     @property
     def to_state(self) -> int:
-        """The minutes that a notebook prints: rounded up to five."""
+        """The minutes to print in the notebook, rounded up to a multiple of five."""
         return 5 * math.ceil(self.minutes / 5)
 
     def __add__(self, other: Reading) -> Reading:
@@ -88,7 +89,7 @@ class Reading:
 
 
 def reading(notebook) -> Reading:
-    """What there is to read in a notebook (an executed one, as nbformat reads it)."""
+    """The content of an executed notebook, as read by nbformat."""
     total, exercise = Reading(), False
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -109,14 +110,15 @@ def name_of(path: Path) -> str:
 
 
 def limit(name: str) -> int:
-    """The minutes that the notebook of this name may take."""
+    """The maximum number of minutes for a notebook of this name."""
     if name.startswith("deeper/"):
         return LIMITS["deeper"]
     return LIMITS["late" if int(name[:2]) >= 7 else "core"]
 
 
 def stated(notebook) -> int | None:
-    """The minutes that a notebook's first cell prints (`**Time**: 15 minutes`), None if none."""
+    """The minutes stated in a notebook's first cell (`**Time**: 15 minutes`); None if there are
+    none."""
     match = STATED.search(notebook.cells[0].source)
     return int(match[1]) if match else None
 
@@ -125,7 +127,7 @@ def stated(notebook) -> int | None:
 
 
 def of_markdown(text: str) -> Reading:
-    """Words of a Markdown cell, and the lines of its fences."""
+    """Words of a Markdown cell, and the lines of its code fences."""
     text = COMMENT.sub("", DETAILS.sub("", text))
     total = Reading()
     for language, body in FENCE.findall(text):
@@ -137,12 +139,12 @@ def of_markdown(text: str) -> Reading:
 
 
 def tokens_of(formula: str) -> int:
-    """Numbers, names, relations and operators of a formula of LaTeX."""
+    """Numbers, names, relations and operators in a LaTeX formula."""
     return len(TOKEN.findall(LAYOUT.sub(" ", formula)))
 
 
 def words_of(text: str) -> int:
-    """Words of Markdown without formulas and fences; a word has a letter or a digit."""
+    """Words of Markdown without formulas and fences; a word contains a letter or a digit."""
     total = 0
     for line in PICTURE.sub("", text).splitlines():
         if LINK.search(line) and not count(LABEL.sub("", LINK.sub("", line))):
@@ -159,7 +161,7 @@ def count(text: str) -> int:
 
 
 def plain_texts(outputs) -> Iterator[str]:
-    """The text of each output as a page without colours and pictures shows it."""
+    """The text of each output without colours and pictures."""
     for output in outputs:
         if output.output_type == "stream":
             yield output.text
@@ -170,7 +172,7 @@ def plain_texts(outputs) -> Iterator[str]:
 
 
 def of_output(text: str) -> Reading:
-    """Lines of a text output, those of kernels apart."""
+    """Lines of a text output, with kernel lines counted separately."""
     lines = [line for line in filled(text) if not FIGURE.fullmatch(line.strip())]
     if not lines:
         return Reading()
@@ -184,8 +186,8 @@ def of_output(text: str) -> Reading:
 
 
 def of_listing(lines: list[str]) -> Reading:
-    """Lines of `show.kernel`. An indented line without a number goes on with the one above it;
-    where the heading does not say since when lines are new, all are."""
+    """Lines of `show.kernel`. An indented line without a number continues the one above it; if the
+    heading does not say since when lines are new, all are."""
     marks = [match[1] for match in map(NUMBERED.fullmatch, lines) if match and match[2].strip()]
     said = [line for line in lines if not line[0].isspace()]
     new = marks.count("+") if "+ is new" in " ".join(said) else len(marks)
@@ -198,5 +200,5 @@ def filled(text: str) -> list[str]:
 
 
 def folds(line: str) -> int:
-    """How many lines a line fills on a page of text."""
+    """The number of lines that a line fills on a text page."""
     return math.ceil(len(line) / COLUMNS)

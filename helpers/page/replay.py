@@ -1,4 +1,4 @@
-"""Timings for a notebook: measured now on a GPU, replayed from the records without one."""
+"""Timings for a notebook: measured on a GPU, or replayed from the records without one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ..simt.cuda_text import token_hash
 
 @dataclass
 class LiveRecord(Record):
-    """Timings of a kernel as the notebook holds it, measured in this session at the shapes of one
-    family, with as many rows as fit this GPU."""
+    """Timings of a kernel object of the notebook, measured live at the shapes of one family, with
+    as many rows as fit on this GPU."""
 
     now: Run
     shapes: str  # the name of that family
@@ -33,7 +33,7 @@ class LiveRecord(Record):
         return self.now
 
     def of_family(self, shapes: str = "grid", dtype: str = "float32") -> list[Case]:
-        """As `Record.of_family`; the family that was measured is all of it, whatever its rows."""
+        """As `Record.of_family`; the measured family includes all cases, whatever their rows."""
         if shapes != self.shapes or shapes == "few":
             return super().of_family(shapes, dtype)
         return sorted((case for case in self.cases if case.dtype == dtype), key=attrgetter("cols"))
@@ -53,14 +53,14 @@ class LiveRecord(Record):
 def timings(
     kernels: Mapping[str, object], dtype: str = "float32", shapes: str = "grid"
 ) -> list[Record]:
-    """Timings of several steps beside a same-size copy kernel, in the order given.
+    """Timings of several steps with those of a same-size copy kernel, in the given order.
 
     `kernels` maps the name of a step to its `cupy.RawKernel`, to the text of its file if it is
     compiled for each shape, or to None for the array version "00_unfused"; the name of a trial has
-    the features of its record, "12_fused-MASK2". In replay mode the records of the reference GPU
-    are returned. Live, the kernels given are timed in turn at five or six shapes in `dtype`, which
-    takes some seconds: of a family of `bench.LIVE_FAMILIES`. Each is timed beside what moves as
-    many bytes as it must. A kernel that does not take a shape is left out there.
+    the features of its record, "12_fused-MASK2". In replay mode the records of `store.shown_gpu`
+    are returned. Live, the given kernels are timed in turn in `dtype` at five or six shapes of a
+    family of `bench.LIVE_FAMILIES`, which takes some seconds, each with its bandwidth baseline.
+    Shapes that a kernel refuses are skipped for it.
 
     Raises `FileNotFoundError` if a step has no record, `Failure` that names a kernel which is wrong
     or cannot be launched, `TypeError` or `ValueError` for other arguments.
@@ -90,7 +90,8 @@ def text_of(kernel) -> str:
 
 
 def as_named(name: str, kernel) -> Kernel:
-    """A kernel as the name of a trial asks for it: "12_fused-MASK2" of the text of 12_fused."""
+    """A kernel with the changes in the name of a trial: "12_fused-MASK2" from the text of
+    12_fused."""
     unbound = kernel_of(kernel)
     if unbound.raw is not None:
         return unbound
@@ -113,10 +114,10 @@ def _measure_now(kernels: Mapping[str, object], dtype: str, shapes: str) -> list
         makers = {name: partial(_candidate, one) for name, one in bound.items()}
         if UNFUSED in kernels and at.inner == 1:
             makers[UNFUSED] = bench.unfused_candidate
-        together: dict[Problem, dict[str, bench.Maker]] = {}  # what computes the same
+        together: dict[Problem, dict[str, bench.Maker]] = {}  # kernels of the same problem
         for name in filter(makers.__contains__, kernels):
             problem = bound[name].problem if name in bound else at
-            problem = at if problem.plain else problem  # a copy, say
+            problem = at if problem.plain else problem  # for example a copy
             together.setdefault(problem, {})[name] = makers[name]
         for problem, some in together.items():
             measured = bench.measure(some, problem)
@@ -132,8 +133,8 @@ def _candidate(bound: BoundKernel, *_) -> bench.Candidate:
 
 
 def recorded_beside(record: Record) -> list[Record]:
-    """Records of the same step to draw beside it: of the other GPUs, and beside a live
-    measurement of `shown_gpu` too."""
+    """Records of the same step to draw as dotted lines: those of the other GPUs, and for a live
+    measurement also that of `shown_gpu`."""
     return [
         load_record(record.step, gpu)
         for gpu in recorded_gpus()

@@ -1,8 +1,8 @@
-"""Rich output with a plain form: HTML or Markdown for a page, text within 80 columns elsewhere.
+"""Rich output with a plain form: HTML or Markdown on a page, text within 80 columns elsewhere.
 
-The colours are inline styles on a light ground of their own: JupyterLab keeps those of a notebook
-that it does not trust, and they read in a dark theme too. A mark is also a character, so that it is
-there where a page drops the styles.
+Colours are inline styles on their own light background: JupyterLab keeps those of an untrusted
+notebook, and they are legible in a dark theme too. A mark is also a character, which remains if a
+page removes styles.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-COLUMNS = 80  # of the plain form
-FIGURE = "application/vnd.softmax-worklog.figure"  # the digest that helpers.draw.digest makes
+COLUMNS = 80  # width of the plain form
+FIGURE = "application/vnd.softmax-worklog.figure"  # of the digests of helpers.page.draw.digest
 GROUND = "#fafafa"
 INK = "#1f2328"
 MUTED = "#656d76"
-COLOURS = {  # kind of token -> colour; any other token has the ink's
+COLOURS = {  # kind of token -> colour; other tokens use the ink colour
     "comment": "#57606a",
     "keyword": "#8b1a86",
     "cuda": "#0550ae",
@@ -26,20 +26,20 @@ COLOURS = {  # kind of token -> colour; any other token has the ink's
     "string": "#0a5536",
     "preprocessor": "#6639ba",
 }
-MARKS = {  # character -> (colour of the bar at the left, ground of the line)
+MARKS = {  # character -> (colour of the bar at the left, background of the line)
     "+": ("#1a7f37", "#e3f5e6"),
     "-": ("#b35900", "#fdf0e1"),
     ">": ("#cf222e", "#ffebe9"),
 }
 FONT = "font-family:monospace;font-size:12px;line-height:1.45"
 BLOCK = f"margin:0;padding:6px 0;background-color:{GROUND};color:{INK};{FONT};white-space:pre-wrap"
-CHARACTER = 0.602  # em, how wide one is
+CHARACTER = 0.602  # width of one in em
 CAPTION = f"padding:4px 8px;background-color:{GROUND};color:{INK};font-size:13px"
 
 
 @dataclass(frozen=True)
 class Rich:
-    """What a cell shows: `html` or `markdown` where there is a page, `plain` everywhere else."""
+    """The output of a cell: `html` or `markdown` on a page, `plain` everywhere else."""
 
     plain: str
     html: str = ""
@@ -50,7 +50,7 @@ class Rich:
         return {kind: text for kind, text in forms.items() if text}
 
     def display(self) -> None:
-        """Show it under the cell that runs."""
+        """Display it under the running cell."""
         from IPython.display import display
 
         display(self._repr_mimebundle_(), raw=True)
@@ -58,7 +58,7 @@ class Rich:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of code as a listing shows it."""
+    """A line of code in a listing."""
 
     number: int | None  # None: without one
     text: str
@@ -71,19 +71,19 @@ def escape(text: str) -> str:
 
 
 def caption(text: str) -> str:
-    """A line of text above or under code; `text` is HTML."""
+    """A line of text above or below code; `text` is HTML."""
     return f'<div style="{CAPTION}">{text}</div>'
 
 
 def marked(mark: str) -> str:
-    """A mark as it stands beside the lines, for a caption."""
+    """A mark as it appears beside lines, for a caption."""
     bar, ground = MARKS[mark]
     style = f"padding:0 5px;border-left:3px solid {bar};background-color:{ground};color:{INK}"
     return f'<span style="{style}">{escape(mark)}</span>'
 
 
 def details(summary: str, content: str) -> str:
-    """HTML that is folded until a reader opens it; `summary` is text."""
+    """Folded HTML; `summary` is text."""
     return f'<details style="margin:2px 0"><summary>{escape(summary)}</summary>{content}</details>'
 
 
@@ -91,7 +91,7 @@ def details(summary: str, content: str) -> str:
 
 
 def code_html(lines: Sequence[Line]) -> str:
-    """Lines of CUDA C++ in colour, numbered and marked."""
+    """Coloured lines of CUDA C++ with numbers and marks."""
     numbers = _numbers(lines)
     texts = [_text(line, COLUMNS) for line in lines]
     rows = []
@@ -125,14 +125,14 @@ def code_plain(lines: Sequence[Line]) -> list[str]:
 
 
 def _numbers(lines: Sequence[Line]) -> list[str]:
-    """What stands before each line: its number, as wide as the widest, and its mark."""
+    """The prefix of each line: its number, padded to the widest, and its mark."""
     numbers = ["" if line.number is None else str(line.number) for line in lines]
     wide = max(map(len, numbers), default=0)
     return [f"{number:>{wide}} {line.mark} " for number, line in zip(numbers, lines, strict=True)]
 
 
 def _text(line: Line, columns: int) -> str:
-    """Its text; a rule is only as long as the page is wide."""
+    """The text of a line; a rule is at most as long as the page is wide."""
     return line.text[:columns] if line.text.endswith("---") else line.text.rstrip()
 
 
@@ -146,7 +146,7 @@ def _coloured(colour: str | None, text: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def tokens_of(code: str) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """(kind, text) of each line of CUDA C++; a kind is one of COLOURS or ""."""
+    """(kind, text) pairs for each line of CUDA C++; a kind is one of COLOURS or ""."""
     from pygments.lexers import CppLexer  # where nothing is shown it need not be there
 
     lines: list[list[tuple[str, str]]] = [[]]

@@ -1,7 +1,7 @@
-"""Kernels, their differences, findings and tables, as a notebook shows them.
+"""Show kernels, their differences, diagnostics and tables in a notebook.
 
-Every function displays what it shows, in colour where there is a page and as text within 80 columns
-everywhere else, and returns None.
+Every function displays its output, in colour on a page and as text within 80 columns everywhere
+else, and returns None.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def kernel(
 ) -> None:
     """Show a kernel, its lines numbered as findings and `Trace.report` cite them.
 
-    `name_or_code` is a file below kernels/ ("03_shared.cu") or the text of a source. Lines of code
-    that stand in none of the files (or texts) `since` are marked; white space and comments do not
-    count. The comment that is the file's contract is left out unless `header`. With `body`, the
-    `__global__` function comes first, behind the functions and structs that `body` names, and the
-    rest is folded under it. What `without` names is left out, and named with its line: functions,
-    structs, and by "static_assert" and "#error" what only refuses macros and types. Statements
-    that begin with `if` or `for` on one of the conditions `off`, a macro or "CLUSTER > 1", are
-    folded too: where these are false they do nothing. So are the sections `folded` of a function's
-    body, from a comment `// ---- name ----` to the next one.
+    `name_or_code` is a file in kernels/ ("03_shared.cu") or the text of a source. Lines of code
+    that occur in none of the files (or texts) `since` are marked; white space and comments are
+    ignored. The contract comment is omitted unless `header`. With `body`, the `__global__` function
+    comes first, after the functions and structs that `body` names, and the rest is folded below it.
+    `without` omits functions and structs by name, and checks of macros and types by "static_assert"
+    and "#error"; a line names what is omitted. Statements that begin with `if` or `for` on one of
+    the conditions `off`, a macro or "CLUSTER > 1", are folded: they do nothing if these are false.
+    The sections `folded` of a function body, from a comment `// ---- name ----` to the next, are
+    folded too.
 
     Raises `FileNotFoundError` for an unknown file, `ValueError` for an unknown function or section.
     """
@@ -116,7 +116,7 @@ def kernel(
 
 
 def diff(old: str, new: str) -> None:
-    """Show, folded, what changed from one kernel to another: files or texts, as in `kernel`."""
+    """Show the folded difference between two kernels: files or texts, as in `kernel`."""
     before, after = _read(old), _read(new)
     kept = [
         [line.rstrip() for line in text.lines[_after_header(text) :]] for text in (before, after)
@@ -145,9 +145,10 @@ def diff(old: str, new: str) -> None:
 
 
 def findings(trace: Trace, most: int = 2) -> None:
-    """Show the bugs that a run found, each with the lines around its place; "no findings" if none.
+    """Show the bugs that a run found, each with the surrounding lines; "no findings" if there are
+    none.
 
-    Of more than `most` it says how many more there are.
+    Beyond `most` it only says how many more there are.
     """
     pages: list[str] = []
     plain: list[str] = []
@@ -181,12 +182,12 @@ def table(
 ) -> None:
     """Show a table; `head` names the columns, with units.
 
-    `mark` is the number of the row that matters, or what stands in its first cell. `formats` are
-    what `format` takes, one a column ("" for text), for cells that are no text already. Columns of
-    numbers are aligned at the right.
+    `mark` highlights a row by its index or the content of its first cell. `formats` are format
+    specifications, one per column ("" for text), for cells that are not text. Columns of numbers
+    are right-aligned.
 
-    Raises `ValueError` for more than 8 rows or 6 columns, for text wider than 80 columns, a row of
-    another length than `head`, and a mark that is no row.
+    Raises `ValueError` for more than 8 rows or 6 columns, for text wider than 80 columns, a row
+    whose length differs from `head`, and a mark that matches no row.
     """
     head, formats = list(head), [*formats, *[""] * (len(head) - len(formats))]
     if len(rows) > MOST_ROWS or len(head) > MOST_COLUMNS:
@@ -228,15 +229,15 @@ def table(
 
 
 class _Text(NamedTuple):
-    file: str  # as findings name it
+    file: str  # as diagnostics name it
     title: str
     first: int  # number of the first line
     lines: list[str]
-    code: list[str]  # the same without comments
+    code: list[str]  # the text without comments
 
 
 def _read(name_or_code: str) -> _Text:
-    """A kernel's file or text, with the numbers that its findings have."""
+    """The file or text of a kernel, with the line numbers of its diagnostics."""
     is_code = "\n" in name_or_code or "{" in name_or_code
     whole = name_or_code if is_code else source(name_or_code)
     named = re.match(r'#line (\d+) "(.*)"\n', whole)
@@ -261,20 +262,20 @@ def _differs(whole: str, name: str) -> bool:
 
 
 def _name(name_or_code: str) -> str:
-    """How a sentence names one of two kernels."""
+    """The name of one of two kernels in a sentence."""
     text = _read(name_or_code)
     return text.title.removeprefix("kernels/") if text.file != "kernel.cu" else "the other text"
 
 
 def _after_header(text: _Text) -> int:
-    """How many lines the contract takes: the comment at the start that has keys."""
+    """The number of lines of the contract, the comment with keys at the top."""
     end = next((at for at, line in enumerate(text.lines) if not line.startswith("//")), 0)
     keys = any(re.match(r"// [A-Z][a-z]+: +\S", line) for line in text.lines[:end])
     return end if keys else 0
 
 
 def _without_blank_ends(text: _Text, places: Sequence[int]) -> list[int]:
-    """Without blank lines at the ends; of several behind each other the first."""
+    """Remove blank lines at both ends, and collapse consecutive ones."""
     kept: list[int] = []
     for at in places:
         if text.lines[at].strip() or (kept and text.lines[kept[-1]].strip()):
@@ -285,13 +286,13 @@ def _without_blank_ends(text: _Text, places: Sequence[int]) -> list[int]:
 def _all_of_section(
     heading: _Paragraph, parts: Sequence[_Paragraph], left_out: Sequence[_Paragraph]
 ) -> bool:
-    """Whether nothing of the section under a heading is shown."""
+    """Whether the whole section under a heading is hidden."""
     inside = [part for part in parts if part.section == heading.section and not part.heading]
     return bool(inside) and all(part in left_out for part in inside)
 
 
 def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
-    """Which lines have code that stands in none of the earlier texts."""
+    """The lines with code that occurs in none of the earlier texts."""
     filled = [at for at, line in enumerate(text.code) if line.strip()]
     own = [text.code[at].strip() for at in filled]
     new = {*filled}
@@ -314,7 +315,7 @@ class _Paragraph:
     """Lines between two blank lines outside all braces."""
 
     places: list[int]
-    begins: int  # where its code does
+    begins: int  # line where its code begins
     functions: list[str]  # defined there
     structs: list[str]  # likewise
     refuses: list[str]  # by static_assert or #error, if it does nothing else
@@ -324,7 +325,7 @@ class _Paragraph:
 
     @property
     def names(self) -> list[str]:
-        """What `without` may name."""
+        """The names that `without` accepts."""
         return [*dict.fromkeys((*self.functions, *self.structs, *self.refuses))]
 
 
@@ -359,7 +360,7 @@ def _parts(text: _Text) -> list[_Paragraph]:
 
 
 def _paragraphs(text: _Text) -> Iterator[list[int]]:
-    """Places of lines that belong together: those up to a blank line outside all braces."""
+    """Indices of lines that belong together: up to a blank line outside all braces."""
     depth, places = 0, []
     for at, (line, tokens) in enumerate(
         zip(text.lines, tokens_of("\n".join(text.lines)), strict=True)
@@ -376,7 +377,7 @@ def _paragraphs(text: _Text) -> Iterator[list[int]]:
 
 
 def _functions(code: str) -> Iterator[str]:
-    """The functions that a piece of code without comments defines."""
+    """The functions that code without comments defines."""
     plain = re.sub(r'"(\\.|[^"\\])*"', '""', re.sub(r"^\s*#.*$", ";", code, flags=re.MULTILINE))
     depth, before = 0, ""
     for piece in re.split(r"([{};])", plain):
@@ -390,7 +391,7 @@ def _functions(code: str) -> Iterator[str]:
 
 
 def _sections(text: _Text) -> dict[str, list[int]]:
-    """Places of the lines of each section of a body, its heading among them, by their names."""
+    """Section name -> indices of its lines in a body, including the heading."""
     found: dict[str, list[int]] = {}
     name = ""
     for at, line in enumerate(text.lines):

@@ -1,1 +1,2 @@
-"""What `make measure` can measure: a module each, with `add_options(parser)` and `run(options)`."""
+"""The campaigns of `make measure`: one module each, with `add_options(parser)` and
+`run(options)`."""

@@ -1,10 +1,10 @@
-"""Time a call of the exported PyTorch softmax beside PyTorch's own, at the shapes of the
-comparison; --show prints what is recorded.
+"""Time calls of the exported PyTorch softmax and of PyTorch's own, at the shapes of the comparison;
+--show prints the records.
 
-At each shape the baseline that is best there in the comparison is timed too, if it is installed:
-QuACK, Liger or torch.compile, which are called as PyTorch's own softmax is. The file is written
-after each shape; --fresh forgets what it holds, else a shape that is there and of the kernel as it
-is now is not timed again, unless the best baseline is installed and not in it.
+At each shape the best baseline of the comparison is timed too, if it is installed: QuACK, Liger or
+torch.compile, which are called in the same way. The file is written after each shape. A shape that
+is recorded with the current kernel is not timed again, unless --fresh is given or the best baseline
+is installed and missing in the record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, or print what is recorded; return the exit status."""
+    """Measure, or print the records; return the exit status."""
     if options.show:
         return show(options.show)
     if importlib.util.find_spec("torch") is None:
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 def to_time(
     wanted: Sequence[Problem], cases: Sequence[CallTimes], best: Mapping[Problem, str]
 ) -> dict[Problem, str]:
-    """What is to be timed -> the baseline beside it, "" without one."""
+    """Problem to be timed -> its baseline, "" for none."""
     there = {name for name in CALLED if installed(name)}
     known, found = {case.problem: case for case in cases}, {}
     for problem in wanted:
@@ -96,7 +96,7 @@ def to_time(
 
 
 def show(folder: str) -> int:
-    """Print what is recorded on a GPU; returns the exit status."""
+    """Print the records of a GPU; returns the exit status."""
     try:
         cases, best = store.read(CallTimes, folder), best_baselines(folder)
     except (FileNotFoundError, ValueError) as error:

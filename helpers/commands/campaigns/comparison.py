@@ -1,12 +1,12 @@
-"""Time our kernels beside other libraries.
+"""Compare our kernels with other libraries.
 
-At each shape our kernel, every baseline that can run the shape and copies are timed in turn:
-softmax, then what is around it. Shapes are compared whose kernel, baseline or versions are not
-those of the record, what gains most first; the comparison is written after each, so that one that
-was interrupted, or that `--minutes` ended, goes on where it stopped. Last come more processes for
-what tunes anew in each. A baseline that cannot run a shape, fails or computes something else is
-left out there, with the reason; a shape at which our own kernel is wrong or fails is not recorded,
-named at the end, and makes the exit status 1.
+At each shape our kernel, every baseline that supports the shape, and copies are timed in turn:
+softmax first, then fused and related operations. Shapes whose kernel, baselines or versions differ
+from the record are compared, most valuable first. The file is written after each, so an interrupted
+run, or one ended by `--minutes`, is resumed by the next. Finally, baselines that tune anew in each
+process are timed in further processes. A baseline that does not support a shape, fails or is wrong
+is left out there, with the reason. A shape at which our kernel is wrong or fails is not recorded;
+it is named at the end, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Recorded:
-    """What is recorded of a GPU, to go on with in a run."""
+    """The records of a GPU, to be continued in a run."""
 
     def __init__(self, folder: str, run: Run, fresh: bool = False):
         known = [] if fresh else store.read_if_any(Comparison, folder)
@@ -113,20 +113,20 @@ class Recorded:
         return why_again(case, names, self.run.versions)
 
     def put(self, case: Comparison) -> None:
-        """Put a case in, and write the file."""
+        """Insert a case, and write the file."""
         self.cases = store.put(self.cases, case, order())
         store.write(Comparison, self.folder, self.cases)
 
 
 def without(task: ComparisonTask, failure: Failure) -> tuple[ComparisonTask | None, bool]:
-    """The task without a baseline or a copy that fails, which is no failure of ours."""
+    """The task without a failed baseline or copy, which does not count as our failure."""
     theirs = failure.culprit in task.baselines or failure.culprit.startswith(COPIES)
     return (task.without(failure), False) if theirs else (None, True)
 
 
 def problems_asked_for(options: argparse.Namespace) -> list[Problem]:
-    """What the options name, as far as it fits this GPU's memory: softmax unless groups are named,
-    what is around it unless shapes or families of softmax are."""
+    """The problems that the options name and that fit in this GPU's memory: softmax unless groups
+    are named, the other operations unless shapes or families of softmax are."""
     problems, families = [], options.families or COMPARED_FAMILIES
     groups = options.groups or ([NONE] if options.shapes or options.families else [ALL])
     wanted = {shape for family in families for shape in COMPARED_FAMILIES[family]}
@@ -143,8 +143,8 @@ def problems_asked_for(options: argparse.Namespace) -> list[Problem]:
 
 
 def worth(problem: Problem, why: str) -> tuple:
-    """What is compared first: what is not known at all, then our kernels that changed, then
-    baselines; of each the families in their order, and then what is around softmax in its own."""
+    """The order of the comparison: unknown problems, then changed kernels of ours, then baselines;
+    within each, the families of softmax in order, then the other operations."""
     if not problem.plain:
         return REASONS.index(why), len(COMPARED_FAMILIES) + 1, 0
     shape = problem.shape
@@ -156,7 +156,7 @@ def worth(problem: Problem, why: str) -> tuple:
 def draw_all(
     recorded: Recorded, problems: Sequence[Problem], number: int, jobs: int, clock: Clock
 ) -> list[str]:
-    """Time what is to be drawn once more, in new processes; return what failed of ours."""
+    """Time the baselines that need another process; return failures of our kernels."""
     known = {case.problem: case for case in recorded.cases if case.problem in problems}
     drawn = [case for case in known.values() if len(case.draws) == number - 2]
     tasks = [Draw(case.problem, case.step, case.to_draw()) for case in drawn if case.to_draw()]
@@ -181,8 +181,8 @@ def draw_all(
 
 
 def summary(case: Comparison) -> str:
-    """One line of progress: shares of a copy, the verdict with its interval, and who was left out
-    why."""
+    """One line of progress: fractions of a copy, the verdict with its interval, and which baselines
+    were left out and why."""
     shares = ", ".join(
         f"{name} {case.share(name):.3f}"
         + (f" (less precise: {case.precision(name):.1f} ulp)" if case.precision(name) else "")

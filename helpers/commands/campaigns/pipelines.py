@@ -1,14 +1,13 @@
-"""Time softmax between a kernel that writes x and one that reads y; --show prints what is
-recorded, anywhere.
+"""Time softmax between a kernel that writes x and one that reads y; --show prints the records, also
+without a GPU.
 
-At each shape what `choose` picks, its variants (usual accesses for streaming ones, no hint for the
-L2, an ordinary launch), every baseline that can run the shape and a copy are timed in turn, with x
-in the L2 and evicted from it. What is around softmax is timed beside the two baselines that are
-best in the comparison. The file is written after each shape; a run that was interrupted goes on
-where it stopped. A baseline that cannot run a shape, fails or computes something else is left out
-there, with the reason; a shape at which a kernel of ours is wrong or fails is not recorded, named
-at the end, and makes the exit status 1. Needs CuPy, numpy and ml_dtypes only, but for the
-baselines.
+At each shape the kernel that `choose` returns, its variants (plain instead of streaming accesses,
+no L2 hint, an ordinary launch), every baseline that supports the shape, and a copy are timed in
+turn, with x in the L2 and evicted from it. Other operations are timed with the two best baselines
+of the comparison. The file is written after each shape; an interrupted run is resumed by the next.
+A baseline that does not support a shape, fails or is wrong is left out there, with the reason. A
+shape at which our kernel is wrong or fails is not recorded; it is named at the end, and the exit
+status is 1. Apart from the baselines it needs only CuPy, NumPy and ml_dtypes.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from ...simt.words import counted, often
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, or print what is recorded; return the exit status."""
+    """Measure, or print the records; return the exit status."""
     if options.show:
         return show(options.show)
     baselines.use_cache()
@@ -86,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def without(task: PipelineTask, failure: Failure) -> tuple[PipelineTask | None, bool]:
-    """The task without a baseline that fails, which is no failure of ours."""
+    """The task without a failed baseline, which does not count as our failure."""
     return (task.without(failure), False) if failure.culprit in task.baselines else (None, True)
 
 
@@ -108,8 +107,8 @@ def tasks_alone(options: argparse.Namespace, run: Run) -> list[PipelineTask]:
 
 
 def tasks_around(options: argparse.Namespace, run: Run) -> list[PipelineTask]:
-    """What is around softmax, unless shapes of softmax are named: the groups, each with the
-    baselines that are best in the comparison; where there is none, with all that are asked for."""
+    """The other operations, unless shapes of softmax are named: the groups, each with the best
+    baselines of the comparison, or with all requested ones if there is no comparison."""
     if tuple(options.shapes) != PIPELINE_SHAPES and not options.groups:
         return []
     try:
@@ -170,7 +169,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def show(folder: str) -> int:
-    """Print what is recorded on a GPU; returns the exit status."""
+    """Print the records of a GPU; returns the exit status."""
     try:
         cases = load_pipelines(folder)
     except (FileNotFoundError, ValueError) as error:
@@ -186,7 +185,7 @@ def show(folder: str) -> int:
 
 
 def summary(case: Pipeline) -> str:
-    """A case in one line of progress, and who was left out why."""
+    """One line of progress for a case, with the baselines that were left out and why."""
     times = []
     for name in case.pipeline_us:
         us = case.us(name)

@@ -1,16 +1,16 @@
 """Collect profiler data.
 
-counters.jsonl   Nsight Compute's counters: of every step at small shapes (which the tests hold
-                 against the SIMT machine's), of steps, variants and block trials at large shapes
-                 (which the prose explains), and of each launch of the array version
+counters.jsonl   Nsight Compute's counters: for every step at small shapes (which the tests
+                 compare with the SIMT machine's), for steps, variants and block trials at large
+                 shapes (which the prose explains), and for each launch of the array version
 sass.jsonl       the machine instructions of every kernel: those that matter in order (loads,
                  stores, special functions, barriers, branches, calls), all of them counted
 numerics.jsonl   the error of the arithmetic that the kernels use, in units of the last place
 sanitizer.jsonl  compute-sanitizer's verdicts on every kernel at the small shapes
 
-Safe to interrupt: the tools run over one step at a time, and what they found is written after each.
-A second call goes on where the first one stopped, and looks again only at kernels whose code or
-launch changed since, or what was seen with another driver, NVRTC or CuPy.
+Safe to interrupt: the tools run on one step at a time, and results are written after each. A second
+call resumes the first one, and only repeats kernels whose code or launch changed since, and results
+with another driver, NVRTC or CuPy.
 
 Needs a GPU, `ncu`, `cuobjdump` and `compute-sanitizer` on the PATH, and the right to read
 counters.

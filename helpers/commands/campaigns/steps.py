@@ -1,10 +1,9 @@
-"""Time every kernel of the series beside a copy of the same bytes.
+"""Time every kernel of the series in turn with a copy of the same bytes.
 
-Safe to interrupt: each case is written as soon as it is measured, and a second call goes on where
-the first one stopped. A record is started afresh if the kernel's code changed; a case stays with
-the protocol that it was timed by, which its file describes. A kernel that is wrong or fails at a
-shape is left out there, named at the end, and makes the exit status 1. Needs CuPy, numpy and
-ml_dtypes only; where PyTorch is installed, its own softmax is timed too, as "00_torch".
+Safe to interrupt: each case is written as soon as it is measured, and a second call resumes the
+first one. Cases are measured again if the kernel's code or launch changed. A kernel that is wrong
+or fails at a shape is left out there and named at the end, and the exit status is 1. Needs only
+CuPy, NumPy and ml_dtypes; if PyTorch is installed, its softmax is timed too, as "00_torch".
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def known_names() -> list[str]:
-    """Everything that has a record, in the order of the file."""
+    """All steps, variants and trials with a record, in the order of the file."""
     return [*known_steps(), TORCH]
 
 
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
         cases = [case for case in cases if case.key not in stale]
         new = [
             Case.of(measured[name], name, bench.problem_of(name, task.at), runs[name])
-            for name in task.names  # the copy is measured in any case
+            for name in task.names  # the copy is always measured
         ]
         for case in new:
             cases = store.put(cases, case, order)
@@ -118,13 +117,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def without(task: bench.Task, failure: Failure) -> tuple[bench.Task | None, bool]:
-    """The steps of a task that are not to blame; all are where none is named."""
+    """The steps of a task that did not fail; none if the failure names no step."""
     others = tuple(name for name in task.names if name != failure.culprit)
     return (task._replace(names=others) if 0 < len(others) < len(task.names) else None), True
 
 
 def versions_of(name: str, versions: Mapping[str, str]) -> dict[str, str]:
-    """What a record is of: PyTorch's version too in its own."""
+    """The versions of a record; for PyTorch's softmax with the version of PyTorch."""
     torch = {"torch": baselines.versions()["torch"]} if name == TORCH else {}
     return {**versions, **torch}
 
