@@ -1,19 +1,19 @@
-"""What the notebooks import: load a kernel, launch it, check it, count it, time it, plot it.
+"""The functions that the notebooks use to load, launch, check, profile, time and plot kernels.
 
-The packages, lowest first. Each imports from those above it in this list alone, and nobody imports
-`helpers` itself from within; tests/helpers/test_layers.py holds them to it. The docstring of each
-package lists its modules in the same way.
+The packages are listed lowest first. Each imports only from packages above it in this list, and no
+module imports `helpers` itself; tests/helpers/test_layers.py enforces both rules. The docstring of
+each package lists its modules in the same way.
 
-    simt       the SIMT machine: runs a kernel on numpy arrays, counts, finds bugs
-    base       folders, files, the GPU in use, the mode
-    problem    what is computed on what
-    catalogue  kernel files: header contract, registry, dispatch
+    simt       the SIMT machine: runs a kernel on numpy arrays, counts events, finds bugs
+    base       folders, files, the GPU in use, live or replay mode
+    problem    operations, and the problems (shape, dtype, layout) they are computed on
+    catalogue  kernel files: header contract, registry, dispatch heuristic
     run        run a kernel and check its result
-    export     a kernel as one file for another program
+    export     export a kernel as a single file for another program
     measure    timings, profiler data, tuning, and their records
-    page       what a notebook shows: listings, figures, predictions, tables
+    page       notebook output: listings, figures, predictions, tables
     exercises  exercises, and the grading of an answer
-    commands   command-line entry points; imported by nobody
+    commands   command-line entry points; no other package imports them
 """
 
 from .catalogue.dispatch import choose

@@ -1,13 +1,13 @@
-"""What every package uses: folders, files, the GPU in use, live or replay mode.
+"""Shared by all packages: folders, files, argument checks, the GPU in use, live or replay mode.
 
 The modules, lowest first:
 
     paths       the folders of the repository
-    lean        skips imports that nothing here needs
+    lean        skip an unneeded, slow import
     home        a writable home folder
-    json_files  JSON files; a damaged one is named in the error
+    json_files  JSON files: errors name the damaged file, writes are atomic
     typed_json  JSON validated against types
     arguments   arguments validated against annotations
-    gpu         the GPU in use, or an H200
-    mode        live or replay
+    gpu         the GPU in use, or an H200 in replay mode
+    mode        live mode or replay mode
 """

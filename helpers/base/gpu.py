@@ -1,7 +1,7 @@
-"""The GPU in use: the properties that a plan depends on, and the description that a record stores.
+"""The GPU in use: the properties that launch plans depend on, and its description in records.
 
-A kernel's plan may depend on the number of SMs and the size of the L2. Where there is no GPU, or
-in replay mode, plans are made for an H200, whose records the notebooks show.
+A kernel's plan may depend on the number of SMs and the size of the L2 cache. Without a GPU, or in
+replay mode, plans are made for an H200, the GPU whose records the notebooks show.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Annotated, TypedDict
 
 from .typed_json import Count, Must
 
-# KB of shared memory per block, by compute capability (programming guide, technical
-# specifications). A capability that is not listed has as much as the one before it.
+# Maximum shared memory per block in KB, by compute capability (CUDA C++ Programming Guide,
+# technical specifications). An unlisted capability has the value of the next lower one.
 SHARED_KB = {0: 48, 75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 120: 99}
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What plans depend on."""
+    """The properties of a GPU that plans depend on."""
 
     capability: int  # compute capability, 90 for 9.0
-    sms: int  # multiprocessors
+    sms: int  # streaming multiprocessors
     l2: int  # bytes of L2 cache
 
     @property
     def max_shared(self) -> int:
-        """Bytes of shared memory that a block may have."""
-        return SHARED_KB[max(known for known in SHARED_KB if known <= self.capability)] * 1024
+        """The maximum shared memory per block, in bytes."""
+        return SHARED_KB[max(listed for listed in SHARED_KB if listed <= self.capability)] * 1024
 
 
 class GpuDescription(TypedDict):
-    """What every record says about its GPU; most say more."""
+    """The fields that every record has for the GPU it was measured on; most records have more."""
 
     name: str
-    compute_capability: Annotated[str, Must('one as "90" for 9.0', str.isdecimal)]
+    compute_capability: Annotated[str, Must('digits such as "90" for 9.0', str.isdecimal)]
     multiprocessors: Count
     l2_bytes: Count
 
@@ -48,13 +48,13 @@ H200 = Gpu(capability=90, sms=132, l2=60 * 2**20)
 
 
 def of_record(device: Mapping) -> Gpu:
-    """The GPU that a record names: the reverse of `describe_device`."""
+    """Return the GPU that a record describes: the inverse of `describe_device`."""
     return Gpu(int(device["compute_capability"]), device["multiprocessors"], device["l2_bytes"])
 
 
 @functools.lru_cache(maxsize=1)
 def has_gpu() -> bool:
-    """Whether CuPy is installed and finds a CUDA GPU with a driver that is new enough."""
+    """Return whether CuPy is installed and finds a CUDA GPU with a recent enough driver."""
     try:
         import cupy
 
@@ -64,12 +64,12 @@ def has_gpu() -> bool:
 
 
 def gpu_folder(name: str) -> str:
-    """ "NVIDIA H200" -> "nvidia-h200"."""
+    """Return the folder name of a GPU: "nvidia-h200" for "NVIDIA H200"."""
     return "-".join(name.lower().replace("(", " ").replace(")", " ").split())
 
 
 def gpu_name() -> str:
-    """The name of the GPU in use, such as "NVIDIA H200". Raises if there is none."""
+    """Return the name of the GPU in use, such as "NVIDIA H200". CuPy raises if there is none."""
     import cupy
 
     name = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
@@ -78,7 +78,7 @@ def gpu_name() -> str:
 
 @functools.lru_cache(maxsize=1)
 def gpu_in_use() -> Gpu:
-    """The numbers of CuPy's current GPU. Raises if there is none."""
+    """Return the properties of CuPy's current GPU. CuPy raises if there is none."""
     import cupy
 
     device = cupy.cuda.Device()
@@ -91,7 +91,7 @@ def gpu_in_use() -> Gpu:
 
 
 def describe_device() -> dict:
-    """The GPU as its driver describes it, with clocks and temperature at the start."""
+    """Return the driver's description of the GPU, with current clocks, temperature and power."""
     import cupy
 
     gpu = gpu_in_use()
@@ -106,7 +106,7 @@ def describe_device() -> dict:
 
 
 def describe_versions() -> dict[str, str]:
-    """Versions of driver, CUDA runtime, NVRTC, CuPy, numpy and Python, and the commit."""
+    """Return the versions of driver, CUDA runtime, NVRTC, CuPy, numpy, Python, and the commit."""
     import cupy
     import numpy
 
@@ -123,13 +123,13 @@ def describe_versions() -> dict[str, str]:
 
 
 def query_driver(fields: str) -> str:
-    """nvidia-smi's answer for the first GPU; "unknown" where there is no nvidia-smi."""
-    answer = run_quietly(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
-    return answer.splitlines()[0] if answer else "unknown"
+    """Return what nvidia-smi reports for the first GPU, or "unknown" without nvidia-smi."""
+    report = run_quietly(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
+    return report.splitlines()[0] if report else "unknown"
 
 
 def run_quietly(command: list[str]) -> str:
-    """A command's output, or "unknown" if it cannot be run."""
+    """Return the output of a command, or "unknown" if it cannot be run or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):

@@ -1,4 +1,4 @@
-"""A writable home folder, which Jupyter, IPython, CuPy and matplotlib expect."""
+"""A writable home folder, which Jupyter, IPython, CuPy and matplotlib need."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ import shutil
 import site
 import tempfile
 
-# Where they write below it, and where compiled kernels are cached. A missing one can be created.
+# The subfolders that they write to. A missing one is no problem: they can create it.
 FOLDERS = (".cache", ".config", ".cupy", ".ipython", ".jupyter")
 FOLDERS += (".local", ".local/share", ".local/share/jupyter")
 XDG = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
 
 def stand_in_for_home() -> str:
-    """If the home folder is missing or not writable, set HOME to a temporary folder for this
-    process and its children; the folder is removed when this process ends.
+    """Replace a missing or read-only home folder: set HOME to a temporary folder for this process
+    and its child processes. The folder is deleted when this process ends.
 
-    Returns a sentence that says so, or "" if nothing was necessary. Does nothing on Windows.
+    Return a sentence for the user, or "" if HOME is unchanged, as it always is on Windows.
     """
-    wrong = unwritable_home() if os.name == "posix" else ""
-    if not wrong:
+    unwritable = unwritable_home() if os.name == "posix" else ""
+    if not unwritable:
         return ""
-    os.environ.setdefault("PYTHONUSERBASE", site.getuserbase())  # packages installed in the old one
+    os.environ.setdefault("PYTHONUSERBASE", site.getuserbase())  # packages of the old one
     for name in XDG:
         if not writable(os.environ.get(name, "")):
             os.environ.pop(name, None)
     folder = os.environ["HOME"] = tempfile.mkdtemp(prefix="softmax-worklog-")
-    made_by = os.getpid()
+    creator = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == made_by:  # not a fork of it
+        if os.getpid() == creator:  # not in a forked child
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)
     return (
-        f"{wrong} is not there or cannot be written, so caches and settings are kept in a "
-        "temporary folder and then lost: set HOME to a folder of yours, or SOFTMAX_CACHE_DIR for "
-        "compiled kernels alone."
+        f"{unwritable} is missing or not writable, so caches and settings go to a temporary "
+        "folder and are lost afterwards; set HOME to a writable folder, or SOFTMAX_CACHE_DIR to "
+        "keep only compiled kernels."
     )
 
 
 def unwritable_home() -> str:
-    """The home folder, or the first folder in it that should be writable and is not; "" if there is
-    none."""
+    """Return the home folder if it is not writable, else the first existing one of `FOLDERS` in it
+    that is not; "" if all are."""
     home = os.path.expanduser("~")
     if not writable(home):
         return home
@@ -53,4 +53,5 @@ def unwritable_home() -> str:
 
 
 def writable(folder: str) -> bool:
+    """Return whether a folder exists and files can be created in it."""
     return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)

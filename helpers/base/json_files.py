@@ -1,4 +1,4 @@
-"""Read and write JSON files: errors name a damaged file, and no file is left half written."""
+"""Read and write JSON files: errors name the damaged file, and writes are atomic."""
 
 from __future__ import annotations
 
@@ -11,75 +11,74 @@ from pathlib import Path
 
 
 def read_json(path: Path) -> dict:
-    """The object in a file. Raises `FileNotFoundError`, or `ValueError` of one sentence for a file
-    that is empty, cut short, in a merge conflict, holds NaN or an infinity, a key twice, or no
-    object."""
-
+    """Return the JSON object in a file. Raises `FileNotFoundError`, and a one-sentence `ValueError`
+    for a file that is empty, truncated or in a merge conflict, or that contains NaN, an infinity, a
+    duplicate key, or anything but an object."""
     return _object(_text(path), named(path))
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, dict]]:
-    """(line number, object) for each line of a JSON Lines file. Raises as `read_json` and names the
-    damaged line."""
+    """Yield the line number and the object of each line of a JSON Lines file. Raises what
+    `read_json` raises, with the number of the damaged line."""
     for number, line in enumerate(_text(path).splitlines(), 1):
         yield number, _object(line, f"{named(path)}, line {number}")
 
 
 def _text(path: Path) -> str:
-    """The text of a file that exists, is not empty and has no merge conflict."""
+    """Return the text of a file; raise if it is missing, empty or in a merge conflict."""
     if path.is_dir():
         raise ValueError(f"{named(path)} is a folder, not a file")
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise ValueError(f"{named(path)} is no text") from None
+        raise ValueError(f"{named(path)} is not UTF-8 text") from None
     if not text.strip():
         raise ValueError(f"{named(path)} is empty")
     if conflict := re.search(r"^(<{7}|={7}|>{7})", text, flags=re.MULTILINE):
         line = text.count("\n", 0, conflict.start()) + 1
-        raise ValueError(f"{named(path)} is in a merge conflict, line {line}")
+        raise ValueError(f"{named(path)} has an unresolved merge conflict, line {line}")
     return text
 
 
 def _object(text: str, where: str) -> dict:
-    """The object that a text describes."""
+    """Parse a text that must be one JSON object; `where` names it in errors."""
 
     def refuse(constant: str) -> None:
-        raise ValueError(f"{where} holds {constant}, which is no number")
+        raise ValueError(f"{where} contains {constant}, which is not valid JSON")
 
-    def once(pairs: list[tuple[str, object]]) -> dict:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+    def unique(pairs: list[tuple[str, object]]) -> dict:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
             keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise ValueError(f"{where} holds the key {twice!r} twice in one object")
-        return found
+            duplicate = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(f"{where} contains the key {duplicate!r} twice in one object")
+        return fields
 
     try:
-        data = json.loads(text, parse_constant=refuse, object_pairs_hook=once)
+        data = json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{where} is no JSON or cut short: {error.msg}, line {error.lineno}"
+            f"{where} is not valid JSON or is truncated: {error.msg}, line {error.lineno}"
         ) from None
     except RecursionError:
-        raise ValueError(f"{where} is nested too deep to be read") from None
-    except ValueError as error:  # of `refuse` and `once`, or a number of thousands of digits
+        raise ValueError(f"{where} is nested too deeply to be read") from None
+    except ValueError as error:  # from `refuse` or `unique`, or a number of thousands of digits
         if str(error).startswith(where):
             raise
-        raise ValueError(f"{where} holds a number of too many digits") from None
+        raise ValueError(f"{where} contains a number with too many digits") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{where} holds a {type(data).__name__} instead of an object")
+        raise ValueError(f"{where} contains a {type(data).__name__} instead of an object")
     return data
 
 
 def write_json(path: Path, data: dict) -> None:
-    """Write atomically: an interrupted run leaves the old file, never half a file; of two
-    concurrent writers, one wins. Raises `ValueError` for NaN and infinities."""
+    """Write a file atomically: an interrupted write leaves the old file, and of two concurrent
+    writes one wins entirely. Raises `ValueError` for NaN and infinities."""
     _write(path, "".join(_lines(data)))
 
 
 def write_lines(path: Path, lines: Iterable[dict]) -> None:
-    """Write JSON Lines, as `write_json`."""
+    """Write a JSON Lines file as atomically as `write_json`, one object per line."""
     _write(path, "".join(f"{_dumped(line)}\n" for line in lines))
 
 
@@ -94,7 +93,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _lines(data: dict) -> Iterator[str]:
-    """JSON with one line per field, and one line per record in a field that lists records."""
+    """Yield JSON with one line per field, or one line per record for a field that lists records."""
     for number, (key, value) in enumerate(data.items()):
         opening = "," if number else "{"
         records = list(value.values() if isinstance(value, dict) else [])
@@ -105,9 +104,9 @@ def _lines(data: dict) -> Iterator[str]:
         names = [f"{_dumped(name)}: " for name in value] if isinstance(value, dict) else None
         ends = "{}" if names else "[]"
         yield f"{opening}\n {_dumped(key)}: {ends[0]}"
-        for place, record in enumerate(records):
-            name = names[place] if names else ""
-            yield f"{',' if place else ''}\n  {name}{_dumped(record)}"
+        for index, record in enumerate(records):
+            name = names[index] if names else ""
+            yield f"{',' if index else ''}\n  {name}{_dumped(record)}"
         yield f"\n {ends[1]}"
     yield "\n}\n" if data else "{}\n"
 
@@ -117,5 +116,5 @@ def _dumped(value: object) -> str:
 
 
 def named(path: Path) -> str:
-    """ "nvidia-h200/steps.jsonl": the name of a file with its folder, which is unique."""
+    """Return a file's folder and name, "nvidia-h200/steps.jsonl", to identify it in a message."""
     return f"{path.parent.name}/{path.name}"

@@ -1,10 +1,9 @@
-"""Import this before anything that reads notebooks: it skips a slow import that nothing needs.
+"""Skip a slow import that reading notebooks does not need; import this module before nbformat.
 
-nbformat imports jsonschema, which imports a grammar of internationalised addresses if that is
-installed. No notebook contains such an address, and building the grammar takes several times as
-long as importing nbformat.
+nbformat imports jsonschema, which imports a grammar of IRIs (URIs beyond ASCII) if it is installed.
+No notebook contains an IRI, and building the grammar takes several times as long as nbformat.
 """
 
 import sys
 
-sys.modules.setdefault("rfc3987_syntax", None)  # as if it were not installed
+sys.modules.setdefault("rfc3987_syntax", None)  # makes the import fail, as if it were not installed

@@ -2,7 +2,7 @@
 
 live:   CuPy finds a GPU. Kernels run on it and timings are measured.
 replay: no GPU, or SOFTMAX_REPLAY=1. Kernels run on the SIMT machine (`helpers.simt`) and timings
-        come from the records. SOFTMAX_REPLAY=0 insists on a GPU. nbval always replays.
+        come from the records. SOFTMAX_REPLAY=0 requires a GPU. nbval always replays.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ SWITCH = "SOFTMAX_REPLAY"
 
 
 def replaying() -> bool:
-    """Whether this process replays records instead of measuring.
+    """Return whether this process replays records instead of measuring.
 
-    Raises `RuntimeError` if SOFTMAX_REPLAY=0 requires a GPU and there is none, `ValueError` if
-    the variable is neither 0 nor 1.
+    Raises `RuntimeError` if SOFTMAX_REPLAY=0 requires a GPU and there is none, `ValueError` if the
+    variable is neither 0 nor 1.
     """
-    wish = os.environ.get(SWITCH, "")
-    if wish not in ("", "0", "1"):
-        raise ValueError(f"{SWITCH} must be 0 or 1, not {wish!r}")
-    if wish == "0" and not has_gpu():
-        raise RuntimeError(f"{SWITCH}=0 asks for a GPU, but CuPy finds none; unset it to replay")
-    return wish == "1" or not has_gpu()
+    setting = os.environ.get(SWITCH, "")
+    if setting not in ("", "0", "1"):
+        raise ValueError(f"{SWITCH} must be 0 or 1, not {setting!r}")
+    if setting == "0" and not has_gpu():
+        raise RuntimeError(f"{SWITCH}=0 requires a GPU, but CuPy finds none; unset it to replay")
+    return setting == "1" or not has_gpu()
 
 
 def replay_is_forced() -> bool:
-    """Whether SOFTMAX_REPLAY=1, as it is wherever committed outputs are made or compared: those
-    must not depend on a reader's own files."""
+    """Return whether SOFTMAX_REPLAY=1. Committed outputs are made and compared with this setting,
+    so that they do not depend on a reader's own files in mine/."""
     return os.environ.get(SWITCH) == "1"
 
 
 def gpu_for_plans() -> Gpu:
-    """The GPU that kernels are planned for: an H200 in replay, the GPU in use when live."""
+    """Return the GPU that kernels are planned for: the GPU in use when live, an H200 in replay."""
     return H200 if replaying() else gpu_in_use()
 
 
 def describe_mode() -> str:
-    """One sentence for the top of a notebook: what runs where."""
+    """Return one sentence for the top of a notebook: what runs where."""
     if replaying():
         return (
             "Replay mode: kernels run on the SIMT machine (no GPU needed); "

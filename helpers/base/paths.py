@@ -1,4 +1,4 @@
-"""Where things are: folders of the repository, its notebooks, and its public address."""
+"""Paths of the repository's folders and notebooks, and its public URL."""
 
 from pathlib import Path
 
@@ -7,15 +7,15 @@ KERNELS = ROOT / "kernels"
 NOTEBOOKS = ROOT / "notebooks"
 RECORDS = NOTEBOOKS / "records"
 MINE = ROOT / "mine"  # the reader's own files, ignored by git
-BUILD = ROOT / "build"  # output of commands, ignored by git
-REPO_URL = ""  # the public address of the repository, defined here only; empty until it exists
+BUILD = ROOT / "build"  # files that commands write, ignored by git
+REPO_URL = ""  # the only place that defines the repository's public URL; empty until it has one
 
 
 def core_notebooks() -> list[Path]:
-    """The series itself, in order."""
+    """Return the notebooks of the series, in order."""
     return sorted(NOTEBOOKS.glob("[0-9][0-9]_*.ipynb"))
 
 
 def deeper_notebooks() -> list[Path]:
-    """One question each, in order of the step where it comes up."""
+    """Return the notebooks that answer one question each, in the order of their steps."""
     return sorted(NOTEBOOKS.glob("deeper/[0-9][0-9]_*.ipynb"))

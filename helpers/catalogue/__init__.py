@@ -1,11 +1,11 @@
-"""Kernel files: header contract, registry, dispatch.
+"""Kernel files: header contract, registry, dispatch heuristic.
 
 The modules, lowest first:
 
-    expressions  C's integer expressions, as headers write them
-    plan         what a header says: accepted shapes, build options, launch
-    header       reading a header: its keys, its Build table
-    registry     which kernel files there are, and their text
-    tuned        plans that were tuned on the reader's GPU: reader and writer
-    dispatch     which kernel suits a matrix, and why
+    expressions  C integer expressions in headers
+    plan         a parsed header: accepted problems, build options, launch
+    header       the header parser: keys and Build table
+    registry     the kernel files and their source
+    tuned        plans tuned on the reader's GPU: reading and writing
+    dispatch     dispatch heuristic: the kernel for a problem, and why
 """

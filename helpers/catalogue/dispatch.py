@@ -1,4 +1,4 @@
-"""The dispatch heuristic: which kernel suits a problem, and why."""
+"""The dispatch heuristic: which kernel to use for a problem, and why."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from .tuned import Tuned, tuned_here
 
 
 def choose(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **options) -> str:
-    """Return the kernel file, or a trial of one, that measurements on an H200 rank first for a
-    problem: "08_cluster", or "12_fused-MASK2", which spells out the features.
+    """Return the kernel file, or trial of one, expected to be fastest for a problem, according to
+    measurements on an H200: "08_cluster", or "12_fused-MASK2", which includes the features.
 
     `options` are further fields of `Problem`: inner, operation, features, x_stride, y_stride,
-    aligned, alike. `gpu` is by default the GPU in use, or an H200 in replay. Only then does a
-    plan that `make tune` found on the GPU in use take precedence.
+    aligned, alike. `gpu` defaults to the GPU in use, or an H200 in replay mode. A plan that
+    `make tune` found on the GPU in use takes precedence if `gpu` is not given.
 
-    Raises what `Problem` raises, and `ValueError` naming what no kernel accepts.
+    Raises what `Problem` raises, and `ValueError` with the reason if no kernel accepts the problem.
     """
     return best(Problem(rows, cols, dtype, **options), gpu)
 
 
 def why(rows: int, cols: int, dtype: str = "float32", gpu: Gpu | None = None, **options) -> str:
-    """Return what `choose` returns and the reason, then the kernels that rank before it and why
-    they do not apply: one line each. Arguments and errors are those of `choose`."""
-    problem = _of_a_ranking(Problem(rows, cols, dtype, **options))
-    taken, passed = [], []
+    """Return the choice of `choose` with its reason, then each higher-ranked kernel and why it was
+    rejected, one per line. Arguments and exceptions are those of `choose`."""
+    problem = _as_ranked(Problem(rows, cols, dtype, **options))
+    chosen, rejected = [], []
     if (tuned := _tuned(problem, gpu)) and (old := out_of_date(tuned, gpu_for_plans())):
-        passed = [f"not {tuned.trial} ({tuned.reason}): {old}"]
+        rejected = [f"not {tuned.trial} ({tuned.reason}): {old}"]
     elif tuned:
-        taken = [f"{tuned.trial}: {tuned.reason}"]
+        chosen = [f"{tuned.trial}: {tuned.reason}"]
     for step, reason, refused in _ranked(problem, gpu or gpu_for_plans()):
         if not refused:
             break
-        passed.append(f"not {step} ({reason}): {refused}")
+        rejected.append(f"not {step} ({reason}): {refused}")
     else:
         raise ValueError(refused)
-    shipped = f"not {step} ({reason}): it is the shipped plan" if taken else f"{step}: {reason}"
-    return "\n".join([*taken, shipped, *passed])
+    shipped = f"not {step} ({reason}): it is the shipped plan" if chosen else f"{step}: {reason}"
+    return "\n".join([*chosen, shipped, *rejected])
 
 
 def best(problem: Problem, gpu: Gpu | None = None) -> str:
-    """`choose` for a problem."""
-    problem = _of_a_ranking(problem)
+    """Return what `choose` returns, for a `Problem`."""
+    problem = _as_ranked(problem)
     tuned = _tuned(problem, gpu)
     if tuned and not out_of_date(tuned, gpu_for_plans()):
         return tuned.trial
@@ -60,22 +60,22 @@ def best(problem: Problem, gpu: Gpu | None = None) -> str:
 
 
 def candidates(problem: Problem, gpu: Gpu, most: int) -> list[str]:
-    """The first files or trials in the order of `choose` that accept a problem, at most `most`; the
+    """Return up to `most` files or trials that accept a problem, in the order of `choose`; the
     first is the shipped plan. Raises what `choose` raises."""
-    found, refused = {}, ""
-    for step, _, refused in _ranked(_of_a_ranking(problem), gpu):
+    accepted, refused = {}, ""
+    for step, _, refused in _ranked(_as_ranked(problem), gpu):
         if not refused:
-            found[step] = True
-        if len(found) == most:
+            accepted[step] = True
+        if len(accepted) == most:
             break
-    if not found:
+    if not accepted:
         raise ValueError(refused)
-    return [*found]
+    return [*accepted]
 
 
-def _of_a_ranking(problem: Problem) -> Problem:
-    """The problem as the rankings name it: softmax along a middle axis is an operation of its own,
-    which along the last axis is plain softmax."""
+def _as_ranked(problem: Problem) -> Problem:
+    """Return the problem with the operation that the rankings use: softmax along a middle axis is
+    an operation of its own, softmax along the last axis is always SOFTMAX."""
     if problem.inner > 1 and problem.operation is SOFTMAX:
         return replace(problem, operation=ANY_AXIS)
     if problem.inner == 1 and problem.operation is ANY_AXIS and not problem.features:
@@ -84,14 +84,14 @@ def _of_a_ranking(problem: Problem) -> Problem:
 
 
 def as_it_is(step: str, problem: Problem, gpu: Gpu) -> dict:
-    """The current state of a step, a variant or a trial for a problem: the hash of its code, and
-    its launch. Raises `ValueError` if its header refuses the problem, and `FileNotFoundError`."""
+    """Return the current code hash and launch of a step, a variant or a trial for a problem. Raises
+    `ValueError` if its header does not accept the problem, `FileNotFoundError` without a file."""
     plan = _plan(step, problem, gpu)
     return {"hash": token_hash(source(f"{split_trial(step).file}.cu")), "launch": plan.launch}
 
 
 def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
-    """Why a tuned plan is no longer used on its GPU; "" if it is still used."""
+    """Return why a tuned plan is out of date on its GPU; "" if it is still valid."""
     try:
         shipped = candidates(tuned.problem, gpu, 1)[0]
         if shipped != tuned.shipped:
@@ -105,21 +105,19 @@ def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
 
 
 def _tuned(problem: Problem, gpu: Gpu | None) -> Tuned | None:
-    """The tuned plan for a problem on the GPU in use, current or outdated."""
+    """Return the plan tuned for a problem on the GPU in use, which may be out of date."""
     return tuned_here(problem) if gpu is None else None
 
 
 class Rank(NamedTuple):
-    """An entry in the order of `choose`."""
+    """One entry of the ranking that `choose` goes through."""
 
     file: str  # kernel file, or trial of one
-    when: (
-        Expression  # reads what a header reads, the names of this file's own table, packs and alike
-    )
-    reason: str  # may contain names of that table in braces
+    when: Expression  # over a header's inputs, the file's Build values, packs and alike
+    reason: str  # may contain Build values in braces
 
     def names(self, problem: Problem, gpu: Gpu) -> Mapping[str, int] | None:
-        """The names that the condition may read, if it holds; None if it does not."""
+        """Return the names that the condition may read if it holds, else None."""
         names = inputs(problem, gpu)
         names |= {"packs": int(problem.packed), "alike": int(problem.alike)}
         if not self.when.names <= {*names}:
@@ -134,10 +132,10 @@ def _rank(file: str, reason: str, when: str = "1") -> Rank:
 
 
 ANY_LENGTH = "variants/11_any_length"  # accepts every matrix
-# The kernel files for softmax alone, best first. `packs` is 1 if there is no gap between rows and
-# each consists of whole packs of 16 bytes, `alike` if x and y start at the same offset from a pack.
-# `rows == 8`: on an H200 only 7 clusters of 16 blocks with one block per SM are resident, on 112 of
-# 132 SMs (`active_clusters` of 08_cluster at 512 x 524288), so the eighth row shares SMs.
+# The kernel files for plain softmax, best first. `packs` is 1 if rows are contiguous and consist of
+# whole packs of 16 bytes, `alike` is 1 if the addresses of x and y are equal modulo 16 bytes.
+# `rows == 8`: with one block per SM, an H200 has room for only 7 clusters of 16 blocks, on 112 of
+# its 132 SMs (`active_clusters` of 08_cluster at 512 x 524288). An eighth row has to share SMs.
 RANKING = (
     _rank(
         "07_warp",
@@ -185,7 +183,7 @@ RANKING = (
     _rank("11_any_row", "a row that a block or a cluster can hold", "packs == 1"),
     _rank(ANY_LENGTH, "any other matrix: what registers do not hold is read twice"),
 )
-# The kernel files for all other operations, and for softmax with features.
+# The kernel files for all other problems by operation, including softmax with features.
 AROUND = {
     "softmax": (
         _rank("12_fused", "a row that the registers of a cluster can hold, fused at both ends"),
@@ -206,13 +204,13 @@ AROUND = {
 
 
 def _ranked(problem: Problem, gpu: Gpu) -> Iterator[tuple[str, str, str]]:
-    """The kernels that may suit a problem, best first: (file or trial, the reason for its rank, why
-    it refuses the problem or ""). Raises `ValueError` for an operation that no kernel is chosen
-    for."""
+    """Yield the kernels ranked for a problem, best first: (file or trial, the reason for its rank,
+    why it does not accept the problem or ""). Raises `ValueError` for an operation that has no
+    ranking."""
     if problem.operation.name not in AROUND:
         raise ValueError(f"operations are {', '.join(AROUND)}, not {problem.operation.name!r}")
-    alone = problem.operation is SOFTMAX and not problem.features
-    for rank in RANKING if alone else AROUND[problem.operation.name]:
+    plain_softmax = problem.operation is SOFTMAX and not problem.features
+    for rank in RANKING if plain_softmax else AROUND[problem.operation.name]:
         if (names := rank.names(problem, gpu)) is None:
             continue
         step, reason = rank.file, rank.reason.format(**names)
@@ -224,14 +222,14 @@ def _ranked(problem: Problem, gpu: Gpu) -> Iterator[tuple[str, str, str]]:
 
 
 def with_features(step: str, features: Mapping[str, int | str]) -> str:
-    """The trial of a file that spells out features: "12_fused-MASK2-LOG1". Raises `ValueError` for
-    a feature that the operation or the file does not have."""
+    """Return the trial of a file with features enabled: "12_fused-MASK2-LOG1". Raises `ValueError`
+    for a feature that its operation does not have or that the file does not support."""
     changes = _contract(step).changes_for(features)
     return "".join([step, *(f"-{name}{value}" for name, value in changes.items())])
 
 
 def _why_not(step: str, problem: Problem, gpu: Gpu) -> str:
-    """Why a kernel file or a trial refuses a problem; "" if it accepts it."""
+    """Return why a kernel file or a trial does not accept a problem; "" if it does."""
     contract = _contract(step)
     if reason := contract.why_not(problem, gpu):
         return reason
@@ -252,14 +250,14 @@ def _contract(step: str) -> Header:
 
 
 def changes_of(trial: Trial, contract: Header) -> tuple[tuple[str, int], ...]:
-    """The changes of a trial under the names of its header; a trial writes names in capitals.
-    Raises `ValueError` for a name that does not exist."""
+    """Return a trial's changes under the header's names, which may be in lower case; in a trial all
+    are in capitals. Raises `ValueError` for an unknown name."""
     known = [*contract.numbers, *(value.name for value in contract.build)]
     changes = []
     for name, value in trial.changes:
-        found = name if name in known else name.lower()
-        if found not in known:
+        own_name = name if name in known else name.lower()
+        if own_name not in known:
             there = f"; there are {', '.join(known).upper()}" if known else ""
             raise ValueError(f"kernels/{trial.file}.cu has no {name}{there}")
-        changes.append((found, value))
+        changes.append((own_name, value))
     return tuple(changes)

@@ -1,8 +1,8 @@
-"""C integer expressions, as kernel headers write them: parsed once, evaluated for each shape.
+"""C integer expressions in kernel headers: parsed once, evaluated for each shape.
 
-Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions. Expressions whose value would
-differ between C and Python are refused: a chained comparison compares a truth value in C, the
-quotient of a negative number is rounded towards zero in C, and what exceeds 64 bits overflows.
+Comparisons, `&&`, `||`, `+ - * / %`, names, and a few functions are supported. Expressions whose
+values differ between C and Python are rejected: a chained comparison, which in C compares a truth
+value; division of a negative number, which C rounds towards zero; a result that overflows 64 bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from ..simt.words import counted
 
-# node -> (sign, function)
+# AST node -> (operator in C, function)
 OPERATORS = {
     ast.Add: ("+", operator.add),
     ast.Sub: ("-", operator.sub),
@@ -29,7 +29,7 @@ OPERATORS = {
     ast.Eq: ("==", operator.eq),
     ast.NotEq: ("!=", operator.ne),
 }
-# name -> (how many arguments, function)
+# name -> (number of arguments, function)
 FUNCTIONS = {
     "min": (2, min),
     "max": (2, max),
@@ -37,35 +37,34 @@ FUNCTIONS = {
     # The smallest power of two that is at least the number.
     "power_of_two": (1, lambda number: 1 << max(number - 1, 0).bit_length()),
 }
-LIMIT = 2**63  # range of a C long long
+LIMIT = 2**63  # a C long long is below it
 
 Evaluate = Callable[[Mapping[str, int]], int]
 
 
 class ExpressionError(ValueError):
-    """What is wrong with an expression or with its value for given names, in a few words."""
+    """An expression is invalid, or has no valid value for the given names."""
 
 
 class DivisionByZero(ExpressionError):
-    """An expression divides by zero for given names."""
+    """An expression divides by zero for the given names."""
 
 
 class Expression:
-    """One expression. `names` are those that it reads, `tree` is its syntax tree, in which C's `&&`
-    and `||` are Python's `and` and `or`."""
+    """A parsed expression. `names` are the names that it reads; `tree` is its Python syntax tree,
+    with C's `&&` and `||` as `and` and `or`."""
 
     def __init__(self, text: str):
-        """Parse an expression. Raises `ExpressionError` for what is not C, or has another meaning
-        in C."""
+        """Parse a text; raise `ExpressionError` if it is not C or has another meaning in C."""
         self.text = " ".join(text.split())
         self.tree = _syntax_tree(self.text)
         self.names = frozenset(_names(self.tree))
 
     def value(self, names: Mapping[str, int]) -> int:
-        """The value; 0 or 1 for a comparison.
+        """Return the value; that of a comparison is 0 or 1.
 
-        Raises `ExpressionError` for a missing name, the quotient of a negative number, and what
-        exceeds 64 bits; `DivisionByZero`.
+        Raises `ExpressionError` for an unknown name, division of a negative number and 64-bit
+        overflow, and its subclass `DivisionByZero`.
         """
         return _function(self.text)(names)
 
@@ -90,7 +89,7 @@ def _syntax_tree(text: str) -> ast.AST:
 
 
 def _check(node: ast.AST, text: str) -> None:
-    """Refuse every node that `_python` does not know."""
+    """Reject every syntax node that `_python` does not support."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         if node.value >= LIMIT:
             raise ExpressionError(f"`{text}` does not fit 64 bits")
@@ -101,24 +100,24 @@ def _check(node: ast.AST, text: str) -> None:
         if len(node.ops) > 1:
             raise ExpressionError(f"`{text}` has a chained comparison: write a < b && b < c")
         parts = [node.left, *node.comparators]
-        known = type(node.ops[0]) in OPERATORS
+        supported = type(node.ops[0]) in OPERATORS
     elif isinstance(node, ast.BinOp):
-        parts, known = [node.left, node.right], type(node.op) in OPERATORS
+        parts, supported = [node.left, node.right], type(node.op) in OPERATORS
     elif isinstance(node, ast.BoolOp):
-        parts, known = node.values, True
+        parts, supported = node.values, True
     elif isinstance(node, ast.Call):
         name = getattr(node.func, "id", "")
         if name not in FUNCTIONS:
             raise ExpressionError(
                 f"`{text}` calls {name or 'something'}; there are {', '.join(FUNCTIONS)}"
             )
-        wanted, _ = FUNCTIONS[name]
-        if node.keywords or len(node.args) != wanted:
-            raise ExpressionError(f"`{text}`: {name} takes {counted(wanted, 'argument')}")
-        parts, known = node.args, True
+        arity, _ = FUNCTIONS[name]
+        if node.keywords or len(node.args) != arity:
+            raise ExpressionError(f"`{text}`: {name} takes {counted(arity, 'argument')}")
+        parts, supported = node.args, True
     else:
-        parts, known = [], False
-    if not known:
+        parts, supported = [], False
+    if not supported:
         raise ExpressionError(f"`{text}` is not an expression over integers")
     for part in parts:
         _check(part, text)
@@ -133,7 +132,7 @@ def _names(tree: ast.AST) -> set[str]:
 
 @functools.lru_cache(maxsize=4096)
 def _function(text: str) -> Evaluate:
-    """Compile an expression to a Python function, because headers are evaluated thousands of
+    """Compile an expression to a Python function, because headers are evaluated many thousands of
     times."""
 
     def fit(value: int) -> int:
@@ -162,8 +161,8 @@ def _function(text: str) -> Evaluate:
 
 
 def _python(node: ast.AST) -> str:
-    """An expression as Python source in which each step is checked against C. `names` is the
-    mapping."""
+    """Translate an expression to Python source that checks each step for differences from C. Names
+    are looked up in a mapping `names`."""
     if isinstance(node, ast.Constant):
         return repr(node.value)
     if isinstance(node, ast.Name):

@@ -1,4 +1,4 @@
-"""The header of a kernel file: the one place that says how it is built, launched and what it takes.
+"""Parse the header of a kernel file: how the kernel is built and launched, and what it accepts.
 
     // Row:      LANES lanes of a warp
     // Build:    LANES = 8 when cols < 32
@@ -8,26 +8,28 @@
     // Launch:   block = 128, grid = rows
     // Columns:  cols >= 1 && packs <= 16
 
-`Build` is a table with one case per line: a value, `when`, a condition, which the last case may
-omit. A name in capitals is a macro of the code and becomes a compiler option; a name in lower case
-is only available to later lines. A shape for which no case holds is refused.
+`Build` is a table with one case per line: a value, `when`, a condition. The last case may omit the
+condition. A name in capitals is a macro of the code and becomes a compiler option; a name in lower
+case is a value for later lines only. A shape for which no case holds is rejected.
 
-Expressions (`helpers.catalogue.expressions`) read rows, cols, size (bytes per element), row (bytes
-per row), x_stride and y_stride (row strides in elements), sms, l2 and capability (of the GPU:
-multiprocessors, bytes of L2 cache, 90 for 9.0), the names of the table above them, and integers
-that the file defines; Launch, Shared and Workspace also read block. Three macros affect the launch:
-CLUSTER, blocks per cluster; PROGRAMMATIC, 1 if the kernel may be launched before its predecessor on
-the stream has ended, because it waits for it (neither exists below 9.0); LATE, 0 if x and y must
-start at the same offset from a multiple of 16 bytes.
+Expressions (`helpers.catalogue.expressions`) may read rows, cols, size (bytes per element), row
+(bytes per row), x_stride and y_stride (row strides in elements), sms, l2 and capability (of the
+GPU: number of SMs, bytes of L2 cache, 90 for 9.0), names defined earlier in the table, and integer
+macros that the file defines; Launch, Shared and Workspace may also read block. Three macros affect
+the launch: CLUSTER is the number of blocks per cluster; PROGRAMMATIC is 1 if the kernel may be
+launched before its predecessor on the stream has finished (programmatic dependent launch), because
+it waits for it by itself; LATE is 0 if the addresses of x and y must be equal modulo 16 bytes. GPUs
+before 9.0 support neither CLUSTER > 1 nor PROGRAMMATIC.
 
-`Shared` is the dynamic shared memory of a launch in bytes, without static arrays.
+`Shared` is the dynamic shared memory per block in bytes, without static arrays.
 
-`Computes` names the operation of `helpers.problem.operations` whose arguments the kernel takes;
-`Features` says which of its macros may be combined; `Inplace: dx = x` allows one array for both. If
-the operation has them, expressions also read outer, dim and inner.
+`Computes` names the operation in `helpers.problem.operations` whose arguments the kernel takes, and
+`Features` is a condition on combinations of its feature macros. `Inplace: dx = x` allows one array
+for both. If the operation has the sizes outer, dim and inner, expressions may read them too.
 
-`Strides: x_stride, y_stride` allows a row stride above cols: the kernel then takes both strides
-after cols, as long long. `Align: size` allows x and y to start at any element.
+`Strides: x_stride, y_stride` means that row strides may be larger than cols: the kernel then takes
+both strides after cols, as long long. `Align: size` means that x and y need only be aligned to one
+element.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.arguments import checked
-from ..problem.operations import Operation, computed
+from ..problem.operations import Operation, parse_computes
 from ..simt import citing
 from ..simt.cuda_text import strip_comments
 from .expressions import Expression, ExpressionError
@@ -71,8 +73,8 @@ STRIDES = "x_stride, y_stride"
 
 @dataclass(frozen=True)
 class _Field:
-    text: str  # in one line
-    lines: tuple[tuple[int, str], ...]  # (number, text) of each line, without the key
+    text: str  # on one line
+    lines: tuple[tuple[int, str], ...]  # (number, text) of each line, the key blanked out
 
 
 @checked
@@ -80,15 +82,15 @@ class _Field:
 def header(
     code: str, options: tuple[str, ...] = (), changes: tuple[tuple[str, int], ...] = ()
 ) -> Header | None:
-    """Parse the header of a kernel's source; None if the source has no header.
+    """Parse the header of a kernel's source; return None if the source has no header.
 
-    `options` are compiler options: -DNAME=... replaces a number that the source defines behind
-    #ifndef or that the Build table computes; -DFLOAT16 and -DBFLOAT16 select the dtype. `changes`
-    are (name, value) pairs that override such numbers, and lower-case names of the table.
+    `options` are the compiler options: -DNAME=... overrides a number that the source defines under
+    #ifndef or that the Build table computes; -DFLOAT16 and -DBFLOAT16 choose the dtype. `changes`
+    are (name, value) overrides of the same numbers, including lower-case names of the table.
 
     Raises `HeaderError` with file, line, key and reason, and `ValueError` for a change of a name
-    that does not exist or cannot change, and for an option whose value is not a plain decimal
-    number.
+    that is unknown or cannot be overridden and for an option that sets such a name to anything but
+    a plain decimal number.
     """
     with citing(code):
         return _header(code, options, changes)
@@ -97,15 +99,15 @@ def header(
 def _header(
     code: str, options: tuple[str, ...], changes: tuple[tuple[str, int], ...]
 ) -> Header | None:
-    file, found = _fields(code)
-    if len(set(found) & set(KEYS)) < 3:  # a header with a typo is an error, not "no header"
+    file, fields = _fields(code)
+    if len(set(fields) & set(KEYS)) < 3:  # three keys make it a header, perhaps with a typo
         return None
-    if tuple(found) != tuple(key for key in KEYS if key in found or key not in OPTIONAL_KEYS):
-        missing = ", ".join(key for key in KEYS if key not in {*found, *OPTIONAL_KEYS}) or "none"
-        unknown = ", ".join(key for key in found if key not in KEYS) or "none"
+    if tuple(fields) != tuple(key for key in KEYS if key in fields or key not in OPTIONAL_KEYS):
+        missing = ", ".join(key for key in KEYS if key not in {*fields, *OPTIONAL_KEYS}) or "none"
+        unknown = ", ".join(key for key in fields if key not in KEYS) or "none"
         raise HeaderError(
-            f"{file}: a kernel header needs the keys {', '.join(KEYS)} in this order, "
-            f"{', '.join(sorted(OPTIONAL_KEYS))} if it uses them; "
+            f"{file}: a kernel header must have the keys {', '.join(KEYS)} in this order, of which "
+            f"{', '.join(sorted(OPTIONAL_KEYS))} are optional; "
             f"missing: {missing}; unknown: {unknown}"
         )
     plain = strip_comments(code)
@@ -113,12 +115,14 @@ def _header(
         name: int(value)
         for name, value in re.findall(r"^\s*#define (\w+) (\d+)[ \t]*$", plain, flags=re.MULTILINE)
     }
-    operation, made_for = _operation(file, found)
+    operation, made_for = _operation(file, fields)
     given = {*INPUTS, *(OF_AN_AXIS if "inner" in operation.sizes else ()), *numbers}
-    build = _build_table(file, found["Build"].lines, plain, given) if "Build" in found else ()
+    build = _build_table(file, fields["Build"].lines, plain, given) if "Build" in fields else ()
     for entry in build:
         if entry.name in operation.features and (len(entry.cases) > 1 or entry.cases[0][0].names):
-            raise HeaderError(f"{entry.where}: {entry.name} is a feature: it is a plain number")
+            raise HeaderError(
+                f"{entry.where}: {entry.name} is a feature, which must be a plain number"
+            )
     named = [value.name for value in build]
     if unknown := [name for name, _ in changes if name not in (*named, *numbers)]:
         raise ValueError(f"{file} has no macro {', '.join(unknown)}")
@@ -127,7 +131,7 @@ def _header(
     guarded = set(re.findall(r"^\s*#ifndef (\w+)", plain, flags=re.MULTILINE))
     if constants := [name for name in fixed if name in numbers and name not in guarded]:
         raise ValueError(
-            f"{file} defines {', '.join(constants)} without #ifndef, so that no other value counts"
+            f"{file} defines {', '.join(constants)} without #ifndef, so it cannot be changed"
         )
     for name, value in changes:
         if name.isupper():
@@ -135,54 +139,54 @@ def _header(
     known = {*given, *named, *defined}
     return Header(
         file,
-        {key: entry.text for key, entry in found.items()},
+        {key: entry.text for key, entry in fields.items()},
         build,
         {**numbers, **{name: value for name, value in fixed.items() if name not in named}},
         options,
         {name: value for name, value in fixed.items() if name in named},
-        {key: entry.lines[0][0] for key, entry in found.items()},
-        tuple(text for _, text in found["Build"].lines) if build else (),
-        _rules(file, found, known, operation),
+        {key: entry.lines[0][0] for key, entry in fields.items()},
+        tuple(text for _, text in fields["Build"].lines) if build else (),
+        _rules(file, fields, known, operation),
         operation,
         made_for,
     )
 
 
-def _operation(file: str, found: Mapping[str, _Field]) -> tuple[Operation, dict[str, int]]:
-    """The operation of the kernel, and the features that are fixed in the file."""
-    text = found["Computes"].text if "Computes" in found else "softmax"
+def _operation(file: str, fields: Mapping[str, _Field]) -> tuple[Operation, dict[str, int]]:
+    """Return the operation of a header and the features whose value is fixed in the file."""
+    text = fields["Computes"].text if "Computes" in fields else "softmax"
     try:
-        return computed(text)
+        return parse_computes(text)
     except ValueError as error:
-        raise HeaderError(f"{file}:{found['Computes'].lines[0][0]}: Computes: {error}") from None
+        raise HeaderError(f"{file}:{fields['Computes'].lines[0][0]}: Computes: {error}") from None
 
 
 def _defined(file: str, options: Sequence[str], known: set[str]) -> dict[str, int]:
-    """The macros that the options define as plain numbers. Raises `ValueError` if one of `known` is
-    defined in another way: the compiler would accept it and the plan would ignore it."""
-    found = {}
+    """Return the macros that options define as plain numbers. Raises `ValueError` if one of `known`
+    is defined in another form, which the compiler would accept but the plan would ignore."""
+    defined = {}
     dtypes = {option_name(option): option for option in DTYPE_OPTIONS.values()}
-    text = "\n".join(options)  # the compiler takes -D and what it defines as two options too
+    text = "\n".join(options)  # -D and its definition may be two options
     for option, name, _, value in re.findall(
         r"^((?:-D|--define-macro)[=\s]*(\w+)(=(.*))?)$", text, flags=re.MULTILINE
     ):
         if option != dtypes.get(name, option):
             written = " ".join(option.split())
-            raise ValueError(f"{file}: the option {written} is not {dtypes[name]}, as it is read")
+            raise ValueError(f"{file}: the option {written} must be written as {dtypes[name]}")
         if re.fullmatch(rf"-D{name}=(0|[1-9]\d*)", option):
-            found[name] = int(value)
+            defined[name] = int(value)
         elif name in known:
             raise ValueError(
-                f"{file}: the option {' '.join(option.split())} is not -D{name}= and a plain "
-                "decimal number, as its header reads it"
+                f"{file}: the option {' '.join(option.split())} must be written as -D{name}= and a "
+                "plain decimal number"
             )
-    return found
+    return defined
 
 
 def _fields(code: str) -> tuple[str, dict[str, _Field]]:
-    """(file name, fields) of the comment at the top of a source."""
+    """Return the file name of a source and the fields of its first comment."""
     file, number = "the source", 0
-    fields: dict[str, list[tuple[int, str]]] = {}
+    lines_of: dict[str, list[tuple[int, str]]] = {}
     key = ""
     for line in code.splitlines():
         number += 1
@@ -192,27 +196,27 @@ def _fields(code: str) -> tuple[str, dict[str, _Field]]:
             text = re.sub("^// ?", "", line)
             if begins := re.match(r"([A-Z][a-z]+): +(.*)", text):
                 key = begins[1]
-                if key in fields:
-                    raise HeaderError(f"{file}:{number}: a second {key}")
-                fields[key] = [(number, " " * begins.start(2) + begins[2])]
+                if key in lines_of:
+                    raise HeaderError(f"{file}:{number}: duplicate key {key}")
+                lines_of[key] = [(number, " " * begins.start(2) + begins[2])]
             elif key and text.startswith(" "):
-                fields[key].append((number, text))
+                lines_of[key].append((number, text))
             else:
                 key = ""
         elif line.strip():
             break
-    found = {}
-    for key, lines in fields.items():
+    fields = {}
+    for key, lines in lines_of.items():
         text = " ".join(" ".join(text for _, text in lines).split())
         if not text:
             raise HeaderError(f"{file}:{lines[0][0]}: {key} is empty")
-        found[key] = _Field(text, tuple(lines))
-    return file, found
+        fields[key] = _Field(text, tuple(lines))
+    return file, fields
 
 
 def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
-    """The Build table, checked as far as possible without a shape; `given` are the names that its
-    expressions may read besides its own."""
+    """Parse the Build table and check what can be checked without a shape. `given` are the names
+    that its expressions may read besides those defined above them in the table."""
     entries: list[tuple[str, int, list[list]]] = []  # (name, line, [[line, text of a case]])
     for number, raw in lines:
         text = raw.strip()
@@ -222,7 +226,7 @@ def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
             raise HeaderError(f"{file}:{number}: Build: `{text}` is not NAME = value")
         elif text.startswith("|") and not text.startswith("||"):
             entries[-1][2].append([number, text[1:]])
-        else:  # continuation of the line above
+        else:  # a continuation of the line above
             entries[-1][2][-1][1] += f" {text}"
     code = "\n".join(
         line for line in plain.splitlines() if not re.match(r"\s*#\s*(error|ifndef)\b", line)
@@ -236,7 +240,7 @@ def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
         if not (name.isupper() or name.islower()):
             raise HeaderError(f"{where} is neither a macro in capitals nor a value in lower case")
         if name in known or name == "block":
-            raise HeaderError(f"{where} has its value already")
+            raise HeaderError(f"{where} is already defined")
         if name.isupper() and name not in used:
             raise HeaderError(f"{where}: the code does not use it; write it in lower case")
         where = f"{file}:{line}: Build"
@@ -246,9 +250,9 @@ def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
 
 
 def _cases(file: str, name: str, cases, known: set[str]):
-    for place, (number, text) in enumerate(cases, 1):
+    for position, (number, text) in enumerate(cases, 1):
         value, when, condition = re.sub(r"\s+", " ", text).strip().partition(" when ")
-        if place < len(cases) and not when:
+        if position < len(cases) and not when:
             raise HeaderError(f"{file}:{number}: Build: {name}: only the last case has no `when`")
         where = f"{file}:{number}: Build: {name}"
         yield (
@@ -258,58 +262,62 @@ def _cases(file: str, name: str, cases, known: set[str]):
 
 
 def _rules(
-    file: str, found: Mapping[str, _Field], known: set[str], operation: Operation
+    file: str, fields: Mapping[str, _Field], known: set[str], operation: Operation
 ) -> dict[str, Expression]:
-    """The expressions of the other keys, each checked for what its key allows."""
+    """Parse the expressions of the other keys, and check the form of every key."""
 
     def where(key: str) -> str:
-        return f"{file}:{found[key].lines[0][0]}: {key}"
+        return f"{file}:{fields[key].lines[0][0]}: {key}"
 
     launch = re.fullmatch(
-        r"block = (.+?)(?:, (block .+))?, grid = (.+?)(, cooperative)?", found["Launch"].text
+        r"block = (.+?)(?:, (block .+))?, grid = (.+?)(, cooperative)?", fields["Launch"].text
     )
     if not launch:
         raise HeaderError(
-            f"{where('Launch')}: wants `block = ..., grid = ...`, with what another block size "
-            "must be between them and `, cooperative` at the end where that is so"
+            f"{where('Launch')}: must be `block = ..., grid = ...`, optionally with a condition on "
+            "other block sizes between the two, and with `, cooperative` at the end"
         )
     with_block = {*known, "block"}
     rules = {
         "block": _expression(where("Launch"), launch[1], known),
         "grid": _expression(where("Launch"), launch[3], with_block),
-        "Shared": _expression(where("Shared"), found["Shared"].text, with_block),
-        "Columns": _expression(where("Columns"), found["Columns"].text, known),
+        "Shared": _expression(where("Shared"), fields["Shared"].text, with_block),
+        "Columns": _expression(where("Columns"), fields["Columns"].text, known),
     }
     if launch[2]:
         rules["block condition"] = _expression(where("Launch"), launch[2], with_block)
-    if "Workspace" in found:
-        rules["Workspace"] = _expression(where("Workspace"), found["Workspace"].text, with_block)
+    if "Workspace" in fields:
+        rules["Workspace"] = _expression(where("Workspace"), fields["Workspace"].text, with_block)
         if rules["Workspace"].text == "0":
-            raise HeaderError(f"{where('Workspace')}: 0 bytes are no workspace")
-    if "Features" in found:
-        rules["Features"] = _expression(where("Features"), found["Features"].text, known)
-    align = found["Align"].text
+            raise HeaderError(
+                f"{where('Workspace')}: the size must be positive; omit the key if there is none"
+            )
+    if "Features" in fields:
+        rules["Features"] = _expression(where("Features"), fields["Features"].text, known)
+    align = fields["Align"].text
     if not re.fullmatch("size|1|2|4|8|16", align):
         raise HeaderError(f"{where('Align')}: `{align}` is not size, 1, 2, 4, 8 or 16")
-    if "Strides" in found and found["Strides"].text != STRIDES:
-        raise HeaderError(f"{where('Strides')}: `{found['Strides'].text}` is not `{STRIDES}`")
-    if "Strides" in found and not operation.strided:
+    if "Strides" in fields and fields["Strides"].text != STRIDES:
+        raise HeaderError(f"{where('Strides')}: `{fields['Strides'].text}` is not `{STRIDES}`")
+    if "Strides" in fields and not operation.strided:
         raise HeaderError(f"{where('Strides')}: {operation.name} has none")
-    if "Inplace" in found:
+    if "Inplace" in fields:
         arrays = {argument.name: argument.output for argument in operation.arrays({})}
-        pair = re.fullmatch(r"(\w+) = (\w+)", found["Inplace"].text)
+        pair = re.fullmatch(r"(\w+) = (\w+)", fields["Inplace"].text)
         if not pair or not arrays.get(pair[1]) or arrays.get(pair[2]) is not False:
             raise HeaderError(
-                f"{where('Inplace')}: `{found['Inplace'].text}` is not an output = an input of "
+                f"{where('Inplace')}: `{fields['Inplace'].text}` is not an output = an input of "
                 f"{operation.name}"
             )
-    if not re.fullmatch(r"sm_\d{2,3}", found["Arch"].text):
-        raise HeaderError(f"{where('Arch')}: `{found['Arch'].text}` is not like sm_90")
-    first, *others = found["Dtype"].text.split(", ")
+    if not re.fullmatch(r"sm_\d{2,3}", fields["Arch"].text):
+        raise HeaderError(
+            f"{where('Arch')}: `{fields['Arch'].text}` is not an architecture such as sm_90"
+        )
+    first, *others = fields["Dtype"].text.split(", ")
     try:
         np.dtype(first)
     except (TypeError, ValueError):
-        raise HeaderError(f"{where('Dtype')}: numpy knows no {first}") from None
+        raise HeaderError(f"{where('Dtype')}: {first} is not a numpy dtype") from None
     if set(others) - set(DTYPE_OPTIONS):
         raise HeaderError(
             f"{where('Dtype')}: only {' and '.join(DTYPE_OPTIONS)} may follow the first dtype"

@@ -1,6 +1,6 @@
-"""The contract of a kernel: which problems it accepts, and how it is compiled and launched for one.
+"""A parsed header: the problems a kernel accepts, and how it is compiled and launched for each.
 
-`helpers.catalogue.header` reads it from the text of a kernel file.
+`helpers.header` parses it from the source of a kernel file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .expressions import DivisionByZero, Expression, ExpressionError
 # A file is compiled for the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 INPUTS = ("rows", "cols", "size", "row", "sms", "l2", "capability", "x_stride", "y_stride")
-OF_AN_AXIS = ("outer", "dim", "inner")  # additionally, for operations with these sizes
-CLUSTERS_SINCE = 90  # compute capability required for clusters and programmatic launches
+OF_AN_AXIS = ("outer", "dim", "inner")  # additional inputs if the operation has these sizes
+CLUSTERS_SINCE = 90  # first compute capability with clusters and programmatic launches
 
 # CUDA's limits (programming guide, technical specifications per compute capability).
 MAX_GRID = 2**31 - 1
@@ -30,12 +30,11 @@ MAX_BLOCK = 1024
 
 
 class HeaderError(ShownShort, ValueError):
-    """What is wrong with a header: file, line, key and reason."""
+    """An invalid header; the message contains file, line, key and reason."""
 
 
 def inputs(problem: Problem, gpu: Gpu) -> dict[str, int]:
-    """The names that an expression of a header may read: `INPUTS`, and for another axis
-    `OF_AN_AXIS`."""
+    """Return the values of the names a header's expressions may read: `INPUTS` and `OF_AN_AXIS`."""
     sizes = problem.sizes
     return {
         **{name: sizes[name] for name in ("rows", "cols", *OF_AN_AXIS)},
@@ -50,23 +49,23 @@ class Plan:
     """How a kernel is compiled and launched for one shape and dtype."""
 
     grid: int  # blocks
-    block: int  # threads
-    shared_mem: int  # bytes of dynamic shared memory
-    workspace: int = 0  # bytes of zeros in global memory, the fifth argument; 0: no such argument
-    cooperative: bool = False  # whether all blocks must run at once
-    options: tuple[str, ...] = ()  # compiler options
-    macros: Mapping[str, int] = field(default_factory=dict)  # macros of the Build table
-    values: Mapping[str, int] = field(default_factory=dict)  # its lower-case names
-    arch: int = 0  # the lowest compute capability that the file claims, 75 for sm_75
+    block: int  # threads per block
+    shared_mem: int  # dynamic shared memory per block, in bytes
+    workspace: int = 0  # bytes of zeroed global memory, the last argument; 0: no such argument
+    cooperative: bool = False  # whether all blocks must be co-resident
+    options: tuple[str, ...] = ()  # for the compiler
+    macros: Mapping[str, int] = field(default_factory=dict)  # of the Build table
+    values: Mapping[str, int] = field(default_factory=dict)  # lower-case names of the Build table
+    arch: int = 0  # lowest compute capability that the file supports, 75 for sm_75
 
     @property
     def programmatic(self) -> bool:
-        """Whether it may start before its predecessor on the stream has ended."""
+        """Whether the kernel may be launched before its predecessor on the stream has finished."""
         return bool(self.macros.get("PROGRAMMATIC"))
 
     @property
     def alike(self) -> bool:
-        """Whether x and y must start at the same offset from a multiple of 16 bytes."""
+        """Whether the addresses of x and y must be equal modulo 16 bytes."""
         return self.macros.get("LATE") == 0
 
     @property
@@ -76,14 +75,14 @@ class Plan:
 
     @property
     def launch(self) -> dict[str, int]:
-        """Grid, block, shared_mem and the macros of the Build table, as a record holds them."""
+        """Grid, block, shared_mem and the macros of the Build table, as stored in records."""
         sizes = {"grid": self.grid, "block": self.block, "shared_mem": self.shared_mem}
         return {**sizes, **self.macros}
 
 
 @dataclass(frozen=True)
 class BuildValue:
-    """One name of the Build table; its value is the first case whose condition holds."""
+    """One name of the Build table, whose value is given by the first case whose condition holds."""
 
     name: str
     cases: tuple[tuple[Expression, Expression | None], ...]  # (value, when)
@@ -94,7 +93,7 @@ class BuildValue:
         return self.name.isupper()
 
     def value(self, names: Mapping[str, int]) -> int | None:
-        """None if no case holds."""
+        """Evaluate the first case that holds; None if none does."""
         for value, when in self.cases:
             if when is None or when.value(names):
                 return value.value(names)
@@ -103,41 +102,41 @@ class BuildValue:
 
 @dataclass(frozen=True)
 class Header:
-    """The contract at the top of a kernel file. `header` makes it."""
+    """The contract at the top of a kernel file, as parsed by `header`."""
 
-    file: str  # the name of the file as given in the source
+    file: str  # the name in the source's #line directive
     fields: Mapping[str, str]
     build: tuple[BuildValue, ...]
-    numbers: Mapping[str, int]  # integers defined in the source, after the options
-    options: tuple[str, ...]  # compiler options of the kernel
-    fixed: Mapping[str, int]  # overridden names of the Build table
-    lines: Mapping[str, int]  # key -> its line
-    table_lines: tuple[str, ...]  # of the Build table, without its key
-    # block, block condition, grid, Shared, Workspace, Columns, Features
+    numbers: Mapping[str, int]  # integer macros of the source, with overrides applied
+    options: tuple[str, ...]  # compiler options
+    fixed: Mapping[str, int]  # names of the Build table whose value is overridden
+    lines: Mapping[str, int]  # key -> line number
+    table_lines: tuple[str, ...]  # the Build table, its key blanked out
+    # by name: block, block condition, grid, Shared, Workspace, Columns, Features
     rules: Mapping[str, Expression]
     operation: Operation = SOFTMAX
-    made_for: Mapping[str, int] = field(default_factory=dict)  # features fixed in the file
+    made_for: Mapping[str, int] = field(default_factory=dict)  # features with a fixed value
 
     def align(self, dtype: str | np.dtype) -> int:
-        """Required alignment of x and y in bytes."""
+        """Return the required alignment of x and y in bytes."""
         align = self.fields["Align"]
         return np.dtype(dtype).itemsize if align == "size" else int(align)
 
     @property
     def features(self) -> dict[str, int]:
-        """The value of each feature that the file has."""
+        """The value of each feature that the file supports; 0 is disabled."""
         table = {entry.name: entry.cases[0][0].value({}) for entry in self.built_features}
         known = {**self.numbers, **table, **self.fixed, **self.made_for}
         return {name: known[name] for name in self.operation.features if name in known}
 
     @cached_property
     def built_features(self) -> tuple[BuildValue, ...]:
-        """The features in the Build table, each of which is a plain number."""
+        """The features in the Build table, whose values are plain numbers."""
         return tuple(entry for entry in self.build if entry.name in self.operation.features)
 
     def changes_for(self, features: Mapping[str, int | str]) -> dict[str, int]:
-        """The changes that select features, which are given by number or name. Raises `ValueError`
-        naming a feature that the operation or the file does not have."""
+        """Return the overrides that enable features, given as numbers or words. Raises `ValueError`
+        naming a feature that the operation does not have or the file does not support."""
         changes = {}
         for name, wanted in features.items():
             value = self.operation.value(name, wanted)
@@ -153,7 +152,7 @@ class Header:
 
     @cached_property
     def strided(self) -> bool:
-        """Whether row strides may exceed cols; the kernel then takes both strides."""
+        """Whether row strides may be larger than cols; the kernel then takes both strides."""
         return "Strides" in self.fields
 
     @cached_property
@@ -169,35 +168,34 @@ class Header:
 
     @property
     def arch(self) -> int:
-        """The lowest compute capability that the file claims, 75 for sm_75."""
+        """The lowest compute capability that the file supports, 75 for sm_75."""
         return int(self.fields["Arch"].removeprefix("sm_"))
 
     @property
     def cooperative(self) -> bool:
-        """Whether all blocks must run at once."""
+        """Whether all blocks must be co-resident."""
         return self.fields["Launch"].endswith(", cooperative")
 
     @cached_property
     def macros(self) -> tuple[str, ...]:
-        """The macros that must be defined when compiling."""
+        """The names of the macros that the code must be compiled with."""
         return tuple(value.name for value in self.build if value.is_macro)
 
     def table(self) -> str:
-        """The text of the Build table without comment marks; empty if there is none."""
+        """Return the Build table as in the file, without comment marks; "" if there is none."""
         return textwrap.dedent("\n".join(self.table_lines))
 
     def why_not(self, problem: Problem, gpu: Gpu = H200) -> str:
-        """Return why the kernel refuses a problem on a GPU; "" if it accepts it."""
-        found = self._plan_or_reason(problem, gpu)
-        return found if isinstance(found, str) else ""
+        """Return why the kernel does not accept a problem on a GPU; "" if it does."""
+        result = self._plan_or_reason(problem, gpu)
+        return result if isinstance(result, str) else ""
 
     def accepts(self, problem: Problem, gpu: Gpu = H200) -> bool:
         """Return whether the kernel accepts a problem on a GPU."""
         return not self.why_not(problem, gpu)
 
     def _plan_or_reason(self, problem: Problem, gpu: Gpu) -> tuple[Plan, Mapping[str, int]] | str:
-        """The plan with the header's block size and the names that it read, or why there is
-        none."""
+        """Return the plan for the header's block size and the names used, or why there is none."""
         rows, cols, inner = problem.rows, problem.cols, problem.inner
         if np.dtype(problem.dtype) not in self.dtypes:
             return f"the kernel takes {self.fields['Dtype']}, not {problem.dtype}"
@@ -225,25 +223,25 @@ class Header:
             return self._plan(names, problem.dtype, None, gpu), names
         except HeaderError as error:
             return str(error)
-        except DivisionByZero:  # a table for long rows may be undefined for short ones
+        except DivisionByZero:  # the Build table may be meaningless for short rows
             return refused
 
     def _not_built(self) -> str:
-        asked = ", ".join(f"{name} = {value}" for name, value in self.features.items())
-        return f"{self.file} does not build {asked}; its header says {self.fields['Features']}"
+        features = ", ".join(f"{name} = {value}" for name, value in self.features.items())
+        return f"{self.file} does not build {features}; its header says {self.fields['Features']}"
 
     def plan(self, problem: Problem, gpu: Gpu = H200, block: int | None = None) -> Plan:
         """Return how to compile and launch the kernel for a problem on a GPU.
 
-        `block` replaces the header's block size. Raises `ValueError` if the file refuses the
-        problem or the block size, or needs more than the GPU allows, and `TypeError` for a block
+        `block` overrides the header's block size. Raises `ValueError` if the file does not accept
+        the problem or the block size, or exceeds a limit of the GPU, and `TypeError` for a block
         size that is not an integer.
         """
         block = None if block is None else integer("block", block)
-        found = self._plan_or_reason(problem, gpu)
-        if isinstance(found, str):
-            raise ValueError(found)
-        plan, names = found
+        result = self._plan_or_reason(problem, gpu)
+        if isinstance(result, str):
+            raise ValueError(result)
+        plan, names = result
         return plan if block is None else self._plan(names, problem.dtype, block, gpu)
 
     def _plan(
@@ -266,10 +264,10 @@ class Header:
             raise ValueError(
                 f"block = {names['block']} is not what the header asks: {condition.text}"
             )
-        own = [f"-D{name}={value}" for name, value in macros.items()]
+        build_options = [f"-D{name}={value}" for name, value in macros.items()]
         if np.dtype(dtype) != self.dtypes[0]:
-            own.append(DTYPE_OPTIONS[np.dtype(dtype).name])
-        kept = [
+            build_options.append(DTYPE_OPTIONS[np.dtype(dtype).name])
+        other_options = [
             option
             for option in self.options
             if option_name(option) not in macros and option not in DTYPE_OPTIONS.values()
@@ -280,14 +278,14 @@ class Header:
             self._value("Shared", names, gpu.max_shared),
             self._value("Workspace", names, None, 1) if "Workspace" in self.rules else 0,
             self.cooperative,
-            (*own, *kept),
+            (*build_options, *other_options),
             macros,
             {entry.name: names[entry.name] for entry in self.build if not entry.is_macro},
             self.arch,
         )
 
     def _value(self, rule: str, names: Mapping[str, int], most: int | None, least: int = 0) -> int:
-        """The value of a rule. Raises `HeaderError` if it has none or exceeds CUDA's limits."""
+        """Evaluate a rule; raise `HeaderError` if it has no value or exceeds CUDA's limits."""
         expression = self.rules[rule]
         where = f"{self.file}:{self.lines[rule if rule in self.lines else 'Launch']}: {rule}"
         shape = f"rows = {names['rows']}, cols = {names['cols']}"
@@ -307,9 +305,9 @@ class Header:
         return value
 
     def names(self, problem: Problem, gpu: Gpu = H200) -> dict[str, int] | None:
-        """The values that the header's expressions may read for a problem, with those of the Build
-        table; None if no case of the table holds. Raises `HeaderError` for a value that differs in
-        C or does not fit a macro, and `DivisionByZero`."""
+        """Return all names that the header's expressions may read for a problem, including values
+        of the Build table; None if no case of an entry holds. Raises `HeaderError` for an invalid
+        expression or a macro value out of range, and `DivisionByZero`."""
         names = {**inputs(problem, gpu), **self.numbers}
         for entry in self.build:
             value = self.fixed.get(entry.name)
@@ -330,5 +328,5 @@ class Header:
 
 
 def option_name(option: str) -> str:
-    """The name that a compiler option defines: "PACKS" for "-DPACKS=4"."""
+    """Return the macro that a compiler option defines: "PACKS" for "-DPACKS=4"."""
     return option.removeprefix("-D").partition("=")[0]

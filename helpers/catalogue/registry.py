@@ -1,7 +1,7 @@
-"""The kernel registry: which kernel files there are, and their text.
+"""The kernel registry: the kernel files, their source, and the trials that are measured.
 
-A step is a file in `kernels/` ("07_warp"), a variant an alternative to it
-("variants/07_waiting_loads"), and a trial one of these with another block size or other values in
+A step is a file in `kernels/` ("07_warp"), a variant is an alternative to a step
+("variants/07_waiting_loads"), and a trial is either of them with another block size or overrides of
 its Build table ("07_warp-ROWS2", "01_naive-b32").
 """
 
@@ -23,12 +23,12 @@ WITHOUT_FILE = (UNFUSED, TORCH)
 
 @checked
 def source(name: str) -> str:
-    """Return the text of a kernel file for `cupy.RawKernel`.
+    """Return the source of a kernel file for `cupy.RawKernel`.
 
-    `name` is a path below `kernels/`, such as "01_naive.cu". A `#line` directive goes first, so
-    that a compiler error names the kernel file and its line.
+    `name` is a path below `kernels/`, such as "01_naive.cu". The source starts with a `#line`
+    directive, so that a compiler error names the kernel file and its line.
 
-    Raises `FileNotFoundError` that lists the files in that folder.
+    Raises `FileNotFoundError`, which lists the kernel files in that folder.
     """
     path = KERNELS / name
     if not path.is_file():
@@ -41,22 +41,22 @@ def source(name: str) -> str:
 
 
 def steps() -> list[str]:
-    """The steps of the series in order: the names of the kernel files without `.cu`."""
+    """Return the steps of the series in order: names of kernel files without `.cu`."""
     return sorted(file.stem for file in KERNELS.glob("[0-9][0-9]_*.cu"))
 
 
 def variants() -> list[str]:
-    """The variants of the steps: "variants/01_naive_fast" and so on."""
+    """Return the variants in order: "variants/01_naive_fast" and so on."""
     return sorted(f"variants/{file.stem}" for file in (KERNELS / "variants").glob("*.cu"))
 
 
 def step_number(step: str) -> int:
-    """The number of a step: 7 for 07, its variants and its trials."""
+    """Return the step number of a step, a variant or a trial: 7 for "07_warp-ROWS2"."""
     return int(PurePath(step).name[:2])
 
 
-# Alternative block sizes and macros: "01_naive-b32", "06_registers-PACKS4"; any number of them may
-# be appended.
+# The trials that are measured: a kernel with one or more overrides of its block size or macros,
+# such as "01_naive-b32" and "06_registers-PACKS4".
 TRIALS = (
     "variants/00_copy_scalar-b1024",
     "01_naive-b32",
@@ -104,52 +104,52 @@ TRIALS = (
 
 
 class Trial(NamedTuple):
-    """A kernel file and the changes to what its header says."""
+    """A kernel file with overrides of its header."""
 
     file: str  # path below kernels/, without .cu
-    block: int | None  # None: the header's
+    block: int | None  # threads per block; None: the header's
     changes: tuple[tuple[str, int], ...]  # (name in capitals, value)
 
 
 def split_trial(step: str) -> Trial:
-    """The file, block size and changed values of a step, a variant or a trial.
+    """Parse the name of a step, a variant or a trial into file, block size and overrides.
 
-    Raises `ValueError` for a name that is not that of one, or gives a value twice.
+    Raises `ValueError` for a duplicate override and for a name with unprintable characters.
     """
     if not step.isprintable():
-        raise ValueError(f"{step!r} is no name of a step")
+        raise ValueError(f"{step!r} is not a valid step name")
     file, changes = re.fullmatch(r"(.*?)((?:-b\d+|-[A-Z_]+\d+)*)", step).groups()
     values = [(name, int(value)) for name, value in re.findall(r"-(b|[A-Z_]+)(\d+)", changes)]
     if len(values) > len(dict(values)):
-        raise ValueError(f"{step!r} gives one value twice")
+        raise ValueError(f"{step!r} sets a value twice")
     block = dict(values).get("b")
     return Trial(file, block, tuple((name, value) for name, value in values if name != "b"))
 
 
-# Macros that are 1 where a kernel uses cache hints or a programmatic launch.
+# Macros that enable cache hints and programmatic launches if they are 1.
 ASKED_FOR = ("STREAMING", "EVICT_LAST", "PROGRAMMATIC")
 
 
 def asking(step: str, values: Mapping[str, int]) -> str:
-    """The trial of a step, a variant or a trial that spells out its requests: each of `ASKED_FOR`
-    that its file has, with the value given here, otherwise 0. It is the step itself if the file has
-    none.
+    """Return the trial of a step, a variant or a trial that sets each macro of `ASKED_FOR` which
+    its file has, to its value in `values` or else to 0. If the file has none of these macros, the
+    name is returned unchanged.
 
-    Raises `FileNotFoundError` for a file that does not exist.
+    Raises `FileNotFoundError` if there is no such kernel file.
     """
     file, block, changes = split_trial(step)
     names = [name for name in ASKED_FOR if name in header(source(f"{file}.cu")).macros]
-    kept = [(name, value) for name, value in changes if name not in names]
-    spelled = [*kept, *((name, values.get(name, 0)) for name in names)]
+    others = [(name, value) for name, value in changes if name not in names]
+    overrides = [*others, *((name, values.get(name, 0)) for name in names)]
     size = f"-b{block}" if block else ""
-    return "".join([file, size, *(f"-{name}{value}" for name, value in spelled)])
+    return "".join([file, size, *(f"-{name}{value}" for name, value in overrides)])
 
 
 def plain(step: str) -> str:
-    """The trial without requests: plain loads and stores, no hint, an ordinary launch."""
+    """Return the trial with no cache hints, default loads and stores, and an ordinary launch."""
     return asking(step, {})
 
 
 def known_steps() -> list[str]:
-    """Everything of ours that has a record: the steps, the array version, variants and trials."""
+    """Return all kernels of this project that are recorded, including the array version."""
     return [UNFUSED, *steps(), *variants(), *TRIALS]

@@ -1,7 +1,7 @@
-"""Plans that were tuned on the reader's own GPU: mine/plans/<gpu>.json, which git ignores.
+"""Plans tuned on the reader's own GPU: mine/plans/<gpu>.json, ignored by git.
 
-`helpers.measure.tuning` finds them, and `choose` prefers them to the shipped plans when live on
-that GPU: never in replay, and not with SOFTMAX_PLANS=0.
+`helpers.measure.tuning` finds them, and `choose` prefers them to the shipped plans in live mode on
+that GPU, unless SOFTMAX_PLANS=0.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Tuned:
-    """A trial that is faster than the shipped plan at one shape, timed in turn with it and a copy,
-    in microseconds per call."""
+    """A trial that beats the shipped plan for one problem. It was timed in alternation with the
+    shipped plan and a copy; samples are in microseconds per call."""
 
     rows: Count
     cols: Count
     dtype: Dtype
     trial: str
     shipped: str
-    kernels: dict[str, dict]  # for both: the hash of the code, the launch
+    kernels: dict[str, dict]  # trial and shipped -> code hash and launch
     samples_us: Samples
     shipped_us: Samples
     copy_us: Samples
-    calls: Count  # calls per replay
+    calls: Count  # per replay of a CUDA graph
     attributes: dict[str, int]  # registers, local and shared bytes of the trial
     protocol: dict
     device: dict
     versions: dict[str, str]
     utc: Date
     operation: str = "softmax"
-    features: dict[str, int] = field(default_factory=dict)  # the nonzero ones
-    inner: Count = 1  # stride between columns in elements
+    features: dict[str, int] = field(default_factory=dict)  # non-zero features
+    inner: Count = 1  # elements between neighbours in a row
 
     @property
     def problem(self) -> Problem:
-        """Raises `ValueError` for an unknown operation or feature."""
+        """The problem it was tuned for; raises `ValueError` for an unknown operation or feature."""
         return Problem(
             *(self.rows, self.cols, self.dtype, self.inner),
             operation=self.operation,
@@ -59,16 +59,17 @@ class Tuned:
 
     @property
     def times(self) -> float:
-        """Speedup over the shipped plan."""
+        """The speedup over the shipped plan."""
         return statistics.median(self.shipped_us) / statistics.median(self.samples_us)
 
     @property
     def share(self) -> float:
-        """Its bandwidth as a fraction of the same-size copy's."""
+        """The bandwidth as a fraction of that of a copy of the same size."""
         return statistics.median(self.copy_us) / statistics.median(self.samples_us)
 
     @property
     def reason(self) -> str:
+        """When it was tuned and its speedup, for `why`."""
         when = f"tuned here on {self.utc[:10]}"
         return f"{when}: {self.times:.3f} times as fast as the shipped plan"
 
@@ -78,17 +79,18 @@ class _File(TypedDict):
 
 
 def plans_path(folder: str) -> Path:
+    """Return the file of the plans tuned on a GPU, given by its folder name."""
     return MINE / "plans" / f"{folder}.json"
 
 
 def tuned_gpus() -> list[str]:
-    """The folders of the GPUs with tuned plans."""
+    """Return the folder names of the GPUs that have a file of tuned plans."""
     return sorted(path.stem for path in (MINE / "plans").glob("*.json"))
 
 
 def read_plans(folder: str) -> list[Tuned]:
-    """The plans tuned on a GPU; none if there is no file. Raises `ValueError` that names a file
-    which is damaged or was written by another version of this program."""
+    """Return the plans tuned on a GPU; none if there is no file. Raises `ValueError` that names the
+    file if it is damaged or has another schema version."""
     path = plans_path(folder)
     if not path.is_file():
         return []
@@ -99,18 +101,19 @@ def read_plans(folder: str) -> list[Tuned]:
 
 
 def write_plans(folder: str, plans: Sequence[Tuned]) -> None:
+    """Replace the plans tuned on a GPU."""
     ordered = sorted(plans, key=lambda plan: (plan.dtype, plan.cols, plan.rows))
     write_json(plans_path(folder), {"schema": SCHEMA, "plans": [asdict(plan) for plan in ordered]})
 
 
 def keep(folder: str, plan: Tuned) -> None:
-    """Replace the plan for a problem."""
+    """Save a plan, replacing an earlier one for the same problem."""
     others = [other for other in read_plans(folder) if other.problem != plan.problem]
     write_plans(folder, [*others, plan])
 
 
 def tuned_here(problem: Problem) -> Tuned | None:
-    """The plan of the GPU in use for a problem. None if there is none, in replay, with
+    """Return the plan tuned for a problem on the GPU in use. None without one, in replay mode, with
     SOFTMAX_PLANS=0, and if the file is damaged, which `make tune ARGS=--show` reports."""
     if replaying() or os.environ.get(SWITCH) == "0":
         return None

@@ -1,8 +1,8 @@
-"""What is computed on what; nothing here knows a GPU or a kernel.
+"""Operations and problems, independent of any kernel or GPU.
 
 The modules, lowest first:
 
-    operations  what kernels compute: their arguments and features, one row per operation
+    operations  the operations: their arguments and features
     problem     `Problem`: an operation at a shape, dtype and layout
     shapes      families of matrix shapes
 """

@@ -1,19 +1,17 @@
-"""The operations of the series: what a kernel may compute, and which arguments it takes.
+"""The operations that kernels of the series compute, with their arguments and features.
 
-    // Computes: softmax_backward                in a header; softmax where there is no such line
-    // Computes: softmax with DROPOUT = 1        a file that is made for one value of a feature
+    // Computes: softmax_backward                in a header; without such a line it is softmax
+    // Computes: softmax with DROPOUT = 1        a file with one fixed value of a feature
 
-An operation names its arguments as kernels declare them. A feature is a macro that selects an
-addition to the operation; 0 means without. A kernel supports a feature by listing it in its Build
-table or defining it behind #ifndef, and declares the arguments of all its features: an array that
-no feature requires is a null pointer, a number that is not given is neutral. The formulas are in
-`helpers.run.references`.
-
-Softmax follows PyTorch, with its prologue and epilogue:
+An operation names its arguments as kernels declare them. A feature is a macro that fuses a further
+computation into the kernel; 0 disables it. A kernel that supports a feature has its macro in the
+Build table or defines it under #ifndef, and declares all arguments of all its features: an array
+that no enabled feature uses is a null pointer, and an omitted number has its neutral value.
+`helpers.run.references` defines the results. Softmax follows PyTorch, with its fused operations:
 
     y = dropout(softmax(scale * x + bias, where mask is 0)), or its logarithm
 
-Shapes are given by names of sizes (`Problem.sizes`): rows, cols and others.
+Shapes are tuples of size names (`Problem.sizes`): rows, cols and others.
 """
 
 from __future__ import annotations
@@ -24,54 +22,59 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-SUMMED = 512  # elements per sum that the `read` operation writes
+SUMMED = 512  # elements per partial sum that `read` writes
 MATRIX, ROWS, NUMBER = ("rows", "cols"), ("rows",), ()
 STATISTICS = ("rows", "2")  # per row: its maximum m, and log(sum(exp(x - m)))
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An array or a number that the kernels of an operation take."""
+    """An array or number that kernels of an operation take."""
 
     name: str
     shape: tuple[str, ...]  # names of sizes or of other arguments; () for a number
-    dtype: str = "T"  # T: the dtype of the header
+    dtype: str = "T"  # "T" stands for the dtype of the problem
     output: bool = False
-    when: Mapping[str, int] = field(default_factory=dict)  # the features that require it
-    # The default of a number: a value, or the first of these that is available: the rows of an
-    # array, a size.
+    when: Mapping[str, int] = field(default_factory=dict)  # feature values that require it
+    # The value of an omitted number, or names: the value is then the row count of the first name
+    # that is an array given, or the size of that name.
     neutral: float | tuple[str, ...] | None = None
-    between: tuple[float, float] | None = None  # the range of a number, ends included
+    between: tuple[float, float] | None = None  # the range of a number, inclusive
 
-    def asked(self, features: Mapping[str, int]) -> bool:
+    def applies(self, features: Mapping[str, int]) -> bool:
+        """Return whether a kernel with these features uses the argument."""
         return all(features.get(name, 0) == value for name, value in self.when.items())
 
     def numpy_dtype(self, dtype: str | np.dtype) -> np.dtype:
+        """Return the NumPy dtype of the argument in a problem of the given dtype."""
         return np.dtype(dtype if self.dtype == "T" else self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """What is computed, not how: the arguments in the order of a kernel's parameters."""
+    """A computation, defined by its arguments in the order of a kernel's parameters."""
 
     name: str
     arguments: tuple[Argument, ...]
-    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names of its values
+    features: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # words for its values 0, 1, ...
     sizes: tuple[str, ...] = MATRIX
     strided: bool = False  # whether its kernels may take x_stride and y_stride
-    bandwidth_baseline: str = "00_copy"  # the kernel that only moves the same number of bytes
+    bandwidth_baseline: str = "00_copy"  # the kernel that only moves the same bytes
 
     def __repr__(self) -> str:
         return f"Operation({self.name})"
 
-    def __reduce__(self) -> tuple:  # operations are compared by `is`, in another process too
+    def __reduce__(self) -> tuple:  # operations are singletons, also after unpickling
         return operation_named, (self.name,)
 
     def asked(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
-        """The arguments that features require."""
-        return tuple(argument for argument in self.arguments if argument.asked(features))
+        """Return the arguments that a kernel with these features uses."""
+        return tuple(argument for argument in self.arguments if argument.applies(features))
 
     def arrays(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
+        """Return those of `asked` that are arrays."""
         return tuple(argument for argument in self.asked(features) if argument.shape)
 
     @property
@@ -87,15 +90,15 @@ class Operation:
         names = (*self.required, *strides, *(argument.name for argument in self.arguments))
         return (*dict.fromkeys(names), "workspace")
 
-    def value(self, feature: str, wanted: int | str) -> int:
-        """The value of a feature, given by name or number. Raises `ValueError` that lists the
-        values."""
+    def value(self, feature: str, given: int | str) -> int:
+        """Return a feature's value, given as a number or a word. Raises `ValueError` that lists the
+        features and their words."""
         words = self.features.get(feature, ())
-        number = words.index(wanted) if wanted in words else wanted
+        number = words.index(given) if given in words else given
         if not isinstance(number, int) or not 0 <= number < len(words):
             known = "; ".join(f"{name} = {', '.join(of)}" for name, of in self.features.items())
             raise ValueError(
-                f"{self.name} has no {feature} = {wanted}; its features: {known or 'none'}"
+                f"{self.name} has no {feature} = {given}; its features: {known or 'none'}"
             )
         return int(number)
 
@@ -104,7 +107,7 @@ class Operation:
 
 NO_MASK, BYTES, CAUSAL = range(3)  # values of MASK
 YES_OR_NO = ("no", "yes")
-SEEDS = (  # of dropout: the drop probability, and the key and counter of the generator
+DROPOUT_ARGUMENTS = (  # dropout probability, key and counter of the random number generator
     Argument("p", NUMBER, "float32", when={"DROPOUT": 1}, neutral=0.0, between=(0, 1)),
     Argument("seed", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
     Argument("offset", NUMBER, "uint64", when={"DROPOUT": 1}, neutral=0),
@@ -126,7 +129,7 @@ SOFTMAX = Operation(
         Argument("mask_rows", NUMBER, "int32", when={"MASK": CAUSAL}, neutral=("cols",)),
         Argument("mask_repeat", NUMBER, "int32", when={"MASK": BYTES}, neutral=1),
         Argument("mask_repeat", NUMBER, "int32", when={"MASK": CAUSAL}, neutral=1),
-        *SEEDS,
+        *DROPOUT_ARGUMENTS,
     ),
     {
         "MASK": ("none", "bytes", "causal"),
@@ -150,12 +153,12 @@ BACKWARD = Operation(
         Argument("dy", MATRIX),
         Argument("dx", MATRIX, output=True),
         SCALE,
-        *SEEDS,
+        *DROPOUT_ARGUMENTS,
     ),
     {"LOG": YES_OR_NO, "FROM_X": YES_OR_NO, "DROPOUT": YES_OR_NO},
     bandwidth_baseline="variants/00_two_reads",
 )
-OF_A_LOSS = (
+LOSS_ARGUMENTS = (
     Argument("ignore_index", NUMBER, "int64", neutral=-100),
     Argument("smoothing", NUMBER, "float32", neutral=0.0, between=(0, 1)),
     Argument("z_loss", NUMBER, "float32", neutral=0.0),
@@ -167,7 +170,7 @@ CROSS_ENTROPY = Operation(
         Argument("target", ROWS, "int64"),
         Argument("loss", ROWS, "float32", output=True),
         Argument("statistics", STATISTICS, "float32", output=True),
-        *OF_A_LOSS,
+        *LOSS_ARGUMENTS,
     ),
     bandwidth_baseline="variants/00_read",
 )
@@ -179,10 +182,10 @@ CROSS_ENTROPY_BACKWARD = Operation(
         Argument("statistics", STATISTICS, "float32"),
         Argument("dloss", ROWS, "float32"),
         Argument("dx", MATRIX, output=True),
-        *OF_A_LOSS,
+        *LOSS_ARGUMENTS,
     ),
 )
-# Operations of the bandwidth baselines, which do nothing but move bytes.
+# Operations of the bandwidth baselines, which only move bytes.
 TWO_READS = Operation(
     "two_reads",
     (Argument("a", MATRIX), Argument("b", MATRIX), Argument("y", MATRIX, output=True)),
@@ -207,12 +210,13 @@ OPERATIONS = {
 
 
 def operation_named(name: str) -> Operation:
+    """Return the operation of a name; raises `KeyError`."""
     return OPERATIONS[name]
 
 
-def computed(text: str) -> tuple[Operation, dict[str, int]]:
-    """The operation of a header's `Computes` line, and the features that are fixed in the file.
-    Raises `ValueError` that says what is wrong with the line."""
+def parse_computes(text: str) -> tuple[Operation, dict[str, int]]:
+    """Parse the text of a header's `Computes` line: the operation and its fixed feature values.
+    Raises `ValueError` with the reason if the text is invalid."""
     name, _, fixed = text.partition(" with ")
     if name not in OPERATIONS:
         raise ValueError(f"`{name}` is not one of {', '.join(OPERATIONS)}")

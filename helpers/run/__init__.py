@@ -1,10 +1,10 @@
-"""Run a kernel, on the GPU or the SIMT machine, and check its result.
+"""Run a kernel on the GPU or the SIMT machine, and check its result.
 
 The modules, lowest first:
 
-    references  inputs, fp64 references and tolerances of each operation
+    references  inputs, fp64 references and tolerances for each operation
     execute     run a cupy.RawKernel once
     bound       a kernel bound to a shape, a dtype and a GPU
-    launch      launch a kernel compiled by the reader
+    launch      launch a kernel that the reader compiled
     check       compare a kernel's output with the reference
 """

@@ -1,6 +1,6 @@
-"""Check kernels over shapes, layouts and special values against fp64 references.
+"""Check a kernel's results over shapes, layouts and special values against an fp64 reference.
 
-References and tolerances are in `helpers.run.references`.
+`helpers.run.references` defines the references and tolerances.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ..simt.words import are, counted
 from .bound import NO_FEATURES, Kernel, kernel_of
 from .references import allowed, expected, make_inputs, outputs, special_inputs
 
-UNTOUCHED = 7.0  # fills what a kernel must not write
+UNTOUCHED = 7.0  # fills memory around outputs, which a kernel must not write
 
 
 class WrongResult(ShownShort, AssertionError):
-    """The output of a kernel is wrong; the message shows where and how.
+    """A kernel's output is wrong; the message shows where and how.
 
     `summary` omits the values, whose last digits depend on the machine.
     """
@@ -42,8 +42,8 @@ class WrongResult(ShownShort, AssertionError):
 
 
 def apart(x: np.ndarray, stride: int, phase: int, around: float = np.nan) -> np.ndarray:
-    """A copy of a matrix with a row stride of `stride` elements, starting `phase` elements into a
-    base array that holds `around` everywhere else."""
+    """Copy a matrix to a view with row stride `stride` that starts `phase` elements into its base
+    array; all other elements of the base array are `around`."""
     rows, cols = x.shape
     base = np.full(phase + rows * stride + 3, around, x.dtype)
     view = base[phase : phase + rows * stride].reshape(rows, stride)[:, :cols]
@@ -58,41 +58,42 @@ def check_outputs(
     features: Mapping[str, int] = NO_FEATURES,
     at: np.ndarray | None = None,
 ) -> None:
-    """Raise `WrongResult` unless the outputs are those of the operation for complete values.
+    """Raise `WrongResult` unless the outputs in `written` match the reference of an operation.
 
-    NaN and infinities are accepted exactly where the reference has them. `at` are the indices of
-    the given rows; None means all rows.
+    `values` are all arguments of the operation (`Problem.complete`). NaN and infinities are
+    accepted exactly where the reference has them. `at` are the row numbers if only some rows are
+    given.
     """
     if operation is COPY:
         return check_copy(values["x"], written["y"])
     exact = expected(operation, values, features, at)
     for name, y in written.items():
-        wanted = exact[name].value
+        exact_y = exact[name].value
         with np.errstate(invalid="ignore"):
-            error = np.abs(y.astype(np.float64) - wanted)
-            right = (error <= allowed(exact[name], y.dtype)) | (y == wanted)
-            right |= np.isnan(wanted) & np.isnan(y)
+            error = np.abs(y.astype(np.float64) - exact_y)
+            right = (error <= allowed(exact[name], y.dtype)) | (y == exact_y)
+            right |= np.isnan(exact_y) & np.isnan(y)
         if right.all():
             continue
-        plain = operation is SOFTMAX and not {"LOG", "DROPOUT"} & {
+        sums_to_1 = operation is SOFTMAX and not {"LOG", "DROPOUT"} & {
             n for n, v in features.items() if v
         }
-        hint = _hint(values["x"], y, wanted) if plain else _missing(wanted, y)
-        place = tuple(map(int, np.argwhere(~right)[0]))
+        hint = _softmax_hint(values["x"], y, exact_y) if sums_to_1 else _nan_hint(exact_y, y)
+        index = tuple(map(int, np.argwhere(~right)[0]))
         label = "" if len(written) == 1 else f" of {name}"
         wrong = np.count_nonzero(~right)
         raise WrongResult(
             f"{wrong} of {y.size} elements{label} {are(wrong)} wrong, first at "
-            f"{_place(place)}{hint}",
-            f"got {float(y[place]):.6g}, expected {wanted[place]:.6g}",
+            f"{_describe_index(index)}{hint}",
+            f"got {float(y[index]):.6g}, expected {exact_y[index]:.6g}",
         )
 
 
-def _place(place: tuple[int, ...]) -> str:
-    """The position of an element in words, for arrays of one, two or three axes."""
-    words = {1: ("row",), 2: ("row", "column")}.get(len(place))
+def _describe_index(index: tuple[int, ...]) -> str:
+    """Return an index in words: "row 1", "row 1, column 2", or "(1, 2, 3)"."""
+    words = {1: ("row",), 2: ("row", "column")}.get(len(index))
     return (
-        ", ".join(map(" ".join, zip(words, map(str, place), strict=True))) if words else str(place)
+        ", ".join(map(" ".join, zip(words, map(str, index), strict=True))) if words else str(index)
     )
 
 
@@ -102,7 +103,7 @@ def check_softmax(x: np.ndarray, y: np.ndarray) -> None:
 
     Both have the same shape and dtype. NaN is accepted exactly where the reference has it.
     """
-    _check_form(x, y)
+    _check_same_form(x, y)
     if x.dtype.kind not in "fV" or not x.ndim:  # V: bfloat16
         raise TypeError(f"x must be a matrix of floats, not {short(x)}")
     x, y = (array.reshape(-1, array.shape[-1]) for array in (x, y))
@@ -112,24 +113,24 @@ def check_softmax(x: np.ndarray, y: np.ndarray) -> None:
 @checked
 def check_copy(x: np.ndarray, y: np.ndarray) -> None:
     """Raise `WrongResult` unless y equals x bit for bit."""
-    _check_form(x, y)
+    _check_same_form(x, y)
     same = x.reshape(-1).view(np.uint8) == y.reshape(-1).view(np.uint8)
     if not same.all():
         first = int(np.argmin(same)) // x.itemsize
-        place = tuple(map(int, np.unravel_index(first, x.shape)))
-        raise WrongResult(f"y differs from x, first at {place}: {y[place]} instead of {x[place]}")
+        index = tuple(map(int, np.unravel_index(first, x.shape)))
+        raise WrongResult(f"y differs from x, first at {index}: {y[index]} instead of {x[index]}")
 
 
-def _check_form(x: np.ndarray, y: np.ndarray) -> None:
+def _check_same_form(x: np.ndarray, y: np.ndarray) -> None:
     for name, array in (("x", x), ("y", y)):
         if np.ma.isMaskedArray(array):
-            raise TypeError(f"{name} is a masked array: fill it, as {name}.filled(0.0) does")
+            raise TypeError(f"{name} is a masked array: fill it, for example by {name}.filled(0.0)")
     if x.shape != y.shape or x.dtype != y.dtype:
-        raise WrongResult(f"y is {y.dtype}{y.shape}, x is {x.dtype}{x.shape}")
+        raise WrongResult(f"y is {y.dtype}{y.shape}, but x is {x.dtype}{x.shape}")
 
 
-def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
-    """The likely kind of mistake; "" if none is recognised."""
+def _softmax_hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
+    """Return the mistake that a wrong softmax suggests; "" if it suggests none of these."""
     finite = np.isfinite(expected).all(axis=-1)
     if not finite.any():
         return ""
@@ -146,12 +147,12 @@ def _hint(x: np.ndarray, y: np.ndarray, expected: np.ndarray) -> str:
     if abs(worst - 1) > (1e-2 if stored.itemsize == 2 else 1e-3):
         return f" (rows do not sum to 1; the worst sums to {worst:.4g})"
     if x.shape[-1] > 1 and (y.argmax(axis=-1) != expected.argmax(axis=-1)).any():
-        return " (rows sum to 1, but the largest element is at another place)"
+        return " (rows sum to 1, but the largest element is at the wrong place)"
     return ""
 
 
-def _missing(expected: np.ndarray, y: np.ndarray) -> str:
-    """A sentence if the mistake looks like an element that was never written; otherwise ""."""
+def _nan_hint(expected: np.ndarray, y: np.ndarray) -> str:
+    """Return a hint at elements that were not written; "" if there are none."""
     finite = np.isfinite(expected)
     if finite.any() and np.isnan(y[finite]).all():
         return " (nothing was written, or every row overflowed)"
@@ -168,15 +169,18 @@ def check_kernel(
 ) -> str:
     """Run a kernel of the series over shapes and over special rows, and check every output.
 
-    `kernel` is a `cupy.RawKernel` whose source has a header, or the text of a kernel file, which is
-    compiled for each shape as its header says; the header also gives operation and launch.
-    `features` select features of the operation. `shapes` are by default `QUICK_SHAPES`, with
-    `LONG_QUICK_SHAPES` for a text with a Build line or one that accepts none of these; for a kernel
-    along any axis (outer, dim, inner), `QUICK_AXES`. Shapes that the header refuses are skipped.
-    Each shape is checked a second time in another layout, if the kernel supports one: strided or
-    unaligned rows, or in place. Returns one sentence. Raises `WrongResult` naming the shape,
-    `ValueError` if there is no header, if it refuses every shape, or for features that it does not
-    have, and `TypeError` for shapes that are not pairs of integers.
+    `kernel` is a `cupy.RawKernel` whose source has a header, or the source of a kernel file, which
+    is compiled for each shape according to its header. The header also defines the launch and the
+    operation; `features` enables features of it.
+
+    `shapes` are (rows, cols), by default `QUICK_SHAPES`, with `LONG_QUICK_SHAPES` for source with a
+    Build table or a kernel that accepts none of the former; for a kernel for any axis they are
+    (outer, dim, inner), by default `QUICK_AXES`. Shapes that the header rejects are skipped. Each
+    shape is run a second time with another layout if the kernel supports one: strided rows,
+    unaligned rows, or unaligned arrays; and again in place if the kernel allows it.
+
+    Returns one sentence. Raises `WrongResult` naming the shape, `ValueError` if there is no header,
+    it rejects every shape, or features are not supported, and `TypeError` for invalid shapes.
     """
     unbound = kernel_of(kernel, block).choosing(features)
     contract = unbound.header
@@ -192,56 +196,55 @@ def check_kernel(
     long = per_shape or not any(accepts(problem(*shape)) for shape in QUICK_SHAPES)
     if shapes is None:
         shapes = QUICK_AXES if axes else (*QUICK_SHAPES, *(LONG_QUICK_SHAPES if long else ()))
-    asked = [problem(*_sizes(shape, axes)) for shape in shapes]
+    requested = [problem(*_sizes(shape, axes)) for shape in shapes]
     inner = SPECIAL_INNER if axes else 1
     columns = [cols for cols in SPECIAL_COLUMNS if long or axes or cols < 1000]
     special = [one for one in (problem(6, cols, inner) for cols in columns) if accepts(one)]
     if not special and accepts(packs := problem(6, SPECIAL_PACKS, inner)):
         special = [packs]
-    taken = [one for one in asked if accepts(one)]
-    if not taken:
-        refused = contract.why_not(asked[0]) if asked else ""
+    accepted = [one for one in requested if accepts(one)]
+    if not accepted:
+        refused = contract.why_not(requested[0]) if requested else ""
         reason = f": {refused}" if "does not build" in refused else ""
         raise ValueError(f"the header takes {dtype} at none of these shapes{reason}")
-    problems = [(one, make_inputs(one)) for one in taken]
+    problems = [(one, make_inputs(one)) for one in accepted]
     problems += [(one, special_inputs(one)) for one in special]
     views = 0
     for number, (one, values) in enumerate(problems):
         views += check_case(unbound, one, values, number)
     rows = sum(one.rows for one in special)
-    shown = counted(len(taken), "shape")
+    checks = counted(len(accepted), "shape")
     if views or contract.strided:
-        shown += f", {counted(views, 'view')}"
-    said = "".join(f", {name} = {value}" for name, value in unbound.features.items() if value)
-    return (
-        f"{unbound.name}{said}: right on {shown} and {counted(rows, 'row')} with -inf, NaN or +inf"
-    )
+        checks += f", {counted(views, 'view')}"
+    enabled = "".join(f", {name} = {value}" for name, value in unbound.features.items() if value)
+    special_rows = f"{counted(rows, 'row')} with -inf, NaN or +inf"
+    return f"{unbound.name}{enabled}: right on {checks} and {special_rows}"
 
 
 def check_case(
     unbound: Kernel, problem: Problem, values: Mapping[str, object], layout: int
 ) -> bool:
-    """Run a kernel on the inputs of a shape (surplus ones are ignored), then in one of three other
-    layouts and in place, if it supports them. Returns whether there was another layout; raises what
-    `check_kernel` raises."""
-    run, contract = _Run(unbound, problem, values), unbound.header
-    run.as_they_are()
+    """Run a kernel on `values` (unused ones are ignored), in place if it allows that, and in one of
+    three other layouts, chosen by the number `layout`, if it supports that one. Return whether it
+    does; raises what `check_kernel` raises."""
+    check, contract = _Check(unbound, problem, values), unbound.header
+    check.run_contiguous()
     if "Inplace" in contract.fields:
-        run.in_place()
-    anywhere = contract.align(problem.dtype) < 16 and contract.operation is not SOFTMAX
-    return (contract.strided or anywhere) and run.apart(layout)
+        check.run_in_place()
+    unaligned = contract.align(problem.dtype) < 16 and contract.operation is not SOFTMAX
+    return (contract.strided or unaligned) and check.run_other_layout(layout)
 
 
 def _sizes(shape: Sequence[int], axes: bool) -> Sequence[int]:
-    """Raises `TypeError` unless it is a tuple of integers of the right length."""
+    """Return the sizes of a shape; raise `TypeError` unless they are two or three integers."""
     if np.ndim(shape) != 1 or len(shape) != 2 + axes:
         form = "triples [(outer, dim, inner), ...]" if axes else "pairs [(rows, cols), ...]"
         raise TypeError(f"shapes are {form}, not {shape!r}")
     return tuple(integer("a size", size) for size in shape)
 
 
-class _Run:
-    """A kernel with its inputs at a shape, in the plain layout and in others."""
+class _Check:
+    """Runs of a kernel on the same values in different layouts."""
 
     def __init__(self, unbound: Kernel, problem: Problem, values: Mapping[str, object]) -> None:
         self.unbound, self.problem = unbound, problem
@@ -251,33 +254,37 @@ class _Run:
         self.values = problem.complete(given)
 
     def outputs(self) -> dict[str, np.ndarray]:
+        """Return new output arrays full of NaN."""
         return outputs(self.problem, self.values)
 
     def matrices(self, arrays: Mapping[str, object]) -> dict[str, np.ndarray]:
+        """Return those of the arrays that are matrices."""
         return {
             argument.name: arrays[argument.name]
             for argument in self.problem.arrays
             if argument.shape == MATRIX and argument.name in arrays
         }
 
-    def as_they_are(self) -> None:
+    def run_contiguous(self) -> None:
+        """Check the kernel on contiguous, aligned arrays."""
         self._run(self.given, self.outputs())
 
-    def in_place(self) -> None:
+    def run_in_place(self) -> None:
+        """Check the kernel with one array as an input and the output."""
         output, name = self.unbound.header.fields["Inplace"].split(" = ")
-        once = self.given[name].copy()
-        self._run({**self.given, name: once}, {**self.outputs(), output: once}, " in place")
+        shared = self.given[name].copy()
+        self._run({**self.given, name: shared}, {**self.outputs(), output: shared}, " in place")
 
-    def apart(self, number: int) -> bool:
-        """Check in one of three layouts, in turn; False if the header refuses it."""
+    def run_other_layout(self, number: int) -> bool:
+        """Check the kernel in layout `number` modulo 3; return False if the header rejects it."""
         problem, contract = self.problem, self.unbound.header
         cols, size = problem.cols, problem.itemsize
         pack, unit = 16 // size, contract.align(problem.dtype) // size
-        whole = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
+        padding = -cols % pack  # elements from the end of a row to the next multiple of 16 bytes
         x_gap, y_gap, x_phase, y_phase = (
-            (5, 2, 1, 3),  # each row has another offset from a multiple of 16 bytes
-            (0, 0, 3, 1),
-            (whole, whole + pack, 0, 0),
+            (5, 2, 1, 3),  # strided rows, each with another address modulo 16 bytes
+            (0, 0, 3, 1),  # contiguous rows, unaligned arrays
+            (padding, padding + pack, 0, 0),  # strided rows, all aligned
         )[number % 3]
         if not contract.strided:
             x_gap = y_gap = 0
@@ -288,12 +295,12 @@ class _Run:
         if not contract.strided and not x_phase:
             return False
         inputs = {
-            name: _moved(x, strides[0], (x_phase + 2 * place) * unit, np.nan)
-            for place, (name, x) in enumerate(self.matrices(self.given).items())
+            name: _with_layout(x, strides[0], (x_phase + 2 * index) * unit, np.nan)
+            for index, (name, x) in enumerate(self.matrices(self.given).items())
         }
         written = self.outputs()
         written |= {
-            name: _moved(y, strides[1], y_phase * unit, UNTOUCHED)
+            name: _with_layout(y, strides[1], y_phase * unit, UNTOUCHED)
             for name, y in self.matrices(written).items()
         }
         before = {name: y.base.copy() for name, y in written.items() if y.base is not None}
@@ -305,12 +312,13 @@ class _Run:
         return True
 
     def _strides(self, arrays: Mapping[str, np.ndarray]) -> tuple[int, ...]:
-        """The row strides of x and y, if the kernel takes them."""
+        """Return the row strides of x and y in elements, or () if the kernel takes none."""
         if not self.unbound.header.strided:
             return ()
         return tuple(arrays[name].strides[0] // arrays[name].itemsize for name in "xy")
 
     def _where(self, arrays: Mapping[str, np.ndarray]) -> str:
+        """Return the kernel and its shape, for messages."""
         problem = self.problem
         if problem.inner > 1:
             axes = problem.outer, problem.cols, problem.inner
@@ -320,7 +328,7 @@ class _Run:
     def _run(
         self, given: Mapping[str, object], written: Mapping[str, np.ndarray], how: str = ""
     ) -> None:
-        """Run the kernel on the inputs in their layout, and check its outputs."""
+        """Run the kernel on arrays in their layout, and check the outputs."""
         strides = self._strides({**given, **written})
         where = self._where(written) + how
         if strides and strides != 2 * (self.problem.cols,):
@@ -336,8 +344,8 @@ class _Run:
             raise WrongResult(f"{where}: {error.summary}", error.values) from None
 
 
-def _moved(x: np.ndarray, stride: int, phase: int, around: float) -> np.ndarray:
-    """`apart` for a matrix; an array of three axes keeps its layout."""
+def _with_layout(x: np.ndarray, stride: int, phase: int, around: float) -> np.ndarray:
+    """Return `apart` of a matrix; an array of three axes is only moved by `phase`."""
     if x.ndim == 2:
         return apart(x, stride, phase, around)
     return apart(x.reshape(1, -1), x.size, phase, around).reshape(x.shape)

@@ -1,9 +1,9 @@
 """Run a `cupy.RawKernel` once: on the GPU through CuPy, or on the SIMT machine.
 
-Both take NumPy arrays and write results into them in place. Arguments are first checked against the
-kernel's signature, because CUDA checks nothing: it knows no strides, converts no dtype, and reads a
-Python float as eight bytes. Features that CuPy does not expose use the driver API: clusters of more
-than 8 blocks, programmatic launches.
+Both take numpy arrays and write results into them in place. Arguments are first checked against the
+kernel's signature, because CUDA checks nothing: it ignores strides, converts no dtype, and reads a
+Python float as eight bytes. Clusters of more than 8 blocks and programmatic launches, which CuPy
+does not support, use the CUDA driver API.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from ..simt import byte_offset, rows_apart, span
 from ..simt.cuda_text import Parameter, signature
 from ..simt.words import counted
 
-GUARD = 256  # guard bytes around each array on a GPU; a multiple of any alignment
-UNTOUCHED = 0xA5  # their content
+GUARD = 256  # bytes before and after each array on a GPU; a multiple of any alignment
+GUARD_BYTE = 0xA5  # fills the guard bytes
 
 
 class KernelBug(simt.ShownShort, RuntimeError):
-    """A bug in the kernel: the message lists the diagnostics of the SIMT machine, or says which
-    bytes outside of its arrays a kernel wrote on a GPU."""
+    """A bug in the kernel: the message lists the findings of the SIMT machine, or names the array
+    beyond whose bounds the kernel wrote on a GPU."""
 
 
 def execute(kernel, plan: Plan, grid, block, args: Sequence) -> simt.Trace | None:
-    """Launch a kernel with checked arguments, and wait for it.
+    """Launch a kernel with checked arguments, and wait for it to finish.
 
-    `plan` holds the shared memory and the attributes of the launch, `grid` and `block` its sizes in
-    up to three dimensions. Returns the SIMT machine's trace in replay mode, None on a GPU. Raises
-    `KernelBug` if the SIMT machine found a bug, and what `helpers.simt` or CuPy raise.
+    `plan` has the shared memory and the attributes of the launch; `grid` and `block` have up to
+    three dimensions. Return the SIMT machine's trace in replay mode, None on a GPU. Raises
+    `KernelBug` if a bug is found, and what `helpers.simt` or CuPy raise.
     """
     if not replaying():
         _execute_on_gpu(kernel, plan, grid, block, args)
@@ -50,8 +50,8 @@ def execute(kernel, plan: Plan, grid, block, args: Sequence) -> simt.Trace | Non
 
 
 def execute_simulated(kernel, plan: Plan, grid, block, args: Sequence, **options) -> simt.Trace:
-    """The same on the SIMT machine, even if there is a GPU; bugs are in `trace.findings`. `options`
-    go to `simt.simulate`."""
+    """Launch the kernel on the SIMT machine, even if there is a GPU; bugs are in `trace.findings`.
+    `options` are passed to `simt.simulate`."""
     names = [parameter.name for parameter in signature(kernel.code, kernel.name)]
     options = {"names": names, "arch": f"compute_{max(90, plan.arch)}", **options}
     return simt.simulate(kernel, grid, block, args, plan.shared_mem, **options)
@@ -67,97 +67,98 @@ def _execute_on_gpu(kernel, plan: Plan, grid, block, args: Sequence) -> None:
         for parameter, value in zip(declared, args, strict=True)
     ]
     sizes = simt.launch_shape(grid, "grid"), simt.launch_shape(block, "block")
-    # Ordinary even if the plan is programmatic: a single call has no predecessor to overlap
-    # with. Timing uses `enqueue`.
+    # An ordinary launch even if the plan is programmatic: a single call has no predecessor to
+    # overlap with. Timings use `enqueue`.
     kernel(*sizes, tuple(on_gpu), shared_mem=plan.shared_mem)
     cupy.cuda.get_current_stream().synchronize()
     for parameter, value, device in zip(declared, args, on_gpu, strict=True):
         if parameter.pointer and not parameter.const and value is not None:
-            around = _bring_back(device, value)
-            if (around != UNTOUCHED).any():
+            guards = _copy_back(device, value)
+            if (guards != GUARD_BYTE).any():
                 raise KernelBug(f"{kernel.name} wrote outside of {parameter.name}")
 
 
 def _pointer(name: str, value):
-    """The value that CuPy takes for a pointer; None is the null pointer."""
+    """Return the argument that CuPy gets for a pointer; None is the null pointer."""
     if value is None:
         return np.uintp(0)
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"{name}: arrays of pointers run on the SIMT machine alone")
+        raise TypeError(f"{name}: arrays of pointers are supported only on the SIMT machine")
     return to_gpu(value, GUARD)
 
 
 def device_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype of the CuPy array: bfloat16, which CuPy may not know, is stored as uint16."""
+    """Return the dtype that CuPy uses: uint16 for bfloat16, which CuPy may not support."""
     return np.dtype(np.uint16) if dtype.name == "bfloat16" else dtype
 
 
 def as_declared(parameter: Parameter, value):
-    """A number in the size that the kernel reads; CuPy would pass a numpy.int32 as 4 bytes even to
-    a long long."""
+    """Convert a number to the declared type of a parameter: CuPy would pass a numpy.int32 as 4
+    bytes even to a long long."""
     try:
         return value if parameter.dtype is None else parameter.dtype.type(value)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError(f"{parameter.name} is {parameter.dtype}, not {short(value)}") from None
+        raise TypeError(f"{parameter.name} must be {parameter.dtype}, not {short(value)}") from None
 
 
 def to_gpu(array: np.ndarray, guard: int = 0):
-    """A CuPy copy of a NumPy array with the same strides, at an address with the same alignment;
-    the gaps between rows are copied too. bfloat16 becomes uint16. `guard` bytes on both sides hold
-    `UNTOUCHED`."""
+    """Copy a numpy array to a CuPy array with the same alignment and strides, including the gaps
+    between strided rows; bfloat16 becomes uint16. `guard` bytes of `GUARD_BYTE` surround it."""
     import cupy
 
     memory, first = span(array), guard + byte_offset(array)
-    space = cupy.empty(first + memory.size + guard, cupy.uint8)
-    space.fill(UNTOUCHED)
-    space[first : first + memory.size].set(memory)
+    buffer = cupy.empty(first + memory.size + guard, cupy.uint8)
+    buffer.fill(GUARD_BYTE)
+    buffer[first : first + memory.size].set(memory)
     strides = None if array.flags.c_contiguous else array.strides
-    return cupy.ndarray(array.shape, device_dtype(array.dtype), space.data + first, strides)
+    return cupy.ndarray(array.shape, device_dtype(array.dtype), buffer.data + first, strides)
 
 
-def _bring_back(device, array: np.ndarray) -> np.ndarray:
-    """Copy everything back that `to_gpu` copied, from a copy with guards; returns the guards."""
+def _copy_back(device, array: np.ndarray) -> np.ndarray:
+    """Copy a guarded copy made by `to_gpu` back to its numpy array; return the guard bytes."""
     import cupy
 
     memory, first = span(array), GUARD + byte_offset(array)
     size = first + memory.size + GUARD
-    space = cupy.asnumpy(cupy.ndarray((size,), cupy.uint8, device.data - first))
-    memory[:] = space[first : first + memory.size]
-    return np.concatenate([space[:first], space[first + memory.size :]])
+    buffer = cupy.asnumpy(cupy.ndarray((size,), cupy.uint8, device.data - first))
+    memory[:] = buffer[first : first + memory.size]
+    return np.concatenate([buffer[:first], buffer[first + memory.size :]])
 
 
-# ---- what CuPy cannot ask of CUDA -------------------------------------------------------------
+# ---- launches ---------------------------------------------------------------------------------
 
 
 def prepare(kernel, plan: Plan) -> None:
-    """Compile a kernel and set the attributes without which CUDA refuses the plan's shared memory
-    or cluster (on a GPU only).
+    """Compile a kernel and set the function attributes that the plan's shared memory and cluster
+    size require (on a GPU only).
 
     Raises `CompileError` with NVRTC's log, as the SIMT machine does.
     """
     from cupy.cuda.compiler import CompileException
 
     try:
-        static = kernel.shared_size_bytes  # the first access compiles
+        static = kernel.shared_size_bytes  # reading the first attribute compiles
     except CompileException as error:
-        # Without #line, CuPy names the text after its hash.
+        # CuPy names a source without #line after its hash.
         log = re.sub(r"^\S*\.cubin\.cu(?=\()", "kernel.cu", str(error), flags=re.MULTILINE)
         message = f"NVRTC could not compile the kernel\n{log}"
         raise simt.CompileError(message, kernel.code) from None
     if plan.shared_mem + static > 48 * 1024:
         kernel.max_dynamic_shared_size_bytes = plan.shared_mem
-    if plan.cluster > 8:  # more than any GPU with clusters supports
+    if plan.cluster > 8:  # larger than the portable cluster size
         from cuda.bindings import driver
 
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
         (status,) = driver.cuFuncSetAttribute(kernel.kernel.ptr, attribute, 1)
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"{kernel.name}: clusters past 8 blocks are refused: {status.name}")
+            raise RuntimeError(
+                f"{kernel.name}: clusters of more than 8 blocks are refused: {status.name}"
+            )
 
 
 def enqueue(kernel, plan: Plan, arguments: Sequence) -> None:
-    """Enqueue one call on CuPy's current stream; `arguments` are CuPy arrays, null pointers and
-    numbers as the NumPy types of the parameters. Call `prepare` once before."""
+    """Enqueue one call on CuPy's current stream. `arguments` are CuPy arrays, null pointers and
+    NumPy scalars of the kernel's parameter types. Call `prepare` once before."""
     if plan.programmatic:
         _enqueue_programmatic(kernel, plan, arguments)
     else:
@@ -165,9 +166,9 @@ def enqueue(kernel, plan: Plan, arguments: Sequence) -> None:
 
 
 def _enqueue_programmatic(kernel, plan: Plan, arguments: Sequence) -> None:
-    """Launch a kernel whose blocks may start while its predecessor on the stream still runs; the
-    kernel waits for it with griddepcontrol.wait. Raises `RuntimeError` with the driver's error
-    name."""
+    """Enqueue a programmatic dependent launch: blocks may start while the predecessor on the stream
+    still runs, and the kernel waits for it with griddepcontrol.wait. Raises `RuntimeError` with the
+    driver's status."""
     import cupy
     from cuda.bindings import driver
 
@@ -196,8 +197,8 @@ def _enqueue_programmatic(kernel, plan: Plan, arguments: Sequence) -> None:
 
 
 def active_clusters(kernel, plan: Plan) -> int | None:
-    """How many clusters of the plan can be resident on this GPU, according to the driver
-    (`cuOccupancyMaxActiveClusters`); None without clusters, or if the driver gives no answer."""
+    """Return how many clusters of the plan are concurrently resident on this GPU, according to
+    `cuOccupancyMaxActiveClusters`; None without clusters or if the driver reports an error."""
     if plan.cluster == 1:
         return None
     from cuda.bindings import driver
@@ -212,7 +213,7 @@ def active_clusters(kernel, plan: Plan) -> int | None:
 
 
 def _driver_config(plan: Plan, attributes: list):
-    """The driver's `CUlaunchConfig` for a plan, on the default stream."""
+    """Return the driver's `CUlaunchConfig` for a plan, on the default stream."""
     from cuda.bindings import driver
 
     config = driver.CUlaunchConfig()
@@ -231,20 +232,20 @@ def check_arguments(kernel, args: Sequence) -> None:
     signature. A matrix x may have strided rows if the kernel takes an x_stride."""
     parameters = signature(kernel.code, kernel.name)
     if not isinstance(args, (list, tuple)):
-        raise TypeError(f"args must be a tuple of all that the kernel takes, not {short(args)}")
+        raise TypeError(f"args must be a tuple of all kernel arguments, not {short(args)}")
     if len(args) != len(parameters):
-        wanted = ", ".join(parameter.name for parameter in parameters)
-        takes = f"takes {counted(len(parameters), 'argument')} ({wanted})"
+        expected = ", ".join(parameter.name for parameter in parameters)
+        takes = f"takes {counted(len(parameters), 'argument')} ({expected})"
         raise TypeError(f"{kernel.name} {takes}, not {len(args)}")
     names = {parameter.name for parameter in parameters}
     for parameter, value in zip(parameters, args, strict=True):
         if parameter.pointer and value is None:
             continue
         if parameter.table and isinstance(value, list | tuple):
-            for number, one in enumerate(value):
-                inner = replace(parameter, name=f"{parameter.name}[{number}]", const=False)
-                if one is not None:
-                    _check_array(inner, one, False)
+            for index, entry in enumerate(value):
+                inner = replace(parameter, name=f"{parameter.name}[{index}]", const=False)
+                if entry is not None:
+                    _check_array(inner, entry, False)
         elif parameter.pointer:
             _check_array(parameter, value, f"{parameter.name}_stride" in names)
         else:
@@ -259,37 +260,39 @@ def _check_array(parameter: Parameter, value, strided: bool) -> None:
         )
     if strided and not (value.flags.c_contiguous or rows_apart(value)):
         raise TypeError(
-            f"{name} has strides {value.strides}: its rows must be contiguous, each "
-            f"behind the one before; pass numpy.ascontiguousarray({name})"
+            f"{name} has strides {value.strides}, but each row must be contiguous and start after "
+            f"the previous row: pass numpy.ascontiguousarray({name})"
         )
     if not strided and not value.flags.c_contiguous:
         raise TypeError(
             f"{name} is not C-contiguous (strides {value.strides}); a kernel ignores strides: "
             f"pass numpy.ascontiguousarray({name})"
         )
-    wanted = np.dtype(np.uint64) if parameter.table and "[" not in name else parameter.dtype
-    if wanted not in (None, value.dtype) and name != "workspace":  # zeros, of any type
-        raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({parameter.type}*)")
+    expected = np.dtype(np.uint64) if parameter.table and "[" not in name else parameter.dtype
+    if expected not in (None, value.dtype) and name != "workspace":  # zeros of any dtype
+        raise TypeError(
+            f"{name} is {value.dtype}, but the kernel takes {expected} ({parameter.type}*)"
+        )
     if not parameter.const and not value.flags.writeable:
-        raise ValueError(f"{name} is read-only, the kernel writes to it")
+        raise ValueError(f"{name} is read-only, but the kernel takes a non-const pointer")
 
 
 def _check_number(parameter: Parameter, value) -> None:
     name, dtype = parameter.name, parameter.dtype
-    if dtype is None:  # a struct, or a pointer type that only the compiler knows
+    if dtype is None:  # a struct, or a type that only the compiler can resolve
         return
     if isinstance(value, np.ndarray):
         raise TypeError(f"{name} must be a number ({parameter.type}), not an array")
     if dtype.kind == "b":
         if not isinstance(value, bool | np.bool_) and value not in (0, 1):
             raise TypeError(f"{name} must be a bool, not {value!r}")
-    elif dtype.kind in "fV":  # NumPy does not count bfloat16 as floating
+    elif dtype.kind in "fV":  # V: bfloat16, which numpy does not count as a float
         if not isinstance(value, float if dtype == np.float64 else dtype.type):
             wide = ", which CuPy passes as 8 bytes" if type(value) in (int, float) else ""
             module = "ml_dtypes" if dtype.kind == "V" else "numpy"
-            cure = f": pass {module}.{dtype}({value})" if isinstance(value, Real) else ""
+            remedy = f": pass {module}.{dtype}({value})" if isinstance(value, Real) else ""
             raise TypeError(
-                f"{name} is a {_kind(value)}{wide}; the kernel takes a {parameter.type}{cure}"
+                f"{name} is a {_kind(value)}{wide}; the kernel takes a {parameter.type}{remedy}"
             )
     elif not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be an integer ({parameter.type}), not {value!r}")
@@ -298,6 +301,6 @@ def _check_number(parameter: Parameter, value) -> None:
 
 
 def _kind(value) -> str:
-    """ "Python float", "numpy.float64", "cupy.ndarray"."""
+    """Return the type of a value for a message: "Python float", "numpy.float64", "cupy.ndarray"."""
     module, name = type(value).__module__, type(value).__name__
     return f"Python {name}" if module == "builtins" else f"{module}.{name}"

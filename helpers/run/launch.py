@@ -1,7 +1,7 @@
-"""Launch a `cupy.RawKernel` with an explicit grid, block and arguments.
+"""Launch a `cupy.RawKernel` that the reader compiled, with explicit grid, block and arguments.
 
-The same cell runs with and without a GPU: it takes NumPy arrays and writes results in place. If the
-source has a header, the launch is first checked against it.
+The same notebook cell runs with and without a GPU: arguments are numpy arrays, and results are
+written to them in place. If the source has a header, the launch is first checked against it.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ def launch(
     args: Sequence,
     shared_mem: int = 0,
 ) -> simt.Trace | None:
-    """Run a `cupy.RawKernel` once and wait for it.
+    """Run a `cupy.RawKernel` once and wait for it to finish.
 
-    `args` are NumPy arrays and numbers in the order of the kernel's parameters; arrays passed as
-    non-const pointers are written in place. `shared_mem` is the dynamic shared memory in bytes. A
-    kernel whose header has Strides takes the row strides of x and y in elements after cols; one
-    whose header has a Workspace takes an array of that many zero bytes last.
+    `args` are numpy arrays and numbers in the order of the kernel's parameters; arrays passed as
+    non-const pointers are written in place. `shared_mem` is the dynamic shared memory per block in
+    bytes. A kernel with Strides in its header takes the row strides of x and y, in elements, after
+    cols; the matrices must have these strides. A kernel with a Workspace in its header takes a
+    zeroed array of that many bytes as its last argument.
 
     Returns the SIMT machine's trace in replay mode, None on a GPU.
 
     Raises `TypeError` or `ValueError` naming the argument that does not match the kernel's
-    signature or header, `KernelBug` if the SIMT machine found a bug, and what `helpers.simt` or
-    CuPy raise for source that does not compile.
+    signature or header, `KernelBug` if a bug is found, and what `helpers.simt` or CuPy raise for
+    source that does not compile.
     """
     plan = _checked(kernel, grid, block, args, shared_mem)
     return execute(kernel, plan, grid, block, args)
@@ -52,10 +53,10 @@ def simulate(
 ) -> simt.Trace:
     """Run a kernel on the SIMT machine, even if there is a GPU, and return its trace.
 
-    Takes and raises what `launch` does, except that bugs are returned in `trace.findings`.
+    Arguments and exceptions are those of `launch`, except that bugs are in `trace.findings`.
     `watch=True` records every access and event of the kernel's own lines for `draw`, at most
-    100,000, so shapes must be small. Other `options` go to `simt.simulate` too:
-    `instruction_limit`, after which a batch of blocks counts as hanging, and `watch=(30,)`,
+    100,000 of them, so shapes must be small. Other `options` are also passed to `simt.simulate`:
+    `instruction_limit`, beyond which a batch of blocks counts as hanging, and `watch=(30,)`,
     `follow` and `only_blocks` to record less.
     """
     if "instruction_limit" in options:
@@ -65,11 +66,11 @@ def simulate(
 
 
 def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
-    """The launch planned by the header, or as given if there is no header."""
+    """Check a launch; return the header's plan, or the launch as given if there is no header."""
     if not hasattr(kernel, "code"):
         raise TypeError(
-            "launch a cupy.RawKernel: cupy.RawKernel(source('01_naive.cu'), 'softmax_naive'), say; "
-            f"not {type(kernel).__name__}"
+            f"kernel must be a cupy.RawKernel, not {type(kernel).__name__}: pass, for example, "
+            "cupy.RawKernel(source('01_naive.cu'), 'softmax_naive')"
         )
     check_arguments(kernel, args)
     shared_mem = integer("shared_mem", shared_mem)
@@ -91,21 +92,21 @@ def _checked(kernel, grid, block, args: Sequence, shared_mem: int) -> Plan:
     plan = bound.plan
     if _product(grid) != plan.grid or shared_mem != plan.shared_mem:
         raise ValueError(
-            f"{kernel.name} wants grid = {plan.grid} and {plan.shared_mem} bytes of shared memory "
-            f"for rows = {bound.problem.rows}, cols = {bound.problem.cols}, block = {plan.block}; "
-            f"got grid = {_product(grid)}, {shared_mem} bytes"
+            f"{kernel.name} requires grid = {plan.grid} and {plan.shared_mem} bytes of shared "
+            f"memory for rows = {bound.problem.rows}, cols = {bound.problem.cols}, block = "
+            f"{plan.block}; got grid = {_product(grid)}, {shared_mem} bytes"
         )
-    for what, sizes in (("grid", grid), ("block", block)):
-        if simt.launch_shape(sizes, what)[1:] != (1, 1):
+    for name, sizes in (("grid", grid), ("block", block)):
+        if simt.launch_shape(sizes, name)[1:] != (1, 1):
             raise ValueError(
-                f"{kernel.name} has a header, which plans a {what} of one dimension; got {what} = "
-                f"{tuple(sizes)}"
+                f"{kernel.name} has a header, which requires a one-dimensional {name}; got "
+                f"{name} = {tuple(sizes)}"
             )
     return plan
 
 
 def _sizes(contract: Header, given: Mapping[str, object]) -> dict[str, int]:
-    """Rows, columns and strides among the arguments of a kernel."""
+    """Return the sizes and strides among a kernel's arguments, by the names of `Kernel.bind`."""
     sizes = {name: int(given[name]) for name in contract.operation.sizes}
     if "inner" in sizes:
         rows = sizes["outer"] * sizes["inner"]
@@ -119,7 +120,7 @@ def _product(sizes) -> int:
     return int(np.prod(sizes))
 
 
-def _check_sizes(what: str, sizes) -> None:
+def _check_sizes(name: str, sizes) -> None:
     for size in sizes if isinstance(sizes, Sequence) else (sizes,):
         if not isinstance(size, Integral):
-            raise TypeError(f"{what} must be one to three integers, not {sizes!r}; divide with //")
+            raise TypeError(f"{name} must be one to three integers, not {sizes!r}; divide with //")

@@ -1,33 +1,33 @@
-"""Inputs that expose mistakes, fp64 references and tolerances for each operation.
+"""Inputs that expose mistakes, fp64 references, and tight tolerances for each operation.
 
-A tolerance follows each element, since a mean softmax is 1/cols: a fixed 1e-4 would accept an
+Tolerances are per element, because the mean of a softmax is 1/cols: a fixed 1e-4 would accept an
 all-zero answer for long rows. With u = 2^-24, the unit roundoff of fp32, and d = |x - max|:
 
     softmax       |y - exact| <= r exact + tiny,  r = (16 + d + 3 sqrt(cols)) u + lost
 
-d is what rounding the argument of exp costs, sqrt(cols) is the growth of a serial sum of random
-rounding errors (Higham, Accuracy and Stability of Numerical Algorithms, section 2.6): one of them
-is uniform up to u, so that 3 stands for five standard deviations. `lost` is the sum of the row's
-outputs below u: a serial sum that has passed its largest term drops them. 16 covers the few ulp of
-exp, the reduction tree and the division. `tiny` is the smallest normal fp32, since CuPy compiles
-with -ftz=true. A 16-bit output adds half an ulp of its type. The others follow from it, by the
-first order of each formula in the rounding errors of its terms (Higham, section 3.1):
+d is the error from rounding the argument of exp. sqrt(cols) is the growth of random rounding errors
+in a serial sum (Higham, Accuracy and Stability of Numerical Algorithms, section 2.6); each error is
+uniform up to u, so the factor 3 is five standard deviations. `lost` is the sum of the row's outputs
+below u, which a serial sum drops once it has added its largest term. 16 covers the few ulp of exp,
+the reduction tree and the division. `tiny` is the smallest normal fp32, because CuPy compiles with
+-ftz=true. A 16-bit output adds half an ulp of its type. The other tolerances follow from a first-
+order expansion of each formula in the rounding errors of its terms (Higham, section 3.1):
 
     scale, bias   a logit z = scale x + bias is rounded twice, and so is the maximum: d grows by
                   |scale x| + |z| of both
-    log-softmax   absolute, for it is a difference: |y - exact| <= e + 2 (d + |y|) u, where the
-                  error of log(sum) is e = (16 + 3 sqrt(cols) + sum(y d) + 2 log(sum)) u + lost,
-                  y here softmax itself
-    backward      dx = y (g - s), s = sum(y g): s is off by (16 + 3 sqrt(cols)) u sum|y g|, however
-                  small it is, and each g - s by an ulp of both. Of softmax computed again, y and
-                  each term of the sum are off by r
-    statistics    the maximum m is exact; log(sum(exp(x - m))) is off by e
+    log-softmax   absolute, because it is a difference: |y - exact| <= e + 2 (d + |y|) u, where
+                  e = (16 + 3 sqrt(cols) + sum(y d) + 2 log(sum)) u + lost is the error of
+                  log(sum), with softmax as y
+    backward      dx = y (g - s), s = sum(y g): the error of s is (16 + 3 sqrt(cols)) u sum|y g|,
+                  however small s is, and that of g - s is an ulp of both. If softmax is
+                  recomputed, y and each term of the sum have the relative error r
+    statistics    the maximum m is exact; the error of log(sum(exp(x - m))) is e
     loss          log(sum) + (m - x[target]): e, and ulps of both terms; a mean of x has the error
-                  of a sum; z_loss lse^2 is off by twice the rounding of lse = m + log(sum), and
-                  by two ulps for the products
-    its gradient  exp((x - m) - log(sum)) of given statistics is off by
+                  of a sum; the error of z_loss lse^2 is twice the rounding of lse = m + log(sum),
+                  and two ulps for the products
+    its gradient  the relative error of exp((x - m) - log(sum)), with given statistics, is
                   (20 + 4 |x - m| + 4 log(sum)) u: the 16 above, a multiply-add, three roundings of
-                  the argument and that of log2(e); each term by ulps of itself
+                  the argument and that of log2(e); each term adds ulps of itself
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ TINY = 2.0**-126
 
 
 def make_input(rows: int, cols: int, seed: int = 0, dtype: str = "float32") -> np.ndarray:
-    """A matrix of shape (rows, cols) that exposes wrong kernels.
+    """Return a matrix of shape (rows, cols) that exposes typical mistakes of a softmax kernel.
 
-    Normal values of standard deviation 2, all rows different. Each row is shifted by -200 to 200,
-    so that omitting the maximum overflows or divides by zero; each row has one value 4 above its
-    maximum at a random place and, if it is long enough, two equal maxima. With 16 bits every second
-    row is not shifted, because shifted values have hardly any digits left.
+    Values are normal with standard deviation 2, and no two rows are alike. Each row is shifted by
+    100 to 200 up or down, so that a kernel that ignores the maximum overflows or divides by zero.
+    Each row has one value 4 above its maximum in a random column and, if it is long enough, a tie
+    of two values. In 16 bits every second row is not shifted, because shifting leaves few digits.
     """
     random = np.random.default_rng(seed)
     x = random.normal(0, 2, (rows, cols))
@@ -68,7 +68,7 @@ def make_input(rows: int, cols: int, seed: int = 0, dtype: str = "float32") -> n
 
 
 def special_rows(cols: int, dtype: str = "float32") -> np.ndarray:
-    """Six rows with -inf (tail, scattered, all but one, all), NaN and +inf."""
+    """Return six rows: four with -inf (tail, scattered, all but one, all), then NaN, then +inf."""
     x = make_input(6, cols, seed=1, dtype=dtype)
     minus_infinity = np.float32(-np.inf)
     x[0, (cols + 1) // 2 :] = minus_infinity
@@ -81,54 +81,54 @@ def special_rows(cols: int, dtype: str = "float32") -> np.ndarray:
 
 
 def poisoned(x: np.ndarray) -> np.ndarray:
-    """An output array like x, filled with NaN, so that unwritten elements are visible."""
+    """Return an output array like x, full of NaN, so that unwritten elements are easy to spot."""
     return np.full_like(x, np.nan)
 
 
 def make_inputs(problem: Problem, seed: int = 0) -> dict[str, object]:
-    """All inputs of a problem, none of them neutral or constant."""
+    """Return values for all inputs of a problem, none of them neutral or constant."""
     random = np.random.default_rng(seed + 1)
     x = make_input(problem.rows, problem.cols, seed, problem.dtype)
     if dict(problem.features).get("LOG") and problem.cols > 1:
-        x[:, 1::3] -= 300  # whose softmax is 0, and whose log-softmax is finite
+        x[:, 1::3] -= 300  # softmax underflows to 0, log-softmax must not become log(0)
     return _inputs_of(problem, x, random)
 
 
 def special_inputs(problem: Problem) -> dict[str, object]:
-    """The same with `special_rows`, six rows per inner index: with a row that is masked, ignored or
-    without a gradient, and targets that do not exist."""
+    """Return inputs with `special_rows`, for a problem of 6 * inner rows: with masked and ignored
+    rows, zero and NaN gradients, and targets out of range."""
     cols, inner = problem.cols, problem.inner
     x = np.concatenate([special_rows(cols, problem.dtype)] * inner)
-    found = _inputs_of(problem, x, np.random.default_rng(2))
-    if "mask" in found:
-        # Rows with -inf in the unmasked columns, fully masked rows, and masked NaN and +inf.
-        found["mask_repeat"] = np.int32(1)
-        found["mask"][0] = 0
-        found["mask"][1] = 1
-        found["mask"][4:] = ~np.isfinite(x[4:])
-    if "dy" in found and cols > 1:
-        found["dy"][0] = 0
-        found["dy"][2, 0] = np.nan
-    if "target" in found:
-        found["target"][:3] = np.array([-1, cols, -100 if cols > 1 else 2**40])
-        found["target"][2] = found.get("ignore_index", -100)
-    return found
+    inputs = _inputs_of(problem, x, np.random.default_rng(2))
+    if "mask" in inputs:
+        # An unmasked row with -inf, a fully masked row, and rows whose NaN or +inf are masked.
+        inputs["mask_repeat"] = np.int32(1)
+        inputs["mask"][0] = 0
+        inputs["mask"][1] = 1
+        inputs["mask"][4:] = ~np.isfinite(x[4:])
+    if "dy" in inputs and cols > 1:
+        inputs["dy"][0] = 0
+        inputs["dy"][2, 0] = np.nan
+    if "target" in inputs:
+        inputs["target"][:3] = np.array([-1, cols, -100 if cols > 1 else 2**40])
+        inputs["target"][2] = inputs.get("ignore_index", -100)
+    return inputs
 
 
 def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> dict[str, object]:
-    """The arguments of an operation, made from the input matrix of softmax."""
+    """Return the inputs of an operation for which `x` is the matrix of logits."""
     rows, cols, features = problem.rows, problem.cols, dict(problem.features)
     exact = Rows.of(x)
 
     def gradient(*shape: int) -> np.ndarray:
         return random.normal(0.3, 1, shape)
 
-    kept = exact.logarithm if features.get("LOG") else exact.softmax
+    forward_output = exact.logarithm if features.get("LOG") else exact.softmax
     makers: dict[str, Callable[[], object]] = {
         "x": lambda: x,
         "a": lambda: x,
         "b": lambda: random.normal(0, 2, x.shape),
-        "y": lambda: x if features.get("FROM_X") else kept,
+        "y": lambda: x if features.get("FROM_X") else forward_output,
         "dy": lambda: gradient(rows, cols),
         "dloss": lambda: gradient(rows),
         "statistics": lambda: exact.statistics,
@@ -145,31 +145,30 @@ def _inputs_of(problem: Problem, x: np.ndarray, random: np.random.Generator) -> 
         "smoothing": lambda: 0.1,
         "z_loss": lambda: 1e-3,
     }
-    found = {}
+    inputs = {}
     for argument in problem.arguments:
         if argument.output or argument.name not in makers:
             continue
-        if isinstance(argument.neutral, tuple) and argument.neutral[0] in found:
-            continue  # rows of the array
+        if isinstance(argument.neutral, tuple) and argument.neutral[0] in inputs:
+            continue  # the neutral value, the row count of an array, is correct
         value = makers[argument.name]()
         kind = argument.numpy_dtype(problem.dtype)
         if argument.shape:
-            value = _laid_out(np.asarray(value), argument, problem).astype(kind)
-        found[argument.name] = value if argument.shape else kind.type(value)
-    return found
+            value = _with_axes(np.asarray(value), argument, problem).astype(kind)
+        inputs[argument.name] = value if argument.shape else kind.type(value)
+    return inputs
 
 
-def _laid_out(value: np.ndarray, argument: Argument, problem: Problem) -> np.ndarray:
-    """Contiguous rows as outer x dim x inner, if the kernel takes that."""
+def _with_axes(value: np.ndarray, argument: Argument, problem: Problem) -> np.ndarray:
+    """Convert a matrix to outer x dim x inner if the problem has inner > 1."""
     if len(argument.shape) < 2 or problem.inner == 1:
         return value
-    apart = value.reshape(problem.outer, problem.inner, problem.cols)
-    return np.ascontiguousarray(apart.transpose(0, 2, 1))
+    rows = value.reshape(problem.outer, problem.inner, problem.cols)
+    return np.ascontiguousarray(rows.transpose(0, 2, 1))
 
 
 def _mask(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
-    """A mask that hides a third of the columns of each row, with bytes other than 1, and one whole
-    row."""
+    """Return a mask, with bytes from 1 to 255, that hides 30% of the elements and one whole row."""
     mask = random.integers(1, 256, (rows, cols)) * (random.random((rows, cols)) < 0.3)
     if rows > 3:
         mask[rows // 2] = 255
@@ -177,15 +176,14 @@ def _mask(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
 
 
 def _targets(rows: int, cols: int, random: np.random.Generator) -> np.ndarray:
-    """One column per row, including the first and the last column."""
+    """Return a column for each row, including the first and the last column."""
     targets = random.integers(0, cols, rows)
     targets[rows // 2], targets[0] = 0, cols - 1
     return targets
 
 
 def outputs(problem: Problem, values: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """The outputs of an operation as arrays filled with NaN; their shapes may depend on
-    `values`."""
+    """Return the outputs of a problem as arrays full of NaN; shapes may depend on `values`."""
     return {
         argument.name: np.full(
             problem.array_shape(argument, values), np.nan, argument.numpy_dtype(problem.dtype)
@@ -199,7 +197,7 @@ def outputs(problem: Problem, values: Mapping[str, object]) -> dict[str, np.ndar
 
 
 class Exact(NamedTuple):
-    """An output in fp64, and the tolerance for a kernel before its output is rounded."""
+    """An output in fp64, and the tolerance for a kernel's output before any 16-bit rounding."""
 
     value: np.ndarray
     error: np.ndarray
@@ -207,19 +205,19 @@ class Exact(NamedTuple):
 
 class Rows(NamedTuple):
     """Softmax of rows in fp64, with PyTorch's rules: a row of all -inf, or one with NaN or +inf,
-    gives NaN. Columns (rows, 1) and matrices."""
+    gives NaN. The fields have shape (rows, cols) or (rows, 1)."""
 
     softmax: np.ndarray
     logarithm: np.ndarray
-    top: np.ndarray  # the largest number of a row, ignoring NaN
+    top: np.ndarray  # the maximum of a row, ignoring NaN
     log_sum: np.ndarray  # log(sum(exp(x - top))); -inf for a row of all -inf
-    relative: np.ndarray  # tolerance of softmax
-    log_error: np.ndarray  # tolerance of log(sum)
-    distance: np.ndarray  # distance from the maximum, plus the rounding of logits
+    relative: np.ndarray  # tolerated relative error of softmax
+    log_error: np.ndarray  # tolerated absolute error of log(sum)
+    distance: np.ndarray  # distance from the maximum plus `rounded`
 
     @classmethod
     def of(cls, x: np.ndarray, rounded: np.ndarray | float = 0.0) -> Rows:
-        """`rounded` is the error of the kernel's logits in u."""
+        """`rounded` is the error of a kernel's logits in units of u."""
         with np.errstate(all="ignore"):
             exact = x.astype(np.float64)
             top = exact.max(axis=-1, keepdims=True)
@@ -244,18 +242,18 @@ class Rows(NamedTuple):
 
     @property
     def statistics(self) -> np.ndarray:
-        """(rows, 2): the statistics that the loss writes per row and its gradient reads."""
+        """Maximum and log(sum) per row, (rows, 2): written by the loss, read by its gradient."""
         return np.concatenate([self.top, self.log_sum], axis=-1)
 
 
 def reference(x: np.ndarray) -> np.ndarray:
-    """Softmax over the last axis in fp64, with PyTorch's rules: a row of all -inf, or one with
-    NaN or +inf, gives NaN."""
+    """Return softmax over the last axis in fp64, with PyTorch's rules: a row of all -inf, or one
+    with NaN or +inf, gives NaN."""
     return Rows.of(x).softmax
 
 
 def ulp(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The spacing of the numbers of a dtype at given values."""
+    """Return the unit in the last place of a dtype at each value."""
     stored = ml_dtypes.finfo(dtype)
     _, exponent = np.frexp(values)
     spacing = np.ldexp(float(stored.eps), exponent - 1)
@@ -263,13 +261,13 @@ def ulp(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def allowed(exact: Exact, dtype: np.dtype) -> np.ndarray:
-    """Largest allowed |output - value| per element of an output of a dtype."""
+    """Return the tolerance of |output - value| per element, for an output of a dtype."""
     half_ulp = ulp(exact.value, dtype) / 2 if dtype.itemsize == 2 else 0.0
     return exact.error + half_ulp + TINY
 
 
 def tolerance(x: np.ndarray, softmax: np.ndarray) -> np.ndarray:
-    """The same for a known softmax of x."""
+    """Return the tolerance per element of a kernel's softmax of x, given the exact softmax."""
     return allowed(Exact(softmax, Rows.of(x).relative * np.abs(softmax)), x.dtype)
 
 
@@ -279,10 +277,10 @@ def expected(
     features: Mapping[str, int] | None = None,
     at: np.ndarray | None = None,
 ) -> dict[str, Exact]:
-    """The outputs of an operation for complete arguments. `at` are the indices of the given rows;
-    None means all rows."""
+    """Return the exact outputs of an operation from all its arguments (`Problem.complete`). `at`
+    are the row numbers if only some rows are given."""
     with np.errstate(all="ignore"):
-        return _MEANING[operation.name](values, features or {}, at)
+        return _REFERENCES[operation.name](values, features or {}, at)
 
 
 def _copy(values, features, at) -> dict[str, Exact]:
@@ -312,7 +310,7 @@ def _softmax(values, features, at) -> dict[str, Exact]:
 
 
 def _logits(x: np.ndarray, values, features, at: np.ndarray):
-    """The logits, and the error in u that a kernel's rounding of them may cause."""
+    """Return the input of softmax, and the rounding error of a kernel's logits in units of u."""
     scaled = float(values.get("scale", 1.0)) * x
     logits = scaled
     if features.get("BIAS"):
@@ -323,18 +321,20 @@ def _logits(x: np.ndarray, values, features, at: np.ndarray):
         hidden = values["mask"][row] != 0 if mask == BYTES else column > row[:, None]
         logits = np.where(hidden, -np.inf, logits)
     if features.get("BIAS") or values.get("scale", 1.0) != 1:
-        moved = np.where(np.isfinite(logits), np.abs(scaled) + np.abs(logits), 0.0)
-        return logits, moved + moved.max(axis=-1, keepdims=True)
+        rounded = np.where(np.isfinite(logits), np.abs(scaled) + np.abs(logits), 0.0)
+        return logits, rounded + rounded.max(axis=-1, keepdims=True)
     return logits, 0.0
 
 
 def dropout(values: Mapping, at: np.ndarray, cols: int) -> np.ndarray:
-    """The dropout factors of some rows: 0 or 1 / (1 - p), with p rounded down to a multiple of
-    1/65536; all 0 if that is 1. Philox 4x32 of seven rounds (Salmon and others, Parallel random
-    numbers: as easy as 1, 2, 3, 2011): the key is the seed, the counter (column / 8, row, offset);
-    column c is dropped where number c % 8, of 16 bits each, is below p 65536."""
+    """Return the dropout factor of each element of the rows `at`: 0, or 1 / (1 - p) with p rounded
+    down to a multiple of 1/65536; all 0 if that is 1.
+
+    The generator is Philox 4x32 with seven rounds (Salmon et al., Parallel random numbers: as easy
+    as 1, 2, 3, 2011). The key is the seed, the counter (column / 8, row, offset). Column c is
+    dropped if number c % 8 of the eight 16-bit results is less than 65536 p."""
     seed, offset = int(values["seed"]), int(values["offset"])
-    below = int(float(np.float32(values["p"])) * 65536)
+    threshold = int(float(np.float32(values["p"])) * 65536)
     counter = np.broadcast_arrays(
         np.arange(-(-cols // 8), dtype=np.uint64),
         np.asarray(at).astype(np.uint64)[:, None],
@@ -350,12 +350,13 @@ def dropout(values: Mapping, at: np.ndarray, cols: int) -> np.ndarray:
         key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
     halves = [half for word in counter for half in (word % 2**16, word >> np.uint64(16))]
     numbers = np.stack(halves, axis=-1).reshape(len(at), -1)[:, :cols]
-    return np.where(numbers < below, 0.0, 65536 / (65536 - below) if below < 65536 else 0.0)
+    factor = 65536 / (65536 - threshold) if threshold < 65536 else 0.0
+    return np.where(numbers < threshold, 0.0, factor)
 
 
 def _any_axis(values, features, at) -> dict[str, Exact]:
-    moved = {**values, "x": np.moveaxis(values["x"], 1, -1)} if values["x"].ndim == 3 else values
-    y = _softmax(moved, features, at)["y"]
+    by_row = {**values, "x": np.moveaxis(values["x"], 1, -1)} if values["x"].ndim == 3 else values
+    y = _softmax(by_row, features, at)["y"]
     if values["x"].ndim == 2:
         return {"y": y}
     return {"y": Exact(*(np.moveaxis(part, -1, 1) for part in y))}
@@ -377,13 +378,13 @@ def _backward(values, features, at) -> dict[str, Exact]:
         y, relative = given, np.zeros_like(given)
     terms = g if log else y * g
     total = terms.sum(axis=-1, keepdims=True)
-    off = summed * np.abs(terms).sum(axis=-1, keepdims=True)
+    total_error = summed * np.abs(terms).sum(axis=-1, keepdims=True)
     if not log:
-        off = off + (relative * np.abs(terms)).sum(axis=-1, keepdims=True)
+        total_error = total_error + (relative * np.abs(terms)).sum(axis=-1, keepdims=True)
     value = g - y * total if log else y * (g - total)
     inner = np.abs(y) * np.abs(total) + (np.abs(g) if log else np.abs(y * g))
-    # A product with softmax has the same relative error.
-    error = np.abs(y) * off + relative * np.abs(y * total if log else value)
+    # A product with softmax inherits the relative error of softmax.
+    error = np.abs(y) * total_error + relative * np.abs(y * total if log else value)
     error = error + 8 * UNIT_ROUNDOFF * inner + TINY * (2 + g.shape[-1])
     return {"dx": Exact(scale * value, abs(scale) * error)}
 
@@ -393,10 +394,10 @@ def _cross_entropy(values, features, at) -> dict[str, Exact]:
     rows, smoothing, z = Rows.of(x), float(values["smoothing"]), float(values["z_loss"])
     top, log_sum, log_error = (part[:, 0] for part in (rows.top, rows.log_sum, rows.log_error))
     lse = top + log_sum
-    there, ignored, chosen = _chosen(values, x.shape)
-    below = top - np.where(there, x[np.arange(len(x)), chosen], np.nan)  # error of the target term
-    spread = smoothing * (top - x.mean(axis=-1)) if smoothing else 0.0
-    loss = log_sum + (1 - smoothing) * below + spread + z * lse**2
+    valid, ignored, column = _targets_of(values, x.shape)
+    below = top - np.where(valid, x[np.arange(len(x)), column], np.nan)  # target below maximum
+    smoothed = smoothing * (top - x.mean(axis=-1)) if smoothing else 0.0
+    loss = log_sum + (1 - smoothing) * below + smoothed + z * lse**2
     size = np.abs(x).mean(axis=-1) + np.abs(top)
     summed = smoothing * (16 + 3 * np.sqrt(x.shape[-1])) * size
     ulps = summed + 4 * z * lse**2 + 4 * (np.abs(log_sum) + np.abs(below) + np.abs(loss))
@@ -408,33 +409,32 @@ def _cross_entropy(values, features, at) -> dict[str, Exact]:
     }
 
 
-def _chosen(values, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Per row: whether its target is a valid column, whether it is ignored, and a column index that
-    equals the target if that is valid."""
+def _targets_of(values, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return for each row whether its target is a column, whether it is ignored, and the target's
+    column, or 0 if the target is not a column."""
     target = values["target"]
-    there = (target >= 0) & (target < shape[1])
-    return there, target == int(values["ignore_index"]), np.where(there, target, 0)
+    valid = (target >= 0) & (target < shape[1])
+    return valid, target == int(values["ignore_index"]), np.where(valid, target, 0)
 
 
 def _cross_entropy_backward(values, features, at) -> dict[str, Exact]:
     x, dloss = (values[name].astype(np.float64) for name in ("x", "dloss"))
     top, log_sum = np.hsplit(values["statistics"].astype(np.float64), 2)
     smoothing, z, dloss = float(values["smoothing"]), float(values["z_loss"]), dloss[:, None]
-    there, ignored, chosen = _chosen(values, x.shape)
-    below = x - top - log_sum
-    softmax = np.exp(below)
+    valid, ignored, column = _targets_of(values, x.shape)
+    softmax = np.exp(x - top - log_sum)
     far = np.abs(x - top) + np.abs(log_sum)
     relative = np.where(softmax > 0, (20 + 4 * far) * UNIT_ROUNDOFF, 0.0)
-    grown = softmax * (1 + 2 * z * (top + log_sum))
+    with_z_loss = softmax * (1 + 2 * z * (top + log_sum))
     onehot = np.zeros_like(x)
-    onehot[np.arange(len(x)), chosen] = 1 - smoothing
-    value = dloss * (grown - onehot - smoothing / x.shape[-1])
-    value = np.where(there[:, None], value, np.nan)
+    onehot[np.arange(len(x)), column] = 1 - smoothing
+    value = dloss * (with_z_loss - onehot - smoothing / x.shape[-1])
+    value = np.where(valid[:, None], value, np.nan)
     parts = relative * softmax * (1 + 2 * z * (np.abs(top) + np.abs(log_sum)))
-    parts = parts + 4 * UNIT_ROUNDOFF * (np.abs(grown) + onehot + smoothing / x.shape[-1])
-    none = ignored[:, None]
-    error = np.where(none, 0.0, np.abs(dloss) * (parts + TINY))
-    return {"dx": Exact(np.where(none, 0.0, value), error)}
+    parts = parts + 4 * UNIT_ROUNDOFF * (np.abs(with_z_loss) + onehot + smoothing / x.shape[-1])
+    ignored = ignored[:, None]
+    error = np.where(ignored, 0.0, np.abs(dloss) * (parts + TINY))
+    return {"dx": Exact(np.where(ignored, 0.0, value), error)}
 
 
 def _read(values, features, at) -> dict[str, Exact]:
@@ -444,7 +444,7 @@ def _read(values, features, at) -> dict[str, Exact]:
     return {"y": Exact(np.add.reduceat(flat, edges), error)}
 
 
-_MEANING: dict[str, Callable[..., dict[str, Exact]]] = {
+_REFERENCES: dict[str, Callable[..., dict[str, Exact]]] = {
     "softmax": _softmax,
     "softmax_any_axis": _any_axis,
     "softmax_backward": _backward,

@@ -89,7 +89,7 @@ def test_shared_memory_is_reported_in_wavefronts(capsys):
             "n: 'many' is no number",
         ),
         (lambda path: main([str(path), "--grid", "1"]), "--grid and --block are needed"),
-        (lambda path: main([str(path), "--shape", "3x4"]), "scale has no header to take"),
+        (lambda path: main([str(path), "--shape", "3x4"]), "scale has no header, so its launch"),
         (lambda path: main([str(path), "--shape", "3"]), "--shape is ROWSxCOLS, not '3'"),
         (lambda path: main([str(path.with_name("none.cu"))]), "none.cu"),
         (
@@ -105,7 +105,7 @@ def test_shared_memory_is_reported_in_wavefronts(capsys):
         ),
         (
             lambda path: launch(path, args=("float64[100]", "float32[100]", "100", "1.0")),
-            "x is float64, the kernel takes float32",
+            "x is float64, but the kernel takes float32",
         ),
     ],
 )
@@ -172,7 +172,7 @@ def test_a_gpu_that_is_insisted_on_and_not_there_is_no_bug_of_the_kernel(monkeyp
     assert main([str(ROOT / "kernels" / "02_online.cu"), "--shape", "33x100"]) == 2
     captured = capsys.readouterr()
     assert (
-        captured.err == f"{mode.SWITCH}=0 asks for a GPU, but CuPy finds none; unset it to replay\n"
+        captured.err == f"{mode.SWITCH}=0 requires a GPU, but CuPy finds none; unset it to replay\n"
     )
     assert not captured.out
 

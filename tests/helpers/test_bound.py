@@ -75,8 +75,8 @@ def test_a_trial_is_planned_otherwise() -> None:
             "'variants/00_copy_bulk-TILE2048': kernels/variants/00_copy_bulk.cu defines TILE "
             "without #ifndef",
         ),
-        ("01_naive-b32-b64", "'01_naive-b32-b64' gives one value twice"),
-        ("07_warp-ROWS2-ROWS2", "'07_warp-ROWS2-ROWS2' gives one value twice"),
+        ("01_naive-b32-b64", "'01_naive-b32-b64' sets a value twice"),
+        ("07_warp-ROWS2-ROWS2", "'07_warp-ROWS2-ROWS2' sets a value twice"),
     ],
 )
 def test_a_trial_of_what_is_not_there_is_refused_in_one_sentence(step: str, message: str) -> None:
@@ -113,7 +113,9 @@ def test_what_bind_is_given_beside_a_kernel_is_tried() -> None:
     compiled = kernel_of(bind(EXAMPLE, 129, 7).compiled)
     assert bind(compiled, 129, 7, block=64).plan.block == 64 and kernel_of(compiled) is compiled
     for kernel in (compiled, compiled.raw):
-        with pytest.raises(ValueError, match="a compiled kernel cannot be changed: bind the text"):
+        with pytest.raises(
+            ValueError, match="a compiled kernel cannot be changed: bind the source"
+        ):
             bind(kernel, 129, 7, changes={"WIDTH": 2})
 
 
@@ -227,10 +229,10 @@ def test_strides_other_than_the_bound_ones_are_named(run: str) -> None:
         (0, x, ValueError, "the rows of x start 400 bytes apart, which is not x_stride = 105 elem"),
         (1, apart(x, 105, 1, 0), ValueError, "the rows of y start 420 bytes apart, which is not "),
         (0, x.reshape(-1), ValueError, "the rows of x start 400 bytes apart, which is not x_strid"),
-        (0, wide[:, :200:2], TypeError, "x has strides (840, 8): its rows must be contiguous, ea"),
-        (0, good[0][::-1], TypeError, "x has strides (-420, 4): its rows must be contiguous, each"),
-        (1, np.broadcast_to(x[0], (4, 100)), TypeError, "y has strides (0, 4): its rows must be"),
-        (0, np.zeros((100, 4), np.float32).T, TypeError, "x has strides (4, 16): its rows must b"),
+        (0, wide[:, :200:2], TypeError, "x has strides (840, 8), but each row must be contiguous"),
+        (0, good[0][::-1], TypeError, "x has strides (-420, 4), but each row must be contiguous"),
+        (1, np.broadcast_to(x[0], (4, 100)), TypeError, "y has strides (0, 4), but each row must"),
+        (0, np.zeros((100, 4), np.float32).T, TypeError, "x has strides (4, 16), but each row mu"),
         (1, good[0], ValueError, "the rows of y start 420 bytes"),
     ):
         pair = [*good]
@@ -291,7 +293,7 @@ def test_arguments_that_are_kept_or_changed_are_simulated_as_planned() -> None:
 
 def test_a_workspace_that_is_not_left_as_zeros_is_a_bug() -> None:
     bound = bind(TOGETHER, 3, 70)  # counts up
-    with pytest.raises(KernelBug, match="^copy_together: the workspace is not left as zeros"):
+    with pytest.raises(KernelBug, match="^copy_together must leave its workspace zeroed"):
         bound.run(*bytes_of(bound))
 
 

@@ -73,7 +73,7 @@ def test_who_was_left_out_for_a_reason_is_held_and_who_is_new_is_not() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("]}}\n", "\n", "is no JSON or cut short: "),
+        ("]}}\n", "\n", "is not valid JSON or is truncated: "),
         ('"graph_us":{"ours":[3', '"graph_us":{"ours":[-3', r"graph_us\.ours\[0\] is -3.0, not"),
         ('"rows"', '"r"', "problem lacks rows"),
         ('"host_us":{"ours"', '"host_us":{"mine"', "the object is refused: host_us lacks ours"),

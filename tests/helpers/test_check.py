@@ -66,7 +66,7 @@ DEFECTS = {  # name -> what it makes of x, the hint that the message gives
     "constant": (lambda x: np.full_like(x, 1 / x.shape[1]), ""),
     "shifted columns": (
         lambda x: np.roll(right(x), 1, axis=1),
-        "the largest element is at another",
+        "the largest element is at the wrong",
     ),
     "dropped tail": (lambda x: changed(right(x), np.s_[:, -1], 0), ""),
     "unwritten tail": (lambda x: changed(right(x), (-1, -1), NAN), ""),
@@ -140,7 +140,7 @@ def test_single_element_off_by_a_thousandth_is_rejected(cols: int, column: str) 
 @pytest.mark.parametrize("check", [check_softmax, check_copy])
 def test_wrong_shape_or_dtype_is_rejected(check: Callable, y: np.ndarray) -> None:
     x = make_input(3, 7)
-    form = re.escape(f"y is {y.dtype}{y.shape}, x is float32(3, 7)")
+    form = re.escape(f"y is {y.dtype}{y.shape}, but x is float32(3, 7)")
     with pytest.raises(WrongResult, match=form):
         check(x, y)
 

@@ -20,7 +20,7 @@ MUTANTS = {
     "maximum of the first column only": ("01_naive", "are NaN", ("fmaxf(row_max, x[col])", "x[0]")),
     "stride of the input too small": (
         "01_naive",
-        "the largest element is at another place",
+        "the largest element is at the wrong place",
         (ROW, f"(long long)row * (cols - 1);{ROW.partition(';')[2]}"),
     ),
     "last column not written": (
@@ -125,7 +125,7 @@ def test_kernel_file_with_planted_defect_is_rejected(name: str, dtype: str) -> N
 
 def test_workspace_that_is_not_cleared_is_a_bug() -> None:
     code = LANES.replace("#include <cuda_bf16.h>", "#define MARK\n#include <cuda_bf16.h>")
-    with pytest.raises(KernelBug, match="^softmax_lanes: the workspace is not left as zeros"):
+    with pytest.raises(KernelBug, match="^softmax_lanes must leave its workspace zeroed"):
         check_kernel(code, SOME_SHAPES)
 
 

@@ -174,7 +174,7 @@ def test_a_header_says_what_is_computed() -> None:
         (
             "// Launch:",
             "// Build:    MASK = rows\n// Launch:",
-            "MASK is a feature: it is a plain n",
+            "MASK is a feature, which must be a plain n",
         ),
     ],
 )
@@ -227,7 +227,7 @@ def test_arrays_are_given_in_order_or_by_name_and_numbers_are_neutral() -> None:
         ({}, "^softmax with MASK = 1 needs mask$"),
         ({"mask": None, "y": None}, "is given y twice"),
         ({"masks": None, "mask": None}, "takes x, y, scale, mask, mask_rows, mask_repeat, not mas"),
-        ({"mask": np.zeros((1, 33), bool)}, "mask is bool, the kernel takes uint8"),
+        ({"mask": np.zeros((1, 33), bool)}, "mask is bool, but the kernel takes uint8"),
         ({"mask": np.zeros((1, 32), np.uint8)}, "mask has shape .1, 32., which is not mask_rows x"),
     ],
 )
@@ -243,12 +243,12 @@ def test_an_output_may_be_an_input_where_the_header_says_so() -> None:
     target = np.zeros(5, np.int64)
     bind(GRADIENT, 5, 33).run(x, target, statistics, rows, x)
     assert not x.any(), "dloss is 0"
-    with pytest.raises(ValueError, match="^dx overlaps x; these kernels do not work in place"):
+    with pytest.raises(ValueError, match="^dx overlaps x, but the kernel does not work in place"):
         plain = GRADIENT.replace("// Inplace:  dx = x\n", "")
         bind(plain, 5, 33).run(x, target, statistics, rows, x)
     space = np.zeros(6 * 33, np.float32)
     views = space[: 5 * 33].reshape(5, 33), space[33:].reshape(5, 33)
-    with pytest.raises(ValueError, match="dx overlaps x: it may be x itself, no part"):
+    with pytest.raises(ValueError, match="dx overlaps x: it must be x itself or a separate array"):
         bind(GRADIENT, 5, 33).run(views[0], target, statistics, rows, views[1])
 
 

@@ -46,7 +46,9 @@ def test_attributes_are_set_where_the_plan_needs_them(monkeypatch: pytest.Monkey
     name = "CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED"
     assert calls == [(77, getattr(driver.CUfunction_attribute, name), 1)]
     results.append(driver.CUresult.CUDA_ERROR_INVALID_VALUE)
-    with pytest.raises(RuntimeError, match="wide: clusters past 8 .*CUDA_ERROR_INVALID_VALUE"):
+    with pytest.raises(
+        RuntimeError, match="wide: clusters of more than 8 .*CUDA_ERROR_INVALID_VALUE"
+    ):
         prepare(kernel, Plan(1, 32, 0, macros={"CLUSTER": 16}))
 
 

@@ -1,4 +1,4 @@
-"""Without a home folder that can be written, a temporary one takes its place."""
+"""A temporary folder replaces a missing or read-only home folder."""
 
 import os
 import subprocess
@@ -59,7 +59,7 @@ def test_the_stand_in_can_be_written_and_packages_stay_where_they_are(
     monkeypatch.setenv("XDG_CACHE_HOME", str(nowhere / ".cache"))
     before = home.site.getuserbase()
     sentence = home.stand_in_for_home()
-    assert sentence.startswith(f"{nowhere} is not there or cannot be written")
+    assert sentence.startswith(f"{nowhere} is missing or not writable")
     monkeypatch.setenv("PYTHONUSERBASE", os.environ["PYTHONUSERBASE"])  # gone after the test
     assert os.environ["PYTHONUSERBASE"] == before
     assert "XDG_CACHE_HOME" not in os.environ
@@ -81,7 +81,7 @@ def test_a_command_that_imports_cupy_runs_and_leaves_nothing(nowhere: Path, tmp_
     )
     assert done.returncode == 0 and "06_registers" in done.stdout
     (sentence,) = done.stderr.splitlines()
-    assert sentence.startswith(f"{nowhere} is not there") and "set HOME" in sentence
+    assert sentence.startswith(f"{nowhere} is missing") and "set HOME" in sentence
     assert list((tmp_path / "tmp").iterdir()) == []
 
 

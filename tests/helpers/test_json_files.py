@@ -54,13 +54,13 @@ def test_writers_at_once_leave_one_of_theirs(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "is empty"),
-        ('{"a": 1', "is no JSON or cut short: .*, line 1"),
-        ("[1]", "holds a list instead of an object"),
-        ('{"a": NaN}', "holds NaN, which is no number"),
-        ('{"a": 1, "b": {"c": 1, "c": 2}}', "holds the key 'c' twice in one object"),
-        ('{"a": 1' + "0" * 5000 + "}", "holds a number of too many digits"),
-        ('{"a":' * 10**5, "is nested too deep to be read"),
-        ("{\n<<<<<<< ours\n}", "is in a merge conflict, line 2"),
+        ('{"a": 1', "is not valid JSON or is truncated: .*, line 1"),
+        ("[1]", "contains a list instead of an object"),
+        ('{"a": NaN}', "contains NaN, which is not valid JSON"),
+        ('{"a": 1, "b": {"c": 1, "c": 2}}', "contains the key 'c' twice in one object"),
+        ('{"a": 1' + "0" * 5000 + "}", "contains a number with too many digits"),
+        ('{"a":' * 10**5, "is nested too deeply to be read"),
+        ("{\n<<<<<<< ours\n}", "has an unresolved merge conflict, line 2"),
     ],
     ids=range(8),
 )
@@ -71,5 +71,5 @@ def test_damage_is_named(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ValueError, match=rf"^gpu/x\.json {said}$"):
         read_json(path)
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"^gpu/x\.json is no text$"):
+    with pytest.raises(ValueError, match=r"^gpu/x\.json is not UTF-8 text$"):
         read_json(path)

@@ -81,9 +81,9 @@ BAD_ARRAYS = [  # x, y, what is said
     (make_input(COLS, ROWS).T, Y, "x is not C-contiguous"),
     (WIDE[:, :COLS], Y, "pass numpy.ascontiguousarray(x)"),
     (X, np.zeros((COLS, ROWS), np.float32).T, "y is not C-cont"),
-    (X.astype(np.float64), Y, "x is float64, the kernel takes float32"),
-    (X.astype(np.int32), Y, "x is int32, the kernel takes float32"),
-    (X, Y.astype(np.float16), "y is float16, the kernel takes float32"),
+    (X.astype(np.float64), Y, "x is float64, but the kernel takes float32"),
+    (X.astype(np.int32), Y, "x is int32, but the kernel takes float32"),
+    (X, Y.astype(np.float16), "y is float16, but the kernel takes float32"),
     (X.tolist(), Y, "x must be a numpy array of one or more dimensions, not a Python list"),
     (X, 0.0, "y must be a numpy array of one or more dimensions, not a"),
     (X, np.array(0, np.float32), "y must be a numpy array of one or"),
@@ -92,7 +92,7 @@ BAD_ARRAYS = [  # x, y, what is said
     (X, arrays(ROWS + 1)[1], "y has shape (7, 8), which is not rows x cols = 6 x 8"),
     (X[:-1], Y, "x has shape (5, 8), which is not rows x cols"),
     (X, Y.reshape(COLS, ROWS), "y has shape (8, 6), which is"),
-    (X, Y.reshape(-1), "x has shape (6, 8), y has shape (48,)"),
+    (X, Y.reshape(-1), "x has shape (6, 8), but y has shape (48,)"),
     (np.ma.masked_invalid(X), Y, "not a numpy.ma.MaskedArray"),
 ]
 
@@ -153,7 +153,7 @@ def test_rows_that_are_apart_are_held_against_the_strides() -> None:
     other = cupy.RawKernel(APART.replace("x_stride,\n", "stride,\n"), kernel.name, kernel.options)
     args = (x, poisoned(x), ROWS, 100, 100, 100, workspace)
     said = refusal(other, plan.grid, plan.block, args)
-    assert "must take x, y, rows, cols, x_stride, y_stride, workspace; it takes x" in said
+    assert "must be x, y, rows, cols, x_stride, y_stride, workspace; they are x" in said
 
 
 # ---- numbers ----------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_wrong_grid_is_refused(name: str, change: int) -> None:
     grid, block = shape_of(kernel, 300, 40)
     for wrong in (grid + change, (grid + change,), (grid, 2)):
         message = refusal(kernel, wrong, block, (x, y, 300, 40), error=ValueError)
-        assert f"wants grid = {grid} and 0 bytes of shared memory" in message
+        assert f"requires grid = {grid} and 0 bytes of shared memory" in message
         assert f"got grid = {int(np.prod(wrong))}, 0 bytes" in message
 
 
@@ -250,7 +250,8 @@ def test_grid_follows_a_block_size_that_is_not_the_headers() -> None:
         threads = int(np.prod(block))
         grid = -(-300 // threads)
         message = refusal(kernel, 77, block, (x, y, 300, 40), error=ValueError)
-        assert f"wants grid = {grid} " in message and f"block = {threads}; got grid = 77" in message
+        assert f"requires grid = {grid} " in message
+        assert f"block = {threads}; got grid = 77" in message
         y.fill(np.nan)
         launch(kernel, grid, block, (x, y, 300, 40))
         check_softmax(x, y)
@@ -261,10 +262,10 @@ def test_threads_in_two_dimensions_are_refused_where_the_header_plans_one(grid, 
     """The kernel would number half of them alike, and leave rows unwritten."""
     message = refusal(raw("01_naive"), grid, block, (X, Y, ROWS, COLS), error=ValueError)
     assert message == (
-        f"softmax_naive has a header, which plans a block of one dimension; got block = {block}"
+        f"softmax_naive has a header, which requires a one-dimensional block; got block = {block}"
     )
     message = refusal(raw("00_copy"), (1, 3), 4, (*arrays(), ROWS, COLS), error=ValueError)
-    assert "plans a grid of one dimension; got grid = (1, 3)" in message
+    assert "requires a one-dimensional grid; got grid = (1, 3)" in message
     launch(raw("01_naive"), (1, 1, 1), (128, 1), (*arrays(), ROWS, COLS))
 
 
@@ -274,7 +275,7 @@ def test_wrong_shared_memory_is_refused(shared_mem: int) -> None:
     assert "0 bytes of shared memory" in message and f"got grid = 1, {shared_mem} bytes" in message
     needs_some = raw("01_naive", ("Shared:   0", "Shared:   4 * block"))
     message = refusal(needs_some, 1, 128, (X, Y, ROWS, COLS), error=ValueError)
-    assert "wants grid = 1 and 512 bytes of shared memory" in message
+    assert "requires grid = 1 and 512 bytes of shared memory" in message
 
 
 @pytest.mark.parametrize("kernel", [SCALE, raw("01_naive")], ids=lambda k: k.name)
@@ -335,7 +336,7 @@ def test_workspace_of_any_type_and_length_is_taken_if_it_is_zero_and_long_enough
     used[2] = 1
     for workspace, text in (
         (used, "workspace must be all zero before the launch"),
-        (np.zeros(23, np.uint8), "workspace has 23 bytes, the header asks for 24"),
+        (np.zeros(23, np.uint8), "workspace has 23 bytes, but the header requires 24"),
     ):
         wrong = (*args[:4], workspace)
         assert refusal(kernel, grid, block, wrong, shared_mem, ValueError) == text
@@ -344,7 +345,7 @@ def test_workspace_of_any_type_and_length_is_taken_if_it_is_zero_and_long_enough
     other = cupy.RawKernel(kernel.code.replace("* workspace)", "* counter)"), kernel.name)
     counter = np.zeros(6, np.uint32)
     message = refusal(other, grid, block, (*args[:4], counter), shared_mem, ValueError)
-    assert "must take x, y, rows, cols, workspace; it takes" in message
+    assert "must be x, y, rows, cols, workspace; they are" in message
 
 
 def test_kernel_without_its_macros_says_how_to_compile_it() -> None:
@@ -362,7 +363,7 @@ def test_kernel_compiled_for_another_shape_is_held_to_its_macros() -> None:
     message = refusal(kernel, 9, 32, args, 128, ValueError)
     assert "cannot take rows = 3, cols = 70" in message and "compiled with -DLANES=2" in message
     _, _, _, args, _ = together(3, 60)
-    assert "wants grid = 90 and 8 bytes" in refusal(kernel, 6, 32, args, 128, ValueError)
+    assert "requires grid = 90 and 8 bytes" in refusal(kernel, 6, 32, args, 128, ValueError)
     launch(kernel, 90, 32, args, 8)
     assert np.array_equal(args[0], args[1])
 
@@ -373,14 +374,16 @@ def test_arrays_must_have_the_dtype_that_the_kernel_is_compiled_for(of: str) -> 
     for dtype in {"float32", "float16", "bfloat16"} - {of}:
         *_, args, _ = together(3, 70, dtype)
         message = refusal(kernel, grid, block, args, shared_mem, TypeError)
-        assert message == f"x is {dtype}, the kernel is compiled for {of}"
+        assert message == f"x is {dtype}, but the kernel is compiled for {of}"
 
 
 def test_cooperative_kernel_must_be_compiled_as_one() -> None:
     kernel, grid, block, args, shared_mem = together(3, 70)
     alone = cupy.RawKernel(kernel.code, kernel.name, options=kernel.options)
     message = refusal(alone, grid, block, args, shared_mem, ValueError)
-    assert "wants a cooperative launch: compile it with enable_cooperative_groups=True" in message
+    assert (
+        "requires a cooperative launch: compile it with enable_cooperative_groups=True" in message
+    )
 
 
 # ---- source -----------------------------------------------------------------------------------
@@ -516,8 +519,8 @@ def test_ordinary_signatures_are_launched() -> None:
     refused = {
         "twice must be a bool, not 2": (x, y, 2, ml_dtypes.bfloat16(1), None, rows),
         "pass ml_dtypes.bfloat16(1.5)": (x, y, True, 1.5, None, rows),
-        "x is float64, the kernel takes float32": (X64, y, True, None, None, rows),
-        "rows[0] is float64, the kernel takes": (x, y, True, ml_dtypes.bfloat16(1), None, [X64]),
+        "x is float64, but the kernel takes float32": (X64, y, True, None, None, rows),
+        "rows[0] is float64, but the kernel": (x, y, True, ml_dtypes.bfloat16(1), None, [X64]),
     }
     for sentence, args in refused.items():
         with pytest.raises((TypeError, ValueError)) as caught:

@@ -1,4 +1,4 @@
-"""SOFTMAX_REPLAY and the GPU at hand decide whether a notebook is live or replays."""
+"""SOFTMAX_REPLAY and the GPU in use decide whether a notebook runs live or in replay mode."""
 
 import re
 
@@ -25,7 +25,7 @@ def test_switch_decides_the_mode(value, gpu: bool, monkeypatch: pytest.MonkeyPat
     if value is not None:
         monkeypatch.setenv(mode.SWITCH, value)
     if value == "0" and not gpu:
-        with pytest.raises(RuntimeError, match="SOFTMAX_REPLAY=0 asks for a GPU.* finds none"):
+        with pytest.raises(RuntimeError, match="SOFTMAX_REPLAY=0 requires a GPU.* finds none"):
             mode.replaying()
     else:
         assert mode.replaying() is (value == "1" or not gpu)

@@ -32,7 +32,7 @@ REFUSED = {
     ),
     "no dtype": (
         *({"dtype": "float"[:3]}, ValueError),
-        "dtype is one of float32, float16, bfloat16, not 'flo' (str)",
+        "dtype must be one of float32, float16, bfloat16, not 'flo' (str)",
     ),
     "no operation": (
         *({"operation": "softmin"}, ValueError),

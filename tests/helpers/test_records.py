@@ -290,7 +290,7 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
         ('"calls":50', '"calls":"50"', r", line 2: calls is \"50\", not an integer"),
         ('"calls":50,', "", ", line 2: the object lacks calls"),
         ('"run":0', '"run":7', ", line 2 is of run 7, which is not among those above it"),
-        ('"rows":1024', '"rows":0', r", line 2: problem\.rows is 0, not an integer from 1"),
+        ('"rows":1024', '"rows":0', r", line 2: problem\.rows is 0, not a positive integer"),
         (
             '"cols":512',
             '"cols":512,"odd":1',
@@ -300,8 +300,8 @@ def test_missing_record_says_how_to_make_one(folder: Path) -> None:
         ('"step"', '"stop"', ", line 2: the object lacks step"),
         ('"step"', '"odd":1,"step"', ", line 2: the object has a key 'odd', which this version"),
         ('"driver"', '"drivers"', ", line 1: versions is .*, not the versions of driver"),
-        ('"01_naive"', '"01_na', ", line 2 is no JSON or cut short: "),
-        ("\n{", "\n<<<<<<< one\n{", " is in a merge conflict, line 2"),
+        ('"01_naive"', '"01_na', ", line 2 is not valid JSON or is truncated: "),
+        ("\n{", "\n<<<<<<< one\n{", " has an unresolved merge conflict, line 2"),
     ],
 )
 def test_damaged_record_is_named_in_one_sentence(old: str, new: str, said: str, folder) -> None:

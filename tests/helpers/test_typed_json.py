@@ -1,4 +1,4 @@
-"""Values of JSON held against types: each kind of type, and a sentence for what is not of it."""
+"""JSON validated against types: each kind of type, and one sentence for each mismatch."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ def test_what_is_of_its_type_is_built() -> None:
     ("change", "said"),
     [
         ({"head": {"name": "a"}}, "head lacks count"),
-        ({"head": {**HEAD, "name": 3}}, "head.name is 3, not a text"),
-        ({"head": {**HEAD, "count": -1}}, "head.count is -1, not an integer from 0"),
+        ({"head": {**HEAD, "name": 3}}, "head.name is 3, not a string"),
+        ({"head": {**HEAD, "count": -1}}, "head.count is -1, not a non-negative integer"),
         ({"head": {**HEAD, "count": True}}, "head.count is true, not an integer"),
         ({"head": {**HEAD, "dtype": "int8"}}, 'head.dtype is "int8", not float32, float16 or'),
         ({"head": []}, "head is [], not an object"),
-        ({"utc": "yesterday"}, 'utc is "yesterday", not a date as 2030-'),
+        ({"utc": "yesterday"}, 'utc is "yesterday", not a date such as 2030-'),
         ({"parts": {}}, "parts is {}, not a list"),
         ({"parts": [PART, 1]}, "parts[1] is 1, not an object"),
-        ({"parts": [{**PART, "rows": 0}]}, "parts[0].rows is 0, not an integer from 1"),
+        ({"parts": [{**PART, "rows": 0}]}, "parts[0].rows is 0, not a positive integer"),
         ({"parts": [{**PART, "rows": 1.0}]}, "parts[0].rows is 1.0, not an integer"),
         ({"parts": [{**PART, "rows": 10**5000}]}, "parts[0].rows is a huge number, not a number"),
-        ({"parts": [{**PART, "samples_us": []}]}, "parts[0].samples_us is [], not one sample"),
+        ({"parts": [{**PART, "samples_us": []}]}, "parts[0].samples_us is [], not a non-empty"),
         ({"parts": [{**PART, "samples_us": [1, 0]}]}, "parts[0].samples_us[1] is 0, not a posit"),
         ({"parts": [{**PART, "samples_us": [float("inf")]}]}, "samples_us[0] is Infinity, not a"),
         ({"parts": [{**PART, "samples_us": [float("nan")]}]}, "samples_us[0] is NaN, not a numb"),
         ({"parts": [{**PART, "launch": {"a b": "1"}}]}, 'parts[0].launch["a b"] is "1", not an'),
-        ({"parts": [{**PART, "note": 1}]}, "parts[0].note is 1, not a text"),
+        ({"parts": [{**PART, "note": 1}]}, "parts[0].note is 1, not a string"),
         ({"parts": [{**PART, "rwos": 1}]}, "parts[0] has a key 'rwos', which this version does"),
         ({"pairs": [[1]]}, "pairs[0] is [1], not a list of 2"),
         ({"pairs": [["why", 1]]}, 'pairs[0][0] is "why", not a number'),
