@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from helpers.base import lean  # noqa: F401
-from helpers.base.home import stand_in_for_home
+from helpers.base.home import ensure_writable_home
 from tests import warm_kernels
 
 # Where kernels are only recorded and tested there is no Jupyter, and these import what it brings.
@@ -36,7 +36,7 @@ def pytest_report_header() -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     """Make a bare `pytest --nbval` right: recorded timings, this interpreter, a short timeout; and
     a home folder that Jupyter and CuPy can write."""
-    stand_in_for_home()
+    ensure_writable_home()
     option = config.option
     lax = getattr(option, "nbval_lax", False)
     if not (lax or getattr(option, "nbval", False)):

@@ -18,7 +18,7 @@ each package lists its modules in the same way.
 
 from .catalogue.dispatch import choose
 from .catalogue.header import header
-from .catalogue.registry import asking, source
+from .catalogue.registry import source, with_hints
 from .exercises import grade
 from .measure.comparison import comparison_cases, comparison_origin, load_comparisons
 from .measure.pipelines import ORDINARY, pipeline_cases
@@ -43,7 +43,6 @@ __all__ = [
     "OUTSIDE",
     "REFERENCE_SHAPE",
     "CompileError",
-    "asking",
     "bind",
     "pipeline_cases",
     "check_kernel",
@@ -74,4 +73,5 @@ __all__ = [
     "timings",
     "ulp",
     "unfused_launches",
+    "with_hints",
 ]

@@ -47,7 +47,7 @@ class GpuDescription(TypedDict):
 H200 = Gpu(capability=90, sms=132, l2=60 * 2**20)
 
 
-def of_record(device: Mapping) -> Gpu:
+def gpu_from_record(device: Mapping) -> Gpu:
     """Return the GPU that a record describes: the inverse of `describe_device`."""
     return Gpu(int(device["compute_capability"]), device["multiprocessors"], device["l2_bytes"])
 

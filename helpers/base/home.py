@@ -14,7 +14,7 @@ FOLDERS += (".local", ".local/share", ".local/share/jupyter")
 XDG = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
 
 
-def stand_in_for_home() -> str:
+def ensure_writable_home() -> str:
     """Replace a missing or read-only home folder: set HOME to a temporary folder for this process
     and its child processes. The folder is deleted when this process ends.
 

@@ -83,7 +83,7 @@ def _as_ranked(problem: Problem) -> Problem:
     return problem
 
 
-def as_it_is(step: str, problem: Problem, gpu: Gpu) -> dict:
+def current_build(step: str, problem: Problem, gpu: Gpu) -> dict:
     """Return the current code hash and launch of a step, a variant or a trial for a problem. Raises
     `ValueError` if its header does not accept the problem, `FileNotFoundError` without a file."""
     plan = _plan(step, problem, gpu)
@@ -97,7 +97,7 @@ def out_of_date(tuned: Tuned, gpu: Gpu) -> str:
         if shipped != tuned.shipped:
             return f"{shipped} is the shipped plan now, not {tuned.shipped}"
         for step in (tuned.trial, tuned.shipped):
-            if as_it_is(step, tuned.problem, gpu) != tuned.kernels[step]:
+            if current_build(step, tuned.problem, gpu) != tuned.kernels[step]:
                 return f"{step} is another text or another launch now"
     except (OSError, TypeError, ValueError, KeyError) as error:
         return f"it is no plan here any more: {error}"
@@ -136,7 +136,7 @@ ANY_LENGTH = "variants/11_any_length"  # accepts every matrix
 # whole packs of 16 bytes, `alike` is 1 if the addresses of x and y are equal modulo 16 bytes.
 # `rows == 8`: with one block per SM, an H200 has room for only 7 clusters of 16 blocks, on 112 of
 # its 132 SMs (`active_clusters` of 08_cluster at 512 x 524288). An eighth row has to share SMs.
-RANKING = (
+SOFTMAX_RANKING = (
     _rank(
         "07_warp",
         "rows of at most 1 KB that the L2 has room for, x and y: no hint for it is worth having",
@@ -184,7 +184,7 @@ RANKING = (
     _rank(ANY_LENGTH, "any other matrix: what registers do not hold is read twice"),
 )
 # The kernel files for all other problems by operation, including softmax with features.
-AROUND = {
+RANKINGS = {
     "softmax": (
         _rank("12_fused", "a row that the registers of a cluster can hold, fused at both ends"),
     ),
@@ -207,10 +207,10 @@ def _ranked(problem: Problem, gpu: Gpu) -> Iterator[tuple[str, str, str]]:
     """Yield the kernels ranked for a problem, best first: (file or trial, the reason for its rank,
     why it does not accept the problem or ""). Raises `ValueError` for an operation that has no
     ranking."""
-    if problem.operation.name not in AROUND:
-        raise ValueError(f"operations are {', '.join(AROUND)}, not {problem.operation.name!r}")
+    if problem.operation.name not in RANKINGS:
+        raise ValueError(f"operations are {', '.join(RANKINGS)}, not {problem.operation.name!r}")
     plain_softmax = problem.operation is SOFTMAX and not problem.features
-    for rank in RANKING if plain_softmax else AROUND[problem.operation.name]:
+    for rank in SOFTMAX_RANKING if plain_softmax else RANKINGS[problem.operation.name]:
         if (names := rank.names(problem, gpu)) is None:
             continue
         step, reason = rank.file, rank.reason.format(**names)

@@ -46,7 +46,7 @@ from ..problem.operations import Operation, parse_computes
 from ..simt import citing
 from ..simt.cuda_text import strip_comments
 from .expressions import Expression, ExpressionError
-from .plan import DTYPE_OPTIONS, INPUTS, OF_AN_AXIS, BuildValue, Header, HeaderError, option_name
+from .plan import AXIS_INPUTS, DTYPE_OPTIONS, INPUTS, BuildValue, Header, HeaderError, option_name
 
 KEYS = (
     "Idea",
@@ -116,7 +116,7 @@ def _header(
         for name, value in re.findall(r"^\s*#define (\w+) (\d+)[ \t]*$", plain, flags=re.MULTILINE)
     }
     operation, made_for = _operation(file, fields)
-    given = {*INPUTS, *(OF_AN_AXIS if "inner" in operation.sizes else ()), *numbers}
+    given = {*INPUTS, *(AXIS_INPUTS if "inner" in operation.sizes else ()), *numbers}
     build = _build_table(file, fields["Build"].lines, plain, given) if "Build" in fields else ()
     for entry in build:
         if entry.name in operation.features and (len(entry.cases) > 1 or entry.cases[0][0].names):

@@ -21,8 +21,8 @@ from .expressions import DivisionByZero, Expression, ExpressionError
 # A file is compiled for the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}
 INPUTS = ("rows", "cols", "size", "row", "sms", "l2", "capability", "x_stride", "y_stride")
-OF_AN_AXIS = ("outer", "dim", "inner")  # additional inputs if the operation has these sizes
-CLUSTERS_SINCE = 90  # first compute capability with clusters and programmatic launches
+AXIS_INPUTS = ("outer", "dim", "inner")  # additional inputs if the operation has these sizes
+MIN_CLUSTER_CAPABILITY = 90  # first compute capability with clusters and programmatic launches
 
 # CUDA's limits (programming guide, technical specifications per compute capability).
 MAX_GRID = 2**31 - 1
@@ -34,10 +34,10 @@ class HeaderError(ShownShort, ValueError):
 
 
 def inputs(problem: Problem, gpu: Gpu) -> dict[str, int]:
-    """Return the values of the names a header's expressions may read: `INPUTS` and `OF_AN_AXIS`."""
+    """Return the names that a header's expressions may read: `INPUTS` and `AXIS_INPUTS`."""
     sizes = problem.sizes
     return {
-        **{name: sizes[name] for name in ("rows", "cols", *OF_AN_AXIS)},
+        **{name: sizes[name] for name in ("rows", "cols", *AXIS_INPUTS)},
         **{"size": problem.itemsize, "row": problem.row_bytes},
         **{"sms": gpu.sms, "l2": gpu.l2, "capability": gpu.capability},
         **dict(zip(("x_stride", "y_stride"), problem.strides, strict=True)),
@@ -249,12 +249,12 @@ class Header:
     ) -> Plan:
         names = dict(names)
         macros = {name: names[name] for name in self.macros}
-        if gpu.capability < CLUSTERS_SINCE:
+        if gpu.capability < MIN_CLUSTER_CAPABILITY:
             for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
                 if macros.get(name, 0) > most:
                     raise HeaderError(
-                        f"{self.file}: {name} = {macros[name]} needs sm_{CLUSTERS_SINCE}, the GPU "
-                        f"is sm_{gpu.capability}"
+                        f"{self.file}: {name} = {macros[name]} needs "
+                        f"sm_{MIN_CLUSTER_CAPABILITY}, the GPU is sm_{gpu.capability}"
                     )
         names["block"] = block if block is not None else self._value("block", names, MAX_BLOCK, 1)
         if not 1 <= names["block"] <= MAX_BLOCK:

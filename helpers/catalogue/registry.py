@@ -127,27 +127,27 @@ def split_trial(step: str) -> Trial:
 
 
 # Macros that enable cache hints and programmatic launches if they are 1.
-ASKED_FOR = ("STREAMING", "EVICT_LAST", "PROGRAMMATIC")
+HINT_MACROS = ("STREAMING", "EVICT_LAST", "PROGRAMMATIC")
 
 
-def asking(step: str, values: Mapping[str, int]) -> str:
-    """Return the trial of a step, a variant or a trial that sets each macro of `ASKED_FOR` which
+def with_hints(step: str, values: Mapping[str, int]) -> str:
+    """Return the trial of a step, a variant or a trial that sets each macro of `HINT_MACROS` which
     its file has, to its value in `values` or else to 0. If the file has none of these macros, the
     name is returned unchanged.
 
     Raises `FileNotFoundError` if there is no such kernel file.
     """
     file, block, changes = split_trial(step)
-    names = [name for name in ASKED_FOR if name in header(source(f"{file}.cu")).macros]
+    names = [name for name in HINT_MACROS if name in header(source(f"{file}.cu")).macros]
     others = [(name, value) for name, value in changes if name not in names]
     overrides = [*others, *((name, values.get(name, 0)) for name in names)]
     size = f"-b{block}" if block else ""
     return "".join([file, size, *(f"-{name}{value}" for name, value in overrides)])
 
 
-def plain(step: str) -> str:
+def without_hints(step: str) -> str:
     """Return the trial with no cache hints, default loads and stores, and an ordinary launch."""
-    return asking(step, {})
+    return with_hints(step, {})
 
 
 def known_steps() -> list[str]:

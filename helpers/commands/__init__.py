@@ -3,7 +3,7 @@
 import sys
 
 from ..base import lean  # noqa: F401
-from ..base.home import stand_in_for_home
+from ..base.home import ensure_writable_home
 
-if sentence := stand_in_for_home():  # before a command imports CuPy, which fails without a home
+if sentence := ensure_writable_home():  # before a command imports CuPy, which fails without a home
     print(sentence, file=sys.stderr, flush=True)

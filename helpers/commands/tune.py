@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from ..base import gpu
-from ..catalogue.dispatch import AROUND, as_it_is, candidates, out_of_date
+from ..catalogue.dispatch import RANKINGS, candidates, current_build, out_of_date
 from ..catalogue.tuned import Tuned, keep, plans_path, read_plans, tuned_gpus, write_plans
 from ..measure import bench, workers
 from ..measure.problem_groups import name_of
@@ -101,7 +101,7 @@ def tune(
 ) -> None:
     """Search at one problem until that time, and keep what is faster. Raises `Failure` if the
     shipped plan cannot be timed; after Ctrl-C `KeyboardInterrupt`, when what was found is kept."""
-    machine, began = gpu.of_record(device), time.perf_counter()
+    machine, began = gpu.gpu_from_record(device), time.perf_counter()
     first = candidates(problem, machine, FILES)
     folder = gpu.gpu_folder(device["name"])
     before = [plan.trial for plan in read_plans(folder) if plan.problem == problem]
@@ -149,7 +149,7 @@ def tune(
             inner=problem.inner,
             trial=trial,
             shipped=search.shipped,
-            kernels={name: as_it_is(name, problem, machine) for name in names},
+            kernels={name: current_build(name, problem, machine) for name in names},
             samples_us=ours.samples_us,
             shipped_us=shipped.samples_us,
             copy_us=ours.copy_samples_us,
@@ -184,7 +184,7 @@ def show() -> int:
         print(f"{folder}: {len(plans)} plans")
         for plan in plans:
             print(f"  {name_of(plan.problem)}, {plan.utc[:10]}: {described(plan)}")
-            if reason := out_of_date(plan, gpu.of_record(plan.device)):
+            if reason := out_of_date(plan, gpu.gpu_from_record(plan.device)):
                 print(f"    not used: {reason}")
     if not tuned_gpus():
         print("nothing was tuned yet")
@@ -228,7 +228,7 @@ def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shapes", nargs="*", type=shape, metavar="ROWSxCOLS")
-    parser.add_argument("--operation", choices=[*AROUND], default=SOFTMAX.name)
+    parser.add_argument("--operation", choices=[*RANKINGS], default=SOFTMAX.name)
     help = "what is computed beside it: MASK=causal, LOG=1"
     parser.add_argument(
         "--features", nargs="+", type=feature, default=[], metavar="NAME=VALUE", help=help

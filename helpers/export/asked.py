@@ -11,7 +11,7 @@ import numpy as np
 from ..base.gpu import Gpu
 from ..base.mode import gpu_for_plans
 from ..base.paths import REPO_URL
-from ..catalogue.dispatch import AROUND, RANKING, with_features
+from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, with_features
 from ..catalogue.registry import split_trial
 from ..problem.operations import COPY, SOFTMAX, Operation
 from ..problem.problem import DTYPES, MAX_INT
@@ -48,7 +48,7 @@ def of_a_matrix(step: str) -> bool:
 
 def exports(step: str) -> bool:
     """Whether a kernel can be exported: it computes softmax, something around it, or a copy."""
-    return load(step).operation.name in (*AROUND, COPY.name)
+    return load(step).operation.name in (*RANKINGS, COPY.name)
 
 
 class NoSuchExport(ValueError):
@@ -84,7 +84,7 @@ class Shapes:
 class Asked:
     """What is asked of an export."""
 
-    kernels: tuple[str, ...]  # steps, variants or trials, in the order of `RANKING` if `best`
+    kernels: tuple[str, ...]  # steps, variants or trials, in their ranking if `best`
     best: bool
     shapes: tuple[Shapes, ...]  # empty: every shape
     name: str  # of the function
@@ -117,11 +117,11 @@ def steps_of(kernel: str) -> tuple[str, ...]:
     picks for an operation, with its features as a trial has them: "softmax-MASK2-LOG1". Raises
     `ValueError` for features that it has not."""
     if kernel == BEST:
-        return tuple(dict.fromkeys(rank.file for rank in RANKING))
+        return tuple(dict.fromkeys(rank.file for rank in SOFTMAX_RANKING))
     trial = split_trial(kernel)
-    if trial.file not in AROUND:
+    if trial.file not in RANKINGS:
         return (kernel,)
-    return (with_features(AROUND[trial.file][0].file, dict(trial.changes)),)
+    return (with_features(RANKINGS[trial.file][0].file, dict(trial.changes)),)
 
 
 def request(

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.gpu import Gpu
-from ..catalogue.dispatch import RANKING
+from ..catalogue.dispatch import SOFTMAX_RANKING
 from ..catalogue.expressions import Expression
-from ..catalogue.plan import CLUSTERS_SINCE, MAX_BLOCK, MAX_GRID, Header
+from ..catalogue.plan import MAX_BLOCK, MAX_GRID, MIN_CLUSTER_CAPABILITY, Header
 from ..catalogue.registry import split_trial
 from ..problem.problem import MAX_BYTES, MAX_INT, Problem
 from ..run.bound import Kernel, load
@@ -138,7 +138,7 @@ def _plan(
     for rule in ("Features", "Columns"):
         if rule in rules:
             boxes.rule(rules[rule])
-    if gpu.capability < CLUSTERS_SINCE:
+    if gpu.capability < MIN_CLUSTER_CAPABILITY:
         for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
             if name in contract.macros:
                 boxes.within(boxes.names[name], 0, most)
@@ -209,7 +209,7 @@ def _needed(
 def _order(asked: Asked) -> Iterator[tuple[str, Expression | None]]:
     """The kernels that may be taken, each with the condition for its place."""
     if asked.best:
-        yield from ((rank.file, rank.when) for rank in RANKING)
+        yield from ((rank.file, rank.when) for rank in SOFTMAX_RANKING)
     else:
         yield from ((step, None) for step in asked.kernels)
 

@@ -75,7 +75,7 @@ class CppCall:
     def _asked(self, kernel: Kernel) -> tuple[Argument, ...]:
         """The arguments that a kernel's features ask for, as far as it declares them."""
         declared = {parameter.name for parameter in kernel.parameters}
-        asked = kernel.operation.asked(kernel.features)
+        asked = kernel.operation.arguments_for(kernel.features)
         return tuple(argument for argument in asked if argument.name in declared)
 
     @property

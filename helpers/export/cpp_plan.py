@@ -12,9 +12,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..catalogue.dispatch import RANKING, Rank
+from ..catalogue.dispatch import SOFTMAX_RANKING, Rank
 from ..catalogue.expressions import Expression
-from ..catalogue.plan import CLUSTERS_SINCE, INPUTS, MAX_BLOCK, MAX_GRID, OF_AN_AXIS, BuildValue
+from ..catalogue.plan import (
+    AXIS_INPUTS,
+    INPUTS,
+    MAX_BLOCK,
+    MAX_GRID,
+    MIN_CLUSTER_CAPABILITY,
+    BuildValue,
+)
 from ..catalogue.registry import split_trial
 from ..run.bound import Kernel
 from .asked import NoSuchExport
@@ -41,7 +48,7 @@ def identifier(step: str) -> str:
 def table_names(steps: Sequence[str]) -> list[str]:
     """What the ranking reads of these kernels' own tables."""
     known = {*INPUTS, *OF_RANKING}
-    ranks = [rank for rank in RANKING if file_of(rank.file) in steps]
+    ranks = [rank for rank in SOFTMAX_RANKING if file_of(rank.file) in steps]
     return sorted({name for rank in ranks for name in rank.when.names - known})
 
 
@@ -55,7 +62,7 @@ class KernelPlan:
         """`dtypes` are those of the file, of which the kernel may take some."""
         self.step, self.kernel, self.contract = step, kernel, kernel.header
         self.dtypes = dtypes
-        self.least = dict.fromkeys((*INPUTS, *OF_AN_AXIS), 1) | self.contract.numbers
+        self.least = dict.fromkeys((*INPUTS, *AXIS_INPUTS), 1) | self.contract.numbers
 
     def text(self, values: Sequence[str]) -> str:
         """`values` are names of tables that the plan hands on. Raises `NoSuchExport`."""
@@ -132,7 +139,7 @@ class KernelPlan:
         yield "if (!columns) return plan;"
         for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
             if name in contract.macros:
-                yield f"if (gpu.capability < {CLUSTERS_SINCE} && {name} > {most})"
+                yield f"if (gpu.capability < {MIN_CLUSTER_CAPABILITY} && {name} > {most})"
                 yield "    return refused(plan, cudaErrorNoKernelImageForDevice);"
                 yield f"plan.{name.lower()} = {name};"
 
@@ -179,7 +186,7 @@ def planned(steps: Sequence[str], best: bool) -> str:
         call = f"plan_{identifier(step)}(matrix, gpu)"
         lines = [f"return checked(matrix) ? {call} : Plan{{}};"]
         return f"{about}.\n{_function('planned', lines)}"
-    ranks = [(rank, file_of(rank.file)) for rank in RANKING if file_of(rank.file) in steps]
+    ranks = [(rank, file_of(rank.file)) for rank in SOFTMAX_RANKING if file_of(rank.file) in steps]
     asked, lines = [step for _, step in ranks], []
     for place, (rank, step) in enumerate(ranks):
         plan = f"plan_{identifier(step)}(matrix, gpu)"

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..base.gpu import H200, SHARED_KB
-from ..catalogue.dispatch import AROUND, RANKING, Rank
+from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, Rank
 from ..catalogue.expressions import Expression
-from ..catalogue.plan import INPUTS, OF_AN_AXIS, Header
+from ..catalogue.plan import AXIS_INPUTS, INPUTS, Header
 from ..catalogue.registry import split_trial
 from ..run.bound import load
 from .asked import PROJECT, TUNED_ON, Asked, NoSuchExport, of_a_matrix
@@ -67,8 +67,8 @@ def write(asked: Asked, framework: str) -> str:
         if load(step).name.startswith("copy"):
             raise NoSuchExport(f"{step} computes no softmax, which is what a Python file is for")
     parts, what, needs = FRAMEWORKS[framework]
-    ranks = RANKING if asked.best else _alone(asked.kernels[0])
-    around = {name: tuple(rank.file for rank in ranks) for name, ranks in AROUND.items()}
+    ranks = SOFTMAX_RANKING if asked.best else _alone(asked.kernels[0])
+    around = {name: tuple(rank.file for rank in ranks) for name, ranks in RANKINGS.items()}
     around = around if asked.best else {}
     tables = [*_tables(ranks), *_tables_around(around)]
     name = "softmax_worklog" if asked.name == "softmax" else asked.name
@@ -215,7 +215,7 @@ def _given(rank: Rank) -> dict[str, int]:
 
 def _table(file: str, header: Header, given: set[str]) -> str:
     """A function of the header's expressions, a line for each case of its table."""
-    axis = OF_AN_AXIS if "inner" in header.operation.sizes else ()
+    axis = AXIS_INPUTS if "inner" in header.operation.sizes else ()
     parameters = [*INPUTS, *axis, *(f"{name}=None" for name in sorted(given))]
     lines = [f"# {line}" for line in textwrap.wrap(f"{file}.cu: {header.fields['Idea']}", 96)]
     lines += _wrapped(f"def {_named('table_', file)}(", ", ".join(parameters), "):", "")

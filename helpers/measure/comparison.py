@@ -108,7 +108,7 @@ class Comparison(AtProblem):
 
     @property
     def copy_gbps(self) -> float:
-        return self.problem.moved / self.copy_us / 1e3
+        return self.problem.compulsory_bytes / self.copy_us / 1e3
 
     def beside(self, name: str) -> Beside:
         """The samples of a competitor and of the others, from the process in which it was
@@ -434,7 +434,7 @@ def maker_of(name: str, compared: dict[str, object] | None = None) -> bench.Make
 def other_copies(problem: Problem) -> list[str]:
     """The copies that may be faster than the plain one: for a large matrix those that are in the
     records, for a smaller one those that come close there."""
-    least = 1.0 if problem.moved >= MATTERS else NEAR
+    least = 1.0 if problem.compulsory_bytes >= MATTERS else NEAR
     shape = bench.copied_shape(problem)
     return [
         name

@@ -224,4 +224,4 @@ def has_nan(y):
 
 def rotations(problem: Problem, l2_bytes: int) -> int:
     """The number of sets of arrays, at least two, that exceed three times the L2 cache."""
-    return max(2, math.ceil(3 * l2_bytes / problem.moved))
+    return max(2, math.ceil(3 * l2_bytes / problem.compulsory_bytes))

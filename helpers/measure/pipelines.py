@@ -21,7 +21,7 @@ from ..base.gpu import Gpu, gpu_in_use
 from ..base.mode import gpu_for_plans
 from ..base.typed_json import Count, Must, Natural, Samples
 from ..catalogue import registry
-from ..catalogue.registry import ASKED_FOR, asking, split_trial
+from ..catalogue.registry import HINT_MACROS, split_trial, with_hints
 from ..problem.problem import Problem
 from ..problem.shapes import PIPELINE_SHAPES
 from . import baselines, bench, pipeline_timer, samples, store
@@ -119,7 +119,7 @@ class Pipeline(AtProblem):
         if not step:
             return None
         launch = self.launch_now(step)
-        name = asking(step, launch)
+        name = with_hints(step, launch)
         file = file_of(step)
         same = self.launches.get(name) == launch and self.hashes.get(file) == step_hash(file)
         return name if same else None
@@ -127,7 +127,7 @@ class Pipeline(AtProblem):
     @property
     def plain(self) -> str | None:
         """The variant of `chosen` without hints."""
-        name = registry.plain(self.chosen) if self.chosen else None
+        name = registry.without_hints(self.chosen) if self.chosen else None
         return name if name in self.launches else None
 
     @property
@@ -217,10 +217,10 @@ def variants(step: str, problem: Problem, gpu: Gpu | None = None) -> list[str]:
         "EVICT_LAST": (1, 0) if size > gpu.l2 else (0,),
         "PROGRAMMATIC": (1, 0) if problem.rows <= FEW_ROWS else (0,),
     }
-    names = [name for name in ASKED_FOR if name in own]
+    names = [name for name in HINT_MACROS if name in own]
     combined = itertools.product(*(sensible[name] for name in names))
     changes = [{}, *(dict(zip(names, values, strict=True)) for values in combined)]
-    return list(dict.fromkeys(asking(step, {**own, **change}) for change in changes))
+    return list(dict.fromkeys(with_hints(step, {**own, **change}) for change in changes))
 
 
 def trial_of(name: str) -> str:
@@ -342,6 +342,6 @@ def table(cases: Sequence[Pipeline]) -> Iterator[list[str]]:
 def shown(name: str) -> str:
     """One of our kernels in a table: its file and its hints."""
     trial = split_trial(trial_of(name))
-    asked = [what for what, value in trial.changes if value and what in ASKED_FOR]
+    asked = [what for what, value in trial.changes if value and what in HINT_MACROS]
     words = " ".join([trial.file, *asked])
     return words + ORDINARY if name.endswith(ORDINARY) else words

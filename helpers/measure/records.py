@@ -150,7 +150,7 @@ class Case(Timed, AtProblem):
     def bytes(self) -> int:
         """One read and one write of every element; for another operation the bytes that it must
         move."""
-        return self.problem.moved
+        return self.problem.compulsory_bytes
 
     @property
     def matrix_bytes(self) -> int:

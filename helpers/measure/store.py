@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypedDict, TypeVar
 
-from ..base.gpu import Gpu, GpuDescription, of_record
+from ..base.gpu import Gpu, GpuDescription, gpu_from_record
 from ..base.gpu import gpu_folder as gpu_folder  # re-exported for campaigns
 from ..base.json_files import named, read_lines, write_lines
 from ..base.mode import replay_is_forced
@@ -61,7 +61,7 @@ class Run:
     @property
     def gpu(self) -> Gpu:
         """The properties of the GPU that plans depend on."""
-        return of_record(self.device)
+        return gpu_from_record(self.device)
 
 
 class Observation:

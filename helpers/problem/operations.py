@@ -69,13 +69,13 @@ class Operation:
     def __reduce__(self) -> tuple:  # operations are singletons, also after unpickling
         return operation_named, (self.name,)
 
-    def asked(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
+    def arguments_for(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
         """Return the arguments that a kernel with these features uses."""
         return tuple(argument for argument in self.arguments if argument.applies(features))
 
     def arrays(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
         """Return those of `asked` that are arrays."""
-        return tuple(argument for argument in self.asked(features) if argument.shape)
+        return tuple(argument for argument in self.arguments_for(features) if argument.shape)
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -159,7 +159,7 @@ class Problem:
     @property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments of the operation that the features use."""
-        return self.operation.asked(dict(self.features))
+        return self.operation.arguments_for(dict(self.features))
 
     @property
     def arrays(self) -> tuple[Argument, ...]:
@@ -218,7 +218,7 @@ class Problem:
     # ---- traffic --------------------------------------------------------------------------------
 
     @property
-    def moved(self) -> int:
+    def compulsory_bytes(self) -> int:
         """The compulsory memory traffic in bytes: each input read once, each output written once.
         Elements hidden by a causal mask are not read."""
         return sum(self._bytes(argument) for argument in self.arrays)
@@ -237,9 +237,10 @@ class Problem:
         within 0.01%, with the same ratio of reads to writes."""
         operation = BANDWIDTH_BASELINES[self.operation.bandwidth_baseline]
         bytes_of_a_float = (
-            Problem(BASELINE_COLS, BASELINE_COLS, operation=operation).moved / BASELINE_COLS**2
+            Problem(BASELINE_COLS, BASELINE_COLS, operation=operation).compulsory_bytes
+            / BASELINE_COLS**2
         )
-        floats = max(1, int(self.moved / bytes_of_a_float))
+        floats = max(1, int(self.compulsory_bytes / bytes_of_a_float))
         cols = min(8 * BASELINE_COLS, 2 ** (floats.bit_length() - 1))
         return Problem(floats // cols, cols, operation=operation)
 

@@ -41,7 +41,7 @@ class WrongResult(ShownShort, AssertionError):
         self.summary, self.values = summary, values
 
 
-def apart(x: np.ndarray, stride: int, phase: int, around: float = np.nan) -> np.ndarray:
+def strided_copy(x: np.ndarray, stride: int, phase: int, around: float = np.nan) -> np.ndarray:
     """Copy a matrix to a view with row stride `stride` that starts `phase` elements into its base
     array; all other elements of the base array are `around`."""
     rows, cols = x.shape
@@ -345,7 +345,7 @@ class _Check:
 
 
 def _with_layout(x: np.ndarray, stride: int, phase: int, around: float) -> np.ndarray:
-    """Return `apart` of a matrix; an array of three axes is only moved by `phase`."""
+    """Return `strided_copy` of a matrix; an array of three axes is only moved by `phase`."""
     if x.ndim == 2:
-        return apart(x, stride, phase, around)
-    return apart(x.reshape(1, -1), x.size, phase, around).reshape(x.shape)
+        return strided_copy(x, stride, phase, around)
+    return strided_copy(x.reshape(1, -1), x.size, phase, around).reshape(x.shape)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from helpers.base import gpu
-from helpers.catalogue.registry import plain
+from helpers.catalogue.registry import without_hints
 from helpers.commands import measure as command
 from helpers.commands.campaigns import pipelines as campaigned
 from helpers.measure import baselines, bench, campaign, pipeline_timer, pipelines, store, workers
@@ -89,7 +89,7 @@ def test_pipelines_are_written_with_variants_launches_and_reasons(machine, capsy
     assert {*fresh.launches} == {*ours, *(name + ORDINARY for name in early)} and len(early) == 2
     assert {*fresh.pipeline_us} == {COPY, "torch", *fresh.launches}
     assert fresh.skipped == {"quack": "not here"} and fresh.calls == 50
-    assert fresh.chosen == ours[0] and fresh.plain == plain("08_cluster")
+    assert fresh.chosen == ours[0] and fresh.plain == without_hints("08_cluster")
     assert fresh.launches[early[0]] == fresh.launches[early[0] + ORDINARY]
     printed = capsys.readouterr().out
     assert "[1/1, " in printed and "1 x 32000 float32, evicted: us 00_copy 11.10" in printed

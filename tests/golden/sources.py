@@ -14,7 +14,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 
 from helpers.base.gpu import H200, Gpu
-from helpers.catalogue.dispatch import AROUND, choose, with_features
+from helpers.catalogue.dispatch import RANKINGS, choose, with_features
 from helpers.catalogue.registry import TRIALS, split_trial, steps, variants
 from helpers.export.asked import request
 from helpers.export.python import write
@@ -40,7 +40,7 @@ def operations() -> dict[str, dict[str, int]]:
     """The operations that dispatch chooses for, with how many values each feature has."""
     return {
         name: {word: len(values) for word, values in OPERATIONS[name].features.items()}
-        for name in AROUND
+        for name in RANKINGS
     }
 
 
@@ -49,7 +49,7 @@ def kernels() -> dict[str, list[str]]:
     found = {file: [file] for file in (*steps(), *variants())}
     for trial in TRIALS:
         found[split_trial(trial).file].append(trial)
-    for file in {rank.file for ranks in AROUND.values() for rank in ranks}:
+    for file in {rank.file for ranks in RANKINGS.values() for rank in ranks}:
         contract = loaded(file).header
         for feature in sorted(contract.features.keys() - contract.made_for.keys()):
             found[file].append(with_features(file, {feature: 1}))

@@ -9,7 +9,7 @@ from helpers.catalogue.header import header
 from helpers.catalogue.registry import source
 from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, bind, kernel_of, load
-from helpers.run.check import apart, check_softmax
+from helpers.run.check import check_softmax, strided_copy
 from helpers.run.execute import KernelBug
 from helpers.run.references import make_input, poisoned, reference
 from helpers.simt.cuda_text import kernel_names
@@ -189,7 +189,10 @@ def bound_apart(rows: int, cols: int, dtype: str = "float32") -> BoundKernel:
 )
 def test_rows_that_are_apart_are_taken_at_any_element(rows, cols, dtype: str, phases) -> None:
     x = make_input(rows, cols, dtype=dtype)
-    far, y = apart(x, cols + 5, phases[0], np.nan), apart(poisoned(x), cols + 2, phases[1], 7)
+    far, y = (
+        strided_copy(x, cols + 5, phases[0], np.nan),
+        strided_copy(poisoned(x), cols + 2, phases[1], 7),
+    )
     assert not bound_apart(rows, cols, dtype).run(far, y).findings
     check_softmax(x, y)
     base = y if y.base is None else y.base
@@ -223,11 +226,16 @@ def test_the_capability_decides_on_a_cluster() -> None:
 def test_strides_other_than_the_bound_ones_are_named(run: str) -> None:
     bound = bound_apart(4, 100)
     x = make_input(4, 100)
-    good = apart(x, 105, 1, 0), apart(x, 102, 1, 0)
+    good = strided_copy(x, 105, 1, 0), strided_copy(x, 102, 1, 0)
     wide = np.zeros((4, 210), np.float32)
     for place, wrong, error, message in (
         (0, x, ValueError, "the rows of x start 400 bytes apart, which is not x_stride = 105 elem"),
-        (1, apart(x, 105, 1, 0), ValueError, "the rows of y start 420 bytes apart, which is not "),
+        (
+            1,
+            strided_copy(x, 105, 1, 0),
+            ValueError,
+            "the rows of y start 420 bytes apart, which is not ",
+        ),
         (0, x.reshape(-1), ValueError, "the rows of x start 400 bytes apart, which is not x_strid"),
         (0, wide[:, :200:2], TypeError, "x has strides (840, 8), but each row must be contiguous"),
         (0, good[0][::-1], TypeError, "x has strides (-420, 4), but each row must be contiguous"),
@@ -267,7 +275,7 @@ def test_what_touches_the_gap_between_rows_is_a_bug(case: str) -> None:
     old, new, verb, name = BETWEEN[case]
     assert old in APART
     x = make_input(4, 100)
-    far, y = apart(x, 105, 1, 0), apart(poisoned(x), 102, 3, 7)
+    far, y = strided_copy(x, 105, 1, 0), strided_copy(poisoned(x), 102, 3, 7)
     bound = bind(APART.replace(old, new), 4, 100, x_stride=105, y_stride=102)
     with pytest.raises(KernelBug, match=f"out-of-bounds {verb}, 4 times: .* byte 400 of row 0 of "):
         bound.run(far, y)

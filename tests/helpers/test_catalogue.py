@@ -7,17 +7,17 @@ from helpers.base.gpu import H200, Gpu
 from helpers.catalogue.dispatch import choose, why
 from helpers.catalogue.header import header
 from helpers.catalogue.registry import (
-    ASKED_FOR,
+    HINT_MACROS,
     TRIALS,
     UNFUSED,
-    asking,
     known_steps,
-    plain,
     source,
     split_trial,
     step_number,
     steps,
     variants,
+    with_hints,
+    without_hints,
 )
 from helpers.measure.profiler.launches import SMALL_TRIALS
 from helpers.problem import shapes
@@ -98,17 +98,17 @@ def test_a_trial_differs_from_its_kernel(trial: str) -> None:
     ],
 )
 def test_plain_trial_asks_for_nothing(step: str, trial: str) -> None:
-    assert plain(step) == trial == plain(trial)
+    assert without_hints(step) == trial == without_hints(trial)
     macros = load(trial).header.fixed
-    assert all(macros[name] == 0 for name in ASKED_FOR if name in load(step).header.macros)
+    assert all(macros[name] == 0 for name in HINT_MACROS if name in load(step).header.macros)
 
 
 def test_trial_spells_out_what_it_asks_for() -> None:
     values = {"EVICT_LAST": 1, "PROGRAMMATIC": 1, "CLUSTER": 4}
-    assert asking("07_warp", values) == "07_warp"
-    assert asking("09_grid-b512", values) == "09_grid-b512-STREAMING0-PROGRAMMATIC1"
+    assert with_hints("07_warp", values) == "07_warp"
+    assert with_hints("09_grid-b512", values) == "09_grid-b512-STREAMING0-PROGRAMMATIC1"
     wanted = "08_cluster-STREAMING0-EVICT_LAST1-PROGRAMMATIC1"
-    assert asking("08_cluster-STREAMING1", values) == wanted
+    assert with_hints("08_cluster-STREAMING1", values) == wanted
 
 
 # ---- choose -----------------------------------------------------------------------------------

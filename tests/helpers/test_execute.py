@@ -8,7 +8,7 @@ import pytest
 
 from helpers.catalogue.plan import Plan
 from helpers.run.bound import bind
-from helpers.run.check import apart, check_softmax
+from helpers.run.check import check_softmax, strided_copy
 from helpers.run.execute import KernelBug, as_declared, device_dtype, enqueue, prepare, to_gpu
 from helpers.run.launch import launch
 from helpers.run.references import make_input, poisoned
@@ -149,7 +149,7 @@ def test_gpu_copy_of_a_view_keeps_its_alignment(items: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("phase", [0, 1, 3])
 def test_gpu_copy_of_rows_that_are_apart_keeps_the_gaps(phase: int, dtype: str) -> None:
-    x = apart(make_input(6, 8, dtype=dtype), 13, phase, 7)
+    x = strided_copy(make_input(6, 8, dtype=dtype), 13, phase, 7)
     copy = to_gpu(x)
     assert copy.data.ptr % 256 == phase * x.itemsize and copy.strides == x.strides
     stored = device_dtype(x.dtype)
@@ -164,8 +164,8 @@ def test_gpu_brings_back_what_a_kernel_writes_between_rows_and_names_what_is_fur
     one = "y[col] ="
     for new, writes in ((one, False), (f"{one} y[col + (col == 6 && row < 2)] =", True)):
         bound = bind(APART.replace(one, new), 3, 7, x_stride=12, y_stride=9)
-        y = apart(poisoned(x), 9, 3, 8)
-        assert bound.run(apart(x, 12, 1, np.nan), y) is None
+        y = strided_copy(poisoned(x), 9, 3, 8)
+        assert bound.run(strided_copy(x, 12, 1, np.nan), y) is None
         check_softmax(x, y)
         gaps = y.base[3:30].reshape(3, 9)[:2, 7:]
         assert (gaps[:, 0] != 8).all() == writes and (gaps[:, 1] == 8).all()

@@ -12,7 +12,7 @@ from helpers.base.paths import RECORDS
 
 def test_gpu_of_a_record_is_read_back() -> None:
     device = {"compute_capability": "86", "multiprocessors": 84, "l2_bytes": 6291456}
-    assert gpu.of_record(device) == Gpu(capability=86, sms=84, l2=6291456)
+    assert gpu.gpu_from_record(device) == Gpu(capability=86, sms=84, l2=6291456)
 
 
 def test_a_block_has_the_shared_memory_of_its_capability() -> None:
@@ -25,13 +25,13 @@ def test_a_block_has_the_shared_memory_of_its_capability() -> None:
 def test_records_of_the_h200_name_the_gpu_that_plans_are_for() -> None:
     lines = [line for file in RECORDS.glob("nvidia-h200/*.jsonl") for line in file.open("rb")]
     devices = [run["device"] for run in map(json.loads, lines) if "device" in run]
-    assert devices and {gpu.of_record(device) for device in devices} == {H200}
+    assert devices and {gpu.gpu_from_record(device) for device in devices} == {H200}
 
 
 @pytest.mark.gpu
 def test_gpu_in_use_is_described_as_records_hold_it() -> None:
     described = gpu.describe_device()
-    assert gpu.of_record(described) == gpu.gpu_in_use()
+    assert gpu.gpu_from_record(described) == gpu.gpu_in_use()
     assert described["name"] == gpu.gpu_name() and described["memory_bytes"] > 2**30
     assert gpu.gpu_in_use().capability >= 70 and gpu.gpu_in_use().sms > 1
 

@@ -34,7 +34,7 @@ def read_only(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 def test_a_home_that_can_be_written_is_left_alone(tmp_path, monkeypatch) -> None:
     (tmp_path / ".cache").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert home.stand_in_for_home() == ""
+    assert home.ensure_writable_home() == ""
     assert os.environ["HOME"] == str(tmp_path)
 
 
@@ -58,13 +58,13 @@ def test_the_stand_in_can_be_written_and_packages_stay_where_they_are(
     monkeypatch.delenv("PYTHONUSERBASE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(nowhere / ".cache"))
     before = home.site.getuserbase()
-    sentence = home.stand_in_for_home()
+    sentence = home.ensure_writable_home()
     assert sentence.startswith(f"{nowhere} is missing or not writable")
     monkeypatch.setenv("PYTHONUSERBASE", os.environ["PYTHONUSERBASE"])  # gone after the test
     assert os.environ["PYTHONUSERBASE"] == before
     assert "XDG_CACHE_HOME" not in os.environ
     assert home.writable(os.environ["HOME"]) and not os.listdir(os.environ["HOME"])
-    assert home.stand_in_for_home() == "", "once is enough"
+    assert home.ensure_writable_home() == "", "once is enough"
     os.rmdir(os.environ["HOME"])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from helpers.catalogue.header import header
 from helpers.run.bound import bind
-from helpers.run.check import apart, check_softmax
+from helpers.run.check import check_softmax, strided_copy
 from helpers.run.execute import KernelBug
 from helpers.run.launch import launch, simulate
 from helpers.run.references import make_input, poisoned
@@ -133,7 +133,7 @@ def test_rows_that_are_apart_are_held_against_the_strides() -> None:
     bound = bind(APART, ROWS, 100, x_stride=105, y_stride=102)
     kernel, plan = bound.compiled, bound.plan
     x = make_input(ROWS, 100)
-    far, y = apart(x, 105, 1, np.nan), apart(poisoned(x), 102, 3, 7)
+    far, y = strided_copy(x, 105, 1, np.nan), strided_copy(poisoned(x), 102, 3, 7)
     workspace = np.zeros(ROWS, np.uint32)
 
     def message(*strides: int, x=far, y=y) -> str:

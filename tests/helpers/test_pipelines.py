@@ -8,7 +8,7 @@ import pytest
 
 from helpers.base.gpu import H200
 from helpers.catalogue import dispatch, registry
-from helpers.catalogue.registry import plain
+from helpers.catalogue.registry import without_hints
 from helpers.measure import baselines, pipeline_timer, pipelines, store
 from helpers.measure.comparison import DTYPES
 from helpers.measure.pipelines import (
@@ -61,7 +61,7 @@ LARGE, FEW = (65536, 4096), (1, 32000)  # streams, with a hint; streams
 
 
 def asked(*what: str) -> str:
-    return registry.asking("08_cluster", dict.fromkeys(what, 1))
+    return registry.with_hints("08_cluster", dict.fromkeys(what, 1))
 
 
 def test_variants_are_all_that_a_table_may_ask_for() -> None:
@@ -75,7 +75,7 @@ def test_variants_are_all_that_a_table_may_ask_for() -> None:
     early = asked("STREAMING", "PROGRAMMATIC"), asked("PROGRAMMATIC")
     few = asked("STREAMING"), early[0], early[1], asked()
     assert variants("08_cluster", Problem(*FEW)) == [*few]
-    assert variants("09_grid", Problem(1, 2**20, "bfloat16"))[-1] == plain("09_grid")
+    assert variants("09_grid", Problem(1, 2**20, "bfloat16"))[-1] == without_hints("09_grid")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -89,7 +89,7 @@ def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dt
         step = dispatch.best(problem, H200)
         own, *others = variants(step, problem, H200)
         assert launch_of(own, problem, H200) == launch_of(step, problem, H200)
-        assert plain(step) in (own, *others)
+        assert without_hints(step) in (own, *others)
 
 
 def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:

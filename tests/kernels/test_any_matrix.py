@@ -13,7 +13,7 @@ import pytest
 from helpers.catalogue.dispatch import choose
 from helpers.catalogue.registry import source, split_trial
 from helpers.run.bound import BoundKernel, Kernel, load
-from helpers.run.check import WrongResult, apart, check_softmax
+from helpers.run.check import WrongResult, check_softmax, strided_copy
 from helpers.run.execute import device_dtype
 from helpers.run.references import make_input, poisoned, special_rows
 
@@ -107,9 +107,9 @@ def run_simulated(matrix: Matrix, code: str = "") -> str:
         kernel = Kernel(code, changes=kernel.changes)
         bound = kernel.bind(*matrix[:3], x_stride=matrix.x_stride, y_stride=matrix.y_stride)
     x = given(matrix)
-    y = apart(poisoned(x), matrix.y_stride, matrix.y_phase, AROUND)
+    y = strided_copy(poisoned(x), matrix.y_stride, matrix.y_phase, AROUND)
     before = y.base.copy()
-    bound.run(apart(x, matrix.x_stride, matrix.x_phase), y)
+    bound.run(strided_copy(x, matrix.x_stride, matrix.x_phase), y)
     check_guarded(x, y, before, f"{bound.name}, {matrix}")
     return bound.name
 
@@ -122,8 +122,8 @@ def run_on_gpu(matrix: Matrix) -> str:
     bound.prepare()
     x = given(matrix)
     views = (
-        apart(x, matrix.x_stride, matrix.x_phase),
-        apart(poisoned(x), matrix.y_stride, matrix.y_phase, AROUND),
+        strided_copy(x, matrix.x_stride, matrix.x_phase),
+        strided_copy(poisoned(x), matrix.y_stride, matrix.y_phase, AROUND),
     )
     before = views[1].base.copy()
     on_gpu = [cupy.asarray(view.base.view(device_dtype(view.dtype))) for view in views]

@@ -11,7 +11,7 @@ from cuda.bindings import nvrtc
 
 from helpers.base.gpu import H200, Gpu
 from helpers.base.paths import KERNELS
-from helpers.catalogue.dispatch import AROUND, RANKING
+from helpers.catalogue.dispatch import RANKINGS, SOFTMAX_RANKING
 from helpers.catalogue.header import KEYS, OPTIONAL_KEYS, header
 from helpers.catalogue.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
 from helpers.catalogue.registry import source, steps, variants
@@ -46,7 +46,7 @@ def kernel_files() -> list[str]:
 FILES = kernel_files()
 # Of the benchmarks, which are no steps, are those in timing/.
 SERIES = [file for file in FILES if not file.startswith(("exercises/", "timing/"))]
-DISPATCHED = {rank.file for ranks in (RANKING, *AROUND.values()) for rank in ranks}
+DISPATCHED = {rank.file for ranks in (SOFTMAX_RANKING, *RANKINGS.values()) for rank in ranks}
 each_file = pytest.mark.parametrize("file", FILES)
 
 

@@ -18,7 +18,7 @@ from helpers.catalogue.registry import source, steps, variants
 from helpers.problem.operations import SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.run.bound import BoundKernel, bind
-from helpers.run.check import WrongResult, apart, check_outputs, check_softmax
+from helpers.run.check import WrongResult, check_outputs, check_softmax, strided_copy
 from helpers.run.references import make_input, make_inputs, outputs, poisoned
 from helpers.simt import CompileError, compile_ptx
 
@@ -103,7 +103,7 @@ def outcome(code: str, build: Build) -> str:
         return outcome_of_operation(bound, str(build))
     x = make_input(rows, cols, dtype=dtype)
     phases = (1, 3) if any(gaps) else (0, 0)
-    given, y = apart(x, x_stride, phases[0]), apart(poisoned(x), y_stride, phases[1])
+    given, y = strided_copy(x, x_stride, phases[0]), strided_copy(poisoned(x), y_stride, phases[1])
     try:
         trace = bound.simulate(given, y)
     except CompileError as error:

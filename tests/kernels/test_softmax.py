@@ -14,7 +14,14 @@ from helpers.catalogue.registry import source, steps, variants
 from helpers.problem.operations import COPY, SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, bind, load
-from helpers.run.check import UNTOUCHED, WrongResult, apart, check_copy, check_kernel, check_softmax
+from helpers.run.check import (
+    UNTOUCHED,
+    WrongResult,
+    check_copy,
+    check_kernel,
+    check_softmax,
+    strided_copy,
+)
 from helpers.run.references import make_input, poisoned, special_rows
 from helpers.simt.cuda_text import kernel_names
 
@@ -224,9 +231,9 @@ def check_layout(name: str, x: np.ndarray, layout: str) -> None:
     """Softmax of rows that are apart or start anywhere, into such rows; nothing else is written."""
     gaps, phases = LAYOUTS[layout]
     strides = [x.shape[1] + gap for gap in gaps]
-    y = apart(poisoned(x), strides[1], phases[1], UNTOUCHED)
+    y = strided_copy(poisoned(x), strides[1], phases[1], UNTOUCHED)
     before = y.base.copy()
-    given = apart(x, strides[0], phases[0])
+    given = strided_copy(x, strides[0], phases[0])
     kernel = Kernel(CODE[name]).starting_at(given, y)
     strides = dict(zip(("x_stride", "y_stride"), strides, strict=True))
     kernel.bind(*x.shape, x.dtype, **strides).run(given, y)

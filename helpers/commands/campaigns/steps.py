@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
         and not options.fresh
         and may_stay(case, runs[case.step].versions, bench.PROTOCOL)
     }
-    plan_for = gpu.of_record(device)
+    plan_for = gpu.gpu_from_record(device)
     fitting = bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
     every = [Problem(r, c, dtype, *inner) for r, c, *inner in fitting for dtype in DTYPES]
     order = {key: place for place, key in enumerate(itertools.product(known_names(), every))}

@@ -191,31 +191,31 @@ class Causality:
         left = np.flatnonzero(~result)
         clusters = slots[left] // self.per_cluster
         for cluster in np.unique(clusters).tolist():
-            asking = left[clusters == cluster]
+            with_hints = left[clusters == cluster]
             # Threads of an earlier batch had another clock.
-            clock = np.where(earlier[asking] >= 0, times[asking], -1)
-            for one, seeing in self._seen(self._of(cluster), slots[asking], clock):
+            clock = np.where(earlier[with_hints] >= 0, times[with_hints], -1)
+            for one, seeing in self._seen(self._of(cluster), slots[with_hints], clock):
                 for node in one.nodes:
-                    self._hold(node, asking[seeing], threads, times, result)
+                    self._hold(node, with_hints[seeing], threads, times, result)
             observed = self.observed.get(cluster, NOTHING) if strong else NOTHING
-            for one, seeing in self._seen(observed, slots[asking], clock, own=False):
+            for one, seeing in self._seen(observed, slots[with_hints], clock, own=False):
                 for (level, _), node in one.chains.items():
                     if level <= one.scope:
-                        self._hold(node, asking[seeing], threads, times, result)
+                        self._hold(node, with_hints[seeing], threads, times, result)
         return result
 
     def _hold(
         self,
         node: Node,
-        asking: np.ndarray,
+        with_hints: np.ndarray,
         threads: np.ndarray,
         times: np.ndarray,
         result: np.ndarray,
     ) -> None:
         """Set the result of those that ask and have none where a node knows of the access."""
-        asking = asking[~result[asking]]
-        if len(asking):
-            result[asking] = self.known(node).holds(threads[asking], times[asking])
+        with_hints = with_hints[~result[with_hints]]
+        if len(with_hints):
+            result[with_hints] = self.known(node).holds(threads[with_hints], times[with_hints])
 
     def _of(self, cluster: int) -> Lessons:
         """What threads of a cluster have acquired; what all of them know is joined."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from helpers.base.gpu import Gpu
-from helpers.catalogue.dispatch import AROUND, RANKING, choose, with_features
+from helpers.catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, choose, with_features
 from helpers.catalogue.registry import split_trial
 from helpers.problem.operations import OPERATIONS
 from helpers.run import bound
@@ -64,7 +64,7 @@ def matrices(count: int, dtypes: tuple[np.dtype, ...], gpus=GPUS, seed: int = 0)
 
 def family() -> Iterator[str]:
     """The kernels around softmax: each file as it is, and with each of its features."""
-    for file in dict.fromkeys(rank.file for ranks in AROUND.values() for rank in ranks):
+    for file in dict.fromkeys(rank.file for ranks in RANKINGS.values() for rank in ranks):
         yield file
         contract = load(file).header
         for feature in contract.features.keys() - contract.made_for.keys():
@@ -147,7 +147,7 @@ class Around(NamedTuple):
 def arounds() -> list[Around]:
     """Every operation with each of its features, with two, and with none."""
     found = []
-    for name in AROUND:
+    for name in RANKINGS:
         words = OPERATIONS[name].features
         one = [(((n, value),)) for n in words for value in range(1, len(words[n]))]
         two = [(*a, *b) for a in one for b in one if a[0][0] < b[0][0]]
@@ -169,7 +169,7 @@ def chosen_around(asked: Around, matrix: Matrix, inner: int = 1) -> tuple[str, L
     except ValueError:
         return None
     file = split_trial(step).file
-    if inner == 1 and file in {split_trial(rank.file).file for rank in RANKING}:
+    if inner == 1 and file in {split_trial(rank.file).file for rank in SOFTMAX_RANKING}:
         return file, planned(file, matrix)
     return file, launch_of(load(step), rows, cols, dtype, gpu, **sizes)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from helpers.base.gpu import H200, Gpu
-from helpers.catalogue.dispatch import RANKING
+from helpers.catalogue.dispatch import SOFTMAX_RANKING
 from helpers.catalogue.registry import split_trial, steps, variants
 from helpers.export import cpp
 from helpers.export.asked import Asked, of_a_matrix, request
@@ -152,7 +152,7 @@ def test_what_is_best_is_what_choose_picks_at_ten_thousand_matrices(tmp_path: Pa
         for name, gpu in (("newer", GPUS[0]), ("older", GPUS[3]))
     )
     program = Program(tmp_path, {"newer": new, "older": old})
-    files = {split_trial(rank.file).file for rank in RANKING}
+    files = {split_trial(rank.file).file for rank in SOFTMAX_RANKING}
     numbered = {identifier(file): file for file in files}
     assert {*program.kernels("newer"), *program.kernels("older")} == {*numbered}
     asked = [

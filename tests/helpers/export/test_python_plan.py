@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from helpers.base.paths import ROOT
-from helpers.catalogue.dispatch import AROUND
+from helpers.catalogue.dispatch import RANKINGS
 from helpers.catalogue.registry import steps, variants
 from helpers.export.asked import NoSuchExport, of_a_matrix, request
 from helpers.export.python import write
@@ -135,7 +135,7 @@ def other_plans(module: ModuleType, wanted: dict) -> Iterator[tuple]:
 def test_exported_plans_around_softmax_are_those_of_choose(text, wanted_around) -> None:
     assert list(other_plans(planned(text), wanted_around)) == []
     met = {plan[0] for plan in wanted_around.values() if plan}
-    assert {rank.file for ranks in AROUND.values() for rank in ranks} <= met
+    assert {rank.file for ranks in RANKINGS.values() for rank in ranks} <= met
     assert sum(plan is None for plan in wanted_around.values()) > 500
 
 
