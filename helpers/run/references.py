@@ -332,7 +332,8 @@ def dropout(values: Mapping, at: np.ndarray, cols: int) -> np.ndarray:
 
     The generator is Philox 4x32 with seven rounds (Salmon et al., Parallel random numbers: as easy
     as 1, 2, 3, 2011). The key is the seed, the counter (column / 8, row, offset). Column c is
-    dropped if number c % 8 of the eight 16-bit results is less than 65536 p."""
+    dropped if number c % 8 of the eight 16-bit results is less than 65536 p.
+    """
     seed, offset = int(values["seed"]), int(values["offset"])
     threshold = int(float(np.float32(values["p"])) * 65536)
     counter = np.broadcast_arrays(

@@ -1,23 +1,23 @@
-"""Figures: of a trace, of a record, of the machine. Each call shows one and says a sentence.
+"""Figures of traces, records and the machine. Each call shows a figure and a sentence.
 
 The modules, lowest first:
 
-    digest     of what a figure draws, for make test to compare
-    style      colours, markers, and the one way in which a figure reaches the page
-    canvas     a figure to draw boxes, words and arrows on
-    machine    where we are: what is launched, and where it lives
-    accesses   which access of a trace a figure is of, and what it costs
-    memory     what a kernel asks of memory: lanes on sectors, on banks, traffic beside the source
-    walk       through a trace: events with their accesses, in the order of the run
-    owners     of a trace: who loads which element
-    reduction  who takes whose value, level by level
-    life       what the warps of a block do, and where they wait
-    letters    what blocks send each other
-    labels     names of lines that hide neither lines nor each other
-    charts     bars, curves and heat maps of any numbers
-    step       how fast a step is: the plot of a notebook, and that of the series
-    ledger     what was predicted, beside what was measured
-    comparison  our kernels beside other libraries, at some shapes and over all
+    digest     a digest of the data of a figure, which make test compares
+    style      colours, markers, and how figures are displayed
+    canvas     a figure with boxes, words and arrows
+    machine    the locator figure: launch levels and memories
+    accesses   select an access of a trace, and its cost
+    memory     sectors, banks, and memory traffic per source line
+    walk       the events of a trace with their accesses, in order of execution
+    owners     which thread, warp or block loads which element
+    reduction  how values are merged, level by level
+    life       the timeline of the warps of a block
+    letters    messages between blocks
+    labels     label placement without overlap
+    charts     bars, curves and heat maps
+    step       the speed of a step: the plot of a notebook and that of the series
+    ledger     predictions and measurements of all steps
+    comparison  our kernels compared with other libraries
 """
 
 from .charts import bars, curves, heat

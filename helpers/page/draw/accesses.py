@@ -1,4 +1,4 @@
-"""Which access of a trace a figure is of, and what it costs: sectors, used bytes, turns."""
+"""Select an access of a trace, and compute its cost: sectors, used bytes, wavefronts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...simt.words import counted
 
 Traces = Trace | Mapping[str, Trace]
 Line = int | str | Sequence[int | str]
-Turn = dict[int, list[int]]  # by the first bank of what is served: the lanes that get it
+Turn = dict[int, list[int]]  # first bank of a served word -> lanes that receive it
 
 
 # ---- one access ---------------------------------------------------------------------------------
@@ -22,9 +22,9 @@ Turn = dict[int, list[int]]  # by the first bank of what is served: the lanes th
 
 @dataclass(frozen=True)
 class Shown:
-    """An access that a figure shows, and where it comes from."""
+    """An access in a figure, and its origin."""
 
-    label: str  # "" if it is the only one
+    label: str  # "" if it is the only trace
     trace: Trace
     access: WatchedAccess
 
@@ -42,7 +42,7 @@ class Shown:
 
     @property
     def lanes(self) -> int:
-        """How many take part."""
+        """The number of active lanes."""
         return int(self.access.mask.sum())
 
     # ---- of global memory ----
@@ -53,18 +53,18 @@ class Shown:
 
     @cached_property
     def used(self) -> int:
-        """Bytes that lanes want, each counted once."""
+        """Bytes requested by lanes, each counted once."""
         first = self.access.offsets[self.access.mask]
         return len(np.unique(first[:, None] + np.arange(self.access.width)))
 
     @property
     def moved(self) -> int:
-        """Bytes of the sectors."""
+        """Bytes of the touched sectors."""
         return self.sectors * SECTOR
 
     @property
     def wasteful(self) -> bool:
-        """Whether fewer sectors would hold as many bytes as the lanes ask for."""
+        """Whether fewer sectors could hold the requested bytes."""
         return self.sectors > -(-self.lanes * self.access.width // SECTOR)
 
     # ---- of shared memory ----
@@ -84,13 +84,13 @@ class Shown:
     def groups(self) -> list[list[Turn]]:
         """The turns (wavefronts) of each group of lanes that is served together.
 
-        In a turn a bank serves one word, to all lanes that want it; what a lane wants of several
-        banks, it gets at once. Groups without a lane that takes part take no turn.
+        In each, a bank serves one word to all lanes that request it; a lane receives the words of
+        several banks together. Groups without an active lane need no wavefront.
         """
         access, groups = self.access, []
         for start in range(0, WARP, self.lanes_at_once):
             turns: list[Turn] = []
-            wanted: dict[int, list[int]] = {}  # of a bank: its words, in the order of the lanes
+            wanted: dict[int, list[int]] = {}  # per bank: its words in the order of the lanes
             group = np.flatnonzero(access.mask[start : start + self.lanes_at_once]) + start
             for lane in group.tolist():
                 word = int(access.offsets[lane]) // WORD
@@ -111,7 +111,7 @@ class Shown:
 
 
 def block_number(trace: Trace, access: WatchedAccess) -> int:
-    """The linear number of an access's block."""
+    """The linear index of the block of an access."""
     (x, y, z), (wide, high, _) = access.block, trace.shape.grid
     return x + wide * (y + high * z)
 
@@ -120,7 +120,7 @@ def block_number(trace: Trace, access: WatchedAccess) -> int:
 
 
 def labelled(trace: Traces) -> list[tuple[str, Trace]]:
-    """(label, trace) of a trace, whose label is "", or of several."""
+    """(label, trace) pairs of one trace, whose label is "", or of several."""
     if isinstance(trace, Trace):
         return [("", trace)]
     if not isinstance(trace, Mapping):
@@ -144,9 +144,9 @@ def chosen(
     kind: str | None,
     memory: str,
 ) -> list[Shown]:
-    """The access that is asked for of each trace; see `memory.sectors`.
+    """The selected access of each trace; see `memory.sectors`.
 
-    Raises `TypeError` for what is no trace, `ValueError` that says what there is.
+    Raises `TypeError` for anything but a trace, and `ValueError` that lists the alternatives.
     """
     traces = labelled(trace)
     lines = [line] * len(traces) if isinstance(line, int | str) else [*line]
@@ -193,7 +193,7 @@ def _access(
 
 
 def _line_number(trace: Trace, line: int | str, there: Sequence[int], memory: str) -> int:
-    """The line meant by a number or a piece of text, among those that reach this memory."""
+    """The line selected by a number or a piece of text, among those that access this memory."""
     text = trace.own_lines()
     listed = "".join(f"\n{number:5}: {text[number].strip()}" for number in there)
     if not there:

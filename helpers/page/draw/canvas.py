@@ -1,4 +1,4 @@
-"""A figure to draw boxes, words and arrows on, measured in the pixels of a page."""
+"""A figure with boxes, words and arrows, measured in the pixels of a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
-NAME, NOTE = 11, 9.2  # points: of what is named, and of what is said of it
+NAME, NOTE = 11, 9.2  # points: of names and of notes
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def canvas(height: float) -> tuple[Figure, Axes]:
 
 
 def rounded(axes: Axes, box: Box, lit: bool = False, radius: float = 5, **style) -> None:
-    """A box with round corners, blue if it is what the figure is about."""
+    """A box with round corners, blue if it is the subject of the figure."""
     from matplotlib.patches import FancyBboxPatch
 
     look = {"facecolor": LIT if lit else "white", "edgecolor": BLUE if lit else GREY}
@@ -58,18 +58,18 @@ def rounded(axes: Axes, box: Box, lit: bool = False, radius: float = 5, **style)
 
 
 def words(axes: Axes, x: float, y: float, text: str, size: float = NOTE, **style) -> Text:
-    """Text whose left end and middle are at (x, y)."""
+    """Text with its left end and vertical centre at (x, y)."""
     look = {"color": BLACK, "va": "center_baseline", "fontsize": size, **style}
     return axes.text(x, y, text, **look)
 
 
 def end_of(text: Text) -> float:
-    """Where a text ends on the right."""
+    """The right end of a text."""
     return text.axes.transData.inverted().transform((text.get_window_extent().x1, 0))[0]
 
 
 def flow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    """A bent arrow that leaves to the right and comes in from the left."""
+    """A bent arrow that leaves to the right and arrives from the left."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 

@@ -1,4 +1,4 @@
-"""Charts of any numbers: bars, curves, a heat map. They are labelled where the numbers are."""
+"""Bar charts, curves and heat maps with direct labels."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Limit = tuple[str, float]  # its name and where it is
-# Of parts and of lines that are no step. What was not marked is paler.
+Limit = tuple[str, float]  # its name and value
+# For parts and for lines other than steps. Unmarked ones are paler.
 PARTS = (style.BLUE, "#C86400", "#00806A", "#A03C78", "#777777", "#1E4B0F")
 QUIET = "#8396A6"
 DASHED = {"color": style.BLACK, "linestyle": "--", "linewidth": 1.3, "zorder": 4}  # a limit
@@ -35,12 +35,12 @@ def bars(
 ) -> None:
     """Draw horizontal bars with their values, the first on top.
 
-    `values` are label -> number, or label -> {part: number}: bars beside each other, or one bar of
-    all parts if `stacked`. `unit` names the axis. `mark` is a label or several (of parts, if there
-    are parts) that stand out. `limit` draws a line at a value, as ("256 KB of L1", 256). `log`
-    doubles the value at each step of the axis. `says` is the sentence under it.
+    `values` are label -> number, or label -> {part: number}: adjacent bars, or one bar of all parts
+    if `stacked`. `unit` names the axis. `mark` highlights one or more labels (or parts). `limit`
+    draws a line at a value, as in ("256 KB of L1", 256). With `log`, the value doubles at each
+    tick. `says` is the sentence below the figure.
 
-    Raises `ValueError` for no values, or for a `mark` that is none of the labels.
+    Raises `ValueError` for no values, or for a `mark` that is not a label.
     """
     chart = bar_chart(values, title, unit, stacked, mark, limit, log)
     style.finish(chart.figure, title, says)
@@ -51,7 +51,7 @@ class Bars(NamedTuple):
 
     figure: Figure
     axes: Axes
-    places: dict[tuple[str, str], float]  # (label, part) -> height of its bar's middle
+    places: dict[tuple[str, str], float]  # (label, part) -> vertical centre of its bar
 
 
 def bar_chart(
@@ -66,8 +66,8 @@ def bar_chart(
     most: float | None = None,
     form: Callable[[float], str] | None = None,
 ) -> Bars:
-    """The figure of `bars`. `colors` are those of labels or parts; bars past `most` are cut; `form`
-    writes a value. None has no bar, and a NaN leaves room for one."""
+    """The figure of `bars`. `colors` belong to labels or parts; bars beyond `most` are cut; `form`
+    formats a value. None has no bar, and NaN leaves an empty space."""
     if not values:
         raise ValueError("no values to draw")
     grouped = isinstance(next(iter(values.values())), Mapping)
@@ -115,10 +115,10 @@ def bar_chart(
     if limit:
         axes.axvline(limit[1], **DASHED)
         labels.add(axes, limit[1], axes.get_ylim()[1], limit[0], (0, 3), fontsize=9.5)
-    clear = {"bbox": {"color": "white", "pad": 0.5}} if limit else {}  # of the limit's line
+    clear = {"bbox": {"color": "white", "pad": 0.5}} if limit else {}  # for the line of the limit
     for x, y, text, bold in ends:
         look = {"fontsize": 9.5, "fontweight": "bold" if bold else "normal", **clear}
-        labels.add(axes, max(x, 0), y, text, (4, 0), **look)  # off a bar to the left of 0
+        labels.add(axes, max(x, 0), y, text, (4, 0), **look)  # distance from a bar to the left of 0
     axes.set_yticks(middles, [textwrap.fill(label, 26) for label in table])
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
@@ -140,13 +140,13 @@ def curves(
     mark: str | Collection[str] | None = None,
     limit: Limit | None = None,
 ) -> None:
-    """Draw lines, each named at its end; a step has its own colour and marker.
+    """Draw lines, each named at its end; every step has its own colour and marker.
 
     `lines` are label -> (xs, ys); `x` and `y` name the axes with their units, which double at each
-    step with `logx` and `logy`. `mark` is a label or several that stand out; `limit` draws a level
-    line, as ("256 KB of L1", 256). `says` is the sentence under it.
+    tick with `logx` and `logy`. `mark` highlights one or more labels; `limit` draws a horizontal
+    line, as in ("256 KB of L1", 256). `says` is the sentence below the figure.
 
-    Raises `ValueError` for no lines, or for a `mark` that is none of the labels.
+    Raises `ValueError` for no lines, or for a `mark` that is not a label.
     """
     if not lines:
         raise ValueError("no lines to draw")
@@ -186,11 +186,11 @@ def heat(
     says: str,
     mark: tuple[object, object] | Collection[tuple[object, object]] | None = None,
 ) -> None:
-    """Draw a table of numbers whose fields are the darker the higher the number.
+    """Draw a table of numbers in which larger numbers are darker.
 
-    `values[i][j]` belongs to `rows[i]` (`y` names them) and `cols[j]` (`x`); None or NaN leaves the
-    field empty. `mark` is a (row, col) or several that get a frame. `says` is the sentence under
-    it. Raises `ValueError` for values of another shape, or a `mark` that is not there.
+    `values[i][j]` belongs to `rows[i]` (named by `y`) and `cols[j]` (named by `x`); None or NaN
+    leaves a field empty. `mark` frames one or more (row, col). `says` is the sentence below the
+    figure. Raises `ValueError` for values of another shape, or a `mark` that does not exist.
     """
     import matplotlib as mpl
 
@@ -233,7 +233,7 @@ def heat_map(
     y: str,
     high: float = 0.42,
 ) -> Figure:
-    """The figure of fields, None where there is none; each is `high` inches high."""
+    """The figure of fields, None for empty ones; each is `high` inches high."""
     import matplotlib as mpl
 
     figure, axes = style.chart(title, 1.2 + high * len(rows))
@@ -270,8 +270,8 @@ def heat_map(
 
 
 def short(value: float) -> str:
-    """Three digits without exponent or zeros at the end: "0.536", "12.5", "7.1", "2281". What is
-    smaller than a thousandth is "0"."""
+    """Three digits without exponent or trailing zeros: "0.536", "12.5", "7.1", "2281". Numbers
+    below 0.001 are "0"."""
     if abs(value) < 0.001:
         return "0"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -280,12 +280,13 @@ def short(value: float) -> str:
 
 
 def plain(value: float, _: int = 0) -> str:
-    """A number at a tick: "0.5", "1048576"."""
+    """The text of a tick: "0.5", "1048576"."""
     return f"{value:.10g}"
 
 
 def scales(axes: Axes, xs: Sequence[float], logx: bool, logy: bool) -> None:
-    """Axes that double at each step with plain numbers, or linear ones; heights start at zero."""
+    """Logarithmic axes with plain numbers that double at each tick, or linear ones that start at
+    zero."""
     if logx:
         axes.set_xscale("log", base=2)
         powers = all(math.log2(x).is_integer() for x in xs if x > 0)
@@ -308,7 +309,7 @@ def _marked(mark: str | Collection[str] | None, known: Sequence[str]) -> set[str
 
 
 def _look(label: str) -> style.Look | None:
-    """How a step, a copy or a baseline looks everywhere; None for another label."""
+    """The style of a step, a copy or a baseline in all figures; None for another label."""
     try:
         return style.look_of(label)
     except ValueError:
@@ -338,7 +339,7 @@ def _name_parts(
     places: Mapping[tuple[str, str], float],
     limit: bool,
 ) -> None:
-    """The parts' names over the bars, each beside a square of its colour, and their values where
+    """The names of the parts above the bars, each with a square of its colour, and values where
     they fit."""
     from matplotlib.patches import Patch
 
@@ -349,7 +350,7 @@ def _name_parts(
         ordered,
         loc="lower left",
         bbox_to_anchor=(0, 1),
-        borderaxespad=1.8 if limit else 0.2,  # over the name of the limit
+        borderaxespad=1.8 if limit else 0.2,  # above the name of the limit
         ncols=across,
         frameon=False,
         fontsize=9.5,

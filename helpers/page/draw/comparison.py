@@ -53,17 +53,17 @@ def says(cases: Sequence[Comparison]) -> str:
 # ---- speedups over all shapes ------------------------------------------------------------------
 
 ALL = "2^28\nin all"  # one column for matrices of 2^28 elements, whose numbers of rows differ
-# Fills of shapes where we are not ahead; the others are blue.
+# Fill colours where we are not ahead; otherwise blue.
 LEVEL, BEHIND, LOST, NONE = "#E4E4E4", "#FADCB8", "#F0A860", "#222222"
 FILLS = {"level": LEVEL, SLOWER: BEHIND, "LOSS": LOST}
-FAR = 2.0  # the speedup from which on the blue stays the same
+FAR = 2.0  # the speedup above which the blue stays the same
 
 
 @checked
 def speedups(cases: Sequence[Comparison]) -> None:
     """Draw the speedup over the best baseline, over rows and columns: blue where we are ahead, grey
-    where level, pale orange where level but slower, orange where lost, black where no kernel of
-    ours takes the shape.
+    where level, pale orange where level but slower, orange where lost, black where none of our
+    kernels supports the shape.
 
     The cases should be of one dtype. Raises `ValueError` if there are none.
     """
@@ -80,7 +80,7 @@ def save_speedups(path: Path, cases: Sequence[Comparison], **options) -> None:
 
 
 def _speedups(cases: Sequence[Comparison]):
-    """Return (figure, title); there is a line for each number of columns."""
+    """Return (figure, title), with one line per number of columns."""
     if not cases:
         raise ValueError("no cases to draw")
 

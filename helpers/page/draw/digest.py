@@ -1,8 +1,8 @@
-"""A digest of what a figure draws: points, shapes, colours and words, not pixels.
+"""A digest of the content of a figure: points, shapes, colours and words, not pixels.
 
-Notebooks keep it beside the picture, so that `make test` compares figures without rendering them.
-Label positions that follow from the size of rendered words differ between versions of Matplotlib;
-artists placed by them are marked with `FONT_PLACED`, and their positions do not count.
+Notebooks store it with the picture, so that `make test` compares figures without rendering them.
+Label positions that depend on the size of rendered words differ between versions of Matplotlib;
+such artists are marked with `FONT_PLACED`, and their positions are ignored.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FONT_PLACED = {"gid": "placed by font metrics"}  # keyword of an artist
-DIGITS = 6  # significant ones of a number: equal on all platforms
-LETTERS = 16  # of a digest
+DIGITS = 6  # significant digits of a number: equal on all platforms
+LETTERS = 16  # length of a digest
 
 
 def digest_of(drawn: object) -> str:
@@ -34,7 +34,7 @@ def digest_of(drawn: object) -> str:
 
 
 def _parts(figure: Figure) -> Iterator[list]:
-    """Describe everything that a figure contains, each part as what JSON has."""
+    """Describe the content of a figure as JSON values."""
     yield ["figure", _numbers(figure.get_size_inches())]
     yield from (["title", *text.get_text().split()] for text in figure.texts)
     for axes in figure.axes:
@@ -49,13 +49,13 @@ def _parts(figure: Figure) -> Iterator[list]:
 
 
 def _artists(axes: Axes) -> Iterator[Artist]:
-    """What axes contain, their titles included, without frame, axis objects, background, legend."""
+    """The content of axes with titles, without frame, axis objects, background and legend."""
     own = {*axes.spines.values(), axes.xaxis, axes.yaxis, axes.patch, axes.get_legend()}
     return (artist for artist in axes.get_children() if artist not in own)
 
 
 def _axis(axis: Axis) -> list:
-    """Its name, and its ticks where they do not depend on the room for them."""
+    """The name of an axis, and its ticks unless they depend on the available space."""
     from matplotlib.ticker import FixedLocator
 
     locator = axis.get_major_locator()
@@ -65,9 +65,10 @@ def _axis(axis: Axis) -> list:
 
 
 def _artist(artist: Artist) -> list | None:
-    """Describe an artist: kind, look and places.
+    """Describe an artist: kind, style and positions.
 
-    Raises `TypeError` for an artist of any other kind than these."""
+    Raises `TypeError` for an unknown kind of artist.
+    """
     from matplotlib.collections import Collection
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -97,7 +98,8 @@ def _look(patch) -> list:
 
 
 def _places_of(patch) -> list[str]:
-    """Where a patch is, in data coordinates: the ends of an arrow, of others the bounding box."""
+    """The position of a patch in data coordinates: the ends of an arrow, otherwise the bounding
+    box."""
     from matplotlib.patches import FancyArrowPatch
 
     if FONT_PLACED["gid"] == patch.get_gid():
@@ -109,8 +111,8 @@ def _places_of(patch) -> list[str]:
 
 
 def _words(text) -> list | None:
-    """Describe a text, however it was broken into lines. Of an annotation, the annotated point
-    counts, not the distance of the words from it."""
+    """Describe a text, regardless of line breaks. For an annotation the annotated point counts, not
+    the offset of the text."""
     words = " ".join(text.get_text().split())
     arrow = getattr(text, "arrow_patch", None)
     in_data = text.get_gid() != FONT_PLACED["gid"]
@@ -124,7 +126,7 @@ def _words(text) -> list | None:
 
 
 def _numbers(values: object) -> list[str]:
-    """Numbers as text, rounded; 0 has no sign."""
+    """Rounded numbers as text; 0 has no sign."""
     return [f"{value + 0.0:.{DIGITS}g}" for value in np.asarray(values, float).ravel().tolist()]
 
 

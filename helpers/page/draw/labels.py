@@ -1,4 +1,4 @@
-"""Texts that hide neither lines nor each other."""
+"""Place labels so that they hide neither lines nor each other."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Bbox
 
 GAP = 3  # pixels between two labels
-MARK = 4.0  # what a hidden mark costs; a hidden line costs its width in points
+MARK = 4.0  # cost of hiding a mark; hiding a line costs its width in points
 NO_MARKER = ("", " ", "None", "none", None)
-# (right, up) in points from a place to the text beside it.
+# (right, up) offsets in points from a place to its text.
 RIGHT, LEFT, ABOVE, BELOW = (9, 0), (-9, 0), (0, 9), (0, -9)
 CORNERS = ((8, 8), (-8, 8), (8, -8), (-8, -8))
 AROUND = (RIGHT, LEFT, ABOVE, BELOW, *CORNERS)
-# Of a line: to its right, since elsewhere it might be the name of another one.
+# For a line only the right: elsewhere the label might belong to another line.
 NEAR_END = (RIGHT, (8, 3), (8, -3), (8, 8), (8, -8))
-# Farther away, where the lines are dense; a thread leads back.
+# Farther away where the lines are dense, with a connecting line.
 FAR = tuple((right, up) for up in (24, -24, 42, -42, 60, -60) for right in (24, -24, 48, -48))
 
 
@@ -38,8 +38,8 @@ class End(NamedTuple):
 
 
 def add(axes: Axes, x: float, y: float, text: str, side: tuple[float, float], **style):
-    """A text beside a place; `side` says how far, in points to the right and up. Its colour is that
-    of a mark, of which words take a tone that can be read."""
+    """A text next to a place; `side` is the offset in points to the right and up. Its colour is
+    that of a mark, darkened to be legible."""
     right, up = side
     from matplotlib.patheffects import withStroke
 
@@ -58,15 +58,15 @@ def add(axes: Axes, x: float, y: float, text: str, side: tuple[float, float], **
 
 
 def at_ends(axes: Axes, ends: Sequence[End]) -> None:
-    """Name lines at their right ends: those that end last in a column, pushed apart and with a
-    thread to the end where they had to go far; others where they hide least."""
-    last, clear = max(end.x for end in ends), {"color": "white", "pad": 0.5}  # of level lines
+    """Name lines at their right ends: those that end furthest right in a column, moved apart and
+    with a connecting line if they moved far; the others where they hide least."""
+    last, clear = max(end.x for end in ends), {"color": "white", "pad": 0.5}  # of horizontal lines
     column = [
         add(axes, end.x, end.y, end.text, RIGHT, bbox=clear, **_style(end))
         for end in ends
         if end.x == last
     ]
-    axes.figure.draw_without_rendering()  # the layout makes room for them, which moves the axes
+    axes.figure.draw_without_rendering()  # the layout reserves space for them, which moves the axes
     push_apart(column)
     for end in sorted(ends, key=lambda end: -end.y):
         if end.x < last:
@@ -79,8 +79,7 @@ def _style(end: End) -> dict:
 
 
 def push_apart(labels: Sequence[Annotation]) -> None:
-    """Move labels up and down until none overlaps the next or the horizontal axis, as little as
-    can be."""
+    """Move labels vertically, as little as possible, until none overlaps the next or the x axis."""
     boxes = {label: label.get_window_extent() for label in labels}
     ordered = sorted(labels, key=lambda label: label.axes.transData.transform(label.xy)[1])
     middles = [(boxes[label].y0 + boxes[label].y1) / 2 for label in ordered]
@@ -100,7 +99,7 @@ def push_apart(labels: Sequence[Annotation]) -> None:
 
 
 def _thread(label: Annotation, side: tuple[float, float]) -> None:
-    """A thin line from a place to its text."""
+    """A thin line from a place to its label."""
     line = {"color": label.get_color(), "linewidth": 0.6, "shrinkA": 0, "shrinkB": 5}
     label.axes.annotate(
         "",
@@ -114,8 +113,8 @@ def _thread(label: Annotation, side: tuple[float, float]) -> None:
 
 
 def spread(middles: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Middles of labels that do not overlap, in the same order and as near to the old ones as can
-    be in least squares. `middles` rise."""
+    """Centres of labels that do not overlap, in the same order and closest to the old ones in least
+    squares. `middles` are increasing."""
     starts = [0.0]
     for lower, upper in zip(heights, heights[1:], strict=False):
         starts.append(starts[-1] + (lower + upper) / 2 + GAP)
@@ -137,9 +136,9 @@ def beside(
     sides: Sequence[tuple[float, float]] = AROUND,
     **style,
 ) -> Annotation:
-    """A text beside the first of the places, on the first of the sides, where it hides least; far
-    away with a thread where it would hide something on all of them."""
-    axes.figure.draw_without_rendering()  # now it is known what stands where
+    """Place a text at the place and side where it hides least, earlier ones first; farther away
+    with a connecting line if it would hide something everywhere."""
+    axes.figure.draw_without_rendering()  # now all positions are known
     return _beside(axes, places, text, sides, **style)
 
 
@@ -169,7 +168,7 @@ def _beside(
 
 
 def _box(start: Sequence[float], side: tuple[float, float], size: Bbox, dpi: float) -> Bbox:
-    """Where a text of a size stands on a side of a place, in pixels, as `add` puts it."""
+    """The position in pixels at which `add` puts a text of a given size on a side of a place."""
     from matplotlib.transforms import Bbox
 
     right, up = side
@@ -180,7 +179,7 @@ def _box(start: Sequence[float], side: tuple[float, float], size: Bbox, dpi: flo
 
 
 class _Drawn:
-    """What a new label may hide, in pixels."""
+    """Everything that a new label may hide, in pixels."""
 
     def __init__(self, axes: Axes, label: Annotation):
         self.area = axes.get_window_extent()
@@ -203,9 +202,9 @@ class _Drawn:
         self.right = max(self.area.x1, *(text.x1 for text in self.texts), 0)  # names of lines
 
     def hidden(self, box: Bbox, start: Sequence[float], far: bool) -> float:
-        """How much a text, and its thread to the start if it is far, would hide: thick lines more
-        than thin ones, marks of data more than any line, other texts and the edge of the axes
-        most."""
+        """The cost of what a text, and its connecting line if it is far, would hide: thick lines
+        cost more than thin ones, data marks more than any line, and other texts and the edge of the
+        axes most."""
         from matplotlib.path import Path
 
         area, near = self.area, box.expanded(1 + 22 / box.width, 1 + 8 / box.height)

@@ -1,4 +1,4 @@
-"""What was predicted beside what was measured, step by step: ours and the reader's."""
+"""Predictions and measurements, step by step: ours and the reader's."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NEAR = 0.1  # measured / predicted is at most so far from 1
+NEAR = 0.1  # tolerance of measured / predicted
 
 
 class Entry(NamedTuple):
-    """Shares of a copy's speed, at the shape where a step was predicted."""
+    """Fractions of a copy's speed at the shape of a prediction."""
 
     step: str
     measured: float
@@ -28,16 +28,17 @@ class Entry(NamedTuple):
         return abs(self.measured / said - 1) <= NEAR
 
     def off(self, said: float) -> float:
-        """How many times too high or too low a prediction was: 1 or more."""
+        """The factor by which a prediction was too high or too low, at least 1."""
         return max(said / self.measured, self.measured / said)
 
 
 def ledger(last: str | None = None) -> None:
-    """Draw what was measured of every step that `predict` asks about and that has a record, up to
-    the step `last` if it is given, and as hollow marks what we predicted and what you did. Yours
-    are left out where SOFTMAX_REPLAY=1 forces a replay.
+    """Draw the measurement of every step with a question and a record, up to the step `last` if it
+    is given, with our predictions and yours as hollow marks. Yours are omitted if SOFTMAX_REPLAY=1
+    forces a replay.
 
-    Raises `ValueError` if `last` is none of these steps."""
+    Raises `ValueError` if `last` is not one of these steps.
+    """
     mine = kept()
     steps = [step for step in asked() if has_record(step)]
     if last:
@@ -58,7 +59,7 @@ def _title(entries: Sequence[Entry]) -> str:
 
 
 def _says(entries: Sequence[Entry]) -> str:
-    """The sentence: what we missed, and how the reader did."""
+    """The sentence below the figure: what we missed, and the reader's result."""
     missed = [entry for entry in entries if not entry.near(entry.ours)]
     high = sum(entry.ours > entry.measured for entry in missed)
     worst = max(entries, key=lambda entry: entry.off(entry.ours))
@@ -88,7 +89,7 @@ def _draw(entries: Sequence[Entry], title: str, gpu: str) -> Figure:
             hollow = {"markerfacecolor": "none", "markeredgecolor": edge, "markeredgewidth": 1.8}
             axes.plot(share, row, "D", markersize=10, zorder=4, **hollow)  # as in a step's plot
     axes.set_yticks(range(len(entries)), [entry.step for entry in entries])
-    axes.set_ylim(len(entries) - 0.4, -1.2)  # with room for the heads of the columns
+    axes.set_ylim(len(entries) - 0.4, -1.2)  # with space for the column headings
     axes.set_xlim(0, 1.05 * max(line.get_xdata()[-1] for line in axes.lines))
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
@@ -111,7 +112,8 @@ def _column(
     inks: Sequence[str] | None = None,
     **look,
 ) -> None:
-    """Shares as numbers, `right` points to the right of the axes, in the colours of their marks."""
+    """Fractions as numbers, `right` points to the right of the axes, in the colours of their
+    marks."""
     texts = [head, *("" if share is None else f"{share:.2f}" for share in shares)]
     colors = [style.BLACK, *(inks or [style.BLACK] * len(shares))]
     place = {"xycoords": axes.get_yaxis_transform(), "textcoords": "offset points"}

@@ -1,6 +1,7 @@
-"""What blocks send one another: through shared memory within a cluster, through global memory else.
+"""Messages between blocks: through shared memory within a cluster, otherwise through global memory.
 
-A letter is what one lane stores at once where another block reads it, or loads from there.
+A message ("letter" in the notebooks) is one store of a lane to memory that another block reads, or
+a load from there.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from .canvas import NAME, Box, canvas, rounded, words
 from .style import BLUE, DARK, GREY, PAGE, finish
 from .walk import check_followed, in_order, pieces_of, shared_arrays
 
-TOP, DEPTH = 74, 190  # pixels: the row of those who send, and from there to those who receive
+TOP, DEPTH = 74, 190  # pixels: the row of senders, and the distance to that of receivers
 SHARED = "each other's shared memory"
 
 
 @dataclass
 class Mail:
-    """Who sent how many letters to whom."""
+    """The number of messages between each pair of blocks."""
 
     counts: Counter[tuple[int, int]] = field(default_factory=Counter)  # by (from, to)
     sizes: set[int] = field(default_factory=set)  # bytes
-    ways: set[str] = field(default_factory=set)  # of memory
+    ways: set[str] = field(default_factory=set)  # kind of memory
 
     def post(self, sender: int, receiver: int, access: WatchedAccess, letters: int) -> None:
         if sender == receiver or not letters:
@@ -37,7 +38,7 @@ class Mail:
         self.ways.add(one)
 
     def groups(self) -> list[list[int]]:
-        """Blocks that write to one another, in order; not those that get no letter."""
+        """Blocks that exchange messages, in order; without blocks that receive none."""
         group = {block: {block} for pair in self.counts for block in pair}
         for sender, receiver in self.counts:
             both = group[sender] | group[receiver]
@@ -47,9 +48,9 @@ class Mail:
 
 @checked
 def letters(trace: Trace) -> None:
-    """Show which block sends how many values to which other one: straight into its shared memory in
-    a cluster, or through an array of global memory that one writes and the other reads. Of several
-    groups of blocks that have nothing to do with each other the first is drawn.
+    """Show how many values each block sends to each other one: directly into its shared memory
+    within a cluster, or through an array in global memory. If there are several independent groups
+    of blocks, the first is drawn.
 
     The trace is one of `simulate(..., watch=True)`; raises `ValueError` for another.
     """
@@ -58,11 +59,11 @@ def letters(trace: Trace) -> None:
 
 
 def sent(trace: Trace) -> Mail:
-    """Go through a run. Raises what `letters` does."""
+    """Collect the messages of a run. Raises what `letters` raises."""
     check_followed(trace)
     across, up, _ = trace.shape.grid
     talked, mail = shared_arrays(trace), Mail()
-    stored: dict[tuple[str, int], tuple[int, int]] = {}  # of a piece: (block, number of the letter)
+    stored: dict[tuple[str, int], tuple[int, int]] = {}  # piece of memory -> (block, message)
     seen: set[tuple[int, int]] = set()  # (block, letter)
     number = 0
 
@@ -115,7 +116,7 @@ def _draw(mail: Mail, blocks: int) -> None:
 
 
 def _row(axes, spots: dict[int, float], y: float, pitch: float, verb: str, totals, lit) -> None:
-    """The blocks as boxes, each with how many letters it sends or receives in all."""
+    """The blocks as boxes, each with the number of messages that it sends or receives."""
     words(axes, 10, y, "block", color=DARK)
     aside = -27 if verb == "sends" else 27
     words(axes, 10, y + aside, verb, color=DARK)
@@ -131,7 +132,7 @@ def _row(axes, spots: dict[int, float], y: float, pitch: float, verb: str, total
 
 
 def _arrows(axes, mail: Mail, spots: dict[int, float], lit: int, pitch: float) -> None:
-    """Letters as arrows, those of one block in colour and counted."""
+    """Messages as arrows; those of one block are coloured and counted."""
     from matplotlib.patches import FancyArrowPatch
 
     ours = {pair: count for pair, count in mail.counts.items() if pair[0] in spots}

@@ -1,7 +1,8 @@
-"""A block's life: what each of its warps does, step by step, and where it waits for the others.
+"""The timeline of a block: what each of its warps does, step by step, and where it waits for the
+others.
 
-A step is an instruction that a warp executes, branches aside: what a trace knows. It is no time:
-a load from DRAM is one step, and so is an addition.
+A step is an instruction of a warp, without branches, as recorded in a trace. It is not a time: a
+load from DRAM is one step, and so is an addition.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from .canvas import NAME, Box, canvas, end_of, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, ORANGE, PAGE, PINK, RED, finish
 from .walk import find_block, in_order, in_words
 
-MARKS = {  # what is marked, in the order of the legend
+MARKS = {  # kinds of marks in the order of the legend
     "global load": BLUE,
     "global store": RED,
     "shared memory": ORANGE,
     "other block's": PINK,
     "shuffle": GREEN,
 }
-BAND = "#EEEEEE"  # where a warp executes something that is not marked
+BAND = "#EEEEEE"  # a warp executes something without a mark
 LEFT, RIGHT, TOP = 72, PAGE - 16, 70  # pixels
 
 
 @dataclass
 class Warp:
-    """What a warp did, on the clock of its block: it counts steps, and stands while it waits."""
+    """The activity of a warp over the steps of its block; the warp's own step count stops while it
+    waits."""
 
-    marks: list[tuple[int, str]] = field(default_factory=list)  # (when, one of MARKS)
+    marks: list[tuple[int, str]] = field(default_factory=list)  # (step, one of MARKS)
     waits: list[tuple[int, int]] = field(default_factory=list)  # (from, to)
     steps: int = 0
     end: int = 0
@@ -41,13 +43,13 @@ class Warp:
 @dataclass
 class Life:
     warps: dict[int, Warp]
-    barriers: list[int]  # when they opened
+    barriers: list[int]  # steps at which they opened
 
 
 @checked
 def life(trace: Trace, block: int | Place = 0) -> None:
-    """Show a block's life: a band for each warp, in steps, with marks where it loads, stores and
-    shuffles; it is hatched where the warp waits at a barrier, which goes across as a line.
+    """Show the timeline of a block: one band per warp, in steps, with marks for loads, stores and
+    shuffles; waiting at a barrier is hatched, and barriers are lines across the bands.
 
     The trace is one of `simulate(..., watch=True)`, `block` a number or (x, y, z). A step is an
     instruction, not a time. Raises `ValueError` for a block that the trace does not follow.
@@ -56,16 +58,16 @@ def life(trace: Trace, block: int | Place = 0) -> None:
 
 
 def lived(trace: Trace, block: int | Place) -> Life:
-    """What happened when. Raises what `life` does."""
+    """Collect the timeline. Raises what `life` raises."""
     place = find_block(trace, block)
     warps: dict[int, Warp] = defaultdict(Warp)
-    behind: dict[int, int] = defaultdict(int)  # how long a warp has waited in all
+    behind: dict[int, int] = defaultdict(int)  # total waiting time of a warp
     arrived: dict[int, int] = {}
     barriers: list[int] = []
     leaving: list[Event] = []
 
     def open_barrier() -> None:
-        """A barrier opens when the last warp has come; then all go on."""
+        """A barrier opens when the last warp arrives; then all continue."""
         ours = {event.warp: event.step for event in leaving}
         came = {warp: arrived.pop(warp, step + behind[warp]) for warp, step in ours.items()}
         if came:
@@ -94,7 +96,7 @@ def lived(trace: Trace, block: int | Place) -> Life:
 
 
 def _mark(event: Event, accesses: list[WatchedAccess]) -> str:
-    """Which mark an event gets, if any."""
+    """The mark of an event, if any."""
     if event.kind == "shuffle":
         return "shuffle"
     verb, _, memory = event.kind.partition(" ")
@@ -143,7 +145,7 @@ def _draw(found: Life, block: int | Place) -> None:
         x = at(when)
         axes.plot([x, x], [TOP - 5, bottom], color=BLACK, linewidth=1.3, zorder=4)
     _steps(axes, end, at, bottom)
-    # Steps differ from compiler to compiler: the order of marks and the number of waits do not.
+    # Steps depend on the compiler; the order of marks and the number of waits do not.
     order = [
         [number, [what for _, what in warp.marks], len(warp.waits)]
         for number, warp in found.warps.items()
@@ -185,7 +187,7 @@ def _steps(axes, end: int, at, bottom: float) -> None:
 
 
 def _sentence(found: Life) -> str:
-    """Numbers of barriers, not of steps: those differ from compiler to compiler."""
+    """The numbers of barriers, not of steps, which depend on the compiler."""
     count, barriers = len(found.warps), len(found.barriers)
     who = f"{counted(count, 'warp')} meet{'s' * (count == 1)}"
     if not barriers:

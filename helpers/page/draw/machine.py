@@ -1,4 +1,5 @@
-"""Where a notebook stands: what is launched, where it lives, and of both what it is about."""
+"""The locator figure of a notebook: launch levels and memories, with those of the notebook
+highlighted."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from .canvas import NAME, Box, canvas, flow, rounded, words
 from .style import BLACK, BLUE, DARK, GREY, LIT, PALE, finish, ink
 
 # CUDA C++ Programming Guide, "Compute Capabilities", technical specifications, column 9.0.
-REGISTER_BYTES = 65536 * 4  # of an SM: the most 32-bit registers
-L1_AND_SHARED_BYTES = 256 * 1024  # of an SM: one memory that a launch divides
+REGISTER_BYTES = 65536 * 4  # 32-bit registers per SM
+L1_AND_SHARED_BYTES = 256 * 1024  # L1 and shared memory per SM, divided by a launch
 # NVIDIA H200 data sheet, SXM.
 DRAM_GB = 141
 DRAM_TB_PER_SECOND = 4.8
@@ -64,7 +65,7 @@ MEMORIES = {  # name: (size in the picture, note there, what the sentence says)
         f"DRAM, {DRAM_GB} GB, where x and y are",
     ),
 }
-# Who uses a memory, from the one that it is made for.
+# The levels that use a memory, its own level first.
 USERS = {
     "registers": ("lane", "warp", "block", "cluster", "grid"),
     "shared": ("block", "cluster", "warp", "lane", "grid"),
@@ -78,10 +79,10 @@ HEIGHT = 372
 
 @checked
 def machine(*lit: str) -> None:
-    """Show what is launched and where it lives, with these parts lit; arrows lead from the lit
-    levels to the lit memories that they use.
+    """Show the launch levels and memories, with these parts highlighted; arrows lead from
+    highlighted levels to the highlighted memories that they use.
 
-    Levels are "grid", "cluster" (drawn only if it is lit), "block", "warp" and "lane"; memories
+    Levels are "grid", "cluster" (drawn only if highlighted), "block", "warp" and "lane"; memories
     "DRAM", "L2", "SM", "L1", "shared" and "registers". Sizes are an H200's.
 
     Raises `ValueError` for another name, listing these.
@@ -101,13 +102,13 @@ def machine(*lit: str) -> None:
 
 
 def _levels(axes, lit: tuple[str, ...]) -> dict[str, Box]:
-    """Draw what is launched, one box in the other; where an arrow leaves each."""
+    """Draw the nested launch levels; returns where an arrow leaves each."""
     words(axes, 10, 15, "what you launch", NAME, color=DARK)
     names = [name for name in LEVELS if name != "lane" and (name != "cluster" or name in lit)]
     step = 62 if len(names) == 3 else 52
     box, ports = Box(10, 32, 306, HEIGHT - 42), {}
     for depth, name in enumerate(names):
-        if depth:  # the same again, behind
+        if depth:  # copies behind the box
             for shift in (10, 5):
                 behind = Box(box.x + shift, box.y + shift, box.width, box.height)
                 rounded(axes, behind, edgecolor=PALE)
@@ -139,7 +140,7 @@ def _lanes(axes, warp: Box, lit: bool) -> Box:
 
 
 def _memories(axes, lit: tuple[str, ...]) -> dict[str, Box]:
-    """Draw where it lives, from the registers down to DRAM; the box of each."""
+    """Draw the memories from the registers down to DRAM; returns the box of each."""
     left, width = 356, 334
     words(axes, left, 15, "where it lives", NAME, color=DARK)
     sm = Box(left, 32, width, 186)
@@ -181,7 +182,7 @@ def _name(axes, x: float, y: float, name: str, lit: bool) -> None:
 
 
 def _arrows(lit: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(level, memory) of each arrow: to every lit memory, from the lit level it is made for."""
+    """(level, memory) for each arrow: to every highlighted memory from its highlighted level."""
     users = {memory: [one for one in USERS[memory] if one in lit] for memory in USERS}
     return [(users[memory][0], memory) for memory in USERS if memory in lit and users[memory]]
 

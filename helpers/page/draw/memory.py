@@ -1,7 +1,7 @@
-"""What a kernel asks of memory: lanes on sectors, lanes on banks, traffic beside the source.
+"""Memory requests of a kernel: lanes and sectors, lanes and banks, traffic per source line.
 
-All is drawn from a trace, so that an edited kernel changes its picture. `sectors` and `banks` need
-the addresses that `simulate(..., watch=True)` keeps, `moves` only counters.
+The figures are drawn from a trace, so editing a kernel changes them. `sectors` and `banks` need the
+addresses that `simulate(..., watch=True)` records; `moves` only needs counters.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from .style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LINE = 128  # bytes that caches keep together: four sectors
-EDGE = 3  # pixels that a figure leaves free on either side
+LINE = 128  # bytes of a cache line: four sectors
+EDGE = 3  # margin in pixels on either side
 WIDE = (PAGE - 2 * EDGE) / WARP  # from lane to lane
-PITCH = 20.0  # the same where words stand before the lanes
+PITCH = 20.0  # the same with words before the lanes
 LEFT = PAGE - EDGE - WARP * PITCH
-WASTE = "#F6D9C3"  # a pale vermilion: moved, and not asked for
+WASTE = "#F6D9C3"  # a pale vermilion: moved but not requested
 TITLE = {"fontsize": 10, "fontweight": "bold", "va": "center"}
 NOTE = {"fontsize": 9, "color": DARK, "va": "center"}
 CODE = {**NOTE, "family": "monospace"}
@@ -64,14 +64,15 @@ def sectors(
 ) -> None:
     """Draw one access of a warp to global memory: its lanes, and the 32-byte sectors they touch.
 
-    `trace` is of `simulate(..., watch=True)`; of `{label: trace}` several stand below each other on
-    one scale. `line` is a number, or a piece of the source line's text without regard to spaces; a
-    tuple holds one for each trace. `nth` chooses among the accesses of this warp in this line,
-    counted from 0; where a line loads and stores, `kind` does ("load", "store", "atomic"), else the
-    first counts.
+    `trace` comes from `simulate(..., watch=True)`; several in `{label: trace}` are drawn below each
+    other on one scale. `line` is a number, or part of the text of the source line, ignoring spaces;
+    a tuple has one for each trace. `nth` selects among the accesses of this warp in this line,
+    counted from 0; `kind` ("load", "store", "atomic") selects if a line has several kinds, by
+    default the first.
 
-    Raises `TypeError` for what is no trace; `ValueError`, with what there is, for a trace that kept
-    no accesses, and for a line, warp, block or access that is not there or is not the only one.
+    Raises `TypeError` for anything but a trace; and `ValueError` that lists the alternatives for a
+    trace without recorded accesses, and for a line, warp, block or access that does not exist or is
+    ambiguous.
     """
     shown = chosen(trace, line, warp, block, nth, kind, "global")
     scale = min(_Strip(one.access).scale for one in shown)
@@ -92,11 +93,11 @@ def sectors(
 
 
 class _Strip:
-    """The touched sectors side by side, with a gap where memory is left out."""
+    """The touched sectors side by side, with a gap where memory is omitted."""
 
     def __init__(self, access: WatchedAccess):
         first = access.offsets[access.mask] + access.start
-        self.piece = min(access.width, 16)  # bytes that are drawn as one box
+        self.piece = min(access.width, 16)  # bytes drawn as one box
         pieces = (first[:, None] + np.arange(0, access.width, self.piece)).reshape(-1)
         self.asked = {int(byte) for byte in pieces}
         self.sectors = np.unique(np.r_[pieces, first + access.width - 1] // SECTOR)
@@ -108,12 +109,12 @@ class _Strip:
 
     @property
     def scale(self) -> float:
-        """Pixels a byte, at most: all sectors fit, and no box is wider than a lane."""
+        """Pixels per byte: all sectors fit, and no box is wider than a lane."""
         room = WARP * WIDE - self.gaps.sum()
         return min(room / (SECTOR * len(self.sectors)), WIDE / self.piece)
 
     def left(self, scale: float) -> np.ndarray:
-        """Where each sector begins; all of them stand in the middle of the lanes."""
+        """The start of each sector; together they are centred below the lanes."""
         left = np.r_[0, np.cumsum(SECTOR * scale + self.gaps)]
         return (PAGE - left[-1] - SECTOR * scale) / 2 + left
 
@@ -149,13 +150,13 @@ def _draw_sectors(axes: Axes, one: Shown, top: float, scale: float) -> None:
 def _name_bytes(
     axes: Axes, top: float, one: Shown, strip: _Strip, left: np.ndarray, scale: float
 ) -> None:
-    """Brackets below the sectors of each 128-byte line, and from which byte of the array on."""
+    """Brackets below the sectors of each 128-byte line, with the offset in the array."""
     lines = strip.sectors * SECTOR // LINE
     starts = np.flatnonzero(np.r_[True, np.diff(lines) != 0])
     ends = np.r_[starts[1:], len(lines)] - 1
     last_right = left[-1] + SECTOR * scale
     regular = len(lines) > 2 and strip.jumps[0] * SECTOR > LINE and np.ptp(strip.jumps) == 0
-    if regular:  # numbers for the first and the last will do
+    if regular:  # numbers for the first and the last suffice
         text = f"{int(strip.jumps[0]) * SECTOR:,} bytes from one sector to the next"
         axes.text((left[0] + last_right) / 2, top + 18, text, ha="center", **NOTE)
         starts, ends = starts[[0, -1]], ends[[0, -1]]
@@ -216,10 +217,10 @@ def banks(
     nth: int = 0,
     kind: str | None = None,
 ) -> None:
-    """Draw one access of a warp to shared memory: its lanes, the 32 banks, and the turns it takes.
+    """Draw one access of a warp to shared memory: its lanes, the 32 banks, and its wavefronts.
 
-    In a turn (a wavefront) each bank serves one 4-byte word, to all lanes that want it. Parameters
-    and errors are those of `sectors`.
+    In a wavefront each bank serves one 4-byte word to all lanes that request it. Parameters and
+    errors are those of `sectors`.
     """
     shown = chosen(trace, line, warp, block, nth, kind, "shared")
     tops = [0.0]
@@ -239,11 +240,11 @@ def banks(
     finish(axes.figure, f"lanes on banks, {_names(shown)}", _say_banks(shown))
 
 
-ROWS = 12  # of turns; more are cut short
+ROWS = 12  # wavefronts; more are cut
 
 
 def _rows_of(turns: Sequence[Turn]) -> list[int | None]:
-    """The turns that are drawn; None stands for those left out."""
+    """The drawn wavefronts; None stands for omitted ones."""
     numbers: list[int | None] = [*range(len(turns))]
     return numbers if len(turns) <= ROWS else [*numbers[: ROWS - 2], None, numbers[-1]]
 
@@ -281,14 +282,14 @@ def _draw_banks(axes: Axes, one: Shown, top: float) -> None:
 
 
 def _served(axes: Axes, y: float, bank: int, words: int, lanes: list[int], turn: Turn) -> None:
-    """A word, or several in neighbouring banks, and who gets it."""
+    """A word, or several in neighbouring banks, and the lanes that receive it."""
     x, width = LEFT + bank * PITCH, words * PITCH
     text, fill = (str(lanes[0]), BLUE) if len(lanes) == 1 else (f"×{len(lanes)}", GREEN)
     _box(axes, x, y, width, PITCH, fill, "white", 0.8)
     style = {**NOTE, "color": ink_on(fill), "ha": "center"}
     if _width(text) <= width:
         axes.text(x + width / 2, y + PITCH / 2, text, **style)
-    elif bank + 1 in turn or bank == BANKS - 1:  # no room beside it
+    elif bank + 1 in turn or bank == BANKS - 1:  # no space next to it
         axes.text(x + width / 2, y + PITCH / 2, str(len(lanes)), **style)
     else:
         _box(axes, x + width, y + 1, _width(text) + 6, PITCH - 2, "white", **FONT_PLACED)
@@ -300,7 +301,7 @@ def _say_banks(shown: Sequence[Shown]) -> str:
     for one in shown:
         access, least, needed = one.access, len(one.groups), len(one.turns)
         lanes, want = counted(one.lanes, "lane"), "wants" if one.lanes == 1 else "want"
-        taken: dict[int, int] = {}  # of a bank: words
+        taken: dict[int, int] = {}  # bank -> words
         for turn in one.turns:
             for bank in turn:
                 taken[bank] = taken.get(bank, 0) + 1
@@ -327,11 +328,11 @@ def _say_banks(shown: Sequence[Shown]) -> str:
 
 @checked
 def moves(trace: Traces) -> None:
-    """Draw requests, sectors of global memory and wavefronts of shared memory as bars beside the
-    source lines that ask for them; pale is what is more than the bytes need.
+    """Draw requests, sectors of global memory and wavefronts of shared memory as bars next to the
+    source lines; the part beyond what the bytes need is pale.
 
-    Of `{label: trace}` several stand below each other on one scale. Raises `TypeError` for what is
-    no trace, `ValueError` for a trace without an access in the kernel's own lines.
+    Several traces in `{label: trace}` are drawn below each other on one scale. Raises `TypeError`
+    for anything but a trace, `ValueError` for a trace without an access in the kernel's own lines.
     """
     panels = [(label or one.file, one, _bars(one)) for label, one in labelled(trace)]
     for name, _, bars in panels:
@@ -369,14 +370,14 @@ MEMORIES = (
 
 
 class _Bar(NamedTuple):
-    """What one source line asks of one memory."""
+    """The accesses of one source line to one memory."""
 
     line: int
     kind: str  # "load", "store", ...
     color: str
     requests: int
-    pieces: int  # sectors or wavefronts; 0 where they are not counted
-    ideal: float  # as many as the bytes need
+    pieces: int  # sectors or wavefronts; 0 if not counted
+    ideal: float  # minimum for the bytes
 
     @property
     def wasted(self) -> bool:
@@ -419,7 +420,7 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
     if bar.pieces:
         if bar.wasted:
             _box(axes, start, y - 8, bar.pieces * size, 12, WASTE, RED, 0.5)
-        _box(axes, start, y - 8, max(1, bar.ideal * size), 12, bar.color)  # 1: to be seen
+        _box(axes, start, y - 8, max(1, bar.ideal * size), 12, bar.color)  # 1: to be visible
         _box(axes, start, y + 5.5, max(1, bar.requests * size), 3.5, DARK)
         count, what = f"{bar.pieces:,}", f"{_short(bar.pieces / bar.requests)} a request"
     else:
@@ -432,8 +433,8 @@ def _draw_bar(axes: Axes, y: float, bar: _Bar, code: str, most: float) -> None:
 
 
 def _total(counters: Counters) -> tuple[str, str]:
-    """All sectors of global memory beside the bytes that were asked for, and a colour; those of
-    local memory, which nobody asked for."""
+    """All sectors of global memory and the requested bytes, with a colour; and those of local
+    memory, which the source does not request."""
     moved = counted(_sectors_of(counters), "sector")
     if local := _local_sectors_of(counters):
         return f"{moved}, and {local:,} of local memory", RED
@@ -493,7 +494,7 @@ def _box(
 
 
 def _lanes(axes: Axes, y: float, mask: np.ndarray, left: float, pitch: float) -> list[float]:
-    """The lanes of a warp as numbered circles, pale those that take no part; where they stand."""
+    """Draw the lanes of a warp as numbered circles, inactive ones pale; returns their positions."""
     from matplotlib.patches import Circle
 
     middle = (left + (np.arange(WARP) + 0.5) * pitch).tolist()
@@ -506,13 +507,13 @@ def _lanes(axes: Axes, y: float, mask: np.ndarray, left: float, pitch: float) ->
 
 
 def _thread(axes: Axes, lane: tuple[float, float], end: tuple[float, float]) -> None:
-    """From a lane's circle to what it wants."""
+    """A line from a lane's circle to its request."""
     (x, y), (to_x, to_y) = lane, end
     axes.plot([x, to_x], [y + 9.4, to_y], color=BLUE, linewidth=0.8, alpha=0.7)
 
 
 def _heading(axes: Axes, top: float, one: Shown, verdict: str, color: str) -> None:
-    """Title and verdict, and below them the source line and the warp."""
+    """Title and verdict, with the source line and the warp below."""
     right = PAGE - EDGE
     axes.text(right, top + 14, verdict, color=ink(color), ha="right", **TITLE)
     who = f"warp {one.access.warp}, block {one.block}"
@@ -545,7 +546,7 @@ def _legend(axes: Axes, y: float, keys: Sequence[tuple[str, str]], explained: st
 
 @cache
 def _width(text: str, size: float = 9, family: str = "sans-serif", weight: str = "normal") -> float:
-    """Pixels that a text takes, if its letters are fitted to a coarse raster."""
+    """Width of a text in pixels, rounded to a coarse grid."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
@@ -555,7 +556,7 @@ def _width(text: str, size: float = 9, family: str = "sans-serif", weight: str =
 
 
 def _fitting(text: str, room: float, *font) -> str:
-    """A text, cut short where there is no room for all of it."""
+    """A text, cut if it does not fit."""
     width = _width(text, *font)
     return text if width <= room else text[: int(len(text) * room / width) - 1].rstrip() + "…"
 
@@ -565,5 +566,5 @@ def _names(shown: Sequence[Shown]) -> str:
 
 
 def _short(number: float) -> str:
-    """With as many digits as tell something: 4, 3.92, 32."""
+    """A number with significant digits only: 4, 3.92, 32."""
     return f"{number:.0f}" if abs(number - round(number)) < 0.005 else f"{number:.3g}"

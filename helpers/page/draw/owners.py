@@ -1,4 +1,4 @@
-"""Who loads which element of a matrix: a lane, a warp or a block."""
+"""Which lane, warp or block loads which element of a matrix."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from .style import (
 )
 from .walk import in_words
 
-COLUMNS, ROWS = 33, 16  # of cells that are drawn: a cell has room for the number of a lane
-LEFT, TOP, WIDTH = 66, 54, 606  # pixels: where the matrix begins, and how wide it is at most
+COLUMNS, ROWS = 33, 16  # number of drawn cells: a cell has space for a lane number
+LEFT, TOP, WIDTH = 66, 54, 606  # pixels: start and maximum width of the matrix
 DIGIT = 8.2  # pixels of width
-NARROW = 20  # pixels: so wide a cell has thin edges, which leave two digits room
+NARROW = 20  # pixels: cells below this width have thin edges, to leave space for two digits
 NOBODY = -1
 UNITS = ("lane", "warp", "block")
 VERBS = {
@@ -44,13 +44,13 @@ HUES = (SKY, ORANGE, GREEN, PINK, YELLOW, BLUE, RED, GREY)
 
 @dataclass(frozen=True)
 class Owners:
-    """Of each element, as arrays of shape (rows, cols)."""
+    """Per element, as arrays of shape (rows, cols)."""
 
-    block: np.ndarray  # linear number, or NOBODY
+    block: np.ndarray  # linear index, or NOBODY
     thread: np.ndarray  # within its block
-    several: dict[str, np.ndarray]  # bool: others do so too; for each unit
-    times: np.ndarray  # how often
-    width: np.ndarray  # bytes of a lane's access
+    several: dict[str, np.ndarray]  # bool per unit: others access it too
+    times: np.ndarray  # number of accesses
+    width: np.ndarray  # bytes per access of a lane
     kind: str  # "load", "store" or "atomic"
 
     @property
@@ -58,14 +58,14 @@ class Owners:
         return VERBS[self.kind][0]
 
     def unit(self, by: str) -> np.ndarray:
-        """A number for each lane, warp or block of the launch; or NOBODY."""
+        """The index of each lane, warp or block in the launch; or NOBODY."""
         if by == "block":
             return self.block
         whole = self.block * 1024 + self.thread
         return np.where(self.block < 0, NOBODY, whole // WARP if by == "warp" else whole)
 
     def number(self, by: str) -> np.ndarray:
-        """The number of that lane within its warp, or of that warp within its block."""
+        """The index of the lane within its warp, or of the warp within its block."""
         return {"lane": self.thread % WARP, "warp": self.thread // WARP, "block": self.block}[by]
 
 
@@ -74,7 +74,7 @@ class Cell:
     """Neighbouring elements with one owner."""
 
     box: Box
-    number: int | None  # of the lane, the warp or the block; None: nobody's
+    number: int | None  # index of the lane, warp or block; None: no owner
     several: bool
 
 
@@ -86,15 +86,15 @@ def owners(
     rows: int | None = None,
     cols: int | None = None,
 ) -> None:
-    """Show which lane, warp or block loads each element of `array`; which one stores it, if nobody
-    loads it. What several load is hatched.
+    """Show which lane, warp or block loads each element of `array`, or stores it if none loads it.
+    Elements loaded by several are hatched.
 
     The trace is one of `simulate(..., watch=True)`. `rows` and `cols` are those of the array, if it
-    has two dimensions. Of a large matrix the first rows and columns are drawn; neighbours with one
-    owner share a cell, but for those that a lane moves in accesses of different width.
+    has two dimensions. For a large matrix the first rows and columns are drawn; neighbours with one
+    owner share a cell, unless a lane moves them in accesses of different width.
 
-    Raises `ValueError` for another `by`, for an array that the launch did not have, and for rows
-    and columns that are not as many as its elements.
+    Raises `ValueError` for another `by`, for an array that the launch does not have, and if rows *
+    cols is not its number of elements.
     """
     if by not in UNITS:
         raise ValueError(f"by is {', '.join(map(repr, UNITS))}, not {by!r}")
@@ -140,7 +140,7 @@ def _shape(trace: Trace, array: str, rows: int | None, cols: int | None) -> tupl
 
 
 def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
-    """Go through the loads of an array, or through its stores if there are none."""
+    """Collect the loads of an array, or its stores if there are none."""
     ours = [one for one in trace.accesses if one.memory == "global" and one.array == array]
     kinds = {one.kind for one in ours}
     kind = next((one for one in VERBS if one in kinds), "load")
@@ -174,8 +174,8 @@ def _owners(trace: Trace, array: str, shape: tuple[int, int]) -> Owners:
 
 
 def _grain(told: Sequence[np.ndarray], axis: int, room: int) -> int:
-    """How many rows (axis 0) or columns share a cell: as many as needed and as are alike in all
-    that is told of them."""
+    """The number of rows (axis 0) or columns that share a cell: as many as necessary, if they are
+    equal in everything that is drawn."""
     grain, length = 1, told[0].shape[axis]
     while grain * room < length and length % (2 * grain) == 0:
         starts = np.arange(length) // (2 * grain) * (2 * grain)
@@ -186,7 +186,7 @@ def _grain(told: Sequence[np.ndarray], axis: int, room: int) -> int:
 
 
 def _rectangles(*told: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """(top, left, bottom, right) of neighbouring cells that are alike, ends excluded."""
+    """(top, left, bottom, right), ends excluded, of equal neighbouring cells."""
     done: list[list[int]] = []
     above: dict[tuple[int, ...], list[int]] = {}
     for row in range(len(told[0])):
@@ -238,14 +238,14 @@ def _draw(axes, cells: list[Cell], by: str) -> None:
 def _color(number: int, by: str) -> tuple[float, ...]:
     from matplotlib.colors import to_rgb
 
-    if by == "lane":  # from pale to blue, on all of which black is read well
+    if by == "lane":  # from pale to blue; black is legible on all of them
         share = number % WARP / (WARP - 1)
         return tuple(a + (b - a) * share for a, b in zip(to_rgb(LIT), to_rgb(SKY), strict=True))
     return tuple(1 - 0.65 * (1 - part) for part in to_rgb(HUES[number % len(HUES)]))
 
 
 def _frame(axes, cell: Box, shape: tuple[int, int], grain: tuple[int, int], cut) -> None:
-    """Numbers of rows and columns, and dots where more follow."""
+    """Indices of rows and columns, and dots if more follow."""
     rows, cols = shape
     words(axes, 10, TOP - 9, "column", color=DARK)
     words(axes, 10, TOP + cell.height / 2, "row", color=DARK)
@@ -287,7 +287,7 @@ def _sentence(found: Owners, by: str, array: str) -> str:
 
 
 def _elements(mine: np.ndarray) -> str:
-    """The elements of one owner in words: the same columns of some rows, or other ones in each."""
+    """The elements of one owner in words: the same columns in each row, or different ones."""
     rows, cols = np.flatnonzero(mine.any(axis=1)), np.flatnonzero(mine.any(axis=0))
     if not mine[np.ix_(rows, cols)].all():
         parts = [_elements((np.arange(len(mine)) == row)[:, None] & mine) for row in rows[:2]]
@@ -299,7 +299,7 @@ def _elements(mine: np.ndarray) -> str:
 
 
 def _row(found: Owners) -> str:
-    """What a row belongs to, in words."""
+    """The owner of a row in words."""
     counts, even = {}, {}
     for by in UNITS:
         many = {len(np.unique(row[row != NOBODY])) for row in found.unit(by)}

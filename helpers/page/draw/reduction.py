@@ -1,7 +1,7 @@
-"""The reduction of a block as it ran: which thread took whose value, level by level.
+"""The reduction of a block as it ran: which thread took which thread's value, level by level.
 
-A trace does not say what a thread computes, but whose values it loads from shared memory and takes
-by shuffles, and between which barriers. That is what is drawn: whatever a reader's kernel does.
+A trace does not contain what a thread computes, but which values it loads from shared memory and
+takes by shuffles, and between which barriers. This is drawn for any kernel.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .canvas import NAME, Box, canvas, rounded, words
 from .style import BLACK, BLUE, DARK, GREEN, GREY, LIT, ORANGE, PAGE, PALE, finish, ink
 from .walk import find_block, in_order, pieces_of, shared_arrays
 
-OUTSIDE = -1  # stands for a thread of another block
-MOST_LEVELS = 40  # more are drawn as fewer
+OUTSIDE = -1  # a thread of another block
+MOST_LEVELS = 40  # more are merged
 LEFT, RIGHT, TOP = 100, 552, 62  # pixels: of the columns
 LETTER = 7.8  # pixels of width
 MEETINGS = {"barrier leave": "barrier", "cluster leave": "cluster barrier"}
@@ -33,15 +33,15 @@ COLORS = {"shuffle": GREEN, "shared": BLUE, "global": ORANGE}
 
 @dataclass
 class Level:
-    """Threads take values of others at the same time, or could."""
+    """A level: threads take values of others concurrently."""
 
-    kind: str  # "shuffle", "shared" or "global": by which way
-    edges: frozenset[tuple[int, int]]  # (whose value, who takes it), linear in the block
-    lines: set[int]  # of the source
-    own: set[int] = field(default_factory=set)  # who loads what it stored itself
-    times: int = 1  # how often in a row
-    offers: dict[int, np.ndarray] = field(default_factory=dict)  # bits, by thread
-    to_all: bool = False  # the result goes to those who lack it
+    kind: str  # "shuffle", "shared" or "global"
+    edges: frozenset[tuple[int, int]]  # (giving thread, taking thread)
+    lines: set[int]  # source lines
+    own: set[int] = field(default_factory=set)  # threads that load their own value
+    times: int = 1  # number of consecutive repetitions
+    offers: dict[int, np.ndarray] = field(default_factory=dict)  # thread -> bits
+    to_all: bool = False  # the result is distributed to threads that lack it
 
     @property
     def targets(self) -> set[int]:
@@ -49,7 +49,7 @@ class Level:
 
     @property
     def keep(self) -> set[int]:
-        """Who goes on from a value of its own: in a register, or loaded where any thread does."""
+        """The threads that continue with their own value, in a register or loaded."""
         return self.own if self.kind != "shuffle" and self.own else self.targets
 
     @property
@@ -70,10 +70,10 @@ class Meeting:
 
 @dataclass
 class Reduction:
-    """What happened to a block, in order; row r of the picture is behind the r-th level."""
+    """The levels and barriers of a block in order; row r of the picture follows the r-th level."""
 
     parts: list[Level | Meeting]
-    values: dict[tuple[int, int], list[str]]  # what (row, thread) holds, where that is known
+    values: dict[tuple[int, int], list[str]]  # (row, thread) -> value, if known
     threads: int
 
     @property
@@ -84,11 +84,12 @@ class Reduction:
 @checked
 def reduction(trace: Trace, block: int | Place = 0) -> None:
     """Show how the threads of a block merge their values: a column is a thread, a line leads from
-    whoever had a value to whoever took it, through shared memory or by a shuffle, and barriers go
-    across. Values are written where there is room: what the threads stored, or offered.
+    the thread that had a value to the thread that took it, through shared memory or by a shuffle,
+    and barriers are lines across. Values that threads stored or offered are printed where there is
+    space.
 
-    The trace is one of `simulate(..., watch=True)`, `block` a number or (x, y, z). What is done
-    several times in a row is drawn once.
+    The trace is one of `simulate(..., watch=True)`, `block` a number or (x, y, z). Repetitions
+    are drawn once.
 
     Raises `ValueError` for a block that the trace does not follow.
     """
@@ -100,19 +101,19 @@ def reduction(trace: Trace, block: int | Place = 0) -> None:
 
 @dataclass
 class _Phase:
-    """What a warp did between two barriers."""
+    """The activity of a warp between two barriers."""
 
     levels: list[Level] = field(default_factory=list)
-    # Of each store: how many levels came before, thread, address, bits.
+    # For each store: number of earlier levels, thread, address, bits.
     stores: list[tuple[int, int, int, np.ndarray]] = field(default_factory=list)
-    fresh: bool = False  # what is loaded next belongs to another level
+    fresh: bool = False  # the next load belongs to another level
 
 
 def follow(trace: Trace, block: int | Place) -> Reduction:
-    """Who took whose values in a block. Raises what `reduction` does."""
+    """Collect the levels of a block. Raises what `reduction` raises."""
     place = find_block(trace, block)
     talked = shared_arrays(trace)
-    writers: dict[tuple[str, int], set[int]] = {}  # of a piece of memory: whose values are in it
+    writers: dict[tuple[str, int], set[int]] = {}  # piece of memory -> threads
     phases: dict[tuple[int, int], _Phase] = defaultdict(_Phase)  # by (number, warp)
     current: dict[int, int] = defaultdict(int)
     meetings: list[Meeting] = []
@@ -150,7 +151,7 @@ def _shuffle(phase: _Phase, event: Event) -> None:
 
 
 def _touch(phase: _Phase, access: WatchedAccess, writers: dict[tuple[str, int], set[int]]) -> None:
-    """Note who wrote a piece of memory, or whose values a load takes."""
+    """Record the writer of a piece of memory, or the threads whose values a load takes."""
     kind, away = "global" if access.memory == "global" else "shared", access.memory == "remote"
     edges, own = set(), set()
     for thread, pieces in pieces_of(access):
@@ -174,20 +175,20 @@ def _touch(phase: _Phase, access: WatchedAccess, writers: dict[tuple[str, int], 
         phase.levels.append(Level(kind, frozenset(), set()))
     last, phase.fresh = phase.levels[-1], False
     if edges and not last.edges:
-        last.lines.clear()  # rather name the lines that take from others
+        last.lines.clear()  # prefer the lines that take values from others
     if edges or not last.edges:
         last.lines.add(access.line)
     last.edges, last.own = last.edges | edges, last.own | own
 
 
 def _folded(levels: list[Level]) -> tuple[list[Level], list[int]]:
-    """(the same with what repeats itself once, where each of them is there)."""
+    """(the levels with repetitions merged, position of each original level)."""
     kept: list[Level] = []
     where: list[int] = []
     keys = [(level.kind, level.edges, level.own) for level in levels]
     start = 0
     while start < len(levels):
-        best = 1, 1  # how many levels, how often
+        best = 1, 1  # number of levels, number of repetitions
         for length in range(1, (len(levels) - start) // 2 + 1):
             times = 1
             while (
@@ -210,7 +211,7 @@ def _folded(levels: list[Level]) -> tuple[list[Level], list[int]]:
 def _in_rows(
     phases: dict[tuple[int, int], _Phase], meetings: list[Meeting], threads: int
 ) -> Reduction:
-    """Put the warps' levels beside each other, phase by phase, and find out what is where."""
+    """Merge the levels of the warps, phase by phase, and find the values."""
     parts: list[Level | Meeting] = []
     held: dict[tuple[int, int], dict[int, np.ndarray]] = defaultdict(dict)
     last: dict[int, int] = defaultdict(int)  # the row in which a thread last took a value
@@ -239,7 +240,7 @@ def _in_rows(
 
 
 def _shortened(levels: list[Level]) -> list[Level]:
-    """One level instead of too many."""
+    """One level that replaces too many."""
     if len(levels) <= MOST_LEVELS:
         return levels
     parts = [list(same) for _, same in groupby(levels, key=lambda one: one.kind)]
@@ -269,7 +270,7 @@ def _joined(levels: list[Level], last: dict[int, int]) -> Level:
 
 
 def _gives_away(level: Level, last: dict[int, int]) -> bool:
-    """Whether one thread gives to others what it has merged and they have not."""
+    """Whether one thread distributes its merged value to others that lack it."""
     sources = {source for source, _ in level.edges}
     if len(sources) != 1 or OUTSIDE in sources:
         return False
@@ -279,7 +280,7 @@ def _gives_away(level: Level, last: dict[int, int]) -> bool:
 
 
 def _written(held: dict[tuple[int, int], dict[int, np.ndarray]]) -> dict[tuple, list[str]]:
-    """Bits as numbers: floats, or integers if no float would be as small."""
+    """Bits as numbers: floats, or integers if a float would be implausible."""
     kept = {
         key: np.concatenate(
             [bits for where, bits in sorted(some.items()) if where >= 0 or len(some) == 1]
@@ -341,7 +342,7 @@ def _draw(found: Reduction, title: str) -> None:
 
 
 def _columns(axes, threads: int, at, bottom: float) -> None:
-    """The numbers of the threads above, and thin lines between warps."""
+    """The thread indices at the top, and thin lines between warps."""
     words(axes, 10, TOP - 20, "thread", color=DARK)
     room = at(1) - at(0)
     wide = 12 + LETTER * len(str(threads - 1))
@@ -354,7 +355,7 @@ def _columns(axes, threads: int, at, bottom: float) -> None:
 
 
 def _lines(axes, levels: list[Level], at, rows: list[float], pitch: float) -> set[tuple[int, int]]:
-    """Draw who takes whose value; returns where a thread holds one, as (row, thread)."""
+    """Draw the transfers of values; returns the (row, thread) that hold one."""
     from matplotlib.collections import LineCollection
 
     last: dict[int, int] = defaultdict(int)
@@ -387,8 +388,8 @@ def _lines(axes, levels: list[Level], at, rows: list[float], pitch: float) -> se
 
 
 def _labels(axes, levels: list[Level], rows: list[float], barriers: list[float]) -> None:
-    """What levels are, to their right, and where they stand in the source, to their left; once for
-    those that are alike and have no barrier between them."""
+    """The kind of levels at their right, and their source lines at their left; once for equal
+    levels without a barrier between them."""
     entries = []
     for row, level in enumerate(levels, 1):
         top = max([rows[row - 1], *(y for y in barriers if y < rows[row])])
@@ -415,7 +416,7 @@ def _labels(axes, levels: list[Level], rows: list[float], barriers: list[float])
 
 
 def _nodes(axes, dots: Iterable[tuple[int, int]], values: dict, at, rows, pitch: float) -> None:
-    """What threads hold: a box with their values, or a dot."""
+    """The values of threads: a box with a value, or a dot."""
     empty = sorted(dot for dot in dots if dot not in values)
     size = min(5.5, max(1.2, 0.35 * pitch))
     style = {"color": BLUE, "linestyle": "", "markeredgewidth": 0, "zorder": 4}

@@ -1,4 +1,5 @@
-"""A step's plot: how fast it is, against the step before it, a copy, PyTorch, and what was said."""
+"""The plot of a step: its speed, with that of the step before, a copy, PyTorch, and the
+prediction."""
 
 from __future__ import annotations
 
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 
 COPY, A_COPY = "00_copy", "a copy"
 CONTEXT, FAINT = "#B4B4B4", "#707070"  # lines of earlier steps, and their names
-ARROW_FROM = 1.35  # times as fast: below, there is no room for an arrow
-MARKS = "predictions"  # the room of their hollow marks between bars
+ARROW_FROM = 1.35  # speedup below which there is no space for an arrow
+MARKS = "predictions"  # space for hollow marks between bars
 
 
 @checked
@@ -49,16 +50,16 @@ def step(
     family: str = "grid",
     logy: bool = True,
 ) -> None:
-    """Draw how fast a step is over the length of its rows: beside the step before it, earlier ones
-    in pale, a copy, PyTorch, and what was predicted as hollow marks. What must move other bytes
-    than a copy stands beside its yardstick alone.
+    """Draw the speed of a step over the row length, with the step before it, earlier ones in pale
+    colours, a copy, PyTorch, and predictions as hollow marks. An operation that must move other
+    bytes than a copy is only drawn with its bandwidth baseline.
 
-    `after` and `before` come from `timings`; `mine` is your prediction, a share of a copy's speed.
-    None stands for the one that `predict` keeps; what is no such share is not drawn.
-    `family` is "grid", "long" (with rows past 32768), "unaligned" (rows that start anywhere),
-    "few" (few rows, as bars of microseconds) or "axes" (another axis, over its length, where its
-    columns are as far apart as where the step was predicted).
-    A live measurement has its GPU's or the reference GPU's record beside it, dotted.
+    `after` and `before` come from `timings`; `mine` is your prediction, a fraction of a copy's
+    speed. None means the one that `predict` stored; an invalid one is not drawn. `family` is
+    "grid", "long" (with rows past 32768), "unaligned" (rows that start anywhere), "few" (few rows,
+    as bars of microseconds) or "axes" (another axis, over its length, where its columns are as far
+    apart as where the step was predicted). Records of other GPUs are dotted; so is the record of
+    the shown GPU with a live measurement.
 
     Raises `ValueError` for another family.
     """
@@ -75,18 +76,18 @@ def step(
 def series(
     shown: Sequence[Record] | None = None, dtype: str = "float32", family: str = "long"
 ) -> None:
-    """Draw all records that have such cases, each in its step's colour, with a copy and PyTorch;
-    what must move other bytes than a copy is left out.
+    """Draw all records that have cases of a family, each in the colour of its step, with a copy and
+    PyTorch; operations that must move other bytes than a copy are omitted.
 
-    None stands for the records of the whole series. Raises `ValueError` if none has such cases.
+    None means the records of the whole series. Raises `ValueError` if none has such cases.
     """
     figure, pair = _series(records.series() if shown is None else shown, dtype, family)
     style.finish(figure, pair.finding, pair.sentence())
 
 
 def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -> None:
-    """Draw the records of the series into a file, without a screen; what was timed `here`, step ->
-    case, is drawn over them, ringed. `options` are those of matplotlib's `savefig`."""
+    """Draw the records of the series into a file, without a screen; live cases (`here`, step ->
+    case) are drawn over them with rings. `options` are those of matplotlib's `savefig`."""
     import matplotlib
 
     matplotlib.use("agg")
@@ -106,8 +107,7 @@ def save_series(path: Path, here: Mapping[str, Case] | None = None, **options) -
 
 
 def eager(dtype: str, family: str, gpu: str) -> list[Case]:
-    """PyTorch's own softmax on a GPU: of its record, where that has no such case of the
-    comparison."""
+    """PyTorch's softmax on a GPU from its record, otherwise from the comparison."""
     known: dict[Shape, Case] = {}
     with suppress(FileNotFoundError):
         for case in comparison_cases(dtype, gpu):
