@@ -1,14 +1,14 @@
 """The exercises: a learner's kernel is graded, condition by condition, on the SIMT machine.
 
-The modules, lowest first. Each imports from those above it in this list alone.
+The modules, lowest first. Each only imports from those above it in this list.
 
-    results      what y should be, and the first place where it is something else
+    results      the expected y, and the first difference
     words        bugs and compiler errors in a learner's words
-    attempt      a kernel that is graded, and its runs
-    conditions   what an answer must keep to
-    table        the exercises: what each asks for
+    attempt      a graded kernel and its runs
+    conditions   the conditions that an answer must satisfy
+    table        the exercises and their conditions
     answers      the learner's files
-    verdict      what a grading says
+    verdict      the result of a grading
     grading      one grading, from the file to the verdict
 
 A stub is in kernels/exercises/, its solution in kernels/exercises/solutions/ and the learner's

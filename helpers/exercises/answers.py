@@ -12,15 +12,15 @@ ANSWERS = MINE / "answers"
 
 
 def shown_name(name: str) -> str:
-    """The learner's file as messages have it, below the root of the repository."""
+    """The path of the learner's file in messages, relative to the root of the repository."""
     return f"{MINE.name}/{ANSWERS.name}/{name}.cu"
 
 
 def answer(name: str) -> Path:
-    """The file to grade: the learner's; where a replay is forced, so that committed outputs do not
-    depend on what is in mine/, the stub.
+    """The file to grade: the learner's, or in a forced replay the stub, so that committed outputs
+    do not depend on mine/.
 
-    Makes the learner's from the stub if it is not there; raises `OSError` if that cannot be.
+    Copies the stub if there is no answer yet; raises `OSError` if that fails.
     """
     stub = KERNELS / "exercises" / f"{name}.cu"
     if replay_is_forced():

@@ -1,4 +1,4 @@
-"""A kernel that is graded, and its runs on the SIMT machine, each made once."""
+"""A graded kernel, and its runs on the SIMT machine, each made once."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Execution:
 
     @property
     def passes(self) -> tuple[float, float]:
-        """How often x was read and y written."""
+        """The number of passes over x and y."""
         return self.counters.passes(self.x.size, self.x.itemsize)
 
 
 class Attempt:
-    """The text of a kernel file under the name that the learner knows it by.
+    """The text of a kernel file, under the learner's name for it.
 
-    `code` is CUDA C++ with a `#line` directive first. What is wrong with it shows when it runs:
+    `code` is CUDA C++ that begins with a `#line` directive. Errors show when it runs:
     `run` raises `CompileError`, `UnsupportedPTX`, `ValueError`, `TypeError` or `KeyError`.
     """
 
@@ -54,7 +54,7 @@ class Attempt:
 
     @cached_property
     def plain(self) -> str:
-        """The code without its comments, line by line where it was."""
+        """The code without comments, with the same line numbers."""
         pattern = r"//[^\n]*|/\*.*?\*/"
         return re.sub(
             pattern, lambda found: "\n" * found[0].count("\n"), self.code, flags=re.DOTALL
@@ -66,11 +66,11 @@ class Attempt:
         return bind(self.code, rows, cols, self.dtype)
 
     def run(self, shape: Shape) -> Execution:
-        """The launch on a matrix of `shape` that was made to show mistakes."""
+        """The launch on a matrix of `shape` that exposes mistakes."""
         return self.run_on(shape, make_input(*shape, dtype=self.dtype))
 
     def run_on(self, key: object, x: np.ndarray) -> Execution:
-        """The launch on x, made once for each key."""
+        """The launch on x, made once per key."""
         if key not in self._runs:
             y = unwritten(x)
             trace = self.bind(*x.shape).simulate(x, y, instruction_limit=limit(x.shape))
@@ -78,7 +78,7 @@ class Attempt:
         return self._runs[key]
 
     def watch(self, shape: Shape) -> Trace:
-        """The launch at `shape` with all that a trace can keep."""
+        """The launch at `shape` with everything recorded in the trace."""
         x = make_input(*shape, dtype=self.dtype)
         return self.bind(*shape).simulate(
             x, unwritten(x), watch=True, instruction_limit=limit(shape)
@@ -86,6 +86,6 @@ class Attempt:
 
 
 def limit(shape: Shape) -> int:
-    """Instructions of a batch of blocks past which a kernel counts as hanging: six times
-    what an answer needs that goes through rows or columns one by one, or more."""
+    """The number of instructions of a batch of blocks after which a kernel counts as hanging: at
+    least six times what a serial answer needs."""
     return 3_000 + 300 * max(shape)

@@ -1,6 +1,6 @@
-"""What an answer must keep to beside being right: each condition in words, and what breaks it.
+"""The conditions on an answer besides being right: each in words, with a check.
 
-A complaint is a sentence that names shape, line and numbers, or "" where the condition holds.
+A complaint is a sentence that names shape, line and numbers, or "" if the condition holds.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .results import Goal, first_wrong, unwritten
 from .words import of_finding, worst
 
 SECTOR = 32
-WAITING = 100_000  # instructions, in which a thread that waits for a letter has looked often enough
+WAITING = 100_000  # instructions after which a thread has polled often enough for a message
 TIMES = ("never", "once", "twice", "three times", "four times")
 
 
 @dataclass(frozen=True)
 class Condition:
-    """`asked` of an answer; `complaint` is what an attempt does instead, "" if it does not."""
+    """`asked` is the condition in words; `complaint` returns how an attempt violates it, or ""."""
 
     asked: str
     complaint: Callable[[Attempt], str]
@@ -38,7 +38,7 @@ def first(complaints: Iterable[str]) -> str:
 def _of_runs(
     asked: str, complaint: Callable[[Execution], str], shapes: tuple[Shape, ...]
 ) -> Condition:
-    """The condition that no run at these shapes is complained of."""
+    """The condition that no run at these shapes gives a complaint."""
     return Condition(
         asked, lambda attempt: first(complaint(attempt.run(shape)) for shape in shapes)
     )
@@ -49,7 +49,7 @@ def _of_runs(
 
 def compiles(shape: Shape) -> Condition:
     def complaint(attempt: Attempt) -> str:
-        attempt.run(shape)  # what the compiler says is raised
+        attempt.run(shape)  # compiler errors are raised
         return ""
 
     return Condition("it compiles", complaint)
@@ -67,7 +67,7 @@ def right(asked: str, goal: Goal, shapes: tuple[Shape, ...]) -> Condition:
 
 
 def right_special(goal: Goal, cols: int, columns: bool) -> Condition:
-    """Right for rows of `cols` columns with -inf, NaN and +inf, or for columns with them."""
+    """Right for rows (or columns) of `cols` elements with -inf, NaN and +inf."""
     lines = "columns" if columns else "rows"
     return _right_on(
         f"so it is for {lines} with -inf, NaN and +inf",
@@ -77,7 +77,7 @@ def right_special(goal: Goal, cols: int, columns: bool) -> Condition:
 
 
 def right_far_apart(goal: Goal, cols: int, columns: bool) -> Condition:
-    """Right where the exponential of a wrong maximum overflows, and softmax itself underflows."""
+    """Right where the exponential with a wrong maximum overflows, and softmax itself underflows."""
     lines = "rows" if columns else "columns"
     return _right_on(
         f"so it is where {lines} differ by hundreds",
@@ -114,8 +114,8 @@ def _wrong(run: Execution, goal: Goal) -> str:
 
 
 def moves(reads: int, *shapes: Shape, beside: float = 0.05) -> Condition:
-    """x is read so many times at most, and y written once; what is read `beside` them, as a part of
-    x, are letters of other blocks."""
+    """x is read at most `reads` times, and y written once; `beside` is the allowed fraction of x
+    for messages of other blocks."""
 
     def complaint(run: Execution) -> str:
         read, written = run.passes
@@ -139,7 +139,7 @@ def times(count: float) -> str:
 
 
 def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
-    """Packs of four columns of which a row sees none are not loaded; see `softmax_of_seen`."""
+    """Packs of four columns that are fully masked are not loaded; see `softmax_of_seen`."""
 
     def complaint(run: Execution) -> str:
         enough = 0
@@ -159,8 +159,8 @@ def loads_seen_packs(window: int | None, *shapes: Shape) -> Condition:
 
 
 def coalesced(*shapes: Shape) -> Condition:
-    """Lanes of a warp touch no more sectors than their bytes fill, or half as many again where rows
-    do not begin at sectors."""
+    """A warp touches no more sectors than its bytes fill, or 1.5 times as many if rows do not begin
+    at sectors."""
 
     def complaint(run: Execution) -> str:
         aligned = run.x.shape[1] * run.x.itemsize % SECTOR == 0
@@ -187,8 +187,8 @@ def coalesced(*shapes: Shape) -> Condition:
 
 
 def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shape) -> Condition:
-    """Warps load and store no oftener than `least`, of (rows, cols): they move 16 bytes a lane, and
-    all lanes work."""
+    """The number of warp loads and stores is at most `least(rows, cols)`: every lane moves 16
+    bytes."""
 
     def complaint(run: Execution) -> str:
         for verb, enough in zip(("load", "store"), least(*run.x.shape), strict=True):
@@ -208,7 +208,7 @@ def wide(least: Callable[[int, int], tuple[int, int]], asked: str, *shapes: Shap
 
 
 def no_bank_conflicts(*shapes: Shape) -> Condition:
-    """Lanes that go to different words of one bank take turns; here none do."""
+    """No bank conflicts."""
 
     def complaint(run: Execution) -> str:
         def conflicts(counters: Counters) -> int:
@@ -245,8 +245,8 @@ def in_registers(*shapes: Shape) -> Condition:
 
 
 def by_shuffles(shape: Shape) -> Condition:
-    """No shared memory, no barrier, and no more shuffles than two butterflies of 32 lanes have, or
-    two trees that tell all lanes what the first has found."""
+    """No shared memory, no barrier, and no more shuffles than two butterflies of 32 lanes, or two
+    trees with a broadcast."""
 
     def complaint(attempt: Attempt) -> str:
         run = attempt.run(shape)
@@ -264,7 +264,7 @@ def by_shuffles(shape: Shape) -> Condition:
 
 
 def named_lanes() -> Condition:
-    """The mask of an exchange is not asked of the hardware."""
+    """The mask of a shuffle is not taken from the hardware (`__activemask`)."""
 
     def complaint(attempt: Attempt) -> str:
         found = re.search(r"__activemask\b|\bactivemask\b", attempt.plain)
@@ -283,7 +283,8 @@ def named_lanes() -> Condition:
 
 
 def a_tree(shape: Shape, most: int) -> Condition:
-    """Half of the pairs merge at once: a row takes at most so many loads from shared memory."""
+    """Half of the pairs merge concurrently: a row needs at most so many loads from shared
+    memory."""
 
     def complaint(attempt: Attempt) -> str:
         run = attempt.run(shape)
@@ -300,7 +301,7 @@ def a_tree(shape: Shape, most: int) -> Condition:
 
 
 def two_at_a_time(shape: Shape) -> Condition:
-    """Pairs of 16-bit columns are compared as they are."""
+    """Pairs of 16-bit columns are compared without conversion."""
 
     def complaint(attempt: Attempt) -> str:
         ptx = attempt.run(shape).trace.ptx

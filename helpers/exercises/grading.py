@@ -1,4 +1,4 @@
-"""One grading: from the learner's file to the verdict."""
+"""Grade an answer: from the learner's file to the verdict."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ REFUSED = (CompileError, UnsupportedPTX, ValueError, TypeError, KeyError)
 
 @checked
 def grade(name: str) -> Verdict:
-    """Grade the learner's answer to an exercise, mine/answers/<name>.cu, which is made from the
-    stub if it is not there yet.
+    """Grade the learner's answer to an exercise, mine/answers/<name>.cu, which is copied from the
+    stub if it does not exist yet.
 
-    A cell that ends with it shows the file, folded, and the verdict; so does `print`, without the
-    file. The verdict goes through the conditions, stops at the first that does not hold, and says
-    where and why. `passed` of what is returned is whether all hold. Where SOFTMAX_REPLAY=1 forces a
-    replay, the stub is graded and nothing is written.
+    A cell that ends with it shows the folded file and the verdict; `print` shows the verdict. The
+    verdict lists the conditions up to the first that does not hold, and says where and why.
+    `passed` of the result is whether all hold. If SOFTMAX_REPLAY=1 forces a replay, the stub is
+    graded and nothing is written.
 
-    Raises `ValueError` that lists the exercises for an unknown one, `OSError` where the file cannot
-    be made.
+    Raises `ValueError` that lists the exercises for an unknown one, and `OSError` if the file
+    cannot be made.
     """
     return judge(_known(name), answer(name).read_text(encoding="utf-8"))
 
@@ -56,7 +56,7 @@ def judge(name: str, code: str) -> Verdict:
 
 
 def conditions(exercise: Exercise) -> list[Condition]:
-    """All that is asked, in the order in which it is looked at."""
+    """All conditions, in the order in which they are checked."""
     shapes = exercise.shapes
     found = [compiles(shapes[0]), no_bug(shapes), right(exercise.asked, exercise.goal, shapes)]
     if exercise.special:

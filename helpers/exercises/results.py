@@ -1,4 +1,4 @@
-"""What y should be, and the first place where it is something else."""
+"""The expected y, and the first difference from it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from ..run.references import UNIT_ROUNDOFF, reference, tolerance
 
-# NaN with bits that no arithmetic makes: what still has them was never written.
+# NaN with bits that no arithmetic produces: elements that still have them were never written.
 UNWRITTEN = {2: np.uint16(0x7DEA), 4: np.uint32(0x7FDEADBE)}
 
 
 class Expected(NamedTuple):
-    """What y should be, float64, and how far each element may be from it."""
+    """The expected y in float64, and the tolerance of each element."""
 
     values: np.ndarray
     allowed: np.ndarray
@@ -38,8 +38,8 @@ def softmax_of_columns(x: np.ndarray) -> Expected:
 
 
 def log_softmax(x: np.ndarray) -> Expected:
-    """The logarithm of softmax of each row. Its error is that of x - max and of the logarithm, or
-    of both together, so it grows with what is subtracted; an error of the sum counts as it is."""
+    """Log-softmax of each row. Its error is that of x - max, of the logarithm, and of their
+    difference, so it grows with the subtracted value; the error of the sum counts unchanged."""
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         exact = x.astype(np.float64)
         row_max = exact.max(axis=-1, keepdims=True)
@@ -50,8 +50,8 @@ def log_softmax(x: np.ndarray) -> Expected:
 
 
 def softmax_of_seen(x: np.ndarray, window: int | None = None) -> Expected:
-    """Softmax of the columns that each row sees, 0 elsewhere: row r sees those up to column r, of
-    them only the last `window`, if one is given. A row that sees none is NaN."""
+    """Softmax of the unmasked columns of each row, 0 elsewhere: row r has the columns up to r, or
+    the last `window` of them. A fully masked row is NaN."""
     seen = np.tri(*x.shape, dtype=bool)
     if window is not None:
         seen &= ~np.tri(*x.shape, -window, dtype=bool)
@@ -86,13 +86,13 @@ def minus_target(x: np.ndarray) -> Expected:
 
 
 def unwritten(x: np.ndarray) -> np.ndarray:
-    """An array like x in which everything that a kernel does not write can be told."""
+    """An array like x in which unwritten elements can be recognised."""
     size = x.dtype.itemsize
     return np.full(x.shape, UNWRITTEN[size]).view(x.dtype)
 
 
 def first_wrong(y: np.ndarray, expected: Expected) -> str:
-    """Where y is not what it should be first, and how: a sentence, or "" if all of it is right."""
+    """The first difference of y from the expected values in a sentence, or "" if there is none."""
     values, allowed = expected
     seen = y.astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -104,7 +104,7 @@ def first_wrong(y: np.ndarray, expected: Expected) -> str:
     if right.all():
         return ""
     row, col = map(int, np.argwhere(~right)[0])
-    at_best = float(np.float32(values[row, col]))  # fp64 knows numbers that no output can hold
+    at_best = float(np.float32(values[row, col]))  # fp64 has numbers beyond the range of the output
     wanted, what = _different(at_best, seen[row, col])
     if missing[row, col]:
         what = "nothing (no thread has written there)"
@@ -114,7 +114,7 @@ def first_wrong(y: np.ndarray, expected: Expected) -> str:
 
 
 def _different(a: float, b: float) -> tuple[str, str]:
-    """Two numbers with as many digits as tell them apart."""
+    """Two numbers with enough digits to distinguish them."""
     for digits in (3, 5, 8):
         texts = ["NaN" if np.isnan(value) else f"{value:.{digits}g}" for value in (a, b)]
         if texts[0] != texts[1]:

@@ -1,4 +1,4 @@
-"""The exercises, two a notebook: first a kernel to repair, then one to complete."""
+"""The exercises, two per notebook: first a kernel to repair, then one to complete."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from .results import (
 @dataclass(frozen=True)
 class Exercise:
     goal: Goal
-    asked: str  # what y has to be
-    shapes: tuple[Shape, ...]  # where that is tried
-    conditions: tuple[Condition, ...]  # beside being right
-    special: int = 64  # columns where they differ by hundreds, or are -inf, NaN; 0: without
-    columns: bool = False  # whether softmax goes down the columns
+    asked: str  # expected y
+    shapes: tuple[Shape, ...]  # shapes of the check
+    conditions: tuple[Condition, ...]  # further conditions
+    special: int = 64  # columns of rows with large differences, -inf and NaN; 0: none
+    columns: bool = False  # whether softmax is along the columns
     dtype: str = "float32"
 
 
@@ -52,18 +52,18 @@ def ceil_div(a: int, b: int) -> int:
 
 
 SOFTMAX = softmax, "y is the softmax of each row"
-CLAIMED = (64, 512), (3, 300)  # rows longer than a block, that begin at sectors, and that do not
-USUAL = (3, 5), (40, 64), *CLAIMED  # and rows shorter than a warp
-SERIAL = (3, 5), (40, 64), (64, 128), (3, 300)  # for a thread a row, which takes long here
-PACKS = (3, 4), (40, 64), *CLAIMED  # of whole float4s
+CLAIMED = (64, 512), (3, 300)  # rows longer than a block, aligned to sectors or not
+USUAL = (3, 5), (40, 64), *CLAIMED  # also rows shorter than a warp
+SERIAL = (3, 5), (40, 64), (64, 128), (3, 300)  # for one thread per row, which is slow here
+PACKS = (3, 4), (40, 64), *CLAIMED  # rows of whole float4s
 SOFTMAX_OF_COLUMNS = softmax_of_columns, "y is the softmax of each column"
-COLUMNS = (3, 5), (64, 96), (128, 40), (100, 33)  # for registers of eight warps
-LETTERS = (8, 2048), (3, 2047)  # so long that letters are little beside them
+COLUMNS = (3, 5), (64, 96), (128, 40), (100, 33)  # rows that fit the registers of eight warps
+LETTERS = (8, 2048), (3, 2047)  # so long that messages are negligible
 
 
 def any_columns(rows: int, cols: int) -> tuple[int, int]:
-    """Loads and stores of a warp that takes each row in two passes: whole packs, and up to three
-    single columns before them and behind them."""
+    """Loads and stores of a warp that takes each row in two passes: whole packs, with up to three
+    single columns before and after them."""
     once = rows * (ceil_div(cols // 4, 32) + (6 if cols % 4 else 0))
     return 2 * once, once
 

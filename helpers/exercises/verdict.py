@@ -1,4 +1,4 @@
-"""What a grading says, as text and as a page."""
+"""The result of a grading, as text and as HTML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..page.rich import COLUMNS, GROUND, MUTED, Line, Rich, code_html, details, escape
 from ..simt.words import counted
 
-MARKS = {  # kept -> as text, as a sign, its colour, and the ground that it has in any theme
+MARKS = {  # kept -> as text, as a sign, its colour, and its background in any theme
     True: ("yes", "\u2713", "#116329", "#e3f5e6"),
     False: ("NO", "\u2717", "#cf222e", "#ffebe9"),
     None: (" -", "\u2013", MUTED, GROUND),
@@ -19,7 +19,7 @@ MARKS = {  # kept -> as text, as a sign, its colour, and the ground that it has 
 
 @dataclass(frozen=True)
 class Step:
-    """One condition: what is asked, whether it is kept (None: not looked at), and what is wrong."""
+    """One condition: its text, whether it holds (None: not checked), and what is wrong."""
 
     asked: str
     kept: bool | None
@@ -28,7 +28,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Verdict(Rich):
-    """What `grade` returns: a cell shows it folded and in colour, `print` as text."""
+    """The result of `grade`: a cell shows it folded and in colour, `print` as text."""
 
     passed: bool = False
 
@@ -37,7 +37,7 @@ class Verdict(Rich):
 
 
 def verdict(name: str, steps: Sequence[Step], file: str, code: str, line: int | None) -> Verdict:
-    """The verdict on the learner's `file`, whose text is `code`; `line` is where it is wrong."""
+    """The verdict on the learner's `file` with text `code`; `line` is that of the error."""
     passed = all(step.kept for step in steps)
     last = (
         f"passed: {name}"
@@ -66,7 +66,7 @@ def verdict(name: str, steps: Sequence[Step], file: str, code: str, line: int | 
 
 
 def _sign(kept: bool | None) -> str:
-    """The mark of a condition, as wide as any other."""
+    """The mark of a condition, padded to the same width."""
     _, sign, colour, ground = MARKS[kept]
     style = (
         "display:inline-block;width:1.4em;margin-right:0.1em;text-indent:0;text-align:center;"
@@ -76,7 +76,7 @@ def _sign(kept: bool | None) -> str:
 
 
 def _page(text: str) -> str:
-    """Text as HTML; what stands between backticks is code."""
+    """Text as HTML; text in backticks is code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 

@@ -1,4 +1,4 @@
-"""Bugs that the SIMT machine finds, and what the compiler says, in a learner's words."""
+"""Bugs found by the SIMT machine, and compiler errors, in plain words for learners."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from ..simt import Finding, Findings, Trace
 
-# Barriers first: where threads go their own ways, races and wrong reads follow from it.
+# Barriers first: divergent threads cause races and wrong reads.
 FIRST = ("barrier", "lane", "hang", "out-of-bounds", "misaligned")
 BARRIERS = {
     "barrier in divergent code",
@@ -18,7 +18,7 @@ BARRIERS = {
 
 
 def worst(findings: Findings) -> Finding:
-    """The finding that explains most of the others."""
+    """The diagnostic that explains most of the others."""
 
     def rank(finding: Finding) -> int:
         starts = (n for n, start in enumerate(FIRST) if start in finding.kind.split(" after")[0])
@@ -28,7 +28,7 @@ def worst(findings: Findings) -> Finding:
 
 
 def of_finding(finding: Finding, trace: Trace, file: str) -> str:
-    """One sentence about a bug that a trace has; `file` is the learner's."""
+    """One sentence about a bug in a trace; `file` is the learner's."""
     own = finding.file == PurePath(file).name
     where = f"line {finding.line}" if own else f"{finding.file}:{finding.line}"
     kind, message = finding.kind, finding.message
@@ -61,8 +61,8 @@ def of_finding(finding: Finding, trace: Trace, file: str) -> str:
 
 
 def _loop(hang: Finding, trace: Trace) -> int:
-    """The line on which the loop begins that a jump closes. The jump itself may have the line of a
-    function that was inlined at the loop's end."""
+    """The first line of the loop that a jump closes. The jump itself may have the line of a
+    function that was inlined at the end of the loop."""
     text = trace.own_lines()
     kernel = next(number for number, line in text.items() if "__global__" in line)
     label = re.search(r"\$L\w+", hang.ptx)
