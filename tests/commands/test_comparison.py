@@ -27,7 +27,7 @@ from helpers.measure.records import Timed, launch_of
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
 from helpers.problem.shapes import compared_shapes
-from tests.made_up import DEVICE, FOLDER, OURS, RUN, VERSIONS, comparison_case
+from tests.made_up import DEVICE, FOLDER, OURS, RUN, UTC, VERSIONS, comparison_case
 
 COPIED = "variants/00_copy_bulk"
 BEST = dispatch.best  # as it is before a test replaces it
@@ -141,8 +141,12 @@ def test_comparison_goes_on_where_it_stopped(machine, monkeypatch) -> None:
     assert [one[:3] for one in machine[3:]] == [("bfloat16", 64, 2048)]
     run()
     assert len(machine) == 4
+    before = [replace(one, run=replace(one.run, utc=UTC)) for one in recorded().values()]
+    store.write(Comparison, FOLDER, before)
     run("--fresh", "--dtypes", "float32")
-    assert len(machine) == 6 and len(recorded()) == 2
+    assert len(machine) == 6 and len(recorded()) == 4
+    old = {case.dtype for case in recorded().values() if case.run.utc == UTC}
+    assert old == {"bfloat16"}, "what is not measured again stays"
 
 
 def test_cases_of_another_protocol_of_the_same_number_are_compared_again(machine) -> None:
@@ -195,7 +199,7 @@ def test_a_wrong_baseline_is_left_out_and_a_wrong_kernel_is_reported(
     assert "liger" not in case.samples_us and "torch" in case.samples_us
     wrong = OURS
     assert run("--dtypes", "float32", "--fresh") == 1
-    assert set(recorded()) == {("float32", 1024, 4096)}, "the others are kept"
+    assert recorded()["float32", 64, 2048] == case, "a failure replaces nothing"
     printed = capsys.readouterr().err.splitlines()
     assert printed[-1] == f"not compared: {OURS} at 64 x 2048 float32: wrong result: {message}"
 

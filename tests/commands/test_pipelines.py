@@ -16,7 +16,7 @@ from helpers.measure.pipelines import Pipeline, load_pipelines, variants
 from helpers.measure.problem_groups import linked
 from helpers.measure.workers import Failure
 from helpers.problem.problem import Problem
-from tests.made_up import DEVICE, FOLDER, VERSIONS, comparison_case
+from tests.made_up import DEVICE, FOLDER, UTC, VERSIONS, comparison_case
 
 FEW, LARGE = ["--shapes", "1x32000"], ["--shapes", "65536x4096"]
 
@@ -117,8 +117,13 @@ def test_an_interrupted_run_goes_on_where_it_stopped(machine, monkeypatch) -> No
     assert [problem.dtype for problem, _ in machine] == ["float32", "bfloat16"]
     command.main(["pipelines", *FEW, "--baselines"])
     assert len(machine) == 2, "nothing was left to time"
+    store.write(
+        Pipeline, FOLDER, [replace(one, run=replace(one.run, utc=UTC)) for one in recorded()]
+    )
     command.main(["pipelines", *FEW, "--baselines", "--fresh", "--dtypes", "float32"])
-    assert len(machine) == 3 and len(recorded()) == 2
+    assert len(machine) == 3 and len(recorded()) == 4
+    old = {case.dtype for case in recorded() if case.run.utc == UTC}
+    assert old == {"bfloat16"}, "what is not measured again stays"
 
 
 def test_cases_of_another_protocol_of_the_same_number_are_timed_again(machine) -> None:
@@ -150,8 +155,10 @@ def test_a_failing_baseline_is_left_out_and_a_failing_kernel_is_reported(
     assert recorded()[0].skipped == {"quack": "not here", "torch": "wrong result: at (1, 2)"}
     wrong = variants("08_cluster", Problem(1, 32000))[1]
     capsys.readouterr()
+    before = recorded()[0]
     assert run("--fresh", *("--shapes", "1x32000", "128x65536")) == 1
-    assert {case.rows for case in recorded()} == {128}, "the others are kept"
+    assert {case.rows for case in recorded()} == {1, 128}
+    assert recorded()[0] == before, "a failure replaces nothing"
     printed = capsys.readouterr().err.splitlines()
     assert printed[-1] == f"not timed: {wrong} at 1 x 32000 float32: wrong result: at (1, 2)"
 

@@ -169,6 +169,7 @@ def test_each_shape_is_timed_beside_its_best_baseline(record, monkeypatch, capsy
     assert "64 x 4096 08_cluster liger 2.00 4.50 6.00" in capsys.readouterr().out
     timed.measured.clear()
     assert command.main(["calls"]) == 0 and not timed.measured, "all are there"
+    assert command.main(["calls", "--fresh"]) == 0 and len(timed.measured) == 4
 
 
 def test_a_baseline_that_was_not_installed_is_timed_when_it_is(record, monkeypatch) -> None:

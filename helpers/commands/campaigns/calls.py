@@ -56,11 +56,11 @@ def run(options: argparse.Namespace) -> int:
     folder = gpu_folder(device["name"])
     versions = {**gpu.describe_versions(), **baselines.versions()}
     run = Run(device, versions, utc_now(), PROTOCOL)
-    known = [] if options.fresh else store.read_if_any(CallTimes, folder)
+    known = store.read_if_any(CallTimes, folder)
     best = best_baselines(folder)
     wanted = [Problem(*shape, dtype) for dtype in DTYPES for shape in compared_shapes(dtype)]
     order = {problem: place for place, problem in enumerate(wanted)}
-    missing = to_time(wanted, known, best)
+    missing = to_time(wanted, [] if options.fresh else known, best)
     if options.warm:
         jobs = [
             (name, one) for one, baseline in missing.items() for name in (baseline, OURS) if name

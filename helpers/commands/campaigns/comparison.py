@@ -103,18 +103,21 @@ class Recorded:
     """The records of a GPU, to be continued in a run."""
 
     def __init__(self, folder: str, run: Run, fresh: bool = False):
-        known = [] if fresh else store.read_if_any(Comparison, folder)
+        known = store.read_if_any(Comparison, folder)
         self.cases = [case for case in known if store.same_meaning(case.run, run.protocol)]
         self.folder, self.run = folder, run
+        self.old = {case.problem for case in self.cases} if fresh else set()  # to be replaced
 
     def why_again(self, problem: Problem, names: Sequence[str]) -> str:
         """One of `REASONS` to compare a problem, or ""."""
-        case = next((case for case in self.cases if case.problem == problem), None)
+        valid = (case for case in self.cases if case.problem not in self.old)
+        case = next((case for case in valid if case.problem == problem), None)
         return why_again(case, names, self.run.versions)
 
     def put(self, case: Comparison) -> None:
         """Insert a case, and write the file."""
         self.cases = store.put(self.cases, case, order())
+        self.old.discard(case.problem)
         store.write(Comparison, self.folder, self.cases)
 
 

@@ -58,9 +58,9 @@ def run(options: argparse.Namespace) -> int:
     versions = {**gpu.describe_versions(), **baselines.versions()}
     run = Run(device, versions, utc_now(), pipeline_timer.PROTOCOL)
     wanted = [*tasks_alone(options, run), *tasks_around(options, run)]
-    known = [] if options.fresh else store.read_if_any(Pipeline, folder)
+    known = store.read_if_any(Pipeline, folder)
     known = [case for case in known if store.same_meaning(case.run, pipeline_timer.PROTOCOL)]
-    missing = [task for task in wanted if not holds(known, task)]
+    missing = [task for task in wanted if options.fresh or not holds(known, task)]
     print(f"{len(missing)} of {counted(len(wanted), 'shape')} to time on {device['name']}")
     clock = campaign.Clock(options.minutes)
     if options.warm:
