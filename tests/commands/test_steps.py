@@ -76,6 +76,10 @@ def test_interrupted_recorder_goes_on_where_it_stopped(fake_gpu, capsys) -> None
     assert command.main(["steps", "--steps", "01_naive", "--fresh"]) == 0
     again = [({"01_naive"}, problem) for _, problem in fake_gpu.measured[:5]]
     assert fake_gpu.measured[5:] == again
+    fake_gpu.fail_after = len(fake_gpu.measured) + 1
+    with pytest.raises(KeyboardInterrupt):
+        command.main(["steps", "--steps", "01_naive", "--fresh"])
+    assert len(load_record("01_naive", "nvidia-test").cases) == 5, "the others stay"
 
 
 def test_recorder_measures_every_step_unless_told_otherwise(fake_gpu) -> None:

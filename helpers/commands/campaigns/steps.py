@@ -59,10 +59,9 @@ def run(options: argparse.Namespace) -> int:
     valid = {
         case.key
         for case in cases
-        if case.step in runs
-        and not options.fresh
-        and may_stay(case, runs[case.step].versions, bench.PROTOCOL)
+        if case.step in runs and may_stay(case, runs[case.step].versions, bench.PROTOCOL)
     }
+    done = set() if options.fresh else {*valid}
     plan_for = gpu.gpu_from_record(device)
     fitting = bench.shapes_that_fit((*RECORDED_SHAPES, *AXES))
     every = [Problem(r, c, dtype, *inner) for r, c, *inner in fitting for dtype in DTYPES]
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
     missing = [
         bench.Task(
             at,
-            tuple(name for name in names if (name, at) not in valid and takes(name, at, plan_for)),
+            tuple(name for name in names if (name, at) not in done and takes(name, at, plan_for)),
         )
         for at in problems
     ]
