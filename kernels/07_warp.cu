@@ -29,15 +29,7 @@
 #error "compile with all macros of the Build table: -DWIDTH=4 -DLANES=32 -DPACKS=2 -DROWS=1"
 #endif
 
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-#else
-using T = float;
-#endif
+#include "include/formats.cuh"
 
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
               "WIDTH columns are one access: 1, 2, 4 or, of 2 bytes each, 8");

@@ -65,37 +65,11 @@
 -DRESIDENT=1 -DEVICT_LAST=1 -DSTREAMING=1 -DPROGRAMMATIC=0"
 #endif
 
-// T2: two neighbouring columns, how they become floats and back, and the larger of each.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-__device__ __forceinline__ T2 max2(T2 a, T2 b)
-{
-    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
-}
-#endif
-
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER)
-#else
-#define IN_CLUSTERS  // a block alone: any launch will do
-#endif
+#include "include/cache_hints.cuh"
+#include "include/cluster.cuh"
+#include "include/packs.cuh"
+#include "include/programmatic_launch.cuh"
+#include "include/reductions.cuh"
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
@@ -104,71 +78,17 @@ static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 
 static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
 constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
-// ---- 16 bytes -----------------------------------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
-// Stores 16 bytes: the caches let them go first if STREAMING, else as usual.
-__device__ __forceinline__ void store(uint4* to, uint4 bits)
-{
-    if (STREAMING)
-        __stcs(to, bits);
-    else
-        *to = bits;
-}
-
-// What asks the L2 to evict last what comes with it. Each load makes its own: as NVRTC 13.0
-// compiles this for sm_90, each load then has a branch, and the cluster's wait comes after all
-// loads. With one policy for all, a load is a predicated instruction, and the wait moves up between
-// the loads. No record says which is faster.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads 16 bytes that are read once. With EVICT_LAST the L2 is asked to evict them last anyway:
-// most large matrices take less time; why is open (notebooks/deeper/08_evict_last.ipynb). Memory
-// that may be written while this grid runs must not be loaded as ".nc", and after a programmatic
-// launch the previous grid may still write x. Not just *from: the compiler may move that, and a few
-// rows take longer then.
+// Loads 16 bytes that are read once. After a programmatic launch the previous grid may still write
+// x. Not just *from: the compiler may move that, and a few rows take longer then.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
-#if EVICT_LAST
-#if PROGRAMMATIC
-#define LOAD "ld.global"
-#else
-#define LOAD "ld.global.nc"
-#endif
-    uint4 bits;
-    asm volatile(LOAD ".L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(evict_last_policy()));
-    return bits;
-#else
+    if (EVICT_LAST && PROGRAMMATIC) return load_written_evict_last(from, evict_last_policy());
+    if (EVICT_LAST) return load_evict_last(from, evict_last_policy());
     return STREAMING ? __ldcs(from) : __ldca(from);
-#endif
-}
-
-// ---- exponentials and warps ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
 }
 
 // 2^(v * slope - origin) of both columns.
@@ -176,110 +96,6 @@ __device__ __forceinline__ float2 exponentials(T2 columns, float slope, float or
 {
     const float2 v = to_float2(columns);
     return make_float2(fast_exp2(fmaf(v.x, slope, -origin)), fast_exp2(fmaf(v.y, slope, -origin)));
-}
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- letters between the blocks of a cluster ----------------------------------------------------
-
-__device__ __forceinline__ unsigned place(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
-    return there;
-}
-
-// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
-__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
-}
-
-// The arrival, and how many bytes this phase waits for.
-__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
-                 "r"(bytes) : "memory");
-}
-
-// Comes between mbarrier_init and the cluster's barrier: a thread that has waited there finds the
-// mbarrier initialized. The fence orders mbarrier.init alone (PTX ISA, "fence"). mbarrier_expect
-// may come before it or after: the phase cannot end without that arrival, however early bytes
-// arrive.
-__device__ __forceinline__ void fence_mbarrier_init()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
-__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
-{
-    for (unsigned ended = 0; !ended;)
-        asm volatile(
-            "{ .reg .pred p;"
-            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
-}
-
-// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence. `.aligned` demands that all threads of a warp execute this same
-// instruction, under no condition on which they differ (PTX ISA, "barrier.cluster").
-// __syncthreads() demands as much; after a branch such as threadIdx.x == 0 the compiler brings the
-// warp together.
-__device__ __forceinline__ void cluster_arrive_relaxed()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
-// are one message.
-__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
-                                     int rank)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
-        : "memory");
-}
-
-// ---- the grids before and behind ----------------------------------------------------------------
-
-// Lets the next grid of the stream start early, if it was launched to: as soon as every block of
-// this one has said so or has ended.
-__device__ __forceinline__ void launch_dependents()
-{
-    asm volatile("griddepcontrol.launch_dependents;");
-}
-
-// Waits until the grid before has ended and what it wrote is there.
-__device__ __forceinline__ void wait_for_previous_grid()
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------
@@ -297,12 +113,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 
     // A block may write to another only when that one has started: every block announces itself
     // here, and waits for the others before it sends. (Compilers move that wait up to the loads.)
-    if (CLUSTER > 1 && threadIdx.x == 0) {
-        mbarrier_init(&all_arrived);
-        mbarrier_expect(&all_arrived, 8 * senders);
-        fence_mbarrier_init();
-    }
-    if (CLUSTER > 1) cluster_arrive_relaxed();
+    if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
     // read x before that one is done.
@@ -317,7 +128,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const long long start = (long long)(blockIdx.x / CLUSTER) * cols;
     const uint4* from = reinterpret_cast<const uint4*>(x + start);
     uint4* to = reinterpret_cast<uint4*>(y + start);
-    const int packs = cols / (2 * twos);
+    const int packs = cols / (2 * pairs_per_pack);
     const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
     Pack v[PACKS];
 #pragma unroll
@@ -327,7 +138,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             v[k].bits = load(from + pack);
         } else {
 #pragma unroll
-            for (int c = 0; c < twos; ++c)
+            for (int c = 0; c < pairs_per_pack; ++c)
                 v[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
         }
     }
@@ -339,7 +150,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+        for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
     const float2 both = to_float2(largest);
     const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
 
@@ -354,7 +165,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 e = exponentials(v[k].columns[c], slope, origin);
             sum += e.x + e.y;
             if (keep) v[k].columns[c] = to_T2(e);
@@ -394,11 +205,11 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         uint4& bits = v[k].bits;
         if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const T2 columns = v[k].columns[c];
             const float2 e = keep ? to_float2(columns) : exponentials(columns, slope, origin);
             v[k].columns[c] = to_T2(make_float2(e.x * scale, e.y * scale));
         }
-        if (pack < packs) store(to + pack, bits);
+        if (pack < packs) store<STREAMING>(to + pack, bits);
     }
 }

@@ -45,126 +45,24 @@
 -DSTREAMING=1 -DPROGRAMMATIC=1"
 #endif
 
-// T2: two neighbouring columns, and how they become floats and back.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-#endif
+#include "include/cache_hints.cuh"
+#include "include/grid_exchange.cuh"
+#include "include/packs.cuh"
+#include "include/programmatic_launch.cuh"
+#include "include/reductions.cuh"
 
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a thread packs");
 static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 static_assert(PROGRAMMATIC == 0 || PROGRAMMATIC == 1, "PROGRAMMATIC is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
 constexpr int warps = THREADS / 32;
-
-// ---- 16 bytes, exponentials and warps -----------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
 
 // Loads 16 bytes that are read once. After a programmatic launch the grid before may still write x:
 // the compiler must not load it as read-only then.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
     return STREAMING ? __ldcs(from) : PROGRAMMATIC ? __ldca(from) : *from;
-}
-
-// Stores 16 bytes: the caches let them go first if STREAMING, else as usual.
-__device__ __forceinline__ void store(uint4* to, uint4 bits)
-{
-    if (STREAMING)
-        __stcs(to, bits);
-    else
-        *to = bits;
-}
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- the grids before and behind ----------------------------------------------------------------
-
-// Lets the next grid of the stream start early, if it was launched to: as soon as every block of
-// this one has said so or has ended.
-__device__ __forceinline__ void launch_dependents()
-{
-    asm volatile("griddepcontrol.launch_dependents;");
-}
-
-// Waits until the grid before has ended and what it wrote is there.
-__device__ __forceinline__ void wait_for_previous_grid()
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-// ---- letters between blocks anywhere ------------------------------------------------------------
-
-// The bits of a sum and of a shift, 0 where there is no letter: no pair has these bits.
-using Letter = unsigned long long;
-
-__device__ __forceinline__ Letter letter_of(float shift, float sum)
-{
-    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(shift);
-}
-__device__ __forceinline__ float shift_of(Letter letter)
-{
-    return __uint_as_float((unsigned)letter);
-}
-__device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
-
-// Blocks write and read boxes at the same time, so no access may be an ordinary one: these are seen
-// by the whole GPU, as one piece, and in one order for each place. One piece is what PTX says of an
-// aligned scalar of up to 64 bits; a vector counts as one access for each element.
-__device__ __forceinline__ void store_relaxed(Letter* box, Letter letter)
-{
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(box), "l"(letter) : "memory");
-}
-
-__device__ __forceinline__ Letter load_relaxed(const Letter* box)
-{
-    Letter letter;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter) : "l"(box) : "memory");
-    return letter;
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------
@@ -178,7 +76,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
     const int member = blockIdx.x % BLOCKS;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const int packs = cols / (2 * twos);
+    const int packs = cols / (2 * pairs_per_pack);
     const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
     const float log2e = 1.44269504f;
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
@@ -195,7 +93,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
         // ---- load -------------------------------------------------------------------------------
         const uint4* from = reinterpret_cast<const uint4*>(x + (long long)row * cols);
         uint4* to = reinterpret_cast<uint4*>(y + (long long)row * cols);
-        float2 v[PACKS][twos];
+        float2 v[PACKS][pairs_per_pack];
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
             const int pack = (k * BLOCKS + member) * THREADS + threadIdx.x;
@@ -203,10 +101,11 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
                 Pack loaded;
                 loaded.bits = load(from + pack);
 #pragma unroll
-                for (int c = 0; c < twos; ++c) v[k][c] = to_float2(loaded.columns[c]);
+                for (int c = 0; c < pairs_per_pack; ++c) v[k][c] = to_float2(loaded.columns[c]);
             } else {
 #pragma unroll
-                for (int c = 0; c < twos; ++c) v[k][c] = make_float2(minus_inf, minus_inf);
+                for (int c = 0; c < pairs_per_pack; ++c)
+                    v[k][c] = make_float2(minus_inf, minus_inf);
             }
         }
 
@@ -215,7 +114,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-            for (int c = 0; c < twos; ++c)
+            for (int c = 0; c < pairs_per_pack; ++c)
                 thread_max = fmaxf(thread_max, fmaxf(v[k][c].x, v[k][c].y));
 
         // As in 08_cluster.cu: shift = max * log2(e), unless the columns are very large.
@@ -227,7 +126,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-            for (int c = 0; c < twos; ++c) {
+            for (int c = 0; c < pairs_per_pack; ++c) {
                 v[k][c].x = fast_exp2(fmaf(v[k][c].x, slope, -origin));
                 v[k][c].y = fast_exp2(fmaf(v[k][c].y, slope, -origin));
                 sum += v[k][c].x + v[k][c].y;
@@ -291,9 +190,9 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
             const int pack = (k * BLOCKS + member) * THREADS + threadIdx.x;
             Pack result;
 #pragma unroll
-            for (int c = 0; c < twos; ++c)
+            for (int c = 0; c < pairs_per_pack; ++c)
                 result.columns[c] = to_T2(make_float2(v[k][c].x * scale, v[k][c].y * scale));
-            if (pack < packs) store(to + pack, result.bits);
+            if (pack < packs) store<STREAMING>(to + pack, result.bits);
         }
     }
 }

@@ -28,22 +28,12 @@
 -DEVICT_LAST=0 -DSTREAMING=1"
 #endif
 
-// T2: two neighbouring columns, how they become floats and back, and the larger of each.
-#if defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#else
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
+#if !defined(BFLOAT16)
+#define FLOAT16  // without either
 #endif
+#include "include/cache_hints.cuh"
+#include "include/packs.cuh"
+#include "include/reductions.cuh"
 
 static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
               "LANES is a power of two: the rows of a warp begin at its multiples");
@@ -51,72 +41,11 @@ static_assert(PACKS >= 1, "a lane has at least one pack");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
-
-// ---- 16 bytes -----------------------------------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
-// Stores 16 bytes: the caches let them go first if STREAMING, else as usual.
-__device__ __forceinline__ void store(uint4* to, uint4 bits)
-{
-    if (STREAMING)
-        __stcs(to, bits);
-    else
-        *to = bits;
-}
-
-// What asks the L2 to evict last what comes with it.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
+// Loads 16 bytes that are read once.
 __device__ __forceinline__ uint4 load(const uint4* from, unsigned long long policy)
 {
-#if EVICT_LAST
-    uint4 bits;
-    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(policy));
-    return bits;
-#else
+    if (EVICT_LAST) return load_evict_last(from, policy);
     return STREAMING ? __ldcs(from) : *from;
-#endif
-}
-
-// ---- exponentials and lanes ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// The largest value of the lanes of a row, in each of them.
-__device__ __forceinline__ float lanes_max(float value)
-{
-    for (int distance = LANES / 2; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum over the lanes of a row, in each of them.
-__device__ __forceinline__ float lanes_sum(float value)
-{
-    for (int distance = LANES / 2; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------
@@ -144,7 +73,7 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
             v[k].bits = load(from + pack, policy);
         } else {
 #pragma unroll
-            for (int c = 0; c < twos; ++c) v[k].columns[c] = nothing;
+            for (int c = 0; c < pairs_per_pack; ++c) v[k].columns[c] = nothing;
         }
     }
 
@@ -154,36 +83,36 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+        for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
     const float2 both = to_float2(largest);
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    const float row_max = lanes_max(fmaxf(lowest, fmaxf(both.x, both.y)));
+    const float row_max = warp_max<LANES>(fmaxf(lowest, fmaxf(both.x, both.y)));
 
     // exp(v - row_max) = 2^(v * log2(e) - shift). The rounding of shift is the same for the whole
     // row, so it leaves with the division. It grows with the columns: past 2^29, where it would be
     // too much, 2^(v - row_max) will do.
     const bool far = fabsf(row_max) >= 536870912.0f;
     const float slope = far ? 1.0f : 1.44269504f, shift = far ? row_max : row_max * slope;
-    float2 e[PACKS][twos];
+    float2 e[PACKS][pairs_per_pack];
     float sum = 0.0f;
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 two = to_float2(v[k].columns[c]);
             e[k][c].x = fast_exp2(fmaf(two.x, slope, -shift));
             e[k][c].y = fast_exp2(fmaf(two.y, slope, -shift));
             sum += e[k][c].x + e[k][c].y;
         }
-    const float scale = 1.0f / lanes_sum(sum);
+    const float scale = 1.0f / warp_sum<LANES>(sum);
 
     // ---- write ----------------------------------------------------------------------------------
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = lane + k * LANES;
 #pragma unroll
-        for (int c = 0; c < twos; ++c)
+        for (int c = 0; c < pairs_per_pack; ++c)
             v[k].columns[c] = to_T2(make_float2(e[k][c].x * scale, e[k][c].y * scale));
-        if (pack < packs) store(to + pack, v[k].bits);
+        if (pack < packs) store<STREAMING>(to + pack, v[k].bits);
     }
 }

@@ -52,43 +52,11 @@
 -DLATE=0 -DRESIDENT=4 -DEVICT_LAST=1"
 #endif
 
-// T2: two neighbouring columns. How one and two become floats and back, and the larger of each.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float to_float(T v) { return v; }
-__device__ __forceinline__ T to_T(float v) { return v; }
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-__device__ __forceinline__ T2 max2(T2 a, T2 b)
-{
-    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
-}
-#endif
-
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER)
-#else
-#define IN_CLUSTERS  // a block alone: any launch will do
-#endif
+#include "include/cache_hints.cuh"
+#include "include/cluster.cuh"
+#include "include/packs.cuh"
+#include "include/reductions.cuh"
+#include "include/unaligned.cuh"
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
@@ -96,180 +64,15 @@ static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multi
 static_assert(LATE == 0 || LATE == 1, "LATE is yes, 1, or no, 0");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
-constexpr int width = 16 / sizeof(T);     // columns of 16 bytes
 constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
-
-// ---- 16 bytes -----------------------------------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
-// What asks the L2 to evict last what comes with it; each load makes its own, as in 08_cluster.cu.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
-__device__ __forceinline__ uint4 load(const uint4* from)
-{
-#if EVICT_LAST
-    uint4 bits;
-    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(evict_last_policy()));
-    return bits;
-#else
-    return *from;
-#endif
-}
-
-// ---- where y starts elsewhere than x ------------------------------------------------------------
-
-// 16 bytes out of 32, from the one at `skip` columns on: in steps of two words, one word, half one.
-__device__ __forceinline__ uint4 sixteen_bytes_at(uint4 left, uint4 right, int skip)
-{
-    unsigned w[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};
-    const int bytes = skip * sizeof(T);
-#pragma unroll
-    for (int i = 0; i < 6; ++i) w[i] = bytes & 8 ? w[i + 2] : w[i];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = bytes & 4 ? w[i + 1] : w[i];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = bytes & 2 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-// Writes 16 bytes of each lane to a place `late` columns past a boundary: from the boundary on, the
-// last columns of the pack before and the first of its own. The pack before is the previous lane's;
-// lane 0 kept it from the last call. By element: the columns of a `first` pack, which has none
-// before it, up to the next boundary, and those of a `last` one from its last boundary on.
-__device__ __forceinline__ void store_late(T* to, int late, const Pack& pack, bool here, bool first,
-                                           bool last, uint4& kept)
-{
-    const int lane = threadIdx.x % 32, from = (lane + 31) % 32;
-    const uint4 own = pack.bits;
-    const uint4 passed = make_uint4(
-        __shfl_sync(0xffffffff, own.x, from), __shfl_sync(0xffffffff, own.y, from),
-        __shfl_sync(0xffffffff, own.z, from), __shfl_sync(0xffffffff, own.w, from));
-    const uint4 before = lane > 0 ? passed : kept;
-    kept = passed;
-    if (here && !first)
-        __stwb(reinterpret_cast<uint4*>(to - late), sixteen_bytes_at(before, own, width - late));
-    if (first || last)
-#pragma unroll
-        for (int c = 0; c < width; ++c)
-            if (c < width - late ? first : last)
-                to[c] = c % 2 ? pack.columns[c / 2].y : pack.columns[c / 2].x;
-}
-
-// ---- exponentials and warps ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
 
 // 2^(v * slope - origin) of both columns.
 __device__ __forceinline__ float2 exponentials(T2 columns, float slope, float origin)
 {
     const float2 v = to_float2(columns);
     return make_float2(fast_exp2(fmaf(v.x, slope, -origin)), fast_exp2(fmaf(v.y, slope, -origin)));
-}
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- letters between the blocks of a cluster ----------------------------------------------------
-
-__device__ __forceinline__ unsigned place(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
-    return there;
-}
-
-// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
-__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
-}
-
-// The arrival, and how many bytes this phase waits for.
-__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
-                 "r"(bytes) : "memory");
-}
-
-// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
-__device__ __forceinline__ void fence_mbarrier_init()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
-__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
-{
-    for (unsigned ended = 0; !ended;)
-        asm volatile(
-            "{ .reg .pred p;"
-            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
-}
-
-// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence.
-__device__ __forceinline__ void cluster_arrive_relaxed()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
-// are one message.
-__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
-                                     int rank)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
-        : "memory");
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------
@@ -287,12 +90,7 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
     const int lane = threadIdx.x % 32;
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
-    if (CLUSTER > 1 && threadIdx.x == 0) {
-        mbarrier_init(&all_arrived);
-        mbarrier_expect(&all_arrived, 8 * senders);
-        fence_mbarrier_init();
-    }
-    if (CLUSTER > 1) cluster_arrive_relaxed();
+    if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
     // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail. Head
@@ -317,10 +115,10 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
     for (int k = 0; k < PACKS; ++k) {
         const int pack = start + k * step;
         if (pack < packs) {
-            v[k].bits = load(reinterpret_cast<const uint4*>(from + head) + pack);
+            v[k].bits = load_once<EVICT_LAST>(reinterpret_cast<const uint4*>(from + head) + pack);
         } else {
 #pragma unroll
-            for (int c = 0; c < twos; ++c)
+            for (int c = 0; c < pairs_per_pack; ++c)
                 v[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
         }
     }
@@ -333,7 +131,7 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+        for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
     const float2 both = to_float2(largest);
     const float thread_max = fmaxf(fmaxf(lowest, v_end), fmaxf(both.x, both.y));
 
@@ -347,7 +145,7 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 e = exponentials(v[k].columns[c], slope, origin);
             sum += e.x + e.y;
             if (keep) v[k].columns[c] = to_T2(e);
@@ -384,7 +182,7 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
         uint4& bits = v[k].bits;
         if (!keep) asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const T2 columns = v[k].columns[c];
             const float2 e = keep ? to_float2(columns) : exponentials(columns, slope, origin);
             v[k].columns[c] = to_T2(make_float2(e.x * scale, e.y * scale));

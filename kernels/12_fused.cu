@@ -79,35 +79,15 @@
 -DDROPOUT=0 -DCLUSTER=1 -DTHREADS=256 -DPACKS=4 -DROWS=1 -DRESIDENT=4 -DEVICT_LAST=1"
 #endif
 
-// T2: two neighbouring columns, how they become floats and back.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-#endif
+#include "include/cache_hints.cuh"
+#include "include/cluster.cuh"
+#include "include/formats.cuh"
+#include "include/random.cuh"
+#include "include/reductions.cuh"
 
 template <bool wide> struct Written { using Type = T; };
 template <> struct Written<true> { using Type = float; };
 using Y = Written<WIDE>::Type;  // an element of y
-
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER)
-#else
-#define IN_CLUSTERS  // a block alone: any launch will do
-#endif
 
 static_assert(MASK >= 0 && MASK <= 2, "MASK is none, 0, an array, 1, or causal, 2");
 static_assert(BIAS == 0 || BIAS == 1, "BIAS is yes, 1, or no, 0");
@@ -135,14 +115,6 @@ template <> struct Access<16> { using Bits = uint4; };
 using Input = Access<columns * sizeof(T)>::Bits;  // a pack of x, or of bias
 using Hidden = Access<columns>::Bits;             // of the mask: a byte for each column
 using Output = uint4;                             // of y
-
-// What asks the L2 to evict last what comes with it.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
 
 // What asks it to treat that as usual.
 __device__ __forceinline__ unsigned long long usual_policy()
@@ -221,67 +193,6 @@ struct Load {
     }
 };
 
-// ---- dropout ------------------------------------------------------------------------------------
-
-// 128 random bits from each of `count` counters and one key: Philox 4x32 (Salmon and others,
-// Parallel random numbers: as easy as 1, 2, 3, SC 2011), of seven rounds, the fewest that pass
-// BigCrush there. Round by round, so that each key is made once.
-template <int count>
-__device__ __forceinline__ void philox(uint4* counters, uint2 key)
-{
-#pragma unroll
-    for (int round = 0; round < 7; ++round) {
-#pragma unroll
-        for (int i = 0; i < count; ++i) {
-            const uint4 from = counters[i];
-            const unsigned long long a = 0xD2511F53ull * from.x, b = 0xCD9E8D57ull * from.z;
-            counters[i] = make_uint4((unsigned)(b >> 32) ^ from.y ^ key.x, (unsigned)b,
-                                     (unsigned)(a >> 32) ^ from.w ^ key.y, (unsigned)a);
-        }
-        key.x += 0x9E3779B9u;
-        key.y += 0xBB67AE85u;
-    }
-}
-
-// Which columns of a row stay. The key is the seed, the counter {column / 8, row, offset}; what
-// they give is eight numbers of 16 bits. Column c takes number c % 8, and is dropped if that is
-// below p * 65536, rounded down.
-struct Dropout {
-    float p;
-    unsigned row;
-    unsigned long long seed, offset;
-
-    // The numbers of the packs first, first + step, ...: two in a word, the lower half first.
-    template <int width, int packs>
-    __device__ __forceinline__ void draw(int first, int step, uint4 (&drawn)[packs]) const
-    {
-#pragma unroll
-        for (int k = 0; k < packs; ++k)
-            drawn[k] = make_uint4((unsigned)(first + k * step) * width / 8, row, (unsigned)offset,
-                                  offset >> 32);
-        philox<packs>(drawn, make_uint2((unsigned)seed, seed >> 32));
-#pragma unroll
-        for (int k = 0; k < packs; ++k)  // two packs of four columns have a counter
-            if (width == 4 && (first + k * step) % 2)
-                drawn[k].x = drawn[k].z, drawn[k].y = drawn[k].w;
-    }
-
-    // Whether column c of a pack stays. The lower half of an odd column's word decides nothing.
-    __device__ __forceinline__ bool stays(const uint4& drawn, int c) const
-    {
-        const unsigned word = reinterpret_cast<const unsigned*>(&drawn)[c / 2];
-        return (c % 2 ? word : word << 16) >= (unsigned)(p * 65536.0f) << 16;
-    }
-
-    // By what a column that stays is multiplied: 1 / (1 - p) for p as it was rounded, so that the
-    // mean is what it was; 0 for p = 1, whose bound wraps to 0, so that all would stay.
-    __device__ __forceinline__ float factor() const
-    {
-        const float left = 1.0f - floorf(p * 65536.0f) / 65536.0f;
-        return left > 0.0f ? 1.0f / left : 0.0f;
-    }
-};
-
 // ---- what comes behind it -----------------------------------------------------------------------
 
 // How a row is written. A pack holds exponentials; for the logarithm, still the logits.
@@ -311,104 +222,6 @@ struct Store {
     }
 };
 
-// ---- exponentials and warps ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// e to the power of value. No multiply-add of v and a rounded maximum, as in 08_cluster.cu: what
-// that rounds leaves with the division, but not with the difference that log-softmax takes.
-__device__ __forceinline__ float fast_exp(float value) { return fast_exp2(value * 1.44269504f); }
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- letters between the blocks of a cluster ----------------------------------------------------
-// The scheme of this exchange is QuACK's: https://github.com/Dao-AILab/quack.
-
-__device__ __forceinline__ unsigned place(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
-    return there;
-}
-
-// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
-__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
-}
-
-// The arrival, and how many bytes this phase waits for.
-__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
-                 "r"(bytes) : "memory");
-}
-
-// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
-__device__ __forceinline__ void fence_mbarrier_init()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
-__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
-{
-    for (unsigned ended = 0; !ended;)
-        asm volatile(
-            "{ .reg .pred p;"
-            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
-}
-
-// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence.
-__device__ __forceinline__ void cluster_arrive_relaxed()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
-// are one message.
-__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
-                                     int rank)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
-        : "memory");
-}
-
 // ---- the kernel ---------------------------------------------------------------------------------
 
 // RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
@@ -428,12 +241,7 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     float2* own = letters[threadIdx.x / THREADS];  // those of the thread's row
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
-    if (CLUSTER > 1 && threadIdx.x == 0) {
-        mbarrier_init(&all_arrived);
-        mbarrier_expect(&all_arrived, 8 * senders);
-        fence_mbarrier_init();
-    }
-    if (CLUSTER > 1) cluster_arrive_relaxed();
+    if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
     // Causal rows that see most come first, so that the blocks that end last have little to do.

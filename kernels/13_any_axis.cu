@@ -80,43 +80,10 @@
 -DCLUSTER=1 -DTHREADS=512 -DRESIDENT=2 -DEVICT_LAST=1"
 #endif
 
-// T2: two neighbouring elements. How one and two become floats and back, and the larger of each.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float to_float(T v) { return v; }
-__device__ __forceinline__ T to_T(float v) { return v; }
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-__device__ __forceinline__ T2 max2(T2 a, T2 b)
-{
-    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
-}
-#endif
-
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER)
-#else
-#define IN_CLUSTERS  // a block alone: any launch will do
-#endif
+#include "include/cache_hints.cuh"
+#include "include/cluster.cuh"
+#include "include/formats.cuh"
+#include "include/reductions.cuh"
 
 static_assert(WIDTH >= 1 && (WIDTH & (WIDTH - 1)) == 0 && WIDTH * sizeof(T) <= 16,
               "WIDTH elements are one access: 1, 2, 4 or, of 2 bytes each, 8");
@@ -152,110 +119,15 @@ union Pack {
     __device__ Pack() {}
 };
 
-// What asks the L2 to evict last what comes with it.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads a pack that is read once, with the hint of 08_cluster.cu where x is large.
+// Loads a pack that is read once.
 __device__ __forceinline__ void load(Pack& pack, const T* from)
 {
 #if EVICT_LAST
-    uint4& bits = pack.bits;
-    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(evict_last_policy()));
+    pack.bits = load_evict_last(reinterpret_cast<const uint4*>(from), evict_last_policy());
 #else
     if (sizeof(pack.bits) == 2) pack.two[0] = to_T2(make_float2(0.0f, 0.0f));  // nobody's half
     pack.bits = *reinterpret_cast<const decltype(pack.bits)*>(from);
 #endif
-}
-
-// ---- exponentials and lanes ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// exp(value - largest).
-__device__ __forceinline__ float exp_below(float value, float largest)
-{
-    return fast_exp2((value - largest) * 1.44269504f);
-}
-
-// ---- letters between the blocks of a cluster ----------------------------------------------------
-// The scheme of this exchange is QuACK's: https://github.com/Dao-AILab/quack.
-
-__device__ __forceinline__ unsigned place(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
-    return there;
-}
-
-// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
-__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
-}
-
-// The arrival, and how many bytes this phase waits for.
-__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
-                 "r"(bytes) : "memory");
-}
-
-// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
-__device__ __forceinline__ void fence_mbarrier_init()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
-__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
-{
-    for (unsigned ended = 0; !ended;)
-        asm volatile(
-            "{ .reg .pred p;"
-            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
-}
-
-// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence.
-__device__ __forceinline__ void cluster_arrive_relaxed()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
-// are one message.
-__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
-                                     int rank)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
-        : "memory");
 }
 
 // ---- the pairs of a tile's columns --------------------------------------------------------------
@@ -307,22 +179,6 @@ __device__ __forceinline__ void get(float* to, const float* array, unsigned plac
     for (int i = 0; i < at_once; ++i) to[i] = floats.value[i];
 }
 
-// The largest of `lanes` lanes' values, in each of them.
-__device__ __forceinline__ float group_max(float value)
-{
-    for (int distance = lanes / 2; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of `lanes` lanes' values, in each of them.
-__device__ __forceinline__ float group_sum(float value)
-{
-    for (int distance = lanes / 2; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
 // Puts the pairs of the tile's columns together, `lanes` lanes a column: those of the block's
 // threads, then by letters those of the cluster's blocks.
 __device__ __forceinline__ void merge(Shared& shared, int rank)
@@ -337,11 +193,11 @@ __device__ __forceinline__ void merge(Shared& shared, int rank)
 #pragma unroll
         for (int part = lane + lanes; part < parts; part += lanes)
             largest = fmaxf(largest, maxima[part * pitch]);
-        largest = group_max(largest);
+        largest = warp_max<lanes>(largest);
 #pragma unroll
         for (int part = lane; part < parts; part += lanes)
-            sum += sums[part * pitch] * exp_below(maxima[part * pitch], largest);
-        sum = group_sum(sum);
+            sum += sums[part * pitch] * fast_exp(maxima[part * pitch] - largest);
+        sum = warp_sum<lanes>(sum);
         if (CLUSTER > 1) {
             shared.pairs[c] = make_float2(largest, sum);
         } else {
@@ -365,13 +221,13 @@ __device__ __forceinline__ void merge(Shared& shared, int rank)
 #pragma unroll
         for (int block = lane; block < CLUSTER; block += lanes)
             largest = fmaxf(largest, shared.letters[block * TILE + c].x);
-        largest = group_max(largest);
+        largest = warp_max<lanes>(largest);
 #pragma unroll
         for (int block = lane; block < CLUSTER; block += lanes) {
             const float2 letter = shared.letters[block * TILE + c];
-            sum += letter.y * exp_below(letter.x, largest);
+            sum += letter.y * fast_exp(letter.x - largest);
         }
-        sum = group_sum(sum);
+        sum = warp_sum<lanes>(sum);
         shared.column_max[c] = largest;
         shared.column_scale[c] = 1.0f / sum;
     }
@@ -386,12 +242,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
     const int rank = blockIdx.x % CLUSTER;
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
-    if (CLUSTER > 1 && threadIdx.x == 0) {
-        mbarrier_init(&shared.all_arrived);
-        mbarrier_expect(&shared.all_arrived, 8 * CLUSTER * TILE);
-        fence_mbarrier_init();
-    }
-    if (CLUSTER > 1) cluster_arrive_relaxed();
+    if (CLUSTER > 1) announce_block(&shared.all_arrived, 8 * CLUSTER * TILE);
 
     // ---- load -----------------------------------------------------------------------------------
     // Packs are dealt to the tile's threads in turn. A round is whole lines, so that all packs of a
@@ -440,7 +291,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
             for (unsigned& word : v[k].word) asm volatile("" : "+r"(word));
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) {
-            const float e = exp_below(to_float(v[k].element[c]), largest[c % own]);
+            const float e = fast_exp(to_float(v[k].element[c]) - largest[c % own]);
             sum[c % own] += e;
             if (keep) v[k].element[c] = to_T(e);
         }
@@ -477,7 +328,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
             }
         }
 #pragma unroll
-        for (int c = 0; c < own; ++c) scale[c] *= exp_below(largest[c], column_max[c]);
+        for (int c = 0; c < own; ++c) scale[c] *= fast_exp(largest[c] - column_max[c]);
     }
 
     // ---- write ----------------------------------------------------------------------------------
@@ -489,7 +340,7 @@ softmax_any_axis(const T* __restrict__ x, T* __restrict__ y, int outer, int dim,
 #pragma unroll
         for (int c = 0; c < WIDTH; ++c) {
             const float element = to_float(v[k].element[c]);
-            result[c] = (keep ? element : exp_below(element, largest[c % own])) * scale[c % own];
+            result[c] = (keep ? element : fast_exp(element - largest[c % own])) * scale[c % own];
         }
 #pragma unroll
         for (int c = 0; c < WIDTH; c += 2)

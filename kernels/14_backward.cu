@@ -66,36 +66,11 @@
 -DROWS=1 -DTHREADS=256 -DPACKS=4 -DRESIDENT=4 -DEVICT_LAST=1"
 #endif
 
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-__device__ __forceinline__ T2 max2(T2 a, T2 b)
-{
-    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
-}
-#endif
-
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER)
-#else
-#define IN_CLUSTERS  // a block alone: any launch will do
-#endif
+#include "include/cache_hints.cuh"
+#include "include/cluster.cuh"
+#include "include/packs.cuh"
+#include "include/random.cuh"
+#include "include/reductions.cuh"
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a row has whole warps");
@@ -107,42 +82,9 @@ static_assert(LOG == 0 || LOG == 1, "LOG is yes, 1, or no, 0");
 static_assert(FROM_X == 0 || FROM_X == 1, "FROM_X is yes, 1, or no, 0");
 static_assert(DROPOUT == 0 || DROPOUT == 1 && LOG == 0, "dropout is for probabilities");
 
-constexpr int twos = 16 / sizeof(T2);     // T2s of 16 bytes
-constexpr int width = 16 / sizeof(T);     // columns of 16 bytes
 constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
 constexpr int warps = THREADS / 32;       // of a row in a block
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
-
-// ---- 16 bytes -----------------------------------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
-// What asks the L2 to evict last what comes with it.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
-__device__ __forceinline__ uint4 load(const uint4* from)
-{
-#if EVICT_LAST
-    uint4 bits;
-    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(evict_last_policy()));
-    return bits;
-#else
-    return *from;
-#endif
-}
 
 // Leaves bits as they are. But the compiler, which does not know that zero is 0, must take them for
 // others. Else it keeps the floats that it made of 16-bit columns before, in twice the registers.
@@ -151,168 +93,12 @@ __device__ __forceinline__ void forget(uint4& bits, unsigned zero)
     bits = make_uint4(bits.x ^ zero, bits.y ^ zero, bits.z ^ zero, bits.w ^ zero);
 }
 
-// ---- exponentials and warps ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
 // 2^(v * slope - origin) of both columns.
 __device__ __forceinline__ float2 exponentials(T2 columns, float slope, float origin)
 {
     const float2 v = to_float2(columns);
     return make_float2(fast_exp2(fmaf(v.x, slope, -origin)), fast_exp2(fmaf(v.y, slope, -origin)));
 }
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- letters between the blocks of a cluster ----------------------------------------------------
-// The scheme of this exchange is QuACK's: https://github.com/Dao-AILab/quack.
-
-__device__ __forceinline__ unsigned place(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
-    return there;
-}
-
-// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
-__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
-}
-
-// The arrival, and how many bytes this phase waits for.
-__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
-                 "r"(bytes) : "memory");
-}
-
-// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
-__device__ __forceinline__ void fence_mbarrier_init()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
-__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
-{
-    for (unsigned ended = 0; !ended;)
-        asm volatile(
-            "{ .reg .pred p;"
-            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
-}
-
-// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence.
-__device__ __forceinline__ void cluster_arrive_relaxed()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// Writes a letter of 16 bytes to its place in another block, whose mbarrier counts them: data and
-// arrival are one message.
-__device__ __forceinline__ void send_four(float4 letter, const float4* own,
-                                          unsigned long long* mbarrier, int rank)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "f"(letter.z), "f"(letter.w),
-          "r"(place_in(mbarrier, rank))
-        : "memory");
-}
-
-// ---- dropout ------------------------------------------------------------------------------------
-
-// 128 random bits from each of `count` counters and one key: Philox 4x32 (Salmon and others,
-// Parallel random numbers: as easy as 1, 2, 3, SC 2011), of seven rounds, the fewest that pass
-// BigCrush there. Round by round, so that each key is made once.
-template <int count>
-__device__ __forceinline__ void philox(uint4* counters, uint2 key)
-{
-#pragma unroll
-    for (int round = 0; round < 7; ++round) {
-#pragma unroll
-        for (int i = 0; i < count; ++i) {
-            const uint4 from = counters[i];
-            const unsigned long long a = 0xD2511F53ull * from.x, b = 0xCD9E8D57ull * from.z;
-            counters[i] = make_uint4((unsigned)(b >> 32) ^ from.y ^ key.x, (unsigned)b,
-                                     (unsigned)(a >> 32) ^ from.w ^ key.y, (unsigned)a);
-        }
-        key.x += 0x9E3779B9u;
-        key.y += 0xBB67AE85u;
-    }
-}
-
-// Which columns of a row stay. The key is the seed, the counter {column / 8, row, offset}; what
-// they give is eight numbers of 16 bits. Column c takes number c % 8, and is dropped if that is
-// below p * 65536, rounded down.
-struct Dropout {
-    float p;
-    unsigned row;
-    unsigned long long seed, offset;
-
-    // The numbers of the packs first, first + step, ...: two in a word, the lower half first.
-    template <int width, int packs>
-    __device__ __forceinline__ void draw(int first, int step, uint4 (&drawn)[packs]) const
-    {
-#pragma unroll
-        for (int k = 0; k < packs; ++k)
-            drawn[k] = make_uint4((unsigned)(first + k * step) * width / 8, row, (unsigned)offset,
-                                  offset >> 32);
-        philox<packs>(drawn, make_uint2((unsigned)seed, seed >> 32));
-#pragma unroll
-        for (int k = 0; k < packs; ++k)  // two packs of four columns have a counter
-            if (width == 4 && (first + k * step) % 2)
-                drawn[k].x = drawn[k].z, drawn[k].y = drawn[k].w;
-    }
-
-    // Whether column c of a pack stays. The lower half of an odd column's word decides nothing.
-    __device__ __forceinline__ bool stays(const uint4& drawn, int c) const
-    {
-        const unsigned word = reinterpret_cast<const unsigned*>(&drawn)[c / 2];
-        return (c % 2 ? word : word << 16) >= (unsigned)(p * 65536.0f) << 16;
-    }
-
-    // By what a column that stays is multiplied: 1 / (1 - p) for p as it was rounded, so that the
-    // mean is what it was; 0 for p = 1, whose bound wraps to 0, so that all would stay.
-    __device__ __forceinline__ float factor() const
-    {
-        const float left = 1.0f - floorf(p * 65536.0f) / 65536.0f;
-        return left > 0.0f ? 1.0f / left : 0.0f;
-    }
-};
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
@@ -333,12 +119,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     if (row >= rows) return;  // only if a row is one warp (ROWS > 1), and meets at no barrier
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
-    if (CLUSTER > 1 && threadIdx.x == 0) {
-        mbarrier_init(&all_arrived);
-        mbarrier_expect(&all_arrived, 16 * senders);
-        fence_mbarrier_init();
-    }
-    if (CLUSTER > 1) cluster_arrive_relaxed();
+    if (CLUSTER > 1) announce_block(&all_arrived, 16 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
     // The packs of a row are dealt to the threads of its cluster in turn. A thread has the same
@@ -347,7 +128,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     const uint4* from = reinterpret_cast<const uint4*>(y + start);
     const uint4* from_d = reinterpret_cast<const uint4*>(dy + start);
     uint4* to = reinterpret_cast<uint4*>(dx + start);
-    const int packs = cols / (2 * twos);
+    const int packs = cols / (2 * pairs_per_pack);
     float nothing = 0.0f;  // past the end of a row
     if (FROM_X) nothing = __int_as_float(0xff800000);  // 2^-inf = 0
     Pack v[PACKS], d[PACKS];
@@ -355,11 +136,12 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     for (int k = 0; k < PACKS; ++k) {
         const int pack = (k * CLUSTER + rank) * THREADS + thread;
         if (pack < packs) {
-            v[k].bits = load(from + pack);
-            d[k].bits = load(from_d + pack);
+            v[k].bits = load_once<EVICT_LAST>(from + pack);
+            d[k].bits = load_once<EVICT_LAST>(from_d + pack);
         } else {
 #pragma unroll
-            for (int c = 0; c < twos; ++c) v[k].columns[c] = to_T2(make_float2(nothing, nothing));
+            for (int c = 0; c < pairs_per_pack; ++c)
+                v[k].columns[c] = to_T2(make_float2(nothing, nothing));
             d[k].bits = make_uint4(0, 0, 0, 0);
         }
     }
@@ -378,7 +160,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-            for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+            for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
         const float2 both = to_float2(largest);
         const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
         const bool far = fabsf(thread_max) >= 536870912.0f;
@@ -391,7 +173,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             if (DROPOUT && !dropout.stays(drawn[k], 2 * c)) d[k].columns[c].x = T(0.0f);
             if (DROPOUT && !dropout.stays(drawn[k], 2 * c + 1)) d[k].columns[c].y = T(0.0f);
             const float2 g = to_float2(d[k].columns[c]);
@@ -421,7 +203,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
         } else {
             cluster_wait();
             if (lane < CLUSTER)
-                send_four(letter, &letters[rank * warps + warp], &all_arrived, lane);
+                send(letter, &letters[rank * warps + warp], &all_arrived, lane);
             mbarrier_wait(&all_arrived);
         }
         if (FROM_X) {
@@ -454,7 +236,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
         const int pack = (k * CLUSTER + rank) * THREADS + thread;
         if (!keep) forget(v[k].bits, zero), forget(d[k].bits, zero);  // keep no floats
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const T2 columns = v[k].columns[c];
             const float2 g = to_float2(d[k].columns[c]);
             float2 s = to_float2(columns);

@@ -56,156 +56,16 @@
 -DRESIDENT=3"
 #endif
 
-// T2: two neighbouring columns. How one and two become floats and back, and the larger of each.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float to_float(T v) { return v; }
-__device__ __forceinline__ T to_T(float v) { return v; }
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-__device__ __forceinline__ T2 max2(T2 a, T2 b)
-{
-    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
-}
-#endif
-
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER)
-#else
-#define IN_CLUSTERS  // a block alone: any launch will do
-#endif
+#include "include/cluster.cuh"
+#include "include/packs.cuh"
+#include "include/reductions.cuh"
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(UNROLL >= 1 && RESIDENT >= 1, "packs at once, blocks of a multiprocessor");
 
-constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
-constexpr int width = 16 / sizeof(T);     // columns of 16 bytes
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
-
-// ---- 16 bytes -----------------------------------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
-// ---- exponentials and warps ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- letters between the blocks of a cluster ----------------------------------------------------
-// The scheme of this exchange is QuACK's: https://github.com/Dao-AILab/quack.
-
-__device__ __forceinline__ unsigned place(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
-    return there;
-}
-
-// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
-__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
-}
-
-// The arrival, and how many bytes this phase waits for.
-__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
-                 "r"(bytes) : "memory");
-}
-
-// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
-__device__ __forceinline__ void fence_mbarrier_init()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
-__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
-{
-    for (unsigned ended = 0; !ended;)
-        asm volatile(
-            "{ .reg .pred p;"
-            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
-}
-
-// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence.
-__device__ __forceinline__ void cluster_arrive_relaxed()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// Writes a letter of 16 bytes to its place in another block, whose mbarrier counts them: data and
-// arrival are one message.
-__device__ __forceinline__ void send_four(float4 letter, const float4* own,
-                                          unsigned long long* mbarrier, int rank)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
-        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "f"(letter.z), "f"(letter.w),
-          "r"(place_in(mbarrier, rank))
-        : "memory");
-}
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
@@ -221,12 +81,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     const int lane = threadIdx.x % 32;
 
     // A block may write to another only when that one has started: see 08_cluster.cu.
-    if (CLUSTER > 1 && threadIdx.x == 0) {
-        mbarrier_init(&all_arrived);
-        mbarrier_expect(&all_arrived, 16 * senders);
-        fence_mbarrier_init();
-    }
-    if (CLUSTER > 1) cluster_arrive_relaxed();
+    if (CLUSTER > 1) announce_block(&all_arrived, 16 * senders);
 
     // A head of columns up to the first boundary of 16 bytes, a body of whole packs, a tail: see
     // 11_any_row.cu. The ends are one column a thread of the first block.
@@ -266,7 +121,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
                 v[k].bits = body[pack];
             } else {
 #pragma unroll
-                for (int c = 0; c < twos; ++c)
+                for (int c = 0; c < pairs_per_pack; ++c)
                     v[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
             }
         }
@@ -274,7 +129,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
 #pragma unroll
         for (int k = 0; k < UNROLL; ++k)
 #pragma unroll
-            for (int c = 0; c < twos; ++c) largest = max2(largest, v[k].columns[c]);
+            for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
         const float2 both = to_float2(largest);
         const float new_max = fmaxf(thread_max, fmaxf(both.x, both.y));
         sum *= fast_exp2((thread_max - new_max) * log2e);
@@ -283,7 +138,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
         for (int k = 0; k < UNROLL; ++k) {
             float in_pack = 0.0f;
 #pragma unroll
-            for (int c = 0; c < twos; ++c) {
+            for (int c = 0; c < pairs_per_pack; ++c) {
                 const float2 two = to_float2(v[k].columns[c]);
                 sum += fast_exp2((two.x - thread_max) * log2e)
                        + fast_exp2((two.y - thread_max) * log2e);
@@ -304,7 +159,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
         __syncthreads();
     } else {
         cluster_wait();
-        if (lane == 0) send_four(letter, &letters[rank * warps + warp], &all_arrived, 0);
+        if (lane == 0) send(letter, &letters[rank * warps + warp], &all_arrived, 0);
         if (rank == 0) mbarrier_wait(&all_arrived);
     }
     if (rank > 0 || warp > 0) return;

@@ -74,15 +74,16 @@ def _object(text: str, where: str) -> dict:
 def write_json(path: Path, data: dict) -> None:
     """Write a file atomically: an interrupted write leaves the old file, and of two concurrent
     writes one wins entirely. Raises `ValueError` for NaN and infinities."""
-    _write(path, "".join(_lines(data)))
+    write_text(path, "".join(_lines(data)))
 
 
 def write_lines(path: Path, lines: Iterable[dict]) -> None:
     """Write a JSON Lines file as atomically as `write_json`, one object per line."""
-    _write(path, "".join(f"{_dumped(line)}\n" for line in lines))
+    write_text(path, "".join(f"{_dumped(line)}\n" for line in lines))
 
 
-def _write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as atomically as `write_json`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}.tmp")
     try:

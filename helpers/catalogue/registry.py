@@ -7,8 +7,9 @@ its Build table ("07_warp-ROWS2", "01_naive-b32").
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -20,13 +21,17 @@ from .header import header
 UNFUSED, TORCH = "00_unfused", "00_torch"
 WITHOUT_FILE = (UNFUSED, TORCH)
 
+INCLUDE = re.compile(r'#include "([^"\n]+)"')
+ONCE = "#pragma once"
+
 
 @checked
 def source(name: str) -> str:
-    """Return the source of a kernel file for `cupy.RawKernel`.
+    """Return the source of a kernel file for `cupy.RawKernel`, with the files of `kernels/include/`
+    that it includes.
 
-    `name` is a path below `kernels/`, such as "01_naive.cu". The source starts with a `#line`
-    directive, so that a compiler error names the kernel file and its line.
+    `name` is a path below `kernels/`, such as "01_naive.cu". `#line` directives precede the text of
+    each file, so that a compiler error names the file and its line.
 
     Raises `FileNotFoundError`, which lists the kernel files in that folder.
     """
@@ -37,7 +42,37 @@ def source(name: str) -> str:
             sorted(file.relative_to(KERNELS).as_posix() for file in folder.glob("*.cu"))
         )
         raise FileNotFoundError(f"no kernel file kernels/{name}; there are: {known}")
-    return f'#line 1 "kernels/{name}"\n{path.read_text(encoding="utf-8")}'
+    return resolved(name, lambda file: (KERNELS / file).read_text(encoding="utf-8"))
+
+
+def resolved(name: str, read: Callable[[str], str]) -> str:
+    """Return the text of a kernel file with `#line` directives and, once each, the files that it
+    includes by `#include "..."`; that line becomes a comment. `read` returns the text of a path
+    below `kernels/`."""
+    done = {name}
+
+    def lines(file: str) -> list[str]:
+        found: list[str] = []
+        goes_on = False  # whether the last line is of this file
+        for number, line in enumerate(read(file).splitlines(), 1):
+            found += [] if goes_on else [f'#line {number} "kernels/{file}"']
+            goes_on = not (named := INCLUDE.match(line))
+            if not named:
+                found.append("" if line == ONCE else line)
+                continue
+            found.append(f"// {line}")
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(file), named[1]))
+            if path not in done:
+                done.add(path)
+                found += lines(path)
+        return found
+
+    return "\n".join(lines(name)) + "\n"
+
+
+def self_contained(code: str) -> str:
+    """Return a source without its `#line` directives: a file that compiles by itself."""
+    return re.sub(r"^#line .*\n", "", code, flags=re.MULTILINE)
 
 
 def steps() -> list[str]:

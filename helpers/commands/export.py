@@ -4,12 +4,14 @@
     python -m helpers.commands.export best 8192x50257 1..64x32000 --dtype float32,bfloat16
     python -m helpers.commands.export softmax-MASK2-LOG1 8192x8192 --name causal_log_softmax
     python -m helpers.commands.export best --as torch -o softmax.py
+    python -m helpers.commands.export 08_cluster --as cuda
 
 KERNEL is a step, a variant or a trial, an operation with its features (cross_entropy,
 softmax_backward-LOG1), or "best" for the kernels that should be fastest for softmax. SHAPES are
 rows x columns, for 13 outer x dim x inner, each a number or LOW..HIGH. C++ is compiled for these
 shapes, Python when it is called, so SHAPES, --dtype, --gpu, --strides and --anywhere only apply to
-C++. The plan is that of the header for the GPU in use or an H200; --gpu names one or more other
+C++. CUDA is the kernel file alone, with what it includes: its header says how to compile and launch
+it. The plan is that of the header for the GPU in use or an H200; --gpu names one or more other
 GPUs. The file is exports/NAME.cu or exports/NAME.py, which git ignores, or the one that -o names;
 --force replaces an existing file.
 """
@@ -22,12 +24,13 @@ import sys
 from pathlib import Path
 
 from ..base.gpu import Gpu
+from ..catalogue.registry import self_contained, source, split_trial
 from ..export import cpp, python
 from ..export.asked import Asked, NoSuchExport, request
 from ..problem.problem import DTYPES
 
 FOLDER = Path("exports")  # listed in .gitignore
-SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py"}
+SUFFIXES = {"cpp": ".cu", "torch": ".py", "cupy": ".py", "cuda": ".cu"}
 # Modules that a file of the same name would hide.
 HIDDEN = {"torch", "cupy", *sys.stdlib_module_names}
 
@@ -47,8 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         if options.language != "cpp" and (useless := only_cpp(options)):
             raise NoSuchExport(
-                "a Python file takes every matrix that its kernels take, on every GPU: leave out "
-                + ", ".join(useless)
+                f"only C++ is written for certain shapes and GPUs: leave out {', '.join(useless)}"
             )
         file = options.output or FOLDER / f"{asked.name}{SUFFIXES[options.language]}"
         if file.suffix == ".py" and file.stem in HIDDEN:
@@ -79,7 +81,14 @@ def only_cpp(options: argparse.Namespace) -> list[str]:
 
 def written(asked: Asked, language: str, name: str) -> str:
     """The text of a file of that name. Raises `NoSuchExport`."""
-    return cpp.write(asked, name) if language == "cpp" else python.write(asked, language)
+    if language == "cpp":
+        return cpp.write(asked, name)
+    if language != "cuda":
+        return python.write(asked, language)
+    (kernel, *others) = asked.kernels
+    if others or split_trial(kernel).file != kernel:
+        raise NoSuchExport("--as cuda takes the name of a kernel file, such as 08_cluster")
+    return self_contained(source(f"{kernel}.cu"))
 
 
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:

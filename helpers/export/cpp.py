@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from ..catalogue.plan import DTYPE_OPTIONS, option_name
-from ..catalogue.registry import source, split_trial
+from ..catalogue.registry import self_contained, source, split_trial
 from ..problem.problem import MAX_BYTES, MAX_INT
 from ..run.bound import load
 from ..simt.cuda_text import strip_comments
@@ -238,7 +238,7 @@ class _CppFile:
 
     def _text(self, number: int, file: str) -> str:
         """The text of a kernel file; behind it nothing is left of any macro."""
-        head, body = _split(source(f"{file}.cu").partition("\n")[2])  # without its #line
+        head, body = _split(self_contained(source(f"{file}.cu")))
         steps = [step for step in self.steps if split_trial(step).file == file]
         origin = dict.fromkeys(line for step in steps for line in self.asked.origin(step))
         head = head.replace(f"// {LICENCE}\n", "")

@@ -13,7 +13,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ..base.gpu import H200, SHARED_KB
 from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, Rank
@@ -319,9 +319,29 @@ def _text(value: str | tuple[str, ...]) -> str:
 
 
 def _texts(tables: list[tuple[str, Header, set[str]]]) -> Iterator[str]:
+    """A constant for the text of each kernel, and for each included file that it is joined from."""
+    constants: dict[str, str] = {}  # text -> name of its constant
     for file, _, _ in tables:
-        code = load(file).code
-        yield f"{_named('TEXT_', file).upper()} = r'''{code}'''"
+        code = re.sub(r"^// #include .*\n", "", load(file).code, flags=re.MULTILINE)
+        code = re.sub(r"^#line .*\n(?=#line )", "", code, flags=re.MULTILINE)
+        pieces = re.split(r"^(?=#line )", code, flags=re.MULTILINE)[1:]
+        joined = []
+        for piece in pieces:
+            number, path = re.match(r'#line (\d+) "kernels/(.*)"', piece).groups()
+            if not path.startswith("include/"):
+                joined.append(f"r'''{piece}'''")
+                continue
+            if piece not in constants:
+                part = f"_{number}" if number != "1" else ""
+                constants[piece] = f"INCLUDE_{PurePath(path).stem.upper()}{part}"
+                yield f"{constants[piece]} = r'''{piece}'''"
+            joined.append(constants[piece])
+        name = _named("TEXT_", file).upper()
+        if len(joined) == 1:
+            yield f"{name} = {joined[0]}"
+        else:
+            lines = "".join(f"        {one},\n" for one in joined)
+            yield f'{name} = "".join(\n    [\n{lines}    ]\n)'
 
 
 def _kernels(tables: list[tuple[str, Header, set[str]]]) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..base.arguments import checked
 from ..catalogue.registry import source
-from ..simt import Trace, around
+from ..simt import Trace, around, lines_of
 from ..simt.words import counted, often
 from .rich import (
     COLUMNS,
@@ -54,18 +54,19 @@ def kernel(
     and "#error"; a line names what is omitted. Statements that begin with `if` or `for` on one of
     the conditions `off`, a macro or "CLUSTER > 1", are folded: they do nothing if these are false.
     The sections `folded` of a function body, from a comment `// ---- name ----` to the next, are
-    folded too.
+    folded too, and each included file of kernels/include/ is folded under its name.
 
     Raises `FileNotFoundError` for an unknown file, `ValueError` for an unknown function or section.
     """
     text = _read(name_or_code)
     earlier = [since] if isinstance(since, str) else list(since or ())
-    new = _new_lines(text, [_read(one) for one in earlier]) if earlier else set()
+    known = [_read(one) for one in earlier]
+    new = _new_lines(text, known) if earlier else set()
     parts = _parts(text)
     beside = set() if isinstance(body, bool) else set(body)
     if unknown := {*without, *beside} - {name for part in parts for name in part.names}:
-        known = ", ".join(dict.fromkeys(name for part in parts for name in part.names))
-        raise ValueError(f"{text.file} has no function {', '.join(sorted(unknown))}, but {known}")
+        names = ", ".join(dict.fromkeys(name for part in parts for name in part.names))
+        raise ValueError(f"{text.file} has no function {', '.join(sorted(unknown))}, but {names}")
     start = 0 if header else _after_header(text)
     left_out = [part for part in parts if part.names and {*part.names} <= {*without}]
     headings = [part for part in parts if part.heading and _all_of_section(part, parts, left_out)]
@@ -82,8 +83,8 @@ def kernel(
 
     sections = _sections(text)
     if unknown := {*folded} - {*sections}:
-        known = ", ".join(sections) or "none"
-        raise ValueError(f"{text.file} has no section {', '.join(sorted(unknown))}, but {known}")
+        names = ", ".join(sections) or "none"
+        raise ValueError(f"{text.file} has no section {', '.join(sorted(unknown))}, but {names}")
     under = {at for name in folded for at in sections[name]}
     idle = [at for at in _statements_on(off, text) if at in first and at not in under]
     shown = lines([at for at in first if at not in under and at not in idle])
@@ -100,11 +101,12 @@ def kernel(
     if folds:
         plain.append(FOLDED_UNDER)
     for title, lines_of_fold in folds:
-        count = sum(line.mark == "+" for line in lines_of_fold)
-        marks = f", {count} new" if count else ""
-        summary = f"{title} ({counted(len(lines_of_fold), 'line')}{marks})"
-        pages.append(details(summary, code_html(lines_of_fold)))
+        pages.append(details(_summary(title, lines_of_fold), code_html(lines_of_fold)))
         plain += code_plain(lines_of_fold)
+    for title, lines_of_fold in _included(text, known):
+        summary = _summary(title, lines_of_fold)
+        pages.append(details(summary, code_html(lines_of_fold)))
+        plain += textwrap.wrap(f"includes {summary}", COLUMNS, subsequent_indent="    ")
     if left_out:
         named = [
             f"{name} (line {text.first + part.begins})" for part in left_out for name in part.names
@@ -119,7 +121,8 @@ def diff(old: str, new: str) -> None:
     """Show the folded difference between two kernels: files or texts, as in `kernel`."""
     before, after = _read(old), _read(new)
     kept = [
-        [line.rstrip() for line in text.lines[_after_header(text) :]] for text in (before, after)
+        [line.rstrip().replace('"../', '"') for line in text.lines[_after_header(text) :]]
+        for text in (before, after)
     ]
     raw = difflib.unified_diff(*kept, lineterm="", n=1)
     changes = [line for line in raw if not line.startswith(("---", "+++"))]
@@ -234,24 +237,23 @@ class _Text(NamedTuple):
     first: int  # number of the first line
     lines: list[str]
     code: list[str]  # the text without comments
+    includes: dict[str, dict[int, str]]  # file -> its lines by number
 
 
 def _read(name_or_code: str) -> _Text:
     """The file or text of a kernel, with the line numbers of its diagnostics."""
     is_code = "\n" in name_or_code or "{" in name_or_code
     whole = name_or_code if is_code else source(name_or_code)
-    named = re.match(r'#line (\d+) "(.*)"\n', whole)
-    text = whole[named.end() :] if named else whole
-    file, first = (named[2], int(named[1])) if named else ("kernel.cu", 1)
-    lines = text.rstrip().split("\n")
+    (file, own), *includes = lines_of(whole.rstrip()).items()
+    lines = "\n".join(own.values()).rstrip().split("\n")
     code = [
         "".join(part for kind, part in tokens if kind != "comment")
         for tokens in tokens_of("\n".join(lines))
     ]
     title = file
-    if is_code and named and _differs(whole, file.removeprefix("kernels/")):
+    if is_code and whole.startswith("#line") and _differs(whole, file.removeprefix("kernels/")):
         title += " as edited"
-    return _Text(file, title, first, lines, code)
+    return _Text(file, title, min(own), lines, code, dict(includes))
 
 
 def _differs(whole: str, name: str) -> bool:
@@ -265,6 +267,36 @@ def _name(name_or_code: str) -> str:
     """The name of one of two kernels in a sentence."""
     text = _read(name_or_code)
     return text.title.removeprefix("kernels/") if text.file != "kernel.cu" else "the other text"
+
+
+def _included(text: _Text, earlier: Sequence[_Text]) -> Iterator[tuple[str, list[Line]]]:
+    """(title, lines) of each included file; a line that is in none of the earlier texts, and in no
+    file that these include, is marked."""
+    known = {line for one in earlier for line in _lines_of_includes(one)}
+    known |= {line.strip() for one in earlier for line in one.lines}
+    for file, lines in text.includes.items():
+        subject = re.match(r"// ([^:.]*)", lines[min(lines)])
+        title = file.removeprefix("kernels/")
+        title += f": {subject[1][:1].lower()}{subject[1][1:]}" if subject else ""
+        code = (line.strip() for line in lines.values())
+        new = [bool(earlier and re.match(r"(?!//).", line)) and line not in known for line in code]
+        yield (
+            title,
+            [
+                Line(number, line, "+" if is_new else " ")
+                for (number, line), is_new in zip(lines.items(), new, strict=True)
+            ],
+        )
+
+
+def _lines_of_includes(text: _Text) -> set[str]:
+    return {line.strip() for lines in text.includes.values() for line in lines.values()}
+
+
+def _summary(title: str, lines: Sequence[Line]) -> str:
+    """The title of a fold, with the number of its lines."""
+    new = sum(line.mark == "+" for line in lines)
+    return f"{title} ({counted(len(lines), 'line')}{f', {new} new' if new else ''})"
 
 
 def _after_header(text: _Text) -> int:
@@ -299,7 +331,8 @@ def _new_lines(text: _Text, earlier: Sequence[_Text]) -> set[int]:
     for one in earlier:
         other = [line.strip() for line in one.code if line.strip()]
         if len(earlier) > 1:
-            new -= {at for at, line in zip(filled, own, strict=True) if line in {*other}}
+            known = {*other, *_lines_of_includes(one)}
+            new -= {at for at, line in zip(filled, own, strict=True) if line in known}
         else:
             matcher = difflib.SequenceMatcher(None, other, own, autojunk=False)
             for match in matcher.get_matching_blocks():

@@ -93,7 +93,7 @@ from .findings import Finding, Findings
 from .instructions import UnsupportedPTX
 from .machine import INSTRUCTION_LIMIT, KernelText, simulate
 from .memory.global_memory import byte_offset, rows_apart, span
-from .places import ShownShort, around, citing
+from .places import ShownShort, around, citing, lines_of
 from .trace import Trace
 from .watch import Event, WatchedAccess
 
@@ -120,6 +120,7 @@ __all__ = [
     "compile_ptx",
     "include_folders",
     "launch_shape",
+    "lines_of",
     "rows_apart",
     "simulate",
     "span",

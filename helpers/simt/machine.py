@@ -130,7 +130,7 @@ def simulate(
     loads: frozenset[int] = frozenset()
     while True:
         findings = Findings()
-        watched = Watch(shape, own_file(kernel.code)[0], *watching)
+        watched = Watch(shape, own_file(kernel.code), *watching)
         context = Context(parsed, shape, shared_mem, findings, watched)
         _prepare(context, kernel, args, names, cooperative)
         context.suspicion.watched = loads

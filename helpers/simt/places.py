@@ -5,6 +5,7 @@ a notebook shows with those lines and without a traceback.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import textwrap
 from collections.abc import Iterator
@@ -20,17 +21,32 @@ def short_name(path: str) -> str:
     return path[cut:] if cut >= 0 else path.rsplit("/", 1)[-1]
 
 
-def own_file(code: str) -> tuple[str, int]:
-    """(name of the kernel's own source as messages have it, number of its first line)."""
+def own_file(code: str) -> str:
+    """The name of the kernel's own source as messages have it."""
     named = re.match(r'#line 1 "(.*)"', code)
-    return (short_name(named[1]), 0) if named else ("kernel.cu", 1)
+    return short_name(named[1]) if named else "kernel.cu"
+
+
+@functools.lru_cache(maxsize=64)
+def lines_of(code: str) -> dict[str, dict[int, str]]:
+    """The lines of each file of a source by number, as its `#line` directives have them; the
+    kernel's own file comes first. An `#include` that was resolved is a comment in the source."""
+    file, number = "kernel.cu", 1
+    found: dict[str, dict[int, str]] = {}
+    for line in code.splitlines():
+        if not (named := re.match(r'#line (\d+) "(.*)"', line)):
+            found.setdefault(file, {})[number] = re.sub(r"^// (?=#include )", "", line)
+            number += 1
+            continue
+        number, file = int(named[1]), short_name(named[2])
+    return found
 
 
 def around(code: str, file: str, line: int, reach: int = 2) -> list[tuple[int, str]]:
-    """(number, text) of a line and of `reach` lines before and after it; none of another file."""
-    own, first = own_file(code)
-    numbered = dict(enumerate(code.splitlines(), first))
-    if short_name(file) != own or line not in numbered:
+    """(number, text) of a line and of `reach` lines before and after it; none of a file that the
+    source does not contain."""
+    numbered = lines_of(code).get(short_name(file), {})
+    if line not in numbered:
         return []
     near = range(max(line - reach, 1), line + reach + 1)
     return [(number, numbered[number]) for number in near if number in numbered]

@@ -12,7 +12,7 @@ import numpy as np
 from .counters import NSIGHT_METRICS, OF_PTX, SHARED_METRICS, Counters, Standing
 from .findings import Findings
 from .geometry import Shape
-from .places import own_file
+from .places import lines_of, own_file
 from .watch import Event, WatchedAccess
 
 # Of an instruction and of the call that it was inlined at: number of the file, line.
@@ -62,11 +62,11 @@ class Trace:
     @property
     def file(self) -> str:
         """The name of the kernel's file, or "kernel.cu" for a text without one."""
-        return own_file(self.code)[0].rpartition("/")[2]
+        return own_file(self.code).rpartition("/")[2]
 
     def own_lines(self) -> dict[int, str]:
         """The lines of the kernel's own text by number, as findings cite them."""
-        return dict(enumerate(self.code.splitlines(), own_file(self.code)[1]))
+        return lines_of(self.code)[own_file(self.code)]
 
     def callers(self, number: int) -> set[int]:
         """The lines of the kernel's own text that a line of an inlined function was called from.
@@ -84,7 +84,7 @@ class Trace:
 
     def own_counters(self) -> dict[int, Counters]:
         """Counters of the lines of the kernel's own text, in order."""
-        own = own_file(self.code)[0]
+        own = own_file(self.code)
         return {
             number: self.lines[name, number]
             for name, number in sorted(self.lines)
@@ -139,7 +139,7 @@ class Trace:
             rows += self._table("wavefronts", "shared_load", "shared_store")
         count = len(self.findings)
         rows[-1] += f"; {count or 'no'} finding{'' if count == 1 else 's'}"
-        own = own_file(self.code)[0]
+        own = own_file(self.code)
         more = [(line, most) for (file, line), most in sorted(self.more.items()) if file == own]
         if more:
             listed = ", ".join(f"line {line} up to {most}" for line, most in more)
@@ -151,17 +151,16 @@ class Trace:
         return "\n".join(rows)
 
     def _table(self, unit: str, load: str, store: str) -> list[str]:
-        text = self.code.splitlines()
-        own, first = own_file(self.code)
+        own, text = own_file(self.code), self.own_lines()
         rows = [f"{'line':>4} {'requests':>9} {unit:>10} {'per request':>11}  source"]
         for (file, number), counters in sorted(self.lines.items(), key=lambda item: item[0][1]):
             counted = vars(counters)
             requests = counted[f"{load}_requests"] + counted[f"{store}_requests"]
-            if requests and file == own and number - first < len(text):
+            if requests and file == own and number in text:
                 pieces = counted[f"{load}_{unit}"] + counted[f"{store}_{unit}"]
                 rows.append(
                     f"{number:4} {requests:9} {pieces:10} {pieces / requests:11.2f}  "
-                    f"{text[number - first].strip()}"
+                    f"{text[number].strip()}"
                 )
         total = vars(self.counters)
         rows.append(

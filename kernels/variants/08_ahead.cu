@@ -47,31 +47,10 @@
 -DPACKS=43 -DDIRECT=18 -DSTREAM=25 -DSLOTS=34 -DEVICT_LAST=1 -DSTREAMING=1"
 #endif
 
-// T2: two neighbouring columns, how they become floats and back, and the larger of each.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-__device__ __forceinline__ T2 max2(T2 a, T2 b)
-{
-    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
-}
-#endif
+#include "../include/cache_hints.cuh"
+#include "../include/cluster.cuh"
+#include "../include/packs.cuh"
+#include "../include/reductions.cuh"
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
@@ -81,92 +60,9 @@ static_assert(SLOTS > STREAM && SLOTS <= 2 * STREAM, "the ring holds a row's pac
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
-
-// ---- 16 bytes, exponentials and warps -----------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
-// Stores 16 bytes: the caches let them go first if STREAMING, else as usual.
-__device__ __forceinline__ void store(uint4* to, uint4 bits)
-{
-    if (STREAMING)
-        __stcs(to, bits);
-    else
-        *to = bits;
-}
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// e to the power of value, likewise: two instructions with any options.
-__device__ __forceinline__ float fast_exp(float value)
-{
-    return fast_exp2(value * 1.44269504f);
-}
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- letters between the blocks of a cluster ----------------------------------------------------
-
-__device__ __forceinline__ unsigned place(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
-    return there;
-}
-
-// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
-__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
-}
-
-// The arrival, and how many bytes this phase waits for.
-__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
-                 "r"(bytes) : "memory");
-}
-
-// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
-__device__ __forceinline__ void fence_mbarrier_init()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
 
 // Waits until the phase of this parity, 0 for the first, has ended: then its bytes can be read.
 __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier, int parity)
@@ -176,30 +72,7 @@ __device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier, int 
             "{ .reg .pred p;"
             " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;"
             " selp.u32 %0, 1, 0, p; }"
-            : "=r"(ended) : "r"(place(mbarrier)), "r"(parity) : "memory");
-}
-
-// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence.
-__device__ __forceinline__ void cluster_arrive_relaxed()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
-// are one message.
-__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
-                                     int rank)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
-        : "memory");
+            : "=r"(ended) : "r"(shared_address(mbarrier)), "r"(parity) : "memory");
 }
 
 // What this thread has read in its block's shared memory, it has read before its next arrival at
@@ -212,26 +85,11 @@ __device__ __forceinline__ void fence_release_shared()
 
 // ---- loads and copies ---------------------------------------------------------------------------
 
-// What asks the L2 to evict last what comes with it.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads 16 bytes that are read once, with the hint of 08_cluster.cu, of whatever size x is.
+// Loads 16 bytes that are read once.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
-#if EVICT_LAST
-    uint4 bits;
-    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(evict_last_policy()));
-    return bits;
-#else
+    if (EVICT_LAST) return load_evict_last(from, evict_last_policy());
     return STREAMING ? __ldcs(from) : *from;
-#endif
 }
 
 // Starts the copy of a pack to a place in shared memory, with the same hint.
@@ -268,7 +126,7 @@ __device__ __forceinline__ void take(const Pack* packs, int count, float& thread
 #pragma unroll
     for (int k = 0; k < count; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) largest = max2(largest, packs[k].columns[c]);
+        for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, packs[k].columns[c]);
     const float2 both = to_float2(largest);
     const float before = thread_max;
     thread_max = fmaxf(thread_max, fmaxf(both.x, both.y));
@@ -276,7 +134,7 @@ __device__ __forceinline__ void take(const Pack* packs, int count, float& thread
 #pragma unroll
     for (int k = 0; k < count; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 v = to_float2(packs[k].columns[c]);
             sum += fast_exp(v.x - thread_max) + fast_exp(v.y - thread_max);
         }
@@ -287,7 +145,7 @@ __device__ __forceinline__ uint4 softmax(const Pack& pack, float row_max, float 
 {
     Pack result;
 #pragma unroll
-    for (int c = 0; c < twos; ++c) {
+    for (int c = 0; c < pairs_per_pack; ++c) {
         const float2 v = to_float2(pack.columns[c]);
         result.columns[c] = to_T2(
             make_float2(fast_exp(v.x - row_max) * scale, fast_exp(v.y - row_max) * scale));
@@ -314,15 +172,10 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
     const float minus_inf = __int_as_float(0xff800000);
 
-    if (threadIdx.x == 0) {
-        mbarrier_init(&all_arrived);
-        mbarrier_expect(&all_arrived, 8 * senders);
-        fence_mbarrier_init();
-    }
-    cluster_arrive_relaxed();
+    announce_block(&all_arrived, 8 * senders);
 
     // The turn before the first: there is nothing to write, and the queue fills.
-    const int packs = cols / (2 * twos);
+    const int packs = cols / (2 * pairs_per_pack);
     const long long stride = (long long)clusters * packs;  // to the cluster's next row
     const int member = rank * THREADS + threadIdx.x;
     const bool has_last = member + (PACKS - 1) * step < packs;
@@ -333,14 +186,15 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     uint4* own = ring + threadIdx.x;
     for (int k = 0; k < SLOTS - STREAM; ++k) {
         if (first_row < rows)
-            copy_async(place(own + (STREAM + k) * THREADS), from + here + stride + k * step);
+            copy_async(shared_address(own + (STREAM + k) * THREADS),
+                       from + here + stride + k * step);
         copy_async_commit();
     }
     Pack direct[DIRECT];
 #pragma unroll
     for (int k = 0; k < DIRECT; ++k)
 #pragma unroll
-        for (int c = 0; c < twos; ++c)
+        for (int c = 0; c < pairs_per_pack; ++c)
             direct[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
 
     float thread_max, sum, row_max, scale;
@@ -383,7 +237,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         for (int k = 0; k < DIRECT; ++k) {
             const long long pack = here + (STREAM + k) * step;
             if (k < DIRECT - 1 || has_last) {
-                if (writes) store(to + pack, softmax(direct[k], row_max, scale));
+                if (writes) store<STREAMING>(to + pack, softmax(direct[k], row_max, scale));
                 if (more) direct[k].bits = load(from + pack + stride);
             }
         }
@@ -399,11 +253,11 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             if (writes) {
                 Pack done;
                 done.bits = own[slot * THREADS];
-                store(to + here + k * step, softmax(done, row_max, scale));
+                store<STREAMING>(to + here + k * step, softmax(done, row_max, scale));
             }
             const int on = (k + SLOTS) / STREAM;  // rows from here to the pack SLOTS further on
             if (row + on * clusters < rows)
-                copy_async(place(own + slot * THREADS),
+                copy_async(shared_address(own + slot * THREADS),
                            from + here + on * stride + (k + SLOTS) % STREAM * step);
             copy_async_commit();
             if (more) take(&coming, 1, thread_max, sum);

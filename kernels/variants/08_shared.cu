@@ -31,140 +31,17 @@
 #error "compile with all macros of the Build table: -DCLUSTER=8 -DTHREADS=128 -DPACKS=8"
 #endif
 
-// T2: two neighbouring columns, and how they become floats and back.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-#endif
-
-#if CLUSTER > 1
-#define IN_CLUSTERS __cluster_dims__(CLUSTER)
-#else
-#define IN_CLUSTERS  // a block alone: any launch will do
-#endif
+#include "../include/cluster.cuh"
+#include "../include/packs.cuh"
+#include "../include/reductions.cuh"
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(PACKS >= 1, "a thread has at least one pack");
 
-constexpr int twos = 16 / sizeof(T2);     // of 16 bytes
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 constexpr int step = CLUSTER * THREADS;   // from one pack of a thread to its next
-
-// ---- 16 bytes, exponentials and warps -----------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- letters between the blocks of a cluster ----------------------------------------------------
-
-__device__ __forceinline__ unsigned place(const void* shared)
-{
-    return (unsigned)__cvta_generic_to_shared(shared);
-}
-
-// The same place in the shared memory of another block of the cluster.
-__device__ __forceinline__ unsigned place_in(const void* shared, int rank)
-{
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(shared)), "r"(rank));
-    return there;
-}
-
-// Makes an mbarrier of which each phase ends with one arrival and the bytes that this announces.
-__device__ __forceinline__ void mbarrier_init(unsigned long long* mbarrier)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(place(mbarrier)) : "memory");
-}
-
-// The arrival, and how many bytes this phase waits for.
-__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(place(mbarrier)),
-                 "r"(bytes) : "memory");
-}
-
-// Comes between mbarrier_init and the cluster's barrier: see 08_cluster.cu.
-__device__ __forceinline__ void fence_mbarrier_init()
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Waits until the first phase of an mbarrier has ended: then its bytes can be read.
-__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
-{
-    for (unsigned ended = 0; !ended;)
-        asm volatile(
-            "{ .reg .pred p;"
-            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
-            " selp.u32 %0, 1, 0, p; }" : "=r"(ended) : "r"(place(mbarrier)) : "memory");
-}
-
-// The two halves of a barrier of the cluster. This arrival orders no memory: what must be read or
-// written before it needs a fence.
-__device__ __forceinline__ void cluster_arrive_relaxed()
-{
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
-}
-
-// Writes a letter to its place in another block, whose mbarrier counts its bytes: data and arrival
-// are one message.
-__device__ __forceinline__ void send(float2 letter, const float2* own, unsigned long long* mbarrier,
-                                     int rank)
-{
-    asm volatile(
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
-        ::"r"(place_in(own, rank)), "f"(letter.x), "f"(letter.y), "r"(place_in(mbarrier, rank))
-        : "memory");
-}
 
 // ---- copies into shared memory ------------------------------------------------------------------
 
@@ -191,25 +68,20 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const int rank = blockIdx.x % CLUSTER;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    if (CLUSTER > 1 && threadIdx.x == 0) {
-        mbarrier_init(&all_arrived);
-        mbarrier_expect(&all_arrived, 8 * senders);
-        fence_mbarrier_init();
-    }
-    if (CLUSTER > 1) cluster_arrive_relaxed();
+    if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // ---- load -----------------------------------------------------------------------------------
     // No register waits for this data, so that a multiprocessor can hold more of it.
     const long long start = (long long)(blockIdx.x / CLUSTER) * cols;
     const int first = rank * THREADS + threadIdx.x;
-    const int packs = cols / (2 * twos);
+    const int packs = cols / (2 * pairs_per_pack);
     const uint4* from = reinterpret_cast<const uint4*>(x + start);
     uint4* to = reinterpret_cast<uint4*>(y + start);
     uint4* own = cache + threadIdx.x;
 #pragma unroll 8
     for (int k = 0; k < PACKS; ++k)
         if (first + k * step < packs)
-            copy_async(place(own + k * THREADS), from + first + k * step);
+            copy_async(shared_address(own + k * THREADS), from + first + k * step);
     copy_async_wait_all();
 
     // ---- reduce ---------------------------------------------------------------------------------
@@ -222,7 +94,7 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         Pack pack;
         pack.bits = own[k * THREADS];
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 v = to_float2(pack.columns[c]);
             thread_max = fmaxf(thread_max, fmaxf(v.x, v.y));
         }
@@ -240,7 +112,7 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         Pack pack;
         pack.bits = own[k * THREADS];
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 v = to_float2(pack.columns[c]);
             sum += fast_exp2(fmaf(v.x, slope, -origin)) + fast_exp2(fmaf(v.y, slope, -origin));
         }
@@ -278,7 +150,7 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         Pack pack;
         pack.bits = own[k * THREADS];
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 v = to_float2(pack.columns[c]);
             pack.columns[c] = to_T2(make_float2(fast_exp2(fmaf(v.x, slope, -origin)) * scale,
                                                 fast_exp2(fmaf(v.y, slope, -origin)) * scale));

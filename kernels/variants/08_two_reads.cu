@@ -17,26 +17,12 @@
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with -ftz=true, as
 // CuPy compiles.
 
+#include "../include/reductions.cuh"
+
 // exp(value) as the hardware computes it: 2^(value * log2(e)).
 __device__ __forceinline__ float exponential(float value)
 {
     return exp2f(value * 1.44269504f);
-}
-
-// The largest of 32 lanes' values, in every lane: a butterfly of five exchanges.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)

@@ -32,92 +32,17 @@
 #error "compile with all macros of the Build table: -DBLOCKS=8 -DTHREADS=512 -DPACKS=16"
 #endif
 
-// T2: two neighbouring columns. How one and two become floats and back, and the larger of each.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ T2 max2(T2 a, T2 b) { return __hmax2(a, b); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float to_float(T v) { return v; }
-__device__ __forceinline__ T to_T(float v) { return v; }
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-__device__ __forceinline__ T2 max2(T2 a, T2 b)
-{
-    return make_float2(fmaxf(a.x, b.x), fmaxf(a.y, b.y));
-}
-#endif
+#include "../include/grid_exchange.cuh"
+#include "../include/packs.cuh"
+#include "../include/reductions.cuh"
+#include "../include/unaligned.cuh"
 
 static_assert(THREADS >= 64 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a round has packs");
 
-constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
-constexpr int width = 16 / sizeof(T);  // columns of 16 bytes
 constexpr int warps = THREADS / 32;
 
-// ---- 16 bytes -----------------------------------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
 // ---- where y starts elsewhere than x ------------------------------------------------------------
-
-// 16 bytes out of 32, from the one at `skip` columns on: in steps of two words, one word, half one.
-__device__ __forceinline__ uint4 sixteen_bytes_at(uint4 left, uint4 right, int skip)
-{
-    unsigned w[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};
-    const int bytes = skip * sizeof(T);
-#pragma unroll
-    for (int i = 0; i < 6; ++i) w[i] = bytes & 8 ? w[i + 2] : w[i];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = bytes & 4 ? w[i + 1] : w[i];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = bytes & 2 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
-    return make_uint4(w[0], w[1], w[2], w[3]);
-}
-
-// Writes 16 bytes of each lane to a place `late` columns past a boundary: from the boundary on, the
-// last columns of the pack before and the first of its own. The pack before is the previous lane's;
-// lane 0 kept it from the last call. By element: the columns of a `first` pack, which has none
-// before it, up to the next boundary, and those of a `last` one from its last boundary on.
-__device__ __forceinline__ void store_late(T* to, int late, const Pack& pack, bool here, bool first,
-                                           bool last, uint4& kept)
-{
-    const int lane = threadIdx.x % 32, from = (lane + 31) % 32;
-    const uint4 own = pack.bits;
-    const uint4 passed = make_uint4(
-        __shfl_sync(0xffffffff, own.x, from), __shfl_sync(0xffffffff, own.y, from),
-        __shfl_sync(0xffffffff, own.z, from), __shfl_sync(0xffffffff, own.w, from));
-    const uint4 before = lane > 0 ? passed : kept;
-    kept = passed;
-    if (here && !first)
-        __stwb(reinterpret_cast<uint4*>(to - late), sixteen_bytes_at(before, own, width - late));
-    if (first || last)
-#pragma unroll
-        for (int c = 0; c < width; ++c)
-            if (c < width - late ? first : last)
-                to[c] = c % 2 ? pack.columns[c / 2].y : pack.columns[c / 2].x;
-}
 
 // Writes a warp's packs of one round where they belong.
 __device__ __forceinline__ void store_round(T* to, int late, const Pack& v, int pack, int mine,
@@ -129,61 +54,6 @@ __device__ __forceinline__ void store_round(T* to, int late, const Pack& v, int 
         store_late(to + (long long)pack * width, late, v, pack < mine, pack == 0 && mine > 0,
                    pack == mine - 1, kept);
     }
-}
-
-// ---- exponentials and warps ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// The largest of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_max(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum of 32 lanes' values, in every lane.
-__device__ __forceinline__ float warp_sum(float value)
-{
-    for (int distance = 16; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
-// ---- letters between blocks anywhere ------------------------------------------------------------
-
-// The bits of a sum and of a shift, 0 where there is no letter: no pair has these bits.
-using Letter = unsigned long long;
-
-__device__ __forceinline__ Letter letter_of(float shift, float sum)
-{
-    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(shift);
-}
-__device__ __forceinline__ float shift_of(Letter letter)
-{
-    return __uint_as_float((unsigned)letter);
-}
-__device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
-
-// Blocks write and read boxes at the same time, so no access may be an ordinary one: these are seen
-// by the whole GPU, as one piece (see 09_grid.cu), and in one order for each place.
-__device__ __forceinline__ void store_relaxed(Letter* box, Letter letter)
-{
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(box), "l"(letter) : "memory");
-}
-
-__device__ __forceinline__ Letter load_relaxed(const Letter* box)
-{
-    Letter letter;
-    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter) : "l"(box) : "memory");
-    return letter;
 }
 
 // ---- pairs --------------------------------------------------------------------------------------
@@ -210,7 +80,8 @@ __device__ __forceinline__ uint4 fetched(const uint4* body, int pack, int mine)
 {
     Pack found;
 #pragma unroll
-    for (int c = 0; c < twos; ++c) found.columns[c] = to_T2(make_float2(minus_inf, minus_inf));
+    for (int c = 0; c < pairs_per_pack; ++c)
+        found.columns[c] = to_T2(make_float2(minus_inf, minus_inf));
     if (pack < mine) found.bits = __ldg(body + pack);
     return found.bits;
 }
@@ -219,7 +90,7 @@ __device__ __forceinline__ float max_of(const Pack& pack)
 {
     T2 largest = pack.columns[0];
 #pragma unroll
-    for (int c = 1; c < twos; ++c) largest = max2(largest, pack.columns[c]);
+    for (int c = 1; c < pairs_per_pack; ++c) largest = max2(largest, pack.columns[c]);
     const float2 both = to_float2(largest);
     return fmaxf(both.x, both.y);
 }
@@ -236,7 +107,7 @@ __device__ __forceinline__ float sum_of(const Pack& pack, Scale scale)
 {
     float sum = 0.0f;
 #pragma unroll
-    for (int c = 0; c < twos; ++c) {
+    for (int c = 0; c < pairs_per_pack; ++c) {
         const float2 e = exponentials(pack.columns[c], scale);
         sum += e.x + e.y;
     }
@@ -249,7 +120,7 @@ __device__ __forceinline__ void scale_up(Pack& pack, Scale scale, float factor)
     uint4& bits = pack.bits;
     asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll
-    for (int c = 0; c < twos; ++c) {
+    for (int c = 0; c < pairs_per_pack; ++c) {
         const float2 e = exponentials(pack.columns[c], scale);
         pack.columns[c] = to_T2(make_float2(e.x * factor, e.y * factor));
     }

@@ -48,31 +48,19 @@
 -DDENSE=1 -DMOVES=5 -DEVICT_LAST=0"
 #endif
 
-// Word: the columns of 4 bytes. How one column and all of a word become floats and back, and the
-// larger columns of two words.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using Word = __half2;
-__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
-__device__ __forceinline__ float2 to_floats(Word v) { return __half22float2(v); }
-__device__ __forceinline__ Word to_word(float2 v) { return __float22half2_rn(v); }
-__device__ __forceinline__ Word larger(Word a, Word b) { return __hmax2(a, b); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using Word = __nv_bfloat162;
-__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
-__device__ __forceinline__ float2 to_floats(Word v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ Word to_word(float2 v) { return __float22bfloat162_rn(v); }
-__device__ __forceinline__ Word larger(Word a, Word b) { return __hmax2(a, b); }
+#include "../include/cache_hints.cuh"
+#include "../include/reductions.cuh"
+#include "../include/unaligned.cuh"
+
+// Word: the columns of 4 bytes. How all of a word become floats and back, and the larger columns of
+// two words.
+#if defined(FLOAT16) || defined(BFLOAT16)
+using Word = T2;
+__device__ __forceinline__ float2 to_floats(Word v) { return to_float2(v); }
+__device__ __forceinline__ Word to_word(float2 v) { return to_T2(v); }
+__device__ __forceinline__ Word larger(Word a, Word b) { return max2(a, b); }
 #else
-using T = float;
 using Word = float;
-__device__ __forceinline__ float to_float(T v) { return v; }
-__device__ __forceinline__ T to_T(float v) { return v; }
 __device__ __forceinline__ float2 to_floats(Word v)
 {
     return make_float2(v, __int_as_float(0xff800000));  // one column, and none
@@ -89,7 +77,6 @@ static_assert(TURN == 0 || TURN == 1 && ITEMS >= 32 / LANES, "TURN is yes, 1, or
 static_assert(DENSE == 0 || DENSE == 1, "DENSE is yes, 1, or no, 0");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
-constexpr int width = 16 / sizeof(T);         // columns of a pack, 16 bytes
 constexpr int in_word = 4 / sizeof(T);        // columns of a word
 constexpr int together = 32 / LANES;          // rows that a warp works on at once
 // A stretch is memory without a gap: if DENSE a run of rows, moved by 32 lanes, else a row, by its
@@ -104,42 +91,6 @@ constexpr int edges = (2 * width + movers - 1) / movers;
 __device__ __forceinline__ int phase(const T* address)
 {
     return (unsigned long long)address % 16 / sizeof(T);
-}
-
-// What asks the L2 to evict last what comes with it.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large.
-__device__ __forceinline__ uint4 load(const uint4* from)
-{
-#if EVICT_LAST
-    uint4 bits;
-    asm volatile("ld.global.nc.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(evict_last_policy()));
-    return bits;
-#else
-    return *from;
-#endif
-}
-
-// 16 bytes out of 32, from the one at `skip` columns on: in steps of two words, one word, half one.
-__device__ __forceinline__ uint4 sixteen_bytes_at(uint4 left, uint4 right, int skip)
-{
-    unsigned w[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};
-    const int bytes = skip * sizeof(T);
-#pragma unroll
-    for (int i = 0; i < 6; ++i) w[i] = bytes & 8 ? w[i + 2] : w[i];
-#pragma unroll
-    for (int i = 0; i < 5; ++i) w[i] = bytes & 4 ? w[i + 1] : w[i];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = bytes & 2 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
-    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 // Where `count` columns lie between boundaries of 16 bytes, the first of them `before` columns past
@@ -177,7 +128,8 @@ __device__ __forceinline__ void fetch(uint4* slots, int pitch, const T* from, lo
 #pragma unroll
         for (int m = 0; m < MOVES; ++m) {
             const int pack = mover + m * movers;
-            if (pack >= span.begin() && pack < span.end()) bits[s][m] = load(packs + pack);
+            if (pack >= span.begin() && pack < span.end())
+                bits[s][m] = load_once<EVICT_LAST>(packs + pack);
         }
         if (span.ragged())
 #pragma unroll
@@ -238,32 +190,6 @@ __device__ __forceinline__ void put(T* to, long long to_stride, const uint4* slo
     }
 }
 
-// ---- exponentials and lanes ---------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
-}
-
-// The largest value of the lanes of a row, in each of them.
-__device__ __forceinline__ float lanes_max(float value)
-{
-    for (int distance = LANES / 2; distance > 0; distance /= 2)
-        value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, distance));
-    return value;
-}
-
-// The sum over the lanes of a row, in each of them.
-__device__ __forceinline__ float lanes_sum(float value)
-{
-    for (int distance = LANES / 2; distance > 0; distance /= 2)
-        value += __shfl_xor_sync(0xffffffff, value, distance);
-    return value;
-}
-
 // ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -318,7 +244,7 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         }
         const float2 both = to_floats(largest);
         const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-        const float row_max = lanes_max(fmaxf(fmaxf(lowest, v_end), fmaxf(both.x, both.y)));
+        const float row_max = warp_max<LANES>(fmaxf(fmaxf(lowest, v_end), fmaxf(both.x, both.y)));
 
         // See 10_sixteen_bit.cu: one multiply-add before the exponential.
         const bool far = fabsf(row_max) >= 536870912.0f;
@@ -333,7 +259,7 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
             e[i].y = in_word > 1 ? fast_exp2(fmaf(two.y, slope, -shift)) : 0.0f;
             sum += e[i].x + e[i].y;
         }
-        const float scale = 1.0f / lanes_sum(sum);
+        const float scale = 1.0f / warp_sum<LANES>(sum);
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             const int item = i + (TURN ? group : 0);

@@ -45,79 +45,18 @@
 -DEVICT_LAST=1"
 #endif
 
-// T2: two neighbouring columns. How one and two become floats and back.
-#if defined(FLOAT16)
-#include <cuda_fp16.h>
-using T = __half;
-using T2 = __half2;
-__device__ __forceinline__ float to_float(T v) { return __half2float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2half_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __half22float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22half2_rn(v); }
-#elif defined(BFLOAT16)
-#include <cuda_bf16.h>
-using T = __nv_bfloat16;
-using T2 = __nv_bfloat162;
-__device__ __forceinline__ float to_float(T v) { return __bfloat162float(v); }
-__device__ __forceinline__ T to_T(float v) { return __float2bfloat16_rn(v); }
-__device__ __forceinline__ float2 to_float2(T2 v) { return __bfloat1622float2(v); }
-__device__ __forceinline__ T2 to_T2(float2 v) { return __float22bfloat162_rn(v); }
-#else
-using T = float;
-using T2 = float2;
-__device__ __forceinline__ float to_float(T v) { return v; }
-__device__ __forceinline__ T to_T(float v) { return v; }
-__device__ __forceinline__ float2 to_float2(T2 v) { return v; }
-__device__ __forceinline__ T2 to_T2(float2 v) { return v; }
-#endif
+#include "../include/cache_hints.cuh"
+#include "../include/packs.cuh"
+#include "../include/reductions.cuh"
 
 static_assert(BLOCKS >= 1 && PACKS >= 1, "blocks of a row, packs of a thread");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
 
-constexpr int twos = 16 / sizeof(T2);  // of 16 bytes
-constexpr int width = 16 / sizeof(T);  // columns of 16 bytes
-
-// ---- 16 bytes -----------------------------------------------------------------------------------
-
-// 16 bytes: one access.
-union Pack {
-    uint4 bits;
-    T2 columns[twos];
-    __device__ Pack() {}
-};
-
-// What asks the L2 to evict last what comes with it.
-__device__ __forceinline__ unsigned long long evict_last_policy()
-{
-    unsigned long long policy;
-    asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
-// Loads 16 bytes that are read once, with the hint of 08_cluster.cu where x is large. Not ".nc":
-// dx may be x.
+// Loads 16 bytes that are read once. dx may be x, so they may be written while this grid runs.
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
-#if EVICT_LAST
-    uint4 bits;
-    asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(bits.x), "=r"(bits.y), "=r"(bits.z), "=r"(bits.w)
-                 : "l"(from), "l"(evict_last_policy()));
-    return bits;
-#else
-    return *from;
-#endif
-}
-
-// ---- exponentials -------------------------------------------------------------------------------
-
-// 2 to the power of value, but 0 where that is below 2^-126: one instruction with any options.
-__device__ __forceinline__ float fast_exp2(float value)
-{
-    float result;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
-    return result;
+    return EVICT_LAST ? load_written_evict_last(from, evict_last_policy()) : *from;
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------
@@ -188,7 +127,7 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
         const int pack = (k * BLOCKS + rank) * THREADS + threadIdx.x;
         const int first = head + pack * width;
 #pragma unroll
-        for (int c = 0; c < twos; ++c) {
+        for (int c = 0; c < pairs_per_pack; ++c) {
             const float2 two = to_float2(v[k].columns[c]);
             v[k].columns[c] = to_T2(make_float2(gradient(two.x), gradient(two.y)));
         }

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from helpers.base.paths import ROOT
+from helpers.catalogue.header import header
+from helpers.catalogue.registry import source
 from helpers.commands.export import FOLDER, main
+from helpers.run.bound import bind
+from helpers.simt import compile_ptx
+from helpers.simt.cuda_text import token_hash
 
 
 def exported(*arguments: object) -> int:
@@ -93,13 +98,16 @@ REFUSED = {
         *("best", "8x32000", "--gpu", "132,62914560,90", "--gpu", "108,41943040,80"),
     ): "one file is for GPUs of one compute capability, not 80 and 90",
     ("09_grid", "1x1048576", "--gpu", "108,41943040,80"): "09_grid takes no float32 matrix of 1x1",
-    ("best", "1..64x32000", "--as", "torch"): "a Python file takes every matrix that its kernels "
-    "take, on every GPU: leave out 1..64x32000\n",
+    ("best", "1..64x32000", "--as", "torch"): "only C++ is written for certain shapes and GPUs: "
+    "leave out 1..64x32000\n",
     (
         *("best", "--as", "cupy", "--dtype", "float16", "--strides", "--anywhere"),
         *("--gpu", "132,62914560,90"),
-    ): "a Python file takes every matrix that its kernels take, on every GPU: leave out --dtype, "
-    "--gpu, --strides, --anywhere\n",
+    ): "only C++ is written for certain shapes and GPUs: leave out --dtype, --gpu, --strides, "
+    "--anywhere\n",
+    ("best", "--as", "cuda"): "--as cuda takes the name of a kernel file, such as 08_cluster\n",
+    ("07_warp-ROWS2", "--as", "cuda"): "--as cuda takes the name of a kernel file",
+    ("07_warp", "8x8", "--as", "cuda"): "only C++ is written for certain shapes and GPUs: leave",
 }
 
 
@@ -127,3 +135,12 @@ def test_options_that_make_no_sense_are_told(given: str, capsys) -> None:
     with pytest.raises(SystemExit):
         exported("08_cluster", "8x32000", given)
     assert "usage: " in capsys.readouterr().err
+
+
+def test_a_cuda_file_is_the_kernel_with_what_it_includes(tmp_path: Path) -> None:
+    file = tmp_path / "08.cu"
+    assert exported("08_cluster", "--as", "cuda", "-o", file) == 0
+    code, text = source("08_cluster.cu"), file.read_text()
+    assert token_hash(text) == token_hash(code) and header(text).fields == header(code).fields
+    assert not re.search(r'^#(line|include ")', text, flags=re.MULTILINE)
+    assert compile_ptx(text, bind(code, 8, 4096).options)

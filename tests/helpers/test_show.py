@@ -13,7 +13,7 @@ from helpers.page.reading import of_output
 from helpers.run.check import check_softmax
 from helpers.run.launch import launch, simulate
 from helpers.run.references import make_input, poisoned
-from helpers.simt.places import own_file
+from helpers.simt.places import lines_of
 from tests.helpers.sources import raw
 
 SOME = ("01_naive", "08_cluster", "12_fused")  # nbval compares what notebooks show of all
@@ -73,14 +73,15 @@ def of_html(page: str) -> list[tuple[int, str, str]]:
 def test_lines_have_the_numbers_that_findings_cite(name: str, shown) -> None:
     assert show.kernel(f"{name}.cu", header=True) is None
     text = source(f"{name}.cu")
-    _, first = own_file(text)
-    cited = {number: line for number, line in enumerate(text.splitlines(), first)}
+    cited, *included = lines_of(text).values()
     plain, page = shown[0]["text/plain"], shown[0]["text/html"]
+    page, *others = re.split(r"<details[^>]*><summary>include/", page)
+    assert len(others) == len(included) == plain.count("\nincludes include/")
     for number, mark, line in listed(plain):
         whole = cited[number].strip()
         assert whole.startswith(line.strip()) or whole.endswith("---"), number
         assert mark == " "
-    filled = {number for number, line in cited.items() if line.strip() and number}
+    filled = {number for number, line in cited.items() if line.strip()}
     assert {number for number, *_ in listed(plain)} == filled
     rows = of_html(page)
     assert {number for number, *_ in rows} == filled
@@ -139,7 +140,8 @@ def test_body_first_and_everything_else_under_it(name: str, shown) -> None:
     gone = {row[0] for row in listed(whole)} - {row[0] for row in listed(body)}
     headings = {number for number, _, line in listed(whole) if line.startswith("// ----")}
     assert gone <= headings and len(listed(body)) == len({row[0] for row in listed(body)})
-    assert [row[0] for row in of_html(shown[0]["text/html"])] == [row[0] for row in listed(body)]
+    page = re.split(r"<details[^>]*><summary>include/", shown[0]["text/html"])[0]
+    assert [row[0] for row in of_html(page)] == [row[0] for row in listed(body)]
 
 
 OPTIONS = """extern "C" __global__ void f(float* y)
@@ -198,14 +200,15 @@ def test_sections_of_a_body_can_be_folded(shown) -> None:
 
 
 def test_functions_left_out_are_named_with_their_line(shown) -> None:
-    show.kernel("08_cluster.cu", body=True, without=("place", "warp_max"))
+    show.kernel("05_float4.cu", body=True, without=("merge", "warp_max"))
     plain, page = shown[0]["text/plain"], shown[0]["text/html"]
-    numbered = {line: at for at, line in enumerate(source("08_cluster.cu").splitlines())}
-    at = numbered["__device__ __forceinline__ unsigned place(const void* shared)"]
+    numbered = {line: at for at, line in enumerate(source("05_float4.cu").splitlines())}
+    at = next(at for line, at in numbered.items() if " merge(" in line)
     other = numbered["__device__ __forceinline__ float warp_max(float value)"]
     kept = numbered["__device__ __forceinline__ float warp_sum(float value)"]
-    assert f"not shown: warp_max (line {other}), place (line {at})" in plain
-    assert f"not shown: warp_max (line {other})" in page
+    first, second = sorted(((at, "merge"), (other, "warp_max")))
+    named = f"not shown: {first[1]} (line {first[0]}), {second[1]} (line {second[0]})"
+    assert named in plain and named in page
     rows = {row[0] for row in listed(plain)}
     assert not rows & {at, other, other - 1} and kept in rows
     with pytest.raises(ValueError, match="03_shared.cu has no function merg, but merge, softmax_"):

@@ -14,12 +14,12 @@ from helpers.base.paths import KERNELS
 from helpers.catalogue.dispatch import RANKINGS, SOFTMAX_RANKING
 from helpers.catalogue.header import KEYS, OPTIONAL_KEYS, header
 from helpers.catalogue.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
-from helpers.catalogue.registry import source, steps, variants
+from helpers.catalogue.registry import resolved, source, steps, variants
 from helpers.problem.operations import COPY, SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, kernel_of
 from helpers.run.references import make_inputs, outputs
-from helpers.simt import cache, dependencies
+from helpers.simt import cache, dependencies, lines_of
 from helpers.simt.compile import CompileError, compile_ptx, include_folders
 from helpers.simt.cuda_text import kernel_names, signature, strip_comments, token_hash
 from tests.helpers.sources import APART
@@ -30,7 +30,7 @@ GPUS = {arch: Gpu(arch, H200.sms, H200.l2) for arch in ARCHS}
 # Where passes are counted: the first that a kernel takes.
 PASSES_SHAPES = ((8, 96, 1), (3, 20000, 1))
 PASSES_AXES = ((2 * 32, 48, 32), (3 * 7, 40, 7))  # rows, cols, inner
-HEADERS = {"<cuda_fp16.h>", "<cuda_bf16.h>"}
+HEADER = re.compile(r'<cuda_[bf]p?16\.h>|"(\.\./)?include/\w+\.cuh"')
 SHAPES = (
     *((1, 1), (1, 32768), (33, 1000), (4096, 12672), (8388608, 32), (100_000_000, 1)),
     *((3, 20000), (16, 131072), (1, 1048576), (33, 64), (5, 8), (262144, 1024)),
@@ -154,8 +154,9 @@ def text_complaints(text: str) -> list[str]:
         found.append("a tab, a carriage return, or no end of the last line")
     if any(len(line) > 100 for line in text.splitlines()):
         found.append("a line of more than 100 columns")
-    if not {*re.findall(r"^\s*#\s*include\s*(\S+)", text, flags=re.MULTILINE)} <= HEADERS:
-        found.append("another header than those for 16 bits")
+    included = re.findall(r"^\s*#\s*include\s*(\S+)", text, flags=re.MULTILINE)
+    if not all(map(HEADER.fullmatch, included)):
+        found.append("a header that is neither for 16 bits nor in include/")
     # `make notebooks` rewrites the line; that must not make the record an old one.
     measured = text.replace("// Measured: ", "// Measured: 4321 GB/s, or ")
     if measured == text or token_hash(measured) != token_hash(text):
@@ -176,7 +177,7 @@ def test_texts_keep_the_rules() -> None:
         ("    ", "\t", "a tab"),
         ("\n", "\r\n", "a carriage return"),
         ("// Idea:", f"// Idea: {'so ' * 40}", "100 columns"),
-        ('extern "C"', '#include <cooperative_groups.h>\nextern "C"', "another header"),
+        ('extern "C"', '#include <cooperative_groups.h>\nextern "C"', "a header that is neither"),
         ("// Measured: ", "// Seen: ", "depends on its header"),
     ],
 )
@@ -232,7 +233,7 @@ def test_header_names_dtype_alignment_and_architecture_of_the_code(file: str) ->
         )
         names = [option.removeprefix("-D") for option in DTYPE_OPTIONS.values()]
         used = [f"-D{name}" for name in names if re.search(rf"\b{name}\b", code)]
-        assert used == [DTYPE_OPTIONS[dtype.name] for dtype in contract.dtypes[1:]]
+        assert {*used} >= {DTYPE_OPTIONS[dtype.name] for dtype in contract.dtypes[1:]}
     for dtype in contract.dtypes:
         assert dtype.itemsize <= contract.align(dtype) <= 16
     assert contract.arch in ARCHS and contract.fields["Arch"] == f"sm_{contract.arch}"
@@ -323,6 +324,40 @@ def test_header_counts_the_passes_that_the_kernel_makes(file: str) -> None:
         exact = not bound.plan.workspace and operation in (SOFTMAX, COPY)
         whole = float if exact else round
         assert least <= whole(read) and whole(read - by_all) <= most and whole(written) == writes
+
+
+def test_every_include_compiles_alone_and_serves_two_kernels() -> None:
+    files = sorted((KERNELS / "include").glob("*.cuh"))
+    texts = [path.read_text() for path in KERNELS.rglob("*.cu*")]
+    for path in files:
+        code = source(f"include/{path.name}")
+        for dtype in ((), *((option,) for option in DTYPE_OPTIONS.values())):
+            said = compile_plain(code, "sm_90", dtype)
+            assert re.fullmatch(r"(.*was declared but never referenced|[^:]*)*", said), said
+        users = sum(f'include/{path.name}"' in text or f'"{path.name}"' in text for text in texts)
+        assert users >= 2, f"{path.name} is included by {users} file"
+        assert "#pragma once\n" in path.read_text() and len(path.read_text().splitlines()) <= 110
+
+
+def test_includes_are_resolved_once_and_lines_keep_their_numbers() -> None:
+    files = {
+        "variants/a.cu": '// a\n#include "../include/b.cuh"\n#include "../include/c.cuh"\nint a;\n',
+        "include/b.cuh": '#pragma once\n#include "c.cuh"\nint b;\n',
+        "include/c.cuh": "#pragma once\n#include <cuda_fp16.h>\nint c;\n",
+    }
+    code = resolved("variants/a.cu", files.__getitem__)
+    assert {file: {**lines} for file, lines in lines_of(code).items()} == {
+        "kernels/variants/a.cu": dict(enumerate(files["variants/a.cu"].splitlines(), 1)),
+        "kernels/include/b.cuh": {1: "", 2: '#include "c.cuh"', 3: "int b;"},
+        "kernels/include/c.cuh": {1: "", 2: "#include <cuda_fp16.h>", 3: "int c;"},
+    }
+    assert [line for line in code.splitlines() if line.startswith("int")] == [
+        "int c;",
+        "int b;",
+        "int a;",
+    ]
+    with pytest.raises(KeyError, match="include/d.cuh"):
+        resolved("a.cu", {"a.cu": '#include "include/d.cuh"\n'}.__getitem__)
 
 
 def test_plain_compilation_catches_a_missing_device() -> None:

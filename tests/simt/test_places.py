@@ -6,7 +6,7 @@ import re
 import pytest
 
 from helpers.simt import CompileError, ShownShort, UnsupportedPTX, around, citing, compile_ptx
-from helpers.simt.places import own_file, short_name
+from helpers.simt.places import lines_of, own_file, short_name
 
 NAMED = '#line 1 "kernels/a.cu"\nint one;\nint two;\nint three;\nint four;\n'
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -19,7 +19,19 @@ def rendered(error: ShownShort) -> str:
 def test_names_and_first_lines() -> None:
     assert short_name("/somewhere/kernels/exercises/a.cu") == "kernels/exercises/a.cu"
     assert short_name("/somewhere/a.h") == "a.h"
-    assert own_file(NAMED) == ("kernels/a.cu", 0) and own_file("int one;") == ("kernel.cu", 1)
+    assert own_file(NAMED) == "kernels/a.cu" and own_file("int one;") == "kernel.cu"
+
+
+def test_lines_of_files_that_are_included() -> None:
+    code = (
+        '#line 1 "kernels/a.cu"\nint one;\n// #include "include/b.cuh"\n'
+        '#line 1 "kernels/include/b.cuh"\nint two;\n#line 3 "kernels/a.cu"\nint three;'
+    )
+    assert lines_of(code) == {
+        "kernels/a.cu": {1: "int one;", 2: '#include "include/b.cuh"', 3: "int three;"},
+        "kernels/include/b.cuh": {1: "int two;"},
+    }
+    assert around(code, "kernels/include/b.cuh", 1) == [(1, "int two;")]
 
 
 def test_lines_around_a_place() -> None:

@@ -1,0 +1,100 @@
+// Exchange between the blocks of a cluster: messages of 8 or 16 bytes that are written straight
+// into the shared memory of another block, where an mbarrier counts the bytes. Data and arrival are
+// one message. The scheme is QuACK's (https://github.com/Dao-AILab/quack). It needs sm_90.
+//
+//     __shared__ alignas(8) unsigned long long all_arrived;
+//     announce_block(&all_arrived, bytes);           // at the start of the kernel
+//     cluster_wait();                                // before the first message
+//     send(message, &slot, &all_arrived, rank);      // to the same slot of block `rank`
+//     mbarrier_wait(&all_arrived);                   // `bytes` have arrived and can be read
+#pragma once
+
+// For the declaration of a kernel: its blocks form clusters of CLUSTER, or any launch will do.
+#if defined(CLUSTER) && CLUSTER > 1
+#define IN_CLUSTERS __cluster_dims__(CLUSTER)
+#else
+#define IN_CLUSTERS
+#endif
+
+__device__ __forceinline__ unsigned shared_address(const void* shared)
+{
+    return (unsigned)__cvta_generic_to_shared(shared);
+}
+
+// The same address in the shared memory of another block of the cluster.
+__device__ __forceinline__ unsigned cluster_address(const void* shared, int rank)
+{
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;"
+        : "=r"(there) : "r"(shared_address(shared)), "r"(rank));
+    return there;
+}
+
+// Begins a phase of the mbarrier, which ends when so many bytes have arrived.
+__device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
+                 ::"r"(shared_address(mbarrier)), "r"(bytes) : "memory");
+}
+
+// Waits until the first phase has ended: then its bytes can be read.
+__device__ __forceinline__ void mbarrier_wait(unsigned long long* mbarrier)
+{
+    for (unsigned ended = 0; !ended;)
+        asm volatile(
+            "{ .reg .pred p;"
+            " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], 0;"
+            " selp.u32 %0, 1, 0, p; }"
+            : "=r"(ended) : "r"(shared_address(mbarrier)) : "memory");
+}
+
+// The two halves of the cluster's barrier. This arrival orders no memory: what must be read or
+// written before it needs a fence. `.aligned` demands that all threads of a warp execute this same
+// instruction, under no condition on which they differ (PTX ISA, "barrier.cluster").
+// __syncthreads() demands as much; after a branch such as threadIdx.x == 0 the compiler brings the
+// warp together. The compiler's functions of these names exist only for sm_90 and later.
+__device__ __forceinline__ void cluster_arrive_relaxed()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+// A block may write to another only when that one has started. So every block initializes its
+// mbarrier, which expects so many bytes, and arrives at the cluster's barrier; it waits there
+// before it sends. The fence orders the initialization before the arrival (PTX ISA, "fence").
+// Expecting may come before it or after: no phase ends without that, however early bytes arrive.
+__device__ __forceinline__ void announce_block(unsigned long long* mbarrier, int bytes)
+{
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;"
+                     ::"r"(shared_address(mbarrier)) : "memory");
+        mbarrier_expect(mbarrier, bytes);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    cluster_arrive_relaxed();
+}
+
+// Writes a message to its slot in block `rank`, whose mbarrier counts the bytes.
+__device__ __forceinline__ void send(float2 message, const float2* slot,
+                                     unsigned long long* mbarrier, int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];"
+        ::"r"(cluster_address(slot, rank)), "f"(message.x), "f"(message.y),
+          "r"(cluster_address(mbarrier, rank))
+        : "memory");
+}
+
+__device__ __forceinline__ void send(float4 message, const float4* slot,
+                                     unsigned long long* mbarrier, int rank)
+{
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+        ::"r"(cluster_address(slot, rank)), "f"(message.x), "f"(message.y), "f"(message.z),
+          "f"(message.w), "r"(cluster_address(mbarrier, rank))
+        : "memory");
+}

@@ -1,0 +1,32 @@
+// Exchange between blocks anywhere on the GPU: a (max, sum) pair is one aligned word of 64 bits in
+// global memory, so that the data is its own signal. A slot that holds 0 is empty: no pair has
+// these bits, since a sum is 0 only beside the lowest maximum. All blocks must run at the same time
+// (a cooperative launch).
+#pragma once
+
+using Letter = unsigned long long;
+
+__device__ __forceinline__ Letter letter_of(float shift, float sum)
+{
+    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(shift);
+}
+__device__ __forceinline__ float shift_of(Letter letter)
+{
+    return __uint_as_float((unsigned)letter);
+}
+__device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
+
+// Blocks write and read slots at the same time, so no access may be an ordinary one: these are seen
+// by the whole GPU, as one piece, and in one order for each slot. One piece is what PTX says of an
+// aligned scalar of up to 64 bits; a vector counts as one access for each element.
+__device__ __forceinline__ void store_relaxed(Letter* slot, Letter letter)
+{
+    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(slot), "l"(letter) : "memory");
+}
+
+__device__ __forceinline__ Letter load_relaxed(const Letter* slot)
+{
+    Letter letter;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(letter) : "l"(slot) : "memory");
+    return letter;
+}

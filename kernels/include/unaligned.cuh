@@ -1,0 +1,40 @@
+// Packs where y starts elsewhere between two boundaries of 16 bytes than x.
+#pragma once
+#include "packs.cuh"
+
+// 16 bytes out of 32, from the one at `skip` columns on: in steps of two words, one word, half one.
+__device__ __forceinline__ uint4 sixteen_bytes_at(uint4 left, uint4 right, int skip)
+{
+    unsigned w[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};
+    const int bytes = skip * sizeof(T);
+#pragma unroll
+    for (int i = 0; i < 6; ++i) w[i] = bytes & 8 ? w[i + 2] : w[i];
+#pragma unroll
+    for (int i = 0; i < 5; ++i) w[i] = bytes & 4 ? w[i + 1] : w[i];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = bytes & 2 ? __funnelshift_r(w[i], w[i + 1], 16) : w[i];
+    return make_uint4(w[0], w[1], w[2], w[3]);
+}
+
+// Writes 16 bytes of each lane to a place `late` columns past a boundary: from the boundary on, the
+// last columns of the pack before and the first of its own. The pack before is the previous lane's;
+// lane 0 kept it from the last call. By element: the columns of a `first` pack, which has none
+// before it, up to the next boundary, and those of a `last` one from its last boundary on.
+__device__ __forceinline__ void store_late(T* to, int late, const Pack& pack, bool here, bool first,
+                                           bool last, uint4& kept)
+{
+    const int lane = threadIdx.x % 32, from = (lane + 31) % 32;
+    const uint4 own = pack.bits;
+    const uint4 passed = make_uint4(
+        __shfl_sync(0xffffffff, own.x, from), __shfl_sync(0xffffffff, own.y, from),
+        __shfl_sync(0xffffffff, own.z, from), __shfl_sync(0xffffffff, own.w, from));
+    const uint4 before = lane > 0 ? passed : kept;
+    kept = passed;
+    if (here && !first)
+        __stwb(reinterpret_cast<uint4*>(to - late), sixteen_bytes_at(before, own, width - late));
+    if (first || last)
+#pragma unroll
+        for (int c = 0; c < width; ++c)
+            if (c < width - late ? first : last)
+                to[c] = c % 2 ? pack.columns[c / 2].y : pack.columns[c / 2].x;
+}

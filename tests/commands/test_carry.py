@@ -1,0 +1,63 @@
+"""`python -m helpers.commands.carry`: records stay valid where the machine code is equal."""
+
+from pathlib import Path
+
+import pytest
+
+from helpers.base.paths import RECORDS
+from helpers.catalogue.registry import source, steps
+from helpers.commands.carry import builds_of, different_builds, main, replace_hashes
+from helpers.run.bound import bind
+from helpers.simt.cuda_text import token_hash
+
+CODE = source("08_cluster.cu")
+BUILDS = [bind(CODE, 4096, cols, dtype).options for cols in (4096, 32768) for dtype in ("f4", "f2")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "equal"),
+    [
+        ("row_shift", "shift_of_the_row", True),
+        ("    const int lane = threadIdx.x % 32;\n", "", None),  # does not compile
+        ("threadIdx.x % 32", "threadIdx.x & 31", True),
+        ("* THREADS + threadIdx.x", "* THREADS + (THREADS - 1 - threadIdx.x)", False),
+        ("8 * senders", "16 * senders", False),  # an operand
+        ("letters[senders];", "letters[senders + 64];", False),  # shared memory alone
+        ("__launch_bounds__(THREADS, RESIDENT)", "__launch_bounds__(THREADS, 2)", False),
+    ],
+)
+def test_texts_are_equal_where_their_machine_code_is(old: str, new: str, equal) -> None:
+    changed = CODE.replace(old, new)
+    assert token_hash(changed) != token_hash(CODE)
+    if equal is None:
+        with pytest.raises(ValueError, match="could not compile"):
+            different_builds(CODE, changed, BUILDS)
+    else:
+        assert bool(different_builds(CODE, changed, BUILDS)) != equal
+
+
+def test_every_step_has_builds_in_the_records() -> None:
+    found = builds_of(sorted(RECORDS.glob("*/*.jsonl")))
+    for step in steps():
+        assert found.get(token_hash(source(f"{step}.cu"))), step
+    options = found[token_hash(CODE)]
+    assert len(options) > 100 and all("-DCLUSTER=" in " ".join(build) for build in options)
+    assert {build[0] for build in options} >= {"-DFLOAT16", "-DBFLOAT16"}
+
+
+def test_hashes_are_replaced_in_every_file(tmp_path: Path) -> None:
+    texts = {"a": '{"hash":"0123"}\n{"hash":"4567"}\n', "b": '{"hash":"89ab"}\n'}
+    files = [tmp_path / name for name in texts]
+    for file in files:
+        file.write_text(texts[file.name])
+    replace_hashes(files, {"0123": "cdef", "89ab": "0123"})
+    assert [file.read_text() for file in files] == [
+        '{"hash":"cdef"}\n{"hash":"4567"}\n',
+        '{"hash":"0123"}\n',
+    ]
+
+
+def test_an_unknown_kernel_is_refused(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["HEAD", "08_clusters"])
+    assert "no kernel 08_clusters; there are: 00_copy, " in capsys.readouterr().err
