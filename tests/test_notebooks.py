@@ -18,6 +18,7 @@ from tests import notebook_rules as rules  # noqa: E402
 
 CORE, DEEPER = core_notebooks(), deeper_notebooks()
 GLOSSARY = ROOT / "notebooks/GLOSSARY.md"
+DOCS = sorted((ROOT / "docs").glob("*.md"))
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 # Notebook -> first lines of cells that must be longer than a dozen lines.
@@ -68,7 +69,7 @@ def test_words_are_explained_where_they_first_stand():
 
 @pytest.mark.parametrize(
     "path",
-    [*CORE, *DEEPER, ROOT / "README.md", ROOT / "CONTRIBUTING.md", GLOSSARY],
+    [*CORE, *DEEPER, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *DOCS, GLOSSARY],
     ids=lambda path: path.stem,
 )
 def test_links_lead_somewhere(path):

@@ -2,7 +2,8 @@
 
 live:   CuPy finds a GPU. Kernels run on it and timings are measured.
 replay: no GPU, or SOFTMAX_REPLAY=1. Kernels run on the SIMT machine (`helpers.simt`) and timings
-        come from the records. SOFTMAX_REPLAY=0 requires a GPU. nbval always replays.
+        come from the records. SOFTMAX_REPLAY=0 requires a GPU. nbval replays, except
+        with --nbval-lax and SOFTMAX_REPLAY=0.
 """
 
 from __future__ import annotations

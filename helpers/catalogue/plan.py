@@ -1,6 +1,6 @@
 """A parsed header: the problems a kernel accepts, and how it is compiled and launched for each.
 
-`helpers.header` parses it from the source of a kernel file.
+`helpers.catalogue.header` parses it from the source of a kernel file.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The measurements on a GPU: a folder of JSON Lines files, one observation per line.
 
-    notebooks/records/<gpu>/<campaign>.jsonl
+    notebooks/records/<gpu>/<kind of observation>.jsonl
 
 A file begins with its runs: GPU, versions, date and protocol of a measurement. Each following line
 is an observation, whose "run" is the index of its run. Each campaign of `make measure` has its kind
-of observation. A problem is stored as its sizes and dtype, with operation, features and `inner` if
-they differ from softmax alone along the last axis.
+of observation; `profile` has four. docs/architecture.md says when a record is out of date. A
+problem is stored as its sizes and dtype, with operation, features and `inner` if they differ from
+softmax alone along the last axis.
 """
 
 from __future__ import annotations
@@ -263,7 +264,8 @@ def changed(
 
 
 def same_meaning(run: Run, protocol: Protocol) -> bool:
-    """Whether a run's protocol has another version, or the same text as this one."""
+    """Whether a run's protocol may be called by its version: it has another one, whose observations
+    stay valid, or the same one with the same text."""
     return run.protocol["version"] != protocol["version"] or run.protocol == protocol
 
 

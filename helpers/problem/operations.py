@@ -74,7 +74,7 @@ class Operation:
         return tuple(argument for argument in self.arguments if argument.applies(features))
 
     def arrays(self, features: Mapping[str, int]) -> tuple[Argument, ...]:
-        """Return those of `asked` that are arrays."""
+        """Return those of `arguments_for` that are arrays."""
         return tuple(argument for argument in self.arguments_for(features) if argument.shape)
 
     @property

@@ -7,7 +7,8 @@ turn, with x in the L2 and evicted from it. Other operations are timed with the 
 of the comparison. The file is written after each shape; an interrupted run is resumed by the next.
 A baseline that does not support a shape, fails or is wrong is left out there, with the reason. A
 shape at which our kernel is wrong or fails is not recorded; it is named at the end, and the exit
-status is 1. Apart from the baselines it needs only CuPy, NumPy and ml_dtypes.
+status is 1. Apart from the baselines it needs only CuPy, cuda-bindings, NumPy and
+ml_dtypes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Time every kernel of the series in turn with a copy of the same bytes.
 
 Safe to interrupt: each case is written as soon as it is measured, and a second call resumes the
-first one. Cases are measured again if the kernel's code or launch changed. A kernel that is wrong
-or fails at a shape is left out there and named at the end, and the exit status is 1. Needs only
-CuPy, NumPy and ml_dtypes; if PyTorch is installed, its softmax is timed too, as "00_torch".
+first one. Cases are measured again if the kernel's code or launch, a version or the text of the
+protocol changed. A kernel that is wrong or fails at a shape is left out there and named at the end,
+and the exit status is 1. Needs only CuPy, cuda-bindings, NumPy and ml_dtypes; if PyTorch is
+installed, its softmax is timed too, as "00_torch".
 """
 
 from __future__ import annotations
