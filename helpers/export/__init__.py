@@ -16,6 +16,7 @@ The modules, lowest first; each imports from those above it alone:
     cpp_call   what functions of C++ are called with
     cpp_text   what is the same in every C++ file
     cpp        one C++ file, which nvcc compiles
+    pruning    what a Python file of one kernel does not need, removed
     python     one Python file, for PyTorch or CuPy
     parts      what a Python file is put together of; imported by nobody
 """

@@ -22,6 +22,7 @@ from ..catalogue.plan import AXIS_INPUTS, INPUTS, Header
 from ..catalogue.registry import split_trial
 from ..run.bound import load
 from .asked import PROJECT, TUNED_ON, Asked, NoSuchExport, of_a_matrix
+from .pruning import pruned
 from .terms import PYTHON_FUNCTIONS, as_python
 
 PARTS = Path(__file__).parent / "parts"
@@ -92,6 +93,8 @@ def write(asked: Asked, framework: str) -> str:
         _kernels(tables),
     ]
     whole = re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)).rstrip() + "\n"
+    if not asked.best:
+        whole = pruned(whole, ("softmax", "plan"), ("softmax", "softmax_backward"))
     digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
     return whole.replace(CONTENT, CONTENT.replace('""', f'"{digest}"'), 1)
 

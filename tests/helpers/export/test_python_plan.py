@@ -16,6 +16,7 @@ from helpers.base.paths import ROOT
 from helpers.catalogue.dispatch import RANKINGS
 from helpers.catalogue.registry import steps, variants
 from helpers.export.asked import NoSuchExport, of_a_matrix, request
+from helpers.export.pruning import pruned
 from helpers.export.python import write
 from helpers.problem.problem import DTYPES
 from helpers.run.bound import load
@@ -236,3 +237,62 @@ def test_every_kernel_alone_is_planned_as_its_header_says(step: str) -> None:
         taken += wanted is not None
         assert plan_of_export(module, matrix) == (wanted and (step, wanted))
     assert taken > 0
+
+
+@pytest.mark.parametrize("framework", ["torch", "cupy"])
+@pytest.mark.parametrize("step", ["07_warp", "variants/11_any_length"])
+def test_a_file_of_one_kernel_has_no_other_functions(framework: str, step: str) -> None:
+    text = write(request(step, []), framework)
+    public = [
+        node.name
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and re.match("(?!table_)[a-z]", node.name)
+    ]
+    assert not {"log_softmax", "scaled_masked_softmax", "cross_entropy", "broadcasts"} & {*public}
+    assert {"softmax", "plan"} <= {*public}
+    command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", "exported.py", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout  # an import too many, a name that is missing
+
+
+PRUNED = """import os
+import re
+from a import b, c
+
+# ---- first ------
+
+X = 1  # kept by f
+# the comment of Y
+Y: int = X
+
+
+@b
+def f():
+    return X
+
+
+# ---- second ------
+
+# the comment of g
+@c
+def g(): return os
+
+
+# ---- third ------
+
+_OPERATORS = (
+    ("f(x)", f),
+    ("g(x)", g, Y),
+)
+print(_OPERATORS, re)
+"""
+
+
+def test_only_what_is_reached_stays() -> None:
+    text = pruned(PRUNED, ("f",), ("f",))
+    assert text == PRUNED.replace("import os\n", "").replace("b, c", "b").replace(
+        "# the comment of Y\nY: int = X\n", ""
+    ).replace(
+        "# ---- second ------\n\n# the comment of g\n@c\ndef g(): return os\n\n\n", ""
+    ).replace('    ("g(x)", g, Y),\n', "")
+    assert pruned(PRUNED, (), ("f", "g")) == PRUNED
