@@ -77,7 +77,7 @@ def test_links_lead_somewhere(path):
 
 
 def test_readme_headers_and_plot_show_the_records():
-    assert figures.out_of_date() == []
+    assert figures.out_of_date() == [], "write them by: python -m helpers.commands.figures"
 
 
 def test_a_changed_record_makes_the_readme_stale(monkeypatch):

@@ -153,7 +153,10 @@ def test_every_row_has_its_threads(name: str) -> None:
                 assert 4 * lanes * macros["ITEMS"] >= row_bytes - row_bytes % 4, place
                 continue
             width = macros.get("WIDTH", 8)
-            assert cols % width == 0 and width * lanes * macro(plan, "PACKS") >= cols, place
+            held = width * lanes * macro(plan, "PACKS")
+            assert cols % width == 0 and held >= cols, (
+                f"{place}: lanes hold {held} columns, with WIDTH = {width} (8 if the file has none)"
+            )
         elif "PACKS" in macros:  # several blocks, 16 bytes a pack
             blocks, together = macros.get("BLOCKS", plan.cluster), macros.get("ROWS", 1)
             assert plan.grid % blocks == 0 and plan.grid <= rows * blocks, place

@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.catalogue.registry import source
+from helpers.catalogue.registry import source, steps
 from helpers.measure.profiler.launches import launches
 from helpers.measure.records import predictions, takes
 from helpers.page import draw
@@ -16,7 +16,7 @@ from tests import made_up
 
 pytest.importorskip("matplotlib")
 
-NEW = "16_next"
+NEW = f"{len(steps()):02}_next"
 
 
 def test_a_new_step_needs_its_kernel_and_its_entry_alone(tmp_path, monkeypatch, shown) -> None:
@@ -38,9 +38,9 @@ def test_a_new_step_needs_its_kernel_and_its_entry_alone(tmp_path, monkeypatch, 
 
     before, after = made_up.steady("06_registers", us=40.0), made_up.steady(NEW)
     draw.step(after, before)
-    assert "16_next: 2.0 times as fast as 06_registers" in shown.take()[1]
+    assert f"{NEW}: 2.0 times as fast as 06_registers" in shown.take()[1]
     draw.series([before, after])
-    assert "16_next" in shown.take()[1]
+    assert NEW in shown.take()[1]
     said: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda texts, **_: said.append(texts))
     predict(NEW)
