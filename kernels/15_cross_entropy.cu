@@ -32,7 +32,7 @@
 // Dtype:    float32, float16, bfloat16
 // Arch:     sm_75
 // Reads:    1 read + 0 writes
-// Wastes:   the gradient reads x once more (variants/15_gradient.cu).
+// Wastes:   the gradient reads x once more (15_gradient.cu).
 // Measured: 4567 GB/s, 1.02 of 00_read at 4096 x 128256 (H200, 2026-11-26)
 //
 // For row-major x of shape (rows, cols), with t = target[row] and s = smoothing:
@@ -42,7 +42,7 @@
 //
 // where lse = m + l, the logarithm of the sum of exponentials. The loss is that of PyTorch's
 // cross_entropy with reduction="none" and label_smoothing=s; z_loss keeps lse near 0 (Chowdhery et
-// al., PaLM, 2022). variants/15_gradient.cu reads the two statistics. They stay apart because their
+// al., PaLM, 2022). 15_gradient.cu reads the two statistics. They stay apart because their
 // rounded sum has lost digits of l: at m = 8192 it is a multiple of 1/1024. x may start at any
 // element. Where t is ignore_index the loss is 0; any other t outside 0 to cols - 1 gives a loss of
 // NaN. So does a row with NaN or +inf, whose l is NaN and whose m means nothing, or a row of all

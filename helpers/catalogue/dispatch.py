@@ -131,7 +131,7 @@ def _rank(file: str, reason: str, when: str = "1") -> Rank:
     return Rank(file, Expression(when), reason)
 
 
-ANY_LENGTH = "variants/11_any_length"  # accepts every matrix
+ANY_LENGTH = "11_any_length"  # accepts every matrix
 # The kernel files for plain softmax, best first. `packs` is 1 if rows are contiguous and consist of
 # whole packs of 16 bytes, `alike` is 1 if the addresses of x and y are equal modulo 16 bytes.
 # `rows == 8`: with one block per SM, an H200 has room for only 7 clusters of 16 blocks, on 112 of
@@ -158,19 +158,19 @@ SOFTMAX_RANKING = (
         "row >= 1048576 && (rows == 1 || rows == 8)",
     ),
     _rank(
-        "variants/08_ahead",
+        "08_ahead",
         "many rows past 1 MB: a block of a cluster fills an SM, so that clusters stay",
         "row > 1048576 && rows > 16",
     ),
     _rank("08_cluster", "a row that the registers of a cluster can hold", "row > 1024"),
     _rank(
-        "variants/08_ahead",
+        "08_ahead",
         "rows that go evenly into the {clusters} clusters that stay",
         "row > 1024 && (row <= 1048576 || rows <= 16) && rows % clusters == 0",
     ),
     _rank("09_grid", "a row that the registers of the GPU can hold", "row > 1024"),
     _rank(
-        "variants/11_short_rows",
+        "11_short_rows",
         "short rows that are no whole packs, or start anywhere",
         "packs == 0 && row <= 2560",
     ),
@@ -198,7 +198,7 @@ RANKINGS = {
         _rank("15_cross_entropy", "a loss, in one read of rows that need not be held"),
     ),
     "cross_entropy_backward": (
-        _rank("variants/15_gradient", "a gradient in which no column waits for another"),
+        _rank("15_gradient", "a gradient in which no column waits for another"),
     ),
 }
 

@@ -1,8 +1,8 @@
 """The kernel registry: the kernel files, their source, and the trials that are measured.
 
-A step is a file in `kernels/` ("07_warp"), a variant is an alternative to a step
-("variants/07_waiting_loads"), and a trial is either of them with another block size or overrides of
-its Build table ("07_warp-ROWS2", "01_naive-b32").
+A step is a file in `kernels/` with a notebook ("07_warp"), a variant is an alternative to a step
+("variants/07_waiting_loads", or "08_ahead", which dispatch uses), and a trial is either of them
+with another block size or overrides of its Build table ("07_warp-ROWS2", "01_naive-b32").
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .header import header
 # Recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's softmax.
 UNFUSED, TORCH = "00_unfused", "00_torch"
 WITHOUT_FILE = (UNFUSED, TORCH)
+# Variants that dispatch uses. They stand in kernels/ beside the steps, whose notebooks show them.
+PRODUCTION = ("08_ahead", "11_any_length", "11_short_rows", "15_gradient")
 
 INCLUDE = re.compile(r'#include "([^"\n]+)"')
 ONCE = "#pragma once"
@@ -77,12 +79,15 @@ def self_contained(code: str) -> str:
 
 def steps() -> list[str]:
     """Return the steps of the series in order: names of kernel files without `.cu`."""
-    return sorted(file.stem for file in KERNELS.glob("[0-9][0-9]_*.cu"))
+    files = (file.stem for file in KERNELS.glob("[0-9][0-9]_*.cu"))
+    return sorted(name for name in files if name not in PRODUCTION)
 
 
 def variants() -> list[str]:
-    """Return the variants in order: "variants/01_naive_fast" and so on."""
-    return sorted(f"variants/{file.stem}" for file in (KERNELS / "variants").glob("*.cu"))
+    """Return the variants in the order of their steps: those of `PRODUCTION`, and experiments such
+    as "variants/01_naive_fast", which dispatch never chooses."""
+    experiments = [f"variants/{file.stem}" for file in (KERNELS / "variants").glob("*.cu")]
+    return sorted([*PRODUCTION, *experiments], key=lambda name: PurePath(name).name)
 
 
 def step_number(step: str) -> int:
@@ -117,7 +122,7 @@ TRIALS = (
     "08_cluster-RESIDENT1",
     "08_cluster-EVICT_LAST0",
     "08_cluster-PROGRAMMATIC1",
-    "variants/08_ahead-EVICT_LAST0",
+    "08_ahead-EVICT_LAST0",
     "variants/08_shared-CLUSTER1",
     "09_grid-FEW_PACKS4",
     "09_grid-FEW_PACKS8",

@@ -302,9 +302,9 @@ def test_another_dtype_does_not_compile(tmp_path: Path) -> None:
 # ---- the program, without a GPU -----------------------------------------------------------------
 
 PRETENDED = (
-    Case("variants/08_ahead", *LONG, "float32"),  # a cluster of 16, shared memory
+    Case("08_ahead", *LONG, "float32"),  # a cluster of 16, shared memory
     Case("09_grid", 2, 65536, "float32"),  # a workspace, all blocks at once
-    Case("variants/11_any_length", 3, 5001, "float16", apart=True),
+    Case("11_any_length", 3, 5001, "float16", apart=True),
     Case("10_sixteen_bit", 37, 256, "bfloat16"),
 )
 INVALID, NO_STREAM, MISALIGNED, NOT_SUPPORTED = "1", "400", "716", "801"

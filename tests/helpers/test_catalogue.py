@@ -92,7 +92,7 @@ def test_a_trial_differs_from_its_kernel(trial: str) -> None:
         ("08_cluster", "08_cluster-STREAMING0-EVICT_LAST0-PROGRAMMATIC0"),
         ("08_cluster-EVICT_LAST0", "08_cluster-STREAMING0-EVICT_LAST0-PROGRAMMATIC0"),
         ("08_cluster-CLUSTER2", "08_cluster-CLUSTER2-STREAMING0-EVICT_LAST0-PROGRAMMATIC0"),
-        ("variants/08_ahead", "variants/08_ahead-STREAMING0-EVICT_LAST0"),
+        ("08_ahead", "08_ahead-STREAMING0-EVICT_LAST0"),
         ("09_grid", "09_grid-STREAMING0-PROGRAMMATIC0"),
         ("10_sixteen_bit", "10_sixteen_bit-STREAMING0-EVICT_LAST0"),
     ],
@@ -129,7 +129,7 @@ def test_a_gpu_without_clusters_has_06_where_it_takes_whole_packs() -> None:
         assert choose(4096, 4096, gpu=gpu) == "06_registers"
         assert choose(4096, 4097, gpu=gpu) == "11_any_row"
         assert choose(4096, 4096, "float16", gpu) == "11_any_row", "06 takes float32 alone"
-        assert choose(1, 2**20, gpu=gpu) == "variants/11_any_length"
+        assert choose(1, 2**20, gpu=gpu) == "11_any_length"
         assert choose(2**22, 64, "float16", gpu) == ("10_sixteen_bit", "07_warp")[capability < 80]
     named = [value for name, value in vars(shapes).items() if name.endswith("SHAPES")]
     for dtype in ("float32", "float16", "bfloat16"):
@@ -139,7 +139,7 @@ def test_a_gpu_without_clusters_has_06_where_it_takes_whole_packs() -> None:
 
 def test_integers_of_numpy_choose_alike_and_others_are_named() -> None:
     for kind in (np.int32, np.int64, np.uint32):
-        assert choose(kind(256), kind(2**20), gpu=H200) == "variants/08_ahead"
+        assert choose(kind(256), kind(2**20), gpu=H200) == "08_ahead"
         assert choose(kind(4), kind(8), gpu=H200) == "07_warp"
     with pytest.raises(TypeError, match="^rows must be an integer, not 4.5$"):
         choose(4.5, 8)
@@ -154,7 +154,7 @@ def test_integers_of_numpy_choose_alike_and_others_are_named() -> None:
     [
         ({"dtype": "float64"}, "the kernel takes float32, float16, bfloat16, not float64"),
         ({"x_stride": 7}, "x_stride = 7 is less than a row, which has cols = 8"),
-        ({"gpu": Gpu(70, 80, 2**22)}, "kernels/variants/11_any_length.cu needs sm_75, the GPU is"),
+        ({"gpu": Gpu(70, 80, 2**22)}, "kernels/11_any_length.cu needs sm_75, the GPU is"),
     ],
     ids=str,
 )
@@ -172,7 +172,7 @@ def test_what_no_kernel_takes_is_named(given: dict, reason: str) -> None:
         ({"inner": 64}, "13_any_axis: columns that are apart"),
         ({"operation": "softmax_backward"}, "14_backward: both rows of a gradient"),
         ({"operation": "cross_entropy"}, "15_cross_entropy: a loss, in one read"),
-        ({"operation": "cross_entropy_backward"}, "variants/15_gradient: a gradient in which"),
+        ({"operation": "cross_entropy_backward"}, "15_gradient: a gradient in which"),
     ],
     ids=str,
 )
@@ -186,7 +186,7 @@ def test_why_says_what_was_taken_and_what_was_passed_over() -> None:
     alone = why(65536, 4096, gpu=H200)
     assert alone == "08_cluster: a row that the registers of a cluster can hold"
     taken, *passed = why(65536, 77, gpu=H200).splitlines()
-    assert taken.startswith("variants/11_short_rows: short rows that are no whole packs, or start")
+    assert taken.startswith("11_short_rows: short rows that are no whole packs, or start")
     (tenth,) = passed
     assert tenth.startswith("not 10_sixteen_bit (rows of at most 1 KB, for each of which a block i")
     assert tenth.endswith("): the kernel takes float16, bfloat16, not float32")
@@ -206,10 +206,10 @@ def test_why_says_what_was_taken_and_what_was_passed_over() -> None:
         ({"x_stride": 4096, "y_stride": 4096}, "08_cluster"),
         ({"aligned": False}, "11_any_row"),
         ({"rows": 1, "x_stride": 5000, "y_stride": 4097}, "08_cluster"),  # of one row nothing
-        ({"cols": 256, "x_stride": 260}, "variants/11_short_rows"),
+        ({"cols": 256, "x_stride": 260}, "11_short_rows"),
         ({"cols": 256}, "07_warp"),
-        ({"cols": 256, "aligned": False}, "variants/11_short_rows"),
-        ({"cols": 2**20, "x_stride": 2**21}, "variants/11_any_length"),
+        ({"cols": 256, "aligned": False}, "11_short_rows"),
+        ({"cols": 2**20, "x_stride": 2**21}, "11_any_length"),
     ],
     ids=str,
 )
@@ -222,7 +222,7 @@ def test_strides_and_where_a_matrix_starts_count(given: dict, file: str) -> None
     [
         (8388608, 32, "float32", "07_warp"),
         (8388608, 32, "float16", "10_sixteen_bit"),
-        (65536, 77, "bfloat16", "variants/11_short_rows"),  # rows that start anywhere
+        (65536, 77, "bfloat16", "11_short_rows"),  # rows that start anywhere
         (65536, 1023, "float32", "11_any_row"),
         (65536, 4096, "float32", "08_cluster"),
         (8192, 1024, "bfloat16", "10_sixteen_bit"),
@@ -231,10 +231,10 @@ def test_strides_and_where_a_matrix_starts_count(given: dict, file: str) -> None
         (9, 262144, "float32", "08_cluster"),
         (8, 262144, "bfloat16", "08_cluster"),
         (1024, 262144, "float32", "08_cluster"),
-        (256, 1048576, "float32", "variants/08_ahead"),
+        (256, 1048576, "float32", "08_ahead"),
         (1, 1048576, "float32", "09_grid"),
         (8192, 50257, "float32", "11_any_row"),
-        (8192, 1000003, "float32", "variants/11_any_length"),
+        (8192, 1000003, "float32", "11_any_length"),
     ],
 )
 def test_each_family_has_its_kernel(rows: int, cols: int, dtype: str, file: str) -> None:
@@ -255,7 +255,7 @@ def test_each_family_has_its_kernel(rows: int, cols: int, dtype: str, file: str)
         ({"operation": "softmax_backward"}, "14_backward"),
         ({"operation": "softmax_backward", "features": {"LOG": 1}}, "14_backward-LOG1"),
         ({"operation": "cross_entropy"}, "15_cross_entropy"),
-        ({"operation": "cross_entropy_backward"}, "variants/15_gradient"),
+        ({"operation": "cross_entropy_backward"}, "15_gradient"),
     ],
     ids=str,
 )

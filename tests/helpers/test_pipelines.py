@@ -93,12 +93,10 @@ def test_each_shape_has_the_plain_variant_and_the_own_one_under_its_full_name(dt
 
 
 def test_task_has_what_is_chosen_and_the_steps_that_take_the_shape() -> None:
-    task = PipelineTask(
-        Problem(*LARGE), PIPELINE_RUN, steps=("variants/08_ahead", "10_sixteen_bit")
-    )
+    task = PipelineTask(Problem(*LARGE), PIPELINE_RUN, steps=("08_ahead", "10_sixteen_bit"))
     assert task.ours(H200) == variants("08_cluster", task.problem)
-    task = PipelineTask(Problem(1024, 65536), PIPELINE_RUN, steps=("variants/08_ahead",))
-    ahead = variants("variants/08_ahead", task.problem)
+    task = PipelineTask(Problem(1024, 65536), PIPELINE_RUN, steps=("08_ahead",))
+    ahead = variants("08_ahead", task.problem)
     assert task.ours(H200) == [*variants("08_cluster", task.problem), *ahead]
 
 

@@ -74,7 +74,7 @@ def test_live_timings_of_another_axis_have_its_inner(monkeypatch) -> None:
     [
         *(("08_cluster", family) for family in ("grid", "long", "few")),
         *(("11_any_row", "unaligned"), ("12_fused", "square"), ("13_any_axis", "axes")),
-        *(("15_cross_entropy", "vocabularies"), ("variants/15_gradient", "vocabularies")),
+        *(("15_cross_entropy", "vocabularies"), ("15_gradient", "vocabularies")),
     ],
 )
 def test_live_timings_are_of_the_family_asked_for(monkeypatch, step: str, shapes: str) -> None:

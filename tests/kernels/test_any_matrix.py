@@ -169,8 +169,8 @@ def test_groups_are_of_many_kinds() -> None:
         ("11_any_row", "cols - packs * width;", "cols - packs * width + 1;"),
         ("11_any_row", "here && !first", "here"),
         ("11_any_row", "width - late ? first : last", "late ? first : last"),
-        ("variants/11_short_rows", "(cols - head) / in_word : 0;", "cols / in_word : 0;"),
-        ("variants/11_short_rows", "lane == 1 && head + words", "lane == 1 && words"),
+        ("11_short_rows", "(cols - head) / in_word : 0;", "cols / in_word : 0;"),
+        ("11_short_rows", "lane == 1 && head + words", "lane == 1 && words"),
     ],
 )
 def test_a_kernel_that_is_wrong_somewhere_is_found(step: str, old: str, new: str) -> None:

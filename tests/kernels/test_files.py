@@ -14,7 +14,15 @@ from helpers.base.paths import KERNELS
 from helpers.catalogue.dispatch import RANKINGS, SOFTMAX_RANKING
 from helpers.catalogue.header import KEYS, OPTIONAL_KEYS, header
 from helpers.catalogue.plan import DTYPE_OPTIONS, MAX_BLOCK, MAX_GRID, Header
-from helpers.catalogue.registry import resolved, source, steps, variants
+from helpers.catalogue.registry import (
+    PRODUCTION,
+    resolved,
+    source,
+    split_trial,
+    step_number,
+    steps,
+    variants,
+)
 from helpers.problem.operations import COPY, SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.run.bound import Kernel, kernel_of
@@ -125,8 +133,10 @@ def test_series_is_complete() -> None:
     numbers = [int(name[:2]) for name in steps()]
     assert numbers == list(range(len(numbers))) and len(numbers) >= 3
     for name in variants():
-        assert re.match(r"variants/\d\d_", name), f"{name} belongs to no step"
-        assert int(name.split("/")[1][:2]) in numbers
+        assert re.match(r"(variants/)?\d\d_", name), f"{name} belongs to no step"
+        assert step_number(name) in numbers
+    chosen = {split_trial(name).file for name in DISPATCHED}
+    assert {*PRODUCTION} <= chosen <= {*steps(), *PRODUCTION}
 
 
 def test_what_may_be_zero_is_read_from_the_table() -> None:

@@ -14,7 +14,7 @@ from helpers.run.references import UNIT_ROUNDOFF, Exact, Rows, allowed, expected
 
 pytestmark = pytest.mark.usefixtures("replay_unless_live")
 
-LOSS, GRADIENT, BACK = "15_cross_entropy.cu", "variants/15_gradient.cu", "14_backward.cu"
+LOSS, GRADIENT, BACK = "15_cross_entropy.cu", "15_gradient.cu", "14_backward.cu"
 GRADIENT_CODE, FUSED_CODE = source(GRADIENT), source("12_fused.cu")
 RANDOM = np.random.default_rng(14)
 

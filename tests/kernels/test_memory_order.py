@@ -34,9 +34,9 @@ def instructions(code: str, dtype: str, cols: int = 20000, **changes: int) -> li
 
 
 def test_files_that_this_is_about_are_found() -> None:
-    assert {"08_cluster", "09_grid", "10_sixteen_bit", "variants/08_ahead"} <= {*STREAMING}
+    assert {"08_cluster", "09_grid", "10_sixteen_bit", "08_ahead"} <= {*STREAMING}
     assert {"08_cluster", "09_grid"} <= {*PROGRAMMATIC}
-    assert {"09_grid", "variants/11_any_length"} <= {*BY_LETTERS}
+    assert {"09_grid", "11_any_length"} <= {*BY_LETTERS}
 
 
 # ---- what is asked of caches ------------------------------------------------------------------
@@ -157,13 +157,13 @@ def check_arrivals(code: str, dtype: str, cols: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_letters_are_released_before_others_may_overwrite_them(dtype: str) -> None:
-    code = source("variants/08_ahead.cu")
+    code = source("08_ahead.cu")
     for cols in (20000, 65536):
         check_arrivals(code, dtype, cols)
 
 
 def test_an_arrival_that_releases_nothing_is_found() -> None:
-    code = source("variants/08_ahead.cu")
+    code = source("08_ahead.cu")
     wrong = code.replace("                fence_release_shared();\n", "")
     assert wrong != code
     with pytest.raises(AssertionError):

@@ -166,8 +166,8 @@ def test_no_build_is_silently_wrong(file: str) -> None:
         ("08_cluster", "&& row <= 16 * CLUSTER * THREADS * PACKS", "", "PACKS=1"),
         ("09_grid", "&& THREADS % 32 == 0", "", "THREADS=100"),
         ("13_any_axis", "&& dim * TILE <= CLUSTER * MEMBERS * PACKS * WIDTH", "", "PACKS=1"),
-        ("variants/08_ahead", "&& THREADS % 32 == 0", "", "THREADS=208"),
-        ("variants/08_ahead", "&& row > 16 * CLUSTER * THREADS * (PACKS - 1)", "", "PACKS=10"),
+        ("08_ahead", "&& THREADS % 32 == 0", "", "THREADS=208"),
+        ("08_ahead", "&& row > 16 * CLUSTER * THREADS * (PACKS - 1)", "", "PACKS=10"),
     ],
 )
 def test_a_loosened_condition_is_found(file: str, old: str, new: str, build: str) -> None:

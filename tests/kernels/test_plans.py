@@ -121,7 +121,7 @@ def test_blocks_that_wait_for_one_another_run_at_once(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "old"),
-    [("09_grid", "min(rows, sms / BLOCKS)"), ("variants/08_ahead", "sms * 10 / 11")],
+    [("09_grid", "min(rows, sms / BLOCKS)"), ("08_ahead", "sms * 10 / 11")],
 )
 def test_a_number_of_one_gpu_in_their_place_is_noticed(name: str, old: str) -> None:
     code = source(f"{name}.cu")

@@ -31,7 +31,7 @@ from .. import bench
 from ..gpu_arrays import buffers, host_arrays
 from ..records import families_of, launch_of
 
-SMALL_TRIALS = ("variants/08_ahead-CLUSTERS1",)  # one persistent cluster takes all rows
+SMALL_TRIALS = ("08_ahead-CLUSTERS1",)  # one persistent cluster takes all rows
 
 
 class Launch(NamedTuple):

@@ -8,7 +8,7 @@
 // Dtype:    float32
 // Arch:     sm_75
 // Reads:    1 read + 1 write
-// Wastes:   a row has all lanes, however short it is; variants/11_short_rows.cu gives it fewer
+// Wastes:   a row has all lanes, however short it is; 11_short_rows.cu gives it fewer
 // Measured: no, this is an exercise
 
 extern "C" __global__ void softmax_run(const float* __restrict__ x, float* __restrict__ y,

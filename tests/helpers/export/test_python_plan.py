@@ -240,7 +240,7 @@ def test_every_kernel_alone_is_planned_as_its_header_says(step: str) -> None:
 
 
 @pytest.mark.parametrize("framework", ["torch", "cupy"])
-@pytest.mark.parametrize("step", ["07_warp", "variants/11_any_length"])
+@pytest.mark.parametrize("step", ["07_warp", "11_any_length"])
 def test_a_file_of_one_kernel_has_no_other_functions(framework: str, step: str) -> None:
     text = write(request(step, []), framework)
     public = [

@@ -32,10 +32,10 @@
 #error "compile with all macros of the Build table: -DBLOCKS=8 -DTHREADS=512 -DPACKS=16"
 #endif
 
-#include "../include/grid_exchange.cuh"
-#include "../include/packs.cuh"
-#include "../include/reductions.cuh"
-#include "../include/unaligned.cuh"
+#include "include/grid_exchange.cuh"
+#include "include/packs.cuh"
+#include "include/reductions.cuh"
+#include "include/unaligned.cuh"
 
 static_assert(THREADS >= 64 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
 static_assert(BLOCKS >= 1 && PACKS >= 1, "a row has blocks, a round has packs");

@@ -48,9 +48,9 @@
 -DDENSE=1 -DMOVES=5 -DEVICT_LAST=0"
 #endif
 
-#include "../include/cache_hints.cuh"
-#include "../include/reductions.cuh"
-#include "../include/unaligned.cuh"
+#include "include/cache_hints.cuh"
+#include "include/reductions.cuh"
+#include "include/unaligned.cuh"
 
 // Word: the columns of 4 bytes. How all of a word become floats and back, and the larger columns of
 // two words.

@@ -47,10 +47,10 @@
 -DPACKS=43 -DDIRECT=18 -DSTREAM=25 -DSLOTS=34 -DEVICT_LAST=1 -DSTREAMING=1"
 #endif
 
-#include "../include/cache_hints.cuh"
-#include "../include/cluster.cuh"
-#include "../include/packs.cuh"
-#include "../include/reductions.cuh"
+#include "include/cache_hints.cuh"
+#include "include/cluster.cuh"
+#include "include/packs.cuh"
+#include "include/reductions.cuh"
 
 static_assert(CLUSTER >= 1 && CLUSTER <= 16, "there are clusters of up to 16 blocks");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");

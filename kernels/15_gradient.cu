@@ -45,9 +45,9 @@
 -DEVICT_LAST=1"
 #endif
 
-#include "../include/cache_hints.cuh"
-#include "../include/packs.cuh"
-#include "../include/reductions.cuh"
+#include "include/cache_hints.cuh"
+#include "include/packs.cuh"
+#include "include/reductions.cuh"
 
 static_assert(BLOCKS >= 1 && PACKS >= 1, "blocks of a row, packs of a thread");
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
