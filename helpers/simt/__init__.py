@@ -24,7 +24,8 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     cache                compiled kernels on disk
     dependencies         which files the compiler could read, and whether they are the same
     compile              CUDA to PTX
-    sources              a file for nvcc made ready: what is the host's set aside
+    sources              a file for nvcc and its headers made ready: host code set aside
+    refusals             features that are not run, and what to do instead
     parse                PTX to instructions
     operations           a folder: what each arithmetic opcode computes
     dataflow             what is known of registers before a run
@@ -45,6 +46,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     scheduler            which threads run next
     arguments            what a launch is given, checked and laid out
     machine              one launch from its source to its trace
+    loading              a kernel from a file; the list of a file's kernels
     values               arguments from text, statistics of outputs
     reports              a run as text, JSON, JUnit's XML and SARIF
     options              types of command-line options

@@ -48,12 +48,12 @@ from pathlib import Path
 
 import numpy as np
 
-from . import reports, sources
+from . import reports
 from .arguments import launch_shape
-from .compile import include_folders, search_folders
-from .cuda_text import is_template, kernel_names, signature
+from .cuda_text import signature
 from .geometry import Shape
-from .machine import INSTRUCTION_LIMIT, KernelText, simulate
+from .loading import listing, load_kernel
+from .machine import INSTRUCTION_LIMIT, KernelText, declarations, simulate
 from .options import at_least
 from .reports import KernelRun
 from .trace import Trace
@@ -98,7 +98,7 @@ class Launches:
         """Raises `ValueError` with one sentence for what does not make a launch."""
         if not options.grid or not options.block:
             raise ValueError("--grid and --block are needed to run a kernel")
-        declared = signature(kernel.code, kernel.name)
+        declared = signature(declarations(kernel), kernel.name)
         texts = options.args or []
         if len(texts) != len(declared):
             wanted = ", ".join(parameter.name for parameter in declared) or "none"
@@ -112,7 +112,7 @@ class Launches:
 
     def run(self, launch: KernelLaunch, **options) -> Trace:
         """Simulate it; `options` go to `simulate`."""
-        names = [one.name for one in signature(launch.kernel.code, launch.kernel.name)]
+        names = [one.name for one in signature(declarations(launch.kernel), launch.kernel.name)]
         sizes = launch.grid, launch.block
         return simulate(launch.kernel, *sizes, launch.values, launch.shared, names=names, **options)
 
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
     options = _parse(arguments, launches)
     try:
         if options.kernel is None and launches.asks_for_list(options):
-            _show(listing(options.file))
+            _show(listing(options.file, options.option))
             return 0
         run = _run(options, launches)
     except KeyboardInterrupt:
@@ -132,49 +132,6 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
     except Exception as error:  # a tool that guards a CI does not end in a traceback
         run = KernelRun(options.file, options.kernel or "", error=_sentence(error))
     return _deliver(run, options)
-
-
-def listing(path: Path) -> str:
-    """The kernels of a file with their parameters."""
-    text = sources.device_part(sources.read(path))
-    names = kernel_names(text)
-    if not names:
-        raise ValueError(f"{path} has no kernel: nothing in it is __global__")
-    lines = [f"{path}: {counted(len(names), 'kernel')}"]
-    for name in names:
-        given = "<...>" if is_template(text, name) else ""
-        lines.append(f"  {name}{given}({', '.join(map(str, signature(text, name)))})")
-    count = len(signature(text, names[0]))
-    lines.append(
-        f"to run one: --kernel {names[0]} --grid BLOCKS --block THREADS"
-        + (f" --args ({count}, in order)" if count else "")
-    )
-    return "\n".join(lines)
-
-
-def load_kernel(
-    path: Path, name: str | None, options: tuple[str, ...], cooperative: bool = False
-) -> KernelText:
-    """Read a file; raises `ValueError` that lists the kernels if `name` does not pick one."""
-    text = sources.read(path)
-    options = (*options, *sources.options(path, text))
-    folders = [*search_folders(options), *include_folders()]
-    device, missing = sources.without_missing(sources.device_part(text), folders)
-    known = kernel_names(device)
-    if name is None and len(known) != 1:
-        listed = ", ".join(known)
-        raise ValueError(
-            f"{path} has {len(known)} kernels, pass --kernel: {listed}"
-            if known
-            else f"{path} has no kernel: nothing in it is __global__"
-        )
-    name = name or known[0]
-    if is_template(device, name):
-        raise ValueError(f"{name} is a template: name its arguments too, as in '{name}<float>'")
-    if missing:
-        print(f"left out, since not found: {', '.join(missing)}", file=sys.stderr)
-    code = f'#line 1 "{path.as_posix()}"\n{device}'
-    return KernelText(code, name, options, cooperative)
 
 
 def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespace:
@@ -224,8 +181,8 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
 
 
 def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
-    kernel = load_kernel(
-        options.file, options.kernel, tuple(options.option), bool(options.cooperative)
+    kernel, left_out = load_kernel(
+        options.file, options.kernel, options.option, bool(options.cooperative)
     )
     launch = launches.launch(options, kernel)
     shape = Shape(launch_shape(launch.grid, "grid"), launch_shape(launch.block, "block"))
@@ -234,14 +191,14 @@ def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
         print(f"{threads} may take hours: try a smaller --grid", file=sys.stderr)
     with _progress() as progress:
         trace = launches.run(launch, instruction_limit=options.limit, progress=progress)
-    declared = signature(launch.kernel.code, launch.kernel.name)
+    declared = signature(declarations(launch.kernel), launch.kernel.name)
     outputs = {
         parameter.name: value
         for parameter, value in zip(declared, launch.values, strict=True)
         if not parameter.const and isinstance(value, np.ndarray) and value.ndim
     }
     sizes = launch.grid, launch.block, launch.shared
-    return KernelRun(options.file, launch.kernel.name, *sizes, outputs, trace)
+    return KernelRun(options.file, launch.kernel.name, *sizes, outputs, trace, left_out=left_out)
 
 
 @contextlib.contextmanager

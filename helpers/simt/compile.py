@@ -24,6 +24,7 @@ from .places import ShownShort
 # fp32 operation into another opcode.
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 DEFAULT_ARCH = "compute_90"
+Headers = Sequence[tuple[str, str]]
 
 
 class CompileError(ShownShort, ValueError):
@@ -43,17 +44,34 @@ def compile_ptx(code: str, options: tuple[str, ...] = (), arch: str = DEFAULT_AR
 
 
 def compile_template(
-    code: str, name: str, options: tuple[str, ...] = (), arch: str = DEFAULT_ARCH
+    code: str,
+    name: str,
+    options: tuple[str, ...] = (),
+    arch: str = DEFAULT_ARCH,
+    headers: Headers = (),
 ) -> tuple[str, str]:
     """Compile and return (PTX, the name in it) of a kernel that may be a template.
 
     `name` is a name expression as `cupy.RawModule` takes them, such as "softmax<float, 4>", or
-    simply the name of an `extern "C"` kernel. Raises what `compile_ptx` raises.
+    simply the name of an `extern "C"` kernel. `headers` are (name, text) of those that are not read
+    from disk. Raises what `compile_ptx` raises.
     """
-    if re.fullmatch(r"\w+", name):
-        return compile_ptx(code, options, arch), name
-    ptx, mangled = _compile(code, tuple(options), arch, "PTX", name)
-    return ptx.decode(), mangled
+    ptx, mangled = compile_kernels(code, (name,), options, arch, headers)
+    return ptx, mangled[name]
+
+
+def compile_kernels(
+    code: str,
+    names: Sequence[str],
+    options: tuple[str, ...] = (),
+    arch: str = DEFAULT_ARCH,
+    headers: Headers = (),
+) -> tuple[str, dict[str, str]]:
+    """Compile and return (PTX, the names in it) of several kernels, as `compile_template` does."""
+    expressions = tuple(name for name in names if not re.fullmatch(r"\w+", name))
+    ptx, mangled = _compile(code, tuple(options), arch, "PTX", expressions, tuple(headers))
+    known = dict(zip(expressions, mangled.split(), strict=True))
+    return ptx.decode(), {name: known.get(name, name) for name in names}
 
 
 def compile_cubin(code: str, options: tuple[str, ...] = (), arch: str = "sm_90") -> bytes:
@@ -66,9 +84,14 @@ def compile_cubin(code: str, options: tuple[str, ...] = (), arch: str = "sm_90")
 
 
 def _compile(
-    code: str, options: tuple[str, ...], arch: str, form: str, expression: str = ""
+    code: str,
+    options: tuple[str, ...],
+    arch: str,
+    form: str,
+    expressions: tuple[str, ...] = (),
+    headers: Headers = (),
 ) -> tuple[bytes, str]:
-    """(what NVRTC made, the mangled name), compiled unless the same was before: by it the same
+    """(what NVRTC made, the mangled names), compiled unless the same was before: by it the same
     NVRTC from the same text, options and headers."""
     from cuda.bindings import nvrtc
 
@@ -83,17 +106,19 @@ def _compile(
     if not any(option.lstrip("-").startswith("std=") for option in options):
         flags.append("--std=c++17")
     folders, named, rest = _files_of(flags)
-    files = code, named, (os.getcwd(), *folders), include_folders()
+    texts = "\n".join((code, *(text for _, text in headers)))
+    files = texts, named, (os.getcwd(), *folders), include_folders()
     state = dependencies.state(*files)
     flags += [f"-I{folder}" for folder in include_folders()]
     if state is None:
-        return _compile_anew(code, arch, flags, form, expression)
+        return _compile_anew(code, arch, flags, form, expressions, headers)
     version = nvrtc.nvrtcVersion()[1:]
-    key = repr((version, CUPY_OPTIONS, arch, rest, form, expression, code, state))
+    text = code, tuple(headers), state
+    key = repr((version, CUPY_OPTIONS, arch, rest, form, expressions, *text))
     entry = f"{hashlib.sha256(key.encode()).hexdigest()}.{form.lower()}"
     kept = _MEMORY.get(entry) or _stored(entry)
     if kept is None:
-        kept = _compile_anew(code, arch, flags, form, expression)
+        kept = _compile_anew(code, arch, flags, form, expressions, headers)
         if state != dependencies.state(*files):  # NVRTC may have read what is there now
             return kept
         cache.write(entry, kept[1].encode() + b"\n" + kept[0])
@@ -137,7 +162,12 @@ def search_folders(options: Sequence[str]) -> list[str]:
 
 
 def _compile_anew(
-    code: str, arch: str, flags: Sequence[str], form: str, expression: str
+    code: str,
+    arch: str,
+    flags: Sequence[str],
+    form: str,
+    expressions: tuple[str, ...],
+    headers: Headers,
 ) -> tuple[bytes, str]:
     from cuda.bindings import nvrtc
 
@@ -154,18 +184,19 @@ def _compile_anew(
         return text.decode(errors="replace").rstrip("\0\n ")
 
     flags = [f"-arch={arch}", "-lineinfo", *CUPY_OPTIONS, *flags]
-    _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", 0, [], [])
+    names, texts = ([one[k].encode() for one in headers] for k in (0, 1))
+    _, program = nvrtc.nvrtcCreateProgram(code.encode(), b"kernel.cu", len(headers), texts, names)
     try:
-        if expression:
-            call(nvrtc.nvrtcAddNameExpression, program, expression.encode())
+        for one in expressions:
+            call(nvrtc.nvrtcAddNameExpression, program, one.encode())
         call(nvrtc.nvrtcCompileProgram, program, len(flags), [flag.encode() for flag in flags])
-        name = call(nvrtc.nvrtcGetLoweredName, program, expression.encode()) if expression else b""
+        found = [call(nvrtc.nvrtcGetLoweredName, program, one.encode()) for one in expressions]
         result = bytearray(call(getattr(nvrtc, f"nvrtcGet{form}Size"), program))
         call(getattr(nvrtc, f"nvrtcGet{form}"), program, result)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
     compiled = bytes(result).rstrip(b"\0") if form == "PTX" else bytes(result)
-    return compiled, name.decode()
+    return compiled, b" ".join(found).decode()
 
 
 @functools.lru_cache(maxsize=1)

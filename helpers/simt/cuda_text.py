@@ -99,7 +99,7 @@ def signatures(code: str, kernel_name: str) -> tuple[tuple[Parameter, ...], ...]
         known = ", ".join(kernel_names(code)) or "none"
         raise ValueError(f"no kernel named {short!r} in this source; kernels there: {known}")
     aliases = _aliases(plain)
-    given = _split(arguments.rstrip().removesuffix(">"))
+    given = split_items(arguments.rstrip().removesuffix(">"))
     return tuple(_parameters(one, given, aliases) for one in found)
 
 
@@ -109,16 +109,22 @@ def _parameters(
     """The parameters of a declaration with these template arguments."""
     types = {
         re.findall(r"\w+", name.partition("=")[0])[-1]: argument
-        for name, argument in zip(_split(kernel.template), given, strict=False)
+        for name, argument in zip(split_items(kernel.template), given, strict=False)
         if re.match(r"(typename|class)\b", name)
     }
-    texts = enumerate(_split(kernel.parameters))
+    texts = enumerate(split_items(kernel.parameters))
     return tuple(_parameter(text, k, aliases | types) for k, text in texts if text != "void")
 
 
 def kernel_names(code: str) -> list[str]:
     """Names of the `__global__` functions of a source, in order."""
     return list(dict.fromkeys(kernel.name for kernel in _declared(strip_comments(code))))
+
+
+def template_parameters(code: str, kernel_name: str) -> str:
+    """What stands between `template <` and `>` of a kernel; "" for none."""
+    found = [one for one in _declared(strip_comments(code)) if one.name == kernel_name]
+    return next((" ".join(one.template.split()) for one in found if one.template), "")
 
 
 def is_template(code: str, kernel_name: str) -> bool:
@@ -159,8 +165,8 @@ def _closing(text: str, place: int) -> int:
     return -1
 
 
-def _split(text: str) -> list[str]:
-    """At the commas that stand in no bracket."""
+def split_items(text: str) -> list[str]:
+    """Split at the commas that are in no bracket."""
     parts, depth, current = [], 0, ""
     for character in text:
         depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}.get(

@@ -29,10 +29,12 @@ from .counters import Counters
 from .cuda_text import Parameter, signatures
 from .findings import Findings
 from .geometry import Place, Shape
+from .instructions import PtxKernel
 from .parse import entry_named, parse
 from .places import citing, own_file
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
+from .sources import implicit
 from .stores import written
 from .trace import Array, Trace
 from .unrolling import skipped_shared
@@ -54,12 +56,15 @@ class RawKernel(Protocol):
 @dataclass(frozen=True)
 class KernelText:
     """What `simulate` needs of a kernel, for those who have no `cupy.RawKernel`. The name may be
-    that of a kernel without `extern "C"`, or a template's name expression: "scale<float, 4>"."""
+    that of a kernel without `extern "C"`, or a template's name expression: "scale<float, 4>".
+    `headers` are (name, text) of headers that are not read from disk. What nvcc has without an
+    include is there: INFINITY and the other macros of math.h and limits.h, printf, and assert."""
 
     code: str
     name: str
     options: tuple[str, ...] = ()
     enable_cooperative_groups: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @contextmanager
@@ -120,10 +125,7 @@ def simulate(
     check_integer("instruction_limit", instruction_limit, 1)
     check_names(names, len(args))
     with citing(kernel.code):
-        ptx, mangled = compile_template(kernel.code, kernel.name, tuple(kernel.options), arch)
-        if isinstance(kernel, KernelText):  # a RawKernel goes by its name in the machine code
-            mangled = entry_named(ptx, mangled)
-        parsed = parse(ptx, mangled)
+        ptx, parsed = compiled(kernel, arch)
     shape = Shape(grid, block, parsed.cluster)
     cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
     watching = watch, follow or watch is True, only_blocks
@@ -159,11 +161,23 @@ def simulate(
     return Trace(total, context.lines, *about, *watched_ones, printed, more, predicated)
 
 
+def compiled(kernel: RawKernel, arch: str = DEFAULT_ARCH) -> tuple[str, PtxKernel]:
+    """Compile a kernel: (PTX, the kernel as it was read from there). Raises `CompileError` and
+    `UnsupportedPTX` as `simulate` does."""
+    options, name = tuple(kernel.options), kernel.name
+    if not isinstance(kernel, KernelText):  # goes by its name in the machine code
+        ptx, mangled = compile_template(kernel.code, name, options, arch)
+        return ptx, parse(ptx, mangled)
+    options += tuple(one for one in implicit(kernel.code) if one not in options)
+    ptx, mangled = compile_template(kernel.code, name, options, arch, kernel.headers)
+    return ptx, parse(ptx, entry_named(ptx, mangled))
+
+
 def _prepare(
     context: Context, kernel: RawKernel, args: Sequence, names: Sequence[str], cooperative: bool
 ) -> None:
     """Lay out the memories and check what the launch asks for."""
-    context.suspicion.padding = bool(STRUCTS.search(kernel.code))
+    context.suspicion.padding = bool(STRUCTS.search(declarations(kernel)))
     memory, watched = context.global_memory, context.watch
     declared = _declared(kernel)
     context.parameters = parameter_bytes(context.kernel, args, names, memory, declared)
@@ -189,10 +203,15 @@ def _prepare(
         )
 
 
+def declarations(kernel: RawKernel) -> str:
+    """The kernel's text, with its headers that are not read from disk."""
+    return "\n".join((kernel.code, *(text for _, text in getattr(kernel, "headers", ()))))
+
+
 def _declared(kernel: RawKernel) -> tuple[Parameter, ...]:
     """The kernel's parameters as its source declares them; none if the text alone does not say."""
     defined = DEFINED.findall("\n".join(kernel.options))
-    text = "".join(f"#define {name} {value}\n" for name, value in defined) + kernel.code
+    text = "".join(f"#define {name} {value}\n" for name, value in defined) + declarations(kernel)
     try:
         found = signatures(text, kernel.name)
     except ValueError:  # declared in a header, or by a macro

@@ -33,6 +33,7 @@ from .instructions import (
 )
 from .places import short_name
 from .ptx_types import SIZES, type_size
+from .refusals import FUNCTION_POINTER, of_call, of_opcode, refused
 
 # At the beginning of a line or statement; very many of them are read.
 ENTRY = re.compile(r"(?:\.(?:visible|weak|extern)\s+)*\.entry\s+([\w$]+)")
@@ -48,24 +49,6 @@ CALL_STATEMENT = re.compile(
 )
 RETURN = re.compile(r"(@!?[\w$%]+\s+)?ret\b")
 GUARD = re.compile(r"@(!?)([\w$%]+)\s+")
-# What is refused, in CUDA's words: opcodes, and parts of names of functions.
-TEXTURES = "textures (tex1D, tex2D, ...)"
-SURFACES = "surfaces (surf2Dread, surf2Dwrite, ...)"
-TENSOR_CORES = "tensor cores (wmma, mma)"
-REFUSED = {
-    **dict.fromkeys(("tex", "tld4", "txq", "istypep"), TEXTURES),
-    **dict.fromkeys(("suld", "sust", "sured", "suq"), SURFACES),
-    **dict.fromkeys(("wmma", "mma", "wgmma", "tcgen05"), TENSOR_CORES),
-    **dict.fromkeys(("ldmatrix", "stmatrix", "movmatrix"), TENSOR_CORES),
-}
-REFUSED_CALLS = {
-    "cudaLaunchDevice": "dynamic parallelism (a kernel that launches kernels)",
-    "cudaGetParameterBuffer": "dynamic parallelism (a kernel that launches kernels)",
-    "cudaDeviceSynchronize": "dynamic parallelism (cudaDeviceSynchronize in a kernel)",
-    "cudaGraph": "dynamic parallelism (a kernel that launches graphs)",
-    "malloc": "malloc and new in a kernel",
-    "free": "free and delete in a kernel",
-}
 NAME = re.compile(r"(?<![\w$%.])[\w$%]+")
 INTEGER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?$")
 SPECIALS = re.compile(
@@ -106,10 +89,7 @@ def parse(ptx: str, kernel_name: str) -> PtxKernel:
     named = parser.add_functions(module.variables)
     if kernel.calls and not kernel.functions:
         call = kernel.instructions[min(kernel.calls)]
-        raise UnsupportedPTX(
-            "the SIMT machine does not run calls through a function pointer that the host passes, "
-            f"at {call.file}:{call.line}"
-        )
+        raise refused(FUNCTION_POINTER, call.where)
     own = {variable.name for variable in kernel.shared}  # declared in the kernel's own body
     kernel.shared += [
         _parse_variable(line)
@@ -369,18 +349,17 @@ class _BodyParser:
             kernel.calls[len(kernel.instructions)] = Call(target, *given)
             _parse_statement(f"call {name}", kernel, file, line)
             return
-        refused = [what for part, what in REFUSED_CALLS.items() if part in name.lstrip("_")]
         if name not in self.functions:
-            message = (
-                f"the SIMT machine does not run {refused[0]}, at {file}:{line}"
-                if refused
-                else f"the SIMT machine cannot call {plain_name(name)}, which this source does not "
-                f"define, at {file}:{line}"
+            feature, where = of_call(name), f"{file}:{line}"
+            error = UnsupportedPTX(
+                f"the SIMT machine cannot call {plain_name(name)}, which this source does not "
+                f"define, at {where}"
             )
+            error = refused(feature, where) if feature else error
             if not self.lenient:
-                raise UnsupportedPTX(message)
+                raise error
             _parse_statement("refused", kernel, file, line)
-            kernel.instructions[-1] = replace(kernel.instructions[-1], text=message)
+            kernel.instructions[-1] = replace(kernel.instructions[-1], text=str(error))
             return
         self._inline(name, _items(match["results"]), _items(match["arguments"]))
 
@@ -557,12 +536,8 @@ def _parse_statement(text: str, kernel: PtxKernel, file: str, line: int) -> None
     rest = text[guard.end() :] if guard else text
     opcode, _, operands = rest.partition(" ")
     opcode, *modifiers = opcode.replace("::", "_").split(".")
-    refused = REFUSED.get(opcode)
-    if "%reserved_smem_offset" in rest:
-        refused = "cooperative groups of several warps (tiled_partition past 32, block_tile_memory)"
-    if refused:
-        name = rest.partition(" ")[0]
-        raise UnsupportedPTX(f"the SIMT machine does not run {refused}: {name}, at {file}:{line}")
+    if feature := of_opcode(opcode, modifiers, rest):
+        raise refused(feature, f"{file}:{line}", rest.partition(" ")[0])
     try:
         parsed = [_parse_operand(item, kernel) for item in _split_operands(operands.strip())]
     except UnsupportedPTX as error:

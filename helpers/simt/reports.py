@@ -39,6 +39,7 @@ class KernelRun:
     outputs: dict[str, np.ndarray] = field(default_factory=dict)
     trace: Trace | None = None
     error: str = ""
+    left_out: tuple[str, ...] = ()  # what of the file was not compiled, and why
 
     @property
     def findings(self) -> list[Finding]:
@@ -75,6 +76,7 @@ def text(run: KernelRun) -> str:
         f"{run.kernel}: grid {run.grid}, block {run.block}, {run.shared} bytes of dynamic shared "
         "memory"
     ]
+    lines += [f"left out: {', '.join(run.left_out)}"] if run.left_out else []
     lines += [described(name, array) for name, array in run.outputs.items()]
     lines.append(run.trace.report())
     if run.trace.printed:
@@ -89,6 +91,7 @@ def as_json(run: KernelRun) -> str:
     if run.trace is None:
         return json.dumps(content | {"error": run.error}, indent=2)
     trace = run.trace
+    content |= {"left_out": list(run.left_out)} if run.left_out else {}
     content |= {
         "grid": list(run.grid),
         "block": list(run.block),

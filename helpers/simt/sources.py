@@ -1,16 +1,22 @@
 """A CUDA file as nvcc takes it, made ready for NVRTC, which compiles for the device alone.
 
-What belongs to the host is blanked, line by line, so that every line keeps its number: functions
-without `__device__` or `__global__`, declarations that speak of the host's libraries, and of other
-classes the methods that do. Headers of the host stand in `headers/`, with what a kernel may use of
-them.
+Host code is blanked, line by line, so that every line keeps its number: functions without
+`__device__` or `__global__`, variables that a kernel cannot read, declarations that use the host's
+libraries, and of other classes the methods that do. The same holds for the headers that the file
+includes, and an `#include` of a header that is not installed is blanked too. Headers of the host
+are in `headers/`, with the part of them that a kernel can use.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+
+from .compile import include_folders, search_folders
 
 HEADERS = Path(__file__).with_name("headers")
 # What only a file for nvcc has.
@@ -39,10 +45,47 @@ HOST_ONLY = re.compile(
 )
 # What a method of the host does, but declares at no other place.
 HOST_CALL = re.compile(r"\bcu(da|blas|rand|fft|sparse|solver|dnn)[A-Z]\w*\s*\(|<<<")
+HOST_HEADER = re.compile(r"thrust/|cub/(device|grid|util_allocator)\b")  # NVRTC cannot take them
+DEVICE_RUNTIME = re.compile(r"<<<|\bcuda[A-Z]\w*\s*\(")  # with what cuda_runtime.h declares
+KIND = re.compile(r"\s*(class|struct|union|enum|using|typedef|static_assert|namespace|friend)\b")
+OF_KIND = re.compile(r"\s*(struct|union|enum|class)\s+[\w:]+[\s*&]+\w+\s*(=|;|\[|\()")
+ALIGNED = re.compile(r"\b(alignas|__align__|__declspec|__attribute__)\s*\((\([^()]*\)|[^()])*\)")
+DECLARED = re.compile(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[=,;({]|$)")
 CLASS = re.compile(r"\s*(template\s*<[^{};]*>\s*)?(typedef\s+)?(class|struct|union)\b[^()=]*$")
 ACCESS = re.compile(r"\s*(public|private|protected)\s*:(?!:)")
 ON_LAMBDA = re.compile(r"(?<=\])(\s*)((?:__(?:device|host)__\s*)+)(?=[({]|mutable\b)")
 SCOPE = re.compile(r"\s*(inline\s+)?(namespace\b[\w\s:]*|extern\s+\"\s*C?\s*\"\s*)$")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A CUDA file with the headers of its project, as NVRTC takes them."""
+
+    path: str
+    original: str  # the text of the file and its headers with their host code
+    texts: dict[str, str]  # what is for the device, by path, the file first
+    names: dict[str, str]  # of the headers, by path, as the texts include them
+    options: tuple[str, ...]
+    missing: tuple[str, ...]  # headers that were left out
+
+    @property
+    def code(self) -> str:
+        """The text of the file, which names its path to the compiler."""
+        return _located(self.path, self.texts[self.path])
+
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """(name, text) of each header that is not read from disk."""
+        return tuple((name, _located(path, self.texts[path])) for path, name in self.names.items())
+
+
+class Declaration(NamedTuple):
+    """Where a declaration stands in a text."""
+
+    start: int
+    stop: int
+    body: int  # its brace, or -1
+    in_class: bool = False
 
 
 def read(path: Path) -> str:
@@ -56,56 +99,119 @@ def for_nvcc(text: str) -> bool:
 
 
 def options(path: Path, text: str) -> tuple[str, ...]:
-    """What lets NVRTC find the headers beside a file and those of the host, and gives it what nvcc
-    has without an include; macros alone if the text need not be for nvcc."""
-    given = ["for_nvcc.h"] if for_nvcc(text) else ["math.h", "limits.h"]
-    if for_nvcc(text) and "numeric_limits" in text:
+    """Compiler options that let NVRTC find the headers beside a file, and give it what nvcc has
+    without an include."""
+    return (f"-I{path.parent.as_posix()}", *implicit(text, for_nvcc(text)))
+
+
+def implicit(text: str, nvcc: bool = False) -> tuple[str, ...]:
+    """Compiler options that give NVRTC the headers of the host and, of what nvcc has without an
+    include, the macros; all of it if the text is one for nvcc."""
+    given = ["for_nvcc.h"] if nvcc else ["math.h", "limits.h"]
+    if nvcc and "numeric_limits" in text:
         given.append("limits")  # a second of the compiler's time
-    folders = f"-I{path.parent.as_posix()}", f"-I{HEADERS.as_posix()}"
-    return (*folders, *(f"--pre-include={name}" for name in given))
+    if DEVICE_RUNTIME.search(text):
+        given.append("device_runtime.h")
+    more = ["-device-int128"] if "__int128" in text and os.name == "posix" else []
+    return (f"-I{HEADERS.as_posix()}", *(f"--pre-include={name}" for name in given), *more)
+
+
+def prepare(path: Path, given: Sequence[str] = ()) -> Source:
+    """Read a CUDA file and the headers that it includes; `given` are compiler options.
+
+    A file for CuPy, without a sign of nvcc in it or in its headers, is left as it is. Raises
+    `OSError` if the file cannot be read.
+    """
+    own = [*search_folders(given), path.parent.as_posix()]
+    others = [HEADERS.as_posix(), *include_folders()]
+    texts, includes = _with_headers(path, own, others)
+    file, joined = path.as_posix(), "\n".join(texts.values())
+    if not any(map(for_nvcc, texts.values())):
+        text = texts[file]
+        return Source(file, text, {file: text}, {}, (*given, *options(path, text)), ())
+    names = {one: f"{number}/{Path(one).name}" for number, one in enumerate(texts) if number}
+    missing: dict[str, None] = {}
+    for one, text in texts.items():
+
+        def replaced(match: re.Match, one: str = one) -> str:
+            found = includes[one][match[2]]
+            if found is None:
+                missing[match[2]] = None
+                return _blanks(match)
+            name = names.get(found)
+            before = match[0][: match.start(1) - match.start()]
+            return match[0] if name is None else f'{before}"{name}"'
+
+        texts[one] = INCLUDE.sub(replaced, host_aside(text, joined))
+    used = f"-I{own[-1]}", *implicit("\n".join(texts.values()), nvcc=True)
+    return Source(file, joined, texts, names, (*given, *used), tuple(missing))
+
+
+def _with_headers(
+    path: Path, own: Sequence[str], others: Sequence[str]
+) -> tuple[dict[str, str], dict[str, dict[str, str | None]]]:
+    """(the texts of a file and of the headers in the folders `own` that it includes, by path; for
+    each, the path of what it includes by name: None for what is nowhere)."""
+    texts, includes = {path.as_posix(): read(path)}, {}
+    waiting = list(texts)
+    for one in waiting:
+        includes[one] = {}
+        home = [os.path.dirname(one)]
+        for match in INCLUDE.finditer(texts[one]):
+            name = match[2]
+            beside = home if match[1] == '"' else []
+            there = [os.path.normpath(os.path.join(f, name)) for f in (*beside, *own, *others)]
+            found = next((place for place in there if os.path.isfile(place)), None)
+            if HOST_HEADER.match(name):
+                found = None
+            includes[one][name] = found
+            ours = found in there[: len(there) - len(others)] and found != path.as_posix()
+            if ours and found not in texts:
+                texts[found] = read(Path(found))
+                waiting.append(found)
+    return texts, includes
 
 
 def device_part(text: str) -> str:
-    """The text with what is the host's blanked; all of it if nothing is. Macros that stand for
-    `__device__` and its kin, `HD` say, are spelled out."""
-    if not for_nvcc(text):
-        return text
-    text = _spelled_out(text)
+    """The text with host code blanked, if it is one for nvcc. Macros that stand for `__device__`
+    and its kin, `HD` say, are spelled out."""
+    return host_aside(text, text) if for_nvcc(text) else text
+
+
+def host_aside(text: str, project: str) -> str:
+    """The text with host code blanked; `project` is a text with all its macros."""
+    text = _spelled_out(text, project)
     plain = _blank(text)
     directives = [match.span() for match in DIRECTIVE.finditer(plain)]
     cut = bytearray(len(text))
-    _set_aside(DIRECTIVE.sub(_blanks, plain), 0, len(plain), cut)
+    _set_aside(DIRECTIVE.sub(_blanks, plain), 0, len(plain), cut, set())
     for start, stop in directives:  # those within a function are in pairs, or harmless
         cut[start:stop] = bytes(stop - start)
     for match in ON_LAMBDA.finditer(plain):  # in a kernel it goes without saying
         cut[match.start(2) : match.end(2)] = b"\1" * len(match[2])
+    return _without(text, cut)
+
+
+def _without(text: str, cut: Sequence[int]) -> str:
+    """The text with blanks where `cut` is set; lines stay where they are."""
     return "".join(
         " " if gone and character not in "\r\n" else character
         for gone, character in zip(cut, text, strict=True)
     )
 
 
-def without_missing(text: str, folders: Sequence[str]) -> tuple[str, list[str]]:
-    """(the text for nvcc without the includes of headers that no folder has, their names): most are
-    of libraries that only the host uses. thrust's are left out too, which NVRTC does not take."""
-    missing: list[str] = []
-
-    def replace(match: re.Match) -> str:
-        name = match[2]
-        if not name.startswith("thrust/") and any(Path(one, name).is_file() for one in folders):
-            return match[0]
-        missing.append(name)
-        return re.sub(r"[^\r\n]", " ", match[0])
-
-    return (INCLUDE.sub(replace, text) if for_nvcc(text) else text), missing
+def _located(path: str, text: str) -> str:
+    return f'#line 1 "{path}"\n{text}'
 
 
-def _spelled_out(text: str) -> str:
-    """The text with macros that speak of the device replaced by what they stand for, each in its
-    line."""
+def _spelled_out(text: str, project: str) -> str:
+    """The text with macros of the project that speak of the device replaced by what they stand
+    for, each in its line."""
     plain = _blank(text)
     macros: dict[str, str] = {}
-    for name, body in sorted(DEFINE.findall(plain), key=lambda one: bool(ON_DEVICE.search(one[1]))):
+    for name, body in sorted(
+        DEFINE.findall(_blank(project)), key=lambda one: bool(ON_DEVICE.search(one[1]))
+    ):
         macros[name] = " ".join(body.replace("\\", " ").split())  # of several the device's
     found: set[str] = set()
     while found != (found := {name for name in macros if ON_DEVICE.search(macros[name])}):
@@ -122,16 +228,18 @@ def _spelled_out(text: str) -> str:
     return "".join(parts) + text[end:]
 
 
-def _set_aside(plain: str, place: int, end: int, cut: bytearray) -> None:
-    """Mark the host's declarations between two places, which lie at the scope of a namespace."""
+def _set_aside(plain: str, place: int, end: int, cut: bytearray, gone: set[str]) -> None:
+    """Mark the host's declarations between two places, which lie at the scope of a namespace.
+    `gone` are the names of those met so far."""
     while place < end:
         start = place
         stop, body = _declaration(plain, start, end)
         head = plain[start : body if body >= 0 else stop]
         if body >= 0 and SCOPE.fullmatch(head):
-            _set_aside(plain, body + 1, stop - 1, cut)
-        elif _is_hosts(head, plain[start:stop], body >= 0):
+            _set_aside(plain, body + 1, stop - 1, cut, gone)
+        elif _is_hosts(head, plain[start:stop], gone):
             cut[start:stop] = b"\1" * (stop - start)
+            gone.update(DECLARED.findall(head.partition("(")[0] + ";"))
         elif body >= 0 and CLASS.match(head):
             _set_methods_aside(plain, body + 1, plain.rfind("}", body, stop), cut)
         place = stop
@@ -152,18 +260,24 @@ def _set_methods_aside(plain: str, place: int, end: int, cut: bytearray) -> None
         place = stop
 
 
-def _is_hosts(head: str, whole: str, has_body: bool) -> bool:
+def _is_hosts(head: str, whole: str, gone: set[str]) -> bool:
     """Whether a declaration is the host's; `head` is what stands before its body."""
     if ON_DEVICE.search(head):
         return False
     if HOST_ONLY.search(whole) and not ON_DEVICE.search(whole):
         return True
-    words = re.sub(r"\btemplate\s*<[^{};]*?>\s*(?=\w)", "", head)
-    if re.match(r"\s*(class|struct|union|enum|using|typedef|static_assert|namespace)\b", words):
+    words = re.sub(r"\btemplate\s*<[^{};]*?>\s*(?=\w)", "", ALIGNED.sub("", head)) + ";"
+    if re.search(r"\bconstexpr\b", words) or not re.search(r"\w", words):
         return False
-    if "(" not in words or "=" in words.partition("(")[0]:
-        return False  # a variable
-    return not re.search(r"\bconstexpr\b", words)
+    if KIND.match(words) and not OF_KIND.match(words):
+        return False
+    if "(" in words and "=" not in words.partition("(")[0]:
+        return True  # a function
+    if re.search(r"\boperator\b", words):
+        return False
+    type_ = words.partition("=")[0].rpartition("*")[2] if "*" in words.partition("=")[0] else words
+    constant = re.search(r"\bconst\b", type_.partition("=")[0])
+    return not constant or not gone.isdisjoint(re.findall(r"\w+", whole.partition("=")[2]))
 
 
 def _declaration(plain: str, place: int, end: int) -> tuple[int, int]:
@@ -204,3 +318,80 @@ def _hide(match: re.Match) -> str:
 
 def _blanks(match: re.Match) -> str:
     return re.sub(r"[^\n]", " ", match[0])
+
+
+# ---- what does not compile ----
+
+
+def without(text: str, line: int, kept: str) -> str | None:
+    """The text without what its line declares: a function or class stays as a declaration if the
+    line is in its body. None if nothing can be left out there, as in the kernel `kept`."""
+    plain = plain_text(text)
+    lines = text.split("\n")
+    place = sum(len(one) + 1 for one in lines[: line - 1])
+    place += len(lines[line - 1]) - len(lines[line - 1].lstrip()) if line <= len(lines) else 0
+    found = None
+    for one in declarations(plain):
+        if one.start <= place < one.stop:
+            found = one  # the innermost comes last
+    if found is None:
+        return None
+    head = plain[found.start : found.body if found.body >= 0 else found.stop]
+    if re.match(r"\s*static_assert\b", head) or _is_kernel(head, kept):
+        return None
+    cut = bytearray(len(text))
+    whole = "__global__" in head or (found.body < 0 and not found.in_class)
+    at = found.start
+    if not whole and (CLASS.match(head) or place >= found.body >= 0 or found.in_class):
+        base = re.search(r"(?<!:):(?!:)", head)
+        at = found.start + base.start() if base else found.body
+        for word in re.finditer(r"\bstatic\b", "" if found.in_class else head):
+            cut[found.start + word.start() : found.start + word.end()] = b"\1" * 6
+    cut[at : found.stop] = b"\1" * (found.stop - at)
+    for match in DIRECTIVE.finditer(_blank(text)):
+        cut[match.start() : match.end()] = bytes(match.end() - match.start())
+    left = _without(text, cut)
+    return left if at == found.start else f"{left[:at]};{left[at + 1 :]}"
+
+
+def without_other_kernels(text: str, kept: str) -> str:
+    """The text without the kernels of other names than `kept`."""
+    plain = plain_text(text)
+    cut = bytearray(len(text))
+    for one in declarations(plain):
+        head = plain[one.start : one.body if one.body >= 0 else one.stop]
+        if re.search(r"\b__global__\b", head) and not CLASS.match(head):
+            if not _is_kernel(head, kept):
+                cut[one.start : one.stop] = b"\1" * (one.stop - one.start)
+    for match in DIRECTIVE.finditer(_blank(text)):
+        cut[match.start() : match.end()] = bytes(match.end() - match.start())
+    return _without(text, cut)
+
+
+def _is_kernel(head: str, name: str) -> bool:
+    return "__global__" in head and bool(re.search(rf"\b{re.escape(name)}\s*[(<]", head))
+
+
+def plain_text(text: str) -> str:
+    """As long as the text, with comments, directives and the insides of literals blanked."""
+    return DIRECTIVE.sub(_blanks, _blank(text))
+
+
+def declarations(
+    plain: str, start: int = 0, end: int = -1, in_class: bool = False
+) -> Iterator[Declaration]:
+    """The declarations of a text without comments and directives; those of a class after it."""
+    end = len(plain) if end < 0 else end
+    while start < end:
+        while in_class and (access := ACCESS.match(plain, start, end)):
+            start = access.end()
+        stop, body = _declaration(plain, start, end)
+        head = plain[start:body] if body >= 0 else ""
+        if body >= 0 and SCOPE.fullmatch(head):
+            yield from declarations(plain, body + 1, stop - 1)
+        else:
+            yield Declaration(start, stop, body, in_class)
+            if body >= 0 and CLASS.match(head):
+                inside = body + 1, plain.rfind("}", body, stop)
+                yield from declarations(plain, *inside, in_class=True)
+        start = stop

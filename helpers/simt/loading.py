@@ -1,0 +1,299 @@
+"""A kernel loaded from a CUDA file, and the list of the kernels that a file has.
+
+A declaration that does not compile does not stop the kernels that do not need it: it is left out,
+and so are the kernels beside the one that is wanted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from . import sources
+from .compile import CompileError, compile_kernels
+from .cuda_text import is_template, kernel_names, signature, split_items, template_parameters
+from .instructions import UnsupportedPTX
+from .machine import KernelText, compiled
+from .parse import entry_named, parse
+from .places import citing, short_name
+from .refusals import of_message, package, refused
+from .sources import Source
+from .words import counted
+
+ERROR = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<said>.*)$")
+INSTANTIATED = re.compile(r"\bat line (?P<line>\d+)(?: of (?P<file>\S+))?")
+MOST_ROUNDS = 40  # of leaving out what does not compile
+MOST_INSTANCES = 64  # of a template
+MOST_DEPTH = 3  # of host templates that call one another
+
+
+def load_kernel(
+    path: Path, name: str | None, options: Sequence[str] = (), cooperative: bool = False
+) -> tuple[KernelText, tuple[str, ...]]:
+    """Read a kernel from a file and compile it: (the kernel, what of its file was left out).
+
+    `name` may be None if there is one kernel. `options` are compiler options.
+
+    Raises `ValueError` that lists the kernels if `name` does not pick one, `CompileError` with the
+    compiler's messages, and `UnsupportedPTX` for a kernel that the machine does not run.
+    """
+    source = sources.prepare(path, options)
+    return _load(source, _picked(source, name), cooperative)
+
+
+def _picked(source: Source, name: str | None) -> str:
+    text, path = source.texts[source.path], source.path
+    whole = "\n".join(source.texts.values())
+    known = kernel_names(text) or kernel_names(whole)
+    if name is None and len(known) != 1:
+        raise ValueError(
+            f"{path} has {len(known)} kernels, pass --kernel: {', '.join(known)}"
+            if known
+            else f"{path} has no kernel: nothing in it is __global__"
+        )
+    name = name or known[0]
+    if is_template(whole, name):
+        found = launched(source.original, name)
+        example = found[0] if found else f"{name}<float>"
+        raise ValueError(f"{name} is a template: name its arguments too, as in '{example}'")
+    return name
+
+
+def _load(
+    source: Source, name: str, cooperative: bool = False
+) -> tuple[KernelText, tuple[str, ...]]:
+    """The kernel, compiled without what does not compile and it does not need; what that is."""
+    missing = [_missing(header) for header in source.missing]
+    kernel = _kernel(source, name, cooperative)
+    try:
+        compiled(kernel)
+        return kernel, tuple(missing)
+    except CompileError as error:
+        first = error
+    short, left_out = name.partition("<")[0].strip().rpartition("::")[2], []
+    texts = {one: sources.without_other_kernels(text, short) for one, text in source.texts.items()}
+    for _ in range(MOST_ROUNDS):
+        kernel = _kernel(replace(source, texts=texts), name, cooperative)
+        try:
+            with citing(kernel.code):
+                compiled(kernel)
+        except CompileError as error:
+            found = {(one.file, one.line): one for one in _errors(str(error), texts)}
+            changed = dict(texts)
+            for one in sorted(found.values(), key=lambda one: -one.line):
+                shorter = sources.without(changed[one.file], one.line, short)
+                if shorter is None:
+                    raise _explained(error, first, one, [*missing, *left_out]) from None
+                if shorter != changed[one.file]:
+                    changed[one.file] = shorter
+                    left_out.append(f"line {one.line} of {short_name(one.file)}: {one.said}")
+            if changed == texts:
+                raise _explained(error, first, None, [*missing, *left_out]) from None
+            texts = changed
+            continue
+        return kernel, (*missing, *left_out)
+    raise first
+
+
+def _kernel(source: Source, name: str, cooperative: bool) -> KernelText:
+    return KernelText(source.code, name, source.options, cooperative, source.headers)
+
+
+class _Error(NamedTuple):
+    """An error of the compiler, at the place in the project's own files that it is about."""
+
+    file: str
+    line: int
+    said: str
+
+
+def _errors(log: str, texts: dict[str, str]) -> Iterator[_Error]:
+    """The errors in the compiler's messages. One in a header that is not the project's counts for
+    the line that a template was instantiated at."""
+    said, file, waiting = "", "", False
+    for line in log.splitlines():
+        if match := ERROR.match(line):
+            said, file = match["said"], match["file"]
+            waiting = file not in texts
+            if not waiting:
+                yield _Error(file, int(match["line"]), said)
+        elif waiting and (match := INSTANTIATED.search(line)):
+            place = (match["file"] or file).strip('"')
+            if place in texts:
+                yield _Error(place, int(match["line"]), said)
+                waiting = False
+
+
+def _explained(
+    error: CompileError, first: CompileError, about: _Error | None, left_out: list[str]
+) -> Exception:
+    """The error to show: a refusal by name if the kernel uses what the machine does not run."""
+    feature = about and of_message(about.said)
+    if feature:
+        return refused(feature, f"{short_name(about.file)}:{about.line}")
+    if left_out:
+        return CompileError(f"{error}\nleft out: {'; '.join(left_out)}", first.code)
+    return error
+
+
+def _missing(header: str) -> str:
+    """What to say of a header that was left out."""
+    if sources.HOST_HEADER.match(header):
+        return f"{header} (only the host can use it)"
+    pip = package(header)
+    return f"{header} (not found{f'; pip install {pip}' if pip else ''})"
+
+
+# ---- the list of a file's kernels ----
+
+
+def listing(path: Path, options: Sequence[str] = ()) -> str:
+    """The kernels of a file with their parameters; of a template the instances that the file
+    launches, and of a kernel that cannot run the reason."""
+    source = sources.prepare(path, options)
+    whole = "\n".join(source.texts.values())
+    names = kernel_names(whole)
+    if not names:
+        raise ValueError(f"{path} has no kernel: nothing in it is __global__")
+    wanted = {
+        name: launched(source.original, name) if is_template(whole, name) else [name]
+        for name in names
+    }
+    reasons = _reasons(source, wanted)
+    lines = [f"{path}: {counted(len(names), 'kernel')}"]
+    for name in names:
+        template = is_template(whole, name)
+        parameters = ", ".join(map(str, signature(whole, name)))
+        lines.append(f"  {name}{'<...>' if template else ''}({parameters})")
+        lines += [f'      --kernel "{one}"' for one in wanted[name] if template]
+        if not wanted[name]:
+            lines.append(f"      template arguments: {template_parameters(whole, name)}")
+        lines += [f"      {reason}" for reason in reasons[name]]
+    lines += [f"left out: {', '.join(map(_missing, source.missing))}"] if source.missing else []
+    usable = [name for name in names if not reasons[name] and wanted[name]]
+    name = next(iter(usable), names[0])
+    count = len(signature(whole, name))
+    shown = f'"{wanted[name][0] if wanted[name] else name + "<...>"}"'
+    shown = name if wanted[name] == [name] else shown
+    given = f" --args ({count}, in order)" if count else ""
+    lines.append(f"to run one: --kernel {shown} --grid BLOCKS --block THREADS{given}")
+    return "\n".join(lines)
+
+
+def instances(path: Path) -> dict[str, list[str]]:
+    """By template among the kernels of a file, the instances that its host code names."""
+    source = sources.prepare(path)
+    whole = "\n".join(source.texts.values())
+    names = [name for name in kernel_names(whole) if is_template(whole, name)]
+    return {name: launched(source.original, name) for name in names}
+
+
+def launched(text: str, name: str) -> list[str]:
+    """The instances of a kernel template that a text names, as name expressions: "scale<float, 4>".
+
+    Constants of the function around a launch are replaced by their values, and its own template
+    parameters by the arguments that it is called with.
+    """
+    plain = sources.plain_text(text)
+    found = _mentions(plain, list(sources.declarations(plain)), name, 0)
+    return list(dict.fromkeys(f"{name}<{', '.join(given)}>" for given in found))[:MOST_INSTANCES]
+
+
+def _mentions(plain: str, declared: list, name: str, depth: int) -> Iterator[list[str]]:
+    """The template arguments of each mention of a name, as far as they are known."""
+    for match in re.finditer(rf"(?<![\w.>])((?:\w+::)*){name}\s*<(?!<)", plain):
+        end = _closing_angle(plain, match.end() - 1)
+        if end < 0:
+            continue
+        given = split_items(plain[match.end() : end])
+        around = [one for one in declared if one.start <= match.start() < one.stop]
+        if not around:
+            continue
+        start, stop, body, _ = around[-1]
+        head = plain[start : body if body >= 0 else stop]
+        if body >= 0 and match.start() < body:  # a specialisation's own name
+            yield given
+            continue
+        inside = plain[body : match.start()] if body >= 0 else ""
+        given = [_with_values(one, inside) for one in given]
+        template = re.match(r"\s*template\s*<(.*?)>\s*(?=[\w\[])", head, re.DOTALL)
+        own = _parameter_names(template[1]) if template else []
+        if not {word for one in given for word in re.findall(r"\w+", one)} & {*own}:
+            yield given
+            continue
+        function = re.findall(r"(\w+)\s*\(", head[template.end() :])
+        if not function or depth == MOST_DEPTH or function[0] == name:
+            continue
+        for arguments in _mentions(plain, declared, function[0], depth + 1):
+            yield [_with(dict(zip(own, arguments, strict=False)), one) for one in given]
+
+
+def _with(values: dict[str, str], argument: str) -> str:
+    return re.sub(r"\w+", lambda word: values.get(word[0], word[0]), argument)
+
+
+def _parameter_names(template: str) -> list[str]:
+    names = [re.findall(r"\w+", one.partition("=")[0]) for one in split_items(template)]
+    return [words[-1] for words in names if words]
+
+
+def _with_values(argument: str, inside: str) -> str:
+    """A template argument with the values of constants that the text before it defines."""
+
+    def value(word: re.Match) -> str:
+        pattern = rf"\bconst(?:expr)?\b[^;=(){{}}]*\b{word[0]}\s*=\s*([^;,{{}}]+)[;,]"
+        defined = re.findall(pattern, inside)
+        if not defined:
+            return word[0]
+        inner = re.sub(r"\b[A-Za-z_]\w*", value, defined[-1].strip())
+        return inner if re.fullmatch(r"\w+", inner) else f"({inner})"
+
+    return re.sub(r"\b[A-Za-z_]\w*", value, argument) if "::" not in argument else argument
+
+
+def _closing_angle(plain: str, place: int) -> int:
+    """Where the angle bracket at `place` closes; -1 if it does not."""
+    depth = round_ = 0
+    for number in range(place, min(len(plain), place + 2000)):
+        character = plain[number]
+        round_ += {"(": 1, ")": -1}.get(character, 0)
+        if character in ";{" or round_ < 0:
+            return -1
+        depth += {"<": 1, ">": -1}.get(character, 0) if not round_ else 0
+        if depth == 0:
+            return number
+    return -1
+
+
+def _reasons(source: Source, wanted: dict[str, list[str]]) -> dict[str, list[str]]:
+    """By kernel, why it does not run."""
+    every = [one for instances in wanted.values() for one in instances]
+    reasons: dict[str, list[str]] = {name: [] for name in wanted}
+    try:
+        kernel = _kernel(source, "", False)
+        ptx, mangled = compile_kernels(kernel.code, every, source.options, headers=kernel.headers)
+    except CompileError:
+        ptx = ""
+    for name, instances in wanted.items():
+        for one in instances:
+            try:
+                if ptx:
+                    parse(ptx, entry_named(ptx, mangled[one]))
+                else:
+                    _load(source, one)
+            except (CompileError, UnsupportedPTX, KeyError) as error:
+                reasons[name].append(_short(error, source.texts))
+                break
+    return reasons
+
+
+def _short(error: Exception, texts: dict[str, str]) -> str:
+    """Why a kernel does not run, in one line."""
+    if isinstance(error, CompileError):
+        found = next(_errors(str(error), texts), None)
+        if found:
+            return f"does not compile: {found.said}, at {short_name(found.file)}:{found.line}"
+    return " ".join(str(error.args[0] if error.args else error).split())
