@@ -73,6 +73,14 @@ def _load(
         return kernel, tuple(missing)
     except CompileError as error:
         first = error
+    except KeyError as error:
+        there = kernel_names("\n".join(source.texts.values()))
+        if "no kernel named" not in str(error) or name not in there:
+            raise
+        raise ValueError(
+            f"{name} is in {short_name(source.path)}, but an #if leaves it out; define the macro "
+            "that it needs, as in --option=-DNAME"
+        ) from None
     short, left_out = name.partition("<")[0].strip().rpartition("::")[2], []
     texts = {one: sources.without_other_kernels(text, short) for one, text in source.texts.items()}
     for _ in range(MOST_ROUNDS):
@@ -84,14 +92,16 @@ def _load(
             found = {(one.file, one.line): one for one in _errors(str(error), texts)}
             changed = dict(texts)
             for one in sorted(found.values(), key=lambda one: -one.line):
+                if not changed[one.file].splitlines()[one.line - 1].strip():
+                    continue  # it went with another
                 shorter = sources.without(changed[one.file], one.line, short)
                 if shorter is None:
-                    raise _explained(error, first, one, [*missing, *left_out]) from None
+                    raise _explained(source, error, one, [*missing, *left_out]) from None
                 if shorter != changed[one.file]:
                     changed[one.file] = shorter
                     left_out.append(f"line {one.line} of {short_name(one.file)}: {one.said}")
             if changed == texts:
-                raise _explained(error, first, None, [*missing, *left_out]) from None
+                raise _explained(source, error, None, [*missing, *left_out]) from None
             texts = changed
             continue
         return kernel, (*missing, *left_out)
@@ -128,15 +138,19 @@ def _errors(log: str, texts: dict[str, str]) -> Iterator[_Error]:
 
 
 def _explained(
-    error: CompileError, first: CompileError, about: _Error | None, left_out: list[str]
+    source: Source, error: CompileError, about: _Error | None, left_out: list[str]
 ) -> Exception:
     """The error to show: a refusal by name if the kernel uses what the machine does not run."""
-    feature = about and of_message(about.said)
-    if feature:
-        return refused(feature, f"{short_name(about.file)}:{about.line}")
-    if left_out:
-        return CompileError(f"{error}\nleft out: {'; '.join(left_out)}", first.code)
-    return error
+    where = f"{short_name(about.file)}:{about.line}" if about else ""
+    if about and (feature := of_message(about.said)):
+        return refused(feature, where)
+    lines = [str(error)]
+    packages = [(one, package(one)) for one in source.missing if package(one)]
+    if about and packages:
+        needs = " and ".join(f"{one} (pip install {pip})" for one, pip in packages)
+        lines.insert(0, f"{about.said}, at {where}; this file needs {needs}, not installed here")
+    lines += [f"left out: {'; '.join(left_out)}"] if left_out else []
+    return CompileError("\n".join(lines), error.code)
 
 
 def _missing(header: str) -> str:
@@ -209,6 +223,8 @@ def _mentions(plain: str, declared: list, name: str, depth: int) -> Iterator[lis
         if end < 0:
             continue
         given = split_items(plain[match.end() : end])
+        if "." in "".join(given):  # what a generic lambda was called with
+            continue
         around = [one for one in declared if one.start <= match.start() < one.stop]
         if not around:
             continue
@@ -244,7 +260,7 @@ def _with_values(argument: str, inside: str) -> str:
     """A template argument with the values of constants that the text before it defines."""
 
     def value(word: re.Match) -> str:
-        pattern = rf"\bconst(?:expr)?\b[^;=(){{}}]*\b{word[0]}\s*=\s*([^;,{{}}]+)[;,]"
+        pattern = rf"\bconst(?:expr)?\b[^;(){{}}]*?\b{word[0]}\s*=\s*([^;,{{}}]+)[;,]"
         defined = re.findall(pattern, inside)
         if not defined:
             return word[0]

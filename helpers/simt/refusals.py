@@ -58,16 +58,15 @@ OPCODES = {
     "multimem": MULTIMEM,
 }
 CALLS = {  # by a part of the function's name
-    "LaunchDevice": PARALLELISM,
-    "GetParameterBuffer": PARALLELISM,
     "DeviceSynchronize": SYNCHRONIZE,
     "cudaGraph": GRAPHS,
-    "cudaStream": PARALLELISM,
-    "cudaEvent": PARALLELISM,
-    "cudaMalloc": HEAP,
-    "cudaFree": UNHEAP,
     "malloc": HEAP,
+    "Malloc": HEAP,
     "free": UNHEAP,
+    "Free": UNHEAP,
+    "cudaCDP2": PARALLELISM,
+    "cudaLaunchDevice": PARALLELISM,
+    "cudaGetParameterBuffer": PARALLELISM,
 }
 # What the compiler does not know, and the feature it belongs to.
 UNKNOWN = {

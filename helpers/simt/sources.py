@@ -45,7 +45,17 @@ HOST_ONLY = re.compile(
 )
 # What a method of the host does, but declares at no other place.
 HOST_CALL = re.compile(r"\bcu(da|blas|rand|fft|sparse|solver|dnn)[A-Z]\w*\s*\(|<<<")
-HOST_HEADER = re.compile(r"thrust/|cub/(device|grid|util_allocator)\b")  # NVRTC cannot take them
+HOST_HEADER = re.compile(  # NVRTC cannot take them
+    r"thrust/|cub/(device|grid|util_allocator)\b|nvtx3/|cuda_\w+_interop\b|cuda(EGL|GL|VDPAU)\b"
+    r"|(cublas|cufft|cusparse|cusolver|cudnn|nccl|nvjpeg|npp|nvml|cupti|nvrtc)\w*\."
+)
+SYSTEM_HEADER = re.compile(  # of the host, of which a kernel uses nothing
+    r"[a-z_]+|(sys|netinet|arpa|net|linux|mach|X11|GL|GLES\d*|EGL|vulkan)/.*|(cuda_profiler_api"
+    r"|ctype|dirent|dlfcn|errno|fcntl|inttypes|locale|malloc|memory|omp|pthread|pwd|sched|signal"
+    r"|stdarg|stdbool|strings|wchar|windows|io|process|tchar|strsafe|sddl|aclapi|winternl|winsock2"
+    r"|direct|conio|mm_malloc|[ex]mmintrin|immintrin)\.h"
+)
+CUBLAS = re.compile(r"cublas\w*\.h")
 DEVICE_RUNTIME = re.compile(r"<<<|\bcuda[A-Z]\w*\s*\(")  # with what cuda_runtime.h declares
 KIND = re.compile(r"\s*(class|struct|union|enum|using|typedef|static_assert|namespace|friend)\b")
 OF_KIND = re.compile(r"\s*(struct|union|enum|class)\s+[\w:]+[\s*&]+\w+\s*(=|;|\[|\()")
@@ -135,11 +145,12 @@ def prepare(path: Path, given: Sequence[str] = ()) -> Source:
 
         def replaced(match: re.Match, one: str = one) -> str:
             found = includes[one][match[2]]
-            if found is None:
-                missing[match[2]] = None
-                return _blanks(match)
-            name = names.get(found)
             before = match[0][: match.start(1) - match.start()]
+            if found is None:
+                if not SYSTEM_HEADER.fullmatch(match[2]):
+                    missing[match[2]] = None
+                return f"{before}<cublas_types.h>" if CUBLAS.match(match[2]) else _blanks(match)
+            name = names.get(found)
             return match[0] if name is None else f'{before}"{name}"'
 
         texts[one] = INCLUDE.sub(replaced, host_aside(text, joined))
@@ -165,9 +176,9 @@ def _with_headers(
             if HOST_HEADER.match(name):
                 found = None
             includes[one][name] = found
-            ours = found in there[: len(there) - len(others)] and found != path.as_posix()
-            if ours and found not in texts:
-                texts[found] = read(Path(found))
+            ours = found in there[: len(there) - len(others)] and found not in texts
+            if ours and "__CUDACC_RTC__" not in (text := read(Path(found))):  # knows NVRTC
+                texts[found] = text
                 waiting.append(found)
     return texts, includes
 
@@ -182,11 +193,9 @@ def host_aside(text: str, project: str) -> str:
     """The text with host code blanked; `project` is a text with all its macros."""
     text = _spelled_out(text, project)
     plain = _blank(text)
-    directives = [match.span() for match in DIRECTIVE.finditer(plain)]
     cut = bytearray(len(text))
     _set_aside(DIRECTIVE.sub(_blanks, plain), 0, len(plain), cut, set())
-    for start, stop in directives:  # those within a function are in pairs, or harmless
-        cut[start:stop] = bytes(stop - start)
+    _keep_directives(text, cut)
     for match in ON_LAMBDA.finditer(plain):  # in a kernel it goes without saying
         cut[match.start(2) : match.end(2)] = b"\1" * len(match[2])
     return _without(text, cut)
@@ -198,6 +207,12 @@ def _without(text: str, cut: Sequence[int]) -> str:
         " " if gone and character not in "\r\n" else character
         for gone, character in zip(cut, text, strict=True)
     )
+
+
+def _keep_directives(text: str, cut: bytearray) -> None:
+    """Unmark directives: those within a function are in pairs, or harmless."""
+    for match in DIRECTIVE.finditer(_blank(text)):
+        cut[match.start() : match.end()] = bytes(match.end() - match.start())
 
 
 def _located(path: str, text: str) -> str:
@@ -240,7 +255,7 @@ def _set_aside(plain: str, place: int, end: int, cut: bytearray, gone: set[str])
         elif _is_hosts(head, plain[start:stop], gone):
             cut[start:stop] = b"\1" * (stop - start)
             gone.update(DECLARED.findall(head.partition("(")[0] + ";"))
-        elif body >= 0 and CLASS.match(head):
+        elif body >= 0 and _is_class(head):
             _set_methods_aside(plain, body + 1, plain.rfind("}", body, stop), cut)
         place = stop
 
@@ -252,7 +267,7 @@ def _set_methods_aside(plain: str, place: int, end: int, cut: bytearray) -> None
             place = access.end()
         stop, body = _declaration(plain, place, end)
         head, whole = plain[place:body], plain[place:stop]
-        if body >= 0 and CLASS.match(head):
+        if body >= 0 and _is_class(head):
             _set_methods_aside(plain, body + 1, plain.rfind("}", body, stop), cut)
         elif body >= 0 and "(" in head and not ON_DEVICE.search(head):
             if HOST_CALL.search(whole) or HOST_ONLY.search(whole):
@@ -293,7 +308,7 @@ def _declaration(plain: str, place: int, end: int) -> tuple[int, int]:
             depth -= 1
             if depth == 0 and character == "}":
                 rest = re.compile(r"\s*;").match(plain, number + 1)
-                head = plain[place:body]
+                head = ALIGNED.sub("", plain[place:body])
                 own = re.search(r"\b(class|struct|union|enum)\b|=\s*$", head)
                 if own and "(" not in head.partition("=")[0]:
                     semicolon = plain.find(";", number)
@@ -330,28 +345,26 @@ def without(text: str, line: int, kept: str) -> str | None:
     lines = text.split("\n")
     place = sum(len(one) + 1 for one in lines[: line - 1])
     place += len(lines[line - 1]) - len(lines[line - 1].lstrip()) if line <= len(lines) else 0
-    found = None
-    for one in declarations(plain):
-        if one.start <= place < one.stop:
-            found = one  # the innermost comes last
-    if found is None:
+    around = [one for one in declarations(plain) if one.start <= place < one.stop]
+    while len(around) > 1 and around[-1].body < 0 and "(" not in plain[slice(*around[-1][:2])]:
+        around.pop()  # a class without a field would have another layout
+    if not around:
         return None
-    head = plain[found.start : found.body if found.body >= 0 else found.stop]
+    start, stop, body, in_class = around[-1]
+    head = plain[start : body if body >= 0 else stop]
     if re.match(r"\s*static_assert\b", head) or _is_kernel(head, kept):
         return None
-    cut = bytearray(len(text))
-    whole = "__global__" in head or (found.body < 0 and not found.in_class)
-    at = found.start
-    if not whole and (CLASS.match(head) or place >= found.body >= 0 or found.in_class):
+    cut, at = bytearray(len(text)), start
+    stays = _is_class(head) and not re.match(r"\s*typedef\b", head)
+    if body >= 0 and "__global__" not in head and (stays or place >= body):
         base = re.search(r"(?<!:):(?!:)", head)
-        at = found.start + base.start() if base else found.body
-        for word in re.finditer(r"\bstatic\b", "" if found.in_class else head):
-            cut[found.start + word.start() : found.start + word.end()] = b"\1" * 6
-    cut[at : found.stop] = b"\1" * (found.stop - at)
-    for match in DIRECTIVE.finditer(_blank(text)):
-        cut[match.start() : match.end()] = bytes(match.end() - match.start())
+        at = start + base.start() if base else body
+        for word in re.finditer(r"\bstatic\b", "" if in_class else head):
+            cut[start + word.start() : start + word.end()] = b"\1" * 6
+    cut[at:stop] = b"\1" * (stop - at)
+    _keep_directives(text, cut)
     left = _without(text, cut)
-    return left if at == found.start else f"{left[:at]};{left[at + 1 :]}"
+    return left if at == start else f"{left[:at]};{left[at + 1 :]}"
 
 
 def without_other_kernels(text: str, kept: str) -> str:
@@ -360,12 +373,15 @@ def without_other_kernels(text: str, kept: str) -> str:
     cut = bytearray(len(text))
     for one in declarations(plain):
         head = plain[one.start : one.body if one.body >= 0 else one.stop]
-        if re.search(r"\b__global__\b", head) and not CLASS.match(head):
+        if re.search(r"\b__global__\b", head) and not _is_class(head):
             if not _is_kernel(head, kept):
                 cut[one.start : one.stop] = b"\1" * (one.stop - one.start)
-    for match in DIRECTIVE.finditer(_blank(text)):
-        cut[match.start() : match.end()] = bytes(match.end() - match.start())
+    _keep_directives(text, cut)
     return _without(text, cut)
+
+
+def _is_class(head: str) -> bool:
+    return bool(CLASS.match(ALIGNED.sub("", head)))
 
 
 def _is_kernel(head: str, name: str) -> bool:
@@ -391,7 +407,7 @@ def declarations(
             yield from declarations(plain, body + 1, stop - 1)
         else:
             yield Declaration(start, stop, body, in_class)
-            if body >= 0 and CLASS.match(head):
+            if body >= 0 and _is_class(head):
                 inside = body + 1, plain.rfind("}", body, stop)
                 yield from declarations(plain, *inside, in_class=True)
         start = stop

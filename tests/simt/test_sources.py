@@ -197,14 +197,17 @@ def test_an_error_names_the_line_of_the_file(tmp_path: Path) -> None:
 def test_headers_that_are_nowhere_are_left_out_and_named(tmp_path: Path) -> None:
     (tmp_path / "my.h").write_text("")
     text = '#include <mpi.h>\n#include "my.h"\n#  include <thrust/sort.h>\nint main() {}\n'
-    part, missing = sources.without_missing(text, [str(tmp_path)])
-    assert missing == ["mpi.h", "thrust/sort.h"]
-    assert part.split("\n")[1] == '#include "my.h"' and len(part) == len(text)
-    assert sources.without_missing('#include "gone.h"\n', []) == ('#include "gone.h"\n', [])
+    (tmp_path / "x.cu").write_text(text)
+    source = sources.prepare(tmp_path / "x.cu")
+    assert source.missing == ("mpi.h", "thrust/sort.h")
+    assert source.code.splitlines()[1:3] == [" " * 16, '#include "1/my.h"']
+    (tmp_path / "x.cu").write_text('#include "gone.h"\n')
+    source = sources.prepare(tmp_path / "x.cu")
+    assert not source.missing and source.code.endswith('#include "gone.h"\n')
 
 
 def test_headers_of_the_host_can_be_included_together_and_twice(tmp_path: Path) -> None:
-    names = sorted(path.name for path in sources.HEADERS.iterdir())
+    names = sorted(path.name for path in sources.HEADERS.iterdir() if path.is_file())
     text = "#include <cuda_runtime.h>\n" + "".join(f"#include <{name}>\n" for name in 2 * names)
     use = "*y = std::max(1, INT_MAX) + FLT_MAX + std::numeric_limits<int>::max() + UINT32_MAX;"
     assert ".entry" in compiled(tmp_path, f"{text}__global__ void k(float* y) {{ {use} }}\n")

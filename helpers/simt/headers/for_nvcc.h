@@ -11,3 +11,6 @@ typedef signed char int8_t;
 typedef short int16_t;
 typedef int int32_t;
 typedef long long int64_t;
+#if !defined(_WIN32) && !defined(__linux__)
+#define __linux__ 1  // as g++ does
+#endif
