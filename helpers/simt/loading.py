@@ -89,19 +89,21 @@ def _load(
             with citing(kernel.code):
                 compiled(kernel)
         except CompileError as error:
-            found = {(one.file, one.line): one for one in _errors(str(error), texts)}
-            changed = dict(texts)
+            found: dict[tuple[str, int], _Error] = {}
+            for one in _errors(str(error), texts):
+                found.setdefault((one.file, one.line), one)
+            changed, own = dict(texts), None
             for one in sorted(found.values(), key=lambda one: -one.line):
                 if not changed[one.file].splitlines()[one.line - 1].strip():
                     continue  # it went with another
                 shorter = sources.without(changed[one.file], one.line, short)
                 if shorter is None:
-                    raise _explained(source, error, one, [*missing, *left_out]) from None
-                if shorter != changed[one.file]:
+                    own = one
+                elif shorter != changed[one.file]:
                     changed[one.file] = shorter
                     left_out.append(f"line {one.line} of {short_name(one.file)}: {one.said}")
             if changed == texts:
-                raise _explained(source, error, None, [*missing, *left_out]) from None
+                raise _explained(source, error, own, [*missing, *left_out]) from None
             texts = changed
             continue
         return kernel, (*missing, *left_out)
@@ -141,8 +143,16 @@ def _explained(
     source: Source, error: CompileError, about: _Error | None, left_out: list[str]
 ) -> Exception:
     """The error to show: a refusal by name if the kernel uses what the machine does not run."""
-    where = f"{short_name(about.file)}:{about.line}" if about else ""
-    if about and (feature := of_message(about.said)):
+    where = f"{short_name(about.file)}:{about.line}" if about else short_name(source.path)
+    said = about.said if about else str(error)
+    if not about and (named := re.search(r'function "(\w+)', said)):
+        lines = enumerate(source.texts[source.path].splitlines(), 1)
+        found = [number for number, line in lines if re.search(rf"\b{named[1]}\b", line)]
+        where += f":{found[0]}" if found else ""
+    if name := re.search(r'identifier "(\w+)" is undefined', said):
+        held = re.search(rf"\b(texture|surface)\s*<[^;]*\b{name[1]}\b[^;]*;", source.original)
+        said = held[0] if held else said
+    if feature := of_message(said):
         return refused(feature, where)
     lines = [str(error)]
     packages = [(one, package(one)) for one in source.missing if package(one)]

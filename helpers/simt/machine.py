@@ -31,7 +31,7 @@ from .findings import Findings
 from .geometry import Place, Shape
 from .instructions import PtxKernel
 from .parse import entry_named, parse
-from .places import citing, own_file
+from .places import around, citing, own_file
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
 from .sources import implicit
@@ -138,6 +138,8 @@ def simulate(
         context.suspicion.watched = loads
         with citing(kernel.code), np.errstate(all="ignore"):
             _run(context, instruction_limit, cooperative, progress)
+        if not cooperative:
+            _check_grid_barriers(context, findings, kernel)
         context.end_launch()
         if loads or not context.suspicion.asked:
             break
@@ -201,6 +203,19 @@ def _prepare(
             f"no load or store in line {min(missing)} of {kernel.name}; "
             f"lines that have some: {', '.join(map(str, sorted(watchable_lines(context))))}"
         )
+
+
+def _check_grid_barriers(context: Context, findings: Findings, kernel: RawKernel) -> None:
+    """Raise `ValueError` if a barrier of the grid has trapped, as it does in an ordinary launch."""
+    if not any("%envreg" in one.text for one in context.kernel.instructions):
+        return
+    for one in findings:
+        near = around(kernel.code, one.file, one.line, 0)
+        if one.kind == "trap" and near and re.search(r"\bsync\w*\s*\(", near[0][1]):
+            raise ValueError(
+                f"{kernel.name} synchronises the grid at {one.file}:{one.line}, which needs a "
+                "cooperative launch: pass --cooperative, or enable_cooperative_groups=True"
+            )
 
 
 def declarations(kernel: RawKernel) -> str:

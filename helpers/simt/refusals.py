@@ -71,10 +71,10 @@ CALLS = {  # by a part of the function's name
 # What the compiler does not know, and the feature it belongs to.
 UNKNOWN = {
     r"\b(nvcuda|wmma|mma_sync)\b": TENSOR_CORES,
-    r"\btexture is not a template|\"texture\"|\"tex[123]D\w*\" is undefined": TEXTURES,
-    r"\bsurface is not a template|\"surface\"|\"surf[123]D\w*\" is undefined": SURFACES,
+    r"\btexture\b|\"tex[123]D\w*\" is undefined": TEXTURES,
+    r"\bsurface\b|\"surf[123]D\w*\" is undefined": SURFACES,
     r"device-side kernel launch|kernel launch from __device__": PARALLELISM,
-    r"\"cuda(Malloc|MallocManaged)\" is undefined": HEAP,
+    r"\"cudaMalloc\w*(\"|\()": HEAP,
     r"\"cudaDeviceSynchronize\" is undefined": SYNCHRONIZE,
     r"\"alloca\" is undefined": ALLOCA,
     r"\bCUtensorMap\b": TMA,

@@ -288,7 +288,7 @@ def _is_hosts(head: str, whole: str, gone: set[str]) -> bool:
         return False
     if "(" in words and "=" not in words.partition("(")[0]:
         return True  # a function
-    if re.search(r"\boperator\b", words):
+    if re.search(r"\boperator\b|\b(texture|surface)\s*<", words):
         return False
     type_ = words.partition("=")[0].rpartition("*")[2] if "*" in words.partition("=")[0] else words
     constant = re.search(r"\bconst\b", type_.partition("=")[0])
@@ -368,16 +368,24 @@ def without(text: str, line: int, kept: str) -> str | None:
 
 
 def without_other_kernels(text: str, kept: str) -> str:
-    """The text without the kernels of other names than `kept`."""
-    plain = plain_text(text)
-    cut = bytearray(len(text))
-    for one in declarations(plain):
-        head = plain[one.start : one.body if one.body >= 0 else one.stop]
-        if re.search(r"\b__global__\b", head) and not _is_class(head):
-            if not _is_kernel(head, kept):
-                cut[one.start : one.stop] = b"\1" * (one.stop - one.start)
+    """The text in which kernels of other names than `kept` are only declared."""
+    plain, cut, ends = plain_text(text), bytearray(len(text)), []
+    for start, stop, body, _ in declarations(plain):
+        head = plain[start : body if body >= 0 else stop]
+        if "__global__" not in head or _is_class(head) or _is_kernel(head, kept):
+            continue
+        if body >= 0:
+            cut[body:stop] = b"\1" * (stop - body)
+            ends.append(body)
+            for word in re.finditer(r"\bstatic\b", head):
+                cut[start + word.start() : start + word.end()] = b"\1" * 6
+        elif re.match(r"\s*template\b(?!\s*<)", head):  # an instance of it
+            cut[start:stop] = b"\1" * (stop - start)
     _keep_directives(text, cut)
-    return _without(text, cut)
+    characters = list(_without(text, cut))
+    for place in ends:
+        characters[place] = ";"
+    return "".join(characters)
 
 
 def _is_class(head: str) -> bool:
