@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from operator import index
 
 import numpy as np
@@ -22,6 +22,7 @@ from .hardware import (
 from .instructions import PtxKernel, PtxParameter
 from .memory.global_memory import GlobalMemory, rows_apart
 from .memory.shared import SharedMemory
+from .parse import plain_name
 from .words import counted
 
 
@@ -129,6 +130,41 @@ def parameter_bytes(
         encoded = _encoded(parameter, value, name, names, memory)
         space[parameter.offset : parameter.offset + parameter.size] = encoded
     return bytes(space)
+
+
+def fill_variables(
+    kernel: PtxKernel,
+    values: Mapping[str, object],
+    memory: GlobalMemory,
+    declared: Mapping[str, Parameter],
+) -> None:
+    """Copy values into `__constant__` and `__device__` variables, given by name, as
+    `cudaMemcpyToSymbol` does: an array for an array, a number or a struct for another.
+
+    Raises `ValueError` for a name that the kernel does not use or a value that is too large, and
+    `TypeError` for a value of another type.
+    """
+    held = {plain_name(one.variable.name): one for one in memory.allocations if one.variable}
+    for name, value in values.items():
+        if name not in held:
+            used = ", ".join(sorted(one for one in held if one in declared)) or "none"
+            raise ValueError(
+                f"{plain_name(kernel.name)} uses no variable {name!r}; __constant__ and __device__ "
+                f"variables that it uses: {used}"
+            )
+        parameter, size = declared.get(name), held[name].variable.size
+        if parameter is not None and parameter.pointer:
+            if not isinstance(value, np.ndarray) or not value.ndim:
+                raise TypeError(f"{name} is an array of {parameter.type}: pass a numpy array")
+            _check_declared(parameter, value)
+        elif parameter is not None and parameter.dtype is not None:
+            if getattr(value, "ndim", 0) or not isinstance(value, Real | np.generic):
+                raise TypeError(f"{name} is one {parameter.type}: pass a number, not {value!r}")
+            value = np.array(value, parameter.dtype)
+        data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
+        if len(data) > size:
+            raise ValueError(f"{name} has {size} bytes, too few for the {len(data)} that are given")
+        held[name].data[: len(data)] = data
 
 
 def _check_declared(parameter: Parameter, value) -> None:

@@ -23,7 +23,9 @@ kernel<<<grid, block>>>. A two- or three-dimensional launch has a number per dim
     float**     arrays with semicolons between them: "float32[64];float32[64]"
     struct      a .npy file that holds one element of a structured dtype
 
-Quotation marks keep the shell from interpreting brackets and semicolons. Three examples:
+A __constant__ or __device__ variable gets a value by its name: NAME=VALUE, anywhere among --args.
+
+Quotation marks keep the shell from interpreting brackets and semicolons. Four examples:
 
     scale(const float* x, float* y, int n, float a)
         --args "float32[1024]" "float32[1024]" 1024 0.5
@@ -31,6 +33,8 @@ Quotation marks keep the shell from interpreting brackets and semicolons. Three 
         --args x.npy "float32[64,1024]" 64 1024
     add_rows(float** rows, const float* bias, int cols)
         --args "float32[64];float32[64]" null 64
+    __constant__ float weights[5]; smooth(const float* x, float* y, int n)
+        --args "float32[1024]" "float32[1024]" 1024 "weights=float32[5]"
 
 Exit status: 0 if no bug was found, 1 if one was, 2 if the kernel cannot be run.
 """
@@ -43,14 +47,15 @@ import os
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from . import reports
 from .arguments import launch_shape
-from .cuda_text import signature
+from .cuda_text import signature, variables
 from .geometry import Shape
 from .loading import listing, load_kernel
 from .machine import INSTRUCTION_LIMIT, KernelText, declarations, simulate
@@ -75,6 +80,7 @@ class KernelLaunch:
     block: tuple[int, ...]
     shared: int
     values: tuple
+    symbols: dict = field(default_factory=dict)  # values of __constant__ variables by name
 
 
 class Launches:
@@ -99,7 +105,8 @@ class Launches:
         if not options.grid or not options.block:
             raise ValueError("--grid and --block are needed to run a kernel")
         declared = signature(declarations(kernel), kernel.name)
-        texts = options.args or []
+        constants = variables(declarations(kernel))
+        texts, named = _separated(options.args or [], constants)
         if len(texts) != len(declared):
             wanted = ", ".join(parameter.name for parameter in declared) or "none"
             takes = f"takes {counted(len(declared), 'argument')} ({wanted})"
@@ -107,14 +114,34 @@ class Launches:
         random = np.random.default_rng(0)
         pairs = zip(texts, declared, strict=True)
         values = tuple(argument(text, parameter, random) for text, parameter in pairs)
+        symbols = {name: argument(text, constants[name], random) for name, text in named.items()}
         sizes = tuple(options.grid), tuple(options.block)
-        return KernelLaunch(kernel, *sizes, options.shared or 0, values)
+        return KernelLaunch(kernel, *sizes, options.shared or 0, values, symbols)
 
     def run(self, launch: KernelLaunch, **options) -> Trace:
         """Simulate it; `options` go to `simulate`."""
         names = [one.name for one in signature(declarations(launch.kernel), launch.kernel.name)]
+        options |= {"names": names, "symbols": launch.symbols}
         sizes = launch.grid, launch.block
-        return simulate(launch.kernel, *sizes, launch.values, launch.shared, names=names, **options)
+        return simulate(launch.kernel, *sizes, launch.values, launch.shared, **options)
+
+
+def _separated(texts: list[str], constants: Collection[str]) -> tuple[list[str], dict[str, str]]:
+    """(arguments of the kernel, values of `__constant__` variables by name). Raises `ValueError`
+    for the name of another variable."""
+    given, named = [], {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier() or os.path.exists(text):
+            given.append(text)
+        elif name in constants:
+            named[name] = value
+        else:
+            known = ", ".join(constants) or "none"
+            raise ValueError(
+                f"{name} is no __constant__ or __device__ variable of this file; it has: {known}"
+            )
+    return given, named
 
 
 def main(arguments: list[str] | None = None, launches: Launches | None = None) -> int:

@@ -121,6 +121,21 @@ def kernel_names(code: str) -> list[str]:
     return list(dict.fromkeys(kernel.name for kernel in _declared(strip_comments(code))))
 
 
+@functools.lru_cache(maxsize=64)
+def variables(code: str) -> dict[str, Parameter]:
+    """The `__constant__` and `__device__` variables of a source; an array is a pointer to const."""
+    plain = strip_comments(code)
+    aliases, found = _aliases(plain), {}
+    for declared in re.findall(r"__(?:constant|device)__\s([^;(){}=]*)(?=[=;{])", plain):
+        first, *others = split_items(re.sub(r"\b(__\w+__|static|inline|extern)\b", " ", declared))
+        base = re.sub(r"\w+\s*(\[[^\]]*\]\s*)*$", "", first)
+        for text in (first, *(f"{base} {one}" for one in others)):
+            if "*" not in text:  # a pointer that is a variable holds an address
+                one = _parameter(f"const {text}", 0, aliases)
+                found[one.name] = one
+    return found
+
+
 def template_parameters(code: str, kernel_name: str) -> str:
     """What stands between `template <` and `>` of a kernel; "" for none."""
     found = [one for one in _declared(strip_comments(code)) if one.name == kernel_name]

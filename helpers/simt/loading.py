@@ -96,7 +96,7 @@ def _load(
             for one in sorted(found.values(), key=lambda one: -one.line):
                 if not changed[one.file].splitlines()[one.line - 1].strip():
                     continue  # it went with another
-                shorter = sources.without(changed[one.file], one.line, short)
+                shorter = sources.without(changed[one.file], one.line, one.column, short)
                 if shorter is None:
                     own = one
                 elif shorter != changed[one.file]:
@@ -120,18 +120,20 @@ class _Error(NamedTuple):
     file: str
     line: int
     said: str
+    column: int = -1  # from 0; -1 if the compiler does not show it
 
 
 def _errors(log: str, texts: dict[str, str]) -> Iterator[_Error]:
     """The errors in the compiler's messages. One in a header that is not the project's counts for
     the line that a template was instantiated at."""
-    said, file, waiting = "", "", False
-    for line in log.splitlines():
+    said, file, waiting, lines = "", "", False, log.splitlines()
+    for number, line in enumerate(lines):
         if match := ERROR.match(line):
             said, file = match["said"], match["file"]
             waiting = file not in texts
+            caret = re.fullmatch(r"  ( *)\^ *", "".join(lines[number + 2 : number + 3]))
             if not waiting:
-                yield _Error(file, int(match["line"]), said)
+                yield _Error(file, int(match["line"]), said, len(caret[1]) if caret else -1)
         elif waiting and (match := INSTANTIATED.search(line)):
             place = (match["file"] or file).strip('"')
             if place in texts:

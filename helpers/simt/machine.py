@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +17,7 @@ from .arguments import (
     check_names,
     check_shared,
     check_threads,
+    fill_variables,
     launch_shape,
     parameter_bytes,
     pointers,
@@ -26,7 +27,7 @@ from .calls import Calls
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
 from .counters import Counters
-from .cuda_text import Parameter, signatures
+from .cuda_text import Parameter, signatures, variables
 from .findings import Findings
 from .geometry import Place, Shape
 from .instructions import PtxKernel
@@ -89,6 +90,7 @@ def simulate(
     shared_mem: int = 0,
     *,
     names: Sequence[str] = (),
+    symbols: Mapping[str, object] | None = None,
     arch: str = DEFAULT_ARCH,
     instruction_limit: int = INSTRUCTION_LIMIT,
     watch: Collection[int] | bool = (),
@@ -103,6 +105,8 @@ def simulate(
     to the parameter's size, and a scalar of a structured dtype is a struct by value: its pointers
     are object fields ("O") that hold arrays, lists of arrays or None. `names` are used for the
     arrays in findings; the rows of a matrix may be apart where they have its `..._stride`.
+    `symbols` are values of `__constant__` and `__device__` variables by name, which a program would
+    copy there with `cudaMemcpyToSymbol`: an array for an array, a number for a number.
     `shared_mem` is the dynamic shared memory in bytes. Once a batch of blocks has executed more
     than `instruction_limit` instructions, its next backward branch or function call counts as a
     hang; code without either always runs to its end.
@@ -134,7 +138,7 @@ def simulate(
         findings = Findings()
         watched = Watch(shape, own_file(kernel.code), *watching)
         context = Context(parsed, shape, shared_mem, findings, watched)
-        _prepare(context, kernel, args, names, cooperative)
+        _prepare(context, kernel, args, names, symbols or {}, cooperative)
         context.suspicion.watched = loads
         with citing(kernel.code), np.errstate(all="ignore"):
             _run(context, instruction_limit, cooperative, progress)
@@ -176,7 +180,12 @@ def compiled(kernel: RawKernel, arch: str = DEFAULT_ARCH) -> tuple[str, PtxKerne
 
 
 def _prepare(
-    context: Context, kernel: RawKernel, args: Sequence, names: Sequence[str], cooperative: bool
+    context: Context,
+    kernel: RawKernel,
+    args: Sequence,
+    names: Sequence[str],
+    symbols: Mapping[str, object],
+    cooperative: bool,
 ) -> None:
     """Lay out the memories and check what the launch asks for."""
     context.suspicion.padding = bool(STRUCTS.search(declarations(kernel)))
@@ -188,6 +197,8 @@ def _prepare(
         memory.allocate_variable(variable)
     grid_barrier = memory.allocate(np.zeros(2, np.uint32), "the grid's barrier")
     memory.initialise_variables(context.functions())
+    if symbols:
+        fill_variables(context.kernel, symbols, memory, variables(declarations(kernel)))
     targets = written(context.kernel)
     held = pointers(context.kernel, context.parameters, targets)
     memory.watch_writes(targets, [*held, grid_barrier])

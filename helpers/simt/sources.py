@@ -338,13 +338,15 @@ def _blanks(match: re.Match) -> str:
 # ---- what does not compile ----
 
 
-def without(text: str, line: int, kept: str) -> str | None:
-    """The text without what its line declares: a function or class stays as a declaration if the
-    line is in its body. None if nothing can be left out there, as in the kernel `kept`."""
+def without(text: str, line: int, column: int, kept: str) -> str | None:
+    """The text without what is declared at a line, from 1, and a column, from 0 or -1 for unknown:
+    a function or class stays as a declaration if that is in its body. None if nothing can be left
+    out there, as in the kernel `kept`."""
     plain = plain_text(text)
     lines = text.split("\n")
     place = sum(len(one) + 1 for one in lines[: line - 1])
-    place += len(lines[line - 1]) - len(lines[line - 1].lstrip()) if line <= len(lines) else 0
+    first = len(lines[line - 1]) - len(lines[line - 1].lstrip())
+    place += max(column, first)
     around = [one for one in declarations(plain) if one.start <= place < one.stop]
     while len(around) > 1 and around[-1].body < 0 and "(" not in plain[slice(*around[-1][:2])]:
         around.pop()  # a class without a field would have another layout

@@ -1,0 +1,415 @@
+"""Files as people have them: what a kernel does not need is left out, what cannot run is named."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.simt import CompileError, KernelText, UnsupportedPTX, simulate
+from helpers.simt.command import main
+from helpers.simt.loading import load_kernel
+
+MAIN = "int main() { return 0; }\n"
+KERNEL = "__global__ void k(int* y) { y[threadIdx.x] = VALUE; }\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(files: dict[str, str] | str) -> Path:
+    """Write files; the first is the one to load."""
+    files = {"x.cu": files} if isinstance(files, str) else files
+    for name, text in files.items():
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Path(next(iter(files)))
+
+
+def value_of(path: Path, name: str = "k", *options: str) -> tuple[int, tuple[str, ...]]:
+    """(what the kernel stores, what was left out)."""
+    kernel, left_out = load_kernel(path, name, options)
+    y = np.zeros(32, np.int32)
+    assert not simulate(kernel, 1, 32, (y,)).findings
+    return int(y[0]), left_out
+
+
+# Files that load; the value of VALUE, and what is left out.
+LOADED = {
+    "a missing header, and no other sign of nvcc": (
+        {"x.cu": "#include <helper_cuda.h>\n#define VALUE 7\n" + KERNEL + MAIN},
+        ["helper_cuda.h (not found)"],
+    ),
+    "a missing header in a header": (
+        {
+            "x.cu": '#include "inc/common.h"\n' + KERNEL + MAIN,
+            "inc/common.h": "#pragma once\n#include <cublas_v2.h>\n#include <mpi.h>\n"
+            '#include "b.h"\n',
+            "inc/b.h": '#pragma once\n#include "common.h"\n#define VALUE 7\n',
+        },
+        ["cublas_v2.h (only the host can use it)", "mpi.h (not found)"],
+    ),
+    "host code in a header": (
+        {
+            "x.cu": '#include "common.h"\n' + KERNEL + MAIN,
+            "common.h": "#include <vector>\n#include <cstdlib>\nHD int seven() { return 7; }\n"
+            "inline std::vector<int> all() { return {}; }\nvoid stop() { exit(1); }\n"
+            "#define VALUE seven()\n",
+        },
+        [],
+    ),
+    "a macro of a header": (
+        {
+            "x.cu": '#include "a.h"\nHD int seven() { return 7; }\n#define VALUE seven()\n'
+            + KERNEL
+            + MAIN,
+            "a.h": "#define HD __host__ __device__\nint host() { return 1; }\n",
+        },
+        [],
+    ),
+    "host globals, and what they call": (
+        "#include <cstdio>\nint counter() { return 1; }\nint rows = 64; int tiles = rows * 2;\n"
+        "const int more = counter();\nconst int last = more + 1;\nconst int VALUE = 7;\n"
+        'static const char* names[] = {"a"};\nfloat *buffer = NULL;\nstruct P { int a; } ;\n'
+        "struct P *head = NULL;\nP origin = {1};\n" + KERNEL + MAIN,
+        [],
+    ),
+    "a typedef of an aligned struct": (
+        "typedef struct __align__(8) { int a, b; } Pair;\n#define VALUE (Pair{3, 4}.a + 4)\n"
+        + KERNEL
+        + MAIN,
+        [],
+    ),
+    "a kernel beside it that does not compile": (
+        "#define VALUE 7\n__global__ void bad(int* y) { *y = oops; }\n" + KERNEL + MAIN,
+        [],
+    ),
+    "a device function that does not compile": (
+        "#define VALUE 7\n__device__ static int bad(int* y) { return oops; }\n" + KERNEL + MAIN,
+        ['line 2 of x.cu: identifier "oops" is undefined'],
+    ),
+    "a class that does not compile": (
+        "#define VALUE 7\nstruct Bad {\n    Oops a;\n    Oops b;\n};\n" + KERNEL + MAIN,
+        ['line 4 of x.cu: identifier "Oops" is undefined'],
+    ),
+    "what g++ defines": (
+        "#ifndef __linux__\n#error which system?\n#endif\n#define VALUE 7\n" + KERNEL + MAIN,
+        [],
+    ),
+    "headers of the system": (
+        "#include <sys/time.h>\n#include <unistd.h>\n#include <deque>\n#include <omp.h>\n"
+        "#define VALUE 7\n" + KERNEL + MAIN,
+        [],
+    ),
+    "the headers that nvcc has": (
+        '#include "half.h"\n#define VALUE ((int)(INFINITY > 1) + 6)\n' + KERNEL + MAIN,
+        ["half.h (not found)"],
+    ),
+}
+LOADED["host code in a header"][0]["common.h"] = (
+    "#define HD __host__ __device__\n" + LOADED["host code in a header"][0]["common.h"]
+)
+
+
+@pytest.mark.parametrize("case", LOADED)
+def test_a_kernel_loads_without_what_it_does_not_need(case: str) -> None:
+    files, left_out = LOADED[case]
+    assert value_of(written(files)) == (7, tuple(left_out))
+
+
+# Planted: what is left out must not change what a kernel computes, it must stop it.
+STOPPED = {
+    "an overload": (
+        "__device__ int f(int v) { return oops; }\n__device__ int f(double v) { return 1; }\n"
+        "#define VALUE f(1)\n",
+        UnsupportedPTX,
+        "cannot call f, which this source does not define, at x.cu:4",
+    ),
+    "a specialisation": (
+        "template <class T> struct S { static const int v = 1; };\n"
+        "template <> struct S<int> { Oops o; static const int v = 2; };\n#define VALUE S<int>::v\n",
+        CompileError,
+        r"x.cu\(4\): error: incomplete type .S<int>",
+    ),
+    "an assertion": (
+        'static_assert(sizeof(int) == 8, "wide");\n#define VALUE 1\n',
+        CompileError,
+        "static assertion failed",
+    ),
+    "a variable of the host": ("int rows = 64;\n#define VALUE rows\n", CompileError, '"rows"'),
+    "a kernel behind #if": (
+        "#ifdef NEVER\n__global__ void m(int* y) {}\n#endif\n#define VALUE 1\n#define k k2\n",
+        ValueError,
+        "k is in x.cu, but an #if leaves it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", STOPPED)
+def test_a_kernel_that_needs_what_was_left_out_is_stopped(case: str) -> None:
+    text, error, message = STOPPED[case]
+    with pytest.raises(error, match=message):
+        value_of(written(text + KERNEL + MAIN))
+
+
+def test_the_list_names_instances_and_reasons(capsys) -> None:
+    path = written(
+        "#include <gone.h>\ntemplate <class T, int N> __global__ void many(T* y) { *y = N; }\n"
+        "template <class T> __global__ void none(T* y) { *y = 1; }\n"
+        "__global__ void bad(int* y) { *y = oops; }\n"
+        "__global__ void good(float* y) { *y = 1; }\n"
+        "__global__ void heap(int** y) { *y = (int*)malloc(4); }\n"
+        "template <class T> void run(T* y) {\n"
+        "    const int WIDE = 2, HIGH = WIDE * 4;\n"
+        "    many<T, HIGH><<<1, 1>>>(y);\n    none<<<1, 1>>>(y);\n}\n"
+        "int main() { run<float>(0); run<double>(0); many<int, 3> <<<1, 1>>>(0); }\n"
+    )
+    assert main([str(path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[:-1] == [
+        "x.cu: 5 kernels",
+        "  many<...>(T* y)",
+        '      --kernel "many<float, (2 * 4)>"',
+        '      --kernel "many<double, (2 * 4)>"',
+        '      --kernel "many<int, 3>"',
+        "  none<...>(T* y)",
+        "      template arguments: class T",
+        "  bad(int* y)",
+        '      does not compile: identifier "oops" is undefined, at x.cu:4',
+        "  good(float* y)",
+        "  heap(int** y)",
+        "      the SIMT machine does not run malloc and new in a kernel, at x.cu:6; pass a buffer "
+        "as an argument instead",
+        "left out: gone.h (not found)",
+    ]
+    sizes = ["--grid", "1", "--block", "1", "--args", "float32[1]"]
+    assert main([str(path), "--kernel", "many<float, (2 * 4)>", *sizes]) == 0
+    shown = capsys.readouterr().out
+    assert "y: float32[1], min 8" in shown and "left out: gone.h (not found)" in shown
+
+
+# A kernel's text, and what it is refused for.
+REFUSED = {
+    "wmma": (
+        "#include <mma.h>\nusing namespace nvcuda;\n__global__ void k(half* y) {\n"
+        "    wmma::fragment<wmma::accumulator, 16, 16, 16, half> a;\n"
+        "    wmma::fill_fragment(a, 0);\n"
+        "    wmma::store_matrix_sync(y, a, 16, wmma::mem_row_major);\n}\n",
+        "tensor cores",
+        6,
+    ),
+    "ldmatrix": (
+        "__global__ void k(int* y) {\n    int v;\n    asm volatile("
+        '"ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(v) : "r"(0));\n'
+        "    *y = v;\n}\n",
+        "tensor cores",
+        3,
+    ),
+    "a tensor copy": (
+        '__global__ void k(int* y) {\n    asm volatile("cp.async.bulk.tensor.2d.shared::cluster'
+        '.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%0, %0}], [%0];" :: "r"(0), "l"(y));'
+        "\n}\n",
+        "tensor copies",
+        2,
+    ),
+    "a texture object": (
+        "__global__ void k(cudaTextureObject_t t, float* y) {\n"
+        "    *y = tex2D<float>(t, 1, 2);\n}\n",
+        "textures",
+        2,
+    ),
+    "a texture reference": (
+        "texture<float, 2> old;\n__global__ void k(float* y) { *y = tex2D(old, 1, 2); }\n",
+        "textures",
+        2,
+    ),
+    "a surface": (
+        "__global__ void k(cudaSurfaceObject_t t, float* y) {\n    surf2Dwrite(*y, t, 1, 2);\n}\n",
+        "surfaces",
+        2,
+    ),
+    "a launch": (
+        "__global__ void inner(int* y);\n__global__ void k(int* y) {\n    inner<<<1, 1>>>(y);\n}\n",
+        "a kernel that launches kernels",
+        3,
+    ),
+    "a launch on a stream": (
+        "__global__ void inner(int* y) {}\n__global__ void k(int* y) {\n    cudaStream_t s;\n"
+        "    cudaStreamCreateWithFlags(&s, 1);\n    inner<<<1, 1, 0, s>>>(y);\n}\n",
+        "a kernel that launches kernels",
+        4,
+    ),
+    "malloc": ("__global__ void k(int** y) {\n    *y = (int*)malloc(4);\n}\n", "malloc and new", 2),
+    "new": ("__global__ void k(int** y) {\n    *y = new int;\n}\n", "malloc and new", 2),
+    "cudaMalloc": ("__global__ void k(int** y) {\n    cudaMalloc(y, 4);\n}\n", "malloc and new", 2),
+    "delete": ("__global__ void k(int** y) {\n    delete *y;\n}\n", "free and delete", 2),
+    "alloca": (
+        "__global__ void k(int** y) {\n    *y = (int*)alloca(**y);\n}\n",
+        "alloca in a kernel",
+        2,
+    ),
+    "a function pointer": (
+        "__global__ void k(int (*f)(int), int* y) {\n    *y = f(*y);\n}\n",
+        "a function pointer that the host passes",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_feature_that_is_not_run_is_named_with_what_to_do(case: str, capsys) -> None:
+    text, feature, line = REFUSED[case]
+    path = written(text + MAIN)
+    with pytest.raises(UnsupportedPTX) as caught:
+        load_kernel(path, "k")
+    message = str(caught.value)
+    assert feature in message and f"at x.cu:{line}; " in message and "\n" not in message
+    assert main([str(path)]) == 0 and message in capsys.readouterr().out
+
+
+GRID = """#include <cooperative_groups.h>
+__global__ void k(int* y)
+{
+    auto grid = cooperative_groups::this_grid();
+    y[grid.thread_rank()] = 1;
+    grid.sync();
+}
+"""
+
+
+def test_a_barrier_of_the_grid_in_an_ordinary_launch_is_refused(capsys) -> None:
+    launch = [str(written(GRID + MAIN)), *"--grid 2 --block 32 --args int32[64]".split()]
+    assert main(launch) == 2
+    assert "k synchronises the grid at x.cu:6" in (said := capsys.readouterr().err)
+    assert "pass --cooperative" in said
+    assert main([*launch, "--cooperative"]) == 0
+    asks = GRID.replace("grid.sync", "if (grid.is_valid()) grid.sync")
+    assert main([str(written(asks + MAIN)), *launch[1:]]) == 0
+    traps = GRID.replace("grid.sync()", "if (!grid.is_valid()) __trap()")
+    assert main([str(written(traps + MAIN)), *launch[1:]]) == 1
+
+
+def test_the_package_of_a_missing_header_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helpers.simt.sources.include_folders", lambda: ())
+    text = "#include <curand_kernel.h>\n__global__ void k(curandState* s) { curand(s); }\n"
+    with pytest.raises(CompileError, match=r"curand_kernel.h \(pip install nvidia-curand\)"):
+        load_kernel(written(text + MAIN), "k")
+
+
+LIBRARIES = {
+    "CUB": (
+        "#include <cub/cub.cuh>\n__global__ void k(int* y) {\n"
+        "    __shared__ cub::BlockReduce<int, 32>::TempStorage s;\n"
+        "    int sum = cub::BlockReduce<int, 32>(s).Sum(threadIdx.x);\n"
+        "    if (threadIdx.x == 0) *y = sum;\n}\n",
+        496,
+    ),
+    "cuda::std": (
+        "#include <cuda/std/array>\n__global__ void k(int* y) {\n"
+        "    cuda::std::array<int, 2> a{3, 4};\n    *y = a[0] * a[1];\n}\n",
+        12,
+    ),
+    "what starts after another kernel": (
+        "__global__ void k(int* y) {\n    cudaGridDependencySynchronize();\n"
+        "    *y = 5;\n    cudaTriggerProgrammaticLaunchCompletion();\n}\n",
+        5,
+    ),
+    "wide integers": (
+        "__global__ void k(int* y) {\n    __int128 v = threadIdx.x + 3;\n    v <<= 70;\n"
+        "    if (threadIdx.x == 0) *y = (int)(v >> 70);\n}\n",
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LIBRARIES)
+def test_libraries_of_the_toolkit_work(case: str) -> None:
+    text, expect = LIBRARIES[case]
+    kernel, left_out = load_kernel(written(text + MAIN), "k")
+    y = np.zeros(32, np.int32)
+    simulate(kernel, 1, 32, (y,))
+    assert y[0] == expect and not left_out
+
+
+def test_what_nvcc_has_is_there_for_a_text_too() -> None:
+    text = (
+        "#include <stdio.h>\n#include <assert.h>\n__global__ void k(float* y) {\n"
+        '    assert(y); printf("%d", INT_MAX);\n    cudaGridDependencySynchronize();\n'
+        "    y[threadIdx.x] = -INFINITY + (float)M_PI;\n}\n"
+    )
+    y = np.zeros(32, np.float32)
+    trace = simulate(KernelText(text, "k"), 1, 32, (y,))
+    assert np.isneginf(y).all() and trace.printed.startswith("2147483647")
+
+
+# ---- values of __constant__ variables ----
+
+SMOOTH = """#include <cstdio>
+#define LENGTH 3
+__constant__ float weights[LENGTH];
+static __constant__ int offset = 3;
+__device__ unsigned count;
+__constant__ int unused;
+namespace deep { __constant__ double scale[2][2]; }
+__global__ void smooth(float* y)
+{
+    float sum = offset + count + deep::scale[1][1];
+    for (int k = 0; k < LENGTH; ++k) sum += weights[k];
+    y[threadIdx.x] = sum;
+}
+"""
+
+
+def smooth(*args: str) -> int:
+    path = written(SMOOTH + MAIN)
+    return main([str(path), *"--grid 1 --block 32 --args".split(), "float32[32]", *args])
+
+
+def test_constants_are_filled_from_the_command_line(capsys) -> None:
+    np.save("w.npy", np.array([1, 2, 4], np.float32))
+    np.save("s.npy", np.full((2, 2), 0.5))
+    for args, mean in (
+        ((), "3"),
+        (("offset=4",), "4"),
+        (("count=7", "weights=w.npy", "scale=s.npy"), "17.5"),
+        (("weights=float32[2]",), "2.99363"),
+    ):
+        assert smooth(*args) == 0
+        assert f"mean {mean}," in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arg", "message"),
+    [
+        ("offset=4.5", "offset: the kernel takes int, not 4.5"),
+        ("weights=float32[4]", "weights has 12 bytes, too few for the 16 that are given"),
+        ("weights=float64[1]", "weights is float64, the kernel takes float32"),
+        ("weights=3", "weights: the kernel takes float*, not 3"),
+        ("offset=float32[1]", "offset: the kernel takes int, not the array float32[1]"),
+        ("wieghts=w.npy", "wieghts is no __constant__ or __device__ variable of this file; it has"),
+        ("unused=1", "smooth uses no variable 'unused'; __constant__ and __device__ variables"),
+    ],
+)
+def test_a_value_that_does_not_fit_a_constant_is_refused(arg: str, message: str, capsys) -> None:
+    assert smooth(arg) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("symbols", "message"),
+    [
+        ({"weights": 3}, "weights is an array of float: pass a numpy array"),
+        ({"weights": np.zeros(1)}, "weights is float64, the kernel takes float32"),
+        ({"offset": np.zeros(2, np.int32)}, "offset is one int: pass a number"),
+        ({"nothing": 3}, "smooth uses no variable 'nothing'; .* count, offset, scale, weights"),
+    ],
+)
+def test_symbols_of_another_type_are_refused(symbols: dict, message: str) -> None:
+    kernel, _ = load_kernel(written(SMOOTH + MAIN), "smooth")
+    y = np.zeros(32, np.float32)
+    with pytest.raises((TypeError, ValueError), match=message):
+        simulate(kernel, 1, 32, (y,), symbols=symbols)
+    assert not simulate(kernel, 1, 32, (y,), symbols={"offset": 9}).findings
+    assert (y == 9).all()
