@@ -46,6 +46,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     scheduler            which threads run next
     arguments            what a launch is given, checked and laid out
     machine              one launch from its source to its trace
+    instances            the instances of kernel templates that host code launches
     loading              a kernel from a file; the list of a file's kernels
     values               arguments from text, statistics of outputs
     reports              a run as text, JSON, JUnit's XML and SARIF

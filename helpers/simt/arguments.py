@@ -9,7 +9,7 @@ from operator import index
 
 import numpy as np
 
-from .cuda_text import Parameter
+from .cuda_text import Parameter, plain_name
 from .geometry import Shape
 from .hardware import (
     BLOCK_SHARED_BYTES,
@@ -22,7 +22,6 @@ from .hardware import (
 from .instructions import PtxKernel, PtxParameter
 from .memory.global_memory import GlobalMemory, rows_apart
 from .memory.shared import SharedMemory
-from .parse import plain_name
 from .words import counted
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from .context import FUNCTION_STEP, FUNCTIONS, Context
+from .cuda_text import plain_name
 from .geometry import Batch
 from .groups import Groups
 from .instructions import Call, Function, Instruction, Register
 from .lanes import Lanes
 from .operands import wide_reader
-from .parse import plain_name
 from .suspicion import UndefinedBits, joined
 
 MOST_NESTED = 256  # calls

@@ -136,16 +136,30 @@ def variables(code: str) -> dict[str, Parameter]:
     return found
 
 
-def template_parameters(code: str, kernel_name: str) -> str:
-    """What stands between `template <` and `>` of a kernel; "" for none."""
-    found = [one for one in _declared(strip_comments(code)) if one.name == kernel_name]
-    return next((" ".join(one.template.split()) for one in found if one.template), "")
+def template_of(code: str, kernel_name: str) -> Declared | None:
+    """The first declaration of a kernel that is a template."""
+    found = _declared(strip_comments(code))
+    return next((one for one in found if one.name == kernel_name and one.template), None)
 
 
 def is_template(code: str, kernel_name: str) -> bool:
     """Whether every kernel of that name is one."""
     found = [one for one in _declared(strip_comments(code)) if one.name == kernel_name]
     return bool(found) and all(one.template for one in found)
+
+
+def plain_name(mangled: str) -> str:
+    """The last name that the C++ compiler put into a mangled one: scale of _ZN2ns5scaleIfEEvPf."""
+    match = re.match(r"_Z(N?)L?K?", mangled)
+    if not match:
+        return mangled
+    name, place = mangled, match.end()
+    while length := re.compile(r"L?(\d+)").match(mangled, place):
+        place = length.end() + int(length[1])
+        name = mangled[length.end() : place]
+        if not match[1]:  # not in a namespace: parameters follow
+            break
+    return name
 
 
 @functools.lru_cache(maxsize=64)
@@ -155,7 +169,7 @@ def _declared(plain: str) -> tuple[Declared, ...]:
     for match in re.finditer(r"\b__global__\b", plain):
         place = match.end()
         while open_ := re.compile(r"[^(){};=]*?(\w+)\s*\(").match(plain, place):
-            end = _closing(plain, open_.end() - 1)
+            end = closing(plain, open_.end() - 1)
             if end < 0:
                 break
             if QUALIFIERS.fullmatch(open_[1]):
@@ -170,7 +184,7 @@ def _declared(plain: str) -> tuple[Declared, ...]:
     return tuple(found)
 
 
-def _closing(text: str, place: int) -> int:
+def closing(text: str, place: int) -> int:
     """Where the parenthesis at `place` closes; -1 if it does not."""
     depth = 0
     for number in range(place, len(text)):

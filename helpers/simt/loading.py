@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from . import sources
 from .compile import CompileError, compile_kernels
-from .cuda_text import is_template, kernel_names, signature, split_items, template_parameters
+from .cuda_text import is_template, kernel_names, signature, template_of
+from .instances import launched
 from .instructions import UnsupportedPTX
 from .machine import KernelText, compiled
 from .parse import entry_named, parse
@@ -26,8 +27,6 @@ from .words import counted
 ERROR = re.compile(r"^(?P<file>.*)\((?P<line>\d+)\): (?:catastrophic )?error: (?P<said>.*)$")
 INSTANTIATED = re.compile(r"\bat line (?P<line>\d+)(?: of (?P<file>\S+))?")
 MOST_ROUNDS = 40  # of leaving out what does not compile
-MOST_INSTANCES = 64  # of a template
-MOST_DEPTH = 3  # of host templates that call one another
 
 
 def load_kernel(
@@ -196,7 +195,9 @@ def listing(path: Path, options: Sequence[str] = ()) -> str:
         lines.append(f"  {name}{'<...>' if template else ''}({parameters})")
         lines += [f'      --kernel "{one}"' for one in wanted[name] if template]
         if not wanted[name]:
-            lines.append(f"      template arguments: {template_parameters(whole, name)}")
+            declared = template_of(whole, name)
+            names_of = " ".join(declared.template.split()) if declared else ""
+            lines.append(f"      template arguments: {names_of}")
         lines += [f"      {reason}" for reason in reasons[name]]
     lines += [f"left out: {', '.join(map(_missing, source.missing))}"] if source.missing else []
     usable = [name for name in names if not reasons[name] and wanted[name]]
@@ -215,85 +216,6 @@ def instances(path: Path) -> dict[str, list[str]]:
     whole = "\n".join(source.texts.values())
     names = [name for name in kernel_names(whole) if is_template(whole, name)]
     return {name: launched(source.original, name) for name in names}
-
-
-def launched(text: str, name: str) -> list[str]:
-    """The instances of a kernel template that a text names, as name expressions: "scale<float, 4>".
-
-    Constants of the function around a launch are replaced by their values, and its own template
-    parameters by the arguments that it is called with.
-    """
-    plain = sources.plain_text(text)
-    found = _mentions(plain, list(sources.declarations(plain)), name, 0)
-    return list(dict.fromkeys(f"{name}<{', '.join(given)}>" for given in found))[:MOST_INSTANCES]
-
-
-def _mentions(plain: str, declared: list, name: str, depth: int) -> Iterator[list[str]]:
-    """The template arguments of each mention of a name, as far as they are known."""
-    for match in re.finditer(rf"(?<![\w.>])((?:\w+::)*){name}\s*<(?!<)", plain):
-        end = _closing_angle(plain, match.end() - 1)
-        if end < 0:
-            continue
-        given = split_items(plain[match.end() : end])
-        if "." in "".join(given):  # what a generic lambda was called with
-            continue
-        around = [one for one in declared if one.start <= match.start() < one.stop]
-        if not around:
-            continue
-        start, stop, body, _ = around[-1]
-        head = plain[start : body if body >= 0 else stop]
-        if body >= 0 and match.start() < body:  # a specialisation's own name
-            yield given
-            continue
-        inside = plain[body : match.start()] if body >= 0 else ""
-        given = [_with_values(one, inside) for one in given]
-        template = re.match(r"\s*template\s*<(.*?)>\s*(?=[\w\[])", head, re.DOTALL)
-        own = _parameter_names(template[1]) if template else []
-        if not {word for one in given for word in re.findall(r"\w+", one)} & {*own}:
-            yield given
-            continue
-        function = re.findall(r"(\w+)\s*\(", head[template.end() :])
-        if not function or depth == MOST_DEPTH or function[0] == name:
-            continue
-        for arguments in _mentions(plain, declared, function[0], depth + 1):
-            yield [_with(dict(zip(own, arguments, strict=False)), one) for one in given]
-
-
-def _with(values: dict[str, str], argument: str) -> str:
-    return re.sub(r"\w+", lambda word: values.get(word[0], word[0]), argument)
-
-
-def _parameter_names(template: str) -> list[str]:
-    names = [re.findall(r"\w+", one.partition("=")[0]) for one in split_items(template)]
-    return [words[-1] for words in names if words]
-
-
-def _with_values(argument: str, inside: str) -> str:
-    """A template argument with the values of constants that the text before it defines."""
-
-    def value(word: re.Match) -> str:
-        pattern = rf"\bconst(?:expr)?\b[^;(){{}}]*?\b{word[0]}\s*=\s*([^;,{{}}]+)[;,]"
-        defined = re.findall(pattern, inside)
-        if not defined:
-            return word[0]
-        inner = re.sub(r"\b[A-Za-z_]\w*", value, defined[-1].strip())
-        return inner if re.fullmatch(r"\w+", inner) else f"({inner})"
-
-    return re.sub(r"\b[A-Za-z_]\w*", value, argument) if "::" not in argument else argument
-
-
-def _closing_angle(plain: str, place: int) -> int:
-    """Where the angle bracket at `place` closes; -1 if it does not."""
-    depth = round_ = 0
-    for number in range(place, min(len(plain), place + 2000)):
-        character = plain[number]
-        round_ += {"(": 1, ")": -1}.get(character, 0)
-        if character in ";{" or round_ < 0:
-            return -1
-        depth += {"<": 1, ">": -1}.get(character, 0) if not round_ else 0
-        if depth == 0:
-            return number
-    return -1
 
 
 def _reasons(source: Source, wanted: dict[str, list[str]]) -> dict[str, list[str]]:

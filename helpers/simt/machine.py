@@ -143,7 +143,7 @@ def simulate(
         with citing(kernel.code), np.errstate(all="ignore"):
             _run(context, instruction_limit, cooperative, progress)
         if not cooperative:
-            _check_grid_barriers(context, findings, kernel)
+            _explain_grid_barriers(context, findings, kernel)
         context.end_launch()
         if loads or not context.suspicion.asked:
             break
@@ -216,16 +216,16 @@ def _prepare(
         )
 
 
-def _check_grid_barriers(context: Context, findings: Findings, kernel: RawKernel) -> None:
-    """Raise `ValueError` if a barrier of the grid has trapped, as it does in an ordinary launch."""
+def _explain_grid_barriers(context: Context, findings: Findings, kernel: RawKernel) -> None:
+    """Say of traps that are barriers of the grid in an ordinary launch that they are."""
     if not any("%envreg" in one.text for one in context.kernel.instructions):
         return
     for one in findings:
         near = around(kernel.code, one.file, one.line, 0)
         if one.kind == "trap" and near and re.search(r"\bsync\w*\s*\(", near[0][1]):
-            raise ValueError(
-                f"{kernel.name} synchronises the grid at {one.file}:{one.line}, which needs a "
-                "cooperative launch: pass --cooperative, or enable_cooperative_groups=True"
+            one.message = (
+                "a barrier of the grid needs a cooperative launch: pass --cooperative, or "
+                "enable_cooperative_groups=True"
             )
 
 

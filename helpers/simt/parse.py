@@ -13,6 +13,7 @@ import struct
 from dataclasses import replace
 from typing import NamedTuple
 
+from .cuda_text import plain_name
 from .instructions import (
     Address,
     Call,
@@ -133,20 +134,6 @@ def entry_named(ptx: str, name: str) -> str:
             f"name one as the compiler does: {', '.join(found)}"
         )
     return found[0]
-
-
-def plain_name(mangled: str) -> str:
-    """The last name that the C++ compiler put into a mangled one: scale of _ZN2ns5scaleIfEEvPf."""
-    match = re.match(r"_Z(N?)L?K?", mangled)
-    if not match:
-        return mangled
-    name, place = mangled, match.end()
-    while length := re.compile(r"L?(\d+)").match(mangled, place):
-        place = length.end() + int(length[1])
-        name = mangled[length.end() : place]
-        if not match[1]:  # not in a namespace: parameters follow
-            break
-    return name
 
 
 def _reachable_variables(lines: dict[str, str], named: set[str]) -> list[Variable]:

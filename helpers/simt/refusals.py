@@ -21,9 +21,7 @@ class Feature(NamedTuple):
 
 
 LAUNCH_FROM_HOST = "launch the inner kernel from the host, or simulate it by itself"
-TENSOR_CORES = Feature(
-    "tensor cores (wmma, mma, wgmma, ldmatrix)", "multiply with ordinary instructions instead"
-)
+TENSOR_CORES = Feature("tensor cores (wmma, mma)", "multiply with ordinary instructions instead")
 TMA = Feature(
     "tensor copies (TMA)", "copy with ordinary loads, cp.async, or one-dimensional cp.async.bulk"
 )

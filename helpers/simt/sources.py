@@ -55,7 +55,7 @@ SYSTEM_HEADER = re.compile(  # of the host, of which a kernel uses nothing
     r"|stdarg|stdbool|strings|wchar|windows|io|process|tchar|strsafe|sddl|aclapi|winternl|winsock2"
     r"|direct|conio|mm_malloc|[ex]mmintrin|immintrin)\.h"
 )
-CUBLAS = re.compile(r"cublas\w*\.h")
+TYPES_OF = re.compile(r"(cublas|cufft)\w*\.h")  # libraries whose types kernels use
 DEVICE_RUNTIME = re.compile(r"<<<|\bcuda[A-Z]\w*\s*\(")  # with what cuda_runtime.h declares
 KIND = re.compile(r"\s*(class|struct|union|enum|using|typedef|static_assert|namespace|friend)\b")
 OF_KIND = re.compile(r"\s*(struct|union|enum|class)\s+[\w:]+[\s*&]+\w+\s*(=|;|\[|\()")
@@ -149,7 +149,10 @@ def prepare(path: Path, given: Sequence[str] = ()) -> Source:
             if found is None:
                 if not SYSTEM_HEADER.fullmatch(match[2]):
                     missing[match[2]] = None
-                return f"{before}<cublas_types.h>" if CUBLAS.match(match[2]) else _blanks(match)
+                types = TYPES_OF.match(match[2])
+                return f"{before}<{types[1]}_types.h>" if types else _blanks(match)
+            if match[2] == "cub/cub.cuh":  # NVRTC takes the part that runs within a block
+                return f"{before}<cub_blocks.h>"
             name = names.get(found)
             return match[0] if name is None else f'{before}"{name}"'
 

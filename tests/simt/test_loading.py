@@ -157,30 +157,33 @@ def test_a_kernel_that_needs_what_was_left_out_is_stopped(case: str) -> None:
 def test_the_list_names_instances_and_reasons(capsys) -> None:
     path = written(
         "#include <gone.h>\ntemplate <class T, int N> __global__ void many(T* y) { *y = N; }\n"
-        "template <class T> __global__ void none(T* y) { *y = 1; }\n"
+        "template <class T, bool B> __global__ void none(T* y) { *y = 1; }\n"
         "__global__ void bad(int* y) { *y = oops; }\n"
+        "template <class T> __global__ void one(const T* __restrict__ y) {}\n"
         "__global__ void good(float* y) { *y = 1; }\n"
         "__global__ void heap(int** y) { *y = (int*)malloc(4); }\n"
         "template <class T> void run(T* y) {\n"
         "    const int WIDE = 2, HIGH = WIDE * 4;\n"
-        "    many<T, HIGH><<<1, 1>>>(y);\n    none<<<1, 1>>>(y);\n}\n"
+        "    many<T, HIGH><<<1, 1>>>(y);\n    short *a, *b; one<<<1, 1>>>(b);\n}\n"
         "int main() { run<float>(0); run<double>(0); many<int, 3> <<<1, 1>>>(0); }\n"
     )
     assert main([str(path)]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[:-1] == [
-        "x.cu: 5 kernels",
+        "x.cu: 6 kernels",
         "  many<...>(T* y)",
         '      --kernel "many<float, (2 * 4)>"',
         '      --kernel "many<double, (2 * 4)>"',
         '      --kernel "many<int, 3>"',
         "  none<...>(T* y)",
-        "      template arguments: class T",
+        "      template arguments: class T, bool B",
         "  bad(int* y)",
         '      does not compile: identifier "oops" is undefined, at x.cu:4',
+        "  one<...>(const T* y)",
+        '      --kernel "one<short>"',
         "  good(float* y)",
         "  heap(int** y)",
-        "      the SIMT machine does not run malloc and new in a kernel, at x.cu:6; pass a buffer "
+        "      the SIMT machine does not run malloc and new in a kernel, at x.cu:7; pass a buffer "
         "as an argument instead",
         "left out: gone.h (not found)",
     ]
@@ -279,16 +282,17 @@ __global__ void k(int* y)
 """
 
 
-def test_a_barrier_of_the_grid_in_an_ordinary_launch_is_refused(capsys) -> None:
+def test_a_barrier_of_the_grid_in_an_ordinary_launch_says_what_it_needs(capsys) -> None:
     launch = [str(written(GRID + MAIN)), *"--grid 2 --block 32 --args int32[64]".split()]
-    assert main(launch) == 2
-    assert "k synchronises the grid at x.cu:6" in (said := capsys.readouterr().err)
-    assert "pass --cooperative" in said
+    needs = "a barrier of the grid needs a cooperative launch: pass --cooperative"
+    assert main(launch) == 1
+    assert f"x.cu:6: trap, 64 times: {needs}" in capsys.readouterr().out
     assert main([*launch, "--cooperative"]) == 0
     asks = GRID.replace("grid.sync", "if (grid.is_valid()) grid.sync")
     assert main([str(written(asks + MAIN)), *launch[1:]]) == 0
     traps = GRID.replace("grid.sync()", "if (!grid.is_valid()) __trap()")
     assert main([str(written(traps + MAIN)), *launch[1:]]) == 1
+    assert needs not in capsys.readouterr().out
 
 
 def test_the_package_of_a_missing_header_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
