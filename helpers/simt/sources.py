@@ -57,7 +57,9 @@ SYSTEM_HEADER = re.compile(  # of the host, of which a kernel uses nothing
 )
 TYPES_OF = re.compile(r"(cublas|cufft)\w*\.h")  # libraries whose types kernels use
 DEVICE_RUNTIME = re.compile(r"<<<|\bcuda[A-Z]\w*\s*\(")  # with what cuda_runtime.h declares
-KIND = re.compile(r"\s*(class|struct|union|enum|using|typedef|static_assert|namespace|friend)\b")
+KIND = re.compile(
+    r"\s*(class|struct|union|enum|using|typedef|static_assert|namespace|friend|concept)\b"
+)
 OF_KIND = re.compile(r"\s*(struct|union|enum|class)\s+[\w:]+[\s*&]+\w+\s*(=|;|\[|\()")
 ALIGNED = re.compile(r"\b(alignas|__align__|__declspec|__attribute__)\s*\((\([^()]*\)|[^()])*\)")
 DECLARED = re.compile(r"(\w+)\s*(?:\[[^\]]*\]\s*)*(?=[=,;({]|$)")
@@ -147,7 +149,7 @@ def prepare(path: Path, given: Sequence[str] = ()) -> Source:
             found = includes[one][match[2]]
             before = match[0][: match.start(1) - match.start()]
             if found is None:
-                if not SYSTEM_HEADER.fullmatch(match[2]):
+                if match[1] != "<" or not SYSTEM_HEADER.fullmatch(match[2]):
                     missing[match[2]] = None
                 types = TYPES_OF.match(match[2])
                 return f"{before}<{types[1]}_types.h>" if types else _blanks(match)
@@ -350,7 +352,8 @@ def without(text: str, line: int, column: int, kept: str) -> str | None:
     place = sum(len(one) + 1 for one in lines[: line - 1])
     first = len(lines[line - 1]) - len(lines[line - 1].lstrip())
     place += max(column, first)
-    around = [one for one in declarations(plain) if one.start <= place < one.stop]
+    every = list(declarations(plain))
+    around = [one for one in every if one.start <= place < one.stop]
     while len(around) > 1 and around[-1].body < 0 and "(" not in plain[slice(*around[-1][:2])]:
         around.pop()  # a class without a field would have another layout
     if not around:
@@ -366,6 +369,10 @@ def without(text: str, line: int, column: int, kept: str) -> str | None:
         at = start + base.start() if base else body
         for word in re.finditer(r"\bstatic\b", "" if in_class else head):
             cut[start + word.start() : start + word.end()] = b"\1" * 6
+    elif "__global__" not in head and (name := re.search(r"(\w+)\s*\(", head)):
+        same = [one for one in every if _declares(plain, one, name[1])]
+        if place < start + name.start() and len(same) > 1:
+            return None  # its result has no type: a call would take another overload
     cut[at:stop] = b"\1" * (stop - at)
     _keep_directives(text, cut)
     left = _without(text, cut)
@@ -391,6 +398,12 @@ def without_other_kernels(text: str, kept: str) -> str:
     for place in ends:
         characters[place] = ";"
     return "".join(characters)
+
+
+def _declares(plain: str, one: Declaration, name: str) -> bool:
+    """Whether this declares a function of that name."""
+    head = plain[one.start : one.body if one.body >= 0 else one.stop].partition("(")[0]
+    return bool(re.search(rf"\b{name}\s*$", head))
 
 
 def _is_class(head: str) -> bool:

@@ -100,8 +100,8 @@ LOADED = {
     ),
     "headers of the system": (
         "#include <sys/time.h>\n#include <unistd.h>\n#include <deque>\n#include <omp.h>\n"
-        "#define VALUE 7\n" + KERNEL + MAIN,
-        [],
+        '#include "process.h"\n#define VALUE 7\n' + KERNEL + MAIN,
+        ["process.h (not found)"],
     ),
     "the headers that nvcc has": (
         '#include "half.h"\n#define VALUE ((int)(INFINITY > 1) + 6)\n' + KERNEL + MAIN,
@@ -126,6 +126,11 @@ STOPPED = {
         "#define VALUE f(1)\n",
         UnsupportedPTX,
         "cannot call f, which this source does not define, at x.cu:4",
+    ),
+    "an overload that returns an unknown type": (
+        "__device__ Oops f(int v);\n__device__ int f(double v) { return 1; }\n#define VALUE f(1)\n",
+        CompileError,
+        r"x.cu\(1\): error: identifier .Oops. is undefined",
     ),
     "a specialisation": (
         "template <class T> struct S { static const int v = 1; };\n"
