@@ -51,6 +51,9 @@ class PlannedLaunches(Launches):
     def asks_for_list(self, options: argparse.Namespace) -> bool:
         return options.shape is None and super().asks_for_list(options)
 
+    def plans(self, options: argparse.Namespace) -> bool:
+        return options.shape is not None
+
     def launch(self, options: argparse.Namespace, kernel: KernelText) -> KernelLaunch:
         if options.shape is None:
             return super().launch(options, kernel)

@@ -7,6 +7,7 @@
 The modules, lowest first. Each imports from those above it in this list alone, and so do those of
 the folders, whose lists are in their __init__; tests/helpers/test_layers.py holds them to it.
 
+    interrupts           Ctrl-C while the command is imported
     hardware             an H200 in numbers
     words                a number and what it counts
     places               places in a source, and errors shown with the lines around them
@@ -44,7 +45,8 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     barriers             where threads wait for one another
     calls                functions that call themselves, or are called through their address
     scheduler            which threads run next
-    arguments            what a launch is given, checked and laid out
+    checks               what a launch may be given, for the command line and Python alike
+    arguments            the arguments of a launch, laid out as bytes
     machine              one launch from its source to its trace
     instances            the instances of kernel templates that host code launches
     loading              a kernel from a file; the list of a file's kernels
@@ -52,6 +54,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     reports              a run as text, JSON, JUnit's XML and SARIF
     options              types of command-line options
     command              the command `simt`
+    __main__             the same as `python -m simt`
 
 A load, from text to numpy: machine.simulate has compile and parse read `ld.global.f32 %f1, [%rd4]`;
 machine._run has scheduler.basic_blocks make a function `load` of it, by translate.translate and
@@ -82,7 +85,8 @@ that a GPU may choose this is one: a race on a way that nobody goes in it is not
 behind a wait that would have let a thread go before the store that it saw.
 """
 
-from .arguments import launch_shape
+from . import interrupts as interrupts  # first of all
+from .checks import launch_shape
 from .compile import (
     CUPY_OPTIONS,
     DEFAULT_ARCH,

@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import sys
 import tempfile
@@ -53,8 +54,8 @@ from pathlib import Path
 
 import numpy as np
 
-from . import reports
-from .arguments import launch_shape
+from . import interrupts, reports
+from .checks import launch_shape
 from .cuda_text import signature, variables
 from .geometry import Shape
 from .loading import listing, load_kernel
@@ -63,11 +64,12 @@ from .options import at_least
 from .reports import KernelRun
 from .trace import Trace
 from .values import argument
-from .words import counted
+from .words import counted, duration
 
 DESCRIPTION = __doc__
 CANNOT = 2
 PATIENCE = 0.5  # seconds between two words on progress
+LONG = 10.0  # seconds after which a run says how long it will take, if no one can see its progress
 MANY = 1 << 32  # threads that may take hours
 
 
@@ -99,6 +101,10 @@ class Launches:
     def asks_for_list(self, options: argparse.Namespace) -> bool:
         """Whether nothing but a file is given."""
         return all(getattr(options, name) is None for name in ("grid", "block", "args"))
+
+    def plans(self, options: argparse.Namespace) -> bool:
+        """Whether `launch` adds compiler options."""
+        return False
 
     def launch(self, options: argparse.Namespace, kernel: KernelText) -> KernelLaunch:
         """Raises `ValueError` with one sentence for what does not make a launch."""
@@ -147,6 +153,7 @@ def _separated(texts: list[str], constants: Collection[str]) -> tuple[list[str],
 def main(arguments: list[str] | None = None, launches: Launches | None = None) -> int:
     """Command line; returns the exit status. Whatever goes wrong is told, not raised."""
     launches = launches or Launches()
+    interrupts.command_begins()
     options = _parse(arguments, launches)
     try:
         if options.kernel is None and launches.asks_for_list(options):
@@ -168,6 +175,7 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, help="a CUDA source file")
+    parser.add_argument("--version", action="version", version=f"{reports.TOOL} {reports.VERSION}")
     parser.add_argument(
         "--kernel",
         help='name of the kernel, "scale<float, 4>" for a template; if left out, the only one',
@@ -190,7 +198,7 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         type=at_least(1),
         default=INSTRUCTION_LIMIT,
         help="instructions of a batch of blocks after which its next backward branch or function "
-        "call counts as a hang (%(default)s); code without either always runs to its end",
+        "call counts as a hang (%(default)s); a kernel without either stops at the limit itself",
     )
     parser.add_argument("--format", choices=reports.FORMATS, default="text", help="of the report")
     parser.add_argument(
@@ -208,8 +216,9 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
 
 
 def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
+    complete = not launches.plans(options)
     kernel, left_out = load_kernel(
-        options.file, options.kernel, options.option, bool(options.cooperative)
+        options.file, options.kernel, options.option, bool(options.cooperative), complete
     )
     launch = launches.launch(options, kernel)
     shape = Shape(launch_shape(launch.grid, "grid"), launch_shape(launch.block, "block"))
@@ -230,22 +239,30 @@ def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
 
 @contextlib.contextmanager
 def _progress():
-    """Where a person looks on, a function that tells now and then how many blocks have run."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    last = time.monotonic()
+    """A function that says how many blocks have run and how long the others will take: now and then
+    on a terminal, else once, if the run is a long one."""
+    terminal = sys.stderr.isatty()
+    start = last = time.monotonic()
 
     def tell(done: int, blocks: int) -> None:
         nonlocal last
-        if done < blocks and time.monotonic() - last > PATIENCE:
-            last = time.monotonic()
-            print(f"\r{done} of {blocks} blocks ", end="", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        if done >= blocks or now - last <= (PATIENCE if terminal else LONG):
+            return
+        left = duration((now - start) / done * (blocks - done))
+        said = f"{done:,} of {blocks:,} blocks, about {left} left"
+        if terminal:
+            last = now
+            print(f"\r\x1b[K{said} ", end="", file=sys.stderr, flush=True)
+        else:
+            last = math.inf  # once is enough in a log
+            print(f"{said}; a smaller --grid takes less", file=sys.stderr, flush=True)
 
     try:
         yield tell
     finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _deliver(run: KernelRun, options: argparse.Namespace) -> int:
@@ -287,7 +304,9 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"cannot read {error.filename}: {error.strerror}"
     said = error.args[0] if isinstance(error, KeyError) and error.args else error
-    known = isinstance(error, OSError | ValueError | TypeError | LookupError | RuntimeError)
+    known = isinstance(
+        error, ImportError | OSError | ValueError | TypeError | LookupError | RuntimeError
+    )
     known = known or isinstance(error, MemoryError)
     return str(said) if known and str(said) else f"{type(error).__name__}: {said}"
 

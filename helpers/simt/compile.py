@@ -16,6 +16,7 @@ import sysconfig
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from . import cache, dependencies
 from .places import ShownShort
@@ -93,8 +94,7 @@ def _compile(
 ) -> tuple[bytes, str]:
     """(what NVRTC made, the mangled names), compiled unless the same was before: by it the same
     NVRTC from the same text, options and headers."""
-    from cuda.bindings import nvrtc
-
+    nvrtc = _nvrtc()
     named = [option for option in options if option.startswith(("-arch", "--gpu-arch"))]
     for option in named:
         if not option.endswith(arch[arch.index("_") :]):
@@ -126,6 +126,23 @@ def _compile(
         _MEMORY.pop(next(iter(_MEMORY)), None)
     _MEMORY[entry] = kept
     return kept
+
+
+@functools.lru_cache(maxsize=1)
+def _nvrtc() -> ModuleType:
+    """The bindings of NVRTC. Raises `ImportError` that names the packages if they or it are
+    missing."""
+    try:
+        from cuda.bindings import nvrtc
+
+        nvrtc.nvrtcVersion()
+    except (ImportError, RuntimeError) as error:
+        what = "the Python bindings of CUDA" if isinstance(error, ImportError) else "NVRTC"
+        raise ImportError(
+            f"{what} cannot be loaded: pip install 'cuda-bindings>=13,<14' "
+            "'nvidia-cuda-nvrtc>=13,<14' 'nvidia-cuda-runtime>=13,<14'"
+        ) from error
+    return nvrtc
 
 
 MOST_IN_MEMORY = 256
@@ -169,7 +186,7 @@ def _compile_anew(
     expressions: tuple[str, ...],
     headers: Headers,
 ) -> tuple[bytes, str]:
-    from cuda.bindings import nvrtc
+    nvrtc = _nvrtc()
 
     def call(function, *arguments):
         status, *values = function(*arguments)

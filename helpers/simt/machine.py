@@ -11,19 +11,21 @@ from typing import Protocol
 
 import numpy as np
 
-from .arguments import (
-    check_grid,
-    check_integer,
-    check_names,
-    check_shared,
-    check_threads,
-    fill_variables,
-    launch_shape,
-    parameter_bytes,
-    pointers,
-)
+from .arguments import fill_variables, parameter_bytes, pointers
 from .barriers import Barriers
 from .calls import Calls
+from .checks import (
+    argument_names,
+    check_argument,
+    check_count,
+    check_grid,
+    check_integer,
+    check_kernel,
+    check_shared,
+    check_threads,
+    check_watched,
+    launch_shape,
+)
 from .compile import DEFAULT_ARCH, compile_template
 from .context import Context
 from .counters import Counters
@@ -102,14 +104,14 @@ def simulate(
 
     `kernel` is a `cupy.RawKernel`, or a `KernelText`. `args` are C-contiguous numpy arrays
     (pointers) and numbers, as many as the kernel takes; a Python int or a numpy scalar is converted
-    to the parameter's size, and a scalar of a structured dtype is a struct by value: its pointers
-    are object fields ("O") that hold arrays, lists of arrays or None. `names` are used for the
-    arrays in findings; the rows of a matrix may be apart where they have its `..._stride`.
-    `symbols` are values of `__constant__` and `__device__` variables by name, which a program would
-    copy there with `cudaMemcpyToSymbol`: an array for an array, a number for a number.
-    `shared_mem` is the dynamic shared memory in bytes. Once a batch of blocks has executed more
-    than `instruction_limit` instructions, its next backward branch or function call counts as a
-    hang; code without either always runs to its end.
+    to the parameter's type, and a scalar of a structured dtype is a struct by value: its pointers
+    are object fields ("O") that hold arrays, lists of arrays or None. `names` are those of the
+    parameters, for findings; the source tells them if they are left out. The rows of a matrix may
+    be apart where the kernel takes its `..._stride`. `symbols` are values of `__constant__`
+    and `__device__` variables by name, which a program would copy there with `cudaMemcpyToSymbol`:
+    an array for an array, a number for a number. `shared_mem` is the dynamic shared memory in
+    bytes. Once a batch of blocks has executed more than `instruction_limit` instructions, its next
+    backward branch or function call counts as a hang; a kernel without either stops at the limit.
 
     For pictures, `Trace.accesses` keeps the addresses of the source lines in `watch`, and with
     `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are
@@ -119,17 +121,25 @@ def simulate(
     `progress` is called after each batch of blocks with how many have run and how many there are.
 
     Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
-    run, `ValueError` for a launch shape outside CUDA's limits or too much to watch, and
+    run, `ImportError` if NVRTC is missing, `ValueError` for a launch shape outside CUDA's limits, a
+    number out of its parameter's range, other names than the source has, or too much to watch, and
     `TypeError` for an argument that does not fit its parameter, such as an array of another dtype
-    than the source declares. Bugs of the kernel do not raise: see `Trace.findings`.
+    than the source declares, or another number of arguments. Bugs of the kernel do not raise: see
+    `Trace.findings`.
     """
+    check_kernel(kernel, arch)
     grid, block = launch_shape(grid, "grid"), launch_shape(block, "block")
     check_threads(block, Shape(grid, block).threads)
     check_integer("shared_mem", shared_mem, 0)
     check_integer("instruction_limit", instruction_limit, 1)
-    check_names(names, len(args))
+    check_watched(watch, only_blocks, progress)
     with citing(kernel.code):
         ptx, parsed = compiled(kernel, arch)
+    declared = _declared(kernel, parsed)
+    check_count(kernel.name, declared, args, len(parsed.parameters))
+    names = argument_names(names, declared, len(args))
+    for parameter, value in zip(declared, args, strict=False):
+        check_argument(parameter, value)
     shape = Shape(grid, block, parsed.cluster)
     cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
     watching = watch, follow or watch is True, only_blocks
@@ -138,7 +148,7 @@ def simulate(
         findings = Findings()
         watched = Watch(shape, own_file(kernel.code), *watching)
         context = Context(parsed, shape, shared_mem, findings, watched)
-        _prepare(context, kernel, args, names, symbols or {}, cooperative)
+        _prepare(context, kernel, args, names, declared, symbols or {}, cooperative)
         context.suspicion.watched = loads
         with citing(kernel.code), np.errstate(all="ignore"):
             _run(context, instruction_limit, cooperative, progress)
@@ -153,10 +163,9 @@ def simulate(
     total = Counters()
     for line in context.lines.values():
         total += line
-    labels = [*names, *(f"argument {number}" for number in range(len(names), len(args)))]
     arrays = {
         name: Array(value.shape, value.dtype, 0 if value.flags.c_contiguous else value.strides[0])
-        for name, value in zip(labels, args, strict=False)
+        for name, value in zip(names, args, strict=True)
         if isinstance(value, np.ndarray) and value.ndim
     }
     about = findings, ptx, kernel.code, shape, arrays
@@ -184,14 +193,14 @@ def _prepare(
     kernel: RawKernel,
     args: Sequence,
     names: Sequence[str],
+    declared: Sequence[Parameter],
     symbols: Mapping[str, object],
     cooperative: bool,
 ) -> None:
     """Lay out the memories and check what the launch asks for."""
     context.suspicion.padding = bool(STRUCTS.search(declarations(kernel)))
     memory, watched = context.global_memory, context.watch
-    declared = _declared(kernel)
-    context.parameters = parameter_bytes(context.kernel, args, names, memory, declared)
+    context.parameters = parameter_bytes(context.kernel, args, names, memory)
     _mark_constant(context, declared)
     for variable in context.kernel.module:
         memory.allocate_variable(variable)
@@ -234,7 +243,7 @@ def declarations(kernel: RawKernel) -> str:
     return "\n".join((kernel.code, *(text for _, text in getattr(kernel, "headers", ()))))
 
 
-def _declared(kernel: RawKernel) -> tuple[Parameter, ...]:
+def _declared(kernel: RawKernel, parsed: PtxKernel) -> tuple[Parameter, ...]:
     """The kernel's parameters as its source declares them; none if the text alone does not say."""
     defined = DEFINED.findall("\n".join(kernel.options))
     text = "".join(f"#define {name} {value}\n" for name, value in defined) + declarations(kernel)
@@ -243,14 +252,13 @@ def _declared(kernel: RawKernel) -> tuple[Parameter, ...]:
     except ValueError:  # declared in a header, or by a macro
         return ()
     types = {tuple((one.type, one.pointer, one.table) for one in each) for each in found}
-    return found[0] if len(types) == 1 else ()
+    known = len(types) == 1 and len(found[0]) == len(parsed.parameters)
+    return found[0] if known else ()
 
 
 def _mark_constant(context: Context, declared: Sequence[Parameter]) -> None:
     """Note the arrays that come in by pointers to const alone, as far as the source says."""
-    if len(declared) != len(context.kernel.parameters):
-        return
-    if any(one.table or one.dtype is None for one in declared):
+    if not declared or any(one.table or one.dtype is None for one in declared):
         return  # there may be other ways to an array
     space, constant = context.parameters, {}
     for one, parameter in zip(declared, context.kernel.parameters, strict=True):

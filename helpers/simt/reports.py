@@ -24,6 +24,7 @@ from .values import described, statistics
 FORMATS = ("text", "json", "junit", "sarif")
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 TOOL = "simt"
+VERSION = "0.1.0"  # also in pyproject.toml
 NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -78,11 +79,7 @@ def text(run: KernelRun) -> str:
     ]
     lines += [f"left out: {', '.join(run.left_out)}"] if run.left_out else []
     lines += [described(name, array) for name, array in run.outputs.items()]
-    lines.append(run.trace.report())
-    if run.trace.printed:
-        lines.append("printed:\n" + run.trace.printed.rstrip("\n"))
-    if run.findings:
-        lines.append(str(run.trace.findings))
+    lines.append(str(run.trace))
     return "\n".join(lines)
 
 

@@ -163,7 +163,8 @@ def run_batch(
     """Run one batch to its end. `executed[k]` counts warps that entered basic block k.
 
     Raises `Hang` at the first jump back once more than `instruction_limit` instructions were
-    executed, and when all threads wait for something that none of them can bring about.
+    executed (in a kernel that has none, before there are more), and when all threads wait for
+    something that none of them can bring about.
     """
     context.start_batch(batch)
     barriers.start_batch(batch)
@@ -177,6 +178,10 @@ def run_batch(
     parked = barriers.parked
     budget = instruction_limit
     lanes = None
+    endless = bool(calls) or any(
+        block.table or block.target is not None and block.target <= number
+        for number, block in enumerate(code_blocks)
+    )
     while waiting or parked or polling:
         if not waiting:
             present = np.logical_or.reduce([*parked.values(), *polling.values()])
@@ -208,6 +213,9 @@ def run_batch(
         # Straight on, as long as no other group waits at or before the next basic block.
         while True:
             block = code_blocks[current]
+            if block.size > budget and not endless:
+                last = context.kernel.instructions[block.first + max(budget, 0)]
+                raise Hang(last, lanes.mask, _explain_limit(instruction_limit))
             masks = None
             if block.unrolled and before != current:
                 masks = block.unrolled.masks(lanes, budget // block.size)

@@ -39,9 +39,9 @@ class Array(NamedTuple):
         return row * self.shape[1] + byte // self.dtype.itemsize
 
 
-@dataclass
+@dataclass(repr=False)
 class Trace:
-    """What one launch did."""
+    """What one launch did; printed, it is its report and findings."""
 
     counters: Counters  # of the whole launch
     lines: dict[tuple[str, int], Counters]  # the same per (file, source line)
@@ -58,6 +58,11 @@ class Trace:
     more: dict[tuple[str, int], int] = field(default_factory=dict)
     # Lines of shared memory that the assembler may predicate: there may be more requests too.
     predicated: frozenset[tuple[str, int]] = frozenset()
+
+    def __repr__(self) -> str:
+        printed = ["printed:\n" + self.printed.rstrip("\n")] if self.printed else []
+        found = [str(self.findings)] if self.findings else []
+        return "\n".join([self.report(), *printed, *found])
 
     @property
     def file(self) -> str:

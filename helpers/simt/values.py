@@ -10,6 +10,7 @@ from tokenize import TokenError
 import ml_dtypes
 import numpy as np
 
+from .checks import scalar
 from .cuda_text import Parameter
 
 ARRAY = re.compile(r"(\w+)\[([\d,]+)\]")
@@ -23,14 +24,17 @@ def argument(text: str, parameter: Parameter, random: np.random.Generator):
     Raises `ValueError` with one sentence that names the parameter.
     """
     try:
-        if ";" not in text:
-            return _argument(text, parameter, random)
-        if not parameter.table and (parameter.pointer or parameter.dtype is not None):
-            raise ValueError(f"the kernel takes no pointer to pointers, so that {text} is too much")
-        return [_argument(part, parameter, random) for part in text.split(";") if part]
+        value = _argument(text, parameter, random) if ";" not in text else None
+        if ";" in text:
+            if not parameter.table and (parameter.pointer or parameter.dtype is not None):
+                raise ValueError(f"the kernel takes no pointer to pointers, which {text} is")
+            value = [_argument(part, parameter, random) for part in text.split(";") if part]
     except (ValueError, TypeError, OverflowError, MemoryError, OSError, EOFError) as error:
         said = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{parameter.name}: {said}") from None
+    if isinstance(value, int | float) and parameter.dtype is not None:
+        return scalar(parameter, value)
+    return value
 
 
 def _argument(text: str, parameter: Parameter, random: np.random.Generator):
@@ -51,21 +55,9 @@ def _argument(text: str, parameter: Parameter, random: np.random.Generator):
             f"the kernel takes {parameter.type}*, not {text}: pass an array such as float32[1024], "
             "a .npy file, or null"
         )
-    if parameter.dtype is None:
-        return number
-    if parameter.dtype.kind in "iub" and not isinstance(number, int):
-        raise ValueError(f"the kernel takes {parameter.type}, not {text}")
-    if parameter.dtype.kind == "b" and number not in (0, 1):
-        raise ValueError(f"{text} does not fit the kernel's bool")
-    try:
-        with np.errstate(over="raise"):
-            value = parameter.dtype.type(number)
-    except (OverflowError, FloatingPointError):
-        value = None
-    finite = isinstance(number, int) or not np.isinf(number) or "inf" in text
-    if value is None or not finite:
-        raise ValueError(f"{text} does not fit the kernel's {parameter.type}")
-    return value
+    if isinstance(number, float) and np.isinf(number) and "inf" not in text:
+        raise ValueError(f"{text} is too large for a number")
+    return number
 
 
 def _loaded(path: str) -> np.ndarray:

@@ -16,3 +16,11 @@ def often(number: int) -> str:
 def are(number: int) -> str:
     """ "is", "are"."""
     return "is" if number == 1 else "are"
+
+
+def duration(seconds: float) -> str:
+    """ "40 s", "3 min", "5 h", "12 days"."""
+    for most, size, unit in ((100, 1, "s"), (6000, 60, "min"), (100 * 3600, 3600, "h")):
+        if seconds < most:
+            return f"{seconds / size:.0f} {unit}"
+    return counted(round(seconds / 86400), "day")

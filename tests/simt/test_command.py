@@ -12,7 +12,8 @@ import jsonschema
 import numpy as np
 import pytest
 
-from helpers.simt import command, reports
+from helpers.base.paths import ROOT
+from helpers.simt import KernelText, command, reports, simulate
 from helpers.simt.command import main
 
 CODE = """#include <cstdio>
@@ -82,6 +83,17 @@ def test_a_grid_that_takes_hours_is_announced(capsys) -> None:
     )
 
 
+def test_a_printed_trace_is_the_report() -> None:
+    trace = simulate(
+        KernelText("__global__ void k(int* y) { y[threadIdx.x] = 1; }", "k"),
+        1,
+        8,
+        (np.zeros(7, np.int32),),
+    )
+    assert str(trace) == repr(trace) == f"{trace.report()}\n{trace.findings}"
+    assert len(trace.findings) == 1 and len(str(trace)) < 1000
+
+
 def test_a_program_for_nvcc_runs_and_shows_what_it_prints(capsys) -> None:
     assert scale() == 0
     shown = capsys.readouterr().out
@@ -95,11 +107,11 @@ def test_arguments_of_all_kinds(capsys) -> None:
 
 
 WRONG = {
-    "an int too large": (0, "2", "f: 2 does not fit the kernel's bool"),
-    "-1 for unsigned": (1, "-1", "u: -1 does not fit the kernel's unsigned"),
-    "a huge int": (1, "9" * 400, "u: "),
-    "a fraction": (1, "1024.5", "u: the kernel takes unsigned, not 1024.5"),
-    "infinity": (1, "inf", "u: the kernel takes unsigned, not inf"),
+    "an int too large": (0, "2", "f is 2, the kernel takes bool (0 to 1)"),
+    "-1 for unsigned": (1, "-1", "u is -1, the kernel takes unsigned (0 to 4294967295)"),
+    "a huge int": (1, "9" * 400, "u is 99999999"),
+    "a fraction": (1, "1024.5", "u is 1024.5, the kernel takes unsigned"),
+    "infinity": (1, "inf", "u is inf, the kernel takes unsigned"),
     "an array": (1, "float32[4]", "u: the kernel takes unsigned, not the array float32[4]"),
     "an int for a struct": (3, "7", "p is a struct of 8 bytes, not 7"),
     "a number for a pointer": (5, "7", "z: the kernel takes int*, not 7: pass an array"),
@@ -213,7 +225,37 @@ def test_a_large_launch_tells_how_far_it_is_on_a_terminal_alone(monkeypatch, cap
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     assert main(arguments) == 0
-    assert "32 of 100 blocks" in terminal.shown and terminal.shown.endswith("\r\x1b[K")
+    assert "32 of 100 blocks, about 0 s left" in terminal.shown
+    assert terminal.shown.endswith("\r\x1b[K")
+
+
+def test_a_long_launch_says_once_in_a_log_how_long_it_will_take(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(command, "LONG", 0)
+    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
+    arguments = ["a file.cu", "--kernel", "many", "--grid", "100", "--block", "1024", "--args"]
+    assert main([*arguments, "1", "1", "1", "pair.npy", "null", "null"]) == 0
+    said = capsys.readouterr().err
+    assert said == "32 of 100 blocks, about 0 s left; a smaller --grid takes less\n"
+
+
+@pytest.mark.parametrize(("limit", "status"), [(3, 1), (100_000, 0)])
+def test_the_limit_holds_in_a_kernel_without_a_loop(limit: int, status: int, capsys) -> None:
+    assert scale("--limit", str(limit)) == status
+    assert ("hang" in capsys.readouterr().out) == bool(status)
+
+
+def test_the_version_is_that_of_the_package(capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0 and capsys.readouterr().out == f"simt {reports.VERSION}\n"
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{reports.VERSION}"' in project
+
+
+def test_python_m_is_the_command() -> None:
+    line = [sys.executable, "-m", "helpers.simt", Path("a file.cu").resolve()]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "3 kernels" in done.stdout
 
 
 # ---- reports ------------------------------------------------------------------------------------

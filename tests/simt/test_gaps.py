@@ -139,10 +139,11 @@ def test_copies_of_whole_pieces_stay_in_a_row() -> None:
     x, _ = matrix(COLS + 4, 0)
     y, _ = matrix(COLS + 8, 0)
     y[:] = 0
-    assert not run(BULK, x, y, 4 * COLS).findings
+    names = ("x", "y", "bytes", *NAMES[3:])
+    assert not run(BULK, x, y, 4 * COLS, names=names).findings
     assert np.array_equal(x, y)
     y[:] = 0
-    load, store = (one.message for one in run(BULK, x, y, 4 * COLS + 16).findings)
+    load, store = (one.message for one in run(BULK, x, y, 4 * COLS + 16, names=names).findings)
     assert load.startswith("48 bytes at an address that no array holds: byte 0 of row 0 of x, whos")
     assert store.startswith("48 bytes at an address that no array holds: byte 0 of row 0 of y, who")
     assert not y.any()
@@ -160,7 +161,7 @@ def test_rows_that_follow_each_other_are_not_looked_at() -> None:
 def test_rows_may_be_apart_only_where_the_kernel_takes_their_stride() -> None:
     x, _ = matrix(COLS + 3, 0)
     with pytest.raises(TypeError, match="x is not C-contiguous; a kernel ignores strides"):
-        run(CODE, x, x.copy(), names=("x", "y", "cols", "stride", "y_stride"))
+        run(CODE.replace("x_stride", "stride"), x, x.copy(), names=())
     for wrong in (x[:, ::2], x[::-1], x.T, np.broadcast_to(x[0], (3, COLS))):
         assert not rows_apart(wrong)
         with pytest.raises(TypeError, match="x is not C-contiguous"):

@@ -3,8 +3,10 @@ the repository."""
 
 import ast
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -108,3 +110,44 @@ def test_the_script_is_the_command() -> None:
     module, _, function = PROJECT["scripts"]["simt"].partition(":")
     source = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     assert f"\ndef {function}(" in source.read_text(encoding="utf-8")
+
+
+MISSING = {
+    "the bindings": ("cuda.bindings", "the Python bindings of CUDA cannot be loaded: pip install"),
+    "NVRTC": ("", "NVRTC cannot be loaded: pip install 'cuda-bindings>=13,<14' 'nvidia-cuda-nvrtc"),
+}
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_a_missing_package_is_named(case: str, installed: Path, tmp_path: Path) -> None:
+    module, sentence = MISSING[case]
+    (tmp_path / "k.cu").write_text(KERNEL)
+    if module:
+        broken = f"sys.modules[{module!r}] = None\n"
+    else:
+        broken = (
+            "from cuda.bindings import nvrtc\n"
+            "def fails(): raise RuntimeError('libnvrtc.so.13 not found')\n"
+            "nvrtc.nvrtcVersion = fails\n"
+        )
+    arguments = ["k.cu", "--grid", "1", "--block", "4", "--args", "int32[4]", "7"]
+    done = python(installed, broken + MAIN, *arguments, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one process")
+@pytest.mark.parametrize("start", ["-m", "script"])
+def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(
+    start: str, installed: Path, tmp_path: Path
+) -> None:
+    """NumPy, on being imported, interrupts its own process, as Ctrl-C would."""
+    (tmp_path / "numpy.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    script = tmp_path / "simt"
+    script.write_text("import sys\nfrom simt.command import main\nsys.exit(main())\n")
+    line = [sys.executable, *(["-m", "simt"] if start == "-m" else [str(script)]), "--version"]
+    paths = os.pathsep.join(map(str, (tmp_path, installed)))
+    done = subprocess.run(
+        line, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")

@@ -392,7 +392,7 @@ def test_constants_are_filled_from_the_command_line(capsys) -> None:
 @pytest.mark.parametrize(
     ("arg", "message"),
     [
-        ("offset=4.5", "offset: the kernel takes int, not 4.5"),
+        ("offset=4.5", "offset is 4.5, the kernel takes int"),
         ("weights=float32[4]", "weights has 12 bytes, too few for the 16 that are given"),
         ("weights=float64[1]", "weights is float64, the kernel takes float32"),
         ("weights=3", "weights: the kernel takes float*, not 3"),

@@ -121,7 +121,7 @@ def test_a_poll_that_nobody_answers_is_given_up_before_the_limit(name: str) -> N
 
 def test_messages_name_the_place_and_the_size() -> None:
     assert "252" in message("bulk_copies/bulk_odd_size")
-    assert "from byte 256 of argument 0 (400 bytes) on" in message("bulk_copies/bulk_past_array")
+    assert "from byte 256 of x (400 bytes) on" in message("bulk_copies/bulk_past_array")
     past = message("bulk_copies/bulk_past_shared")
     assert "1024 bytes at byte 128" in past and "384 bytes of shared memory" in past
     assert "4 bytes at byte -4 of the thread's 32 bytes" in message("local_memory/one_before")

@@ -1,0 +1,273 @@
+"""What a launch may be given: the kernel, sizes, limits, names and arguments, checked beforehand.
+
+The command line and `simulate` both come here, so that both refuse the same things in the same
+words. An error is one sentence: what is expected, what was given, and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from numbers import Integral, Real
+from operator import index
+
+import ml_dtypes
+import numpy as np
+
+from .cuda_text import Parameter
+from .geometry import Shape
+from .hardware import (
+    BLOCK_SHARED_BYTES,
+    MAX_BLOCK,
+    MAX_CLUSTER,
+    MAX_GRID,
+    MAX_THREADS,
+    STATIC_SHARED_BYTES,
+)
+from .memory.shared import SharedMemory
+from .words import counted
+
+ARCH = re.compile(r"(compute|sm)_\d+[af]?")
+LONGEST = 60  # characters of a value in a message
+
+
+def check_kernel(kernel, arch: str) -> None:
+    """Raise `TypeError` or `ValueError` for what is no kernel: neither a `cupy.RawKernel` nor a
+    `KernelText`, or without source, name or options that are text."""
+    if not all(hasattr(kernel, part) for part in ("code", "name", "options")):
+        raise TypeError(
+            f"kernel must be a cupy.RawKernel or KernelText(source, name), not {_short(kernel)}"
+        )
+    for part in ("code", "name"):
+        if not isinstance(getattr(kernel, part), str):
+            what = {"code": "the CUDA source", "name": "the kernel's name"}[part]
+            given = _short(getattr(kernel, part))
+            raise TypeError(f"the {part} of a kernel must be {what} as a string, not {given}")
+    if re.fullmatch(r".*\.cuh?", kernel.code):
+        raise ValueError(
+            f"the code of a kernel is its source, not the path {kernel.code!r}: read the file first"
+        )
+    if not kernel.name.strip():
+        raise ValueError("the name of the kernel is empty: pass the name of a __global__ function")
+    options = kernel.options
+    several = isinstance(options, Sequence) and not isinstance(options, str | bytes)
+    if not several or not all(isinstance(option, str) for option in options):
+        raise TypeError(
+            f"options must be a tuple of strings such as ('-DTILE=32',), not {_short(options)}"
+        )
+    if not isinstance(arch, str) or not ARCH.fullmatch(arch):
+        raise ValueError(f"arch must be an architecture such as 'compute_90', not {_short(arch)}")
+
+
+def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
+    """A grid or block as three sizes. Raises `TypeError` if one is no integer, `ValueError` if one
+    is outside CUDA's limits."""
+    several = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes)
+    try:
+        sizes = tuple(map(index, shape if several else (shape,)))
+    except TypeError:
+        raise TypeError(f"{what} must be one to three integers, not {_short(shape)}") from None
+    limits = MAX_GRID if what == "grid" else MAX_BLOCK
+    if not 1 <= len(sizes) <= 3:
+        raise ValueError(f"{what} {shape!r} must have one to three sizes")
+    sizes += (1,) * (3 - len(sizes))
+    for size, limit in zip(sizes, limits, strict=True):
+        if not 1 <= size <= limit:
+            raise ValueError(f"{what} {shape!r} is outside CUDA's limits of 1 to {limits}")
+    return sizes
+
+
+def check_threads(block: tuple[int, int, int], threads: int) -> None:
+    """Raise `ValueError` if a block has more threads than CUDA allows."""
+    if threads > MAX_THREADS:
+        raise ValueError(f"block {block} has {threads} threads; CUDA allows {MAX_THREADS}")
+
+
+def check_integer(what: str, value, lowest: int) -> None:
+    """Raise `TypeError` if a value is no integer, `ValueError` if it is below the lowest."""
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an integer, not {_short(value)}") from None
+    if number < lowest:
+        raise ValueError(f"{what} must be at least {lowest}, not {number}")
+
+
+def argument_names(
+    names: Sequence[str], declared: Sequence[Parameter], count: int
+) -> tuple[str, ...]:
+    """What to call each of `count` arguments: the given names, else those in the source, else
+    "argument 0" and so on.
+
+    Raises `TypeError` or `ValueError` for names that are no strings, too many, equal to each other,
+    or at odds with the source.
+    """
+    several = isinstance(names, Sequence) and not isinstance(names, str)
+    if not several or not all(isinstance(name, str) for name in names):
+        raise TypeError(
+            f"names must be a sequence of strings, one per argument, not {_short(names)}"
+        )
+    if len(names) > count:
+        raise ValueError(f"{counted(count, 'argument')} cannot have {len(names)} names: {names!r}")
+    if twice := [name for name in names if list(names).count(name) > 1]:
+        raise ValueError(f"two arguments are named {twice[0]!r}: names must differ")
+    for number, (name, parameter) in enumerate(zip(names, declared, strict=False)):
+        if name != parameter.name:
+            raise ValueError(
+                f"names[{number}] is {name!r}, but the kernel's parameter is {parameter.name!r}: "
+                "leave names out to use those of the source"
+            )
+    known = [parameter.name for parameter in declared]
+    known += [f"argument {number}" for number in range(len(known), count)]
+    return (*names, *known[len(names) :])
+
+
+def check_shared(name: str, shared: SharedMemory) -> None:
+    """Raise `ValueError` for more shared memory than a block can have."""
+    if shared.static_bytes > STATIC_SHARED_BYTES or shared.bytes > BLOCK_SHARED_BYTES:
+        dynamic = shared.bytes - shared.static_bytes
+        raise ValueError(
+            f"{name} requests {shared.static_bytes} bytes of static, {dynamic} of dynamic shared "
+            f"memory; CUDA allows {STATIC_SHARED_BYTES >> 10} KB static, and "
+            f"{BLOCK_SHARED_BYTES >> 10} KB in all on an H200"
+        )
+
+
+def check_grid(name: str, shape: Shape, cooperative: bool, shared_bytes: int) -> None:
+    """Raise `ValueError` for a cluster larger than any GPU runs, for a grid that is not whole
+    clusters, or that cannot run at once although it must."""
+    if shape.cluster_blocks > MAX_CLUSTER:
+        raise ValueError(
+            f"{name}: cluster {shape.cluster} has {shape.cluster_blocks} blocks; an H200 "
+            f"allows at most {MAX_CLUSTER}"
+        )
+    if any(blocks % size for blocks, size in zip(shape.grid, shape.cluster, strict=True)):
+        raise ValueError(
+            f"{name}: grid {shape.grid} is not a multiple of the cluster {shape.cluster}"
+        )
+    resident = shape.resident(shared_bytes)
+    if cooperative and shape.blocks > resident:
+        raise ValueError(
+            f"a cooperative launch of {shape.blocks} blocks of {shape.threads} threads and "
+            f"{shared_bytes} bytes of shared memory does not fit on an H200 at once: {resident} do"
+        )
+
+
+def check_watched(watch, only_blocks, progress) -> None:
+    """Raise `TypeError` for what `simulate` cannot watch, or call."""
+    if not isinstance(watch, bool) and not _several(watch, Integral):
+        raise TypeError(f"watch must be True or lines such as (30, 31), not {_short(watch)}")
+    if not _several(only_blocks, Integral, Sequence):
+        raise TypeError(f"only_blocks must be blocks such as (0, 1), not {_short(only_blocks)}")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of two integers, not {_short(progress)}")
+
+
+def _several(values, *kinds: type) -> bool:
+    """Whether this is a collection of elements of these kinds, text aside."""
+    if isinstance(values, str | bytes) or not isinstance(values, Collection):
+        return False
+    return all(isinstance(one, kinds) and not isinstance(one, str | bytes) for one in values)
+
+
+def check_count(name: str, declared: Sequence[Parameter], args: Sequence, count: int) -> None:
+    """Raise `TypeError` unless `args` are as many arguments as the kernel takes."""
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise TypeError(
+            f"args must be a tuple with all arguments, (x, y, n) say, not {_said(args)}"
+        )
+    if len(args) != count:
+        listed = f" ({', '.join(one.name for one in declared)})" if declared else ""
+        raise TypeError(f"{name} takes {counted(count, 'argument')}{listed}, not {len(args)}")
+
+
+def check_argument(parameter: Parameter, value) -> None:
+    """Raise `TypeError` or `ValueError` for a value of another type than the source declares, or
+    out of its range. What only the compiler knows, such as a struct, is not judged."""
+    value = value[()] if isinstance(value, np.ndarray) and not value.ndim else value
+    if parameter.pointer:
+        _check_pointer(parameter, value)
+    elif parameter.dtype is not None:
+        scalar(parameter, value)
+
+
+def _check_pointer(parameter: Parameter, value) -> None:
+    name, dtype = parameter.name, np.dtype(np.uint64) if parameter.table else parameter.dtype
+    kind = parameter.type + "*" * (parameter.pointer + parameter.table)
+    is_array = isinstance(value, np.ndarray)
+    is_list = isinstance(value, list | tuple) or (is_array and value.dtype == object)
+    if value is None or isinstance(value, Integral) and value == 0:
+        return
+    if is_list and parameter.table:
+        for number, one in enumerate(value):
+            check_argument(replace(parameter, name=f"{name}[{number}]", table=False), one)
+    elif is_list and dtype is not None:
+        raise TypeError(f"{name} is a list, the kernel takes {kind}: pass a numpy array")
+    elif is_array and not is_list and not _holds(value, parameter):
+        wanted = "native byte order" if dtype is None else dtype
+        raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({kind})")
+    elif not is_array and not is_list:
+        raise TypeError(f"{name} is {_said(value)}, the kernel takes {kind}: pass an array or None")
+
+
+def scalar(parameter: Parameter, value) -> np.generic:
+    """A number as the dtype of a parameter that is one.
+
+    Raises `TypeError` for what is no number of that kind, `ValueError` for one out of its range.
+    """
+    name, kind, dtype = parameter.name, parameter.type, parameter.dtype
+    number = value
+    if isinstance(value, np.generic) and not value.dtype.names:
+        if dtype.itemsize == 2 == value.dtype.itemsize and value.dtype.kind in "iuV":
+            return value  # the bits of a 16-bit float
+        number = value.item()
+    whole = dtype.kind in "iub"
+    if not isinstance(number, Integral if whole else Real):
+        raise TypeError(f"{name} is {_said(value)}, the kernel takes {kind}")
+    if whole:
+        limits = None if dtype.kind == "b" else np.iinfo(dtype)
+        low, high = (limits.min, limits.max) if limits else (0, 1)
+        if not low <= number <= high:
+            raise ValueError(f"{name} is {_said(value)}, the kernel takes {kind} ({low} to {high})")
+        return dtype.type(number)
+    try:
+        with np.errstate(over="ignore"):
+            result = dtype.type(float(number))
+    except OverflowError:
+        result = dtype.type(np.inf)
+    if np.isinf(result) and not (isinstance(number, float) and np.isinf(number)):
+        most = float(ml_dtypes.finfo(dtype).max)
+        raise ValueError(f"{name} is {_said(value)}, the kernel takes {kind} (at most {most:.6g})")
+    return result
+
+
+def _said(value) -> str:
+    """What a value is, in a few words."""
+    if isinstance(value, list | tuple):
+        return "a list"
+    if getattr(value, "ndim", 0):
+        return "an array"
+    if getattr(getattr(value, "dtype", None), "names", None):
+        return f"a struct of {value.dtype.itemsize} bytes"
+    return str(value) if isinstance(value, Real) and len(str(value)) < LONGEST else _short(value)
+
+
+def _short(value) -> str:
+    """A value as Python writes it, or its beginning, in one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+def _holds(array: np.ndarray, pointer: Parameter) -> bool:
+    """Whether an array has elements of a pointer's dtype or their bits: integers of either sign,
+    integers for 16-bit floats, `np.void` (what numpy loads where it does not know the dtype).
+    Memory of any type are a type that only the compiler knows, `char`, and a workspace."""
+    given, wanted = array.dtype, np.dtype(np.uint64) if pointer.table else pointer.dtype
+    any_type = (pointer.type == "char" or pointer.name == "workspace") and not pointer.table
+    if wanted is None or given == wanted or any_type:
+        return given.isnative
+    if given.itemsize != wanted.itemsize or not given.isnative:
+        return False
+    whole = given.kind in "iub" and (wanted.kind in "iub" or wanted.itemsize == 2)
+    return whole or given.type is np.void
