@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median
 
+from helpers.catalogue.registry import PRODUCTION
+
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN_BY_PROGRAMS = {".json", ".jsonl", ".xz", ".png", ".pyc"}
 MAX_LINES = 600  # of a module
@@ -118,8 +120,10 @@ def measure(root: Path) -> dict[str, object]:
         return f"{len(names)} ({place.split()[-1]})"
 
     later = [f for f in written(kernels) if re.match(r"(0[7-9]|1[0-5])_.*\.cu$", f.name)]
-    variants = [file for file in later if file.parent == kernels / "variants"]
-    steps = [file for file in later if file.parent == kernels] + written(kernels / "include")
+    steps = [one for one in later if one.parent == kernels and one.stem not in PRODUCTION]
+    variants = [one for one in later if one.parent.name in ("kernels", "variants")]
+    variants = [one for one in variants if one not in steps]
+    steps += written(kernels / "include")
     records = [*root.glob("notebooks/records/**/*.json*")]
     longest = max(modules, key=lambda file: length[file])
     kept = [line for file in modules for line in text(file).splitlines() if line.strip()]
