@@ -26,6 +26,19 @@ from .places import ShownShort
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 DEFAULT_ARCH = "compute_90"
 Headers = Sequence[tuple[str, str]]
+NOT_FOUND = re.compile(r'cannot open source file "([^"]+)"')
+PACKAGES = {  # of what pip installs, by the beginning of a header's name
+    "curand": "nvidia-curand",
+    "cub/": "nvidia-cuda-cccl",
+    "thrust/": "nvidia-cuda-cccl",
+    "cuda/": "nvidia-cuda-cccl",
+    "nv/": "nvidia-cuda-cccl",
+    "cooperative_groups": "nvidia-cuda-runtime",
+    "cuda_": "nvidia-cuda-runtime",
+    "mma.h": "nvidia-cuda-crt",
+    "crt/": "nvidia-cuda-crt",
+    "cutlass/": "nvidia-cutlass",
+}
 
 
 class CompileError(ShownShort, ValueError):
@@ -191,7 +204,11 @@ def _compile_anew(
     def call(function, *arguments):
         status, *values = function(*arguments)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"NVRTC could not compile the kernel ({status.name})\n{log()}", code)
+            message = f"NVRTC could not compile the kernel ({status.name})\n{log()}"
+            header = NOT_FOUND.search(message)
+            if header and package(header[1]):
+                message = f"no {header[1]} here: pip install {package(header[1])}\n{message}"
+            raise CompileError(message, code)
         return values[0] if values else None
 
     def log() -> str:
@@ -216,6 +233,11 @@ def _compile_anew(
     return compiled, b" ".join(found).decode()
 
 
+def package(header: str) -> str:
+    """The pip package that has a header; "" if none is known."""
+    return next((name for start, name in PACKAGES.items() if header.startswith(start)), "")
+
+
 @functools.lru_cache(maxsize=1)
 def include_folders() -> tuple[str, ...]:
     """Folders of the CUDA headers installed beside this Python (wheels, then conda).
@@ -226,7 +248,7 @@ def include_folders() -> tuple[str, ...]:
     candidates = [
         *sorted(site.glob("nvidia/cu1[0-9]/include")),
         *sorted(site.glob("nvidia/cu1[0-9]/include/cccl")),
-        site / "nvidia" / "cuda_runtime" / "include",
+        *sorted(site.glob("nvidia/cu[a-z]*/include")),  # nvidia/curand of the wheels for CUDA 12
         *sorted(Path(sys.prefix).glob("targets/*/include")),
         Path(sys.prefix) / "Library" / "include",
     ]

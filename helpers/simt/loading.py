@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import sources
-from .compile import CompileError, compile_kernels
+from .compile import CompileError, compile_kernels, package
 from .cuda_text import is_template, kernel_names, signature, template_of
 from .instances import launched
 from .instructions import UnsupportedPTX
 from .machine import KernelText, compiled
 from .parse import entry_named, parse
 from .places import citing, short_name
-from .refusals import of_message, package, refused
+from .refusals import of_message, refused
 from .sources import Source
 from .words import counted
 

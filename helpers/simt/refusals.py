@@ -77,18 +77,6 @@ UNKNOWN = {
     r"\"alloca\" is undefined": ALLOCA,
     r"\bCUtensorMap\b": TMA,
 }
-PACKAGES = {  # of what pip installs, by the beginning of a header's name
-    "curand": "nvidia-curand",
-    "cub/": "nvidia-cuda-cccl",
-    "thrust/": "nvidia-cuda-cccl",
-    "cuda/": "nvidia-cuda-cccl",
-    "nv/": "nvidia-cuda-cccl",
-    "cooperative_groups": "nvidia-cuda-runtime",
-    "cuda_": "nvidia-cuda-runtime",
-    "mma.h": "nvidia-cuda-crt",
-    "crt/": "nvidia-cuda-crt",
-    "cutlass/": "nvidia-cutlass",
-}
 
 
 def refused(feature: Feature, where: str, found: str = "") -> UnsupportedPTX:
@@ -117,8 +105,3 @@ def of_call(name: str) -> Feature | None:
 def of_message(message: str) -> Feature | None:
     """The feature that an error of the compiler is about, if it is one that is refused."""
     return next((what for said, what in UNKNOWN.items() if re.search(said, message)), None)
-
-
-def package(header: str) -> str:
-    """The pip package that has a header; "" if none is known."""
-    return next((name for start, name in PACKAGES.items() if header.startswith(start)), "")

@@ -307,6 +307,22 @@ def test_the_package_of_a_missing_header_is_named(monkeypatch: pytest.MonkeyPatc
         load_kernel(written(text + MAIN), "k")
 
 
+def test_the_package_of_a_header_is_named_for_a_text_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("helpers.simt.compile.include_folders", lambda: ())
+    for header, package in (
+        ("curand_kernel.h", "nvidia-curand"),
+        ("cuda/std/array", "nvidia-cuda-cccl"),
+        ("cub/block/block_scan.cuh", "nvidia-cuda-cccl"),
+        ("cooperative_groups.h", "nvidia-cuda-runtime"),
+    ):
+        text = KernelText(f"#include <{header}>\n__global__ void k(int* y) {{ *y = 1; }}\n", "k")
+        with pytest.raises(CompileError, match=f"no {header} here: pip install {package}\n"):
+            simulate(text, 1, 32, (np.zeros(32, np.int32),))
+    plain = KernelText("__global__ void k(int* y) { *y = INT_MAX; }\n", "k")
+    assert not simulate(plain, 1, 1, (y := np.zeros(1, np.int32),)).findings
+    assert y[0] == 2**31 - 1
+
+
 LIBRARIES = {
     "CUB": (
         "#include <cub/cub.cuh>\n__global__ void k(int* y) {\n"

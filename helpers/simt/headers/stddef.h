@@ -1,6 +1,5 @@
 #pragma once
-#include <cuda/std/cstddef>
-using ptrdiff_t = cuda::std::ptrdiff_t;
+using ptrdiff_t = decltype((char*)0 - (char*)0);
 namespace std {
 using ::ptrdiff_t;
 using ::size_t;
