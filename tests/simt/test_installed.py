@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,11 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_traceback(
     line = [sys.executable, *(["-m", "simt"] if start == "-m" else [str(script)]), "--version"]
     paths = os.pathsep.join(map(str, (tmp_path, installed)))
     done = subprocess.run(
-        line, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True
+        line,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        # A shell lets what it runs in the background ignore Ctrl-C, and so would this process.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
