@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from numbers import Real
 from operator import index
 
 import numpy as np
 
-from .checks import check_argument
+from .checks import check_argument, scalar
 from .cuda_text import Parameter, plain_name
 from .instructions import PtxKernel, PtxParameter
 from .memory.global_memory import GlobalMemory, rows_apart
@@ -58,9 +57,7 @@ def fill_variables(
                 raise TypeError(f"{name} is an array of {parameter.type}: pass a numpy array")
             check_argument(parameter, value)
         elif parameter is not None and parameter.dtype is not None:
-            if getattr(value, "ndim", 0) or not isinstance(value, Real | np.generic):
-                raise TypeError(f"{name} is one {parameter.type}: pass a number, not {value!r}")
-            value = np.array(value, parameter.dtype)
+            value = scalar(parameter, value)
         data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
         if len(data) > size:
             raise ValueError(f"{name} has {size} bytes, too few for the {len(data)} that are given")

@@ -427,7 +427,9 @@ def test_a_value_that_does_not_fit_a_constant_is_refused(arg: str, message: str,
     [
         ({"weights": 3}, "weights is an array of float: pass a numpy array"),
         ({"weights": np.zeros(1)}, "weights is float64, the kernel takes float32"),
-        ({"offset": np.zeros(2, np.int32)}, "offset is one int: pass a number"),
+        ({"offset": np.zeros(2, np.int32)}, "offset is an array, the kernel takes int"),
+        ({"offset": 4.5}, "offset is 4.5, the kernel takes int"),
+        ({"offset": 2**40}, "offset is 1099511627776, the kernel takes int"),
         ({"nothing": 3}, "smooth uses no variable 'nothing'; .* count, offset, scale, weights"),
     ],
 )
