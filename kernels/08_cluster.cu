@@ -82,8 +82,8 @@ constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers 
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
 
-// Loads 16 bytes that are read once. After a programmatic launch the previous grid may still write
-// x. Not just *from: the compiler may move that, and a few rows take longer then.
+// Loads 16 bytes that are read once. After a programmatic launch the previous grid may have written
+// x since this grid started: no read-only path. Not *from, which the compiler may reorder (slower).
 __device__ __forceinline__ uint4 load(const uint4* from)
 {
     if (EVICT_LAST && PROGRAMMATIC) return load_written_evict_last(from, evict_last_policy());
@@ -112,7 +112,7 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const int lane = threadIdx.x % 32;
 
     // A block may write to another only when that one has started: every block announces itself
-    // here, and waits for the others before it sends. (Compilers move that wait up to the loads.)
+    // here, and waits for the others before it sends.
     if (CLUSTER > 1) announce_block(&all_arrived, 8 * senders);
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
@@ -123,8 +123,8 @@ softmax_cluster(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     }
 
     // ---- load -----------------------------------------------------------------------------------
-    // The packs of a row go round all threads of the cluster. All loads come first, so that none
-    // waits for another.
+    // The packs of a row are dealt round-robin to all threads of the cluster. All loads come first,
+    // so that none waits for another.
     const long long start = (long long)(blockIdx.x / CLUSTER) * cols;
     const uint4* from = reinterpret_cast<const uint4*>(x + start);
     uint4* to = reinterpret_cast<uint4*>(y + start);

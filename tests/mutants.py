@@ -34,7 +34,7 @@ from queue import Queue
 
 ROOT = Path(__file__).resolve().parent.parent
 SUBSYSTEMS = {
-    "kernels": ["kernels/[0-9]*.cu", "kernels/variants/*.cu"],
+    "kernels": ["kernels/[0-9]*.cu", "kernels/include/*.cuh", "kernels/variants/*.cu"],
     "simt": ["helpers/simt/**/*.py"],
     "plan": [
         *(f"helpers/catalogue/{name}.py" for name in ("plan", "expressions", "header")),

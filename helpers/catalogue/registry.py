@@ -20,7 +20,7 @@ from .header import header
 # Recorded without a kernel file: softmax as five CuPy array operations, and PyTorch's softmax.
 UNFUSED, TORCH = "00_unfused", "00_torch"
 WITHOUT_FILE = (UNFUSED, TORCH)
-# Variants that dispatch uses. They stand in kernels/ beside the steps, whose notebooks show them.
+# Variants that dispatch uses: they stand in kernels/ beside the steps, but have no notebook.
 PRODUCTION = ("08_ahead", "11_any_length", "11_short_rows", "15_gradient")
 
 INCLUDE = re.compile(r'#include "([^"\n]+)"')

@@ -120,7 +120,7 @@ def kernel(
 def diff(old: str, new: str) -> None:
     """Show the folded difference between two kernels: files or texts, as in `kernel`."""
     before, after = _read(old), _read(new)
-    kept = [
+    kept = [  # a variant includes a file by another path than a step does
         [line.rstrip().replace('"../', '"') for line in text.lines[_after_header(text) :]]
         for text in (before, after)
     ]

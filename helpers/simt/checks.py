@@ -33,7 +33,7 @@ LONGEST = 60  # characters of a value in a message
 
 
 def check_kernel(kernel, arch: str) -> None:
-    """Raise `TypeError` or `ValueError` for what is no kernel: neither a `cupy.RawKernel` nor a
+    """Raise `TypeError` or `ValueError` for anything but a kernel: neither a `cupy.RawKernel` nor a
     `KernelText`, or without source, name or options that are text."""
     if not all(hasattr(kernel, part) for part in ("code", "name", "options")):
         raise TypeError(
@@ -61,8 +61,8 @@ def check_kernel(kernel, arch: str) -> None:
 
 
 def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
-    """A grid or block as three sizes. Raises `TypeError` if one is no integer, `ValueError` if one
-    is outside CUDA's limits."""
+    """A grid or block as three sizes. Raises `TypeError` if one is not an integer, `ValueError` if
+    one is outside CUDA's limits."""
     several = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes)
     try:
         sizes = tuple(map(index, shape if several else (shape,)))
@@ -85,7 +85,7 @@ def check_threads(block: tuple[int, int, int], threads: int) -> None:
 
 
 def check_integer(what: str, value, lowest: int) -> None:
-    """Raise `TypeError` if a value is no integer, `ValueError` if it is below the lowest."""
+    """Raise `TypeError` if a value is not an integer, `ValueError` if it is below the lowest."""
     try:
         number = index(value)
     except TypeError:
@@ -100,8 +100,8 @@ def argument_names(
     """What to call each of `count` arguments: the given names, else those in the source, else
     "argument 0" and so on.
 
-    Raises `TypeError` or `ValueError` for names that are no strings, too many, equal to each other,
-    or at odds with the source.
+    Raises `TypeError` or `ValueError` for names that are not strings, too many, equal to each
+    other, or at odds with the source.
     """
     several = isinstance(names, Sequence) and not isinstance(names, str)
     if not several or not all(isinstance(name, str) for name in names):
@@ -214,7 +214,8 @@ def _check_pointer(parameter: Parameter, value) -> None:
 def scalar(parameter: Parameter, value) -> np.generic:
     """A number as the dtype of a parameter that is one.
 
-    Raises `TypeError` for what is no number of that kind, `ValueError` for one out of its range.
+    Raises `TypeError` for anything but a number of that kind, `ValueError` for one out of its
+    range.
     """
     name, kind, dtype = parameter.name, parameter.type, parameter.dtype
     number = value

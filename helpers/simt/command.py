@@ -145,7 +145,7 @@ def _separated(texts: list[str], constants: Collection[str]) -> tuple[list[str],
         else:
             known = ", ".join(constants) or "none"
             raise ValueError(
-                f"{name} is no __constant__ or __device__ variable of this file; it has: {known}"
+                f"{name} is not a __constant__ or __device__ variable of this file; it has: {known}"
             )
     return given, named
 

@@ -177,7 +177,7 @@ def simulate(
 
 
 def compiled(kernel: RawKernel, arch: str = DEFAULT_ARCH) -> tuple[str, PtxKernel]:
-    """Compile a kernel: (PTX, the kernel as it was read from there). Raises `CompileError` and
+    """Compile a kernel: (PTX, the kernel parsed from it). Raises `CompileError` and
     `UnsupportedPTX` as `simulate` does."""
     options, name = tuple(kernel.options), kernel.name
     if not isinstance(kernel, KernelText):  # goes by its name in the machine code

@@ -13,7 +13,7 @@ __device__ __forceinline__ unsigned long long evict_last_policy()
     return policy;
 }
 
-// Loads 16 bytes that nobody writes while this grid runs: through the read-only path (".nc").
+// Loads 16 bytes through the read-only path (".nc"): nothing may write them while this grid runs.
 __device__ __forceinline__ uint4 load_evict_last(const uint4* from, unsigned long long policy)
 {
     uint4 bits;

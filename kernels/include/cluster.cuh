@@ -7,9 +7,13 @@
 //     cluster_wait();                                // before the first message
 //     send(message, &slot, &all_arrived, rank);      // to the same slot of block `rank`
 //     mbarrier_wait(&all_arrived);                   // `bytes` have arrived and can be read
+//
+// An mbarrier serves one exchange, and each block must wait for all messages to it before it exits.
+// `bytes` counts the messages of all senders. A slot of 16 bytes must be aligned to 16.
 #pragma once
 
-// For the declaration of a kernel: its blocks form clusters of CLUSTER, or any launch will do.
+// An attribute for a kernel: clusters of CLUSTER blocks; nothing if the macro CLUSTER is 1 or not
+// defined before this include.
 #if defined(CLUSTER) && CLUSTER > 1
 #define IN_CLUSTERS __cluster_dims__(CLUSTER)
 #else
@@ -30,7 +34,8 @@ __device__ __forceinline__ unsigned cluster_address(const void* shared, int rank
     return there;
 }
 
-// Begins a phase of the mbarrier, which ends when so many bytes have arrived.
+// Adds `bytes` to what the current phase waits for, and makes the one arrival that it needs: the
+// phase ends when they have arrived.
 __device__ __forceinline__ void mbarrier_expect(unsigned long long* mbarrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"

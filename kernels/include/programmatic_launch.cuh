@@ -2,8 +2,8 @@
 // Both do nothing after an ordinary launch. They need sm_90.
 #pragma once
 
-// Lets the next grid of the stream start early, if it was launched to: as soon as every block of
-// this one has said so or has ended.
+// Lets the next grid of the stream start early, if it was launched with programmatic stream
+// serialization: as soon as every block of this one has said so or has ended.
 __device__ __forceinline__ void launch_dependents()
 {
     asm volatile("griddepcontrol.launch_dependents;");

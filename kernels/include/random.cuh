@@ -52,8 +52,8 @@ struct Dropout {
         return (c % 2 ? word : word << 16) >= (unsigned)(p * 65536.0f) << 16;
     }
 
-    // By what a column that stays is multiplied: 1 / (1 - p) for p as it was rounded, so that the
-    // mean is what it was; 0 for p = 1, whose bound wraps to 0, so that all would stay.
+    // The factor for columns that are kept: 1 / (1 - p) for the rounded p, which preserves the
+    // mean; 0 for p = 1, whose bound wraps to 0, so that no column would be dropped.
     __device__ __forceinline__ float factor() const
     {
         const float left = 1.0f - floorf(p * 65536.0f) / 65536.0f;

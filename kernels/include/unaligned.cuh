@@ -1,8 +1,8 @@
-// Packs where y starts elsewhere between two boundaries of 16 bytes than x.
+// Stores to y where it is aligned differently from x between boundaries of 16 bytes.
 #pragma once
 #include "packs.cuh"
 
-// 16 bytes out of 32, from the one at `skip` columns on: in steps of two words, one word, half one.
+// 16 of 32 bytes, from `skip` columns on: shifted by two words, one word, half a word, as needed.
 __device__ __forceinline__ uint4 sixteen_bytes_at(uint4 left, uint4 right, int skip)
 {
     unsigned w[8] = {left.x, left.y, left.z, left.w, right.x, right.y, right.z, right.w};

@@ -36,7 +36,7 @@ def value_of(path: Path, name: str = "k", *options: str) -> tuple[int, tuple[str
     return int(y[0]), left_out
 
 
-# Files that load; the value of VALUE, and what is left out.
+# Files that load; the value of VALUE, and what the report says was left out.
 LOADED = {
     "a missing header, and no other sign of nvcc": (
         {"x.cu": "#include <helper_cuda.h>\n#define VALUE 7\n" + KERNEL + MAIN},
@@ -119,7 +119,7 @@ def test_a_kernel_loads_without_what_it_does_not_need(case: str) -> None:
     assert value_of(written(files)) == (7, tuple(left_out))
 
 
-# Planted: what is left out must not change what a kernel computes, it must stop it.
+# Planted: leaving code out must not change what a kernel computes, it must stop it.
 STOPPED = {
     "an overload": (
         "__device__ int f(int v) { return oops; }\n__device__ int f(double v) { return 1; }\n"
@@ -413,7 +413,10 @@ def test_constants_are_filled_from_the_command_line(capsys) -> None:
         ("weights=float64[1]", "weights is float64, the kernel takes float32"),
         ("weights=3", "weights: the kernel takes float*, not 3"),
         ("offset=float32[1]", "offset: the kernel takes int, not the array float32[1]"),
-        ("wieghts=w.npy", "wieghts is no __constant__ or __device__ variable of this file; it has"),
+        (
+            "wieghts=w.npy",
+            "wieghts is not a __constant__ or __device__ variable of this file; it has",
+        ),
         ("unused=1", "smooth uses no variable 'unused'; __constant__ and __device__ variables"),
     ],
 )
