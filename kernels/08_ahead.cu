@@ -118,25 +118,20 @@ __device__ __forceinline__ void copy_async_wait()
 
 // ---- a thread's packs ---------------------------------------------------------------------------
 
-// Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, `count` packs at a
+// Takes packs into a thread's maximum and sum: the online rule of 02_online.cu, some packs at a
 // time.
-__device__ __forceinline__ void take(const Pack* packs, int count, float& thread_max, float& sum)
+template <int count>
+__device__ __forceinline__ void take(const Pack (&packs)[count], float& thread_max, float& sum)
 {
-    T2 largest = packs[0].columns[0];
-#pragma unroll
-    for (int k = 0; k < count; ++k)
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, packs[k].columns[c]);
-    const float2 both = to_float2(largest);
     const float before = thread_max;
-    thread_max = fmaxf(thread_max, fmaxf(both.x, both.y));
+    thread_max = fmaxf(thread_max, max_of(packs));
     sum *= fast_exp(before - thread_max);
 #pragma unroll
     for (int k = 0; k < count; ++k)
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 v = to_float2(packs[k].columns[c]);
-            sum += fast_exp(v.x - thread_max) + fast_exp(v.y - thread_max);
+            const float2 e = exponentials(packs[k].columns[c], thread_max);
+            sum += e.x + e.y;
         }
 }
 
@@ -169,8 +164,6 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     const int clusters = gridDim.x / CLUSTER;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    const float minus_inf = __int_as_float(0xff800000);
 
     announce_block(&all_arrived, 8 * senders);
 
@@ -192,10 +185,7 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     }
     Pack direct[DIRECT];
 #pragma unroll
-    for (int k = 0; k < DIRECT; ++k)
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c)
-            direct[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
+    for (int k = 0; k < DIRECT; ++k) fill(direct[k], minus_inf());
 
     float thread_max, sum, row_max, scale;
     int slot = 0, parity = 0;
@@ -208,10 +198,8 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             // As in 08_cluster.cu: a warp sends its pair to all blocks, and waits for all pairs.
             // Nobody sends before all blocks have started, or have read the letters of the row
             // before: they have arrived.
-            const float warp_largest = warp_max(thread_max);
-            sum = warp_sum(sum * fast_exp(thread_max - warp_largest));
+            const float2 letter = warp_pair(thread_max, sum);
             cluster_wait();
-            const float2 letter = make_float2(warp_largest, sum);
             if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
             mbarrier_wait(&all_arrived, parity);
             parity ^= 1;
@@ -248,8 +236,8 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         for (int k = 0; k < STREAM; ++k) {
             copy_async_wait<SLOTS - STREAM - 1>();
             const int next = slot + STREAM < SLOTS ? slot + STREAM : slot + STREAM - SLOTS;
-            Pack coming;
-            if (more) coming.bits = own[next * THREADS];
+            Pack coming[1];
+            if (more) coming[0].bits = own[next * THREADS];
             if (writes) {
                 Pack done;
                 done.bits = own[slot * THREADS];
@@ -260,9 +248,9 @@ softmax_ahead(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
                 copy_async(shared_address(own + slot * THREADS),
                            from + here + on * stride + (k + SLOTS) % STREAM * step);
             copy_async_commit();
-            if (more) take(&coming, 1, thread_max, sum);
+            if (more) take(coming, thread_max, sum);
             slot = slot + 1 < SLOTS ? slot + 1 : 0;
         }
-        if (more) take(direct, DIRECT, thread_max, sum);
+        if (more) take(direct, thread_max, sum);
     }
 }

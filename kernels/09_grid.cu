@@ -48,7 +48,6 @@
 #include "include/cache_hints.cuh"
 #include "include/grid_exchange.cuh"
 #include "include/packs.cuh"
-#include "include/programmatic_launch.cuh"
 #include "include/reductions.cuh"
 
 static_assert(THREADS >= 32 && THREADS <= 1024 && THREADS % 32 == 0, "a block is whole warps");
@@ -65,21 +64,33 @@ __device__ __forceinline__ uint4 load(const uint4* from)
     return STREAMING ? __ldcs(from) : PROGRAMMATIC ? __ldca(from) : *from;
 }
 
+// After a programmatic launch a grid starts while the grid before it on the stream still runs. Both
+// functions do nothing after an ordinary launch.
+
+// Lets the next grid start early, if it was launched with programmatic stream serialization: as
+// soon as every block of this one has said so or has ended.
+__device__ __forceinline__ void launch_dependents()
+{
+    asm volatile("griddepcontrol.launch_dependents;");
+}
+
+// Waits until the grid before has ended and its writes are visible.
+__device__ __forceinline__ void wait_for_previous_grid()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 // ---- the kernel ---------------------------------------------------------------------------------
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Letter* workspace)
 {
-    __shared__ float shifts[warps];
-    __shared__ float sums[warps];
+    __shared__ float2 pairs[warps];
     __shared__ float2 row_pair;
     const int member = blockIdx.x % BLOCKS;
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const int packs = cols / (2 * pairs_per_pack);
-    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
-    const float log2e = 1.44269504f;
-    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
+    const int packs = cols / width;
 
     // After a programmatic launch this grid starts while the previous one still runs; it must not
     // touch x or boxes before that is done. The next grid may start once every block of this one
@@ -105,7 +116,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
             } else {
 #pragma unroll
                 for (int c = 0; c < pairs_per_pack; ++c)
-                    v[k][c] = make_float2(minus_inf, minus_inf);
+                    v[k][c] = make_float2(minus_inf(), minus_inf());
             }
         }
 
@@ -116,27 +127,17 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
 #pragma unroll
             for (int c = 0; c < pairs_per_pack; ++c)
                 thread_max = fmaxf(thread_max, fmaxf(v[k][c].x, v[k][c].y));
-
-        // As in 08_cluster.cu: shift = max * log2(e), unless the columns are very large.
-        const bool far = fabsf(thread_max) >= 536870912.0f;
-        const float shift = far ? thread_max + copysignf(268435456.0f, thread_max)
-                                : __fmul_rn(thread_max, log2e);
-        const float slope = far ? 1.0f : log2e, origin = far ? thread_max : shift;
         float sum = 0.0f;
 #pragma unroll
         for (int k = 0; k < PACKS; ++k)
 #pragma unroll
             for (int c = 0; c < pairs_per_pack; ++c) {
-                v[k][c].x = fast_exp2(fmaf(v[k][c].x, slope, -origin));
-                v[k][c].y = fast_exp2(fmaf(v[k][c].y, slope, -origin));
+                v[k][c].x = fast_exp(v[k][c].x - thread_max);
+                v[k][c].y = fast_exp(v[k][c].y - thread_max);
                 sum += v[k][c].x + v[k][c].y;
             }
-        const float warp_shift = warp_max(shift);
-        sum = warp_sum(sum * fast_exp2(shift - warp_shift));
-        if (lane == 0) {
-            shifts[warp] = warp_shift;
-            sums[warp] = sum;
-        }
+        const float2 pair = warp_pair(thread_max, sum);
+        if (lane == 0) pairs[warp] = pair;
         __syncthreads();
 
         // ---- exchange ---------------------------------------------------------------------------
@@ -144,10 +145,7 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
         // other row, so nothing has to be waited for before writing.
         if (warp == 0) {
             Letter* boxes = workspace + (long long)row * BLOCKS * BLOCKS;
-            const float block_shift = warp_max(lane < warps ? shifts[lane] : lowest);
-            const float block_sum =
-                warp_sum(lane < warps ? sums[lane] * fast_exp2(shifts[lane] - block_shift) : 0.0f);
-            const Letter letter = letter_of(block_shift, block_sum);
+            const Letter letter = letter_of(merged(pairs, warps));
             for (int to_block = lane; to_block < BLOCKS; to_block += 32)
                 store_relaxed(boxes + to_block * BLOCKS + member, letter);
 
@@ -160,29 +158,29 @@ softmax_grid(const T* __restrict__ x, T* __restrict__ y, int rows, int cols, Let
                 waits = false;
 #pragma unroll
                 for (int i = 0; i < rounds; ++i) {
-                    letters[i] = letter_of(lowest, 0.0f);  // of a block that does not exist
+                    letters[i] = letter_of(make_float2(lowest, 0.0f));  // no such block
                     if (lane + 32 * i < BLOCKS) letters[i] = load_relaxed(own_box + lane + 32 * i);
                 }
 #pragma unroll
                 for (int i = 0; i < rounds; ++i) waits = waits || !letters[i];
             }
             __syncwarp();
-            float row_shift = lowest;
+            float largest = lowest;
 #pragma unroll
             for (int i = 0; i < rounds; ++i) {
                 if (lane + 32 * i < BLOCKS) store_relaxed(own_box + lane + 32 * i, 0);
-                row_shift = fmaxf(row_shift, shift_of(letters[i]));
+                largest = fmaxf(largest, pair_of(letters[i]).x);
             }
-            row_shift = warp_max(row_shift);
+            largest = warp_max(largest);
             float row_sum = 0.0f;
 #pragma unroll
             for (int i = 0; i < rounds; ++i)
-                row_sum += sum_of(letters[i]) * fast_exp2(shift_of(letters[i]) - row_shift);
+                row_sum += pair_of(letters[i]).y * fast_exp(pair_of(letters[i]).x - largest);
             row_sum = warp_sum(row_sum);
-            if (lane == 0) row_pair = make_float2(row_shift, row_sum);
+            if (lane == 0) row_pair = make_float2(largest, row_sum);
         }
         __syncthreads();
-        const float scale = fast_exp2(shift - row_pair.x) / row_pair.y;
+        const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 
         // ---- write ------------------------------------------------------------------------------
 #pragma unroll

@@ -5,10 +5,7 @@
 // Build:    LANES      = min(16, power_of_two(ceil_div(cols, 8))) when cols <= 256
 //                      | 32
 //           PACKS      = ceil_div(cols, 8 * LANES)
-//           EVICT_LAST = 1 when 4 * rows * row > 5 * l2
-//                      | 0 when 3 * rows * row > 2 * l2 || row < 512
-//                      | 5 * rows * row > 2 * l2
-//           STREAMING  = rows * row > 4 * l2 || 3 * rows * row > 2 * l2 && EVICT_LAST == 0
+//           EVICT_LAST = 4 * rows * row > 5 * l2
 // Launch:   block = 128, block == 128, grid = ceil_div(rows, 128 / LANES)
 // Shared:   0
 // Columns:  cols >= 8 && cols <= 1024 && cols % 8 == 0 && cols <= 8 * LANES * PACKS
@@ -23,9 +20,8 @@
 // A row of all -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Measured with
 // -ftz=true, as CuPy compiles.
 
-#if !defined(LANES) || !defined(PACKS) || !defined(EVICT_LAST) || !defined(STREAMING)
-#error "compile with all macros of the Build table: -DLANES=32 -DPACKS=1 \
--DEVICT_LAST=0 -DSTREAMING=1"
+#if !defined(LANES) || !defined(PACKS) || !defined(EVICT_LAST)
+#error "compile with all macros of the Build table: -DLANES=32 -DPACKS=1 -DEVICT_LAST=0"
 #endif
 
 #if !defined(BFLOAT16)
@@ -39,14 +35,6 @@ static_assert(LANES >= 1 && LANES <= 32 && (LANES & (LANES - 1)) == 0,
               "LANES is a power of two: the rows of a warp begin at its multiples");
 static_assert(PACKS >= 1, "a lane has at least one pack");
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 0");
-static_assert(STREAMING == 0 || STREAMING == 1, "STREAMING is yes, 1, or no, 0");
-
-// Loads 16 bytes that are read once.
-__device__ __forceinline__ uint4 load(const uint4* from, unsigned long long policy)
-{
-    if (EVICT_LAST) return load_evict_last(from, policy);
-    return STREAMING ? __ldcs(from) : *from;
-}
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
@@ -63,30 +51,20 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
     // One policy for all loads: as NVRTC 13.0 compiles this for sm_90, a load is then a predicated
     // instruction; with a policy of its own it has a branch. No record says which is faster.
     const unsigned long long policy = EVICT_LAST ? evict_last_policy() : 0;
-    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
-    const T2 nothing = to_T2(make_float2(minus_inf, minus_inf));
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = lane + k * LANES;
         if (pack < packs) {
-            v[k].bits = load(from + pack, policy);
+            v[k].bits = EVICT_LAST ? load_evict_last(from + pack, policy) : from[pack];
         } else {
-#pragma unroll
-            for (int c = 0; c < pairs_per_pack; ++c) v[k].columns[c] = nothing;
+            fill(v[k], minus_inf());
         }
     }
 
     // ---- reduce and exchange --------------------------------------------------------------------
     // The maximum of 16-bit values is one of them: no need to convert first.
-    T2 largest = v[0].columns[0];
-#pragma unroll
-    for (int k = 0; k < PACKS; ++k)
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
-    const float2 both = to_float2(largest);
-    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    const float row_max = warp_max<LANES>(fmaxf(lowest, fmaxf(both.x, both.y)));
+    const float row_max = warp_max<LANES>(fmaxf(lowest, max_of(v)));
 
     // exp(v - row_max) = 2^(v * log2(e) - shift). The rounding of shift is the same for the whole
     // row, so it leaves with the division. It grows with the columns: past 2^29, where it would be
@@ -113,6 +91,6 @@ softmax_sixteen_bit(const T* __restrict__ x, T* __restrict__ y, int rows, int co
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c)
             v[k].columns[c] = to_T2(make_float2(e[k][c].x * scale, e[k][c].y * scale));
-        if (pack < packs) store<STREAMING>(to + pack, v[k].bits);
+        if (pack < packs) to[pack] = v[k].bits;
     }
 }

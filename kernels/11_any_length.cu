@@ -58,79 +58,41 @@ __device__ __forceinline__ void store_round(T* to, int late, const Pack& v, int 
 
 // ---- pairs --------------------------------------------------------------------------------------
 
-constexpr float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-#define minus_inf __int_as_float(0xff800000)  // adds nothing: 2^-inf = 0
-
-// The shift and slope of a maximum, as in 08_cluster.cu: exp(v - max) = 2^(v * slope - origin), and
-// sums of different maxima are brought together by their shifts.
-struct Scale {
-    float shift, slope, origin;
-};
-__device__ __forceinline__ Scale scale_of(float largest)
-{
-    const float log2e = 1.44269504f;
-    const bool far = fabsf(largest) >= 536870912.0f;
-    const float shift = far ? largest + copysignf(268435456.0f, largest)
-                            : __fmul_rn(largest, log2e);
-    return {shift, far ? 1.0f : log2e, far ? largest : shift};
-}
-
 // A warp's pack of a number, -inf where it has no such pack.
 __device__ __forceinline__ uint4 fetched(const uint4* body, int pack, int mine)
 {
     Pack found;
-#pragma unroll
-    for (int c = 0; c < pairs_per_pack; ++c)
-        found.columns[c] = to_T2(make_float2(minus_inf, minus_inf));
+    fill(found, minus_inf());
     if (pack < mine) found.bits = __ldg(body + pack);
     return found.bits;
 }
 
-__device__ __forceinline__ float max_of(const Pack& pack)
-{
-    T2 largest = pack.columns[0];
-#pragma unroll
-    for (int c = 1; c < pairs_per_pack; ++c) largest = max2(largest, pack.columns[c]);
-    const float2 both = to_float2(largest);
-    return fmaxf(both.x, both.y);
-}
-
-// 2^(v * slope - origin) of both columns.
-__device__ __forceinline__ float2 exponentials(T2 columns, Scale scale)
-{
-    const float2 v = to_float2(columns);
-    return make_float2(fast_exp2(fmaf(v.x, scale.slope, -scale.origin)),
-                       fast_exp2(fmaf(v.y, scale.slope, -scale.origin)));
-}
-
-__device__ __forceinline__ float sum_of(const Pack& pack, Scale scale)
+// The sum of exp(v - maximum) of some packs.
+template <int count>
+__device__ __forceinline__ float sum_of(const Pack (&packs)[count], float maximum)
 {
     float sum = 0.0f;
 #pragma unroll
-    for (int c = 0; c < pairs_per_pack; ++c) {
-        const float2 e = exponentials(pack.columns[c], scale);
-        sum += e.x + e.y;
-    }
+    for (int k = 0; k < count; ++k)
+#pragma unroll
+        for (int c = 0; c < pairs_per_pack; ++c) {
+            const float2 e = exponentials(packs[k].columns[c], maximum);
+            sum += e.x + e.y;
+        }
     return sum;
 }
 
-__device__ __forceinline__ void scale_up(Pack& pack, Scale scale, float factor)
+// Replaces the columns of a pack by exp(v - maximum) * factor.
+__device__ __forceinline__ void scale_up(Pack& pack, float maximum, float factor)
 {
     // As in 08_cluster.cu: a second exponential, which the compiler must not keep from the first.
     uint4& bits = pack.bits;
     asm volatile("" : "+r"(bits.x), "+r"(bits.y), "+r"(bits.z), "+r"(bits.w));
 #pragma unroll
     for (int c = 0; c < pairs_per_pack; ++c) {
-        const float2 e = exponentials(pack.columns[c], scale);
+        const float2 e = exponentials(pack.columns[c], maximum);
         pack.columns[c] = to_T2(make_float2(e.x * factor, e.y * factor));
     }
-}
-
-// A shift and the sum of the exponentials that belong to it, of many warps' columns together.
-__device__ __forceinline__ float2 merged(float shift, float sum)
-{
-    const float all = warp_max(shift);
-    return make_float2(all, warp_sum(sum * fast_exp2(shift - all)));
 }
 
 // ---- the kernel ---------------------------------------------------------------------------------
@@ -139,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
                    long long x_stride, long long y_stride, Letter* workspace)
 {
-    __shared__ float2 pairs[32];
+    __shared__ float2 pairs[warps];
     __shared__ float2 row_pair;
     const int member = blockIdx.x % BLOCKS;
     const int warp = threadIdx.x / 32;
@@ -164,68 +126,55 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
         Pack v[PACKS];
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) v[k].bits = fetched(body, k * 32 + lane, mine);
-        float v_end = has_end ? to_float(from[end]) : minus_inf;
-        float largest = fmaxf(lowest, v_end);
-#pragma unroll
-        for (int k = 0; k < PACKS; ++k) largest = fmaxf(largest, max_of(v[k]));
-        Scale scale = scale_of(largest);
-        float sum = fast_exp2(fmaf(v_end, scale.slope, -scale.origin));
-#pragma unroll
-        for (int k = 0; k < PACKS; ++k) sum += sum_of(v[k], scale);
+        const float v_end = has_end ? to_float(from[end]) : minus_inf();
+        float thread_max = fmaxf(fmaxf(lowest, v_end), max_of(v));
+        float sum = fast_exp(v_end - thread_max) + sum_of(v, thread_max);
         for (int round = PACKS; round < rounds; round += 4) {
             Pack more[4];
 #pragma unroll
             for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
-            const float before = largest;
-#pragma unroll
-            for (int k = 0; k < 4; ++k) largest = fmaxf(largest, max_of(more[k]));
-            if (largest > before) {
-                const Scale larger = scale_of(largest);
-                sum *= fast_exp2(scale.shift - larger.shift);
-                scale = larger;
-            }
-#pragma unroll
-            for (int k = 0; k < 4; ++k) sum += sum_of(more[k], scale);
+            const float before = thread_max;
+            thread_max = fmaxf(thread_max, max_of(more));
+            sum = sum * fast_exp(before - thread_max) + sum_of(more, thread_max);
         }
-        const float2 pair = merged(scale.shift, sum);
+        const float2 pair = warp_pair(thread_max, sum);
         if (lane == 0) pairs[warp] = pair;
         __syncthreads();
 
         // ---- exchange: as in 09_grid.cu ---------------------------------------------------------
         if (warp == 0) {
-            const float2 own = lane < warps ? pairs[lane] : make_float2(lowest, 0.0f);
-            float2 all = merged(own.x, own.y);
+            float2 all = merged(pairs, warps);
             if (BLOCKS > 1) {
                 Letter* boxes = workspace + row * BLOCKS * BLOCKS;
-                const Letter letter = letter_of(all.x, all.y);
+                const Letter letter = letter_of(all);
                 for (int to_block = lane; to_block < BLOCKS; to_block += 32)
                     store_relaxed(boxes + to_block * BLOCKS + member, letter);
                 Letter* own_box = boxes + member * BLOCKS;
-                float shift = lowest, part = 0.0f;
+                float largest = lowest, part = 0.0f;
                 for (int box = lane; box < BLOCKS; box += 32) {
                     Letter found = 0;
                     while (!found) found = load_relaxed(own_box + box);
                     store_relaxed(own_box + box, 0);
-                    const float larger = fmaxf(shift, shift_of(found));
-                    part = part * fast_exp2(shift - larger)
-                         + sum_of(found) * fast_exp2(shift_of(found) - larger);
-                    shift = larger;
+                    const float2 other = pair_of(found);
+                    const float larger = fmaxf(largest, other.x);
+                    part = part * fast_exp(largest - larger) + other.y * fast_exp(other.x - larger);
+                    largest = larger;
                 }
                 __syncwarp();
-                all = merged(shift, part);
+                all = warp_pair(largest, part);
             }
             if (lane == 0) row_pair = all;
         }
         __syncthreads();
 
         // ---- write, after a second read of what registers did not hold --------------------------
-        const float factor = fast_exp2(scale.shift - row_pair.x) / row_pair.y;
+        const float factor = fast_exp(thread_max - row_pair.x) / row_pair.y;
         T* to_body = to + head + first * width;
         const int late = (unsigned long long)to_body % 16 / sizeof(T);
         uint4 kept = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int k = 0; k < PACKS; ++k) {
-            scale_up(v[k], scale, factor);
+            scale_up(v[k], thread_max, factor);
             store_round(to_body, late, v[k], k * 32 + lane, mine, kept);
         }
         for (int round = PACKS; round < rounds; round += 4) {
@@ -234,12 +183,11 @@ softmax_any_length(const T* __restrict__ x, T* __restrict__ y, int rows, int col
             for (int k = 0; k < 4; ++k) more[k].bits = fetched(body, (round + k) * 32 + lane, mine);
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                scale_up(more[k], scale, factor);
+                scale_up(more[k], thread_max, factor);
                 store_round(to_body, late, more[k], (round + k) * 32 + lane, mine, kept);
             }
         }
-        if (has_end)
-            to[end] = to_T(fast_exp2(fmaf(v_end, scale.slope, -scale.origin)) * factor);
+        if (has_end) to[end] = to_T(fast_exp(v_end - thread_max) * factor);
         __syncthreads();  // row_pair and pairs are the next row's
     }
 }

@@ -3,29 +3,20 @@
 //           in packs, what sticks out by element; where y starts elsewhere than x, a lane passes on
 //           to the next what the next one's pack of y begins with.
 // Row:      CLUSTER blocks, 1 to 16
-// Build:    packs        = row / 16
-//           CLUSTER      = 1 when capability < 90 || packs <= 2048
-//                        | 16 when rows <= 16
-//                        | 2 when packs <= 4096
-//                        | 4 when packs <= 8192
-//                        | 8 when packs <= 16384 || size == 2 && packs <= 26624
-//                        | 16
-//           share        = ceil_div(packs, CLUSTER)
-//           THREADS      = 64 when share <= 256
-//                        | 128 when share <= 512 || size == 2 && share <= 1024
-//                        | 192 when share > 1024 && share <= 1536
-//                        | 256 when share <= 3328
-//                        | 384 when share <= 4224 && CLUSTER > 1
-//                        | 512 when share <= 4096
-//                        | 1024
-//           PACKS        = ceil_div(share, THREADS)
-//           LATE         = 0 when x_stride * size % 16 == y_stride * size % 16
-//                        | 1
-//           sm_threads   = 768 when PACKS > 8 || LATE == 1 && size == 2
-//                        | 1024
-//           RESIDENT     = max(1, sm_threads / THREADS)
-//           EVICT_LAST   = 1 when 4 * rows * row > 5 * l2 && capability >= 80
-//                        | 0
+// Build:    packs      = row / 16
+//           CLUSTER    = 1 when capability < 90 || packs <= 2048
+//                      | 16 when 8 * rows <= sms
+//                      | min(16, power_of_two(ceil_div(packs, 2048)))
+//           share      = ceil_div(packs, CLUSTER)
+//           most       = 4 when share <= 1024
+//                      | 8
+//           THREADS    = max(64, 32 * ceil_div(share, 32 * most))
+//           PACKS      = ceil_div(share, THREADS)
+//           LATE       = x_stride * size % 16 != y_stride * size % 16
+//           sm_threads = 768 when LATE == 1 && size == 2
+//                      | 1024
+//           RESIDENT   = max(1, sm_threads / THREADS)
+//           EVICT_LAST = 4 * rows * row > 5 * l2 && capability >= 80
 // Launch:   block = THREADS, block == THREADS, grid = rows * CLUSTER
 // Shared:   0
 // Columns:  share >= 64 && share <= 8192 && packs <= CLUSTER * THREADS * PACKS && PACKS <= 16
@@ -43,8 +34,8 @@
 // LATE=0 each row of x and of y must start equally far from a boundary of 16 bytes. A row of all
 // -inf, or one with NaN or +inf, gives NaN, as in PyTorch. Clusters need sm_90; one of 16 must be
 // allowed once: see cudaFuncSetAttribute and cudaFuncAttributeNonPortableClusterSizeAllowed. Blocks
-// exchange pairs as in 08_cluster.cu, as QuACK does (https://github.com/Dao-AILab/quack). Tuned on
-// an H200, measured with -ftz=true, as CuPy compiles.
+// exchange pairs as in 08_cluster.cu, as QuACK does (https://github.com/Dao-AILab/quack).
+// Measured with -ftz=true, as CuPy compiles.
 
 #if !defined(CLUSTER) || !defined(THREADS) || !defined(PACKS) || !defined(LATE) \
     || !defined(RESIDENT) || !defined(EVICT_LAST)
@@ -67,13 +58,6 @@ static_assert(EVICT_LAST == 0 || EVICT_LAST == 1, "EVICT_LAST is yes, 1, or no, 
 constexpr bool keep = sizeof(T) == 4;     // the exponentials, in the registers of their columns
 constexpr int warps = THREADS / 32;
 constexpr int senders = warps * CLUSTER;  // warps that work on a row
-
-// 2^(v * slope - origin) of both columns.
-__device__ __forceinline__ float2 exponentials(T2 columns, float slope, float origin)
-{
-    const float2 v = to_float2(columns);
-    return make_float2(fast_exp2(fmaf(v.x, slope, -origin)), fast_exp2(fmaf(v.y, slope, -origin)));
-}
 
 // ---- the kernel ---------------------------------------------------------------------------------
 
@@ -101,6 +85,7 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
     const T* from = x + row * x_stride;
     T* to = y + row * y_stride;
     const int head = (16 - (unsigned long long)from % 16) % 16 / sizeof(T);
+    const uint4* body = reinterpret_cast<const uint4*>(from + head);
     const int packs = (cols - head) / width;
     const int ends = cols - packs * width;  // columns of head and tail
     const int end = threadIdx.x + (threadIdx.x < head ? 0 : packs * width);
@@ -109,71 +94,44 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
     const int block = rank * THREADS * (late ? PACKS : 1);  // its first pack
     const int start = block + (late ? warp * 32 * PACKS + lane : threadIdx.x);
     const int step = late ? 32 : CLUSTER * THREADS;
-    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
     Pack v[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
         const int pack = start + k * step;
         if (pack < packs) {
-            v[k].bits = load_once<EVICT_LAST>(reinterpret_cast<const uint4*>(from + head) + pack);
+            v[k].bits = load_once<EVICT_LAST>(body + pack);
         } else {
-#pragma unroll
-            for (int c = 0; c < pairs_per_pack; ++c)
-                v[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
+            fill(v[k], minus_inf());
         }
     }
-    float v_end = has_end ? to_float(from[end]) : minus_inf;
+    float v_end = has_end ? to_float(from[end]) : minus_inf();
 
     // ---- reduce ---------------------------------------------------------------------------------
-    const float log2e = 1.44269504f;
-    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    T2 largest = v[0].columns[0];
-#pragma unroll
-    for (int k = 0; k < PACKS; ++k)
-#pragma unroll
-        for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
-    const float2 both = to_float2(largest);
-    const float thread_max = fmaxf(fmaxf(lowest, v_end), fmaxf(both.x, both.y));
-
-    // As in 08_cluster.cu: shift = max * log2(e), unless the columns are very large.
-    const bool far = fabsf(thread_max) >= 536870912.0f;
-    const float shift = far ? thread_max + copysignf(268435456.0f, thread_max)
-                            : __fmul_rn(thread_max, log2e);
-    const float slope = far ? 1.0f : log2e, origin = far ? thread_max : shift;
-    v_end = fast_exp2(fmaf(v_end, slope, -origin));
+    const float thread_max = fmaxf(fmaxf(lowest, v_end), max_of(v));
+    v_end = fast_exp(v_end - thread_max);
     float sum = v_end;
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 e = exponentials(v[k].columns[c], slope, origin);
+            const float2 e = exponentials(v[k].columns[c], thread_max);
             sum += e.x + e.y;
             if (keep) v[k].columns[c] = to_T2(e);
         }
-    const float warp_shift = warp_max(shift);
-    sum = warp_sum(sum * fast_exp2(shift - warp_shift));
 
     // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's pair to block r: see 08_cluster.cu.
+    const float2 letter = warp_pair(thread_max, sum);
     if (CLUSTER == 1) {
-        if (lane == 0) letters[warp] = make_float2(warp_shift, sum);
+        if (lane == 0) letters[warp] = letter;
         __syncthreads();
     } else {
         cluster_wait();
-        const float2 letter = make_float2(warp_shift, sum);
         if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
         mbarrier_wait(&all_arrived);
     }
-
-    float row_shift = lowest;
-#pragma unroll
-    for (int i = lane; i < senders; i += 32) row_shift = fmaxf(row_shift, letters[i].x);
-    row_shift = warp_max(row_shift);
-    float row_sum = 0.0f;
-#pragma unroll
-    for (int i = lane; i < senders; i += 32)
-        row_sum += letters[i].y * fast_exp2(letters[i].x - row_shift);
-    const float scale = fast_exp2(shift - row_shift) / warp_sum(row_sum);
+    const float2 row_pair = merged(letters, senders);
+    const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 
     // ---- write ----------------------------------------------------------------------------------
 #pragma unroll
@@ -184,7 +142,7 @@ softmax_any_row(const T* __restrict__ x, T* __restrict__ y, int rows, int cols,
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
             const T2 columns = v[k].columns[c];
-            const float2 e = keep ? to_float2(columns) : exponentials(columns, slope, origin);
+            const float2 e = keep ? to_float2(columns) : exponentials(columns, thread_max);
             v[k].columns[c] = to_T2(make_float2(e.x * scale, e.y * scale));
         }
         const int pack = start + k * step;

@@ -216,8 +216,7 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
     __syncwarp();
 
     // ---- reduce and exchange: LANES lanes a row, by words and, at its ends, by element ----------
-    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
-    const Word nothing = to_word(make_float2(minus_inf, minus_inf));
+    const Word no_word = to_word(make_float2(minus_inf(), minus_inf()));
 #pragma unroll 2
     for (int round = 0; round < RUN; round += together) {
         const int r = round + group;
@@ -231,19 +230,18 @@ softmax_short_rows(const T* __restrict__ x, T* __restrict__ y, int rows, int col
                            && (lane == 0 ? head : lane == 1 && head + words * in_word < cols);
 
         Word v[ITEMS];
-        float v_end = has_end ? to_float(row[end]) : minus_inf;
-        Word largest = nothing;
+        float v_end = has_end ? to_float(row[end]) : minus_inf();
+        Word largest = no_word;
 #pragma unroll
         for (int i = 0; i < ITEMS; ++i) {
             // TURN: rows whose words lie in the same banks begin with different ones.
             const int item = i + (TURN ? group : 0);
             const int word = lane + (item < ITEMS ? item : item - ITEMS) * LANES;
-            v[i] = nothing;
+            v[i] = no_word;
             if (word < words) v[i] = body[word];
             largest = larger(largest, v[i]);
         }
         const float2 both = to_floats(largest);
-        const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
         const float row_max = warp_max<LANES>(fmaxf(fmaxf(lowest, v_end), fmaxf(both.x, both.y)));
 
         // See 10_sixteen_bit.cu: one multiply-add before the exponential.

@@ -3,34 +3,27 @@
 //           `Load`, which scales, adds a bias and masks, and written by a `Store`; packs that a
 //           causal mask hides are never loaded, and what dropout drops is drawn, not stored.
 // Row:      CLUSTER blocks, 1 to 16
-// Build:    MASK         = 0
-//           BIAS         = 0
-//           LOG          = 0
-//           WIDE         = 0
-//           DROPOUT      = 0
-//           y_size       = size * (1 + WIDE)
-//           packs        = cols * y_size / 16
-//           CLUSTER      = 1 when packs < 1024 || packs * size <= 2048
-//                        | 2 when row <= 32768
-//                        | 4 when row <= 65536
-//                        | 8 when row <= 131072
-//                        | 16
-//           share        = ceil_div(packs, CLUSTER)
-//           THREADS      = 32 when share <= 64 || DROPOUT == 1 && share <= 128
-//                        | 64 when share <= 128 || share <= 256 && (y_size == 2 || DROPOUT == 1)
-//                        | 128 when share <= 512 || y_size == 4 && share <= 1024 && DROPOUT == 1
-//                        | 256 when share <= 1024 || y_size == 4 && share <= 2048
-//                        | 512
-//           PACKS        = ceil_div(share, THREADS)
-//           ROWS         = 2 when THREADS == 32
-//                        | 1
-//           sm_threads   = 2048 when MASK == 2 && BIAS + DROPOUT == 0 && y_size * THREADS == 64
-//                        | 768 when BIAS == 1 && PACKS > 4
-//                        | 1280 when BIAS == 0 && DROPOUT == 0 && y_size == 2 && PACKS > 2
-//                        | 1024
-//           RESIDENT     = max(1, sm_threads / (ROWS * THREADS))
-//           EVICT_LAST   = 1 when 2 * rows * row > l2
-//                        | 0
+// Build:    MASK       = 0
+//           BIAS       = 0
+//           LOG        = 0
+//           WIDE       = 0
+//           DROPOUT    = 0
+//           y_size     = size * (1 + WIDE)
+//           packs      = cols * y_size / 16
+//           CLUSTER    = 1 when packs < 1024 || packs * size <= 2048
+//                      | min(16, max(2, power_of_two(ceil_div(row, 16384))))
+//           share      = ceil_div(packs, CLUSTER)
+//           most       = 8 when y_size == 4 && (share > 1024 || DROPOUT == 1)
+//                      | 4
+//           THREADS    = 32 when share <= 64
+//                      | 32 * ceil_div(share, 32 * most)
+//           PACKS      = ceil_div(share, THREADS)
+//           ROWS       = 2 when THREADS == 32
+//                      | 1
+//           sm_threads = 1280 when BIAS + DROPOUT == 0 && y_size == 2 && PACKS > 2
+//                      | 1024
+//           RESIDENT   = max(1, sm_threads / (ROWS * THREADS))
+//           EVICT_LAST = 2 * rows * row > l2
 // Launch:   block = ROWS * THREADS, block == ROWS * THREADS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
 // Columns:  row * (1 + WIDE) % 16 == 0 && row >= 1024 && PACKS <= 8
@@ -266,7 +259,6 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     for (int k = 0; k < PACKS; ++k) load.logits(fetched[k], first + k * step, v[k]);
 
     // ---- reduce ---------------------------------------------------------------------------------
-    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
     float thread_max = lowest;
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
@@ -281,12 +273,10 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
             sum += e;
             if (!LOG) v[k][c] = e;
         }
-    const float warps_max = warp_max(thread_max);
-    sum = warp_sum(sum * fast_exp(thread_max - warps_max));
+    const float2 letter = warp_pair(thread_max, sum);
 
     // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's pair to block r: see 08_cluster.cu. A row of one warp sends none.
-    const float2 letter = make_float2(warps_max, sum);
     if (CLUSTER == 1) {
         if (senders > 1 && lane == 0) own[warp] = letter;
     } else {
@@ -312,24 +302,14 @@ softmax_fused(const T* __restrict__ x, Y* __restrict__ y, int rows, int cols, fl
     if (CLUSTER > 1) mbarrier_wait(&all_arrived);
     if (CLUSTER == 1 && senders > 1) __syncthreads();
 
-    float row_max = warps_max, row_sum = sum;
-    if (senders > 1) {
-        row_max = lowest;
-#pragma unroll
-        for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, own[i].x);
-        row_max = warp_max(row_max);
-        row_sum = 0.0f;
-#pragma unroll
-        for (int i = lane; i < senders; i += 32) row_sum += own[i].y * fast_exp(own[i].x - row_max);
-        row_sum = warp_sum(row_sum);
-    }
+    const float2 row_pair = senders > 1 ? merged(own, senders) : letter;
 
     // ---- write ----------------------------------------------------------------------------------
     const Store store = {
         reinterpret_cast<Output*>(y + (long long)row * cols),
-        fast_exp(thread_max - row_max) / row_sum * (DROPOUT ? dropout.factor() : 1.0f),
-        row_max,
-        LOG ? logf(row_sum) : 0.0f,
+        fast_exp(thread_max - row_pair.x) / row_pair.y * (DROPOUT ? dropout.factor() : 1.0f),
+        row_pair.x,
+        LOG ? logf(row_pair.y) : 0.0f,
     };
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)

@@ -95,7 +95,6 @@ static_assert(PACKS >= 1 && RESIDENT >= 1, "packs of a thread, blocks of a multi
 static_assert(EVICT_LAST == 0 || EVICT_LAST == 1 && WIDTH * sizeof(T) == 16,
               "EVICT_LAST is yes, 1, or no, 0; the hint goes with 16 bytes");
 
-constexpr float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
 constexpr bool keep = sizeof(T) == 4;        // the exponentials, in the registers of their elements
 constexpr int tiles = THREADS / MEMBERS;          // of a block
 constexpr int lines = MEMBERS * WIDTH / TILE;     // that MEMBERS threads move in a round

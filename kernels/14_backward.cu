@@ -4,32 +4,20 @@
 //           x, with three sums that are merged as the pairs of 02_online.cu are.
 // Computes: softmax_backward
 // Row:      CLUSTER blocks, 1 to 16
-// Build:    LOG          = 0
-//           FROM_X       = 0
-//           DROPOUT      = 0
-//           packs        = row / 16
-//           CLUSTER      = 1 when capability < 90 || packs <= 1024
-//                        | 2 when packs <= 2048
-//                        | 4 when packs <= 4096
-//                        | 8 when packs <= 8192
-//                        | 16
-//           share        = ceil_div(packs, CLUSTER)
-//           ROWS         = 4 when packs <= 128
-//                        | 1
-//           middling     = 2 * rows * row > l2 && 5 * rows * row <= 4 * l2
-//           THREADS      = 32 when packs <= 128
-//                        | 64 when share <= 192
-//                        | 128 when share <= 320 || share <= 512 && middling
-//                        | 192 when share <= 384
-//                        | 256 when share <= 1024
-//                        | 512
-//           PACKS        = ceil_div(share, THREADS)
-//           sm_threads   = 1024 when PACKS <= 4
-//                        | 768 when THREADS <= 256
-//                        | 512
-//           RESIDENT     = sm_threads / (THREADS * ROWS)
-//           EVICT_LAST   = 1 when 5 * rows * row > 4 * l2 && capability >= 80
-//                        | 0
+// Build:    LOG        = 0
+//           FROM_X     = 0
+//           DROPOUT    = 0
+//           packs      = row / 16
+//           CLUSTER    = 1 when capability < 90 || packs <= 1024
+//                      | min(16, power_of_two(ceil_div(packs, 1024)))
+//           share      = ceil_div(packs, CLUSTER)
+//           ROWS       = 4 when packs <= 128
+//                      | 1
+//           THREADS    = 32 when packs <= 128
+//                      | max(64, 32 * ceil_div(share, 128))
+//           PACKS      = ceil_div(share, THREADS)
+//           RESIDENT   = max(1, 1024 / (THREADS * ROWS))
+//           EVICT_LAST = 5 * rows * row > 4 * l2 && capability >= 80
 // Launch:   block = THREADS * ROWS, block == THREADS * ROWS, grid = ceil_div(rows, ROWS) * CLUSTER
 // Shared:   0
 // Columns:  row % 16 == 0 && packs <= CLUSTER * THREADS * PACKS && PACKS <= 2 * size
@@ -93,13 +81,6 @@ __device__ __forceinline__ void forget(uint4& bits, unsigned zero)
     bits = make_uint4(bits.x ^ zero, bits.y ^ zero, bits.z ^ zero, bits.w ^ zero);
 }
 
-// 2^(v * slope - origin) of both columns.
-__device__ __forceinline__ float2 exponentials(T2 columns, float slope, float origin)
-{
-    const float2 v = to_float2(columns);
-    return make_float2(fast_exp2(fmaf(v.x, slope, -origin)), fast_exp2(fmaf(v.y, slope, -origin)));
-}
-
 // ---- the kernel ---------------------------------------------------------------------------------
 
 // RESIDENT blocks to a multiprocessor: so many threads that enough bytes are on their way, and each
@@ -129,8 +110,6 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     const uint4* from_d = reinterpret_cast<const uint4*>(dy + start);
     uint4* to = reinterpret_cast<uint4*>(dx + start);
     const int packs = cols / (2 * pairs_per_pack);
-    float nothing = 0.0f;  // past the end of a row
-    if (FROM_X) nothing = __int_as_float(0xff800000);  // 2^-inf = 0
     Pack v[PACKS], d[PACKS];
 #pragma unroll
     for (int k = 0; k < PACKS; ++k) {
@@ -139,9 +118,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             v[k].bits = load_once<EVICT_LAST>(from + pack);
             d[k].bits = load_once<EVICT_LAST>(from_d + pack);
         } else {
-#pragma unroll
-            for (int c = 0; c < pairs_per_pack; ++c)
-                v[k].columns[c] = to_T2(make_float2(nothing, nothing));
+            fill(v[k], FROM_X ? minus_inf() : 0.0f);
             d[k].bits = make_uint4(0, 0, 0, 0);
         }
     }
@@ -151,24 +128,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
     if (DROPOUT) dropout.draw<width>(rank * THREADS + thread, CLUSTER * THREADS, drawn);
 
     // ---- reduce ---------------------------------------------------------------------------------
-    const float log2e = 1.44269504f;
-    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
-    float shift = 0.0f, slope = log2e, origin = 0.0f;  // for FROM_X
-    // The shift of 08_cluster.cu, with which x becomes exponentials.
-    if (FROM_X) {
-        T2 largest = v[0].columns[0];
-#pragma unroll
-        for (int k = 0; k < PACKS; ++k)
-#pragma unroll
-            for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
-        const float2 both = to_float2(largest);
-        const float thread_max = fmaxf(lowest, fmaxf(both.x, both.y));
-        const bool far = fabsf(thread_max) >= 536870912.0f;
-        shift = far ? thread_max + copysignf(268435456.0f, thread_max)
-                    : __fmul_rn(thread_max, log2e);
-        slope = far ? 1.0f : log2e;
-        origin = far ? thread_max : shift;
-    }
+    const float thread_max = FROM_X ? fmaxf(lowest, max_of(v)) : 0.0f;
     float sum = 0.0f, dot = 0.0f;  // sum: for FROM_X; dot: of y * dy, of dy for LOG
 #pragma unroll
     for (int k = 0; k < PACKS; ++k)
@@ -178,15 +138,15 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             if (DROPOUT && !dropout.stays(drawn[k], 2 * c + 1)) d[k].columns[c].y = T(0.0f);
             const float2 g = to_float2(d[k].columns[c]);
             float2 e = to_float2(v[k].columns[c]);
-            if (FROM_X) e = exponentials(v[k].columns[c], slope, origin);
+            if (FROM_X) e = exponentials(v[k].columns[c], thread_max);
             sum += e.x + e.y;
             dot += LOG ? g.x + g.y : e.x * g.x + e.y * g.y;
             if (FROM_X && keep) v[k].columns[c] = to_T2(e);
         }
-    float warp_shift = 0.0f;  // for FROM_X
+    float warps_max = 0.0f;  // for FROM_X
     if (FROM_X) {
-        warp_shift = warp_max(shift);
-        const float weight = fast_exp2(shift - warp_shift);
+        warps_max = warp_max(thread_max);
+        const float weight = fast_exp(thread_max - warps_max);
         sum = warp_sum(sum * weight);
         if (!LOG) dot *= weight;
     }
@@ -194,9 +154,9 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
 
     // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's letter to block r: see 08_cluster.cu. A row of one warp sends none.
-    float row_shift = warp_shift;
+    float row_max = warps_max;
     if (senders > 1) {
-        const float4 letter = make_float4(warp_shift, sum, dot, 0.0f);
+        const float4 letter = make_float4(warps_max, sum, dot, 0.0f);
         if (CLUSTER == 1) {
             if (lane == 0) letters[warp] = letter;
             __syncthreads();
@@ -207,17 +167,17 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             mbarrier_wait(&all_arrived);
         }
         if (FROM_X) {
-            row_shift = lowest;
+            row_max = lowest;
 #pragma unroll
-            for (int i = lane; i < senders; i += 32) row_shift = fmaxf(row_shift, letters[i].x);
-            row_shift = warp_max(row_shift);
+            for (int i = lane; i < senders; i += 32) row_max = fmaxf(row_max, letters[i].x);
+            row_max = warp_max(row_max);
         }
         sum = dot = 0.0f;
 #pragma unroll
         for (int i = lane; i < senders; i += 32) {
             const float4 other = letters[i];
             float weight = 1.0f;
-            if (FROM_X) weight = fast_exp2(other.x - row_shift);
+            if (FROM_X) weight = fast_exp(other.x - row_max);
             if (FROM_X) sum += other.y * weight;
             dot += LOG ? other.z : other.z * weight;
         }
@@ -225,7 +185,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
         dot = warp_sum(dot);
     }
     float part = 1.0f, factor = scale;  // v * part is softmax
-    if (FROM_X) part = fast_exp2(shift - row_shift) / sum;
+    if (FROM_X) part = fast_exp(thread_max - row_max) / sum;
     if (FROM_X && !LOG) dot /= sum;
     if (DROPOUT) factor = scale * dropout.factor();
 
@@ -240,7 +200,7 @@ softmax_backward(const T* __restrict__ y, const T* __restrict__ dy, T* __restric
             const T2 columns = v[k].columns[c];
             const float2 g = to_float2(d[k].columns[c]);
             float2 s = to_float2(columns);
-            if (LOG && !FROM_X || FROM_X && !keep) s = exponentials(columns, slope, origin);
+            if (LOG && !FROM_X || FROM_X && !keep) s = exponentials(columns, thread_max);
             if (FROM_X) s = make_float2(s.x * part, s.y * part);
             float2 q = make_float2(s.x * (g.x - dot), s.y * (g.y - dot));
             if (LOG) q = make_float2(g.x - s.x * dot, g.y - s.y * dot);

@@ -104,12 +104,9 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     // UNROLL packs at a time: their maximum first, then one correction of what was summed before.
     // x - max comes first: a multiply-add would round max * log2(e), and the loss of a row that is
     // nearly sure of its target is smaller than that rounding.
-    const float log2e = 1.44269504f;
-    const float lowest = -3.402823466e+38f;              // finite: see 02_online.cu
-    const float minus_inf = __int_as_float(0xff800000);  // adds nothing: 2^-inf = 0
-    const float v_end = has_end ? to_float(from[end]) : minus_inf;
+    const float v_end = has_end ? to_float(from[end]) : minus_inf();
     float thread_max = fmaxf(lowest, v_end);
-    float sum = fast_exp2((v_end - thread_max) * log2e);
+    float sum = fast_exp(v_end - thread_max);
     float total = has_end ? v_end : 0.0f;  // of the columns: for smoothing
     for (int first = rank * THREADS + threadIdx.x; first < packs;
          first += UNROLL * CLUSTER * THREADS) {
@@ -120,19 +117,11 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
             if (pack < packs) {
                 v[k].bits = body[pack];
             } else {
-#pragma unroll
-                for (int c = 0; c < pairs_per_pack; ++c)
-                    v[k].columns[c] = to_T2(make_float2(minus_inf, minus_inf));
+                fill(v[k], minus_inf());
             }
         }
-        T2 largest = v[0].columns[0];
-#pragma unroll
-        for (int k = 0; k < UNROLL; ++k)
-#pragma unroll
-            for (int c = 0; c < pairs_per_pack; ++c) largest = max2(largest, v[k].columns[c]);
-        const float2 both = to_float2(largest);
-        const float new_max = fmaxf(thread_max, fmaxf(both.x, both.y));
-        sum *= fast_exp2((thread_max - new_max) * log2e);
+        const float new_max = fmaxf(thread_max, max_of(v));
+        sum *= fast_exp(thread_max - new_max);
         thread_max = new_max;
 #pragma unroll
         for (int k = 0; k < UNROLL; ++k) {
@@ -140,15 +129,14 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
 #pragma unroll
             for (int c = 0; c < pairs_per_pack; ++c) {
                 const float2 two = to_float2(v[k].columns[c]);
-                sum += fast_exp2((two.x - thread_max) * log2e)
-                       + fast_exp2((two.y - thread_max) * log2e);
+                sum += fast_exp(two.x - thread_max) + fast_exp(two.y - thread_max);
                 in_pack += two.x + two.y;  // for smoothing
             }
             if (first + k * CLUSTER * THREADS < packs) total += in_pack;
         }
     }
     const float top = warp_max(thread_max);
-    sum = warp_sum(sum * fast_exp2((thread_max - top) * log2e));
+    sum = warp_sum(sum * fast_exp(thread_max - top));
     total = warp_sum(total);
 
     // ---- exchange -------------------------------------------------------------------------------
@@ -171,7 +159,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
     sum = total = 0.0f;
 #pragma unroll
     for (int i = lane; i < senders; i += 32) {
-        sum += letters[i].y * fast_exp2((letters[i].x - row_max) * log2e);
+        sum += letters[i].y * fast_exp(letters[i].x - row_max);
         total += letters[i].z;
     }
     sum = warp_sum(sum);
@@ -188,7 +176,7 @@ cross_entropy(const T* __restrict__ x, const long long* __restrict__ target,
             row_loss = (1.0f - smoothing) * row_loss
                        + smoothing * (log_sum + (row_max - total / cols));
         if (z_loss > 0.0f) row_loss += z_loss * row_lse * row_lse;
-        statistics[2 * row] = sum == 0.0f ? minus_inf : row_max;
+        statistics[2 * row] = sum == 0.0f ? minus_inf() : row_max;
         statistics[2 * row + 1] = log_sum;
         loss[row] = wanted == ignore_index ? 0.0f : inside ? row_loss : __int_as_float(0x7fffffff);
     }

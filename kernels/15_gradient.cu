@@ -104,9 +104,8 @@ cross_entropy_backward(const T* x, const long long* __restrict__ target,
     const float slope = d * (1.0f + 2.0f * z_loss * (row_max + log_sum));
     const float level = d * smoothing / cols;
     const float hot = d * (1.0f - smoothing);
-    const float log2e = 1.44269504f;
     const auto gradient = [&](float value) {
-        return fmaf(fast_exp2((value - row_max - log_sum) * log2e), slope, -level);
+        return fmaf(fast_exp(value - row_max - log_sum), slope, -level);
     };
     if (ignored)
 #pragma unroll

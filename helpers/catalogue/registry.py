@@ -121,7 +121,6 @@ TRIALS = (
     "08_cluster-CLUSTER16",
     "08_cluster-RESIDENT1",
     "08_cluster-EVICT_LAST0",
-    "08_cluster-PROGRAMMATIC1",
     "08_ahead-EVICT_LAST0",
     "variants/08_shared-CLUSTER1",
     "09_grid-FEW_PACKS4",

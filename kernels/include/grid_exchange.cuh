@@ -6,15 +6,14 @@
 
 using Letter = unsigned long long;
 
-__device__ __forceinline__ Letter letter_of(float shift, float sum)
+__device__ __forceinline__ Letter letter_of(float2 pair)
 {
-    return (Letter)__float_as_uint(sum) << 32 | __float_as_uint(shift);
+    return (Letter)__float_as_uint(pair.y) << 32 | __float_as_uint(pair.x);
 }
-__device__ __forceinline__ float shift_of(Letter letter)
+__device__ __forceinline__ float2 pair_of(Letter letter)
 {
-    return __uint_as_float((unsigned)letter);
+    return make_float2(__uint_as_float((unsigned)letter), __uint_as_float(letter >> 32));
 }
-__device__ __forceinline__ float sum_of(Letter letter) { return __uint_as_float(letter >> 32); }
 
 // Blocks write and read slots at the same time, so no access may be an ordinary one: these are seen
 // by the whole GPU, as one piece, and in one order for each slot. One piece is what PTX says of an

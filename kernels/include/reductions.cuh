@@ -34,3 +34,29 @@ __device__ __forceinline__ float fast_exp(float value)
 {
     return fast_exp2(value * 1.44269504f);
 }
+
+// A maximum starts from the lowest finite value: -inf - -inf would be NaN (see 02_online.cu).
+constexpr float lowest = -3.402823466e+38f;
+// What stands for a column that does not exist: exp(-inf) = 0 adds nothing.
+__device__ __forceinline__ float minus_inf() { return __int_as_float(0xff800000); }
+
+// The (maximum, sum) pair of a warp from those of its lanes. The sum is that of exp(v - maximum).
+__device__ __forceinline__ float2 warp_pair(float maximum, float sum)
+{
+    const float largest = warp_max(maximum);
+    return make_float2(largest, warp_sum(sum * fast_exp(maximum - largest)));
+}
+
+// The pair of `count` pairs in shared memory, in each lane of the warp that merges them.
+__device__ __forceinline__ float2 merged(const float2* pairs, int count)
+{
+    const int lane = threadIdx.x % 32;
+    float largest = lowest;
+#pragma unroll
+    for (int i = lane; i < count; i += 32) largest = fmaxf(largest, pairs[i].x);
+    largest = warp_max(largest);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = lane; i < count; i += 32) sum += pairs[i].y * fast_exp(pairs[i].x - largest);
+    return make_float2(largest, warp_sum(sum));
+}

@@ -85,8 +85,6 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
     copy_async_wait_all();
 
     // ---- reduce ---------------------------------------------------------------------------------
-    const float log2e = 1.44269504f;
-    const float lowest = -3.402823466e+38f;  // finite: see 02_online.cu
     float thread_max = lowest;
 #pragma unroll 8
     for (int k = 0; k < PACKS; ++k) {
@@ -99,12 +97,6 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
             thread_max = fmaxf(thread_max, fmaxf(v.x, v.y));
         }
     }
-
-    // As in 08_cluster.cu: shift = max * log2(e), unless the columns are very large.
-    const bool far = fabsf(thread_max) >= 536870912.0f;
-    const float shift = far ? thread_max + copysignf(268435456.0f, thread_max)
-                            : __fmul_rn(thread_max, log2e);
-    const float slope = far ? 1.0f : log2e, origin = far ? thread_max : shift;
     float sum = 0.0f;
 #pragma unroll 8
     for (int k = 0; k < PACKS; ++k) {
@@ -113,35 +105,25 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         pack.bits = own[k * THREADS];
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 v = to_float2(pack.columns[c]);
-            sum += fast_exp2(fmaf(v.x, slope, -origin)) + fast_exp2(fmaf(v.y, slope, -origin));
+            const float2 e = exponentials(pack.columns[c], thread_max);
+            sum += e.x + e.y;
         }
     }
-    const float warp_shift = warp_max(shift);
-    sum = warp_sum(sum * fast_exp2(shift - warp_shift));
 
     // ---- exchange -------------------------------------------------------------------------------
     // Lane r sends the warp's pair to block r: data and arrival in one message, and one wait for
     // the warps of this block and of all others.
+    const float2 letter = warp_pair(thread_max, sum);
     if (CLUSTER == 1) {
-        if (lane == 0) letters[warp] = make_float2(warp_shift, sum);
+        if (lane == 0) letters[warp] = letter;
         __syncthreads();
     } else {
         cluster_wait();
-        const float2 letter = make_float2(warp_shift, sum);
         if (lane < CLUSTER) send(letter, &letters[rank * warps + warp], &all_arrived, lane);
         mbarrier_wait(&all_arrived);
     }
-
-    float row_shift = lowest;
-#pragma unroll
-    for (int i = lane; i < senders; i += 32) row_shift = fmaxf(row_shift, letters[i].x);
-    row_shift = warp_max(row_shift);
-    float row_sum = 0.0f;
-#pragma unroll
-    for (int i = lane; i < senders; i += 32)
-        row_sum += letters[i].y * fast_exp2(letters[i].x - row_shift);
-    const float scale = fast_exp2(shift - row_shift) / warp_sum(row_sum);
+    const float2 row_pair = merged(letters, senders);
+    const float scale = fast_exp(thread_max - row_pair.x) / row_pair.y;
 
     // ---- write ----------------------------------------------------------------------------------
 #pragma unroll 8
@@ -151,9 +133,8 @@ softmax_shared(const T* __restrict__ x, T* __restrict__ y, int rows, int cols)
         pack.bits = own[k * THREADS];
 #pragma unroll
         for (int c = 0; c < pairs_per_pack; ++c) {
-            const float2 v = to_float2(pack.columns[c]);
-            pack.columns[c] = to_T2(make_float2(fast_exp2(fmaf(v.x, slope, -origin)) * scale,
-                                                fast_exp2(fmaf(v.y, slope, -origin)) * scale));
+            const float2 e = exponentials(pack.columns[c], thread_max);
+            pack.columns[c] = to_T2(make_float2(e.x * scale, e.y * scale));
         }
         __stcs(to + first + k * step, pack.bits);
     }
