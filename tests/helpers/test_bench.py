@@ -188,7 +188,7 @@ def test_ordinary_launch_is_of_the_same_code(monkeypatch) -> None:
     monkeypatch.setattr(BoundKernel, "compiled", kernel)
     monkeypatch.setattr(BoundKernel, "enqueue", lambda bound, *_, **__: enqueued.append(bound))
     monkeypatch.setattr(bench, "active_clusters", lambda *_: None)
-    candidate = bench.kernel_candidate(load("08_cluster-PROGRAMMATIC1").bind(1, 32000, gpu=H200))
+    candidate = bench.kernel_candidate(load("09_grid-PROGRAMMATIC1").bind(1, 32000, gpu=H200))
     candidate.run(None, None)
     candidate.run_programmatic(None, None)
     ordinary, programmatic = enqueued

@@ -261,8 +261,8 @@ def test_why_a_case_is_compared_again(change: dict, versions: dict, why: str, mo
 
 
 def test_programmatic_launch_over_an_ordinary_copy_is_compared_again(monkeypatch) -> None:
-    """As one is from when 08 started early where there are few rows."""
-    step = "08_cluster-PROGRAMMATIC1"
+    """As in protocol 1, whose copies were launched in the ordinary way."""
+    step = "09_grid-PROGRAMMATIC1"
     case = of_step(step, Problem(1, 32000))
     assert case.launch["PROGRAMMATIC"]
     monkeypatch.setattr(dispatch, "best", lambda *_: step)

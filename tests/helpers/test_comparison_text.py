@@ -123,7 +123,7 @@ def test_no_unsupported_vanishes(record_comparison, monkeypatch) -> None:
 
 
 def test_marks_say_what_is_older(record_comparison, monkeypatch) -> None:
-    step, shape = "08_cluster-PROGRAMMATIC1", (1, 32000)
+    step, shape = "09_grid-PROGRAMMATIC1", (1, 32000)
     launch = launch_of(step, Problem(*shape))
     assert launch["PROGRAMMATIC"]
     early = replace(

@@ -140,7 +140,7 @@ def test_series_is_complete() -> None:
 
 
 def test_what_may_be_zero_is_read_from_the_table() -> None:
-    assert yes_or_no(header(source("08_cluster.cu"))) >= {"EVICT_LAST", "PROGRAMMATIC"}
+    assert yes_or_no(header(source("09_grid.cu"))) >= {"STREAMING", "PROGRAMMATIC"}
     assert yes_or_no(header(source("07_warp.cu"))) == set(), "ROWS = 1 is no such macro"
     for value, found in (
         ("cols > 9 || rows > 9", {"ROWS"}),

@@ -38,7 +38,7 @@ MISTAKES = [
     ("one column of the future", {"MASK": 2}, "mask_row + 1)", "mask_row + 2)"),
     ("the logarithm of softmax", {"LOG": 1}, "(v - row_max) - log_sum", "logf(expf(v - row_max))"),
     ("a maximum that eats the sum", {"LOG": 1}, "(v - row_max) - log_sum", "v - (row_max + 0.0f)"),
-    ("a logarithm of base 2", {"LOG": 1}, "logf(row_sum)", "log2f(row_sum)"),
+    ("a logarithm of base 2", {"LOG": 1}, "logf(row_pair.y)", "log2f(row_pair.y)"),
     ("six rounds", {"DROPOUT": 1}, "round < 7", "round < 6"),
     ("neighbours alike", {"DROPOUT": 1}, "c % 2 ? word : word << 16", "word"),
     ("packs alike", {"DROPOUT": 1}, "if (width == 4 && ", "if (width == 2 && "),

@@ -34,8 +34,8 @@ def instructions(code: str, dtype: str, cols: int = 20000, **changes: int) -> li
 
 
 def test_files_that_this_is_about_are_found() -> None:
-    assert {"08_cluster", "09_grid", "10_sixteen_bit", "08_ahead"} <= {*STREAMING}
-    assert {"08_cluster", "09_grid"} <= {*PROGRAMMATIC}
+    assert {"08_cluster", "09_grid", "08_ahead"} <= {*STREAMING}
+    assert {*PROGRAMMATIC} == {"09_grid"}
     assert {"09_grid", "11_any_length"} <= {*BY_LETTERS}
 
 
@@ -125,22 +125,20 @@ def test_an_early_start_loads_late_and_not_as_read_only(name: str, dtype: str) -
     code = source(f"{name}.cu")
     check_early_start(code, dtype)
     check_early_start(code, dtype, STREAMING=0)
-    if "EVICT_LAST" in header(code).macros:
-        check_early_start(code, dtype, EVICT_LAST=1)
-        usual = instructions(code, dtype, PROGRAMMATIC=0, EVICT_LAST=1)
-        assert any(i.startswith("ld.global.nc") for i in usual)
+    usual = instructions(code, dtype, PROGRAMMATIC=0, STREAMING=0)
+    assert any(i.startswith("ld.global.nc") for i in usual)
 
 
 def test_a_read_only_load_after_an_early_start_is_found() -> None:
-    code = source("08_cluster.cu")
-    read_only = code.replace("return load_written_evict_last", "return load_evict_last")
+    code = source("09_grid.cu")
+    read_only = code.replace("PROGRAMMATIC ? __ldca(from) : *from", "*from")
     early = code.replace("        wait_for_previous_grid();\n", "").replace(
-        "    const float log2e", "    wait_for_previous_grid();\n    const float log2e"
+        "        float thread_max", "        wait_for_previous_grid();\n        float thread_max"
     )
     for wrong in (read_only, early):
         assert wrong != code
         with pytest.raises(AssertionError):
-            check_early_start(wrong, "float32", EVICT_LAST=1)
+            check_early_start(wrong, "float32", STREAMING=0)
 
 
 # ---- letters in shared memory -----------------------------------------------------------------
