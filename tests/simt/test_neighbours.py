@@ -62,6 +62,34 @@ def test_dynamic_memory_that_the_kernel_does_not_declare_is_not_reached_either(s
     assert (found.kind, found.thread[0]) == (STORE, 32)
 
 
+# What is reached is not said to be of one array.
+UNNAMED = {
+    "a pointer to either": "float* p = n > 99 ? a : b; p[s] = 1;",
+    "an atomic": "float* p = n > 99 ? a : b; atomicAdd(p + s, 1);",
+    "an asynchronous copy": """asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::
+        "r"((unsigned)__cvta_generic_to_shared(b + s)), "l"(x + t) : "memory");
+        asm volatile("cp.async.wait_all;" ::: "memory");""",
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_static_arrays_do_not_extend_into_undeclared_dynamic_memory(name: str) -> None:
+    body = f"""__shared__ float a[32], b[32];
+        if (t < 32) {{
+            const int s = t + n - 32;
+            a[t] = b[t] = x[t];
+            __syncwarp();
+            {UNNAMED[name]}
+            y[t] = a[t] + b[t];
+        }}"""
+    assert not findings(body, 32, 256)
+    for shared in (0, 256):
+        found = [one for one in findings(body, 33, shared) if one.kind == STORE]
+        assert [one.thread[0] for one in found] == [31], shared
+    assert found[0].message.endswith("it must declare an extern __shared__ array")
+    assert not findings(f"if (n < 0) dynamic[t] = 0;{body}", 32, 256)
+
+
 @pytest.mark.parametrize("name", WITHIN)
 def test_what_stays_in_its_array_is_no_finding(name: str) -> None:
     assert not findings(FILL + WITHIN[name], 32, shared=256)
