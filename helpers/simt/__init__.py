@@ -73,6 +73,10 @@ not there) is a finding when it is used: stored where others see it, as an addre
 branch. suspicion.py and spreading.py follow it there, bit by bit, from the first such load on; a
 launch without one pays nothing.
 
+Equal values: unordered threads that store equal bits by one instruction, or the same constant by
+several, do not race, in shared and global memory, within a block and across blocks. An integer
+division by zero is a finding where a thread executes it.
+
 Not modelled: registers, caches, DRAM, time. Not seen: a volatile value that is stored only after
 its flag, or that is read behind a barrier which a flag without a fence let go; one in shared memory
 that is declared relaxed; .relaxed at an mbarrier, which counts as release and acquire, and an

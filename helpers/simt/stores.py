@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
+
 from .instructions import (
     Address,
     Immediate,
@@ -73,6 +75,16 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
             if None not in parts:
                 found[one.number] = parts
     return found
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def alike(kernel: PtxKernel) -> np.ndarray:
+    """A number for each instruction, the same for stores of the same constant."""
+    first: dict[tuple, int] = {}
+    result = np.arange(len(kernel.instructions))
+    for number, constant in constant_stores(kernel).items():
+        result[number] = first.setdefault(constant, number)
+    return result
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed

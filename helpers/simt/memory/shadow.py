@@ -22,7 +22,7 @@ import numpy as np
 from ..instructions import Instruction, PtxKernel
 from ..polling import STRONG_LOADS
 from ..ptx_types import DTYPES
-from ..stores import constant_stores
+from ..stores import alike, constant_stores
 from ..suspicion import Suspicion
 from .access import Access
 from .causality import Causality
@@ -46,6 +46,7 @@ class Shadow:
     def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
         self.suspicion, self.reporter, self.causality = suspicion, suspicion.reporter, causality
         self.instructions, self.strengths = kernel.instructions, _strengths(kernel)
+        self.alike = alike(kernel)
         self.grain = _smallest_access(kernel)
         self.order = causality.order
         self.watched = Reads(suspicion)
@@ -131,8 +132,8 @@ class Shadow:
         access: Access,
         same: Callable[[], np.ndarray] | None = None,
     ) -> None:
-        """These slots store to these entries; `same` says which of them store what is there. Who
-        stores the same bits by the same instruction races with nobody who did."""
+        """These slots store to these entries; `same` says which of them store what is there. Stores
+        of equal bits by one instruction, or of one constant, do not race: see global_shadow.py."""
         instruction = access.instruction
         writer = slots[:, None]
         before = self.writer[entry]
@@ -142,7 +143,8 @@ class Shadow:
         if strength:
             after_write &= self.write_strength[entry] == WEAK
         elif same is not None and after_write.any():
-            after_write &= (self.write_site[entry] != instruction.number) | ~same()[:, None]
+            again = self.alike[self.write_site[entry]] == self.alike[instruction.number]
+            after_write &= ~again | ~same()[:, None]
         readers = self.readers[:, entry]
         unordered = ~self._holds(readers, self.read_times[:, entry], writer)
         after_read = ((readers >= 0) & unordered).any(axis=0)
