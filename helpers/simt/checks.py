@@ -94,6 +94,13 @@ def check_integer(what: str, value, lowest: int) -> None:
         raise ValueError(f"{what} must be at least {lowest}, not {number}")
 
 
+def check_choice(what: str, value, choices: Sequence) -> None:
+    """Raise `ValueError` if a value is not one of `choices`."""
+    if type(value) is not type(choices[0]) or value not in choices:
+        known = " or ".join(map(repr, choices))
+        raise ValueError(f"{what} must be {known}, not {_short(value)}")
+
+
 def argument_names(
     names: Sequence[str], declared: Sequence[Parameter], count: int
 ) -> tuple[str, ...]:

@@ -200,6 +200,13 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         help="instructions of a batch of blocks after which its next backward branch or function "
         "call counts as a hang (%(default)s); a kernel without either stops at the limit itself",
     )
+    parser.add_argument(
+        "--orders",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="2: execute the blocks once more in reverse order, and report what that shows too",
+    )
     parser.add_argument("--format", choices=reports.FORMATS, default="text", help="of the report")
     parser.add_argument(
         "-o", "--output", type=Path, help="write the report there, and text to the screen"
@@ -226,7 +233,9 @@ def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
         threads = counted(shape.blocks * shape.threads, "thread")
         print(f"{threads} may take hours: try a smaller --grid", file=sys.stderr)
     with _progress() as progress:
-        trace = launches.run(launch, instruction_limit=options.limit, progress=progress)
+        trace = launches.run(
+            launch, instruction_limit=options.limit, orders=options.orders, progress=progress
+        )
     declared = signature(declarations(launch.kernel), launch.kernel.name)
     outputs = {
         parameter.name: value

@@ -244,6 +244,25 @@ def test_the_limit_holds_in_a_kernel_without_a_loop(limit: int, status: int, cap
     assert ("hang" in capsys.readouterr().out) == bool(status)
 
 
+LATE = """__global__ void late(int* y, int* lock) {
+    while (atomicCAS(lock, 0, 1) != 0);
+    __threadfence();
+    if (blockIdx.x == 0) lock[1] = y[0];
+    __threadfence();
+    atomicExch(lock, 0);
+    if (blockIdx.x == 1) y[0] = 2;
+}"""
+
+
+@pytest.mark.parametrize(("orders", "status"), [("1", 0), ("2", 1)])
+def test_a_second_order_of_blocks_is_an_option(orders: str, status: int, capsys) -> None:
+    Path("late.cu").write_text(LATE)
+    np.save("lock.npy", np.zeros(2, np.int32))
+    line = ["late.cu", "--grid", "2", "--block", "1", "--args", "int32[1]", "lock.npy"]
+    assert main([*line, "--orders", orders]) == status
+    assert ("reverse order" in capsys.readouterr().out) == bool(status)
+
+
 def test_the_version_is_that_of_the_package(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -37,3 +37,76 @@ def test_a_counter_that_is_read_again_needs_no_fence(name: str) -> None:
     arrays = np.zeros(128, np.int32), np.zeros(4, np.int32)
     findings = simulate(KernelText(text, "k"), 2, 64, arrays).findings
     assert not findings, str(findings)
+
+
+# ---- blocks in reverse order --------------------------------------------------------------------
+
+UNDER_A_LOCK = """#line 1 "kernels/x.cu"
+extern "C" __global__ void k(int* y, int* lock) {
+    if (threadIdx.x) return;
+    while (atomicCAS(lock, 0, 1) != 0);
+    __threadfence();
+    if (blockIdx.x == READER) lock[1] = y[0];
+    INSIDE
+    __threadfence();
+    atomicExch(lock, 0);
+    OUTSIDE
+}"""
+STORE = "if (blockIdx.x != READER) y[0] = 5;"
+UNSAFE = UNDER_A_LOCK.replace("OUTSIDE", STORE).replace("INSIDE", "")
+SAFE = UNDER_A_LOCK.replace("INSIDE", STORE).replace("OUTSIDE", "")
+
+
+@pytest.mark.parametrize("reader", [0, 1])
+def test_a_store_after_the_unlock_is_found_whichever_block_is_first(reader: int) -> None:
+    def findings(code: str, **options) -> list:
+        kernel = KernelText(code, "k", (f"-DREADER={reader}",))
+        arrays = np.zeros(1, np.int32), np.zeros(2, np.int32)
+        return simulate(kernel, 2, 32, arrays, **options).findings
+
+    (found,) = findings(UNSAFE, orders=2)
+    assert (found.kind, found.line) == ("race on global memory", 5)
+    assert found.block == (reader, 0, 0)
+    assert len(findings(UNSAFE)) == reader  # with one order only where the reader comes second
+    assert ("(found with the blocks in reverse order)" in found.message) == (not reader)
+    assert not findings(SAFE, orders=2)
+
+
+ORDERED = """extern "C" __global__ void k(int* y) {
+    if (threadIdx.x == 0) y[1 + blockIdx.x] = atomicAdd(y, 1);
+}"""
+
+
+def test_all_but_the_findings_is_of_the_first_order() -> None:
+    told, y = [], np.zeros(41, np.int32)
+    trace = simulate(
+        KernelText(ORDERED, "k"), 40, 1024, (y,), orders=2, progress=lambda *now: told.append(now)
+    )
+    assert not trace.findings and y.tolist() == [40, *range(40)]
+    assert trace.counters.atomic_requests == 40
+    assert told == [(32, 80), (40, 80), (72, 80), (80, 80)]
+
+
+@pytest.mark.parametrize("qualifier", ["", "__cluster_dims__(2, 1, 1)"])
+def test_a_finding_of_both_orders_is_reported_once_as_in_the_first(qualifier: str) -> None:
+    code = f"""extern "C" __global__ void {qualifier} k(int* y, int n) {{
+        y[blockIdx.x * 32 + threadIdx.x] = n;
+    }}"""
+    (found,) = simulate(
+        KernelText(code, "k"), 4, 32, (np.zeros(100, np.int32), 3), orders=2
+    ).findings
+    assert (found.block, found.thread, found.count) == ((3, 0, 0), (4, 0, 0), 28)
+    assert "reverse" not in found.message
+
+
+CLUSTERS = """extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* y) {
+    unsigned id, rank;
+    asm("mov.u32 %0, %clusterid.x;\\nmov.u32 %1, %cluster_ctarank;" : "=r"(id), "=r"(rank));
+    if (EXPECTED != blockIdx.x) y[999] = 1;
+}"""
+
+
+@pytest.mark.parametrize(("expected", "count"), [("2 * id + rank", 0), ("2 * id + 1 - rank", 1)])
+def test_clusters_keep_their_blocks_in_reverse_order(expected: str, count: int) -> None:
+    kernel = KernelText(CLUSTERS, "k", (f"-DEXPECTED={expected}",))
+    assert len(simulate(kernel, 8, 1, (np.zeros(8, np.int32),), orders=2).findings) == count
