@@ -207,6 +207,13 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         default=1,
         help="2: execute the blocks once more in reverse order, and report what that shows too",
     )
+    parser.add_argument(
+        "--volatile",
+        choices=("relaxed", "plain"),
+        default="relaxed",
+        help="how volatile accesses count when races are judged: relaxed, as in PTX, never racing "
+        "with each other, or plain, as ordinary ones",
+    )
     parser.add_argument("--format", choices=reports.FORMATS, default="text", help="of the report")
     parser.add_argument(
         "-o", "--output", type=Path, help="write the report there, and text to the screen"
@@ -234,7 +241,11 @@ def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
         print(f"{threads} may take hours: try a smaller --grid", file=sys.stderr)
     with _progress() as progress:
         trace = launches.run(
-            launch, instruction_limit=options.limit, orders=options.orders, progress=progress
+            launch,
+            instruction_limit=options.limit,
+            orders=options.orders,
+            volatile=options.volatile,
+            progress=progress,
         )
     declared = signature(declarations(launch.kernel), launch.kernel.name)
     outputs = {

@@ -36,6 +36,7 @@ from .geometry import Place, Shape
 from .instructions import PtxKernel
 from .parse import entry_named, parse
 from .places import around, citing, own_file
+from .polling import without_volatile
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
 from .sources import implicit
@@ -97,6 +98,7 @@ def simulate(
     arch: str = DEFAULT_ARCH,
     instruction_limit: int = INSTRUCTION_LIMIT,
     orders: int = 1,
+    volatile: str = "relaxed",
     watch: Collection[int] | bool = (),
     follow: bool = False,
     only_blocks: Collection[int | Place] = (),
@@ -120,6 +122,10 @@ def simulate(
     on the same lines; outputs and all else in the trace are of the first. CUDA promises no order of
     blocks: a kernel whose blocks wait for blocks of lower numbers may hang in the second.
 
+    `volatile="plain"` judges volatile accesses as ordinary ones: two threads race on a volatile
+    variable unless a barrier, or an atomic with fences, orders them. PTX says, and the default
+    "relaxed" means, that volatile accesses do not race with each other.
+
     For pictures, `Trace.accesses` keeps the addresses of the source lines in `watch`, and with
     `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are
     any, by number or (x, y, z). `watch=True` keeps all of it: of every line of the kernel's own
@@ -141,9 +147,12 @@ def simulate(
     check_integer("shared_mem", shared_mem, 0)
     check_integer("instruction_limit", instruction_limit, 1)
     check_choice("orders", orders, (1, 2))
+    check_choice("volatile", volatile, ("relaxed", "plain"))
     check_watched(watch, only_blocks, progress)
     with citing(kernel.code):
         ptx, parsed = compiled(kernel, arch)
+    if volatile == "plain":
+        parsed = without_volatile(parsed)
     declared = _declared(kernel, parsed)
     check_count(kernel.name, declared, args, len(parsed.parameters))
     names = argument_names(names, declared, len(args))

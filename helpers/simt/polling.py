@@ -6,11 +6,12 @@ Threads in such a loop must let others run, or they would spin for ever.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .instructions import Address, Instruction, Label, PtxKernel, Register, elements
 
 STRONG_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+ORDINARY = "volatile_ordinary"  # in place of .volatile, where it is to order nothing
 CLOCKS = ("%clock", "%clock64", "%globaltimer")
 
 
@@ -20,6 +21,16 @@ class Poll:
 
     instruction: Instruction
     alone: bool  # nothing else changes from round to round: only another thread can end the loop
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def without_volatile(kernel: PtxKernel) -> PtxKernel:
+    """The kernel with volatile accesses that count as ordinary ones, although loops poll them."""
+    instructions = [
+        replace(one, modifiers=tuple(ORDINARY if m == "volatile" else m for m in one.modifiers))
+        for one in kernel.instructions
+    ]
+    return replace(kernel, instructions=instructions, spare=[])
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
@@ -105,7 +116,7 @@ def _polling(loop: list[Instruction]) -> Instruction | None:
 def _reads_what_others_store(instruction: Instruction) -> bool:
     modifiers = instruction.modifiers
     if instruction.opcode == "ld":
-        return bool(STRONG_LOADS & {*modifiers})
+        return bool((STRONG_LOADS | {ORDINARY}) & {*modifiers})
     return instruction.opcode == "atom" or (
         instruction.opcode == "mbarrier" and modifiers[0] in ("test_wait", "try_wait")
     )

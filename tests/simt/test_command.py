@@ -263,6 +263,16 @@ def test_a_second_order_of_blocks_is_an_option(orders: str, status: int, capsys)
     assert ("reverse order" in capsys.readouterr().out) == bool(status)
 
 
+@pytest.mark.parametrize(("volatile", "status"), [("relaxed", 0), ("plain", 1)])
+def test_volatile_accesses_count_as_the_option_says(volatile: str, status: int, capsys) -> None:
+    Path("next.cu").write_text(
+        "__global__ void next(volatile int* y) { y[threadIdx.x + 1] = y[threadIdx.x] + 1; }"
+    )
+    line = ["next.cu", "--grid", "1", "--block", "32", "--args", "int32[33]"]
+    assert main([*line, "--volatile", volatile]) == status
+    assert ("race on global memory" in capsys.readouterr().out) == bool(status)
+
+
 def test_the_version_is_that_of_the_package(capsys) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])

@@ -110,3 +110,58 @@ CLUSTERS = """extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* y) {
 def test_clusters_keep_their_blocks_in_reverse_order(expected: str, count: int) -> None:
     kernel = KernelText(CLUSTERS, "k", (f"-DEXPECTED={expected}",))
     assert len(simulate(kernel, 8, 1, (np.zeros(8, np.int32),), orders=2).findings) == count
+
+
+# ---- volatile accesses that count as ordinary ones ----------------------------------------------
+
+# Each is silent by default and a race with volatile="plain"; with the replacements, silent too.
+VOLATILE = {
+    "data of another block": (
+        "if (b == 0) v[t] = t; else x[i] = v[t];",
+        {"v[t] = t;": "v[64 + t] = t;"},
+    ),
+    "data of another thread of the block": (
+        "v[i] = t; x[i] = v[i ^ 33];",
+        {"v[i] = t;": "v[i] = t; __syncthreads();"},
+    ),
+    "a flag": (
+        "if (i == 0) { x[0] = 5; __threadfence(); v[0] = 1; }\n"
+        "if (i == 64) { while (v[0] == 0); __threadfence(); x[64] = x[0]; }",
+        {"v[0] = 1": "atomicExch(y, 1)", "v[0] == 0": "atomicAdd(y, 0) == 0"},
+    ),
+    "a lock that a volatile store releases": (
+        "if (t == 0) { while (atomicCAS(y, 0, 1) != 0); __threadfence(); x[0] += 1;\n"
+        "__threadfence(); v[0] = 0; }",
+        {"v[0] = 0": "atomicExch(y, 0)"},
+    ),
+    "shared memory": (
+        "if (t == 0) *(volatile int*)s = 1;\nx[i] = *(volatile int*)(s + (t == 33)) ? 1 : 2;",
+        {";\nx": "; __syncthreads();\nx"},
+    ),
+}
+RACES = {f"race on {memory} memory" for memory in ("global", "shared")}
+
+
+@pytest.mark.parametrize("name", VOLATILE)
+def test_volatile_accesses_count_as_ordinary_ones_if_asked_to(name: str) -> None:
+    def kinds(body: str, volatile: str) -> set[str]:
+        code = f"""extern "C" __global__ void k(int* x, int* y) {{
+            volatile int* v = y;
+            const int t = threadIdx.x, b = blockIdx.x, i = 64 * b + t;
+            __shared__ int s[2];
+            if (t < 2) s[t] = 0;
+            __syncthreads();
+            {body}
+        }}"""
+        arrays = np.zeros(128, np.int32), np.zeros(128, np.int32)
+        options = {"volatile": volatile, "instruction_limit": 10**6}
+        trace = simulate(KernelText(code, "k"), 2, 64, arrays, **options)
+        return {one.kind for one in trace.findings}
+
+    body, replacements = VOLATILE[name]
+    assert not kinds(body, "relaxed")
+    assert len(kinds(body, "plain")) == 1 and kinds(body, "plain") <= RACES
+    for wrong, right in replacements.items():
+        assert wrong in body
+        body = body.replace(wrong, right)
+    assert not kinds(body, "plain")

@@ -29,7 +29,7 @@ import numpy as np
 from ..geometry import Batch
 from ..hardware import WARP
 from ..instructions import Instruction, PtxKernel
-from ..polling import guarded_loads
+from ..polling import ORDINARY, guarded_loads
 from ..stores import alike, constant_stores, used_atomics
 from ..suspicion import Suspicion
 from .access import Access
@@ -449,9 +449,12 @@ class GlobalShadow:
             )
         elif scope or access.scope:
             weak = access.instruction if scope else other
+            strong, what = "atomic or volatile", "neither"
+            if ORDINARY in weak.modifiers:
+                strong, what = "atomic", "volatile, which counts as ordinary here"
             cure = (
-                f"one is atomic or volatile, the {verb(weak)} in line {weak.line} is neither; make "
-                f"it so, or order it: {self._cure(thread, time, slot, distance)}"
+                f"one is {strong}, the {verb(weak)} in line {weak.line} is {what}; make it "
+                f"{strong}, or order it: {self._cure(thread, time, slot, distance)}"
             )
         elif other is access.instruction and time != UNFINISHED:
             cure = "if both threads are to write there, they need an atomic"
