@@ -52,6 +52,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     loading              a kernel from a file; the list of a file's kernels
     values               arguments from text, statistics of outputs
     reports              a run as text, JSON, JUnit's XML and SARIF
+    self_test            planted bugs that the machine has to find
     options              types of command-line options
     command              the command `simt`
     __main__             the same as `python -m simt`

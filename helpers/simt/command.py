@@ -62,6 +62,7 @@ from .loading import listing, load_kernel
 from .machine import INSTRUCTION_LIMIT, KernelText, declarations, simulate
 from .options import at_least
 from .reports import KernelRun
+from .self_test import self_test
 from .trace import Trace
 from .values import argument
 from .words import counted, duration
@@ -155,7 +156,14 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
     launches = launches or Launches()
     interrupts.command_begins()
     options = _parse(arguments, launches)
+    if options.version:
+        _show(f"{reports.TOOL} {reports.version()}")
+        return 0
     try:
+        if options.self_test:
+            passed, said = self_test()
+            _show(said)
+            return int(not passed)
         if options.kernel is None and launches.asks_for_list(options):
             _show(listing(options.file, options.option))
             return 0
@@ -164,7 +172,7 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:  # a tool that guards a CI does not end in a traceback
-        run = KernelRun(options.file, options.kernel or "", error=_sentence(error))
+        run = KernelRun(options.file or Path(), options.kernel or "", error=_sentence(error))
     return _deliver(run, options)
 
 
@@ -174,8 +182,13 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         description=launches.description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", type=Path, help="a CUDA source file")
-    parser.add_argument("--version", action="version", version=f"{reports.TOOL} {reports.VERSION}")
+    parser.add_argument("file", type=Path, nargs="?", help="a CUDA source file")
+    parser.add_argument("--version", action="store_true", help="print the version, and stop")
+    parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="check that planted bugs are found, and that kernels without them are clean, and stop",
+    )
     parser.add_argument(
         "--kernel",
         help='name of the kernel, "scale<float, 4>" for a template; if left out, the only one',
@@ -223,6 +236,10 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
     # A word with a space is no option to argparse, as a negative number is none.
     given = [f" {word}" if word in ("-inf", "-nan") else word for word in given]
     options = parser.parse_args(given)
+    if options.version or options.self_test:
+        return options
+    if options.file is None:
+        parser.error("a CUDA source file is needed, as in: simt mine.cu")
     if options.output is not None and options.output.resolve() == options.file.resolve():
         parser.error(f"-o {options.output} is the file to be checked: name another for the report")
     launches.check(parser, options)

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 from helpers.base.paths import ROOT
-from helpers.simt import KernelText, command, reports, simulate
+from helpers.simt import Findings, KernelText, command, reports, simulate
+from helpers.simt import self_test as checking
 from helpers.simt.command import main
+from helpers.simt.findings import Finding
 
 CODE = """#include <cstdio>
 struct Pair { int a, b; };
@@ -273,12 +276,63 @@ def test_volatile_accesses_count_as_the_option_says(volatile: str, status: int, 
     assert ("race on global memory" in capsys.readouterr().out) == bool(status)
 
 
-def test_the_version_is_that_of_the_package(capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0 and capsys.readouterr().out == f"simt {reports.VERSION}\n"
+def test_the_version_is_that_of_the_package(capsys, monkeypatch) -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'version = "{reports.VERSION}"' in project
+    wanted = re.search(r'^version = "(.*)"$', project, re.MULTILINE)[1]
+    assert main(["--version"]) == 0 and capsys.readouterr().out == f"simt {wanted}\n"
+    monkeypatch.setattr(reports, "__file__", str(Path("lib/site/simt/reports.py").resolve()))
+    monkeypatch.setattr(reports.metadata, "version", lambda name: f"{name} 7.8")
+    assert reports.version() == "simt-machine 7.8"
+    monkeypatch.undo()
+    monkeypatch.setattr(reports, "PACKAGE", "a-package-that-nobody-has-installed")
+    assert reports.version() == "unknown"
+
+
+def test_the_self_test_passes(capsys) -> None:
+    assert main(["--self-test"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and all(line.startswith("passed: ") for line in lines)
+
+
+EXTRA = Finding("hang", "", "", 1, (0, 0, 0), (0, 0, 0), "")
+SPOILT = {  # what becomes of every finding, and how many of six checks then fail
+    "blind": (lambda found: Findings(), 3),
+    "another line": (lambda found: Findings(replace(one, line=one.line + 1) for one in found), 3),
+    "another kind": (lambda found: Findings(replace(one, kind="hang") for one in found), 3),
+    "false alarms": (lambda found: Findings([*found, EXTRA]), 6),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_the_self_test_fails_if_the_machine_finds_something_else(
+    name: str, capsys, monkeypatch
+) -> None:
+    change, count = SPOILT[name]
+
+    def spoilt(*args, **named):
+        trace = simulate(*args, **named)
+        return replace(trace, findings=change(trace.findings))
+
+    monkeypatch.setattr(checking, "simulate", spoilt)
+    assert main(["--self-test"]) == 1
+    assert capsys.readouterr().out.count("FAILED: ") == count
+
+
+def test_the_self_test_fails_if_the_machine_computes_something_else(capsys, monkeypatch) -> None:
+    def spoilt(kernel, grid, block, args):
+        trace = simulate(kernel, grid, block, args)
+        args[1][5] += 1
+        return trace
+
+    monkeypatch.setattr(checking, "simulate", spoilt)
+    assert main(["--self-test"]) == 1
+    assert capsys.readouterr().out.count("FAILED: ") == 3
+
+
+def test_without_a_file_the_command_says_what_it_needs(capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "a CUDA source file is needed, as in: simt mine.cu" in capsys.readouterr().err
 
 
 def test_python_m_is_the_command() -> None:
