@@ -45,6 +45,7 @@ import argparse
 import contextlib
 import math
 import os
+import re
 import sys
 import tempfile
 import time
@@ -141,6 +142,8 @@ def _separated(texts: list[str], constants: Collection[str]) -> tuple[list[str],
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier() or os.path.exists(text):
             given.append(text)
+        elif name in named:
+            raise ValueError(f"{name} has two values among --args: leave one out")
         elif name in constants:
             named[name] = value
         else:
@@ -235,15 +238,44 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
     given = sys.argv[1:] if arguments is None else arguments
     # A word with a space is no option to argparse, as a negative number is none.
     given = [f" {word}" if word in ("-inf", "-nan") else word for word in given]
-    options = parser.parse_args(given)
+    options = parser.parse_args(_joined(given))
     if options.version or options.self_test:
         return options
     if options.file is None:
         parser.error("a CUDA source file is needed, as in: simt mine.cu")
-    if options.output is not None and options.output.resolve() == options.file.resolve():
-        parser.error(f"-o {options.output} is the file to be checked: name another for the report")
     launches.check(parser, options)
+    _check_output(parser, options)
+    listed = options.kernel is None and launches.asks_for_list(options)
+    if listed and (options.output or options.format != "text"):
+        parser.error("--format and -o are for the report of a run: pass --grid and --block too")
     return options
+
+
+def _joined(words: list[str]) -> list[str]:
+    """`--option -DX` as `--option=-DX`, since argparse takes -DX for another option."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] == "--option" and word.startswith("-"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _check_output(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Call `parser.error` for a report that cannot be written, or would overwrite what is read."""
+    output = options.output
+    if output is None:
+        return
+    if output.resolve() == options.file.resolve():
+        parser.error(f"-o {output} is the file to be checked: name another for the report")
+    arrays = re.split("[=;]", ";".join(options.args or []))
+    if output.resolve() in {Path(one).resolve() for one in arrays if one.endswith(".npy")}:
+        parser.error(f"-o {output} is an argument of the kernel: name another file for the report")
+    if output.is_dir():
+        parser.error(f"-o {output} is a folder: name a file in it for the report")
+    if not output.parent.is_dir():
+        parser.error(f"-o {output}: there is no folder {output.parent}; create it first")
 
 
 def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
@@ -313,7 +345,7 @@ def _deliver(run: KernelRun, options: argparse.Namespace) -> int:
     try:
         _write(options.output, reports.report(run, options.format) + "\n")
     except OSError as error:
-        print(f"{options.output}: {error.strerror or error}", file=sys.stderr)
+        print(f"cannot write {options.output}: {error.strerror or error}", file=sys.stderr)
         return CANNOT
     if not run.error:
         _show(reports.text(run))

@@ -23,6 +23,7 @@ from .checks import (
     check_integer,
     check_kernel,
     check_shared,
+    check_symbols,
     check_threads,
     check_watched,
     launch_shape,
@@ -148,6 +149,7 @@ def simulate(
     check_integer("instruction_limit", instruction_limit, 1)
     check_choice("orders", orders, (1, 2))
     check_choice("volatile", volatile, ("relaxed", "plain"))
+    check_symbols(symbols)
     check_watched(watch, only_blocks, progress)
     with citing(kernel.code):
         ptx, parsed = compiled(kernel, arch)

@@ -125,11 +125,11 @@ WRONG = {
     "addresses of a wrong size": (4, "float32[4]", "rows is float32, the kernel takes uint64"),
     "pointers where there are none": (5, "int32[4];int32[4]", "z: the kernel takes no pointer to"),
     "no size": (5, "int32[,]", "z: int32[,] has no size"),
-    "no dtype": (5, "float31[4]", "z: 'float31' is no dtype of numpy"),
-    "objects": (5, "object[4]", "z: 'object' is no dtype of numbers"),
-    "text": (5, "str[4]", "z: 'str' is no dtype of numbers"),
-    "no number": (2, "many", "l: 'many' is no number, no .npy file and no dtype[shape]"),
-    "nothing": (2, "", "l: '' is no number"),
+    "no dtype": (5, "float31[4]", "z: 'float31' is not a dtype such as float32"),
+    "objects": (5, "object[4]", "z: 'object' is not a dtype of numbers"),
+    "text": (5, "str[4]", "z: 'str' is not a dtype of numbers"),
+    "no number": (2, "many", "l: 'many' is not a number, an array such as"),
+    "nothing": (2, "", "l: '' is not a number"),
 }
 RIGHT = ["1", "1", "1", "pair.npy", "float32[4];float32[4]", "int32[4]"]
 
@@ -492,9 +492,13 @@ def test_a_report_goes_to_a_file_and_text_to_the_screen(capsys) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["a file.cu", "out.sarif"]
 
 
-def test_a_report_that_cannot_be_written_is_status_2(capsys) -> None:
-    assert scale("--format", "json", "-o", "no/such/folder/x.json") == 2
-    assert capsys.readouterr().err == "no/such/folder/x.json: No such file or directory\n"
+def test_a_report_that_cannot_be_written_is_status_2(capsys, monkeypatch) -> None:
+    def full(path: Path, content: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "_write", full)
+    assert scale("--format", "json", "-o", "x.json") == 2
+    assert capsys.readouterr().err == "cannot write x.json: No space left on device\n"
 
 
 def test_text_is_no_format_for_a_run_that_was_none() -> None:
