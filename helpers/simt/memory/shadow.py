@@ -140,10 +140,10 @@ class Shadow:
         self._check_owner(slots, instruction, self.owner[entry])
         strength = self.strengths[instruction.number]
         after_write = (before >= 0) & ~self._holds(before, self.write_time[entry], writer)
+        again = self.alike[self.write_site[entry]] == self.alike[instruction.number]
         if strength:
-            after_write &= self.write_strength[entry] == WEAK
+            after_write &= (self.write_strength[entry] == WEAK) & ~again
         elif same is not None and after_write.any():
-            again = self.alike[self.write_site[entry]] == self.alike[instruction.number]
             after_write &= ~again | ~same()[:, None]
         readers = self.readers[:, entry]
         unordered = ~self._holds(readers, self.read_times[:, entry], writer)
@@ -178,6 +178,7 @@ class Shadow:
         ):
             under[entry] = np.where(plain, latest[entry], under[entry])
         racing = (writer[entry] >= 0) & ~found
+        racing &= self.alike[site[entry]] != self.alike[access.instruction.number]
         racing &= ~self._holds(writer[entry], time[entry], slots[:, None])
         verb = "atomic" if access.atomic else "store"
         self._race_after(racing, site, slots, entry, verb, access.instruction)

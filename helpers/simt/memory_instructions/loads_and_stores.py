@@ -101,7 +101,7 @@ def _load(context: Context, instruction: Instruction, tally: Counters) -> Step:
     kind = instruction.modifiers[-1]
     targets = elements(instruction.operands[0])
     steers = any(isinstance(t, Register) and t.name in context.steering for t in targets)
-    polls = instruction.number in context.polling and ORDINARY not in instruction.modifiers
+    polls = instruction.number in context.polling
     access = Access(instruction, type_size(kind), len(targets), tally, steers, polls=polls)
     access.variable = context.shared_variables.get(instruction.number, "")
     _set_order(access)
