@@ -52,6 +52,7 @@ the folders, whose lists are in their __init__; tests/helpers/test_layers.py hol
     loading              a kernel from a file; the list of a file's kernels
     values               arguments from text, statistics of outputs
     reports              a run as text, JSON, JUnit's XML and SARIF
+    self_test            planted bugs that the machine has to find
     options              types of command-line options
     command              the command `simt`
     __main__             the same as `python -m simt`
@@ -72,6 +73,10 @@ What a load gives that nobody may rely on (unwritten or racing bytes, a shuffle 
 not there) is a finding when it is used: stored where others see it, as an address, or to decide a
 branch. suspicion.py and spreading.py follow it there, bit by bit, from the first such load on; a
 launch without one pays nothing.
+
+Equal values: unordered threads that store equal bits by one instruction, or the same constant by
+several, do not race, in shared and global memory, within a block and across blocks. An integer
+division by zero is a finding where a thread executes it.
 
 Not modelled: registers, caches, DRAM, time. Not seen: a volatile value that is stored only after
 its flag, or that is read behind a barrier which a flag without a fence let go; one in shared memory

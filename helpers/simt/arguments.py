@@ -57,7 +57,8 @@ def fill_variables(
                 raise TypeError(f"{name} is an array of {parameter.type}: pass a numpy array")
             check_argument(parameter, value)
         elif parameter is not None and parameter.dtype is not None:
-            value = scalar(parameter, value)
+            single = isinstance(value, np.ndarray) and not value.ndim
+            value = scalar(parameter, value[()] if single else value)
         data = np.frombuffer(np.ascontiguousarray(value).tobytes(), np.uint8)
         if len(data) > size:
             raise ValueError(f"{name} has {size} bytes, too few for the {len(data)} that are given")

@@ -7,7 +7,7 @@ words. An error is one sentence: what is expected, what was given, and what to d
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
 from operator import index
@@ -56,8 +56,30 @@ def check_kernel(kernel, arch: str) -> None:
         raise TypeError(
             f"options must be a tuple of strings such as ('-DTILE=32',), not {_short(options)}"
         )
+    headers = getattr(kernel, "headers", ())
+    if not isinstance(headers, Sequence) or not all(map(_is_header, headers)):
+        raise TypeError(f"headers must be pairs (name, text), not {_short(headers)}")
     if not isinstance(arch, str) or not ARCH.fullmatch(arch):
         raise ValueError(f"arch must be an architecture such as 'compute_90', not {_short(arch)}")
+
+
+def _is_header(pair) -> bool:
+    several = isinstance(pair, Sequence) and len(pair) == 2
+    return several and all(isinstance(one, str) for one in pair)
+
+
+def check_symbols(symbols) -> None:
+    """Raise `TypeError` unless `symbols` is None or a dict of values by the names of variables."""
+    if (
+        symbols is None
+        or isinstance(symbols, Mapping)
+        and all(isinstance(name, str) for name in symbols)
+    ):
+        return
+    raise TypeError(
+        "symbols must be a dict of values by the names of __constant__ or __device__ variables, "
+        f"not {_short(symbols)}"
+    )
 
 
 def launch_shape(shape: int | Sequence[int], what: str) -> tuple[int, int, int]:
@@ -92,6 +114,13 @@ def check_integer(what: str, value, lowest: int) -> None:
         raise TypeError(f"{what} must be an integer, not {_short(value)}") from None
     if number < lowest:
         raise ValueError(f"{what} must be at least {lowest}, not {number}")
+
+
+def check_choice(what: str, value, choices: Sequence) -> None:
+    """Raise `ValueError` if a value is not one of `choices`."""
+    if type(value) is not type(choices[0]) or value not in choices:
+        known = " or ".join(map(repr, choices))
+        raise ValueError(f"{what} must be {known}, not {_short(value)}")
 
 
 def argument_names(
@@ -175,7 +204,7 @@ def check_count(name: str, declared: Sequence[Parameter], args: Sequence, count:
     """Raise `TypeError` unless `args` are as many arguments as the kernel takes."""
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise TypeError(
-            f"args must be a tuple with all arguments, (x, y, n) say, not {_said(args)}"
+            f"args must be a tuple with all arguments, such as (x, y, n), not {_said(args)}"
         )
     if len(args) != count:
         listed = f" ({', '.join(one.name for one in declared)})" if declared else ""
@@ -199,11 +228,14 @@ def _check_pointer(parameter: Parameter, value) -> None:
     is_list = isinstance(value, list | tuple) or (is_array and value.dtype == object)
     if value is None or isinstance(value, Integral) and value == 0:
         return
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array: pass {name}.filled() or {name}.data")
     if is_list and parameter.table:
         for number, one in enumerate(value):
             check_argument(replace(parameter, name=f"{name}[{number}]", table=False), one)
     elif is_list and dtype is not None:
-        raise TypeError(f"{name} is a list, the kernel takes {kind}: pass a numpy array")
+        what = "an array of objects" if is_array else "a list"
+        raise TypeError(f"{name} is {what}, the kernel takes {kind}: pass a numpy array")
     elif is_array and not is_list and not _holds(value, parameter):
         wanted = "native byte order" if dtype is None else dtype
         raise TypeError(f"{name} is {value.dtype}, the kernel takes {wanted} ({kind})")
@@ -248,7 +280,7 @@ def _said(value) -> str:
     if isinstance(value, list | tuple):
         return "a list"
     if getattr(value, "ndim", 0):
-        return "an array"
+        return "an array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     if getattr(getattr(value, "dtype", None), "names", None):
         return f"a struct of {value.dtype.itemsize} bytes"
     return str(value) if isinstance(value, Real) and len(str(value)) < LONGEST else _short(value)

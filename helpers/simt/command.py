@@ -45,6 +45,7 @@ import argparse
 import contextlib
 import math
 import os
+import re
 import sys
 import tempfile
 import time
@@ -62,6 +63,7 @@ from .loading import listing, load_kernel
 from .machine import INSTRUCTION_LIMIT, KernelText, declarations, simulate
 from .options import at_least
 from .reports import KernelRun
+from .self_test import self_test
 from .trace import Trace
 from .values import argument
 from .words import counted, duration
@@ -140,6 +142,8 @@ def _separated(texts: list[str], constants: Collection[str]) -> tuple[list[str],
         name, equals, value = text.partition("=")
         if not equals or not name.isidentifier() or os.path.exists(text):
             given.append(text)
+        elif name in named:
+            raise ValueError(f"{name} has two values among --args: leave one out")
         elif name in constants:
             named[name] = value
         else:
@@ -155,7 +159,14 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
     launches = launches or Launches()
     interrupts.command_begins()
     options = _parse(arguments, launches)
+    if options.version:
+        _show(f"{reports.TOOL} {reports.version()}")
+        return 0
     try:
+        if options.self_test:
+            passed, said = self_test()
+            _show(said)
+            return int(not passed)
         if options.kernel is None and launches.asks_for_list(options):
             _show(listing(options.file, options.option))
             return 0
@@ -164,7 +175,7 @@ def main(arguments: list[str] | None = None, launches: Launches | None = None) -
         print("interrupted", file=sys.stderr)
         return 130
     except Exception as error:  # a tool that guards a CI does not end in a traceback
-        run = KernelRun(options.file, options.kernel or "", error=_sentence(error))
+        run = KernelRun(options.file or Path(), options.kernel or "", error=_sentence(error))
     return _deliver(run, options)
 
 
@@ -174,8 +185,13 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         description=launches.description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", type=Path, help="a CUDA source file")
-    parser.add_argument("--version", action="version", version=f"{reports.TOOL} {reports.VERSION}")
+    parser.add_argument("file", type=Path, nargs="?", help="a CUDA source file")
+    parser.add_argument("--version", action="store_true", help="print the version, and stop")
+    parser.add_argument(
+        "--self-test",
+        action="store_true",
+        help="check that planted bugs are found, and that kernels without them are clean, and stop",
+    )
     parser.add_argument(
         "--kernel",
         help='name of the kernel, "scale<float, 4>" for a template; if left out, the only one',
@@ -200,6 +216,20 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
         help="instructions of a batch of blocks after which its next backward branch or function "
         "call counts as a hang (%(default)s); a kernel without either stops at the limit itself",
     )
+    parser.add_argument(
+        "--orders",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="2: execute the blocks once more in reverse order, and report what that shows too",
+    )
+    parser.add_argument(
+        "--volatile",
+        choices=("relaxed", "plain"),
+        default="relaxed",
+        help="how volatile accesses count when races are judged: relaxed, as in PTX, never racing "
+        "with each other, or plain, as ordinary ones",
+    )
     parser.add_argument("--format", choices=reports.FORMATS, default="text", help="of the report")
     parser.add_argument(
         "-o", "--output", type=Path, help="write the report there, and text to the screen"
@@ -208,11 +238,44 @@ def _parse(arguments: list[str] | None, launches: Launches) -> argparse.Namespac
     given = sys.argv[1:] if arguments is None else arguments
     # A word with a space is no option to argparse, as a negative number is none.
     given = [f" {word}" if word in ("-inf", "-nan") else word for word in given]
-    options = parser.parse_args(given)
-    if options.output is not None and options.output.resolve() == options.file.resolve():
-        parser.error(f"-o {options.output} is the file to be checked: name another for the report")
+    options = parser.parse_args(_joined(given))
+    if options.version or options.self_test:
+        return options
+    if options.file is None:
+        parser.error("a CUDA source file is needed, as in: simt mine.cu")
     launches.check(parser, options)
+    _check_output(parser, options)
+    listed = options.kernel is None and launches.asks_for_list(options)
+    if listed and (options.output or options.format != "text"):
+        parser.error("--format and -o are for the report of a run: pass --grid and --block too")
     return options
+
+
+def _joined(words: list[str]) -> list[str]:
+    """`--option -DX` as `--option=-DX`, since argparse takes -DX for another option."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] == "--option" and word.startswith("-"):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _check_output(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Call `parser.error` for a report that cannot be written, or would overwrite what is read."""
+    output = options.output
+    if output is None:
+        return
+    if output.resolve() == options.file.resolve():
+        parser.error(f"-o {output} is the file to be checked: name another for the report")
+    arrays = re.split("[=;]", ";".join(options.args or []))
+    if output.resolve() in {Path(one).resolve() for one in arrays if one.endswith(".npy")}:
+        parser.error(f"-o {output} is an argument of the kernel: name another file for the report")
+    if output.is_dir():
+        parser.error(f"-o {output} is a folder: name a file in it for the report")
+    if not output.parent.is_dir():
+        parser.error(f"-o {output}: there is no folder {output.parent}; create it first")
 
 
 def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
@@ -226,7 +289,13 @@ def _run(options: argparse.Namespace, launches: Launches) -> KernelRun:
         threads = counted(shape.blocks * shape.threads, "thread")
         print(f"{threads} may take hours: try a smaller --grid", file=sys.stderr)
     with _progress() as progress:
-        trace = launches.run(launch, instruction_limit=options.limit, progress=progress)
+        trace = launches.run(
+            launch,
+            instruction_limit=options.limit,
+            orders=options.orders,
+            volatile=options.volatile,
+            progress=progress,
+        )
     declared = signature(declarations(launch.kernel), launch.kernel.name)
     outputs = {
         parameter.name: value
@@ -276,7 +345,7 @@ def _deliver(run: KernelRun, options: argparse.Namespace) -> int:
     try:
         _write(options.output, reports.report(run, options.format) + "\n")
     except OSError as error:
-        print(f"{options.output}: {error.strerror or error}", file=sys.stderr)
+        print(f"cannot write {options.output}: {error.strerror or error}", file=sys.stderr)
         return CANNOT
     if not run.error:
         _show(reports.text(run))

@@ -41,6 +41,11 @@ PACKAGES = {  # of what pip installs, by the beginning of a header's name
 }
 
 
+# Options with a value that may be the next one.
+PREFIXES = ("-D", "-U", "-I", "--define-macro", "--undefine-macro", "--include-path")
+PREFIXES += ("--pre-include", "-include")
+
+
 class CompileError(ShownShort, ValueError):
     """NVRTC rejected the source; the message is its log, which names file and line."""
 
@@ -108,6 +113,7 @@ def _compile(
     """(what NVRTC made, the mangled names), compiled unless the same was before: by it the same
     NVRTC from the same text, options and headers."""
     nvrtc = _nvrtc()
+    _check_options(options)
     named = [option for option in options if option.startswith(("-arch", "--gpu-arch"))]
     for option in named:
         if not option.endswith(arch[arch.index("_") :]):
@@ -170,6 +176,15 @@ def _stored(entry: str) -> tuple[bytes, str] | None:
     return compiled, name.decode()
 
 
+def _check_options(options: Sequence[str]) -> None:
+    """Raise `ValueError` for an option that is empty or lacks its value."""
+    if not all(option.strip() for option in options):
+        raise ValueError("a compiler option is empty: leave it out, or write one such as -DTILE=32")
+    for option, following in zip(options, (*options, "-")[1:], strict=True):
+        if option in PREFIXES and following.startswith("-"):
+            raise ValueError(f"{option} needs a value after it, as in -DTILE=32 or -Iinclude")
+
+
 def _files_of(flags: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """(folders that the options search for headers, headers that they name, the other options)."""
     folders, headers, rest = [], [], []
@@ -204,7 +219,7 @@ def _compile_anew(
     def call(function, *arguments):
         status, *values = function(*arguments)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            message = f"NVRTC could not compile the kernel ({status.name})\n{log()}"
+            message = _complaint(status.name, log())
             header = NOT_FOUND.search(message)
             if header and package(header[1]):
                 message = f"no {header[1]} here: pip install {package(header[1])}\n{message}"
@@ -231,6 +246,21 @@ def _compile_anew(
         nvrtc.nvrtcDestroyProgram(program)
     compiled = bytes(result).rstrip(b"\0") if form == "PTX" else bytes(result)
     return compiled, b" ".join(found).decode()
+
+
+def _complaint(status: str, log: str) -> str:
+    """What to say of a compilation that failed: the log, or a sentence if no source line is at
+    fault."""
+    if status == "NVRTC_ERROR_INVALID_OPTION":
+        said = " ".join(log.split()).removeprefix("nvrtc: error: ")
+        return f"NVRTC rejects a compiler option: {said}; leave it out, or use one that NVRTC has"
+    if named := re.match(r"__nv_name_map\(\d+\): error: (.*)\n *#pragma nv_mangled_name (.*)", log):
+        return (
+            f"{named[2]!r} names no kernel of this source and no instance of a template: "
+            f"{named[1]}; write a kernel's name, or a template's with its arguments, as in "
+            "'scale<float, 4>'"
+        )
+    return f"NVRTC could not compile the kernel ({status})\n{log}"
 
 
 def package(header: str) -> str:

@@ -11,12 +11,9 @@ from .instructions import (
     Immediate,
     Instruction,
     Label,
-    Negated,
-    Operand,
     PtxKernel,
     Register,
-    Vector,
-    elements,
+    registers_of,
 )
 from .operations.rounding import TINY
 
@@ -27,12 +24,7 @@ def never_subnormal(kernel: PtxKernel) -> set[str]:
 
     Their readers need not flush again, which halves the work of -ftz=true.
     """
-    writers: dict[str, list[Instruction]] = {}
-    for instruction in kernel.instructions:
-        for operand in instruction.operands[:1]:
-            for target in elements(operand):
-                if isinstance(target, Register):
-                    writers.setdefault(target.name, []).append(instruction)
+    writers = kernel.writers
 
     def is_normal(instruction: Instruction, normal: set[str]) -> bool:
         if "ftz" in instruction.modifiers and instruction.opcode not in ("setp", "slct"):
@@ -55,39 +47,6 @@ def never_subnormal(kernel: PtxKernel) -> set[str]:
         normal = kept
 
 
-WRITES_NOTHING = frozenset("st red bra brx ret exit trap nanosleep call return".split())
-
-
-def registers_of(operands: tuple[Operand, ...]) -> list[str]:
-    """The names of the registers in some operands."""
-    names = []
-    for operand in operands:
-        for part in operand.elements if isinstance(operand, Vector) else (operand,):
-            if isinstance(part, Address):
-                part = part.base
-            elif isinstance(part, Negated):
-                part = part.register
-            if isinstance(part, Register):
-                names.append(part.name)
-    return names
-
-
-def target_count(instruction: Instruction) -> int:
-    """How many of the operands an instruction writes; they come first."""
-    opcode, operands, modifiers = instruction.opcode, instruction.operands, instruction.modifiers
-    if opcode in WRITES_NOTHING or not operands or isinstance(operands[0], Address):
-        return 0
-    if opcode in ("bar", "barrier"):
-        return int("red" in modifiers)
-    if opcode == "shfl":
-        return len(operands) - 4
-    if opcode == "setp":
-        return len(operands) - 2 - bool({"and", "or", "xor"} & {*modifiers})
-    if opcode in ("elect", "match"):
-        return len(operands) - (1 if opcode == "elect" else 2)
-    return 1
-
-
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def unset(kernel: PtxKernel) -> dict[str, Instruction]:
     """Registers that some way through the kernel reads before anything writes them, each with the
@@ -96,11 +55,8 @@ def unset(kernel: PtxKernel) -> dict[str, Instruction]:
     bits = {name: 1 << place for place, name in enumerate(kernel.registers)}
     read, written = [], []
     for one in instructions:
-        count = target_count(one)
-        guard = [one.guard[0].name] if one.guard else []
-        names = registers_of(one.operands[count:]) + guard
-        read.append(sum({bits.get(name, 0) for name in names}))
-        names = [] if one.guard else registers_of(one.operands[:count])
+        read.append(sum({bits.get(name, 0) for name in one.reads}))
+        names = () if one.guard else one.writes
         written.append(sum({bits.get(name, 0) for name in names}))
     needed = [0] * (len(instructions) + 1)  # before each instruction
     changed = True
@@ -133,24 +89,22 @@ def steering(kernel: PtxKernel) -> set[str]:
 
     What a bad load puts into one of them leads to accesses that are no bugs of their own.
     """
-    sources: dict[str, list] = {}
-    found: list = []
-    for instruction in kernel.instructions:
-        if instruction.guard:
-            found.append(instruction.guard[0])
-        found += [operand.base for operand in instruction.operands if isinstance(operand, Address)]
-        if instruction.opcode != "setp" or not instruction.modifiers[-1].startswith("f"):
-            for target in instruction.operands[:1]:
-                for element in elements(target):
-                    sources.setdefault(element, []).extend(instruction.operands[1:])
+    sources: dict[str, list[str]] = {}
+    found: list[str] = []
+    for one in kernel.instructions:
+        values = [operand for operand in one.sources if not isinstance(operand, Address)]
+        if one.guard:
+            found.append(one.guard[0].name)
+        found += registers_of(part for part in one.operands if isinstance(part, Address))
+        if one.opcode != "setp" or not one.modifiers[-1].startswith("f"):
+            for name in registers_of(one.targets[:1]):
+                sources.setdefault(name, []).extend(registers_of(values))
     names: set[str] = set()
     while found:
-        operand = found.pop()
-        if isinstance(operand, Vector):
-            found += operand.elements
-        elif isinstance(operand, Register) and operand.name not in names:
-            names.add(operand.name)
-            found += sources.get(operand, [])
+        name = found.pop()
+        if name not in names:
+            names.add(name)
+            found += sources.get(name, ())
     return names
 
 
@@ -165,9 +119,7 @@ def shared_variables(kernel: PtxKernel) -> dict[int, str]:
     if not names:
         return {}
     writers = [
-        (registers_of(one.operands[:count]), _address_sources(kernel, one, one.operands[count:]))
-        for one in kernel.instructions
-        if (count := target_count(one))
+        (one.writes, _address_sources(kernel, one)) for one in kernel.instructions if one.writes
     ]
     origins: dict[str, frozenset[str]] = {}
     changed = True
@@ -192,11 +144,9 @@ def shared_variables(kernel: PtxKernel) -> dict[int, str]:
     return result
 
 
-def _address_sources(
-    kernel: PtxKernel, instruction: Instruction, sources: tuple[Operand, ...]
-) -> list[str]:
+def _address_sources(kernel: PtxKernel, instruction: Instruction) -> list[str]:
     """What an instruction may make an address of: registers, names of variables."""
-    given = {parameter.name for parameter in kernel.parameters}
+    given, sources = {parameter.name for parameter in kernel.parameters}, instruction.sources
     if any(isinstance(one, Address) and one.base in given for one in sources):
         return []
     if instruction.opcode in ("ld", "ldu", "atom", "shfl"):
@@ -204,4 +154,4 @@ def _address_sources(
         wide = "64" in instruction.modifiers[-1]
         return [ANYWHERE] if wide else []
     labels = [part.name for part in sources if isinstance(part, Label)]
-    return labels + registers_of(sources)
+    return [*labels, *registers_of(sources)]

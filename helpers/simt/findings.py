@@ -91,3 +91,11 @@ class Reporter:
         )
         self.known[kind, frozenset(lines)] = finding
         self.findings.append(finding)
+
+    def add_new(self, other: Reporter) -> None:
+        """Add what a run with the blocks in reverse order has found and this one has not."""
+        for key, finding in other.known.items():
+            if key not in self.known:
+                finding.message += " (found with the blocks in reverse order)"
+                self.known[key] = finding
+                self.findings.append(finding)

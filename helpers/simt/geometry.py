@@ -28,6 +28,7 @@ class Shape:
     grid: Place
     block: Place
     cluster: Place = (1, 1, 1)
+    backwards: bool = False  # the last cluster runs first
 
     @property
     def blocks(self) -> int:
@@ -66,10 +67,16 @@ class Shape:
 
     def block_place(self, number):
         """(x, y, z) in the grid of the block that runs as that number: cluster after cluster."""
-        size, clusters = self.cluster_blocks, self.clusters
-        of = unravel(number // size, clusters)
-        own = unravel(number % size, self.cluster)
+        of = self.cluster_place(number)
+        own = unravel(number % self.cluster_blocks, self.cluster)
         return tuple(a * one + b for a, b, one in zip(of, own, self.cluster, strict=True))
+
+    def cluster_place(self, number):
+        """(x, y, z) among the clusters of the cluster that this block belongs to."""
+        place = number // self.cluster_blocks
+        if self.backwards:
+            place = self.blocks // self.cluster_blocks - 1 - place
+        return unravel(place, self.clusters)
 
     @property
     def clusters(self) -> Place:
@@ -154,7 +161,7 @@ class SpecialRegisters:
                 "ctaid": lambda: shape.block_place(block_number),
                 "ntid": lambda: shape.block,
                 "nctaid": lambda: shape.grid,
-                "clusterid": lambda: unravel(block_number // shape.cluster_blocks, shape.clusters),
+                "clusterid": lambda: shape.cluster_place(block_number),
                 "nclusterid": lambda: shape.clusters,
                 "cluster_ctaid": lambda: unravel(rank, shape.cluster),
                 "cluster_nctaid": lambda: shape.cluster,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from .places import ShownShort
 
@@ -59,6 +61,10 @@ class Negated:
 Operand = Register | Special | Immediate | Address | Label | Vector | Negated
 
 
+WRITES_NOTHING = frozenset("st red bra brx ret exit trap nanosleep call return".split())
+SOURCES = {"shfl": 4, "setp": 2, "elect": 1, "match": 2}  # of those that may have a second target
+
+
 @dataclass(frozen=True)
 class Instruction:
     opcode: str  # "ld"
@@ -73,6 +79,35 @@ class Instruction:
     @property
     def where(self) -> str:
         return f"{self.file}:{self.line}"
+
+    @cached_property
+    def targets(self) -> tuple[Operand, ...]:
+        """The operands that it writes; they come first."""
+        operands, modifiers, count = self.operands, {*self.modifiers}, 1
+        if self.opcode in WRITES_NOTHING or not operands or isinstance(operands[0], Address):
+            count = 0
+        elif self.opcode in ("bar", "barrier"):
+            count = int("red" in modifiers)
+        elif self.opcode in SOURCES:
+            count = len(operands) - SOURCES[self.opcode]
+            count -= self.opcode == "setp" and bool({"and", "or", "xor"} & modifiers)
+        return operands[:count]
+
+    @property
+    def sources(self) -> tuple[Operand, ...]:
+        """The other operands: values, addresses, labels."""
+        return self.operands[len(self.targets) :]
+
+    @cached_property
+    def writes(self) -> tuple[str, ...]:
+        """The names of the registers that it writes."""
+        return registers_of(self.targets)
+
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        """The names of the registers that it reads, as values, in addresses, or as its guard."""
+        guard = (self.guard[0].name,) if self.guard else ()
+        return guard + registers_of(self.sources)
 
 
 @dataclass(frozen=True)
@@ -138,6 +173,29 @@ class PtxKernel:
     cluster: tuple[int, int, int] = (1, 1, 1)
     # Of launches that are over: lists of registers, each with the steps that read and write them.
     spare: list[tuple[list, dict]] = field(default_factory=list)
+
+    @cached_property
+    def writers(self) -> dict[str, list[Instruction]]:
+        """The instructions that may write a register, by its name; call it once parsed."""
+        found: dict[str, list[Instruction]] = {}
+        for one in self.instructions:
+            for name in one.writes:
+                found.setdefault(name, []).append(one)
+        return found
+
+
+def registers_of(operands: Iterable[Operand]) -> tuple[str, ...]:
+    """The names of the registers in some operands."""
+    names = []
+    for operand in operands:
+        for part in elements(operand):
+            if isinstance(part, Address):
+                part = part.base
+            elif isinstance(part, Negated):
+                part = part.register
+            if isinstance(part, Register):
+                names.append(part.name)
+    return tuple(names)
 
 
 def elements(operand: Operand) -> tuple[Operand, ...]:

@@ -61,6 +61,10 @@ def _picked(source: Source, name: str | None) -> str:
             if known
             else f"{path} has no kernel: nothing in it is __global__"
         )
+    if name is not None and not name.strip():
+        raise ValueError(
+            f"the name of the kernel is empty; {path} has: {', '.join(known) or 'none'}"
+        )
     name = name or known[0]
     if is_template(whole, name):
         found = launched(source.original, name)

@@ -6,7 +6,7 @@ import gc
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -17,11 +17,13 @@ from .calls import Calls
 from .checks import (
     argument_names,
     check_argument,
+    check_choice,
     check_count,
     check_grid,
     check_integer,
     check_kernel,
     check_shared,
+    check_symbols,
     check_threads,
     check_watched,
     launch_shape,
@@ -35,6 +37,7 @@ from .geometry import Place, Shape
 from .instructions import PtxKernel
 from .parse import entry_named, parse
 from .places import around, citing, own_file
+from .polling import without_volatile
 from .recording import watchable_lines
 from .scheduler import Hang, basic_blocks, count_instructions, follow_values, run_batch
 from .sources import implicit
@@ -95,6 +98,8 @@ def simulate(
     symbols: Mapping[str, object] | None = None,
     arch: str = DEFAULT_ARCH,
     instruction_limit: int = INSTRUCTION_LIMIT,
+    orders: int = 1,
+    volatile: str = "relaxed",
     watch: Collection[int] | bool = (),
     follow: bool = False,
     only_blocks: Collection[int | Place] = (),
@@ -113,12 +118,22 @@ def simulate(
     bytes. Once a batch of blocks has executed more than `instruction_limit` instructions, its next
     backward branch or function call counts as a hang; a kernel without either stops at the limit.
 
+    With `orders=2` the launch is executed once more from the same inputs, with the blocks in
+    reverse order. A finding of the second execution is added unless the first has one of its kind
+    on the same lines; outputs and all else in the trace are of the first. CUDA promises no order of
+    blocks: a kernel whose blocks wait for blocks of lower numbers may hang in the second.
+
+    `volatile="plain"` judges volatile accesses as ordinary ones: two threads race on a volatile
+    variable unless a barrier, or an atomic with fences, orders them. PTX says, and the default
+    "relaxed" means, that volatile accesses do not race with each other.
+
     For pictures, `Trace.accesses` keeps the addresses of the source lines in `watch`, and with
     `follow` `Trace.events` keeps what each warp did, step by step; of `only_blocks` if there are
     any, by number or (x, y, z). `watch=True` keeps all of it: of every line of the kernel's own
     file, and of every block.
 
-    `progress` is called after each batch of blocks with how many have run and how many there are.
+    `progress` is called after each batch of blocks with how many have run and how many there are,
+    those of all orders together.
 
     Raises `CompileError` with NVRTC's log, `UnsupportedPTX` naming an opcode the machine does not
     run, `ImportError` if NVRTC is missing, `ValueError` for a launch shape outside CUDA's limits, a
@@ -132,9 +147,14 @@ def simulate(
     check_threads(block, Shape(grid, block).threads)
     check_integer("shared_mem", shared_mem, 0)
     check_integer("instruction_limit", instruction_limit, 1)
+    check_choice("orders", orders, (1, 2))
+    check_choice("volatile", volatile, ("relaxed", "plain"))
+    check_symbols(symbols)
     check_watched(watch, only_blocks, progress)
     with citing(kernel.code):
         ptx, parsed = compiled(kernel, arch)
+    if volatile == "plain":
+        parsed = without_volatile(parsed)
     declared = _declared(kernel, parsed)
     check_count(kernel.name, declared, args, len(parsed.parameters))
     names = argument_names(names, declared, len(args))
@@ -142,23 +162,32 @@ def simulate(
         check_argument(parameter, value)
     shape = Shape(grid, block, parsed.cluster)
     cooperative = bool(getattr(kernel, "enable_cooperative_groups", False))
-    watching = watch, follow or watch is True, only_blocks
-    loads: frozenset[int] = frozenset()
-    while True:
-        findings = Findings()
-        watched = Watch(shape, own_file(kernel.code), *watching)
-        context = Context(parsed, shape, shared_mem, findings, watched)
-        _prepare(context, kernel, args, names, declared, symbols or {}, cooperative)
-        context.suspicion.watched = loads
-        with citing(kernel.code), np.errstate(all="ignore"):
-            _run(context, instruction_limit, cooperative, progress)
-        if not cooperative:
-            _explain_grid_barriers(context, findings, kernel)
-        context.end_launch()
-        if loads or not context.suspicion.asked:
-            break
-        # Threads store what others may only have loaded to throw away: once more, to see.
-        loads = frozenset(context.suspicion.asked)
+
+    def executed(backwards: bool = False, *watching) -> Context:
+        """Run the launch without a change to the caller's arrays."""
+        run, loads = replace(shape, backwards=backwards), frozenset()
+
+        def told(done: int, blocks: int) -> None:
+            progress(blocks * backwards + done, blocks * orders)
+
+        while True:
+            watched = Watch(run, own_file(kernel.code), *watching)
+            context = Context(parsed, run, shared_mem, Findings(), watched)
+            _prepare(context, kernel, args, names, declared, symbols or {}, cooperative)
+            context.suspicion.watched = loads
+            with citing(kernel.code), np.errstate(all="ignore"):
+                _run(context, instruction_limit, cooperative, progress and told)
+            if not cooperative:
+                _explain_grid_barriers(context, kernel)
+            context.end_launch()
+            if loads or not context.suspicion.asked:
+                return context
+            # Threads store what others may only have loaded to throw away: once more, to see.
+            loads = frozenset(context.suspicion.asked)
+
+    context = executed(False, watch, follow or watch is True, only_blocks)
+    if orders > 1:
+        context.reporter.add_new(executed(backwards=True).reporter)
     context.global_memory.write_back()
     total = Counters()
     for line in context.lines.values():
@@ -168,10 +197,10 @@ def simulate(
         for name, value in zip(names, args, strict=True)
         if isinstance(value, np.ndarray) and value.ndim
     }
-    about = findings, ptx, kernel.code, shape, arrays
+    about = context.reporter.findings, ptx, kernel.code, shape, arrays
     printed = "".join(text for _, text in sorted(context.printed, key=lambda one: one[0]))
     more = {place: count for place, count in context.more.items() if count}
-    watched_ones = watched.accesses, watched.events
+    watched_ones = context.watch.accesses, context.watch.events
     predicated = skipped_shared(parsed)
     return Trace(total, context.lines, *about, *watched_ones, printed, more, predicated)
 
@@ -225,11 +254,11 @@ def _prepare(
         )
 
 
-def _explain_grid_barriers(context: Context, findings: Findings, kernel: RawKernel) -> None:
+def _explain_grid_barriers(context: Context, kernel: RawKernel) -> None:
     """Say of traps that are barriers of the grid in an ordinary launch that they are."""
     if not any("%envreg" in one.text for one in context.kernel.instructions):
         return
-    for one in findings:
+    for one in context.reporter.findings:
         near = around(kernel.code, one.file, one.line, 0)
         if one.kind == "trap" and near and re.search(r"\bsync\w*\s*\(", near[0][1]):
             one.message = (

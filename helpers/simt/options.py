@@ -10,7 +10,10 @@ def at_least(lowest: int) -> Callable[[str], int]:
     """The type of an option that is an integer from `lowest` up."""
 
     def integer(text: str) -> int:
-        value = int(text)
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
         if value < lowest:
             raise argparse.ArgumentTypeError(f"{value} is below {lowest}")
         return value

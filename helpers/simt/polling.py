@@ -6,11 +6,12 @@ Threads in such a loop must let others run, or they would spin for ever.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .instructions import Address, Instruction, Label, PtxKernel, Register, elements
+from .instructions import Instruction, Label, PtxKernel
 
 STRONG_LOADS = frozenset(("volatile", "relaxed", "acquire", "mmio"))
+ORDINARY = "volatile_ordinary"  # in place of .volatile, where it is to order nothing
 CLOCKS = ("%clock", "%clock64", "%globaltimer")
 
 
@@ -20,6 +21,16 @@ class Poll:
 
     instruction: Instruction
     alone: bool  # nothing else changes from round to round: only another thread can end the loop
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def without_volatile(kernel: PtxKernel) -> PtxKernel:
+    """The kernel with volatile accesses that count as ordinary ones, although loops poll them."""
+    instructions = [
+        replace(one, modifiers=tuple(ORDINARY if m == "volatile" else m for m in one.modifiers))
+        for one in kernel.instructions
+    ]
+    return replace(kernel, instructions=instructions, spare=[])
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
@@ -49,12 +60,10 @@ def hands_over(kernel: PtxKernel) -> bool:
         name
         for instruction in kernel.instructions
         if instruction.opcode == "atom" and "global" not in instruction.modifiers
-        for name in _registers(instruction)[0]
+        for name in instruction.writes
     }
     return bool(results) and any(
-        not results.isdisjoint(_registers(instruction)[1])
-        or (instruction.guard and instruction.guard[0].name in results)
-        for instruction in kernel.instructions
+        not results.isdisjoint(instruction.reads) for instruction in kernel.instructions
     )
 
 
@@ -74,11 +83,10 @@ def _goes_on(loop: list[Instruction]) -> bool:
     written: set[str] = set()
     carried: set[str] = set()
     for instruction in loop:
-        targets, read = _registers(instruction)
-        carried |= {name for name in read if name not in written}
+        carried |= {*instruction.reads} - written
         if any(getattr(operand, "name", "") in CLOCKS for operand in instruction.operands):
             return True
-        written |= {*targets}
+        written |= {*instruction.writes}
     return bool(carried & written)
 
 
@@ -89,12 +97,12 @@ def _polling(loop: list[Instruction]) -> Instruction | None:
     while known != len(source):  # until no register is found to depend on one any more
         known = len(source)
         for instruction in loop:
-            targets, read = _registers(instruction)
-            origin = next((source[name] for name in read if name in source), None)
+            read = (source[name] for name in instruction.reads if name in source)
+            origin = next(read, None)
             if _reads_what_others_store(instruction):
                 origin = instruction
             if origin is not None:
-                for name in targets:
+                for name in instruction.writes:
                     source.setdefault(name, origin)
             if instruction.opcode in ("bra", "exit", "ret") and instruction.guard:
                 if instruction.guard[0].name in source:
@@ -105,23 +113,7 @@ def _polling(loop: list[Instruction]) -> Instruction | None:
 def _reads_what_others_store(instruction: Instruction) -> bool:
     modifiers = instruction.modifiers
     if instruction.opcode == "ld":
-        return bool(STRONG_LOADS & {*modifiers})
+        return bool((STRONG_LOADS | {ORDINARY}) & {*modifiers})
     return instruction.opcode == "atom" or (
         instruction.opcode == "mbarrier" and modifiers[0] in ("test_wait", "try_wait")
     )
-
-
-def _registers(instruction: Instruction) -> tuple[list[str], list[str]]:
-    """Names of the registers that an instruction may write, and those that it reads."""
-    names: list[list[str]] = []
-    for operand in instruction.operands:
-        parts = elements(operand)
-        parts = [part.base if isinstance(part, Address) else part for part in parts]
-        parts = [getattr(part, "register", part) for part in parts]
-        names.append([part.name for part in parts if isinstance(part, Register)])
-    if not names or instruction.opcode in ("st", "red", "bra"):
-        return [], [name for part in names for name in part]
-    guard = [instruction.guard[0].name] if instruction.guard else []
-    # setp and shfl may have a second target; to take a source for one does no harm.
-    targets = names[0] + (names[1] if instruction.opcode in ("setp", "shfl") else [])
-    return targets, guard + [name for part in names[1:] for name in part]

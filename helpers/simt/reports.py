@@ -10,6 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path, PurePath
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -24,8 +25,21 @@ from .values import described, statistics
 FORMATS = ("text", "json", "junit", "sarif")
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 TOOL = "simt"
-VERSION = "0.1.0"  # also in pyproject.toml
+PACKAGE = "simt-machine"
 NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def version() -> str:
+    """The package's version, as pyproject.toml has it: from there in a checkout, otherwise from the
+    metadata of the installed package; "unknown" for a copy that has neither."""
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    text = project.read_text(encoding="utf-8") if project.is_file() else ""
+    if match := re.search(rf'^name = "{PACKAGE}"\nversion = "(.*)"$', text, re.MULTILINE):
+        return match[1]
+    try:
+        return metadata.version(PACKAGE)
+    except metadata.PackageNotFoundError:
+        return "unknown"
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,9 @@ class Declaration(NamedTuple):
 
 def read(path: Path) -> str:
     """The text of a file, without a byte order mark; bytes that are no UTF-8 become a mark."""
-    return path.read_bytes().decode("utf-8-sig", errors="replace")
+    content = path.read_bytes()
+    code = "utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    return content.decode(code, errors="replace")
 
 
 def for_nvcc(text: str) -> bool:

@@ -19,9 +19,8 @@ import numpy as np
 
 from .collectives import exchange_reader
 from .context import Context
-from .dataflow import registers_of, target_count
 from .hardware import WARP
-from .instructions import Instruction, Operand, Vector, elements
+from .instructions import Instruction, Operand, Vector, elements, registers_of
 from .lanes import Lanes, Step
 from .memory.access import LOCAL_END, SHARED_WINDOW
 from .memory_instructions.loads_and_stores import memory_space
@@ -104,8 +103,8 @@ def _numbers(context: Context, operands: Sequence[Operand]) -> list[int]:
 def _rule(context: Context, instruction: Instruction) -> tuple[Rule, list[int], bool]:
     """(what becomes of undefined bits, registers written, whether it does nothing else)"""
     opcode, operands = instruction.opcode, instruction.operands
-    count = target_count(instruction)
-    targets, sources = _numbers(context, operands[:count]), _numbers(context, operands[count:])
+    targets = _numbers(context, instruction.targets)
+    sources = _numbers(context, instruction.sources)
     if opcode == "mov" and any(isinstance(operand, Vector) for operand in operands):
         return _packing(context, instruction)
     if opcode in ("ld", "ldu"):

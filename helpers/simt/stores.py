@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
+
 from .instructions import (
     Address,
     Immediate,
@@ -15,6 +17,7 @@ from .instructions import (
     Register,
     Special,
     elements,
+    registers_of,
 )
 
 ANYTHING = "*"  # where a pointer may point that was loaded from memory
@@ -25,26 +28,10 @@ DEPTH = 16  # of an expression that is followed
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
-def _writers(kernel: PtxKernel) -> dict[str, list[Instruction]]:
-    """The instructions that may write a register."""
-    found: dict[str, list[Instruction]] = {}
-    for one in kernel.instructions:
-        if one.opcode in ("st", "bra", "red", "call"):
-            continue
-        targets = elements(one.operands[0]) if one.operands else ()
-        if one.opcode in ("setp", "shfl"):
-            targets = (*targets, *elements(one.operands[1]))
-        for target in targets:
-            if isinstance(target, Register):
-                found.setdefault(target.name, []).append(one)
-    return found
-
-
-@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
     """The stores whose value is made of literals and the launch's arguments alone, so that it is
     the same in every thread: by the number of the instruction what it stores."""
-    writers, given = _writers(kernel), {parameter.name for parameter in kernel.parameters}
+    writers, given = kernel.writers, {parameter.name for parameter in kernel.parameters}
 
     def fixed(operand: Operand, depth: int = DEPTH) -> object:
         """The same for operands of equal value; None if it may differ."""
@@ -61,7 +48,7 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
             return None
         if one.opcode == "ld":
             return one.text if one.operands[1].base in given else None
-        parts = [fixed(source, depth - 1) for source in one.operands[1:]]
+        parts = [fixed(source, depth - 1) for source in one.sources]
         if None in parts:
             return None
         return parts[0] if one.opcode == "mov" else (one.opcode, one.modifiers, *parts)
@@ -76,16 +63,21 @@ def constant_stores(kernel: PtxKernel) -> dict[int, tuple]:
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
+def alike(kernel: PtxKernel) -> np.ndarray:
+    """A number for each instruction, the same for stores of the same constant."""
+    first: dict[tuple, int] = {}
+    result = np.arange(len(kernel.instructions))
+    for number, constant in constant_stores(kernel).items():
+        result[number] = first.setdefault(constant, number)
+    return result
+
+
+@functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
 def used_atomics(kernel: PtxKernel) -> frozenset[int]:
     """The atomics whose result some instruction reads, by number."""
-    read = {
-        part.base if isinstance(part, Address) else part
-        for one in kernel.instructions
-        for operand in one.operands[0 if one.opcode in ("st", "red", "call") else 1 :]
-        for part in elements(operand)
-    }
+    read = {name for one in kernel.instructions for name in one.reads}
     atomics = [one for one in kernel.instructions if one.opcode == "atom"]
-    return frozenset(one.number for one in atomics if one.operands[0] in read)
+    return frozenset(one.number for one in atomics if not read.isdisjoint(one.writes))
 
 
 @functools.lru_cache(maxsize=64)  # as many as are kept when they are parsed
@@ -94,7 +86,7 @@ def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
     round and nothing else, so that they count as strong. What also says which word is swapped, as
     the parent in a union-find, is no guess. By the number of the instruction."""
     swaps = [one for one in kernel.instructions if "cas" in one.modifiers]
-    writers = _writers(kernel) if swaps else {}
+    writers = kernel.writers
     waiting = [one.operands[2] for one in swaps]
     steering = _sources([one.operands[1] for one in swaps], writers)
     found, met = set(), set()
@@ -113,14 +105,13 @@ def optimistic_loads(kernel: PtxKernel) -> frozenset[int]:
 def _sources(operands: Sequence[Operand], writers: dict[str, list[Instruction]]) -> set[str]:
     """The registers that operands are worked out from, as far back as memory."""
     found: set[str] = set()
-    waiting = _names(operands)[1]
+    waiting = {*registers_of(operands)}
     while waiting:
         name = waiting.pop()
         found.add(name)
         for one in writers.get(name, ()):
             if one.opcode not in ("ld", "ldu", "atom"):
-                sources = [part for source in one.operands[1:] for part in elements(source)]
-                waiting |= _names(sources)[1] - found
+                waiting |= {*registers_of(one.sources)} - found
     return found
 
 
@@ -131,13 +122,10 @@ def written(kernel: PtxKernel) -> frozenset[str]:
     moves = []  # (to, what is known to be there, registers and parameters that it comes from)
     for one in kernel.instructions:
         passes = one.opcode == "st" and "param" in one.modifiers  # to a function
-        if one.opcode in ("st", "red", "bra", "call") and not passes or not one.operands:
-            continue
-        targets = [one.operands[0].base] if passes else elements(one.operands[0])
-        targets = [part.name if isinstance(part, Register) else part for part in targets]
-        known, sources = _points_to(one)
+        targets = (one.operands[0].base,) if passes else one.writes
+        known, sources = _points_to(one) if targets else ((), ())
         if known or sources:
-            moves.append(([name for name in targets if isinstance(name, str)], known, sources))
+            moves.append((targets, known, sources))
     points: dict[str, set[str]] = {}
     changed = True
     while changed:

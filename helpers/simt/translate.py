@@ -20,7 +20,7 @@ from .memory_instructions import (
     thread_copies,
 )
 from .operands import predicate_reader, reader, writer
-from .operations import find_operation, flush
+from .operations import INTEGER, find_operation, flush, kind_of
 from .ptx_types import UNSIGNED
 from .recording import around
 
@@ -92,6 +92,28 @@ def _arithmetic(context: Context, instruction: Instruction) -> Step:
         if all(isinstance(one, (Register, Immediate)) for one in instruction.operands):
             context.arithmetic[instruction.number] = known
     return known
+
+
+def _division(context: Context, instruction: Instruction) -> Step:
+    """div and rem; of integers, a diagnostic for the threads that divide by zero."""
+    step, divisor = _arithmetic(context, instruction), instruction.operands[-1]
+    if kind_of(instruction.modifiers) != INTEGER:
+        return step
+    read = reader(context, divisor, instruction.modifiers[-1])
+    number = context.index.get(divisor.name) if isinstance(divisor, Register) else None
+
+    def divide(lanes: Lanes) -> None:
+        zero = read() == 0
+        if zero.any():
+            zero = lanes.mask & zero
+            if number in context.suspicion.shadows:  # undefined: reported where it is used
+                zero &= context.suspicion.shadows[number].bits == 0
+            if zero.any():
+                message = "the divisor is 0, and the result is unspecified"
+                context.report("integer division by zero", instruction, message, zero)
+        step(lanes)
+
+    return divide
 
 
 def _calculate(context: Context, instruction: Instruction) -> Step:
@@ -194,6 +216,7 @@ TRANSLATORS: dict[str, Translator] = {
     "fence": fences.translate_fence,
     "membar": fences.translate_fence,
     "mbarrier": mbarrier.translate_mbarrier,
+    **dict.fromkeys(("div", "rem"), _division),
     "mov": _move,
     "cvta": _convert_address,
     "isspacep": addresses.is_in_space,

@@ -28,7 +28,6 @@ from .instructions import (
     Operand,
     PtxKernel,
     Register,
-    elements,
 )
 
 AT_MOST = 43  # instructions of PTX of a loop that is surely unrolled; some are up to 60
@@ -209,7 +208,7 @@ def _counted(kernel: PtxKernel, body: list[Instruction], branch: Instruction) ->
     if not branch.guard:
         return None
     predicate, negated = branch.guard
-    compared = [one for one in body if predicate in _written(one)]
+    compared = [one for one in body if predicate.name in one.writes]
     if len(compared) != 1 or compared[0].opcode != "setp" or len(compared[0].modifiers) != 2:
         return None
     compare, kind = compared[0].modifiers
@@ -217,9 +216,9 @@ def _counted(kernel: PtxKernel, body: list[Instruction], branch: Instruction) ->
     opposite = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
     if negated is _jumps_back(kernel, branch):
         compare = opposite.get(compare, "")
-    _, counter, bound = compared[0].operands
-    steps = [one for one in body if counter in _written(one)]
-    if len(steps) != 1 or any(bound in _written(one) for one in body):
+    counter, bound = compared[0].sources
+    steps = [one for one in body if getattr(counter, "name", "") in one.writes]
+    if len(steps) != 1 or any(getattr(bound, "name", "") in one.writes for one in body):
         return None
     step = steps[0]
     if step.opcode != "add" or step.number > compared[0].number or step.guard:
@@ -254,10 +253,3 @@ def _tells_places_apart(body: list[Instruction], loop: Loop) -> bool:
         operand.base for one in accesses for operand in one.operands if isinstance(operand, Address)
     ]
     return all(base in stepped for base in bases)
-
-
-def _written(one: Instruction) -> list[Operand]:
-    """The registers that an instruction writes."""
-    if one.opcode in ("st", "bra") or not one.operands:
-        return []
-    return list(elements(one.operands[0]))

@@ -13,7 +13,9 @@ import numpy as np
 from .checks import scalar
 from .cuda_text import Parameter
 
-ARRAY = re.compile(r"(\w+)\[([\d,]+)\]")
+ARRAY = re.compile(r"(\w+)\[([\d, ]+)\]")
+NULLS = ("null", "NULL", "nullptr")
+C_TYPES = {"float": "float32", "int": "int32", "unsigned": "uint32", "half": "float16"}
 KINDS = "biufcV"  # of numpy dtypes that a kernel can take; ml_dtypes' are "V"
 
 
@@ -38,7 +40,9 @@ def argument(text: str, parameter: Parameter, random: np.random.Generator):
 
 
 def _argument(text: str, parameter: Parameter, random: np.random.Generator):
-    if text == "null":
+    if text in NULLS:
+        if parameter.dtype is not None and not parameter.pointer:
+            raise ValueError(f"the kernel takes {parameter.type}, not {text}")
         return None
     if text.endswith(".npy"):
         return _loaded(text)
@@ -49,7 +53,11 @@ def _argument(text: str, parameter: Parameter, random: np.random.Generator):
     try:
         number = float(text) if re.search(r"[.eEn]", text) and "0x" not in text else int(text, 0)
     except ValueError:
-        raise ValueError(f"{text!r} is no number, no .npy file and no dtype[shape]") from None
+        if re.fullmatch(r"-?0[\d_]+", text):
+            raise ValueError(f"{text} may be read as octal: write {int(text)}") from None
+        raise ValueError(
+            f"{text!r} is not a number, an array such as float32[64,1024], a .npy file or null"
+        ) from None
     if parameter.pointer:
         raise ValueError(
             f"the kernel takes {parameter.type}*, not {text}: pass an array such as float32[1024], "
@@ -75,14 +83,14 @@ def _array(
 ) -> np.ndarray:
     """Random if the kernel only reads it, else NaN or -1."""
     try:
-        kind = np.dtype(dtype)
+        kind = np.dtype(C_TYPES.get(dtype, dtype))
     except TypeError:
-        raise ValueError(f"{dtype!r} is no dtype of numpy: float32, int32, bfloat16 are") from None
+        raise ValueError(f"{dtype!r} is not a dtype such as float32, int32 or bfloat16") from None
     if kind.kind not in KINDS or kind.hasobject or not kind.itemsize:
-        raise ValueError(f"{dtype!r} is no dtype of numbers")
+        raise ValueError(f"{dtype!r} is not a dtype of numbers")
     if not parameter.pointer and parameter.dtype is not None:
         raise ValueError(f"the kernel takes {parameter.type}, not the array {text}")
-    shape = tuple(int(size) for size in sizes.split(",") if size)
+    shape = tuple(int(size) for size in sizes.split(",") if size.strip())
     if not shape:
         raise ValueError(f"{text} has no size")
     count = prod(shape)

@@ -86,7 +86,7 @@ def test_shared_memory_is_reported_in_wavefronts(capsys):
         (lambda path: launch(path, args=("float32[100]",)), "takes 4 arguments (x, y, n, a)"),
         (
             lambda path: launch(path, args=("float32[9]", "float32[9]", "many", "1.0")),
-            "n: 'many' is no number",
+            "n: 'many' is not a number",
         ),
         (lambda path: main([str(path), "--grid", "1"]), "--grid and --block are needed"),
         (lambda path: main([str(path), "--shape", "3x4"]), "scale has no header, so its launch"),

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 
 from helpers.base.paths import ROOT
-from helpers.simt import KernelText, command, reports, simulate
+from helpers.simt import Findings, KernelText, command, reports, simulate
+from helpers.simt import self_test as checking
 from helpers.simt.command import main
+from helpers.simt.findings import Finding
 
 CODE = """#include <cstdio>
 struct Pair { int a, b; };
@@ -122,11 +125,11 @@ WRONG = {
     "addresses of a wrong size": (4, "float32[4]", "rows is float32, the kernel takes uint64"),
     "pointers where there are none": (5, "int32[4];int32[4]", "z: the kernel takes no pointer to"),
     "no size": (5, "int32[,]", "z: int32[,] has no size"),
-    "no dtype": (5, "float31[4]", "z: 'float31' is no dtype of numpy"),
-    "objects": (5, "object[4]", "z: 'object' is no dtype of numbers"),
-    "text": (5, "str[4]", "z: 'str' is no dtype of numbers"),
-    "no number": (2, "many", "l: 'many' is no number, no .npy file and no dtype[shape]"),
-    "nothing": (2, "", "l: '' is no number"),
+    "no dtype": (5, "float31[4]", "z: 'float31' is not a dtype such as float32"),
+    "objects": (5, "object[4]", "z: 'object' is not a dtype of numbers"),
+    "text": (5, "str[4]", "z: 'str' is not a dtype of numbers"),
+    "no number": (2, "many", "l: 'many' is not a number, an array such as"),
+    "nothing": (2, "", "l: '' is not a number"),
 }
 RIGHT = ["1", "1", "1", "pair.npy", "float32[4];float32[4]", "int32[4]"]
 
@@ -244,12 +247,92 @@ def test_the_limit_holds_in_a_kernel_without_a_loop(limit: int, status: int, cap
     assert ("hang" in capsys.readouterr().out) == bool(status)
 
 
-def test_the_version_is_that_of_the_package(capsys) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0 and capsys.readouterr().out == f"simt {reports.VERSION}\n"
+LATE = """__global__ void late(int* y, int* lock) {
+    while (atomicCAS(lock, 0, 1) != 0);
+    __threadfence();
+    if (blockIdx.x == 0) lock[1] = y[0];
+    __threadfence();
+    atomicExch(lock, 0);
+    if (blockIdx.x == 1) y[0] = 2;
+}"""
+
+
+@pytest.mark.parametrize(("orders", "status"), [("1", 0), ("2", 1)])
+def test_a_second_order_of_blocks_is_an_option(orders: str, status: int, capsys) -> None:
+    Path("late.cu").write_text(LATE)
+    np.save("lock.npy", np.zeros(2, np.int32))
+    line = ["late.cu", "--grid", "2", "--block", "1", "--args", "int32[1]", "lock.npy"]
+    assert main([*line, "--orders", orders]) == status
+    assert ("reverse order" in capsys.readouterr().out) == bool(status)
+
+
+@pytest.mark.parametrize(("volatile", "status"), [("relaxed", 0), ("plain", 1)])
+def test_volatile_accesses_count_as_the_option_says(volatile: str, status: int, capsys) -> None:
+    Path("next.cu").write_text(
+        "__global__ void next(volatile int* y) { y[threadIdx.x + 1] = y[threadIdx.x] + 1; }"
+    )
+    line = ["next.cu", "--grid", "1", "--block", "32", "--args", "int32[33]"]
+    assert main([*line, "--volatile", volatile]) == status
+    assert ("race on global memory" in capsys.readouterr().out) == bool(status)
+
+
+def test_the_version_is_that_of_the_package(capsys, monkeypatch) -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f'version = "{reports.VERSION}"' in project
+    wanted = re.search(r'^version = "(.*)"$', project, re.MULTILINE)[1]
+    assert main(["--version"]) == 0 and capsys.readouterr().out == f"simt {wanted}\n"
+    monkeypatch.setattr(reports, "__file__", str(Path("lib/site/simt/reports.py").resolve()))
+    monkeypatch.setattr(reports.metadata, "version", lambda name: f"{name} 7.8")
+    assert reports.version() == "simt-machine 7.8"
+    monkeypatch.undo()
+    monkeypatch.setattr(reports, "PACKAGE", "a-package-that-nobody-has-installed")
+    assert reports.version() == "unknown"
+
+
+def test_the_self_test_passes(capsys) -> None:
+    assert main(["--self-test"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and all(line.startswith("passed: ") for line in lines)
+
+
+EXTRA = Finding("hang", "", "", 1, (0, 0, 0), (0, 0, 0), "")
+SPOILT = {  # what becomes of every finding, and how many of six checks then fail
+    "blind": (lambda found: Findings(), 3),
+    "another line": (lambda found: Findings(replace(one, line=one.line + 1) for one in found), 3),
+    "another kind": (lambda found: Findings(replace(one, kind="hang") for one in found), 3),
+    "false alarms": (lambda found: Findings([*found, EXTRA]), 6),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_the_self_test_fails_if_the_machine_finds_something_else(
+    name: str, capsys, monkeypatch
+) -> None:
+    change, count = SPOILT[name]
+
+    def spoilt(*args, **named):
+        trace = simulate(*args, **named)
+        return replace(trace, findings=change(trace.findings))
+
+    monkeypatch.setattr(checking, "simulate", spoilt)
+    assert main(["--self-test"]) == 1
+    assert capsys.readouterr().out.count("FAILED: ") == count
+
+
+def test_the_self_test_fails_if_the_machine_computes_something_else(capsys, monkeypatch) -> None:
+    def spoilt(kernel, grid, block, args):
+        trace = simulate(kernel, grid, block, args)
+        args[1][5] += 1
+        return trace
+
+    monkeypatch.setattr(checking, "simulate", spoilt)
+    assert main(["--self-test"]) == 1
+    assert capsys.readouterr().out.count("FAILED: ") == 3
+
+
+def test_without_a_file_the_command_says_what_it_needs(capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([])
+    assert "a CUDA source file is needed, as in: simt mine.cu" in capsys.readouterr().err
 
 
 def test_python_m_is_the_command() -> None:
@@ -409,9 +492,13 @@ def test_a_report_goes_to_a_file_and_text_to_the_screen(capsys) -> None:
     assert sorted(path.name for path in Path().iterdir()) == ["a file.cu", "out.sarif"]
 
 
-def test_a_report_that_cannot_be_written_is_status_2(capsys) -> None:
-    assert scale("--format", "json", "-o", "no/such/folder/x.json") == 2
-    assert capsys.readouterr().err == "no/such/folder/x.json: No such file or directory\n"
+def test_a_report_that_cannot_be_written_is_status_2(capsys, monkeypatch) -> None:
+    def full(path: Path, content: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(command, "_write", full)
+    assert scale("--format", "json", "-o", "x.json") == 2
+    assert capsys.readouterr().err == "cannot write x.json: No space left on device\n"
 
 
 def test_text_is_no_format_for_a_run_that_was_none() -> None:

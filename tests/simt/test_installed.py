@@ -107,6 +107,21 @@ def test_the_command_runs_without_the_repository(
     assert content["outputs"]["y"]["max"] == 7 and len(content["findings"]) == status
 
 
+def test_an_installation_tests_itself_and_knows_its_version(
+    installed: Path, tmp_path: Path
+) -> None:
+    done = python(installed, MAIN, "--self-test", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("passed: ") == 6
+    no_nvrtc = f"sys.modules['cuda.bindings'] = None\n{MAIN}"
+    without = python(installed, no_nvrtc, "--self-test", cwd=tmp_path)
+    assert without.returncode == 2 and "pip install" in without.stderr
+    metadata = tmp_path / "simt_machine-7.8.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: simt-machine\nVersion: 7.8\n")
+    known = f"sys.path.insert(0, {str(tmp_path)!r})\n{MAIN}"
+    assert python(installed, known, "--version", cwd=tmp_path).stdout == "simt 7.8\n"
+
+
 def test_the_script_is_the_command() -> None:
     module, _, function = PROJECT["scripts"]["simt"].partition(":")
     source = SOURCE.joinpath(*module.split(".")[1:]).with_suffix(".py")

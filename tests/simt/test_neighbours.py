@@ -62,6 +62,66 @@ def test_dynamic_memory_that_the_kernel_does_not_declare_is_not_reached_either(s
     assert (found.kind, found.thread[0]) == (STORE, 32)
 
 
+# What is reached is not said to be of one array.
+UNNAMED = {
+    "a pointer to either": "float* p = n > 99 ? a : b; p[s] = 1;",
+    "an atomic": "float* p = n > 99 ? a : b; atomicAdd(p + s, 1);",
+    "an asynchronous copy": """asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::
+        "r"((unsigned)__cvta_generic_to_shared(b + s)), "l"(x + t) : "memory");
+        asm volatile("cp.async.wait_all;" ::: "memory");""",
+}
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_static_arrays_do_not_extend_into_undeclared_dynamic_memory(name: str) -> None:
+    body = f"""__shared__ float a[32], b[32];
+        if (t < 32) {{
+            const int s = t + n - 32;
+            a[t] = b[t] = x[t];
+            __syncwarp();
+            {UNNAMED[name]}
+            y[t] = a[t] + b[t];
+        }}"""
+    assert not findings(body, 32, 256)
+    for shared in (0, 256):
+        found = [one for one in findings(body, 33, shared) if one.kind == STORE]
+        assert [one.thread[0] for one in found] == [31], shared
+    assert found[0].message.endswith("it must declare an extern __shared__ array")
+    assert not findings(f"if (n < 0) dynamic[t] = 0;{body}", 32, 256)
+
+
+BULK = """__shared__ alignas(16) float s[32];
+    __shared__ unsigned long long bar;
+    const unsigned to = (unsigned)__cvta_generic_to_shared(s);
+    const unsigned full = (unsigned)__cvta_generic_to_shared(&bar);
+    if (t == 0) {
+        asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(full));
+        asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(full), "r"(4 * n));
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                     " [%0], [%1], %2, [%3];" ::"r"(to), "l"(x), "r"(4 * n), "r"(full));
+        for (unsigned done = 0; !done;)
+            asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;"
+                         " selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(full) : "memory");
+        y[0] = s[0];
+    }"""
+
+
+def test_a_bulk_copy_stays_in_the_memory_that_the_kernel_declares() -> None:
+    assert not findings(BULK, 32, 256)
+    found = [one for one in findings(BULK, 64, 256) if one.kind == STORE]
+    assert len(found) == 1 and "256 bytes at byte" in found[0].message
+    assert found[0].message.endswith("it must declare an extern __shared__ array")
+
+
+def test_addresses_without_a_declaration_reach_all_dynamic_memory() -> None:
+    body = """int v;
+        asm volatile("st.shared.u32 [%0], %1;" ::"r"(4 * t), "r"(t) : "memory");
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(4 * t) : "memory");
+        y[t] = v;"""
+    assert not findings(body, 0, 256)
+    assert {one.kind for one in findings(body, 0, 128)} == {STORE, LOAD}
+
+
 @pytest.mark.parametrize("name", WITHIN)
 def test_what_stays_in_its_array_is_no_finding(name: str) -> None:
     assert not findings(FILL + WITHIN[name], 32, shared=256)

@@ -13,9 +13,10 @@ Not seen: of many readers of the same bytes those between the lowest and the hig
 that writes with no fence of the proxy behind ordinary accesses. A store races with an earlier load
 also where nobody uses its value.
 
-Stores of one and the same constant do not race with each other: flags that many threads raise are
-usual, and whoever reads them is held against each. Nor do those by which threads of one block store
-the same bits, by one instruction: a sum that each of them knows is often stored by all.
+Stores of equal bits by one instruction do not race with each other, nor do those of one constant
+by several, whether the threads are of one block or not: a result that each thread knows is often
+stored by all, and so are flags. A read of what they store is held against the last of them. Shared
+memory has the same rule.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ import numpy as np
 from ..geometry import Batch
 from ..hardware import WARP
 from ..instructions import Instruction, PtxKernel
-from ..polling import guarded_loads
-from ..stores import constant_stores, used_atomics
+from ..polling import ORDINARY, guarded_loads
+from ..stores import alike, constant_stores, used_atomics
 from ..suspicion import Suspicion
 from .access import Access
 from .causality import BLOCK, CLUSTER, GPU, WEAK, Causality
@@ -89,6 +90,7 @@ class GlobalShadow:
         self.suspicion, self.reporter = suspicion, suspicion.reporter
         self.order = causality.order
         self.constants, self.tickets = constant_stores(kernel), used_atomics(kernel)
+        self.alike = alike(kernel)
         self.guarded = guarded_loads(kernel)
         self.atomics = np.array([one.opcode in ("atom", "red") for one in kernel.instructions])
         self.copies = np.array([one.opcode == "cp" for one in kernel.instructions])
@@ -389,10 +391,9 @@ class GlobalShadow:
             weak = (scopes == WEAK) | (np.minimum(scopes, access.scope) < distances)
             pieces = self.pieces[self.sites[events]]
             racing &= weak | (pieces != self.pieces[access.instruction.number])
-        constant = self.constants.get(access.instruction.number)
-        if constant is not None:
-            alike = [number for number, one in self.constants.items() if one == constant]
-            racing &= ~np.isin(self.sites[events], alike)
+        again = self.alike[self.sites[events]] == self.alike[access.instruction.number]
+        if access.instruction.number in self.constants:
+            racing &= ~again
         if last is not None and racing.any():
             racing &= ~self._taken_turns(stamps, slots, last)
         left = np.flatnonzero(racing)
@@ -403,10 +404,8 @@ class GlobalShadow:
         ordered = self.causality.ordered(threads[left], times, slots[left], strong)
         left = left[~ordered | (times == UNFINISHED)]
         if same is not None and not access.scope and len(left):
-            again = self.sites[events[left]] == access.instruction.number
-            again &= self.causality.distance(threads[left], self.threads[slots[left]]) == BLOCK
-            if again.any():
-                left = left[~(again & same()[slots[left]])]
+            if again[left].any():
+                left = left[~(again[left] & same()[slots[left]])]
         if not len(left):
             return
         sites = self.sites[events[left]]
@@ -450,9 +449,12 @@ class GlobalShadow:
             )
         elif scope or access.scope:
             weak = access.instruction if scope else other
+            strong, what = "atomic or volatile", "neither"
+            if ORDINARY in weak.modifiers:
+                strong, what = "atomic", "volatile, which counts as ordinary here"
             cure = (
-                f"one is atomic or volatile, the {verb(weak)} in line {weak.line} is neither; make "
-                f"it so, or order it: {self._cure(thread, time, slot, distance)}"
+                f"one is {strong}, the {verb(weak)} in line {weak.line} is {what}; make it "
+                f"{strong}, or order it: {self._cure(thread, time, slot, distance)}"
             )
         elif other is access.instruction and time != UNFINISHED:
             cure = "if both threads are to write there, they need an atomic"

@@ -22,7 +22,7 @@ import numpy as np
 from ..instructions import Instruction, PtxKernel
 from ..polling import STRONG_LOADS
 from ..ptx_types import DTYPES
-from ..stores import constant_stores
+from ..stores import alike, constant_stores
 from ..suspicion import Suspicion
 from .access import Access
 from .causality import Causality
@@ -46,6 +46,7 @@ class Shadow:
     def __init__(self, kernel: PtxKernel, suspicion: Suspicion, causality: Causality):
         self.suspicion, self.reporter, self.causality = suspicion, suspicion.reporter, causality
         self.instructions, self.strengths = kernel.instructions, _strengths(kernel)
+        self.alike = alike(kernel)
         self.grain = _smallest_access(kernel)
         self.order = causality.order
         self.watched = Reads(suspicion)
@@ -131,18 +132,19 @@ class Shadow:
         access: Access,
         same: Callable[[], np.ndarray] | None = None,
     ) -> None:
-        """These slots store to these entries; `same` says which of them store what is there. Who
-        stores the same bits by the same instruction races with nobody who did."""
+        """These slots store to these entries; `same` says which of them store what is there. Stores
+        of equal bits by one instruction, or of one constant, do not race: see global_shadow.py."""
         instruction = access.instruction
         writer = slots[:, None]
         before = self.writer[entry]
         self._check_owner(slots, instruction, self.owner[entry])
         strength = self.strengths[instruction.number]
         after_write = (before >= 0) & ~self._holds(before, self.write_time[entry], writer)
+        again = self.alike[self.write_site[entry]] == self.alike[instruction.number]
         if strength:
-            after_write &= self.write_strength[entry] == WEAK
+            after_write &= (self.write_strength[entry] == WEAK) & ~again
         elif same is not None and after_write.any():
-            after_write &= (self.write_site[entry] != instruction.number) | ~same()[:, None]
+            after_write &= ~again | ~same()[:, None]
         readers = self.readers[:, entry]
         unordered = ~self._holds(readers, self.read_times[:, entry], writer)
         after_read = ((readers >= 0) & unordered).any(axis=0)
@@ -176,6 +178,7 @@ class Shadow:
         ):
             under[entry] = np.where(plain, latest[entry], under[entry])
         racing = (writer[entry] >= 0) & ~found
+        racing &= self.alike[site[entry]] != self.alike[access.instruction.number]
         racing &= ~self._holds(writer[entry], time[entry], slots[:, None])
         verb = "atomic" if access.atomic else "store"
         self._race_after(racing, site, slots, entry, verb, access.instruction)

@@ -40,6 +40,8 @@ class SharedMemory:
         self.static_bytes = end
         self.bytes = end + dynamic_bytes
         sizes = {variable.name: variable.size for variable in kernel.shared}
+        # A kernel that declares no extern array has no business in dynamic shared memory.
+        self.declared = end if sizes and all(sizes.values()) else self.bytes
         self.rooms = {  # from where to where each variable is
             name: (start, start + sizes[name] if sizes[name] else self.bytes)
             for name, start in self.offsets.items()
@@ -179,7 +181,7 @@ class SharedMemory:
         if self.cluster > 1 or (wanted >= SHARED_STEP).any():  # a block alone is a cluster of one
             blocks, wanted, outside = self.locate(slots, wanted, access.instruction)
         misaligned = wanted & (access.width - 1) != 0
-        low, high = self.rooms.get(access.variable, (0, self.bytes))
+        low, high = self.rooms.get(access.variable, (0, self.declared))
         outside = outside | (wanted < low) | (wanted + access.width > high)
         for kind, faulty, explain in (
             ("misaligned shared", misaligned & ~outside, self._explain_alignment),
@@ -241,10 +243,19 @@ class SharedMemory:
                 f"{access.width} bytes at byte {address - low} of {short(access.variable)}, which "
                 f"has {high - low} bytes" + "".join(f"; {name} lies there" for name in there[:1])
             )
+        return f"{access.width} bytes at byte {address}, but {self.extent()}"
+
+    def extent(self) -> str:
+        """How much shared memory the kernel may use, as the end of a sentence."""
         dynamic = self.bytes - self.static_bytes
+        if self.declared < self.bytes:
+            return (
+                f"the kernel declares {self.declared} bytes of shared memory; to use the {dynamic} "
+                "dynamic bytes of the launch, it must declare an extern __shared__ array"
+            )
         return (
-            f"{access.width} bytes at byte {address}, but the block has {self.bytes} bytes of "
-            f"shared memory ({self.static_bytes} static, {dynamic} dynamic)"
+            f"the block has {self.bytes} bytes of shared memory ({self.static_bytes} static, "
+            f"{dynamic} dynamic)"
         )
 
 

@@ -65,13 +65,10 @@ def _bulk_copy(context: Context, instruction: Instruction, kinds: tuple[str, ...
     def place_of(slot: int, address: int, size: int, verb: str) -> tuple[int, int]:
         """(byte of the batch's shared memory, bytes that fit there); a finding if not all do."""
         block, near, outside = shared.locate(np.array([slot]), np.array([address]), instruction)
-        if outside[0] or near[0] < 0 or near[0] + size > shared.bytes:
-            message = (
-                f"{size} bytes at byte {int(near[0])}, but the block has {shared.bytes} bytes of "
-                "shared memory"
-            )
+        if outside[0] or near[0] < 0 or near[0] + size > shared.declared:
+            message = f"{size} bytes at byte {int(near[0])}, but {shared.extent()}"
             report(f"out-of-bounds shared {verb}", message, slot)
-        room = shared.bytes - int(near[0]) if near[0] >= 0 and not outside[0] else 0
+        room = shared.declared - int(near[0]) if near[0] >= 0 and not outside[0] else 0
         return int(block[0] * shared.stride + near[0]), min(size, max(0, room))
 
     def fetch(slot: int, address: int, size: int) -> np.ndarray | None:

@@ -15,7 +15,7 @@ from ..memory.global_memory import GlobalMemory
 from ..memory.local import LocalMemory
 from ..memory.shared import SharedMemory
 from ..operands import address_reader, reader, writer
-from ..polling import STRONG_LOADS
+from ..polling import ORDINARY, STRONG_LOADS
 from ..ptx_types import DTYPES, type_size
 from ..stores import optimistic_loads
 from .addresses import names_shared
@@ -28,7 +28,7 @@ CACHE_QUALIFIERS = frozenset(
     "global nc weak ca cg cs cv lu wb wt L1_no_allocate L1_evict_last L1_evict_first"
     " L1_evict_normal L1_evict_unchanged L2_64B L2_128B L2_256B L2_evict_first L2_evict_last"
     " L2_evict_normal L2_cache_hint shared shared_cta shared_cluster volatile local const param"
-    " relaxed acquire release gpu cta cluster sys mmio unified".split()
+    f" relaxed acquire release gpu cta cluster sys mmio unified {ORDINARY}".split()
 )
 
 

@@ -26,9 +26,17 @@ either. All else is exact: fp64 and 16-bit fused multiply-adds round once.
 """
 
 from . import bits, compare, convert, eight_bit, floats, integer, sixteen_bit  # fill the table
-from .base import OPCODES, PtxOperation, find_operation
+from .base import INTEGER, OPCODES, PtxOperation, find_operation, kind_of
 from .compare import COMPARISONS
 from .rounding import flush
 
-__all__ = ["COMPARISONS", "OPCODES", "PtxOperation", "find_operation", "flush"]
+__all__ = [
+    "COMPARISONS",
+    "INTEGER",
+    "OPCODES",
+    "PtxOperation",
+    "find_operation",
+    "flush",
+    "kind_of",
+]
 __all__ += ["bits", "compare", "convert", "eight_bit", "floats", "integer", "sixteen_bit"]

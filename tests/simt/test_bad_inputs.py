@@ -1,0 +1,228 @@
+"""Bad input to the command and to `simulate`: each gets one sentence that says what was expected,
+what was given or what to do; input that can only mean one thing runs.
+
+More is in test_command.py (arguments and files), test_signatures.py and test_refusals.py (arguments
+of `simulate`) and test_loading.py (files and `__constant__` variables)."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from helpers.simt import KernelText, simulate
+from helpers.simt.command import main
+
+CODE = """#include <cstdio>
+struct Pair { int a, b; };
+__constant__ float weights[5];
+template <typename T> __global__ void twice(const T* x, T* y) { y[threadIdx.x] = x[threadIdx.x]; }
+__global__ void scale(const float* x, float* y, int n, float a)
+{
+    int i = threadIdx.x;
+    if (i < n) y[i] = a * x[i] + weights[0];
+}
+__global__ void pair(Pair p, float** rows, bool f) {}
+"""
+RUN = "m.cu --kernel scale --grid 1 --block 32"
+ARGS = "--args float32[100] float32[100] 99 0.5"
+FULL = f"{RUN} {ARGS}"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("m.cu").write_text(CODE)
+    Path("host.cu").write_text("int main() { return 0; }\n")
+    Path("wide.cu").write_text(CODE, encoding="utf-16")
+    Path("results").mkdir()
+    np.save("x.npy", np.zeros(100, np.float32))
+    np.save("fortran.npy", np.asfortranarray(np.zeros((10, 10), np.float32)))
+    np.savez("several.npz", np.zeros(3))
+    return tmp_path
+
+
+def line(given: str) -> str:
+    """With `scale` and right arguments: `given` are more options, or other arguments."""
+    return given if given.startswith(("m.cu", "host.cu")) else f"{RUN} {given}"
+
+
+WRONG_LINES = {
+    # ---- the kernel ----
+    "m.cu --kernel '' --grid 1 --block 1": "the name of the kernel is empty; m.cu has: twice, sc",
+    "m.cu --kernel nope --grid 1 --block 1": "no kernel named 'nope' in this source; kernels there",
+    "m.cu --kernel main --grid 1 --block 1": "no kernel named 'main' in this source; kernels there",
+    "m.cu --kernel 'twice<nope>' --grid 1 --block 1": (
+        "'twice<nope>' names no kernel of this source and no instance of a template: identifier"
+    ),
+    "m.cu --kernel 'twice<float' --grid 1 --block 1": "'twice<float' names no kernel of this",
+    "m.cu --kernel 'scale<float>' --grid 1 --block 1": "'scale<float>' names no kernel of this",
+    "m.cu --kernel 'scale;' --grid 1 --block 1": "'scale;' names no kernel of this source",
+    "m.cu --grid 1 --block 1": "m.cu has 3 kernels, pass --kernel: twice, scale, pair",
+    "host.cu": "host.cu has no kernel: nothing in it is __global__",
+    # ---- the launch ----
+    "m.cu --kernel scale": "--grid and --block are needed to run a kernel",
+    "m.cu --kernel scale --grid 1": "--grid and --block are needed to run a kernel",
+    f"--grid 0 {ARGS}": "argument --grid: 0 is below 1",
+    f"--grid 1.5 {ARGS}": "argument --grid: '1.5' is not an integer",
+    f"--grid 1,2 {ARGS}": "argument --grid: '1,2' is not an integer",
+    f"--block 32x2 {ARGS}": "argument --block: '32x2' is not an integer",
+    f"--shared 48k {ARGS}": "argument --shared: '48k' is not an integer",
+    f"--shared -1 {ARGS}": "argument --shared: -1 is below 0",
+    f"--shared 300000 {ARGS}": "scale requests 0 bytes of static, 300000 of dynamic shared memory",
+    f"--limit 1e6 {ARGS}": "argument --limit: '1e6' is not an integer",
+    f"--grid 1000 --block 1024 --cooperative {ARGS}": "a cooperative launch of 1000 blocks",
+    # ---- options ----
+    f"--orders 3 {ARGS}": "argument --orders: invalid choice: 3",
+    f"--volatile strong {ARGS}": "argument --volatile: invalid choice: 'strong'",
+    f"--option=-O3 {ARGS}": "NVRTC rejects a compiler option: unrecognized option -O3",
+    f"--option=-std=c++99 {ARGS}": "NVRTC rejects a compiler option: invalid value for --std",
+    f"--option= {ARGS}": "a compiler option is empty: leave it out",
+    f"--option=-D {ARGS}": "-D needs a value after it, as in -DTILE=32",
+    f"--option=-D --option=-DX {ARGS}": "-D needs a value after it, as in -DTILE=32",
+    # ---- the report ----
+    f"-o m.cu {ARGS}": "-o m.cu is the file to be checked: name another",
+    f"-o results {ARGS}": "-o results is a folder: name a file in it",
+    f"-o nowhere/r.xml {ARGS}": "-o nowhere/r.xml: there is no folder nowhere; create it",
+    "-o x.npy --args x.npy float32[100] 99 0.5": "-o x.npy is an argument of the kernel: name",
+    "m.cu -o report.sarif": "--format and -o are for the report of a run: pass --grid and --block",
+    "m.cu --format sarif": "--format and -o are for the report of a run: pass --grid and --block",
+    # ---- arguments ----
+    "--args": "scale takes 4 arguments (x, y, n, a), not 0",
+    "--args float32[100 float32[100] 99 0.5": "x: 'float32[100' is not a number, an array such as",
+    "--args float32[10x10] x.npy 99 0.5": "x: 'float32[10x10]' is not a number, an array such as",
+    "--args f32[100] float32[100] 99 0.5": "x: 'f32' is not a dtype such as float32",
+    "--args float32[100] float32[100] 010 0.5": "n: 010 may be read as octal: write 10",
+    "--args float32[100] float32[100] null 0.5": "n: the kernel takes int, not null",
+    "--args float32[100] float32[100] 99 0.5f": "a: '0.5f' is not a number, an array such as",
+    "--args fortran.npy float32[100] 99 0.5": "x is not C-contiguous; a kernel ignores strides",
+    "--args several.npz float32[100] 99 0.5": "x: 'several.npz' is not a number, an array such",
+    f"{ARGS} weights=float32[5] weights=x.npy": "weights has two values among --args: leave one",
+    f"{ARGS} n=99": "n is not a __constant__ or __device__ variable of this file; it has: weights",
+}
+RIGHT_LINES = [
+    f"--option -DX=1 {ARGS}",
+    "--args float[100] float[100] 99 0.5",
+    "--args 'float32[10, 10]' float32[100] 99 0.5",
+    "--args float32[100] float32[100] 0x10 0.5",
+    "--args NULL nullptr 0 0.5",
+    "--args float32[0] float32[0] 0 0.5",
+    f"{ARGS} weights=float[5]",
+    "m.cu --kernel pair --grid 1 --block 1 --args pair.npy 'float[4];null' true",
+    FULL.replace("m.cu", "wide.cu"),
+]
+
+
+@pytest.mark.parametrize("given", WRONG_LINES)
+def test_a_wrong_command_line_is_answered_by_one_sentence(given: str, capsys) -> None:
+    before = {path.name for path in Path().iterdir()}
+    try:
+        status = main(shlex.split(line(given)))
+    except SystemExit as ended:
+        status = ended.code
+    out, err = capsys.readouterr()
+    assert status == 2 and not out, out
+    said = re.sub(r"usage: .*^simt: error: ", "", err, flags=re.DOTALL | re.MULTILINE)
+    assert said.startswith(WRONG_LINES[given]) and said.count("\n") == 1, err
+    assert {path.name for path in Path().iterdir()} == before
+
+
+@pytest.mark.parametrize("given", RIGHT_LINES)
+def test_what_can_only_mean_one_thing_runs(given: str, capsys) -> None:
+    np.save("pair.npy", np.array((1, 2), [("a", "i4"), ("b", "i4")]))
+    words = given if given.startswith("wide.cu") else line(given)
+    assert main(shlex.split(words)) == 0, capsys.readouterr()
+
+
+X, Y = np.ones(32, np.float32), np.zeros(32, np.float32)
+SOURCE = """__constant__ int c;
+__global__ void k(const float* x, float* y, int n) {
+    if (threadIdx.x < n) y[threadIdx.x] = x[threadIdx.x] + c;
+}"""
+OVERLAPPING = np.zeros(40, np.float32)
+# (what is passed instead, the beginning of the sentence)
+WRONG_CALLS = {
+    "a path": ({"kernel": KernelText("k.cu", "k")}, "the code of a kernel is its source, not"),
+    "bytes": (
+        {"kernel": KernelText(SOURCE.encode(), "k")},
+        "the code of a kernel must be the CUDA",
+    ),
+    "no name": ({"kernel": KernelText(SOURCE, "")}, "the name of the kernel is empty: pass"),
+    "text": ({"kernel": SOURCE}, "kernel must be a cupy.RawKernel or KernelText(source, name)"),
+    "options as text": ({"kernel": KernelText(SOURCE, "k", "-DX=1")}, "options must be a tuple of"),
+    "an unknown option": (
+        {"kernel": KernelText(SOURCE, "k", ("-O3",))},
+        "NVRTC rejects a compiler",
+    ),
+    "an empty option": ({"kernel": KernelText(SOURCE, "k", ("",))}, "a compiler option is empty:"),
+    "half an option": ({"kernel": KernelText(SOURCE, "k", ("-I",))}, "-I needs a value after it"),
+    "headers as text": (
+        {"kernel": KernelText(SOURCE, "k", headers="x")},
+        "headers must be pairs (na",
+    ),
+    "headers as a dict": (
+        {"kernel": KernelText(SOURCE, "k", headers={"a.h": ""})},
+        "headers must be pairs (name, text), not {'a.h': ''}",
+    ),
+    "one header": (
+        {"kernel": KernelText(SOURCE, "k", headers=("a.h", ""))},
+        "headers must be pairs",
+    ),
+    "no args": ({"args": None}, "args must be a tuple with all arguments, such as (x, y, n), not"),
+    "args as a dict": ({"args": {"x": X}}, "args must be a tuple with all arguments, such as"),
+    "an array as args": ({"args": X}, "args must be a tuple with all arguments, such as (x, y, n)"),
+    "a masked array": (
+        {"args": (np.ma.masked_array(X, X > 0), Y, 3)},
+        "x is a masked array: pass x.filled() or x.data",
+    ),
+    "a memoryview": ({"args": (X.data, Y, 3)}, "x is a memoryview, the kernel takes float*: pass"),
+    "objects": (
+        {"args": (np.array([None]), Y, 3)},
+        "x is an array of objects, the kernel takes fl",
+    ),
+    "overlap": ({"args": (OVERLAPPING[:32], OVERLAPPING[8:], 3)}, "y overlaps x, which the SIMT"),
+    "a path as array": ({"args": (Path("x.npy"), Y, 3)}, "x is PosixPath('x.npy'), the kernel"),
+    "an unknown architecture": (
+        {"arch": "compute_999"},
+        "NVRTC rejects a compiler option: invalid",
+    ),
+    "arch as a number": ({"arch": 90}, "arch must be an architecture such as 'compute_90', not 90"),
+    "no orders": ({"orders": 0}, "orders must be 1 or 2, not 0"),
+    "orders as text": ({"orders": "2"}, "orders must be 1 or 2, not '2'"),
+    "orders as a bool": ({"orders": True}, "orders must be 1 or 2, not True"),
+    "orders as an array": ({"orders": X}, "orders must be 1 or 2, not array("),
+    "strong volatile": (
+        {"volatile": "strong"},
+        "volatile must be 'relaxed' or 'plain', not 'strong",
+    ),
+    "no volatile": ({"volatile": None}, "volatile must be 'relaxed' or 'plain', not None"),
+    "a line to watch": ({"watch": 5}, "watch must be True or lines such as (30, 31), not 5"),
+    "a line with no load": (
+        {"watch": (2,)},
+        "no load or store in line 2 of k; lines that have some",
+    ),
+    "a block outside": ({"only_blocks": (9,), "follow": True}, "there is no block 9 in a grid of"),
+    "progress as a number": ({"progress": 5}, "progress must be a function of two integers, not 5"),
+    "symbols as a list": ({"symbols": [1]}, "symbols must be a dict of values by the names of"),
+    "symbols as a set": ({"symbols": {"c"}}, "symbols must be a dict of values by the names of"),
+    "symbols by number": ({"symbols": {1: 2}}, "symbols must be a dict of values by the names of"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_a_wrong_call_is_answered_by_one_sentence(name: str) -> None:
+    given, sentence = WRONG_CALLS[name]
+    options = {"kernel": KernelText(SOURCE, "k"), "grid": 1, "block": 32, "args": (X, Y, 32)}
+    with pytest.raises((TypeError, ValueError)) as caught:
+        simulate(**options | given)
+    said = str(caught.value)
+    assert said.startswith(sentence) and "\n" not in said
+    assert not Y.any() and not OVERLAPPING.any()
+
+
+@pytest.mark.parametrize("value", [np.array(3), np.int32(3), 3])
+def test_a_number_of_any_kind_fills_a_variable(value) -> None:
+    y = np.zeros(32, np.float32)
+    simulate(KernelText(SOURCE, "k"), 1, 32, (X, y, 32), symbols={"c": value})
+    assert (y == 4).all()
