@@ -5,4 +5,15 @@ so that no name stays here too long. To be recorded on the GPU of the records (C
 "After editing a kernel").
 """
 
-EARLIER: frozenset[str] = frozenset()
+EARLIER: frozenset[str] = frozenset()  # in steps.jsonl and pipelines.jsonl
+# Files whose profiler data are of an earlier version.
+PROFILED_EARLIER = frozenset(
+    {
+        *("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "11_any_length", "12_fused"),
+        *("14_backward", "variants/08_shared"),
+    }
+)
+# Files with cases in comparison.jsonl or calls.jsonl of an earlier version or launch.
+COMPARED_EARLIER = frozenset(
+    ("08_cluster", "09_grid", "10_sixteen_bit", "11_any_row", "12_fused", "14_backward")
+)

@@ -346,9 +346,10 @@ def group_table(shown: Sequence[Comparison]) -> list[str]:
 def pipelines() -> list[str]:
     """How our kernels compare back to back with a producer and a consumer, by operation."""
     try:
-        timed = [case for case in around_chains(load_pipelines()) if case.best_baseline]
+        found = around_chains(load_pipelines())
     except FileNotFoundError:
-        timed = []
+        found = []
+    timed = [case for case in found if case.best_baseline]
     cases = [case for case in timed if case.chosen]
     if not cases:
         return []
@@ -361,6 +362,7 @@ def pipelines() -> list[str]:
         *pipeline_table({name: group for name, group in groups.items() if group}),
         *slower_in_pipeline(cases),
         *of_earlier_versions(earlier),
+        *alone_in_pipeline(found),
         "",
     ]
 
@@ -403,8 +405,16 @@ def pipelines_alone() -> list[str]:
         "",
         *pipeline_table({name: group for name, group in groups.items() if group}),
         *slower_in_pipeline(shown),
+        *alone_in_pipeline([case for found in cases.values() for case in found]),
         "",
     ]
+
+
+def alone_in_pipeline(cases: Sequence[Pipeline]) -> list[str]:
+    """A sentence on the cases that were timed without any baseline."""
+    alone = sum(not case.best_baseline for case in cases)
+    again = f"{alone} of {len(cases)} cases are to be timed beside other libraries again."
+    return ["", again] if alone else []
 
 
 def where_in_pipeline(case: Pipeline) -> str:

@@ -36,18 +36,29 @@ HALF_THERE = (
     "x of 64 MB: just written, half of it is still in the L2, and streaming past that half is the "
     "faster; evicted, the hint is. The table cannot know which, and goes with what was just written"
 )
-IN_TURN = (
-    "the two differ by a tenth of a microsecond or less, and where calls follow each other "
-    "streaming was the faster; of 08 that is known from before its loads stayed where they stand"
-)
+IN_TURN = "up to 16 rows are streamed, which is faster only where calls follow each other"
+NO_HINT = "just below the L2's size the hint gains with x evicted; the rule leaves it out"
+EARLY_CODE = "code for an early start, launched ordinarily, is faster by 0.2 us; why is open"
 EITHER = "just written, streaming gains less than it would cost with x evicted"
 EXCEPTIONS: dict[tuple[int, int, str, str], str] = {
     (1, 32000, "float32", "fresh"): IN_TURN,
     (4096, 4096, "float32", "evicted"): HALF_THERE,
     (512, 32768, "float32", "evicted"): HALF_THERE,
-    (1, 1048576, "bfloat16", "evicted"): IN_TURN,
+    (1, 1048576, "float32", "evicted"): EARLY_CODE,
+    (1, 1048576, "bfloat16", "fresh"): EARLY_CODE,
+    (4, 102400, "float32", "fresh"): IN_TURN,
+    (16, 131072, "float32", "fresh"): IN_TURN,
+    (16, 131072, "float32", "evicted"): IN_TURN,
+    (1, 32000, "bfloat16", "fresh"): IN_TURN,
+    (1, 32000, "bfloat16", "evicted"): IN_TURN,
+    (16, 131072, "bfloat16", "fresh"): IN_TURN,
     (16, 131072, "bfloat16", "evicted"): IN_TURN,
+    (8192, 1024, "float32", "evicted"): NO_HINT,
+    (6144, 4096, "float32", "evicted"): HALF_THERE,
+    (65536, 256, "bfloat16", "evicted"): NO_HINT,
     (4096, 4096, "bfloat16", "fresh"): EITHER,
+    (4096, 4096, "bfloat16", "evicted"): NO_HINT,
+    (512, 32768, "bfloat16", "evicted"): NO_HINT,
     (8192, 4096, "bfloat16", "evicted"): HALF_THERE,
 }
 EXCEPTIONS_AROUND = {

@@ -88,13 +88,15 @@ def test_threads_and_blocks_that_are_better_only_together_are_found() -> None:
         together = plan.macros["THREADS"] == 256 and plan.macros["RESIDENT"] == 8
         return 90.0 if together else 100 + plan.macros["THREADS"] / 100 + plan.macros["RESIDENT"]
 
-    where = Problem(4096, 4096, "bfloat16", operation="softmax_backward")
+    where = Problem(4096, 4096, "bfloat16")
     time = MadeUp(us, where)
-    found = search(time, "14_backward", seconds=60)
-    shipped = load("14_backward").at(where, H200).plan.macros
+    found = search(time, "11_any_row", seconds=60)
+    shipped = load("11_any_row").at(where, H200).plan.macros
     assert (shipped["THREADS"], shipped["RESIDENT"]) == (128, 8)
     found.run()
-    assert found.best.startswith("14_backward-THREADS256-RESIDENT8") and found.verdict()
+    assert found.verdict()
+    best = load(found.best).at(where, H200).plan.macros
+    assert (best["THREADS"], best["RESIDENT"]) == (256, 8)
     assert len(time.trials) < 120
 
 
@@ -140,7 +142,7 @@ def test_a_wrong_kernel_that_is_fast_is_passed_over() -> None:
 
 def test_a_trial_that_ends_its_process_costs_no_other() -> None:
     time = MadeUp(planted)
-    time.deadly = {"08_cluster-THREADS288"}
+    time.deadly = {"08_cluster-THREADS160"}
     found = search(time, "08_cluster")
     found.run()
     assert found.passed["wrong or failed"] == 1 and time.deadly.isdisjoint(found.scores)
