@@ -2,7 +2,8 @@
 
 The modules, lowest first:
 
-    expressions  C integer expressions in headers
+    rules        the rules of a header, evaluated over any domain
+    expressions  C integer expressions, checked to mean the same in C and in Python
     plan         a parsed header: accepted problems, build options, launch
     header       the header parser: keys and Build table
     registry     the kernel files and their source

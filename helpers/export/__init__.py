@@ -8,11 +8,11 @@
 
 The modules, lowest first; each imports from those above it alone:
 
-    terms      expressions of a header in the words of another language
+    terms      expressions of a header as Python text
     asked      what is asked for, and where it comes from
-    intervals  expressions of a header over boxes of shapes
+    intervals  interval arithmetic: the rules of a header for sets of problems
     builds     which builds the shapes that are asked for need
-    cpp_plan   what headers say, as functions of C++
+    cpp_plan   the rules of headers as C++ functions
     cpp_call   what functions of C++ are called with
     cpp_text   what is the same in every C++ file
     cpp        one C++ file, which nvcc compiles

@@ -17,13 +17,12 @@ import numpy as np
 
 from ..base.gpu import Gpu
 from ..catalogue.dispatch import SOFTMAX_RANKING
-from ..catalogue.expressions import Expression
-from ..catalogue.plan import MAX_BLOCK, MAX_GRID, MIN_CLUSTER_CAPABILITY, Header
 from ..catalogue.registry import split_trial
+from ..catalogue.rules import Formula, Requirement
 from ..problem.problem import MAX_BYTES, MAX_INT, Problem
 from ..run.bound import Kernel, load
 from .asked import Asked, NoSuchExport, Shapes
-from .intervals import SATURATED, Boxes, Interval, product
+from .intervals import Interval, Intervals, product
 
 MOST_BUILDS = 64  # of a file: each is compiled, a second or more
 MOST_BOXES = 2**20  # of a range, before it is given up
@@ -105,60 +104,36 @@ def starts(asked: Asked, dtype: np.dtype) -> Iterator[Start]:
 
 
 class Planned(NamedTuple):
-    taken: np.ndarray  # definitely
-    refused: np.ndarray  # definitely
+    """What a header says of sets of problems."""
+
+    accepted: np.ndarray  # every problem of the set
+    rejected: np.ndarray  # every problem of the set
     names: Mapping[str, Interval]
 
 
-def _plan(
-    kernel: Kernel, names: Mapping[str, Interval], dtype: np.dtype, gpu: Gpu, start: Start
-) -> Planned:
-    """What `Header.why_not` says of boxes, and the values of their Build table."""
-    contract, rules, count = kernel.header, kernel.header.rules, len(names["rows"].low)
-    nothing = np.zeros(count, bool)
-    if not _possible(contract, dtype, gpu, start):
-        return Planned(nothing, ~nothing, {})
-    boxes = Boxes({**names}, nothing.copy(), nothing.copy())
-    boxes.within(names["rows"], 1, MAX_INT)
-    for stride in ("x_stride", "y_stride"):
-        elements = product(names["rows"], names[stride])
-        boxes.within(elements, 0, MAX_BYTES // dtype.itemsize)
-    if start.apart != (0, 0) and not contract.strided:
-        boxes.within(names["rows"], 1, 1)
-    boxes.names |= {name: Interval.of(n, count) for name, n in contract.numbers.items()}
-    fixed = {**contract.fixed}
-    if not start.alike and "LATE" in contract.macros:
-        fixed["LATE"] = 1
-    for entry in contract.build:
-        given = entry.name in fixed
-        value = Interval.of(fixed[entry.name], count) if given else boxes.case(entry.cases)
-        boxes.names[entry.name] = value
-        if entry.is_macro:
-            boxes.within(value, 0, MAX_INT)
-    for rule in ("Features", "Columns"):
-        if rule in rules:
-            boxes.rule(rules[rule])
-    if gpu.capability < MIN_CLUSTER_CAPABILITY:
-        for name, most in (("CLUSTER", 1), ("PROGRAMMATIC", 0)):
-            if name in contract.macros:
-                boxes.within(boxes.names[name], 0, most)
-    given = kernel.block
-    boxes.names["block"] = Interval.of(given, count) if given else boxes.always(rules["block"])
-    boxes.within(boxes.names["block"], 1, MAX_BLOCK)
-    if "block condition" in rules:
-        boxes.rule(rules["block condition"])
-    boxes.within(boxes.always(rules["grid"]), 1, MAX_GRID)
-    boxes.within(boxes.always(rules["Shared"]), 0, gpu.max_shared)
-    if "Workspace" in rules:
-        boxes.within(boxes.always(rules["Workspace"]), 1, SATURATED)
-    return Planned(~boxes.refused & ~boxes.open, boxes.refused, boxes.names)
+# What holds for every kernel, and keeps the products of headers within 64 bits.
+EVERY_KERNEL = tuple(
+    Requirement("", Formula(text))
+    for text in (
+        f"rows >= 1 && rows <= {MAX_INT}",
+        f"rows * x_stride * size <= {MAX_BYTES} && rows * y_stride * size <= {MAX_BYTES}",
+    )
+)
 
 
-def _possible(contract: Header, dtype: np.dtype, gpu: Gpu, start: Start) -> bool:
-    """Whether the header takes any shape of a dtype on a GPU, with x and y starting so."""
-    if dtype not in contract.dtypes or gpu.capability < contract.arch:
-        return False
-    return start.aligned or contract.align(dtype) <= dtype.itemsize
+def _plan(kernel: Kernel, names: Mapping[str, Interval], dtype: np.dtype, start: Start) -> Planned:
+    """Return which sets of problems a kernel accepts, and the values of its Build table."""
+    contract, known = kernel.header, {**names}
+    domain = Intervals(len(names["rows"].low))
+    known["isAligned"] = domain.number(
+        int(start.aligned or contract.align(dtype) <= dtype.itemsize)
+    )
+    if dtype not in contract.dtypes:
+        return Planned(domain.rejected, ~domain.rejected, {})
+    for requirement in EVERY_KERNEL:
+        domain.require(requirement, known)
+    contract.program(kernel.block, any_start=True).evaluate(known, domain)
+    return Planned(domain.accepted, domain.rejected, known)
 
 
 # ---- ranges -------------------------------------------------------------------------------------
@@ -181,12 +156,12 @@ def _needed(
             some = np.flatnonzero(left & ~again)
             if not len(some):
                 break
-            part = {name: _at(value, some) for name, value in names.items()}
-            plan = _ranked(_plan(load(step), part, dtype, gpu, start), when, part)
+            part = {name: value[some] for name, value in names.items()}
+            plan = _ranked(_plan(load(step), part, dtype, start), when, part)
             file = file_of(step) if asked.best else step
             known = _add_builds(found, step, file, dtype, plan)
             left[some[known]] = False
-            again[some[~known & ~plan.refused]] = True
+            again[some[~known & ~plan.rejected]] = True
         return again
 
     while len(todo):
@@ -206,7 +181,7 @@ def _needed(
     yield from found
 
 
-def _order(asked: Asked) -> Iterator[tuple[str, Expression | None]]:
+def _order(asked: Asked) -> Iterator[tuple[str, Formula | None]]:
     """The kernels that may be taken, each with the condition for its place."""
     if asked.best:
         yield from ((rank.file, rank.when) for rank in SOFTMAX_RANKING)
@@ -214,15 +189,13 @@ def _order(asked: Asked) -> Iterator[tuple[str, Expression | None]]:
         yield from ((step, None) for step in asked.kernels)
 
 
-def _ranked(plan: Planned, when: Expression | None, names: Mapping[str, Interval]) -> Planned:
-    """A plan of boxes, taken only where the condition for its place holds."""
-    known = {**plan.names, **names}
-    if when is None or not when.names <= {*known}:
+def _ranked(plan: Planned, when: Formula | None, names: Mapping[str, Interval]) -> Planned:
+    """Return the plan, accepted only where the condition of its rank holds. `packs` of a rank is
+    not the value of that name in a Build table."""
+    if when is None or not plan.names:
         return plan
-    whole = np.ones(len(plan.taken), bool)
-    boxes = Boxes(known, ~whole, ~whole)
-    holds = boxes.value(when.tree, whole, whole)
-    return Planned(plan.taken & holds.sure, plan.refused | holds.never, plan.names)
+    holds = when.value({**plan.names, **names}, Intervals(len(plan.accepted)))
+    return plan._replace(accepted=plan.accepted & holds.true, rejected=plan.rejected | holds.false)
 
 
 def _add_builds(
@@ -231,10 +204,10 @@ def _add_builds(
     """Add the builds of the boxes that have one; returns for which boxes all builds are found,
     those included of which several macros are open and every combination is there already."""
     macros = load(step).header.macros
-    if not plan.taken.any():
-        return plan.taken
+    if not plan.accepted.any():
+        return plan.accepted
     bounds = [b for name in macros for b in (plan.names[name].low, plan.names[name].high)]
-    mixed = np.zeros(len(plan.taken), np.uint64)
+    mixed = np.zeros(len(plan.accepted), np.uint64)
     for bound in bounds:  # one number for a row of them is sorted much faster
         mixed = (mixed ^ bound.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
@@ -243,7 +216,7 @@ def _add_builds(
     pairs = np.moveaxis(pairs, 1, 2)
     known = np.zeros(pairs.shape[1], bool)
     taken = np.zeros(pairs.shape[1], bool)
-    taken[place[plan.taken]] = True
+    taken[place[plan.accepted]] = True
 
     def build(values) -> Build:
         return Build(file, dtype, tuple(zip(macros, map(int, values), strict=True)))
@@ -255,7 +228,7 @@ def _add_builds(
         choices = [range(one, other + 1) for one, other in pairs[:, number].tolist()]
         if math.prod(map(len, choices)) <= MOST_BUILDS:
             known[number] = all(build(values) in found for values in itertools.product(*choices))
-    return plan.taken & known[place]
+    return plan.accepted & known[place]
 
 
 def _first_boxes(shapes: Shapes, pack: int) -> np.ndarray:
@@ -279,13 +252,6 @@ def _first_boxes(shapes: Shapes, pack: int) -> np.ndarray:
     return np.array(boxes, np.int64)
 
 
-def _at(value: Interval, some: np.ndarray) -> Interval:
-    remainder = value.remainder
-    if isinstance(remainder, np.ndarray):
-        remainder = remainder[some]
-    return Interval(value.low[some], value.high[some], remainder, value.modulus)
-
-
 def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[str, Interval]:
     """What a header may read, of boxes."""
     low, high, first, last, remainder, inner = todo.T
@@ -306,16 +272,18 @@ def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[st
         "sms": Interval.of(gpu.sms, len(low)),
         "l2": Interval.of(gpu.l2, len(low)),
         "capability": Interval.of(gpu.capability, len(low)),
+        "maxShared": Interval.of(gpu.max_shared, len(low)),
+        "alike": Interval.of(int(start.alike), len(low)),
     }
     for stride, gap in zip(("x_stride", "y_stride"), start.apart, strict=True):
         names[stride] = Interval(cols.low + gap, cols.high + gap, (remainder + gap) % pack, pack)
-    follow = start.apart == (0, 0)
+    adjacent = start.apart == (0, 0)
+    always, sometimes = adjacent | (high == 1), adjacent | (low == 1)
     whole = ((remainder * dtype.itemsize) % 16 == 0) & start.aligned & start.alike
-    single = Interval(low, high).high == 1
-    sure = whole & (follow | single)
-    maybe = whole & (follow | (low == 1))
-    names["packs"] = Interval(sure.astype(np.int64), maybe.astype(np.int64))
-    names["alike"] = Interval.of(int(start.alike), len(low))
+    names["isContiguous"] = Interval(always.astype(np.int64), sometimes.astype(np.int64))
+    always, sometimes = whole & always, whole & sometimes
+    names["isAlike"] = names["alike"]
+    names["packs"] = Interval(always.astype(np.int64), sometimes.astype(np.int64))
     return names
 
 

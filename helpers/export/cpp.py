@@ -21,7 +21,7 @@ from ..simt.words import counted
 from .asked import LICENCE, Asked, NoSuchExport
 from .builds import Build, builds
 from .cpp_call import CppCall
-from .cpp_plan import KernelPlan, identifier, planned, table_names
+from .cpp_plan import identifier, kernel_plan, planned, table_names
 from .cpp_text import (
     AXIS,
     BOXES,
@@ -191,7 +191,7 @@ class _CppFile:
             text = text.replace(place, part * self.call.axis)
         for word, instead in words.items():
             text = re.sub(word if "\n" in word else rf"\b{word}\b", instead, text)
-        plans = [KernelPlan(step, self.kernels[step], dtypes).text(values) for step in self.steps]
+        plans = [kernel_plan(step, self.kernels[step], dtypes, values) for step in self.steps]
         return "\n".join([text, *plans, planned(self.steps, self.asked.best), self._table(), LOOK])
 
     def _table(self) -> str:

@@ -124,16 +124,16 @@ constexpr bool use(Plan& plan, const Plan& other)
     return plan.error == cudaSuccess;
 }
 
-// Whether there are rows that do not follow each other.
-constexpr bool apart(const Matrix& matrix)
+// Whether rows follow each other without a gap.
+constexpr bool contiguous(const Matrix& matrix)
 {
-    return matrix.rows > 1 && (matrix.x_stride != matrix.cols || matrix.y_stride != matrix.cols);
+    return matrix.rows == 1 || (matrix.x_stride == matrix.cols && matrix.y_stride == matrix.cols);
 }
 
 // Whether rows follow each other and each is whole packs of 16 bytes.
 constexpr bool whole_packs(const Matrix& matrix)
 {
-    return matrix.x_start == 0 && matrix.y_start == 0 && !apart(matrix)
+    return matrix.x_start == 0 && matrix.y_start == 0 && contiguous(matrix)
         && matrix.cols * matrix.size % 16 == 0;
 }
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from helpers.catalogue.expressions import DivisionByZero, Expression, ExpressionError
+from helpers.catalogue.expressions import Expression
+from helpers.catalogue.rules import DivisionByZero, ExpressionError
 
 NAMES = {"rows": 33, "cols": 1000, "block": 128}
 

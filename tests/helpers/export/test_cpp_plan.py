@@ -1,38 +1,55 @@
-"""Expressions of headers in C++ and Python."""
+"""The rules of headers as C++ text."""
 
 import itertools
 
 import pytest
 
-from helpers.catalogue.expressions import Expression
-from helpers.catalogue.plan import INPUTS
 from helpers.catalogue.registry import steps, variants
+from helpers.catalogue.rules import ExpressionError, Formula
 from helpers.export.asked import exports
-from helpers.export.terms import as_cpp
+from helpers.export.cpp_plan import CppText, Term
 from helpers.problem.problem import MAX_BYTES, MAX_INT, Problem
 from helpers.run.bound import load
 from tests.helpers.export.plans import GPUS
 
-LEAST = dict.fromkeys(INPUTS, 1) | {"share": 0, "any": float("-inf")}
+NAMES = {name: Term(name) for name in ("rows", "cols", "size")}
+NAMES |= {"share": Term("share", least=0), "any": Term("any", least=float("-inf"))}
+NAMES |= {"one": CppText().number(1), "none": CppText().number(0)}
 
 
-def test_terms_guard_what_divides_and_nest_without_a_warning() -> None:
-    """What no header of today has; the rest is compared at random matrices, in test_cpp.py."""
-    for text, cpp in (
+def as_cpp(text: str) -> str:
+    return Formula(text).value(NAMES, CppText()).text
+
+
+@pytest.mark.parametrize(
+    ("text", "cpp"),
+    [
         ("rows - (cols - 3)", "rows - (cols - 3)"),
         ("rows / (cols / 2)", "rows / divisor(cols / 2)"),
         ("rows % share == 0", "rows % divisor(share) == 0"),
+        ("ceil_div(rows, share) * cols", "ceil_div(rows, divisor(share)) * cols"),
         ("rows > 1 || cols > 1 && size == 2", "rows > 1 || (cols > 1 && size == 2)"),
         ("(rows > 1) == (cols > 1)", "(rows > 1) == (cols > 1)"),
         ("rows < 4294967296", "rows < 4294967296LL"),
-    ):
-        assert as_cpp(Expression(text).tree, LEAST) == cpp
+        ("power_of_two(max(rows, 3)) * (cols + 1)", "power_of_two(greater(rows, 3)) * (cols + 1)"),
+        ("rows * (one + none)", "rows"),
+        ("one == 0 || rows > 3", "rows > 3"),
+        ("rows > 3 && one == 0", "0"),
+        ("rows / share > 3 && one == 0", "rows / divisor(share) > 3 && 0"),
+        ("rows > 3 || one", "1"),
+        ("rows && one", "rows != 0"),
+        ("rows >= 1 && cols >= 2", "cols >= 2"),
+        ("one / none", "1 / divisor(0)"),
+    ],
+)
+def test_terms_guard_divisors_nest_without_a_warning_and_fold_literals(text: str, cpp: str) -> None:
+    assert as_cpp(text) == cpp
 
 
 @pytest.mark.parametrize("text", ["(rows - cols) / 2", "any % 2", "ceil_div(rows - 2, 3)"])
-def test_what_may_be_negative_is_not_divided(text: str) -> None:
-    with pytest.raises(ValueError, match="may be negative and is divided"):
-        as_cpp(Expression(text).tree, LEAST)
+def test_a_number_that_may_be_negative_is_not_divided(text: str) -> None:
+    with pytest.raises(ExpressionError, match="which may be negative"):
+        as_cpp(text)
 
 
 @pytest.mark.parametrize("step", [*filter(exports, (*steps(), *variants()))])
