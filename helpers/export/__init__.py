@@ -8,7 +8,7 @@
 
 The modules, lowest first; each imports from those above it alone:
 
-    terms      expressions of a header as Python text
+    terms      expressions of headers as text in another language
     asked      what is asked for, and where it comes from
     intervals  interval arithmetic: the rules of a header for sets of problems
     builds     which builds the shapes that are asked for need

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -18,20 +17,11 @@ import numpy as np
 from ..catalogue.dispatch import SOFTMAX_RANKING, Rank
 from ..catalogue.plan import INPUTS
 from ..catalogue.registry import split_trial
-from ..catalogue.rules import (
-    COMPARISONS,
-    DIVISIONS,
-    INTEGERS,
-    Definition,
-    DivisionByZero,
-    Evaluate,
-    ExpressionError,
-    Names,
-    Requirement,
-)
+from ..catalogue.rules import Definition, ExpressionError, Names, Requirement
 from ..run.bound import Kernel
 from .asked import NoSuchExport
 from .builds import file_of
+from .terms import AND, ATOM, Term, TextDomain
 
 DIVISOR = """\
 bool sound = true;  // until something is divided by zero, which rejects the matrix
@@ -66,23 +56,6 @@ ERRORS = {  # of a requirement that is not met, by its rule; others give cudaErr
     "Cluster": "cudaErrorNoKernelImageForDevice",
     "Align": "cudaErrorMisalignedAddress",
 }
-OR, AND, COMPARE, SUM, PRODUCT, ATOM = range(6)  # precedences, lowest first
-
-
-class Term(NamedTuple):
-    """A C++ expression of type `long long`."""
-
-    text: str
-    precedence: int = ATOM
-    least: float = 1  # the least value that it may have; -inf if unknown
-    number: int | None = None  # the value of a literal
-
-    def within(self, precedence: int) -> str:
-        """Return the text, in parentheses if its operator binds less than `precedence`."""
-        return self.text if self.precedence >= precedence else f"({self.text})"
-
-
-ZERO = Term("0", ATOM, 0, 0)
 
 
 class _Statement(NamedTuple):
@@ -96,8 +69,8 @@ class _Statement(NamedTuple):
         return {*re.findall(r"(?<![.\w])[A-Za-z_]\w*", "\n".join(self.lines))}
 
 
-class CppText:
-    """The domain of C++: values are terms, definitions and requirements become statements."""
+class CppText(TextDomain):
+    """The domain of C++: definitions and requirements become statements."""
 
     def __init__(self) -> None:
         self.statements: list[_Statement] = []
@@ -105,65 +78,14 @@ class CppText:
     def number(self, number: int) -> Term:
         return Term(str(number) if number < 2**31 else f"{number}LL", ATOM, number, number)
 
-    def apply(self, function: str, *values: Term) -> Term:
-        """Apply a function; raise `ExpressionError` if a number that may be negative is divided,
-        which C++ rounds towards zero."""
-        if all(value.number is not None for value in values):
-            try:
-                return self.number(INTEGERS.apply(function, *(value.number for value in values)))
-            except DivisionByZero:
-                pass
-        if len(values) == 1:
-            return Term(f"{function}({values[0].text})", ATOM, 1)  # power_of_two
-        left, right = values
-        if function in ("min", "max"):  # std::min takes two arguments of the same type
-            name = "lesser" if function == "min" else "greater"
-            least = {"min": min, "max": max}[function](left.least, right.least)
-            return Term(f"{name}({left.text}, {right.text})", ATOM, least)
-        small, large = (left, right) if function == "<=" else (right, left)
-        if function in ("<=", ">=") and small.number is not None and small.number <= large.least:
-            return self.number(1)
-        if function in COMPARISONS:
-            return Term(f"{left.within(SUM)} {function} {right.within(SUM)}", COMPARE, 0)
-        if function in DIVISIONS:
-            return self._divided(function, left, right)
-        if function == "*":
-            if 1 in (left.number, right.number):
-                return right if left.number == 1 else left
-            least = left.least * right.least if min(left.least, right.least) >= 0 else -inf
-            return Term(f"{left.within(PRODUCT)} * {right.within(ATOM)}", PRODUCT, least)
-        least = left.least + right.least
-        if function == "-":
-            least = -inf if right.number is None else left.least - right.number
-        return Term(f"{left.within(SUM)} {function} {right.within(PRODUCT)}", SUM, least)
+    def divisor(self, term: Term) -> Term:
+        return Term(f"divisor({term.text})")
 
-    def _divided(self, function: str, left: Term, right: Term) -> Term:
-        if left.least < 0:
-            raise ExpressionError(f"divides {left.text}, which may be negative")
-        if right.least < 1:
-            right = Term(f"divisor({right.text})")
-        if function == "ceil_div":
-            return Term(f"ceil_div({left.text}, {right.text})", ATOM, min(1, left.least))
-        return Term(f"{left.within(PRODUCT)} {function} {right.within(ATOM)}", PRODUCT, 0)
-
-    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> Term:
-        terms = []
-        for part in parts:
-            term = part(names, self)
-            if term.number is None:
-                terms.append(term)
-            elif bool(term.number) is not conjunction:  # decides
-                if not any("divisor(" in term.text for term in terms):
-                    return self.number(int(not conjunction))
-                terms.append(term)
-                break
-        if not terms:
-            return self.number(int(conjunction))
-        if len(terms) == 1:
-            return terms[0] if terms[0].precedence <= COMPARE else self.apply("!=", terms[0], ZERO)
-        # Compilers warn about && within || unless it is in parentheses.
-        text = (" && " if conjunction else " || ").join(term.within(COMPARE) for term in terms)
-        return Term(text, AND if conjunction else OR, 0)
+    def call(self, function: str, least: float, *values: Term) -> Term:
+        # std::min takes two arguments of the same type.
+        return super().call(
+            {"min": "lesser", "max": "greater"}.get(function, function), least, *values
+        )
 
     def define(self, definition: Definition, names: Names) -> Term:
         cases: list[tuple[Term, Term | None]] = []

@@ -12,18 +12,20 @@ import hashlib
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from ..base.gpu import H200, SHARED_KB
 from ..catalogue.dispatch import RANKINGS, SOFTMAX_RANKING, Rank
 from ..catalogue.expressions import Expression
-from ..catalogue.plan import AXIS_INPUTS, INPUTS, Header
+from ..catalogue.plan import AXIS_INPUTS, INPUTS
 from ..catalogue.registry import split_trial
+from ..catalogue.rules import Definition, Names, Requirement
 from ..run.bound import load
 from .asked import PROJECT, TUNED_ON, Asked, NoSuchExport, of_a_matrix
+from .builds import file_of
 from .pruning import pruned
-from .terms import PYTHON_FUNCTIONS, as_python
+from .terms import ATOM, COMPARE, Term, TextDomain
 
 PARTS = Path(__file__).parent / "parts"
 FRAMEWORKS = {
@@ -57,40 +59,39 @@ WIDTH = 100
 
 
 def write(asked: Asked, framework: str) -> str:
-    """The file for a framework: "torch" or "cupy". It takes every dtype and shape that its
-    kernels take, whatever was asked for. Raises `NoSuchExport` with a sentence."""
+    """Return the file for a framework, "torch" or "cupy".
+
+    It supports every dtype and shape that its kernels accept, whatever was asked for. Raises
+    `NoSuchExport` with the reason.
+    """
     for step in asked.kernels:
-        if not of_a_matrix(step):
-            raise NoSuchExport(
-                f"a Python file of one kernel is softmax of a matrix, which {step} is not; "
-                "best --as torch or cupy holds it"
-            )
-        if load(step).name.startswith("copy"):
-            raise NoSuchExport(f"{step} computes no softmax, which is what a Python file is for")
+        _check(step)
     parts, what, needs = FRAMEWORKS[framework]
-    ranks = SOFTMAX_RANKING if asked.best else _alone(asked.kernels[0])
-    around = {name: tuple(rank.file for rank in ranks) for name, ranks in RANKINGS.items()}
-    around = around if asked.best else {}
-    tables = [*_tables(ranks), *_tables_around(around)]
+    ranks, operations = SOFTMAX_RANKING, {}
+    if asked.best:
+        operations = {name: tuple(rank.file for rank in found) for name, found in RANKINGS.items()}
+    else:
+        ranks = (Rank(asked.kernels[0], Expression("1"), "asked for"),)
+    steps = dict.fromkeys(file_of(rank.file) for rank in ranks)
+    steps = [*steps, *(step for found in operations.values() for step in found)]
     name = "softmax_worklog" if asked.name == "softmax" else asked.name
     texts = [_Part(name) for name in ("planning", "launching", *parts)]
     planning = texts[0].body.partition(WRITTEN)[0]
-    functions = FUNCTIONS[framework].splitlines()[: None if around else 1]
+    functions = FUNCTIONS[framework].splitlines()[: None if operations else 1]
     sections = [
-        _head(asked, [file for file, _, _ in tables], what, needs, functions),
+        _head(asked, steps, what, needs, functions),
         _imports([line for text in texts for line in text.imports]),
         planning.strip() + "\n",
-        _rule("the headers of the kernels"),
-        PYTHON_FUNCTIONS,
-        *(_table(*entry) for entry in tables),
-        _ranking(ranks, around),
+        _rule("the rules of the kernels"),
+        *map(_table, steps),
+        _ranking(ranks, operations),
         _rule("compiling and launching"),
         texts[1].body.strip() + "\n",
         _rule(f"softmax of {what}"),
         *(text.body.replace(NAME, f'"{name}"').strip() + "\n" for text in texts[2:]),
         _rule("the kernels"),
-        *_texts(tables),
-        _kernels(tables),
+        *_texts(steps),
+        _kernels(steps),
     ]
     whole = re.sub(r"\n{4,}", "\n\n\n", "\n\n".join(sections)).rstrip() + "\n"
     if not asked.best:
@@ -99,15 +100,21 @@ def write(asked: Asked, framework: str) -> str:
     return whole.replace(CONTENT, CONTENT.replace('""', f'"{digest}"'), 1)
 
 
-def _alone(step: str) -> tuple[Rank, ...]:
-    """One kernel instead of the order of `choose`. Where x and y may start at different places
-    between multiples of 16 bytes it must be told so, as `Kernel.starting_at` does."""
-    if "LATE" not in load(step).header.macros or "LATE" in load(step).header.fixed:
-        return (Rank(step, Expression("1"), "asked for"),)
-    return (
-        Rank(step, Expression("alike == 1"), "asked for"),
-        Rank(f"{step}-LATE1", Expression("alike == 0"), "asked for"),
-    )
+def _check(step: str) -> None:
+    """Raise `NoSuchExport` for a kernel that a Python file cannot contain."""
+    kernel = load(step)
+    if not of_a_matrix(step):
+        raise NoSuchExport(
+            f"a Python file of one kernel computes softmax of a matrix, which {step} does not; "
+            "best --as torch or cupy contains it"
+        )
+    if kernel.name.startswith("copy"):
+        raise NoSuchExport(f"{step} computes no softmax, which is what a Python file is for")
+    table = {entry.name for entry in kernel.header.build}
+    if kernel.block is not None or not {name for name, _ in kernel.changes} <= table:
+        raise NoSuchExport(
+            f"{step} changes more than its Build table, which is all that Python supports"
+        )
 
 
 # ---- parts ---------------------------------------------------------------------------------------
@@ -148,9 +155,9 @@ def _rule(title: str) -> str:
     return f"# ---- {title} ".ljust(WIDTH, "-") + "\n"
 
 
-def _head(asked: Asked, files: list[str], what: str, needs: str, functions: list[str]) -> str:
+def _head(asked: Asked, steps: list[str], what: str, needs: str, functions: list[str]) -> str:
     licence, copyright_line = asked.origin(asked.kernels[0])[:2]
-    files = [f"    {asked.origin(file)[2]}" for file in files]
+    files = [f"    {asked.origin(step)[2]}" for step in steps]
     told = (
         f"Needs {needs}, and a GPU of compute capability 7.5 or newer. `plan` tells which kernel "
         f"takes a matrix. The plans were tuned on an {TUNED_ON}; on another GPU they are right, "
@@ -173,143 +180,118 @@ def _head(asked: Asked, files: list[str], what: str, needs: str, functions: list
     return "\n".join(lines)
 
 
-# ---- what the headers say ------------------------------------------------------------------------
+# ---- the rules of headers ------------------------------------------------------------------------
 
 
-def _files(steps: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(split_trial(step).file for step in steps))
+class _PythonText(TextDomain):
+    """The domain of Python: definitions become assignments, and the keys Columns and Features a
+    condition. `plan` of the file checks what is the same for every kernel."""
+
+    conjunction, disjunction, quotient = "and", "or", "//"
+
+    def __init__(self, given: Collection[str] = ()) -> None:
+        self.given = given  # names of the Build table that are parameters
+        self.lines: list[str] = []
+        self.conditions: list[Term] = []
+
+    def define(self, definition: Definition, names: Names) -> Term:
+        name, cases = definition.name, definition.cases
+        if name in self.given:
+            return Term(name, ATOM, 0)
+        parts, least = [], []
+        for value, condition in cases:
+            term = value.value(names, self)
+            least.append(term.least)
+            parts.append(f"int({term.text})" if term.precedence <= COMPARE else term.text)
+            if condition is not None:
+                parts[-1] += f" if {condition.value(names, self).text}"
+        if condition is not None:
+            parts.append("no_case()")
+        if len(parts) == 1:
+            self.lines += _wrapped(f"    {name} = ", parts[0], "    ")
+        else:
+            self.lines.append(f"    {name} = (")
+            for word, part in zip(("", *["else "] * len(parts)), parts, strict=False):
+                self.lines += _lines(word + part, " " * 8, "    ")
+            self.lines.append("    )")
+        return Term(name, ATOM, min(least))
+
+    def require(self, requirement: Requirement, names: Names) -> None:
+        if requirement.rule in ("Columns", "Features"):
+            self.conditions.append(requirement.condition.value(names, self))
 
 
-def _named(prefix: str, file: str) -> str:
-    """A name in Python for what belongs to a kernel file: table_08_cluster, TEXT_08_CLUSTER."""
-    return prefix + file.rpartition("/")[2]
+def _table(step: str) -> str:
+    """Return a function of the rules of a kernel's header, one line per case of its Build table."""
+    header, block = load(step).header, load(step).block
+    features = {entry.name: header.features[entry.name] for entry in header.built_features}
+    domain, names = _PythonText(features), {name: Term(name) for name in (*INPUTS, *AXIS_INPUTS)}
+    names |= {name: Term(name, ATOM, 0) for name in ("isAlike", "isAligned", "isContiguous")}
+    header.program(block, any_start=True).evaluate(names | {"maxShared": Term("maxShared")}, domain)
+    columns = domain.logical(
+        True, [lambda names, _, term=term: term for term in domain.conditions], {}
+    )
+    lines = [*domain.lines, *_wrapped("    columns = ", columns.text, "    ")]
+    used = {*re.findall(r"\w+", "\n".join(lines))}
+    parameters = [name for name in (*INPUTS, *AXIS_INPUTS, "isAlike") if name in used]
+    parameters += [f"{name}={value}" for name, value in features.items()]
+    about = textwrap.wrap(f"{split_trial(step).file}.cu: {header.fields['Idea']}", 96)
+    return "\n".join(
+        [
+            *(f"# {line}" for line in about),
+            *_lines(f"def {_named('table_', step)}({', '.join(parameters)}, **_):", "", "    "),
+            *lines,
+            "    return locals()",
+            "",
+        ]
+    )
 
 
-def _tables(ranks: tuple[Rank, ...]) -> Iterator[tuple[str, Header, set[str]]]:
-    """(file, its header, names of its table that a rank gives) of every file once."""
-    for file in _files(tuple(rank.file for rank in ranks)):
-        yield (
-            file,
-            load(file).header,
-            {
-                name
-                for rank in ranks
-                if split_trial(rank.file).file == file
-                for name in _given(rank)
-            },
-        )
-
-
-def _tables_around(around: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, Header, set]]:
-    """The same of kernels that are given the features that they build."""
-    for file in (file for files in around.values() for file in files):
-        header = load(file).header
-        yield file, header, {entry.name for entry in header.built_features}
-
-
-def _given(rank: Rank) -> dict[str, int]:
-    """The values of a Build table that a trial replaces. Raises `NoSuchExport` for other trials."""
-    trial, kernel = split_trial(rank.file), load(rank.file)
-    table = {value.name for value in kernel.header.build}
-    if trial.block is not None or not {name for name, _ in kernel.changes} <= table:
-        raise NoSuchExport(f"{rank.file} changes more than its Build table, all that Python takes")
-    return dict(kernel.changes)
-
-
-def _table(file: str, header: Header, given: set[str]) -> str:
-    """A function of the header's expressions, a line for each case of its table."""
-    axis = AXIS_INPUTS if "inner" in header.operation.sizes else ()
-    parameters = [*INPUTS, *axis, *(f"{name}=None" for name in sorted(given))]
-    lines = [f"# {line}" for line in textwrap.wrap(f"{file}.cu: {header.fields['Idea']}", 96)]
-    lines += _wrapped(f"def {_named('table_', file)}(", ", ".join(parameters), "):", "")
-    used = {name for rule in header.rules.values() for name in rule.names}
-    used |= {n for v in header.build for case in v.cases for e in case if e for n in e.names}
-    lines += [f"    {name} = {value}" for name, value in header.numbers.items() if name in used]
-    for value in header.build:
-        indent = "    "
-        if value.name in given:
-            lines.append(f"    if {value.name} is None:")
-            indent = "        "
-        if len(value.cases) == 1 and value.cases[0][1] is None:
-            lines += _wrapped(f"{indent}{value.name} = ", _number(value.cases[0][0]), "", indent)
-            continue
-        lines.append(f"{indent}{value.name} = (")
-        word = ""
-        for result, when in value.cases:
-            case = f"{word}{_number(result)}" + (f" if {as_python(when)}" if when else "")
-            lines += _lines(case, f"{indent}    ", "    ")
-            word = "else "
-        if when:
-            lines.append(f"{indent}    else no_case()")
-        lines.append(f"{indent})")
-    for name, rule in (
-        ("block", "block"),
-        ("grid", "grid"),
-        ("shared_mem", "Shared"),
-        ("workspace", "Workspace"),
-    ):
-        value = _number(header.rules[rule]) if rule in header.rules else "0"
-        lines += _wrapped(f"    {name} = ", value, "", "    ")
-    columns = as_python(header.rules["Columns"])
-    if "Features" in header.rules:
-        columns = f"({columns}) and ({as_python(header.rules['Features'])})"
-    lines += _wrapped("    columns = ", columns, "", "    ")
-    return "\n".join([*lines, "    return locals()", ""])
-
-
-def _number(expression: Expression) -> str:
-    """A value in Python: 1 for a comparison that holds, not True."""
-    text = as_python(expression)
-    return f"int({text})" if re.search("[<>=]", text) else text
-
-
-def _wrapped(before: str, text: str, after: str, indent: str) -> list[str]:
-    """A statement in one line, or in parentheses over several."""
-    if len(before + text + after) <= WIDTH:
-        return [before + text + after]
-    inside = _lines(text, f"{indent}    ")
-    if after:  # of a function, which has its own
-        return [before, *inside, f"{indent}{after}"]
-    return [f"{before}(", *inside, f"{indent})"]
+def _wrapped(before: str, text: str, indent: str) -> list[str]:
+    """Return a statement in one line, or in parentheses over several."""
+    if len(before + text) <= WIDTH:
+        return [before + text]
+    return [f"{before}(", *_lines(text, f"{indent}    "), f"{indent})"]
 
 
 def _lines(text: str, indent: str, hanging: str = "") -> list[str]:
-    """Text in lines that begin with an `and` or an `or`, or come after a comma; the first is not
-    indented as far as others by `hanging`."""
-    lines = [indent]
-    for piece in re.split(r" (?=and |or )|(?<=,) ", text):
-        if len(lines[-1]) + 1 + len(piece) > WIDTH:
-            lines.append(f"{indent}{hanging}")
-        blank = "" if lines[-1].isspace() else " "
-        lines[-1] += blank + piece
-    return lines
+    """Return text in lines of up to `WIDTH` columns; all but the first are indented by `hanging`
+    in addition."""
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
-def _ranking(ranks: tuple[Rank, ...], around: Mapping[str, tuple[str, ...]]) -> str:
-    """The order of `choose` as a table, and the GPU of the plans."""
+def _ranking(ranks: tuple[Rank, ...], operations: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the order of `choose` as a table, and the GPU that plans were tuned on."""
     lines = [
         f"TUNED_ON = Gpu(capability={H200.capability}, sms={H200.sms}, l2={H200.l2})  # {TUNED_ON}",
-        "# KB of shared memory that a block may have, by compute capability.",
+        "# Maximum shared memory per block in KB, by compute capability.",
         f"SHARED_KB = {SHARED_KB}",
-        "# Kernel, values of its table that are given, which matrices it is for, why; best first.",
+        "# For softmax: kernel, the problems that it is for, and why; best first.",
         "RANKING = (",
     ]
     for rank in ranks:
-        names = "|".join(rank.when.names) or "(?!)"
-        when = re.sub(rf"\b({names})\b", r"m.\1", as_python(rank.when))
+        names = {name: Term(f"m.{name}", ATOM, 0) for name in rank.when.names}
         lines += [
             "    (",
-            f"        {_text(split_trial(rank.file).file)},",
-            f"        {_given(rank)},".replace("'", '"'),
-            *_lines(f"lambda m: {when},", " " * 8),
+            f"        {_text(file_of(rank.file))},",
+            *_lines(f"lambda m: {rank.when.value(names, _PythonText()).text},", " " * 8),
             f"        {_text(rank.reason)},",
             "    ),",
         ]
-    lines += [")", "# Of other operations, and of softmax with features: kernels, best first."]
-    if not around:
-        return "\n".join([*lines, "AROUND: dict[str, tuple[str, ...]] = {}", ""])
-    entries = (f"    {_text(operation)}: {_text(files)}," for operation, files in around.items())
-    return "\n".join([*lines, "AROUND = {", *entries, "}", ""])
+    entries = (
+        f"    {_text(operation)}: {_text(steps)}," for operation, steps in operations.items()
+    )
+    lines += [")", "# For other operations, and softmax with features: kernels, best first."]
+    opening, closing = ("{", ["}"]) if operations else ("{}", [])
+    lines += [f"OPERATIONS: dict[str, tuple[str, ...]] = {opening}", *entries, *closing, ""]
+    return "\n".join(lines)
 
 
 def _text(value: str | tuple[str, ...]) -> str:
@@ -321,10 +303,13 @@ def _text(value: str | tuple[str, ...]) -> str:
 # ---- the kernels ---------------------------------------------------------------------------------
 
 
-def _texts(tables: list[tuple[str, Header, set[str]]]) -> Iterator[str]:
-    """A constant for the text of each kernel, and for each included file that it is joined from."""
+def _texts(steps: Sequence[str]) -> Iterator[str]:
+    """Yield a constant for the text of each kernel file, and for each file that it includes.
+
+    The rules in the header are left out: they are the functions of the Build tables.
+    """
     constants: dict[str, str] = {}  # text -> name of its constant
-    for file, _, _ in tables:
+    for file in dict.fromkeys(split_trial(step).file for step in steps):
         code = re.sub(r"^// #include .*\n", "", load(file).code, flags=re.MULTILINE)
         code = re.sub(r"^#line .*\n(?=#line )", "", code, flags=re.MULTILINE)
         pieces = re.split(r"^(?=#line )", code, flags=re.MULTILINE)[1:]
@@ -332,7 +317,7 @@ def _texts(tables: list[tuple[str, Header, set[str]]]) -> Iterator[str]:
         for piece in pieces:
             number, path = re.match(r'#line (\d+) "kernels/(.*)"', piece).groups()
             if not path.startswith("include/"):
-                joined.append(f"r'''{piece}'''")
+                joined.append(f"r'''{_without_rules(piece)}'''")
                 continue
             if piece not in constants:
                 part = f"_{number}" if number != "1" else ""
@@ -347,27 +332,40 @@ def _texts(tables: list[tuple[str, Header, set[str]]]) -> Iterator[str]:
             yield f'{name} = "".join(\n    [\n{lines}    ]\n)'
 
 
-def _kernels(tables: list[tuple[str, Header, set[str]]]) -> str:
+def _without_rules(piece: str) -> str:
+    """Return a piece of a kernel file without the rules in its header; lines keep their numbers."""
+    rules = re.search(r"^// Build: (.*\n//  )*.*\n// Launch: (.*\n//  )*.*\n", piece, flags=re.M)
+    if not rules:
+        return piece
+    first, path = re.match(r'#line (\d+) (".*")', piece).groups()
+    line = int(first) + piece[: rules.end()].count("\n") - 1
+    return f"{piece[: rules.start()]}#line {line} {path}\n{piece[rules.end() :]}"
+
+
+def _kernels(steps: Sequence[str]) -> str:
     lines = ["KERNELS = {"]
-    for file, header, _ in tables:
+    for step in steps:
+        kernel, header = load(step), load(step).header
         align = 0 if header.fields["Align"] == "size" else int(header.fields["Align"])
+        parameters = tuple(parameter.name for parameter in kernel.parameters)
         lines += [
-            f"    {_text(file)}: Kernel(",
-            f"        table={_named('table_', file)},",
+            f"    {_text(step)}: Kernel(",
+            f"        table={_named('table_', step)},",
             *_lines(f"macros={_text(header.macros)},", " " * 8, "    "),
             f"        dtypes={_text(tuple(dtype.name for dtype in header.dtypes))},",
             f"        align={align},",
-            *_lines(f"parameters={_text(_parameters(file))},", " " * 8, "    "),
+            *_lines(f"parameters={_text(parameters)},", " " * 8, "    "),
             f"        features={json.dumps(header.features)},",
             f"        builds={_text(tuple(entry.name for entry in header.built_features))},",
             f"        cooperative={header.cooperative},",
             f"        arch={header.arch},",
-            f"        function={_text(load(file).name)},",
-            f"        text={_named('TEXT_', file).upper()},",
+            f"        function={_text(kernel.name)},",
+            f"        text={_named('TEXT_', split_trial(step).file).upper()},",
             "    ),",
         ]
     return "\n".join([*lines, "}"])
 
 
-def _parameters(file: str) -> tuple[str, ...]:
-    return tuple(parameter.name for parameter in load(file).parameters)
+def _named(prefix: str, step: str) -> str:
+    """Return a Python name for what belongs to a kernel: table_08_cluster, TEXT_08_CLUSTER."""
+    return re.sub(r"\W", "_", prefix + step.rpartition("/")[2])

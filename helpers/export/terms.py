@@ -1,29 +1,117 @@
-"""Expressions of a header as Python text."""
+"""Expressions of headers as text in another language: terms with their precedence.
+
+`TextDomain` is the part that C++ and Python share. It folds literals, so that a file that is
+exported for one dtype or with fixed features contains only what depends on the problem.
+"""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
+from math import inf
+from typing import NamedTuple
 
-from ..catalogue.expressions import Expression
+from ..catalogue.rules import (
+    COMPARISONS,
+    DIVISIONS,
+    INTEGERS,
+    DivisionByZero,
+    Evaluate,
+    ExpressionError,
+    Names,
+)
 
-# The functions of FUNCTIONS in `helpers.catalogue.rules`, for a file of Python that brings
-# its own.
-PYTHON_FUNCTIONS = '''\
-def ceil_div(number, by):
-    return -(-number // by)
-
-
-def power_of_two(number):
-    """The smallest power of two that is not below the number."""
-    return 1 << max(number - 1, 0).bit_length()
-'''
+OR, AND, COMPARE, SUM, PRODUCT, ATOM = range(6)  # precedences, lowest first
 
 
-def as_python(expression: Expression) -> str:
-    """The expression in Python: `rows * row > 4 * l2 or size == 2`, `(cols + 3) // 4`.
+class Term(NamedTuple):
+    """An integer expression."""
 
-    A comparison is a bool there; a division by zero, which refuses a shape, raises
-    `ZeroDivisionError`. `min` and `max` are Python's; it needs `PYTHON_FUNCTIONS`.
-    """
-    words = expression.text.replace("&&", "and").replace("||", "or")
-    return re.sub(r"\s*/\s*", " // ", words)
+    text: str
+    precedence: int = ATOM
+    least: float = 1  # the least value that it may have; -inf if unknown
+    number: int | None = None  # the value of a literal
+
+    def within(self, precedence: int) -> str:
+        """Return the text, in parentheses if its operator binds less than `precedence`."""
+        return self.text if self.precedence >= precedence else f"({self.text})"
+
+
+class TextDomain:
+    """The domain of text; a language says what differs."""
+
+    conjunction, disjunction, quotient = "&&", "||", "/"
+
+    def divisor(self, term: Term) -> Term:
+        """Return a divisor that may be 0, which rejects the problem."""
+        return term
+
+    def number(self, number: int) -> Term:
+        return Term(str(number), ATOM, number, number)
+
+    def call(self, function: str, least: float, *values: Term) -> Term:
+        return Term(f"{function}({', '.join(value.text for value in values)})", ATOM, least)
+
+    def apply(self, function: str, *values: Term) -> Term:
+        """Apply a function; raise `ExpressionError` if a number that may be negative is divided,
+        whose quotient depends on the language."""
+        if all(value.number is not None for value in values):
+            try:
+                return self.number(INTEGERS.apply(function, *(value.number for value in values)))
+            except DivisionByZero:
+                pass
+        if len(values) == 1:
+            return self.call(function, 1, *values)  # power_of_two
+        left, right = values
+        if function in ("min", "max"):
+            least = {"min": min, "max": max}[function](left.least, right.least)
+            return self.call(function, least, left, right)
+        small, large = (left, right) if function == "<=" else (right, left)
+        if function in ("<=", ">=") and small.number is not None and small.number <= large.least:
+            return self.number(1)
+        if function in COMPARISONS:
+            return Term(f"{left.within(SUM)} {function} {right.within(SUM)}", COMPARE, 0)
+        if function in DIVISIONS:
+            return self._divided(function, left, right)
+        if function == "*":
+            if 1 in (left.number, right.number):
+                return right if left.number == 1 else left
+            least = left.least * right.least if min(left.least, right.least) >= 0 else -inf
+            return Term(f"{left.within(PRODUCT)} * {right.within(ATOM)}", PRODUCT, least)
+        least = left.least + right.least
+        if function == "-":
+            least = -inf if right.number is None else left.least - right.number
+        return Term(f"{left.within(SUM)} {function} {right.within(PRODUCT)}", SUM, least)
+
+    def _divided(self, function: str, left: Term, right: Term) -> Term:
+        if left.least < 0:
+            raise ExpressionError(f"divides {left.text}, which may be negative")
+        if right.least < 1:
+            right = self.divisor(right)
+        if function == "ceil_div":
+            return self.call(function, min(1, left.least), left, right)
+        sign = self.quotient if function == "/" else function
+        return Term(f"{left.within(PRODUCT)} {sign} {right.within(ATOM)}", PRODUCT, 0)
+
+    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> Term:
+        terms = []
+        for part in parts:
+            term = part(names, self)
+            if term.number is None:
+                terms.append(term)
+            elif bool(term.number) is not conjunction:  # decides
+                if not any("divisor(" in term.text for term in terms):
+                    return self.number(int(not conjunction))
+                terms.append(term)
+                break
+        if not terms:
+            return self.number(int(conjunction))
+        if len(terms) == 1:
+            return (
+                terms[0]
+                if terms[0].precedence <= COMPARE
+                else self.apply("!=", terms[0], self.number(0))
+            )
+        # Compilers warn about && within || unless it is in parentheses.
+        word = self.conjunction if conjunction else self.disjunction
+        text = f" {word} ".join(term.within(COMPARE) for term in terms)
+        return Term(text, AND if conjunction else OR, 0)

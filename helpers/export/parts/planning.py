@@ -67,15 +67,17 @@ def plan(
     features: Mapping[str, int] = MappingProxyType({}),
     inner: int = 1,
 ) -> Plan:
-    """The first of `RANKING` that takes a matrix of rows x cols, and its launch.
+    """Return the first kernel of the ranking that accepts a matrix of rows x cols, with its launch.
 
-    The strides count elements from one row to the next, cols if not given; `aligned` says that x
-    and y start at multiples of 16 bytes, `alike` that they start equally far from such multiples.
-    `gpu` is `TUNED_ON` if it is not given. Of another `operation`, or softmax with `features`, it
-    is the first of `AROUND`: {"MASK": 2, "LOG": 1}, say, of a causal log-softmax. "scaled_softmax"
-    is softmax by a kernel that takes a scale. Along another axis than the last, `inner` is how many
-    elements its columns are apart, and rows counts all of them. Raises `Refused`, a `ValueError`,
-    for what no kernel takes, `TypeError` for what is no integer.
+    x_stride and y_stride are the row strides in elements, by default cols. `aligned` says whether x
+    and y start at multiples of 16 bytes, `alike` whether their addresses are equal modulo 16 bytes.
+    `gpu` is by default the one that the plans were tuned on. `operation` is "softmax" or a key of
+    `OPERATIONS`; `features` are its options, such as {"MASK": 2, "LOG": 1} for a causal
+    log-softmax. "scaled_softmax" is softmax by a kernel that takes a scale. Along an axis other
+    than the last, neighbouring elements are `inner` elements apart and rows is outer * inner.
+
+    Raises `Refused`, a `ValueError`, if no kernel accepts the matrix, and `TypeError` for sizes
+    that are not integers.
     """
     gpu = TUNED_ON if gpu is None else gpu
     if dtype not in SIZES:
@@ -86,51 +88,36 @@ def plan(
         raise Refused(f"rows = {rows} and cols = {cols} are not 1 to {MAX_INT}")
     if min(strides) < cols or rows * max(strides) * size > 2**57:
         raise Refused(f"x_stride, y_stride = {strides} are no strides of {rows} rows of {cols}")
-    m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
-    m |= {"x_stride": strides[0], "y_stride": strides[1]}
-    apart = rows > 1 and strides != [cols, cols]
-    place = {"aligned": aligned and alike, "alike": alike, "apart": apart}
     if operation == "softmax" and inner != 1:
         operation = "softmax_any_axis"
     if operation == "softmax_any_axis" and inner == 1 and not any(features.values()):
         operation = "softmax"
+    if inner < 1 or rows % inner:
+        raise Refused(f"rows = {rows} is not outer * inner, with inner = {inner}")
+    m = {"rows": rows, "cols": cols, "size": size, "row": cols * size, **gpu._asdict()}
+    m |= {"x_stride": strides[0], "y_stride": strides[1]}
+    m |= {"outer": rows // inner, "dim": cols, "inner": inner}
+    m |= {"isAligned": aligned and alike, "isAlike": alike}
+    m["isContiguous"] = rows == 1 or strides == [cols, cols]
+    packs = aligned and alike and m["isContiguous"] and m["row"] % 16 == 0
+    candidates = RANKING
     if operation != "softmax" or any(features.values()):
-        if inner < 1 or rows % inner:
-            raise Refused(f"rows = {rows} is not outer * inner, with inner = {inner}")
-        return _around(operation, features, m, inner, dtype, place)
-    packs = aligned and alike and not apart and m["row"] % 16 == 0
+        kernels = OPERATIONS.get(operation.removeprefix("scaled_"), ())
+        candidates = [(name, lambda m: True, operation) for name in kernels]
+        if not kernels:
+            known = ", ".join(OPERATIONS) or "softmax alone"
+            raise Refused(f"there are kernels of {known}, none of {operation}")
     reasons = []
-    for name, given, condition, reason in RANKING:
+    for name, condition, reason in candidates:
         try:
-            table = _table(KERNELS[name], m | given, dtype, **place)
+            kernel = KERNELS[name]
+            table = _table(kernel, m | _built(kernel, features), dtype)
         except Refused as error:
             reasons.append(f"{name}: {error}")
             continue
-        if condition(SimpleNamespace(**{**table, "packs": packs, "alike": alike})):
+        if condition(SimpleNamespace(**{**m, **table, "packs": packs, "alike": alike})):
             return _plan(name, table, dtype, reason)
     raise Refused("; ".join(dict.fromkeys(reasons)) or "no kernel is for this matrix")
-
-
-def _around(
-    operation: str, features: Mapping[str, int], m: dict, inner: int, dtype: str, place: dict
-) -> Plan:
-    """The first file of an operation that builds the features and takes the matrix."""
-    reasons = []
-    for name in AROUND.get(operation.removeprefix("scaled_"), ()):
-        try:
-            kernel = KERNELS[name]
-            given = _built(kernel, features)
-            if "inner" in kernel.parameters:
-                given |= {"outer": m["rows"] // inner, "dim": m["cols"], "inner": inner}
-            elif inner != 1:
-                raise Refused("it takes rows whose columns follow each other")
-            table = _table(kernel, m | given, dtype, **place)
-        except Refused as error:
-            reasons.append(f"{name}: {error}")
-        else:
-            return _plan(name, table, dtype, operation)
-    known = ", ".join(AROUND) or "softmax alone"
-    raise Refused("; ".join(reasons) or f"there are kernels of {known}, none of {operation}")
 
 
 def _built(kernel: Kernel, features: Mapping[str, int]) -> dict[str, int]:
@@ -159,15 +146,17 @@ def row_stride(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     return apart if apart >= cols else None
 
 
-def _table(kernel: Kernel, m: dict, dtype: str, aligned: bool, alike: bool, apart: bool) -> dict:
+def _table(kernel: Kernel, m: dict, dtype: str) -> dict:
     """The values of a kernel's header. Raises `Refused` if it does not take the matrix."""
+    if m["inner"] != 1 and "inner" not in kernel.parameters:
+        raise Refused("it takes rows whose columns follow each other")
     if dtype not in kernel.dtypes:
         raise Refused(f"it takes {', '.join(kernel.dtypes)}")
     if m["capability"] < kernel.arch:
         raise Refused(f"it needs sm_{kernel.arch}, the GPU is sm_{m['capability']}")
-    if not aligned and kernel.align > m["size"]:
+    if not m["isAligned"] and kernel.align > m["size"]:
         raise Refused(f"x and y must start at multiples of {kernel.align} bytes")
-    if apart and "x_stride" not in kernel.parameters:
+    if not m["isContiguous"] and "x_stride" not in kernel.parameters:
         raise Refused("it takes rows that follow each other")
     try:
         table = kernel.table(**m)
@@ -178,7 +167,7 @@ def _table(kernel: Kernel, m: dict, dtype: str, aligned: bool, alike: bool, apar
         raise Refused(f"it does not take rows = {m['rows']}, cols = {m['cols']}")
     if not 0 <= table["shared_mem"] <= _most_shared(m["capability"]):
         raise Refused(f"{table['shared_mem']} bytes of shared memory are more than a block has")
-    if table.get("LATE") == 0 and not alike:
+    if table.get("LATE") == 0 and not m["isAlike"]:
         raise Refused("x and y must start equally far from multiples of 16 bytes")
     if m["capability"] < 90 and (table.get("CLUSTER", 1) > 1 or table.get("PROGRAMMATIC")):
         raise Refused("clusters and programmatic launches need sm_90")
@@ -190,12 +179,21 @@ def no_case() -> int:
     raise Refused("no case of its table holds for this shape")
 
 
+def ceil_div(number: int, by: int) -> int:
+    return -(-number // by)
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not below the number."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
 def _plan(name: str, table: dict, dtype: str, reason: str) -> Plan:
     kernel = KERNELS[name]
     options = [f"-D{macro}={table[macro]}" for macro in kernel.macros]
     if dtype != kernel.dtypes[0]:
         options.append(DTYPE_OPTIONS[dtype])
-    launch = (table[key] for key in ("grid", "block", "shared_mem", "workspace"))
+    launch = (table.get(key, 0) for key in ("grid", "block", "shared_mem", "workspace"))
     cluster, reason = table.get("CLUSTER", 1), reason.format(**table)
     return Plan(name, tuple(options), *launch, kernel.cooperative, cluster, reason)
 
@@ -209,7 +207,7 @@ def _most_shared(capability: int) -> int:
 
 TUNED_ON = Gpu(0, 0, 0)
 SHARED_KB: dict[int, int] = {}
-# kernel, values that it is given, for which matrices, why
-RANKING: tuple[tuple[str, dict, Callable[[SimpleNamespace], bool], str], ...] = ()
-AROUND: dict[str, tuple[str, ...]] = {}  # operation -> kernels, best first
+# kernel, for which matrices, why
+RANKING: tuple[tuple[str, Callable[[SimpleNamespace], bool], str], ...] = ()
+OPERATIONS: dict[str, tuple[str, ...]] = {}  # kernels, best first
 KERNELS: dict[str, Kernel] = {}

@@ -7,7 +7,8 @@ import pytest
 from helpers.catalogue.registry import steps, variants
 from helpers.catalogue.rules import ExpressionError, Formula
 from helpers.export.asked import exports
-from helpers.export.cpp_plan import CppText, Term
+from helpers.export.cpp_plan import CppText
+from helpers.export.terms import Term
 from helpers.problem.problem import MAX_BYTES, MAX_INT, Problem
 from helpers.run.bound import load
 from tests.helpers.export.plans import GPUS
