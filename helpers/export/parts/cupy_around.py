@@ -214,7 +214,8 @@ def _run(
     cols = first.shape[-1]
     matrix = first.size // cols, cols, first.dtype.name
     asked = tuple((name, int(value)) for name, value in features.items())
-    launch = device(first.device.id).launch_around(operation, *matrix, 1, asked, tuple(given))
+    options = {"operation": operation, "features": asked, "given": tuple(given)}
+    launch = device(first.device.id).launch(*matrix, **options)
     stream = cupy.cuda.get_current_stream()
     launch(first.data.ptr, second.data.ptr, stream.ptr, *given.values())
 

@@ -48,10 +48,11 @@ def softmax(x: cupy.ndarray, axis: int = -1, out: cupy.ndarray | None = None) ->
         cols, addresses = x.shape[axis], (x.data.ptr, y.data.ptr)
         matrix, here = (x.size // cols, cols, x.dtype.name), device(x.device.id)
         if inner > 1:
-            launch = here.launch_around("softmax_any_axis", *matrix, inner)
+            launch = here.launch(*matrix, operation="softmax_any_axis", inner=inner)
         else:
             strides = (_row_stride(x), _row_stride(y)) if last else (cols, cols)
-            launch = here.launch(*matrix, strides, addresses, _workspace_of_graph)
+            starts = addresses[0] & 15, addresses[1] & 15
+            launch = here.launch(*matrix, strides, starts, _workspace_of_graph)
         launch(*addresses, cupy.cuda.get_current_stream().ptr)
         return y
 

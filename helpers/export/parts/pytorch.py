@@ -269,19 +269,19 @@ def _call_for(x: Tensor, dim: int, log: bool) -> Call:
     matrix = x.numel() // cols, cols, DTYPES[x.dtype]
     with torch.cuda.device(index):
         y, others = _like(x), ()
-        addresses = x.data_ptr(), y.data_ptr()
         try:
             if log:
                 others = (1.0,)
-                asked = inner, (("LOG", 1),), ("scale",)
-                launch = device(index).launch_around("softmax", *matrix, *asked)
+                options = {"features": (("LOG", 1),), "given": ("scale",)}
+                launch = device(index).launch(*matrix, inner=inner, **options)
             elif inner > 1:
-                launch = device(index).launch_around("softmax", *matrix, inner)
+                launch = device(index).launch(*matrix, inner=inner)
             else:
                 stride = row_stride(x.shape, x.stride()) if x.shape[-1] == cols else None
                 stride = cols if x.is_contiguous() else stride
                 strides = stride or cols, cols
-                launch = device(index).launch(*matrix, strides, addresses, _workspace_of_graph)
+                starts = x.data_ptr() & 15, y.data_ptr() & 15
+                launch = device(index).launch(*matrix, strides, starts, _workspace_of_graph)
         except Refused:  # more than 2^31 rows, an old GPU, a logarithm of short rows
             return lambda x, address: own(x, dim)
     if not _is_whole(x) if log or inner > 1 else stride is None:

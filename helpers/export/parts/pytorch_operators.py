@@ -16,9 +16,9 @@ from .pytorch import DTYPES, NAME, OPERATORS, _called, _composed, _later, _like,
 def _launch(x: Tensor, operation: str, dim: int, features: dict[str, int], given: str) -> Launch:
     """What launches an operation of rows like those of x. Raises `Refused`."""
     cols, inner = x.shape[dim], prod(x.shape[dim:][1:])
-    matrix = x.numel() // cols, cols, DTYPES[x.dtype], inner
-    names = tuple(given.split())
-    return device(x.device.index).launch_around(operation, *matrix, tuple(features.items()), names)
+    matrix = x.numel() // cols, cols, DTYPES[x.dtype]
+    options = {"features": tuple(features.items()), "given": tuple(given.split())}
+    return device(x.device.index).launch(*matrix, operation=operation, inner=inner, **options)
 
 
 def _stream(x: Tensor) -> int:
@@ -144,8 +144,8 @@ def _drops(x: Tensor, dtype: str, wide: bool) -> bool:
     cols, on = x.shape[-1], device(x.device.index)
     matrix, back = (x.numel() // cols, cols), "float32" if wide else dtype
     try:
-        on.launch_around("softmax", *matrix, dtype, 1, (("DROPOUT", 1), ("WIDE", int(wide))))
-        on.launch_around("softmax_backward", *matrix, back, 1, (("DROPOUT", 1),))
+        on.launch(*matrix, dtype, features=(("DROPOUT", 1), ("WIDE", int(wide))))
+        on.launch(*matrix, back, operation="softmax_backward", features=(("DROPOUT", 1),))
     except Refused:
         return False
     return True

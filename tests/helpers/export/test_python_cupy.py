@@ -376,7 +376,7 @@ def test_a_launch_is_made_once(here: Here) -> None:
     assert len(here.driver.launches) == 2
     here.softmax(here.put(values(5, 64)))
     assert here.driver.calls["cuModuleLoadData"] == 0, "the same macros, so the same kernel"
-    here.module.MOST_LAUNCHES = 4
+    here.module.MAX_LAUNCHES = 4
     for rows in range(1, 9):
         here.softmax(here.put(values(rows, 64)))
     assert len(here.module.device(0)._launches) <= 4, "shapes that keep changing fill no memory"
