@@ -30,12 +30,12 @@ from .terms import ATOM, COMPARE, Term, TextDomain
 PARTS = Path(__file__).parent / "parts"
 FRAMEWORKS = {
     "torch": (
-        ("pytorch", "pytorch_operators", "broadcasting"),
+        ("pytorch", "pytorch_operators", "layouts"),
         "PyTorch's tensors",
         "PyTorch 2.4 or newer for CUDA 12 or 13",
     ),
     "cupy": (
-        ("cupy_arrays", "cupy_around", "broadcasting"),
+        ("cupy_arrays", "layouts"),
         "CuPy's arrays",
         "CuPy 13 or newer for CUDA 12 or 13, NVRTC",
     ),
