@@ -19,8 +19,8 @@ from ..catalogue.plan import INPUTS
 from ..catalogue.registry import split_trial
 from ..catalogue.rules import Definition, ExpressionError, Names, Requirement
 from ..run.bound import Kernel
-from .asked import NoSuchExport
-from .builds import file_of
+from .request import ExportError
+from .specialisations import file_of
 from .terms import AND, ATOM, Term, TextDomain
 
 DIVISOR = """\
@@ -158,7 +158,7 @@ def kernel_plan(
     """Return the C++ function that plans one kernel.
 
     `dtypes` are those of the file, of which the kernel may support some; `values` are names of the
-    Build table that the plan passes on. Raises `NoSuchExport` for a header that is not valid C++.
+    Build table that the plan passes on. Raises `ExportError` for a header that is not valid C++.
     """
     contract, domain = kernel.header, CppText()
     names = _inputs(dtypes)
@@ -167,7 +167,7 @@ def kernel_plan(
     try:
         contract.program(kernel.block, any_start=True).evaluate(names, domain)
     except ExpressionError as error:
-        raise NoSuchExport(f"{step}: its header cannot be exported to C++: {error}") from None
+        raise ExportError(f"{step}: its header cannot be exported to C++: {error}") from None
     results = {f"macros[{place}]": names[name] for place, name in enumerate(contract.macros)}
     results |= {"block": names["block"], "grid": names["grid"], "shared": names["shared_mem"]}
     for name in ("workspace", "CLUSTER", "PROGRAMMATIC", *values):

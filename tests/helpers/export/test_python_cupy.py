@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from helpers.base.gpu import H200, Gpu
-from helpers.export.asked import request
 from helpers.export.python import write
+from helpers.export.request import export_request
 from helpers.problem.operations import BACKWARD, CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, SOFTMAX
 from helpers.problem.problem import Problem
 from helpers.run.check import check_outputs, check_softmax
@@ -26,7 +26,7 @@ NUMBERS = {"ignore_index": 3, "label_smoothing": 0.1, "z_loss": 1e-3}
 
 @pytest.fixture(scope="module")
 def text() -> str:
-    return write(request("best", []), "cupy")
+    return write(export_request("best", []), "cupy")
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from helpers.base.gpu import Gpu
-from helpers.export.asked import request
 from helpers.export.python import write
+from helpers.export.request import export_request
 from tests.helpers.export.conftest import Place
 from tests.helpers.export.exported_file import OLD
 
@@ -633,7 +633,9 @@ def test_exports_of_one_name_live_beside_each_other(made) -> None:
 
 
 def test_a_name_is_that_of_the_file_and_of_its_content() -> None:
-    text, again, other = (write(request("best", [], n), "torch") for n in ("fast", "fast", None))
+    text, again, other = (
+        write(export_request("best", [], n), "torch") for n in ("fast", "fast", None)
+    )
     assert text == again and 'NAME = "softmax_worklog"' in other
     (digest,) = re.findall(r'^CONTENT = "(\w{8})"  #', text, flags=re.MULTILINE)
     assert digest not in other

@@ -1,9 +1,9 @@
-"""Which builds of a kernel the shapes that are asked for need: the sets of values of its macros.
+"""The specialisations that the requested shapes need: the sets of values of a kernel's macros.
 
-A range may hold more shapes than can be planned one by one. So the table of a header is computed
-for boxes of shapes at once, as intervals: rows from .. to, columns from .. to of one remainder by
-the columns of 16 bytes. A box for which every macro has one value is done; any other is halved.
-What comes out is every build that some shape of the range needs, and no other.
+A range may contain too many shapes to plan one by one. So the rules of a header are evaluated for
+boxes of shapes, as intervals: a range of rows, and a range of columns with the same remainder
+modulo 16 bytes. A box for which every macro has one value is done; any other is halved. The result
+is every specialisation that some shape of the range needs, and no other.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from ..catalogue.registry import split_trial
 from ..catalogue.rules import Formula, Requirement
 from ..problem.problem import MAX_BYTES, MAX_INT, Problem
 from ..run.bound import Kernel, load
-from .asked import Asked, NoSuchExport, Shapes
 from .intervals import Interval, Intervals, product
+from .request import ExportError, ExportRequest, Shapes
 
-MOST_BUILDS = 64  # of a file: each is compiled, a second or more
-MOST_BOXES = 2**20  # of a range, before it is given up
-MOST_AXES = 2**14  # pairs of dim and inner, each of which is a box
+MAX_SPECIALISATIONS = 64  # per file; compiling each takes a second or more
+MAX_BOXES = 2**20  # per range
+MAX_AXES = 2**14  # pairs of dim and inner, each of which is a box
 
 Macros = tuple[tuple[str, int], ...]
 
 
-class Build(NamedTuple):
-    """A kernel file compiled for a dtype with these macros."""
+class Specialisation(NamedTuple):
+    """A kernel file compiled for a dtype with values of its macros."""
 
     file: str
     dtype: np.dtype
@@ -40,67 +40,66 @@ class Build(NamedTuple):
 
 
 class Start(NamedTuple):
-    """How rows lie and where x and y start."""
+    """Row strides and alignment of x and y, as far as plans distinguish them."""
 
-    apart: tuple[int, int]  # elements between rows of x, and of y
+    gaps: tuple[int, int]  # elements between the rows of x, and of y
     aligned: bool
     alike: bool
 
 
-def builds(asked: Asked) -> list[Build]:
-    """Every build that the shapes asked for need, in the order of the kernels.
+def specialisations(request: ExportRequest) -> list[Specialisation]:
+    """Return every specialisation that the requested shapes need, in the order of the kernels.
 
-    Raises `NoSuchExport` for shapes of which no kernel takes one, and for too many builds.
+    Raises `ExportError` if no kernel accepts any of the shapes, or for too many specialisations.
     """
-    if not asked.shapes:
-        raise NoSuchExport("name the shapes to compile for: 8192x50304 or 1..4096x32000, say")
-    found: dict[Build, None] = {}
-    for shapes in asked.shapes:
-        for dtype in asked.dtypes:
-            needed: dict[Build, None] = {}
-            for gpu in asked.gpus:
-                for start in starts(asked, dtype):
-                    needed |= dict.fromkeys(_needed(asked, shapes, dtype, gpu, start))
+    if not request.shapes:
+        raise ExportError("name the shapes to compile for, such as 8192x50304 or 1..4096x32000")
+    found: dict[Specialisation, None] = {}
+    for shapes in request.shapes:
+        for dtype in request.dtypes:
+            needed: dict[Specialisation, None] = {}
+            for gpu in request.gpus:
+                for start in starts(request, dtype):
+                    needed |= dict.fromkeys(_needed(request, shapes, dtype, gpu, start))
             if not needed:
-                raise NoSuchExport(_why_none(asked, shapes, dtype))
+                raise ExportError(_why_none(request, shapes, dtype))
             found |= needed
-    if len(found) > MOST_BUILDS:
-        raise NoSuchExport(
-            f"{', '.join(map(str, asked.shapes))} needs {len(found)} builds, more than "
-            f"{MOST_BUILDS} in one file; ask for fewer shapes or dtypes"
+    if len(found) > MAX_SPECIALISATIONS:
+        raise ExportError(
+            f"{', '.join(map(str, request.shapes))} needs {len(found)} specialisations, more than "
+            f"{MAX_SPECIALISATIONS} in one file; request fewer shapes or dtypes"
         )
-    order = [file_of(step) if asked.best else step for step in asked.kernels]
-    return sorted(found, key=lambda build: (order.index(build.file), str(build.dtype), build[2]))
+    order = [file_of(step) if request.best else step for step in request.kernels]
+    return sorted(found, key=lambda one: (order.index(one.file), str(one.dtype), one.macros))
 
 
-def _why_none(asked: Asked, shapes: Shapes, dtype: np.dtype) -> str:
-    """Why there is no build at all."""
-    kernel, inner = asked.kernels[0], shapes.inner.high if shapes.inner else 1
+def _why_none(request: ExportRequest, shapes: Shapes, dtype: np.dtype) -> str:
+    """Return why no kernel accepts any of the shapes."""
+    kernel, inner = request.kernels[0], shapes.inner.high if shapes.inner else 1
     rows, cols = shapes.rows.high * inner, shapes.cols.high
-    reason = load(kernel).header.why_not(Problem(rows, cols, dtype, inner), asked.gpus[0])
-    return f"{kernel} takes no {dtype} matrix of {shapes}: {reason}"
+    reason = load(kernel).header.why_not(Problem(rows, cols, dtype, inner), request.gpus[0])
+    return f"{kernel} accepts no {dtype} matrix of {shapes}: {reason}"
 
 
 def file_of(step: str) -> str:
-    """The kernel whose plan is that of a step of the ranking: LATE = 1 is a plan's own for x and y
-    that start differently, so that trial is its file."""
+    """Return the kernel whose rules include a step of the ranking: a trial with LATE = 1 is what
+    the rules of its file give for x and y that are aligned differently."""
     file, block, changes = split_trial(step)
     return file if not block and changes in ((), (("LATE", 1),)) else step
 
 
-def starts(asked: Asked, dtype: np.dtype) -> Iterator[Start]:
-    """The ways in which rows may lie, one for each that plans tell apart: whether rows follow each
-    other, and whether x and y keep their distance to a multiple of 16 bytes."""
+def starts(request: ExportRequest, dtype: np.dtype) -> Iterator[Start]:
+    """Yield the combinations of strides and alignment that plans distinguish."""
     pack = 16 // dtype.itemsize
-    gaps = [(0, 0), (pack, pack), (pack + 1, pack)] if asked.strides else [(0, 0)]
+    gaps = [(0, 0), (pack, pack), (pack + 1, pack)] if request.strided else [(0, 0)]
     for gap in gaps:
         yield Start(gap, True, True)
-        if asked.anywhere:
+        if request.any_start:
             yield Start(gap, False, True)
             yield Start(gap, False, False)
 
 
-# ---- a header's plan of boxes -------------------------------------------------------------------
+# ---- plans of boxes -----------------------------------------------------------------------------
 
 
 class Planned(NamedTuple):
@@ -140,26 +139,26 @@ def _plan(kernel: Kernel, names: Mapping[str, Interval], dtype: np.dtype, start:
 
 
 def _needed(
-    asked: Asked, shapes: Shapes, dtype: np.dtype, gpu: Gpu, start: Start
-) -> Iterator[Build]:
-    """The builds that some shape of a range needs; of a range, a kernel may refuse some shapes.
-    Raises `NoSuchExport` for too many of either."""
+    request: ExportRequest, shapes: Shapes, dtype: np.dtype, gpu: Gpu, start: Start
+) -> Iterator[Specialisation]:
+    """Yield the specialisations that some shape of a range needs; a kernel may reject other shapes
+    of the range. Raises `ExportError` for too many specialisations or boxes."""
     pack = 16 // dtype.itemsize
     todo = _first_boxes(shapes, pack)
-    found: dict[Build, None] = {}
+    found: dict[Specialisation, None] = {}
 
     def open_boxes(boxes: np.ndarray) -> np.ndarray:
-        """Which boxes have to be halved; the builds of the others are found."""
+        """Return which boxes must be halved; add the specialisations of the others."""
         names = _names(boxes, dtype, gpu, start)
         left, again = np.ones(len(boxes), bool), np.zeros(len(boxes), bool)
-        for step, when in _order(asked):
+        for step, when in _order(request):
             some = np.flatnonzero(left & ~again)
             if not len(some):
                 break
             part = {name: value[some] for name, value in names.items()}
             plan = _ranked(_plan(load(step), part, dtype, start), when, part)
-            file = file_of(step) if asked.best else step
-            known = _add_builds(found, step, file, dtype, plan)
+            file = file_of(step) if request.best else step
+            known = _add_found(found, step, file, dtype, plan)
             left[some[known]] = False
             again[some[~known & ~plan.rejected]] = True
         return again
@@ -169,24 +168,24 @@ def _needed(
         first_rows = todo.copy()
         first_rows[:, 1] = first_rows[:, 0]
         todo = _halved(todo, open_boxes(first_rows))
-        if len(todo) > MOST_BOXES:
-            raise NoSuchExport(
-                f"{shapes} are too many shapes to find all their builds; ask for fewer"
+        if len(todo) > MAX_BOXES:
+            raise ExportError(
+                f"{shapes} are too many shapes to find all their specialisations; request fewer"
             )
-        if len(found) > 4 * MOST_BUILDS:
-            raise NoSuchExport(
-                f"{shapes} needs more than {len(found)} builds, where {MOST_BUILDS} are the most "
-                "in one file; ask for fewer shapes"
+        if len(found) > 4 * MAX_SPECIALISATIONS:
+            raise ExportError(
+                f"{shapes} needs more than {len(found)} specialisations; one file has at most "
+                f"{MAX_SPECIALISATIONS}; request fewer shapes"
             )
     yield from found
 
 
-def _order(asked: Asked) -> Iterator[tuple[str, Formula | None]]:
-    """The kernels that may be taken, each with the condition for its place."""
-    if asked.best:
+def _order(request: ExportRequest) -> Iterator[tuple[str, Formula | None]]:
+    """Yield the kernels that may be chosen, each with the condition of its rank."""
+    if request.best:
         yield from ((rank.file, rank.when) for rank in SOFTMAX_RANKING)
     else:
-        yield from ((step, None) for step in asked.kernels)
+        yield from ((step, None) for step in request.kernels)
 
 
 def _ranked(plan: Planned, when: Formula | None, names: Mapping[str, Interval]) -> Planned:
@@ -198,17 +197,17 @@ def _ranked(plan: Planned, when: Formula | None, names: Mapping[str, Interval]) 
     return plan._replace(accepted=plan.accepted & holds.true, rejected=plan.rejected | holds.false)
 
 
-def _add_builds(
-    found: dict[Build, None], step: str, file: str, dtype: np.dtype, plan: Planned
+def _add_found(
+    found: dict[Specialisation, None], step: str, file: str, dtype: np.dtype, plan: Planned
 ) -> np.ndarray:
-    """Add the builds of the boxes that have one; returns for which boxes all builds are found,
-    those included of which several macros are open and every combination is there already."""
+    """Add the specialisations of the boxes that need exactly one. Return for which boxes all are
+    found: also those where several macros vary and every combination has been found already."""
     macros = load(step).header.macros
     if not plan.accepted.any():
         return plan.accepted
     bounds = [b for name in macros for b in (plan.names[name].low, plan.names[name].high)]
     mixed = np.zeros(len(plan.accepted), np.uint64)
-    for bound in bounds:  # one number for a row of them is sorted much faster
+    for bound in bounds:  # sorting one number per box is much faster than rows
         mixed = (mixed ^ bound.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
     _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
@@ -218,29 +217,33 @@ def _add_builds(
     taken = np.zeros(pairs.shape[1], bool)
     taken[place[plan.accepted]] = True
 
-    def build(values) -> Build:
-        return Build(file, dtype, tuple(zip(macros, map(int, values), strict=True)))
+    def specialisation(values) -> Specialisation:
+        return Specialisation(file, dtype, tuple(zip(macros, map(int, values), strict=True)))
 
     for number in np.flatnonzero(taken):
         if (pairs[:, number, 0] == pairs[:, number, 1]).all():
-            found[build(pairs[:, number, 0])] = None
+            found[specialisation(pairs[:, number, 0])] = None
     for number in np.flatnonzero(taken):
         choices = [range(one, other + 1) for one, other in pairs[:, number].tolist()]
-        if math.prod(map(len, choices)) <= MOST_BUILDS:
-            known[number] = all(build(values) in found for values in itertools.product(*choices))
+        if math.prod(map(len, choices)) <= MAX_SPECIALISATIONS:
+            known[number] = all(
+                specialisation(values) in found for values in itertools.product(*choices)
+            )
     return plan.accepted & known[place]
 
 
 def _first_boxes(shapes: Shapes, pack: int) -> np.ndarray:
-    """A box for each remainder that columns leave: rows from, to, sixteens of columns from, to,
-    remainder, inner. Of another axis one for each length and inner: hardly two of them have one
-    build. Raises `NoSuchExport` for too many of those."""
+    """Return one box per remainder of the columns: first and last row, first and last quotient of
+    the columns by `pack`, remainder, inner. With another axis there is one box per dim and inner,
+    because specialisations hardly ever share them. Raises `ExportError` for too many of those."""
     rows, cols, boxes = shapes.rows, shapes.cols, []
     if shapes.inner:
         inner = shapes.inner
         count = (cols.high - cols.low + 1) * (inner.high - inner.low + 1)
-        if count > MOST_AXES:
-            raise NoSuchExport(f"{shapes} are too many lengths of an axis to find all their builds")
+        if count > MAX_AXES:
+            raise ExportError(
+                f"{shapes} are too many axis lengths to find all their specialisations"
+            )
         grid = np.mgrid[cols.low : cols.high + 1, inner.low : inner.high + 1].reshape(2, -1)
         boxes = [[rows.low, rows.high, c // pack, c // pack, c % pack, i] for c, i in grid.T]
         return np.array(boxes, np.int64)
@@ -253,7 +256,7 @@ def _first_boxes(shapes: Shapes, pack: int) -> np.ndarray:
 
 
 def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[str, Interval]:
-    """What a header may read, of boxes."""
+    """Return the inputs of a header's rules, for boxes."""
     low, high, first, last, remainder, inner = todo.T
     pack = 16 // dtype.itemsize
     outer, inner = Interval(low, high), Interval(inner, inner)
@@ -275,9 +278,9 @@ def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[st
         "maxShared": Interval.of(gpu.max_shared, len(low)),
         "alike": Interval.of(int(start.alike), len(low)),
     }
-    for stride, gap in zip(("x_stride", "y_stride"), start.apart, strict=True):
+    for stride, gap in zip(("x_stride", "y_stride"), start.gaps, strict=True):
         names[stride] = Interval(cols.low + gap, cols.high + gap, (remainder + gap) % pack, pack)
-    adjacent = start.apart == (0, 0)
+    adjacent = start.gaps == (0, 0)
     always, sometimes = adjacent | (high == 1), adjacent | (low == 1)
     whole = ((remainder * dtype.itemsize) % 16 == 0) & start.aligned & start.alike
     names["isContiguous"] = Interval(always.astype(np.int64), sometimes.astype(np.int64))
@@ -288,7 +291,7 @@ def _names(todo: np.ndarray, dtype: np.dtype, gpu: Gpu, start: Start) -> dict[st
 
 
 def _halved(boxes: np.ndarray, by_columns: np.ndarray) -> np.ndarray:
-    """Each box as two: halved by its columns where even its first row is open, else by its rows."""
+    """Halve each box: by columns if even its first row is undecided, else by rows."""
     low, high, first, last, _, _ = boxes.T
     rows = (high > low) & (~by_columns | (last == first))
     lower, upper = boxes.copy(), boxes.copy()
