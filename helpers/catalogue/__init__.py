@@ -2,8 +2,8 @@
 
 The modules, lowest first:
 
-    rules        the rules of a header, evaluated over any domain
-    expressions  C integer expressions, checked to mean the same in C and in Python
+    expressions  C integer expressions, evaluated over any domain
+    rules        the rules of a header as a program of definitions and requirements
     plan         a parsed header: accepted problems, build options, launch
     header       the header parser: keys and Build table
     registry     the kernel files and their source

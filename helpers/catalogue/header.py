@@ -37,6 +37,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,9 +45,8 @@ from ..base.arguments import checked
 from ..problem.operations import Operation, parse_computes
 from ..simt import citing
 from ..simt.cuda_text import strip_comments
-from .expressions import Expression
+from .expressions import Definition, Expression, ExpressionError
 from .plan import AXIS_INPUTS, DTYPE_OPTIONS, INPUTS, Header, HeaderError, option_name
-from .rules import Definition, ExpressionError, Field, build_entries, fields, launch_rules
 
 KEYS = (
     "Idea",
@@ -71,6 +71,12 @@ OPTIONAL_KEYS = {"Computes", "Build", "Workspace", "Features", "Strides", "Inpla
 STRIDES = "x_stride, y_stride"
 
 
+@dataclass(frozen=True)
+class _Field:
+    text: str  # on one line
+    lines: tuple[tuple[int, str], ...]  # (number, text) of each line, the key blanked out
+
+
 @checked
 @functools.lru_cache(maxsize=1024)
 def header(
@@ -93,15 +99,12 @@ def header(
 def _header(
     code: str, options: tuple[str, ...], changes: tuple[tuple[str, int], ...]
 ) -> Header | None:
-    try:
-        file, keys = fields(code)
-    except ValueError as error:
-        raise HeaderError(str(error)) from None
-    if len(set(keys) & set(KEYS)) < 3:  # three keys make it a header, perhaps with a typo
+    file, fields = _fields(code)
+    if len(set(fields) & set(KEYS)) < 3:  # three fields make it a header, perhaps with a typo
         return None
-    if tuple(keys) != tuple(key for key in KEYS if key in keys or key not in OPTIONAL_KEYS):
-        missing = ", ".join(key for key in KEYS if key not in {*keys, *OPTIONAL_KEYS}) or "none"
-        unknown = ", ".join(key for key in keys if key not in KEYS) or "none"
+    if tuple(fields) != tuple(key for key in KEYS if key in fields or key not in OPTIONAL_KEYS):
+        missing = ", ".join(key for key in KEYS if key not in {*fields, *OPTIONAL_KEYS}) or "none"
+        unknown = ", ".join(key for key in fields if key not in KEYS) or "none"
         raise HeaderError(
             f"{file}: a kernel header must have the keys {', '.join(KEYS)} in this order, of which "
             f"{', '.join(sorted(OPTIONAL_KEYS))} are optional; "
@@ -112,9 +115,9 @@ def _header(
         name: int(value)
         for name, value in re.findall(r"^\s*#define (\w+) (\d+)[ \t]*$", plain, flags=re.MULTILINE)
     }
-    operation, made_for = _operation(file, keys)
+    operation, made_for = _operation(file, fields)
     given = {*INPUTS, *(AXIS_INPUTS if "inner" in operation.sizes else ()), *numbers}
-    build = _build_table(file, keys["Build"], plain, given) if "Build" in keys else ()
+    build = _build_table(file, fields["Build"].lines, plain, given) if "Build" in fields else ()
     for entry in build:
         if entry.name in operation.features and (len(entry.cases) > 1 or entry.cases[0][0].names):
             raise HeaderError(
@@ -136,20 +139,20 @@ def _header(
     known = {*given, *named, *defined}
     return Header(
         file,
-        {key: entry.text for key, entry in keys.items()},
+        {key: entry.text for key, entry in fields.items()},
         build,
         {**numbers, **{name: value for name, value in fixed.items() if name not in named}},
         options,
         {name: value for name, value in fixed.items() if name in named},
-        {key: entry.lines[0][0] for key, entry in keys.items()},
-        tuple(text for _, text in keys["Build"].lines) if build else (),
-        _rules(file, keys, known, operation),
+        {key: entry.lines[0][0] for key, entry in fields.items()},
+        tuple(text for _, text in fields["Build"].lines) if build else (),
+        _rules(file, fields, known, operation),
         operation,
         made_for,
     )
 
 
-def _operation(file: str, fields: Mapping[str, Field]) -> tuple[Operation, dict[str, int]]:
+def _operation(file: str, fields: Mapping[str, _Field]) -> tuple[Operation, dict[str, int]]:
     """Return the operation of a header and the features whose value is fixed in the file."""
     text = fields["Computes"].text if "Computes" in fields else "softmax"
     try:
@@ -180,13 +183,51 @@ def _defined(file: str, options: Sequence[str], known: set[str]) -> dict[str, in
     return defined
 
 
-def _build_table(file: str, field: Field, plain: str, given: set[str]) -> tuple[Definition, ...]:
+def _fields(code: str) -> tuple[str, dict[str, _Field]]:
+    """Return the file name of a source and the fields of its first comment."""
+    file, number = "the source", 0
+    lines_of: dict[str, list[tuple[int, str]]] = {}
+    key = ""
+    for line in code.splitlines():
+        number += 1
+        if named := re.match(r'#line (\d+) "(.*)"', line):
+            number, file = int(named[1]) - 1, named[2]
+        elif line.startswith("//"):
+            text = re.sub("^// ?", "", line)
+            if begins := re.match(r"([A-Z][a-z]+): +(.*)", text):
+                key = begins[1]
+                if key in lines_of:
+                    raise HeaderError(f"{file}:{number}: duplicate key {key}")
+                lines_of[key] = [(number, " " * begins.start(2) + begins[2])]
+            elif key and text.startswith(" "):
+                lines_of[key].append((number, text))
+            else:
+                key = ""
+        elif line.strip():
+            break
+    fields = {}
+    for key, lines in lines_of.items():
+        text = " ".join(" ".join(text for _, text in lines).split())
+        if not text:
+            raise HeaderError(f"{file}:{lines[0][0]}: {key} is empty")
+        fields[key] = _Field(text, tuple(lines))
+    return file, fields
+
+
+def _build_table(file: str, lines, plain: str, given: set[str]) -> tuple:
     """Parse the Build table and check what can be checked without a shape. `given` are the names
     that its expressions may read besides those defined above them in the table."""
-    try:
-        entries = build_entries(field)
-    except ValueError as error:
-        raise HeaderError(f"{file}:{error}") from None
+    entries: list[tuple[str, int, list[list]]] = []  # (name, line, [[line, text of a case]])
+    for number, raw in lines:
+        text = raw.strip()
+        if begins := re.match(r"(\w+) *= *(?!=)(.*)", text):
+            entries.append((begins[1], number, [[number, begins[2]]]))
+        elif not entries:
+            raise HeaderError(f"{file}:{number}: Build: `{text}` is not NAME = value")
+        elif text.startswith("|") and not text.startswith("||"):
+            entries[-1][2].append([number, text[1:]])
+        else:  # a continuation of the line above
+            entries[-1][2][-1][1] += f" {text}"
     code = "\n".join(
         line for line in plain.splitlines() if not re.match(r"\s*#\s*(error|ifndef)\b", line)
     )
@@ -194,53 +235,57 @@ def _build_table(file: str, field: Field, plain: str, given: set[str]) -> tuple[
     used = {*re.findall(r"\w+", code)}
     known = {*given}
     build = []
-    for name, cases in entries:
-        where = f"{file}:{cases[0][0]}: Build"
+    for name, line, cases in entries:
+        where = f"{file}:{line}: Build: {name}"
         if not (name.isupper() or name.islower()):
-            raise HeaderError(
-                f"{where}: {name} is neither a macro in capitals nor a value in lower case"
-            )
+            raise HeaderError(f"{where} is neither a macro in capitals nor a value in lower case")
         if name in known or name == "block":
-            raise HeaderError(f"{where}: {name} is already defined")
+            raise HeaderError(f"{where} is already defined")
         if name.isupper() and name not in used:
-            raise HeaderError(f"{where}: {name}: the code does not use it; write it in lower case")
+            raise HeaderError(f"{where}: the code does not use it; write it in lower case")
+        where = f"{file}:{line}: Build"
         build.append(Definition(name, tuple(_cases(file, name, cases, known)), where=where))
         known.add(name)
     return tuple(build)
 
 
-def _cases(file: str, name: str, cases: Sequence[tuple[int, str, str]], known: set[str]):
-    for position, (number, value, condition) in enumerate(cases, 1):
+def _cases(file: str, name: str, cases, known: set[str]):
+    for position, (number, text) in enumerate(cases, 1):
+        value, when, condition = re.sub(r"\s+", " ", text).strip().partition(" when ")
+        if position < len(cases) and not when:
+            raise HeaderError(f"{file}:{number}: Build: {name}: only the last case has no `when`")
         where = f"{file}:{number}: Build: {name}"
-        if position < len(cases) and not condition:
-            raise HeaderError(f"{where}: only the last case has no `when`")
         yield (
             _expression(where, value, known),
-            _expression(where, condition, known) if condition else None,
+            _expression(where, condition, known) if when else None,
         )
 
 
 def _rules(
-    file: str, fields: Mapping[str, Field], known: set[str], operation: Operation
+    file: str, fields: Mapping[str, _Field], known: set[str], operation: Operation
 ) -> dict[str, Expression]:
     """Parse the expressions of the other keys, and check the form of every key."""
 
     def where(key: str) -> str:
         return f"{file}:{fields[key].lines[0][0]}: {key}"
 
-    try:
-        launch, _ = launch_rules(fields["Launch"].text)
-    except ValueError as error:
-        raise HeaderError(f"{where('Launch')}: {error}") from None
+    launch = re.fullmatch(
+        r"block = (.+?)(?:, (block .+))?, grid = (.+?)(, cooperative)?", fields["Launch"].text
+    )
+    if not launch:
+        raise HeaderError(
+            f"{where('Launch')}: must be `block = ..., grid = ...`, optionally with a condition on "
+            "other block sizes between the two, and with `, cooperative` at the end"
+        )
     with_block = {*known, "block"}
     rules = {
-        "block": _expression(where("Launch"), launch["block"], known),
-        "grid": _expression(where("Launch"), launch["grid"], with_block),
+        "block": _expression(where("Launch"), launch[1], known),
+        "grid": _expression(where("Launch"), launch[3], with_block),
         "Shared": _expression(where("Shared"), fields["Shared"].text, with_block),
         "Columns": _expression(where("Columns"), fields["Columns"].text, known),
     }
-    if condition := launch.get("block condition"):
-        rules["block condition"] = _expression(where("Launch"), condition, with_block)
+    if launch[2]:
+        rules["block condition"] = _expression(where("Launch"), launch[2], with_block)
     if "Workspace" in fields:
         rules["Workspace"] = _expression(where("Workspace"), fields["Workspace"].text, with_block)
         if rules["Workspace"].text == "0":

@@ -16,19 +16,16 @@ from ..base.gpu import H200, Gpu
 from ..problem.operations import SOFTMAX, Operation
 from ..problem.problem import MAX_INT, Problem, integer
 from ..simt import ShownShort
-from .expressions import Expression
-from .rules import (
+from .expressions import (
     INTEGERS,
-    MAX_BLOCK,
-    MIN_CLUSTER_CAPABILITY,
     Definition,
     DivisionByZero,
+    Expression,
     ExpressionError,
-    Program,
     Rejected,
     Requirement,
-    program,
 )
+from .rules import MAX_BLOCK, MIN_CLUSTER_CAPABILITY, Program, program
 
 # A file is compiled for the first dtype of its header unless one of these is defined.
 DTYPE_OPTIONS = {"float16": "-DFLOAT16", "bfloat16": "-DBFLOAT16"}

@@ -1,225 +1,28 @@
-"""The rules of a kernel header, and the one walk that evaluates them over any domain.
+"""The rules of a kernel header as a program: definitions and requirements, in order.
 
-A header is a short program: definitions (the Build table, the launch) and requirements (Columns,
-CUDA's limits), in order. `Program.evaluate` runs it over a `Domain`, which says what a value is: an
-integer (`Integers`), an interval per set of problems, or C++ text (both in `helpers.export`).
-
-Exported Python files contain this module unchanged, so it needs the standard library alone.
+The definitions are those of the Build table and the launch; the requirements are the keys Columns
+and Features, and the limits of CUDA. `Program.evaluate` runs it over any domain.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import operator
-import re
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from ..problem.problem import MAX_INT
-
-Value = Any  # what a domain computes with
-Names = Mapping[str, Value]
-Evaluate = Callable[[Names, "Domain"], Value]
+from .expressions import (
+    Definition,
+    Domain,
+    Expression,
+    ExpressionError,
+    Rejected,
+    Requirement,
+    Value,
+)
 
 MAX_BLOCK = 1024  # threads, in every compute capability
 MIN_CLUSTER_CAPABILITY = 90  # first compute capability with clusters and programmatic launches
-LIMIT = 2**63  # a C long long is below it
-COMPARISONS = frozenset({">=", "<=", ">", "<", "==", "!="})
-DIVISIONS = frozenset({"/", "%", "ceil_div"})
-# The functions of expressions by their names in C; comparisons give 0 or 1.
-FUNCTIONS: dict[str, Callable[..., int]] = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.floordiv,
-    "%": operator.mod,
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "==": operator.eq,
-    "!=": operator.ne,
-    "min": min,
-    "max": max,
-    "ceil_div": lambda number, by: -(-number // by),
-    # The smallest power of two that is at least the number.
-    "power_of_two": lambda number: 1 << max(number - 1, 0).bit_length(),
-}
-OPERATORS = {
-    **{ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.Mod: "%"},
-    **{ast.GtE: ">=", ast.LtE: "<=", ast.Gt: ">", ast.Lt: "<", ast.Eq: "==", ast.NotEq: "!="},
-}
-
-
-class ExpressionError(ValueError):
-    """An expression is invalid, or has no valid value for the given names."""
-
-
-class DivisionByZero(ExpressionError):
-    """An expression divides by zero for the given names."""
-
-
-class Rejected(ValueError):
-    """A problem does not meet a requirement of a header, or no case of a definition holds."""
-
-
-# ---- expressions ----------------------------------------------------------------------------
-
-
-class Domain(Protocol):
-    """What the rules of a header are evaluated over."""
-
-    def number(self, number: int) -> Value:
-        """Return an integer as a value."""
-
-    def apply(self, function: str, *values: Value) -> Value:
-        """Apply one of `FUNCTIONS`."""
-
-    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> Value:
-        """Evaluate `&&` if `conjunction`, else `||`: each part if those before do not decide."""
-
-    def define(self, definition: Definition, names: Names) -> Value:
-        """Return the value of the first case whose condition holds or is None."""
-
-    def require(self, requirement: Requirement, names: Names) -> None:
-        """Reject the problem, or part of the problems, if a requirement is not met."""
-
-
-class Formula:
-    """A C integer expression. `tree` is its Python syntax tree, with C's `&&` and `||` as `and` and
-    `or`. `helpers.catalogue.expressions` checks that it means the same in C and in Python."""
-
-    def __init__(self, text: str):
-        self.text = " ".join(text.split())
-
-    @functools.cached_property
-    def tree(self) -> ast.expr:
-        return parsed(self.text)
-
-    @functools.cached_property
-    def _evaluate(self) -> Evaluate:
-        return _compiled(self.text)
-
-    def value(self, names: Names, domain: Domain | None = None) -> Value:
-        """Return the value over a domain, by default that of integers.
-
-        Raises `ExpressionError` for an unknown name, division of a negative number and 64-bit
-        overflow, and its subclass `DivisionByZero`.
-        """
-        try:
-            return self._evaluate(names, domain or INTEGERS)
-        except ExpressionError as error:
-            raise type(error)(f"`{self.text}` {error}") from None
-        except KeyError as error:
-            (name,) = error.args
-            raise ExpressionError(
-                f"`{self.text}` reads {name}; there are {', '.join(names)}"
-            ) from None
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.text!r})"
-
-
-def parsed(text: str) -> ast.expr:
-    """Return the syntax tree of a C expression. Raises `SyntaxError` and `ValueError`."""
-    return ast.parse(text.replace("&&", " and ").replace("||", " or ").strip(), mode="eval").body
-
-
-@functools.lru_cache(maxsize=4096)
-def _compiled(text: str) -> Evaluate:
-    return _walk(parsed(text))
-
-
-def _walk(node: ast.expr) -> Evaluate:
-    """Translate a syntax tree to a function, because headers are evaluated thousands of times."""
-    if isinstance(node, ast.Constant):
-        constant = node.value
-        return lambda names, domain: domain.number(constant)
-    if isinstance(node, ast.Name):
-        name = node.id
-        return lambda names, domain: names[name]
-    if isinstance(node, ast.BoolOp):
-        conjunction, parts = isinstance(node.op, ast.And), tuple(map(_walk, node.values))
-        return lambda names, domain: domain.logical(conjunction, parts, names)
-    if isinstance(node, ast.Call):
-        function, operands = node.func.id, node.args
-    elif isinstance(node, ast.Compare):
-        function, operands = OPERATORS[type(node.ops[0])], [node.left, *node.comparators]
-    else:
-        function, operands = OPERATORS[type(node.op)], [node.left, node.right]
-    if len(operands) == 1:
-        (only,) = map(_walk, operands)
-        return lambda names, domain: domain.apply(function, only(names, domain))
-    left, right = map(_walk, operands)
-    return lambda names, domain: domain.apply(function, left(names, domain), right(names, domain))
-
-
-class Integers:
-    """The domain of one problem. Results that C and Python compute differently are rejected:
-    division of a negative number, which C rounds towards zero, and overflow of 64 bits."""
-
-    def number(self, number: int) -> int:
-        return number
-
-    def apply(self, function: str, *values: int) -> int:
-        if function in COMPARISONS:
-            return int(FUNCTIONS[function](*values))
-        if function in DIVISIONS:
-            left, right = values
-            if right == 0:
-                raise DivisionByZero("divides by zero")
-            if left < 0 or right < 0:
-                raise ExpressionError(f"divides {left} by {right}: C rounds that towards zero")
-        value = FUNCTIONS[function](*values)
-        if not -LIMIT <= value < LIMIT:
-            raise ExpressionError("does not fit 64 bits")
-        return value
-
-    def logical(self, conjunction: bool, parts: Sequence[Evaluate], names: Names) -> int:
-        for part in parts:
-            if (part(names, self) != 0) is not conjunction:
-                return int(not conjunction)
-        return int(conjunction)
-
-    def define(self, definition: Definition, names: Names) -> int:
-        for value, condition in definition.cases:
-            if condition is None or condition.value(names):
-                return value.value(names)
-        raise Rejected(f"no case of {definition.name} holds")
-
-    def require(self, requirement: Requirement, names: Names) -> None:
-        if not requirement.condition.value(names):
-            given = ", ".join(f"{name} = {names[name]}" for name in ("rows", "cols"))
-            raise Rejected(f"requires {requirement.condition.text}, got {given}")
-
-
-INTEGERS = Integers()
-
-
-# ---- the rules of a header ------------------------------------------------------------------
-
-
-class Definition(NamedTuple):
-    """A name of the Build table or of the launch, with the value of the first case that holds."""
-
-    name: str
-    cases: tuple[tuple[Formula, Formula | None], ...]  # (value, condition)
-    rule: str = "Build"  # the key of the header, or "block" or "grid"
-    where: str = ""  # file, line and key
-
-    @property
-    def is_macro(self) -> bool:
-        return self.name.isupper()
-
-
-class Requirement(NamedTuple):
-    """A condition that every accepted problem satisfies."""
-
-    rule: str  # the key of the header that states it, or "block", "block condition", "grid"
-    condition: Formula
-    name: str = ""  # the defined name that it limits
 
 
 class Program(NamedTuple):
@@ -253,7 +56,7 @@ class Program(NamedTuple):
 
 def program(
     build: Sequence[Definition],
-    rules: Mapping[str, Formula],
+    rules: Mapping[str, Expression],
     numbers: Mapping[str, int],
     fixed: Mapping[str, int] = MappingProxyType({}),
     *,
@@ -278,7 +81,7 @@ def program(
         if entry.name in fixed:
             cases = ((_constant(fixed[entry.name]), None),)
         elif entry.name == "LATE" and any_start:
-            cases = ((Formula("1"), Formula("isAlike == 0")), *cases)
+            cases = ((Expression("1"), Expression("isAlike == 0")), *cases)
         steps.append(entry._replace(cases=cases))
         if entry.is_macro:
             text = f"{entry.name} >= 0 && {entry.name} <= {MAX_INT}"
@@ -301,93 +104,15 @@ def program(
     ):
         if value and name:
             steps.append(Definition(name, ((value, None),), rule))
-            steps.append(Requirement(rule, Formula(limits), name))
+            steps.append(Requirement(rule, Expression(limits), name))
         elif value and value.text != f"block == {block.text}":
             steps.append(Requirement(rule, value))
     return Program(numbers, tuple(steps))
 
 
-def _constant(number: int) -> Formula:
-    return Formula(str(number) if number >= 0 else f"0 - {-number}")
+def _constant(number: int) -> Expression:
+    return Expression(str(number) if number >= 0 else f"0 - {-number}")
 
 
 def _required(rule: str, text: str, name: str = "") -> Requirement:
-    return Requirement(rule, Formula(text), name)
-
-
-# ---- the text of a header -------------------------------------------------------------------
-
-
-class Field(NamedTuple):
-    """One key of a header."""
-
-    text: str  # on one line
-    lines: tuple[tuple[int, str], ...]  # (number, text) of each line, the key blanked out
-
-
-def fields(code: str) -> tuple[str, dict[str, Field]]:
-    """Return the file name of a source, by its #line directive, and the keys of its first comment.
-    Raises `ValueError` with file and line for a key that is empty or occurs twice."""
-    file, number, key = "the source", 0, ""
-    lines_of: dict[str, list[tuple[int, str]]] = {}
-    for line in code.splitlines():
-        number += 1
-        if named := re.match(r'#line (\d+) "(.*)"', line):
-            number, file = int(named[1]) - 1, named[2]
-        elif line.startswith("//"):
-            text = re.sub("^// ?", "", line)
-            if begins := re.match(r"([A-Z][a-z]+): +(.*)", text):
-                key = begins[1]
-                if key in lines_of:
-                    raise ValueError(f"{file}:{number}: duplicate key {key}")
-                lines_of[key] = [(number, " " * begins.start(2) + begins[2])]
-            elif key and text.startswith(" "):
-                lines_of[key].append((number, text))
-            else:
-                key = ""
-        elif line.strip():
-            break
-    found = {}
-    for key, lines in lines_of.items():
-        text = " ".join(" ".join(text for _, text in lines).split())
-        if not text:
-            raise ValueError(f"{file}:{lines[0][0]}: {key} is empty")
-        found[key] = Field(text, tuple(lines))
-    return file, found
-
-
-def build_entries(field: Field) -> list[tuple[str, list[tuple[int, str, str]]]]:
-    """Return the entries of a Build table: (name, cases), a case being (line, value, condition),
-    the condition "" if there is none. Raises `ValueError` with the line for a text before the first
-    entry."""
-    entries: list[tuple[str, list[list]]] = []
-    for number, raw in field.lines:
-        text = raw.strip()
-        if begins := re.match(r"(\w+) *= *(?!=)(.*)", text):
-            entries.append((begins[1], [[number, begins[2]]]))
-        elif not entries:
-            raise ValueError(f"{number}: Build: `{text}` is not NAME = value")
-        elif text.startswith("|") and not text.startswith("||"):
-            entries[-1][1].append([number, text[1:]])
-        else:  # a continuation of the line above
-            entries[-1][1][-1][1] += f" {text}"
-    return [
-        (
-            name,
-            [(line, *" ".join(text.split()).partition(" when ")[::2]) for line, text in cases],
-        )
-        for name, cases in entries
-    ]
-
-
-def launch_rules(text: str) -> tuple[dict[str, str], bool]:
-    """Return the expressions of the key Launch, and whether the launch is cooperative. Raises
-    `ValueError` for another form."""
-    launch = re.fullmatch(r"block = (.+?)(?:, (block .+))?, grid = (.+?)(, cooperative)?", text)
-    if not launch:
-        raise ValueError(
-            "must be `block = ..., grid = ...`, optionally with a condition on other block sizes "
-            "between the two, and with `, cooperative` at the end"
-        )
-    rules = {"block": launch[1], "block condition": launch[2], "grid": launch[3]}
-    return {name: rule for name, rule in rules.items() if rule}, bool(launch[4])
+    return Requirement(rule, Expression(text), name)

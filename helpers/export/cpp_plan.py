@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..catalogue.dispatch import SOFTMAX_RANKING, Rank
+from ..catalogue.expressions import Definition, ExpressionError, Names, Requirement
 from ..catalogue.plan import INPUTS
 from ..catalogue.registry import split_trial
-from ..catalogue.rules import Definition, ExpressionError, Names, Requirement
 from ..run.bound import Kernel
 from .request import ExportError
 from .specialisations import file_of

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..catalogue.rules import COMPARISONS, Definition, Evaluate, Names, Requirement
+from ..catalogue.expressions import COMPARISONS, Definition, Evaluate, Names, Requirement
 
 SATURATED = 2**61  # larger values count as this
 MODULUS = 2**32  # the largest modulus for which remainders are known

@@ -17,8 +17,8 @@ import numpy as np
 
 from ..base.gpu import Gpu
 from ..catalogue.dispatch import SOFTMAX_RANKING
+from ..catalogue.expressions import Expression, Requirement
 from ..catalogue.registry import split_trial
-from ..catalogue.rules import Formula, Requirement
 from ..problem.problem import MAX_BYTES, MAX_INT, Problem
 from ..run.bound import Kernel, load
 from .intervals import Interval, Intervals, product
@@ -112,7 +112,7 @@ class Planned(NamedTuple):
 
 # What holds for every kernel, and keeps the products of headers within 64 bits.
 EVERY_KERNEL = tuple(
-    Requirement("", Formula(text))
+    Requirement("", Expression(text))
     for text in (
         f"rows >= 1 && rows <= {MAX_INT}",
         f"rows * x_stride * size <= {MAX_BYTES} && rows * y_stride * size <= {MAX_BYTES}",
@@ -180,7 +180,7 @@ def _needed(
     yield from found
 
 
-def _order(request: ExportRequest) -> Iterator[tuple[str, Formula | None]]:
+def _order(request: ExportRequest) -> Iterator[tuple[str, Expression | None]]:
     """Yield the kernels that may be chosen, each with the condition of its rank."""
     if request.best:
         yield from ((rank.file, rank.when) for rank in SOFTMAX_RANKING)
@@ -188,7 +188,7 @@ def _order(request: ExportRequest) -> Iterator[tuple[str, Formula | None]]:
         yield from ((step, None) for step in request.kernels)
 
 
-def _ranked(plan: Planned, when: Formula | None, names: Mapping[str, Interval]) -> Planned:
+def _ranked(plan: Planned, when: Expression | None, names: Mapping[str, Interval]) -> Planned:
     """Return the plan, accepted only where the condition of its rank holds. `packs` of a rank is
     not the value of that name in a Build table."""
     if when is None or not plan.names:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from ..catalogue.rules import (
+from ..catalogue.expressions import (
     COMPARISONS,
     DIVISIONS,
     INTEGERS,

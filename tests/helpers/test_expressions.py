@@ -2,8 +2,7 @@
 
 import pytest
 
-from helpers.catalogue.expressions import Expression
-from helpers.catalogue.rules import DivisionByZero, ExpressionError
+from helpers.catalogue.expressions import DivisionByZero, Expression, ExpressionError
 
 NAMES = {"rows": 33, "cols": 1000, "block": 128}
 

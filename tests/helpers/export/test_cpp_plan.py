@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from helpers.catalogue.expressions import Expression, ExpressionError
 from helpers.catalogue.registry import steps, variants
-from helpers.catalogue.rules import ExpressionError, Formula
 from helpers.export.cpp_plan import CppText
 from helpers.export.request import is_exportable
 from helpers.export.terms import Term
@@ -19,7 +19,7 @@ NAMES |= {"one": CppText().number(1), "none": CppText().number(0)}
 
 
 def as_cpp(text: str) -> str:
-    return Formula(text).value(NAMES, CppText()).text
+    return Expression(text).value(NAMES, CppText()).text
 
 
 @pytest.mark.parametrize(
