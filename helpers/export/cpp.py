@@ -10,6 +10,7 @@ import shlex
 import textwrap
 from collections.abc import Iterable
 from functools import cached_property
+from string import Template
 
 from ..catalogue.plan import DTYPE_OPTIONS, option_name
 from ..catalogue.registry import self_contained, source, split_trial
@@ -36,7 +37,7 @@ from .cpp_text import (
     WORKSPACE_ERRORS,
     ZEROS,
 )
-from .request import LICENCE, ExportError, ExportRequest
+from .request import LICENCE, ExportError, ExportRequest, without_rules
 from .specialisations import Specialisation, specialisations
 
 INCLUDES = {"float16": "#include <cuda_fp16.h>\n", "bfloat16": "#include <cuda_bf16.h>\n"}
@@ -74,90 +75,75 @@ class _CppFile:
         self.call = CppCall(self.kernels, request.dtypes, request.strided)
 
     def text(self) -> str:
+        declared = (ZEROS if self.call.workspace else "") + "\n".join(self.declared) + "\n"
         parts = [
             self._head(),
             "#ifndef SOFTMAX_WORKLOG_TEXT  // else this file, or one like it, includes itself",
-            "#ifndef UPPER_FILE\n#define UPPER_FILE\n",
+            "#ifndef ${upper}_FILE\n#define ${upper}_FILE\n",
             self._includes(),
-            "namespace NAME_parts {\n",
+            "namespace ${name}_parts {\n",
             self._plans(),
-            "}  // namespace NAME_parts\n",
-            (ZEROS if self.call.workspace else "") + "\n".join(self.declared) + "\n",
-            "#if defined(__CUDACC__) && !defined(UPPER_DECLARATIONS)\n",
-            SPECIALISATIONS.replace("FILENAME", self.name),
+            "}  // namespace ${name}_parts\n",
+            declared,
+            "#if defined(__CUDACC__) && !defined(${upper}_DECLARATIONS)\n",
+            SPECIALISATIONS,
             *(self._included(number, one) for number, one in enumerate(self.specialisations, 1)),
             "#undef SOFTMAX_WORKLOG_TEXT\n",
             self._launch(),
-            "#endif  // what nvcc compiles, once\n#endif  // UPPER_FILE\n",
+            "#endif  // what nvcc compiles, once\n#endif  // ${upper}_FILE\n",
         ]
         texts = (self._text(number, file) for number, file in enumerate(self.files, 1))
-        # Words in kernels are not replaced.
-        return "\n".join([self._named("\n".join(parts)), *texts, "#endif\n"])
+        return "\n".join([self._filled("\n".join(parts), filename=self.name), *texts, "#endif\n"])
 
-    def _named(self, text: str) -> str:
-        """Return a text with the function's name for NAME, and in capitals for UPPER."""
-        text = re.sub(r"\bUPPER(?=_)", self.request.name.upper(), text)
-        return re.sub(r"\bNAME(?=\b|_)", self.request.name, text)
+    def _filled(self, template: str, **words: object) -> str:
+        """Return a template with its placeholders replaced, and the function's name for ${name}."""
+        names = {"name": self.request.name, "upper": self.request.name.upper()}
+        return Template(template).substitute(names, **words)
 
     @cached_property
     def declared(self) -> list[str]:
         """The declarations of the functions; that of `NAME_workspace` is the last."""
-        zeros = ["NAME_zeros& zeros"] if self.call.workspace else []
+        name = self.request.name
+        zeros = [f"{name}_zeros& zeros"] if self.call.workspace else []
         found = []
         for dtype in self.request.dtypes:
             parameters = [*self.call.parameters(dtype), *zeros, "cudaStream_t stream"]
-            found.append(self._declaration("cudaError_t NAME(", parameters))
+            found.append(_declaration(f"cudaError_t {name}(", parameters))
         if self.call.workspace:
-            sizes = [f"long long {name}" for name in self.call.sizes]
-            found.append(self._declaration("size_t NAME_workspace(", sizes))
+            sizes = [f"long long {size}" for size in self.call.sizes]
+            found.append(_declaration(f"size_t {name}_workspace(", sizes))
         return found
-
-    def _declaration(self, opening: str, parameters: list[str]) -> str:
-        """Return a declaration in lines of limited width."""
-        opening = self._named(opening)
-        room = DECLARED_WIDTH - len(opening)
-        # Lines break between parameters only: their own spaces are replaced for a moment.
-        joined = ", ".join(self._named(p).replace(" ", "\0") for p in parameters)
-        lines = textwrap.wrap(f"{joined});", room, break_long_words=False, break_on_hyphens=False)
-        return opening + ("\n" + " " * len(opening)).join(lines).replace("\0", " ")
 
     # ---- head -------------------------------------------------------------------------------
 
     def _head(self) -> str:
         licence, copyright, *_ = self.request.origin(self.steps[0])
         origins = dict.fromkeys(o for step in self.steps for o in self.request.origin(step)[2:])
-        names = " and ".join(dtype.name for dtype in self.request.dtypes)
+        dtypes = " and ".join(dtype.name for dtype in self.request.dtypes)
         call = self.call
-        declared = ["class NAME_zeros;  // as below"] * call.workspace + self.declared
+        declared = [f"class {self.request.name}_zeros;  // see below"] * call.workspace
         errors = ERRORS | (WORKSPACE_ERRORS if call.workspace else {})
-        of_errors = {
-            "overlap": call.overlap(),
-            "numbers": "sizes or numbers" if call.checks() else "sizes",
-            "misaligned": call.misaligned(),
-        }
-        words = {
-            "LICENCE": licence,
-            "COPYRIGHT": copyright,
-            "ORIGIN": "\n".join(origins),
-            "PARAMETERS": ", ".join(call.names),
-            "RESULT": call.result(),
-            "SHAPES": ", ".join([names, *map(str, self.request.shapes)]),
-            "SPECIALISATIONS": counted(len(self.specialisations), "specialisation"),
-            "COMPILE": compile_line(self.request, self.name),
-            "^DECLARATIONS$": textwrap.indent("\n".join(declared), "    "),
-            "^ABOUT\n\n": _listed(call.about()),
-            "NAMES": ", ".join(call.names),
-            "GIVEN": ", ".join(call.sizes),
-        }
-        listed = _listed((name, text.format(**of_errors)) for name, text in errors.items())
-        text = HEAD + listed
-        text += ABOUT_WORKSPACE if call.workspace else ""
-        for word, instead in words.items():
-            text = re.sub(word if "^" in word else rf"\b{word}\b", instead, text, flags=re.M)
+        words = {"overlap": call.overlap(), "misaligned": call.misaligned()}
+        words["numbers"] = "sizes or numbers" if call.checks() else "sizes"
+        listed = _listed((error, self._filled(text, **words)) for error, text in errors.items())
+        text = self._filled(
+            HEAD + listed + ABOUT_WORKSPACE * call.workspace,
+            licence=licence,
+            copyright=copyright,
+            origin="\n".join(origins),
+            parameters=", ".join(call.names),
+            result=call.result(),
+            shapes=", ".join([dtypes, *map(str, self.request.shapes)]),
+            count=counted(len(self.specialisations), "specialisation"),
+            compile=compile_line(self.request, self.name),
+            declarations=textwrap.indent("\n".join([*declared, *self.declared]), "    "),
+            about=_listed(call.about()),
+            names=", ".join(call.names),
+            sizes=", ".join(call.sizes),
+        )
         lines = []
-        for line in self._named(text).strip().splitlines():
-            listed = line.startswith("    ")
-            lines += [line] if listed else textwrap.wrap(line, WIDTH) or [""]
+        for line in text.strip().splitlines():
+            lines += [line] if line.startswith("    ") else textwrap.wrap(line, WIDTH) or [""]
         return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
     def _includes(self) -> str:
@@ -173,20 +159,19 @@ class _CppFile:
         dtypes = self.request.dtypes
         values = table_names(self.steps) if self.request.best else []
         sizes = " : ".join(f"dtype == Dtype::{d.name} ? {d.itemsize}" for d in dtypes[:-1])
-        words = {
-            "DTYPES": ", ".join(dtype.name for dtype in dtypes),
-            "KERNELS": ", ".join(map(identifier, self.steps)),
-            "BYTES": " : ".join([sizes] * bool(sizes) + [str(dtypes[-1].itemsize)]),
-            "MOST": str(max(1, *(len(header.macros) for header in self.headers.values()))),
-            "MAX_BYTES": str(MAX_BYTES),
-            "MAX_INT": str(MAX_INT),
-            " *VALUES\n": "".join(f"    long long {name} = 0;\n" for name in values),
-        }
-        text = PLAN
-        for place, part in AXIS.items():
-            text = text.replace(place, part * self.call.axis)
-        for word, instead in words.items():
-            text = re.sub(word if "\n" in word else rf"\b{word}\b", instead, text)
+        most = max(1, *(len(header.macros) for header in self.headers.values()))
+        limits = {"max_bytes": MAX_BYTES, "max_int": MAX_INT}
+        axis = {n: self._filled(text * self.call.axis, **limits) for n, text in AXIS.items()}
+        text = self._filled(
+            PLAN,
+            dtypes=", ".join(dtype.name for dtype in dtypes),
+            kernels=", ".join(map(identifier, self.steps)),
+            bytes=" : ".join([sizes] * bool(sizes) + [str(dtypes[-1].itemsize)]),
+            most=most,
+            values="".join(f"    long long {name} = 0;\n" for name in values),
+            **limits,
+            **axis,
+        )
         plans = [kernel_plan(step, self.kernels[step], dtypes, values) for step in self.steps]
         return "\n".join(
             [text, *plans, planned(self.steps, self.request.best), self._table(), LOOK]
@@ -214,10 +199,10 @@ class _CppFile:
         file = split_trial(one.file).file
         place = self.files.index(file) + 1
         lines = [
-            f"#define UPPER_TEXT {place}  // specialisation {number}: kernels/{file}.cu",
+            f"#define ${{upper}}_TEXT {place}  // specialisation {number}: kernels/{file}.cu",
             *(f"#define {name} {value}".rstrip() for name, value in self._macros(one).items()),
-            f"namespace NAME_parts {{ namespace build_{number} {{",
-            "#include UPPER_SELF",
+            f"namespace ${{name}}_parts {{ namespace build_{number} {{",
+            "#include ${upper}_SELF",
             "} }\n",
         ]
         return "\n".join(lines)
@@ -239,7 +224,7 @@ class _CppFile:
         head, body = _split(self_contained(source(f"{file}.cu")))
         steps = [step for step in self.steps if split_trial(step).file == file]
         origin = dict.fromkeys(line for step in steps for line in self.request.origin(step))
-        head = head.replace(f"// {LICENCE}\n", "")
+        head = without_rules(f"{head}\n").replace(f"// {LICENCE}\n", "")
         body = re.sub(r"^[ \t]*#[ \t]*include .*\n", "", body, flags=re.M)
         body = re.sub(r'\bextern "C" (?=__global__)', "", body)
         own = re.findall(r"^\s*#\s*define (\w+)", strip_comments(body), flags=re.M)
@@ -250,7 +235,7 @@ class _CppFile:
             f"#elif defined({upper}) && {upper} == {number}",
             f"// ---- kernels/{file}.cu ".ljust(99, "-"),
             *(f"// {line}" for line in origin),
-            f"//\n{head}\n\n{body.strip()}\n",
+            f"//\n{head}\n{body.strip()}\n",
             *(f"#undef {name}" for name in dict.fromkeys([upper, *given, *own])),
             "",
         ]
@@ -269,42 +254,54 @@ class _CppFile:
         ]
         taken, own = call.taken()
         refused = (f"    if ({check}) return cudaErrorInvalidValue;\n" for check in call.checks())
-        words = {
-            "FUNCTIONS": "\n".join(functions),
-            "MEMBERS": textwrap.indent("\n".join(call.members()), "    "),
-            "TOGETHER": "\n    bool together;  // one of the two that may be the same array"
-            * bool(call.inplace),
-            "ALLOWED": INPLACE * bool(call.inplace),
-            "EMPTY": call.empty,
-            "NULLS": " || ".join(f"!given.{array.name}" for array in call.arrays),
-            "CHECKS": "".join(refused),
-            "FIRST": call.first,
-            "LAST": call.last,
-            "NONE": "    void* workspace = nullptr;\n" * call.workspace,
-            "ARRAYS": "\n".join(_wrapped(line, 12) for line in call.array_lines()),
-            "TAKEN": "\n".join(_wrapped(line, 4) for line in taken),
-            "LIST": own,
-            "LENDER": LENDER * call.workspace,
-            "ZEROS": "NAME_zeros& zeros, " * call.workspace,
-            "TAKE": TAKE * call.workspace,
-        }
-        text = re.sub("|".join(sorted(words, key=len, reverse=True)), lambda m: words[m[0]], LAUNCH)
-        axis = ", inner" * call.axis
+        workspace, axis = call.workspace, ", inner" * call.axis
+        together = "\n    bool together;  // one of the two that may be the same array"
+        text = self._filled(
+            LAUNCH,
+            functions="\n".join(functions),
+            members=textwrap.indent("\n".join(call.members()), "    "),
+            together=together * bool(call.inplace),
+            allowed=INPLACE * bool(call.inplace),
+            empty=call.empty,
+            nulls=" || ".join(f"!given.{array.name}" for array in call.arrays),
+            checks="".join(refused),
+            first=call.first,
+            last=call.last,
+            workspace="    void* workspace = nullptr;\n" * workspace,
+            arrays="\n".join(_wrapped(line, 12) for line in call.array_lines()),
+            taken="\n".join(_wrapped(line, 4) for line in taken),
+            list=own,
+            lender=self._filled(LENDER) * workspace,
+            zeros=f"{self.request.name}_zeros& zeros, " * workspace,
+            take=TAKE * workspace,
+        )
         calls = [
-            CALL.replace("OPENING", declared.removesuffix(";"))
-            .replace("DTYPE", dtype.name)
-            .replace("MATRIX", call.matrix)
-            .replace("AXIS", axis)
-            .replace("VALUES", ", ".join(argument.name for argument in call.arguments))
-            .replace("REST", "zeros, stream" if call.workspace else "stream")
+            self._filled(
+                CALL,
+                opening=declared.removesuffix(";"),
+                dtype=dtype.name,
+                matrix=call.matrix,
+                axis=axis,
+                values=", ".join(argument.name for argument in call.arguments),
+                rest="zeros, stream" if workspace else "stream",
+            )
             for dtype, declared in zip(self.request.dtypes, self.declared, strict=False)
         ]
-        if call.workspace:
+        if workspace:
+            opening = self.declared[-1].removesuffix(";")
             listed = ", ".join(f"Dtype::{dtype.name}" for dtype in self.request.dtypes)
-            text_of_it = WORKSPACE.replace("OPENING", self.declared[-1].removesuffix(";"))
-            text_of_it = text_of_it.replace("MATRIX", call.matrix).replace("AXIS", axis)
-            calls.append(text_of_it.replace("LISTED", listed))
+            words = {"opening": opening, "matrix": call.matrix, "axis": axis, "listed": listed}
+            calls.append(self._filled(WORKSPACE, **words))
         return "\n".join([text, *calls])
+
+
+def _declaration(opening: str, parameters: list[str]) -> str:
+    """Return a declaration in lines of limited width."""
+    room = DECLARED_WIDTH - len(opening)
+    # Lines break between parameters only: their own spaces are replaced for a moment.
+    joined = ", ".join(parameter.replace(" ", "\0") for parameter in parameters)
+    lines = textwrap.wrap(f"{joined});", room, break_long_words=False, break_on_hyphens=False)
+    return opening + ("\n" + " " * len(opening)).join(lines).replace("\0", " ")
 
 
 def _wrapped(line: str, indent: int) -> str:

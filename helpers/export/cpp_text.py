@@ -1,35 +1,34 @@
-"""The text that exported C++ files share; NAME stands for the name of the function."""
+"""The text that exported C++ files share, as templates of `string.Template`."""
 
 HEAD = """\
-LICENCE
-COPYRIGHT
+${licence}
+${copyright}
 
-NAME(PARAMETERS, ...): RESULT, for arrays in GPU memory. For SHAPES: SPECIALISATIONS.
+${name}(${parameters}, ...): ${result}, for arrays in GPU memory. For ${shapes}: ${count}.
 
-ORIGIN
+${origin}
 
 Compile this file once, on its own, and link it to its callers. Do not add code to it: it includes \
 itself.
 
-    COMPILE
+    ${compile}
 
 -ftz=true flushes denormal numbers to 0; without it the machine code is not the one that was \
-measured. Requires CUDA 12.0 or newer. Other files define UPPER_DECLARATIONS and include this \
+measured. Requires CUDA 12.0 or newer. Other files define ${upper}_DECLARATIONS and include this \
 file, or declare:
 
-DECLARATIONS
+${declarations}
 
-ABOUT
-
-Sizes are in elements. A call enqueues one launch on the stream, allocates nothing, and can be \
-captured in a graph. For an empty matrix it returns cudaSuccess without a launch. Other errors:
+${about}Sizes are in elements. A call enqueues one launch on the stream, allocates nothing, \
+and can be captured in a graph. For an empty matrix it returns cudaSuccess without a launch. Other \
+errors:
 
 """
 
 ERRORS = {
-    "cudaErrorInvalidValue": "a pointer is null, {overlap}, or the kernel does not accept these "
-    "{numbers}",
-    "cudaErrorMisalignedAddress": "{misaligned}",
+    "cudaErrorInvalidValue": "a pointer is null, ${overlap}, or the kernel does not accept these "
+    "${numbers}",
+    "cudaErrorMisalignedAddress": "${misaligned}",
     "cudaErrorNotSupported": "this file has no specialisation for these sizes on this GPU",
     "cudaErrorNoKernelImageForDevice": "the GPU is too old",
     "cudaErrorCooperativeLaunchTooLarge": "the blocks cannot all be co-resident on the GPU",
@@ -39,10 +38,10 @@ WORKSPACE_ERRORS = {"cudaErrorInvalidResourceHandle": "the workspace belongs to 
 ABOUT_WORKSPACE = """\
 Some launches need a workspace: GPU memory that is zeroed once and belongs to one stream.
 
-    const size_t bytes = NAME_workspace(GIVEN);  // 0 if none is needed
-    NAME_zeros zeros;
+    const size_t bytes = ${name}_workspace(${sizes});  // 0 if none is needed
+    ${name}_zeros zeros;
     if (bytes) cudaMalloc(&memory, bytes), zeros.prepare(memory, bytes, stream);
-    NAME(NAMES, zeros, stream);
+    ${name}(${names}, zeros, stream);
 
 Each stream needs memory and an object of its own. A call with an object that was not prepared \
 returns cudaErrorInvalidValue. A graph with such a call must not run concurrently with anything \
@@ -52,12 +51,12 @@ else that uses the same object.
 PLAN = """\
 // ---- plan: the specialisation for a matrix, and its launch --------------------------------------
 
-enum class Dtype { DTYPES };
-enum class Kernel { KERNELS };
+enum class Dtype { ${dtypes} };
+enum class Kernel { ${kernels} };
 
 constexpr long long bytes_of([[maybe_unused]] Dtype dtype)
 {
-    return BYTES;
+    return ${bytes};
 }
 
 struct Matrix {
@@ -65,7 +64,7 @@ struct Matrix {
     long long size;                // bytes per element
     long long rows, cols;
     long long x_stride, y_stride;  // elements from one row to the next
-    long long x_start, y_start;    // addresses modulo 16INNER
+    long long x_start, y_start;    // addresses modulo 16${inner}
 };
 
 struct Gpu {
@@ -77,18 +76,17 @@ struct Gpu {
 struct Plan {
     cudaError_t error = cudaErrorInvalidValue;  // cudaSuccess if the kernel accepts the matrix
     Kernel kernel = {};
-    long long macros[MOST] = {};  // in the order of the Build table
+    long long macros[${most}] = {};  // in the order of the Build table
     long long block = 0, grid = 0;
     long long shared = 0, workspace = 0;  // bytes
     long long cluster = 1, programmatic = 0;
     bool cooperative = false, strided = false;
-    VALUES
-};
+${values}};
 
 struct Specialisation {
     Kernel kernel;
     Dtype dtype;
-    long long macros[MOST];
+    long long macros[${most}];
 };
 
 constexpr long long lesser(long long a, long long b) { return a < b ? a : b; }
@@ -113,7 +111,7 @@ constexpr Plan refused(Plan plan, cudaError_t error)
 constexpr Plan accepted(Plan plan)
 {
     for (const long long macro : plan.macros)
-        if (macro < 0 || macro > MAX_INT) return plan;
+        if (macro < 0 || macro > ${max_int}) return plan;
     plan.error = cudaSuccess;
     return plan;
 }
@@ -138,31 +136,31 @@ constexpr bool whole_packs(const Matrix& matrix)
         && matrix.cols * matrix.size % 16 == 0;
 }
 
-PRODUCT
+${product}\
 // The requirements of every kernel: sizes fit an int, rows do not overlap, and the matrix fits in
 // the address space, so that products in plans fit 64 bits.
 constexpr bool checked(const Matrix& matrix)
 {
-    if (matrix.rows < 1 || matrix.rows > MAX_INT) return false;
-    if (matrix.cols < 1 || matrix.cols > MAX_INT) return false;
-    const long long most = MAX_BYTES / matrix.size / matrix.rows;
-DIVIDED    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
+    if (matrix.rows < 1 || matrix.rows > ${max_int}) return false;
+    if (matrix.cols < 1 || matrix.cols > ${max_int}) return false;
+    const long long most = ${max_bytes} / matrix.size / matrix.rows;
+${divided}    return matrix.x_stride >= matrix.cols && matrix.x_stride <= most
         && matrix.y_stride >= matrix.cols && matrix.y_stride <= most;
 }
 """
 
 AXIS = {  # for an axis other than the last
-    "INNER": "\n    long long inner = 1;           // stride of the elements of a row",
-    "PRODUCT\n": """\
+    "inner": "\n    long long inner = 1;           // stride of the elements of a row",
+    "product": """\
 // outer * inner, or -1 if one of them is invalid.
 constexpr long long product(long long outer, long long inner)
 {
-    const bool fit = outer >= 0 && outer <= MAX_INT && inner >= 0 && inner <= MAX_INT;
+    const bool fit = outer >= 0 && outer <= ${max_int} && inner >= 0 && inner <= ${max_int};
     return fit ? outer * inner : -1;
 }
 
 """,
-    "DIVIDED": "    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false;\n",
+    "divided": "    if (matrix.inner < 1 || matrix.rows % matrix.inner != 0) return false;\n",
 }
 
 # An array that may be both input and output.
@@ -186,17 +184,17 @@ constexpr int index_of(const Plan& plan, Dtype dtype)
 """
 
 ZEROS = """\
-namespace NAME_parts { struct Lender; }
+namespace ${name}_parts { struct Lender; }
 
 // A workspace: GPU memory for the calls on one stream.
-class NAME_zeros {
+class ${name}_zeros {
 public:
     // Zeroes the memory on the stream and reserves it for calls on that stream. It must not be used
     // otherwise until those are done. The stream must not be captured at the time.
     cudaError_t prepare(void* memory, size_t bytes, cudaStream_t stream);
 
 private:
-    friend struct NAME_parts::Lender;
+    friend struct ${name}_parts::Lender;
     void* memory_ = nullptr;
     size_t bytes_ = 0;
     cudaStream_t stream_ = nullptr;
@@ -210,7 +208,7 @@ LENDER = """\
 struct Lender {
     // Returns the memory of `zeros` if it is large enough and belongs to the stream. The id of a
     // stream must not be queried while it is captured.
-    static cudaError_t lend(const NAME_zeros& zeros, const Plan& plan, int device,
+    static cudaError_t lend(const ${name}_zeros& zeros, const Plan& plan, int device,
                             cudaStream_t stream, void** memory)
     {
         if (!zeros.memory_ || zeros.bytes_ < static_cast<size_t>(plan.workspace))
@@ -243,9 +241,9 @@ SPECIALISATIONS = """\
 // This file includes itself once per specialisation: the text of a kernel, at the end of the file,
 // is compiled with other macros in a namespace of its own. So do not add code to this file.
 #ifdef __FILE_NAME__
-#define UPPER_SELF __FILE_NAME__
+#define ${upper}_SELF __FILE_NAME__
 #else
-#define UPPER_SELF "FILENAME"  // change it if you rename the file
+#define ${upper}_SELF "${filename}"  // change it if you rename the file
 #endif
 #define SOFTMAX_WORKLOG_TEXT
 """
@@ -253,10 +251,10 @@ SPECIALISATIONS = """\
 LAUNCH = """\
 // ---- launch ------------------------------------------------------------------------------------
 
-namespace NAME_parts {
+namespace ${name}_parts {
 
 const void* const functions[] = {
-FUNCTIONS
+${functions}
 };
 constexpr int function_count = sizeof(functions) / sizeof(functions[0]);
 
@@ -356,7 +354,7 @@ static long long start(const void* address)
 
 // The arguments of a call other than sizes.
 struct Given {
-MEMBERS
+${members}
 };
 
 // An array argument.
@@ -364,7 +362,7 @@ struct Array {
     const void* address;
     long long rows, cols, stride, size;  // size: bytes per element
     long long align;                     // required alignment in bytes
-    bool output;TOGETHER
+    bool output;${together}
 
     std::uintptr_t first() const { return reinterpret_cast<std::uintptr_t>(address); }
     std::uintptr_t end() const
@@ -387,20 +385,20 @@ static cudaError_t check_arrays(const Array (&arrays)[count])
         if (start(array.address) % array.align != 0) return cudaErrorMisalignedAddress;
     for (const Array& array : arrays)
         for (const Array& other : arrays)
-            if (array.output && &array != &other && overlap(array, other)ALLOWED)
+            if (array.output && &array != &other && overlap(array, other)${allowed})
                 return cudaErrorInvalidValue;
     return cudaSuccess;
 }
 
-LENDERstatic cudaError_t launch(Matrix matrix, Given given, ZEROScudaStream_t stream)
+${lender}static cudaError_t launch(Matrix matrix, Given given, ${zeros}cudaStream_t stream)
 {
-    const bool empty = EMPTY;
+    const bool empty = ${empty};
     if (empty && matrix.rows >= 0 && matrix.cols >= 0) return cudaSuccess;
-    if (NULLS) return cudaErrorInvalidValue;
-CHECKS    matrix.x_start = start(given.FIRST);
-    matrix.y_start = start(given.LAST);
+    if (${nulls}) return cudaErrorInvalidValue;
+${checks}    matrix.x_start = start(given.${first});
+    matrix.y_start = start(given.${last});
     int index = -1;
-NONE    Plan plan;
+${workspace}    Plan plan;
     {
         CurrentDevice current;
         if (current.error) return current.error;
@@ -410,14 +408,14 @@ NONE    Plan plan;
         index = index_of(plan, matrix.dtype);
         if (index < 0) return cudaErrorNotSupported;
         const Array arrays[] = {
-ARRAYS
+${arrays}
         };
         if (const cudaError_t error = check_arrays(arrays)) return error;
         if (!device.ready[index])
             if (const cudaError_t error = set_attributes(device, index, plan)) return error;
         if (plan.cooperative)
             if (const cudaError_t error = check_co_residency(device, index, plan)) return error;
-TAKE    }
+${take}    }
 
     cudaLaunchAttribute attributes[2] = {};
     unsigned count = 0;
@@ -436,37 +434,37 @@ TAKE    }
     config.stream = stream;
     config.attrs = attributes;
     config.numAttrs = count;
-TAKEN
-    return cudaLaunchKernelExC(&config, functions[index], LIST);
+${taken}
+    return cudaLaunchKernelExC(&config, functions[index], ${list});
 }
 
-}  // namespace NAME_parts
+}  // namespace ${name}_parts
 """
 
 CALL = """\
-OPENING
+${opening}
 {
-    using namespace NAME_parts;
-    constexpr Dtype dtype = Dtype::DTYPE;
-    const Matrix matrix = {dtype, bytes_of(dtype), MATRIX, 0, 0AXIS};
-    return launch(matrix, {VALUES}, REST);
+    using namespace ${name}_parts;
+    constexpr Dtype dtype = Dtype::${dtype};
+    const Matrix matrix = {dtype, bytes_of(dtype), ${matrix}, 0, 0${axis}};
+    return launch(matrix, {${values}}, ${rest});
 }
 """
 
 WORKSPACE = """\
 // The workspace that calls with these sizes need on the current device, in bytes; 0 if none.
-OPENING
+${opening}
 {
-    using namespace NAME_parts;
+    using namespace ${name}_parts;
     CurrentDevice current;
     if (current.error) return 0;
     long long bytes = 0;
-    for (const Dtype dtype : {LISTED}) {
+    for (const Dtype dtype : {${listed}}) {
         const long long size = bytes_of(dtype);
         for (const long long x_start : {0LL, size})
             for (const long long y_start : {0LL, size}) {
                 const Plan plan =
-                    planned({dtype, size, MATRIX, x_start, y_startAXIS},
+                    planned({dtype, size, ${matrix}, x_start, y_start${axis}},
                             current.device->gpu);
                 if (plan.error == cudaSuccess) bytes = greater(bytes, plan.workspace);
             }
@@ -474,7 +472,7 @@ OPENING
     return static_cast<size_t>(bytes);
 }
 
-cudaError_t NAME_zeros::prepare(void* memory, size_t bytes, cudaStream_t stream)
+cudaError_t ${name}_zeros::prepare(void* memory, size_t bytes, cudaStream_t stream)
 {
     memory_ = nullptr;
     if (!memory || reinterpret_cast<std::uintptr_t>(memory) % 8 != 0) return cudaErrorInvalidValue;

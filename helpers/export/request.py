@@ -34,6 +34,8 @@ KEYWORDS = frozenset(
 )
 # The parameters of a kernel that computes one matrix from another.
 MATRIX_PARAMETERS = {"x", "y", "rows", "cols", "x_stride", "y_stride", "workspace"}
+# The keys of a header that an exported file states as code.
+RULES = "Computes|Build|Launch|Shared|Workspace|Columns|Features|Align|Strides|Inplace|Dtype|Arch"
 
 
 class ExportError(ValueError):
@@ -101,6 +103,11 @@ def takes_matrix(step: str) -> bool:
 def is_exportable(step: str) -> bool:
     """Return whether a kernel computes an operation that dispatch knows, or a copy."""
     return load(step).operation.name in (*RANKINGS, COPY.name)
+
+
+def without_rules(comment: str) -> str:
+    """Return the header of a kernel file without the keys that an exported file states as code."""
+    return re.sub(rf"^// ({RULES}): .*\n(//  .*\n)*", "", comment, flags=re.MULTILINE)
 
 
 def is_function_name(name: str) -> bool:
